@@ -1,0 +1,64 @@
+"""Refuses surroundings in which the package cannot work, before Keras is loaded."""
+
+import importlib.util
+import json
+import os
+import sys
+
+
+def check():
+    """Raises an `ImportError` of one sentence unless Keras 3 runs on TensorFlow.
+
+    Nothing is imported here: with `KERAS_BACKEND=jax` and no JAX, for instance,
+    importing Keras would fail first, with an error about JAX.
+    """
+    # The values by which TensorFlow itself takes the variable to be set.
+    legacy_keras = os.environ.get("TF_USE_LEGACY_KERAS")
+    if legacy_keras in ("true", "True", "1"):
+        raise ImportError(
+            "keras_performer needs Keras 3, but TF_USE_LEGACY_KERAS="
+            f"{legacy_keras} asks for the legacy tf_keras: unset it and start Python "
+            "again."
+        )
+    backend, source = _keras_backend()
+    if backend != "tensorflow":
+        raise ImportError(
+            "keras_performer runs on the TensorFlow backend of Keras, but "
+            f"{source} selects {backend!r}: set KERAS_BACKEND=tensorflow and start "
+            "Python again."
+        )
+    if not _is_installed("tensorflow"):
+        raise ImportError(
+            "keras_performer needs TensorFlow, which is not installed: run "
+            '`pip install "keras_performer[tensorflow]"` (or `[cpu]`), or '
+            "`pip install tensorflow-tpu` on a TPU machine."
+        )
+
+
+def _keras_backend():
+    """Returns the backend that Keras has or would choose, and what chose it."""
+    keras_config = getattr(sys.modules.get("keras"), "config", None)
+    if hasattr(keras_config, "backend"):
+        return keras_config.backend(), "the Keras that is already imported"
+    # From here on as in `keras/src/backend/config.py`.
+    if os.environ.get("KERAS_BACKEND"):
+        return os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
+    path = os.path.join(_keras_home(), "keras.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file).get("backend", "tensorflow"), path
+    except (OSError, ValueError):  # No such file, or not JSON: Keras' default.
+        return "tensorflow", "Keras"
+
+
+def _keras_home():
+    if "KERAS_HOME" in os.environ:
+        return os.path.expanduser(os.environ["KERAS_HOME"])
+    home = os.path.expanduser("~")
+    return os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
+
+
+def _is_installed(name):
+    spec = importlib.util.find_spec(name)
+    # A folder that pip left behind has a spec, but no file to load.
+    return spec is not None and spec.origin is not None

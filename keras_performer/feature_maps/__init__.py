@@ -1,0 +1,15 @@
+"""Which kernel an attention layer computes: small serializable objects."""
+
+from keras_performer.feature_maps.feature_map import FeatureMap
+from keras_performer.feature_maps.generalized import GeneralizedFeatures
+from keras_performer.feature_maps.registry import deserialize, get, serialize
+from keras_performer.feature_maps.softmax import SoftmaxFeatures
+
+__all__ = [
+    "FeatureMap",
+    "GeneralizedFeatures",
+    "SoftmaxFeatures",
+    "deserialize",
+    "get",
+    "serialize",
+]

@@ -1,0 +1,102 @@
+"""The generalized kernels of the paper: an activation of projected inputs."""
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.feature_maps.feature_map import FeatureMap
+
+# What Keras' own activations lack. The others are Keras' of the same name.
+_ACTIVATIONS = {
+    "square": tf.math.square,
+    "abs": tf.math.abs,
+    "exp": tf.math.exp,
+    "cos": tf.math.cos,
+    "identity": tf.identity,
+    "elu": lambda x: keras.activations.elu(x) + 1.0,
+}
+NAMES = (
+    "relu",
+    "elu",
+    "square",
+    "abs",
+    "exp",
+    "gelu",
+    "sigmoid",
+    "tanh",
+    "cos",
+    "identity",
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class GeneralizedFeatures(FeatureMap):
+    """Features `activation(W x) + epsilon` with x = q / H^(1/4).
+
+    This is a different model from softmax attention, not an approximation of it:
+    choose it when a model is trained from scratch. Where features can be negative
+    ("gelu", "tanh", "cos", "identity") the weights can be too, and a row's sum of
+    weights can come close to zero; "elu" is elu(x) + 1, which cannot.
+
+    Args:
+        activation: a name from "relu", "elu", "square", "abs", "exp", "gelu",
+            "sigmoid", "tanh", "cos", "identity", or a function of a tensor that is
+            registered with `keras.saving.register_keras_serializable`. A lambda works
+            until the model is saved.
+        epsilon: float added to every feature. 1e-3 as in the paper's code.
+
+    Reference:
+        arXiv 2009.14794, section 2.2 (generalized attention) and appendix A.2.
+
+    Example:
+
+    >>> GeneralizedFeatures("relu").get_config()
+    {'activation': 'relu', 'epsilon': 0.001}
+    """
+
+    projection_is_optional = True
+
+    def __init__(self, activation, epsilon=1e-3):
+        if activation not in NAMES and not callable(activation):
+            raise ValueError(
+                f"activation must be one of {', '.join(NAMES)}, or a function. "
+                f"Received: activation={activation!r}"
+            )
+        if not epsilon >= 0:
+            raise ValueError(
+                f"epsilon must be a float of at least 0. Received: epsilon={epsilon}"
+            )
+        self.activation = activation
+        self.epsilon = epsilon
+
+    def draw(self, num_features, head_dim, seed):
+        return ops.orthogonal_gaussian_matrix(num_features, head_dim, seed)
+
+    def kernel(self, projection_matrix):
+        activation = self.activation
+        if not callable(activation):
+            activation = _ACTIVATIONS.get(activation) or keras.activations.get(
+                activation
+            )
+        return ops.ActivationKernel(projection_matrix, activation, self.epsilon)
+
+    def get_config(self):
+        activation = self.activation
+        if callable(activation):
+            name = keras.saving.get_registered_name(activation)
+            if keras.saving.get_registered_object(name) is not activation:
+                raise ValueError(
+                    "activation cannot be saved: it must be a name, or a function "
+                    "decorated with @keras.saving.register_keras_serializable() (a "
+                    "lambda has no name under which it could be found again). "
+                    f"Received: activation={activation}"
+                )
+            activation = keras.saving.serialize_keras_object(activation)
+        return {"activation": activation, "epsilon": self.epsilon}
+
+    @classmethod
+    def from_config(cls, config):
+        activation = config["activation"]
+        if isinstance(activation, dict):
+            activation = keras.saving.deserialize_keras_object(activation)
+        return cls(**{**config, "activation": activation})

@@ -1,0 +1,69 @@
+"""Positive random features of the softmax kernel."""
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.feature_maps.feature_map import FeatureMap
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class SoftmaxFeatures(FeatureMap):
+    """Positive random features that estimate exp(q . k / sqrt(H)).
+
+    The defaults are the most accurate cheap setting: at L = 4096, H = 16, 256 features
+    and queries and keys of standard deviation 0.5 the relative error of the output is
+    0.067 against 0.175 for the paper's default, `SoftmaxFeatures(hyperbolic=False,
+    regularized=False)`, which in turn is unbiased. The string "softmax" is this class
+    with its defaults, "favor+" the paper's.
+
+    Args:
+        hyperbolic: bool, draw half of the rows w and use both w and -w. Odd moments
+            are then exact, and the projection costs half.
+        regularized: bool, give every row the length sqrt(H) (SMREG) instead of chi(H)
+            lengths: a small bias, a much smaller variance.
+        orthogonal: bool, make rows orthogonal within blocks of H.
+
+    Reference:
+        arXiv 2009.14794: Lemma 1 (positive and hyperbolic features), section 2.3
+        (SMREG), section 2.4 (orthogonal rows).
+
+    Example:
+
+    >>> features = SoftmaxFeatures()
+    >>> features.draw(8, 4, seed=(0, 1)).shape
+    TensorShape([8, 4])
+    """
+
+    def __init__(self, hyperbolic=True, regularized=True, orthogonal=True):
+        self.hyperbolic = hyperbolic
+        self.regularized = regularized
+        self.orthogonal = orthogonal
+
+    def check(self, num_random_features):
+        super().check(num_random_features)
+        if self.hyperbolic and num_random_features % 2:
+            raise ValueError(
+                "Hyperbolic features come in pairs (w, -w): num_random_features must "
+                "be even; make it even or use SoftmaxFeatures(hyperbolic=False). "
+                f"Received: num_random_features={num_random_features}"
+            )
+
+    def draw(self, num_features, head_dim, seed):
+        draw = (
+            ops.orthogonal_gaussian_matrix if self.orthogonal else ops.gaussian_matrix
+        )
+        if not self.hyperbolic:
+            return draw(num_features, head_dim, seed, self.regularized)
+        half = draw(num_features // 2, head_dim, seed, self.regularized)
+        return tf.concat([half, -half], 0)
+
+    def kernel(self, projection_matrix):
+        return ops.ExponentialKernel(projection_matrix, self.hyperbolic)
+
+    def get_config(self):
+        return {
+            "hyperbolic": self.hyperbolic,
+            "regularized": self.regularized,
+            "orthogonal": self.orthogonal,
+        }

@@ -1,0 +1,68 @@
+"""Checks of arguments, with errors that say what was wanted and what came."""
+
+
+def positive_int(name, value, default=...):
+    """`value` if it is a positive int; `None` becomes `default`, if there is one."""
+    if value is None and default is not ...:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        or_none = "" if default is ... else " or None"
+        raise ValueError(
+            f"{name} must be a positive int{or_none}. Received: {name}={value!r}"
+        )
+    return value
+
+
+def rate(name, value):
+    if not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError(
+            f"{name} must be a float in the range [0, 1). Received: {name}={value!r}"
+        )
+    return value
+
+
+def int_tuple(name, value):
+    """`None`, or an int or a sequence of ints as a tuple."""
+    if value is None:
+        return None
+    values = (value,) if isinstance(value, int) else value
+    if not isinstance(values, (list, tuple)) or not all(
+        isinstance(v, int) for v in values
+    ):
+        raise ValueError(
+            f"{name} must be an int or a tuple of ints. Received: {name}={value!r}"
+        )
+    return tuple(values)
+
+
+def check_state(causal, state, return_state, return_attention_scores):
+    if (state is not None or return_state) and not causal:
+        raise ValueError(
+            "A state belongs to causal attention: make the layer with causal=True. "
+            f"Received: state={'None' if state is None else 'given'}, "
+            f"return_state={return_state}, causal=False"
+        )
+    if state is not None and return_attention_scores:
+        raise ValueError(
+            "return_attention_scores=True needs the whole sequence in one call: the "
+            "scores of keys that only the state knows cannot be told apart. Call "
+            "without state."
+        )
+
+
+def check_causal_lengths(query, key):
+    if not query.shape[1:-1].is_compatible_with(key.shape[1:-1]):
+        raise ValueError(
+            "Causal attention needs as many queries as keys (T == S). Received: query "
+            f"of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}. For "
+            "cross-attention use causal=False; to continue a sequence pass the new "
+            "tokens as query, and state."
+        )
+
+
+def check_state_axes(axes):
+    if len(axes.batch) != 1:
+        raise ValueError(
+            "A state needs attention over all axes but batch and features. Received: "
+            f"attention_axes={axes.attended}"
+        )

@@ -1,0 +1,73 @@
+"""Attention over any axes of an input, as attention over one."""
+
+import math
+
+import tensorflow as tf
+
+
+class AttentionAxes:
+    """Folds `(B, ..., heads, dim)` to `(B', length, heads, dim)` and back.
+
+    Args:
+        rank: int, the rank of the layer's inputs `(B, ..., features)`.
+        axes: tuple of ints, the axes that attention runs over; the others between
+            batch and features become part of the batch. `None` means all of them.
+    """
+
+    def __init__(self, rank, axes=None):
+        inner = range(1, rank - 1)
+        if axes is None:
+            axes = inner
+        self.attended = tuple(a + rank if a < 0 else a for a in axes)
+        if not self.attended or not set(self.attended) <= set(inner):
+            raise ValueError(
+                "attention_axes must be axes between the batch and the features axis "
+                f"of inputs of rank {rank}. Received: attention_axes={tuple(axes)}"
+            )
+        self.batch = (0, *(a for a in inner if a not in self.attended))
+
+    @property
+    def is_plain(self):
+        """Whether inputs are `(B, length, features)` already."""
+        return self.batch == (0,) and self.attended == (1,)
+
+    def folded_shape(self, shape):
+        """Batch size and length after `fold`; `None` where one is unknown."""
+        return tuple(
+            None
+            if any(shape[axis] is None for axis in axes)
+            else math.prod(shape[axis] for axis in axes)
+            for axes in (self.batch, self.attended)
+        )
+
+    def fold(self, x):
+        if self.is_plain:
+            return x
+        order = (*self.batch, *self.attended)
+        rest = tuple(range(len(order), len(x.shape)))
+        x = tf.transpose(x, order + rest)
+        batch = _product(x, range(len(self.batch)))
+        length = _product(x, range(len(self.batch), len(order)))
+        return tf.reshape(x, [batch, length, *(x.shape[axis] for axis in rest)])
+
+    def unfold(self, x, like):
+        """The inverse of `fold`, for a tensor whose folded axes are those of `like`."""
+        if self.is_plain:
+            return x
+        order = (*self.batch, *self.attended)
+        rest = tuple(range(2, len(x.shape)))
+        shape = [_size(like, axis) for axis in order] + [x.shape[axis] for axis in rest]
+        x = tf.reshape(x, shape)
+        inverse = [order.index(axis) for axis in range(len(order))]
+        return tf.transpose(x, inverse + list(range(len(order), len(shape))))
+
+
+def _size(x, axis):
+    return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
+
+
+def _product(x, axes):
+    product = 1
+    for axis in axes:
+        product = product * _size(x, axis)
+    return product

@@ -1,0 +1,61 @@
+"""Which keys and which queries are visible, from every form of mask Keras has."""
+
+import tensorflow as tf
+
+_ADVICE = (
+    "Linear attention never forms the (T, S) matrix, so a mask can only say which keys "
+    "are visible: use attention_mask of shape (B, S), (B, 1, S) or (B, 1, 1, S), "
+    "key_mask, value_mask or Keras' implicit mask for padding, causal=True (or "
+    "use_causal_mask=True) for causality, or keras.layers.MultiHeadAttention."
+)
+
+
+def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
+    """Joins all masks of keys into one bool mask, or `None` if there are none.
+
+    Args:
+        key: tensor of shape `(B, S, features)`, or with more axes than S.
+        value_mask, key_mask: masks of shape `key.shape[:-1]`.
+        attention_mask: mask of shape `(B, S)`, `(B, 1, S)` or `(B, 1, 1, S)`; for a key
+            with more axes, `key.shape[:-1]`.
+    """
+    masks = [
+        as_mask("value_mask", value_mask, key),
+        as_mask("key_mask", key_mask, key),
+        as_mask("attention_mask", _without_queries(attention_mask, key), key),
+    ]
+    visible = None
+    for mask in masks:
+        if mask is not None:
+            visible = mask if visible is None else tf.logical_and(visible, mask)
+    return visible
+
+
+def as_mask(name, mask, x):
+    """A mask as bool, one for each token of x; a batch of one is repeated."""
+    if mask is None:
+        return None
+    mask, shape = tf.cast(mask, tf.bool), x.shape[:-1]
+    one = tf.TensorShape([1]).concatenate(shape[1:])
+    if not mask.shape.is_compatible_with(shape):
+        if not mask.shape.is_compatible_with(one):
+            raise ValueError(
+                f"{name} must have shape {tuple(shape)}. Received: {name} of shape "
+                f"{tuple(mask.shape)}. {_ADVICE}"
+            )
+        mask = tf.broadcast_to(mask, tf.shape(x)[:-1])
+    return mask
+
+
+def _without_queries(attention_mask, key):
+    """An attention mask without its head and query axes, which must be 1."""
+    if attention_mask is None or len(key.shape) != 3:
+        return attention_mask
+    mask = tf.convert_to_tensor(attention_mask)
+    middle = mask.shape[1:-1]
+    if len(mask.shape) not in (2, 3, 4) or any(size != 1 for size in middle):
+        raise ValueError(
+            "attention_mask must not differ by query or by head. Received: "
+            f"attention_mask of shape {tuple(mask.shape)}. {_ADVICE}"
+        )
+    return tf.squeeze(mask, list(range(1, 1 + len(middle)))) if len(middle) else mask

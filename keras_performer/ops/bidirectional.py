@@ -1,0 +1,159 @@
+"""Attention to every key, in time and memory linear in the length."""
+
+import tensorflow as tf
+
+from keras_performer.ops.blocks import (
+    Blocks,
+    Heads,
+    normalize,
+    size,
+    tokens_per_block,
+    with_normalizer_gradient,
+    with_ones,
+)
+from keras_performer.ops.checks import check_attention_inputs
+from keras_performer.ops.kernels import initial_state, num_features
+
+
+def bidirectional_attention(query, key, value, kernel, key_mask=None):
+    """Attention of every query to every key, through the features of a kernel.
+
+    For the exponential kernel this is the two-softmax form, which needs no epsilon:
+    one softmax over keys for each feature, one over features for each query.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, S, K, H)`. N is a multiple of K; the query head n
+            attends to the key-value head `n // (N // K)`.
+        value: tensor of shape `(B, S, K, V)`.
+        kernel: an `ExponentialKernel` or `ActivationKernel`. No gradient flows to its
+            projection matrix.
+        key_mask: optional bool tensor of shape `(B, S)`, true for visible keys.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
+        visible. Sums are float32, or float64 for float64 inputs.
+
+    Reference:
+        arXiv 2009.14794, section 2.2, equations 4-5 (linear attention) and Lemma 1.
+
+    Example:
+
+    >>> kernel = ExponentialKernel(orthogonal_gaussian_matrix(8, 2, seed=(0, 1)))
+    >>> x = tf.random.stateless_normal((1, 5, 1, 2), seed=(0, 2))
+    >>> output = bidirectional_attention(x, x, tf.ones((1, 5, 1, 3)), kernel)
+    >>> bool(tf.reduce_all(tf.abs(output - 1) < 1e-6))
+    True
+    """
+    query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    check_attention_inputs(query, key, value, key_mask)
+
+    @tf.custom_gradient
+    def attend(query, key, value):
+        run = _Bidirectional(query, key, value, kernel, key_mask)
+        r, sums = run.absorb_keys(key, value)
+        output, normalizer = run.answer_queries(query, r, sums)
+
+        def gradient(doutput):
+            dquery, dsums = run.query_gradients(
+                query, output, doutput, r, sums, normalizer
+            )
+            return dquery, *run.key_gradients(key, value, r, dsums)
+
+        return output, gradient
+
+    return tf.cast(attend(query, key, value), query.dtype)
+
+
+class _Bidirectional:
+    """The four loops of one attention; they share sizes, blocks and the mask."""
+
+    def __init__(self, query, key, value, kernel, key_mask):
+        self.heads = Heads(query, key, value)
+        self.kernel = kernel.astype(self.heads.dtype)
+        self.num_features = num_features(kernel, key.shape[3])
+        tokens = tokens_per_block(key, self.num_features)
+        self.query_blocks = Blocks(size(query, 1), max(tokens // self.heads.group, 1))
+        self.key_blocks = Blocks(size(key, 1), tokens)
+        self.mask = self.key_blocks.cut_mask(key_mask, size(key, 0))
+
+    def absorb_keys(self, key, value):
+        """The weighted sums of all values, `(X, V + 1, M)`, and their gauge."""
+        heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
+        start = initial_state(
+            size(key, 0), key.shape[2], self.num_features, value.shape[3], heads.dtype
+        )
+        key, value = blocks.cut(key), blocks.cut(value)
+
+        def body(i, r, sums):
+            mask = heads.mask_rows(self.mask, i)
+            a = kernel.project_keys(heads.key_rows(key, i), mask)
+            r_new = kernel.running_max(r, a)
+            features = kernel.key_features(a, r_new, mask)
+            sums = sums * kernel.rescale(r, r_new) + tf.matmul(
+                with_ones(heads.key_rows(value, i)), features, transpose_a=True
+            )
+            return r_new, sums
+
+        return kernel.balance(*blocks.loop(body, heads.state_rows(start)))
+
+    def answer_queries(self, query, r, sums):
+        heads, kernel, blocks = self.heads, self.kernel, self.query_blocks
+        queries = blocks.cut(query)
+
+        def body(i, outputs, normalizers):
+            a = kernel.project_queries(heads.query_rows(queries, i))
+            features, peak = kernel.query_features(a, r)
+            output = tf.matmul(features, sums, transpose_b=True)
+            normalizer = kernel.normalizer(peak, output[..., -1:])
+            output = heads.query_block(normalize(output), heads.dtype)
+            return outputs.write(i, output), normalizers.write(i, normalizer)
+
+        outputs, normalizers = blocks.loop(
+            body, (blocks.array(heads.dtype), blocks.array(heads.dtype))
+        )
+        shape = (*query.shape[:3], sums.shape[1] - 1)
+        return blocks.join(outputs, shape), normalizers.stack()
+
+    def query_gradients(self, query, output, doutput, r, sums, normalizer):
+        """Gradients of the queries and of the sums."""
+        heads, kernel, blocks = self.heads, self.kernel, self.query_blocks
+        queries, output, doutput = (blocks.cut(x) for x in (query, output, doutput))
+
+        def body(i, dqueries, dsums):
+            a = kernel.project_queries(heads.query_rows(queries, i))
+            features = kernel.normalized_query_features(a, r, normalizer[i])
+            d = with_normalizer_gradient(
+                heads.query_rows(doutput, i), heads.query_rows(output, i)
+            )
+            da = kernel.query_gradient(a, features, tf.matmul(d, sums), normalizer[i])
+            dquery = heads.query_block(kernel.pull_queries(da), query.dtype)
+            dsums += tf.matmul(d, features, transpose_a=True)
+            return dqueries.write(i, dquery), dsums
+
+        dqueries, dsums = blocks.loop(
+            body, (blocks.array(query.dtype), tf.zeros_like(sums))
+        )
+        return blocks.join(dqueries, query.shape), dsums
+
+    def key_gradients(self, key, value, r, dsums):
+        heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
+        keys, values = blocks.cut(key), blocks.cut(value)
+
+        def body(i, dkeys, dvalues):
+            mask = heads.mask_rows(self.mask, i)
+            y = heads.key_rows(keys, i)
+            a = kernel.project_keys(y, mask)
+            features = kernel.key_features(a, r, mask)
+            v = with_ones(heads.key_rows(values, i))
+            da = kernel.key_gradient(a, features, tf.matmul(v, dsums), mask)
+            dvalue = tf.matmul(features, dsums[:, :-1], transpose_b=True)
+            return (
+                dkeys.write(i, heads.key_block(kernel.pull_keys(da, y), key.dtype)),
+                dvalues.write(i, heads.key_block(dvalue, value.dtype)),
+            )
+
+        dkeys, dvalues = blocks.loop(
+            body, (blocks.array(key.dtype), blocks.array(value.dtype))
+        )
+        return blocks.join(dkeys, key.shape), blocks.join(dvalues, value.shape)

@@ -1,0 +1,275 @@
+"""Attention to the past, in time and memory linear in the length."""
+
+import tensorflow as tf
+
+from keras_performer.ops import sequential
+from keras_performer.ops.blocks import (
+    Blocks,
+    Heads,
+    normalize,
+    size,
+    tokens_per_block,
+    with_normalizer_gradient,
+    with_ones,
+)
+from keras_performer.ops.checks import check_attention_inputs
+from keras_performer.ops.kernels import initial_state, num_features
+
+# Tokens of a chunk: the products inside a chunk cost chunk_size * (M + V) a token, the
+# chunk states V * M / chunk_size. 64 measured fastest on CPUs for M = 256, V = 64.
+DEFAULT_CHUNK_SIZE = 64
+MAX_CHUNKS_PER_BLOCK = 4
+
+
+def causal_attention(
+    query, key, value, kernel, key_mask=None, state=None, chunk_size=None
+):
+    """Attention of every query to the keys up to its own position.
+
+    A loop over blocks of tokens carries the state: for every feature the running
+    maximum of its key log-features, and the sums of values weighted by that feature.
+    No output depends on a later key, also not through a stabilizer or an epsilon.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, T, K, H)`. N is a multiple of K; the query head n
+            attends to the key-value head `n // (N // K)`.
+        value: tensor of shape `(B, T, K, V)`.
+        kernel: an `ExponentialKernel` or `ActivationKernel`. No gradient flows to its
+            projection matrix.
+        key_mask: optional bool tensor of shape `(B, T)`, true for visible keys.
+        state: the state after earlier tokens, from `initial_state` or an earlier
+            call. Defaults to no earlier tokens.
+        chunk_size: int, the most tokens in a chunk. Changes speed and rounding only.
+
+    Returns:
+        `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
+        where no key is visible, and the state after the last token, `(running_max,
+        sums)` of shapes `(B, K, M)` and `(B, K, V + 1, M)`, float32 (float64 for
+        float64 inputs).
+
+    Reference:
+        arXiv 2009.14794, section 2.2 and appendix B.1 (prefix sums).
+
+    Example:
+
+    >>> kernel = ExponentialKernel(orthogonal_gaussian_matrix(8, 2, seed=(0, 1)))
+    >>> x = tf.random.stateless_normal((1, 5, 1, 2), seed=(0, 2))
+    >>> whole, _ = causal_attention(x, x, x, kernel)
+    >>> _, state = causal_attention(x[:, :4], x[:, :4], x[:, :4], kernel)
+    >>> last, _ = causal_attention(x[:, 4:], x[:, 4:], x[:, 4:], kernel, state=state)
+    >>> bool(tf.reduce_all(tf.abs(last - whole[:, 4:]) < 1e-5))
+    True
+    """
+    query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    check_attention_inputs(query, key, value, key_mask)
+    if not query.shape[:2].is_compatible_with(key.shape[:2]):
+        raise ValueError(
+            "Causal attention needs one key for each query. Received: query of shape "
+            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
+        )
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(
+            f"chunk_size must be a positive int. Received: chunk_size={chunk_size}"
+        )
+    heads = Heads(query, key, value)
+    if state is None:
+        features = num_features(kernel, key.shape[3])
+        state = initial_state(
+            size(key, 0), key.shape[2], features, value.shape[3], heads.dtype
+        )
+    r_start, sums_start = heads.state_rows(state)
+    r_start = tf.stop_gradient(r_start)
+
+    @tf.custom_gradient
+    def attend(query, key, value, sums_start):
+        run = _Causal(query, key, value, kernel, key_mask, chunk_size)
+        output, r, sums, saved = run.forward(query, key, value, r_start, sums_start)
+
+        def gradient(doutput, _, dsums):
+            return run.backward(query, key, value, output, saved, r, doutput, dsums)
+
+        return (output, r, sums), gradient
+
+    output, r, sums = attend(query, key, value, sums_start)
+    return tf.cast(output, query.dtype), heads.state(tf.stop_gradient(r), sums)
+
+
+class _Causal:
+    """The forward and the backward loop; they share sizes, blocks and the mask."""
+
+    def __init__(self, query, key, value, kernel, key_mask, chunk_size):
+        self.heads = Heads(query, key, value)
+        self.kernel = kernel.astype(self.heads.dtype)
+        self.group = self.heads.group
+        chunk = chunk_size or DEFAULT_CHUNK_SIZE
+        budget = tokens_per_block(query, num_features(kernel, key.shape[3]))
+        chunks = min(max(budget // chunk, 1), MAX_CHUNKS_PER_BLOCK)
+        length = query.shape[1]
+        if length is not None:
+            chunks = min(chunks, -(-max(length, 1) // chunk))
+        self.chunks = chunks
+        self.blocks = Blocks(size(query, 1), chunks * chunk, multiple=chunks)
+        self.mask = self.blocks.cut_mask(key_mask, size(key, 0))
+
+    def forward(self, query, key, value, r, sums):
+        heads, kernel, blocks = self.heads, self.kernel, self.blocks
+        queries, keys, values = (blocks.cut(x) for x in (query, key, value))
+        # one block starts from the initial state: nothing to keep
+        keep = blocks.many
+        start = (r, sums)
+
+        def body(i, r, sums, outputs, normalizers, *states):
+            if keep:
+                states = [s.write(i, x) for s, x in zip(states, (r, sums))]
+            mask = heads.mask_rows(self.mask, i)
+            b = kernel.project_keys(heads.key_rows(keys, i), mask)
+            a = kernel.project_queries(heads.query_rows(queries, i))
+            v = with_ones(heads.key_rows(values, i))
+            reference = kernel.reference(r, b, mask)
+            r_new = kernel.running_max(reference, b)
+            output, normalizer, sums = self._choose(
+                r_new - reference,
+                lambda: self._forward_block(a, b, v, mask, r, sums, reference, r_new),
+                lambda: sequential.forward(kernel, a, b, v, r, sums),
+            )
+            output = heads.query_block(output, heads.dtype)
+            return (
+                r_new,
+                sums,
+                outputs.write(i, output),
+                normalizers.write(i, normalizer),
+                *states,
+            )
+
+        arrays = [blocks.array(heads.dtype) for _ in range(4 if keep else 2)]
+        r, sums, outputs, normalizers, *states = blocks.loop(body, (r, sums, *arrays))
+        output = blocks.join(outputs, (*query.shape[:3], value.shape[3]))
+        states = [s.stack() for s in states] or [x[tf.newaxis] for x in start]
+        return output, r, sums, (normalizers.stack(), *states)
+
+    def backward(self, query, key, value, output, saved, r_end, doutput, dsums):
+        heads, kernel, blocks = self.heads, self.kernel, self.blocks
+        normalizers, r_starts, sums_starts = saved
+        queries, keys, values, outputs, doutputs = (
+            blocks.cut(x) for x in (query, key, value, output, doutput)
+        )
+
+        def body(i, r_new, dsums, dqueries, dkeys, dvalues):
+            r, sums, normalizer = r_starts[i], sums_starts[i], normalizers[i]
+            mask = heads.mask_rows(self.mask, i)
+            y = heads.key_rows(keys, i)
+            b = kernel.project_keys(y, mask)
+            a = kernel.project_queries(heads.query_rows(queries, i))
+            v = with_ones(heads.key_rows(values, i))
+            d = with_normalizer_gradient(
+                heads.query_rows(doutputs, i), heads.query_rows(outputs, i)
+            )
+            reference = kernel.reference(r, b, mask)
+            da, db, dv, dsums = self._choose(
+                r_new - reference,
+                lambda: self._backward_block(
+                    a, b, v, d, mask, normalizer, r, sums, reference, r_new, dsums
+                ),
+                lambda: sequential.backward(
+                    kernel, a, b, v, d, normalizer, r, sums, dsums
+                ),
+            )
+            dquery = heads.query_block(kernel.pull_queries(da), query.dtype)
+            dkey = heads.key_block(kernel.pull_keys(db, y), key.dtype)
+            dvalue = heads.key_block(dv, value.dtype)
+            return (
+                r,
+                dsums,
+                dqueries.write(i, dquery),
+                dkeys.write(i, dkey),
+                dvalues.write(i, dvalue),
+            )
+
+        arrays = [blocks.array(x.dtype) for x in (query, key, value)]
+        _, dsums, *arrays = blocks.loop(body, (r_end, dsums, *arrays), reverse=True)
+        gradients = [
+            blocks.join(array, x.shape) for array, x in zip(arrays, (query, key, value))
+        ]
+        return *gradients, dsums
+
+    def _choose(self, rise, fast, safe):
+        """The sequential form where a later key of the block dwarfs the reference."""
+        if self.kernel.max_rise is None or self._single_token():
+            return fast()
+        return tf.cond(tf.reduce_max(rise) < self.kernel.max_rise, fast, safe)
+
+    def _single_token(self):
+        return isinstance(self.blocks.tokens, int) and self.blocks.tokens == 1
+
+    def _forward_block(self, a, b, v, mask, r, sums, reference, r_new):
+        kernel = self.kernel
+        query_features, peak = kernel.query_features(a, reference)
+        p = self._split(query_features)
+        e = self._split(kernel.key_features(b, reference, mask))
+        v = self._split(v)
+        before, after = _prefix_sums(
+            tf.matmul(v, e, transpose_a=True), sums * kernel.rescale(r, reference)
+        )
+        weights = tf.matmul(p, e, transpose_b=True)
+        weights = tf.where(self._visible(e), weights, tf.zeros_like(weights))
+        output = tf.matmul(weights, v) + tf.matmul(p, before, transpose_b=True)
+        output = _merge(output)
+        normalizer = kernel.normalizer(peak, output[..., -1:])
+        return normalize(output), normalizer, after * kernel.rescale(reference, r_new)
+
+    def _backward_block(
+        self, a, b, v, d, mask, normalizer, r, sums, reference, r_new, dsums
+    ):
+        kernel = self.kernel
+        p = kernel.normalized_query_features(a, reference, normalizer)
+        e = kernel.key_features(b, reference, mask)
+        p_, e_, v, d = (self._split(x) for x in (p, e, v, d))
+        before, _ = _prefix_sums(
+            tf.matmul(v, e_, transpose_a=True), sums * kernel.rescale(r, reference)
+        )
+        dafter, dbefore = _prefix_sums(
+            tf.matmul(d, p_, transpose_a=True),
+            dsums * kernel.rescale(reference, r_new),
+            reverse=True,
+        )
+        visible = self._visible(e_)
+        weights = tf.matmul(p_, e_, transpose_b=True)
+        weights = tf.where(visible, weights, tf.zeros_like(weights))
+        dweights = tf.matmul(d, v, transpose_b=True)
+        dweights = tf.where(visible, dweights, tf.zeros_like(dweights))
+        dp = _merge(tf.matmul(d, before) + tf.matmul(dweights, e_))
+        de = _merge(tf.matmul(v, dafter) + tf.matmul(dweights, p_, transpose_a=True))
+        dv = tf.matmul(e_, dafter[:, :, :-1], transpose_b=True)
+        dv += tf.matmul(weights, d[..., :-1], transpose_a=True)
+        return (
+            kernel.query_gradient(a, p, dp, normalizer),
+            kernel.key_gradient(b, e, de, mask),
+            _merge(dv),
+            dbefore * kernel.rescale(r, reference),
+        )
+
+    def _split(self, x):
+        """`(X, rows, dim)` to chunks `(X, chunks, rows of a chunk, dim)`."""
+        rows = size(x, 1) // self.chunks
+        return tf.reshape(x, (-1, self.chunks, rows, x.shape[2]))
+
+    def _visible(self, keys):
+        """Which keys of its chunk a query row may see, `(rows of a chunk, tokens)`."""
+        tokens = tf.range(size(keys, 2))
+        return tf.repeat(tokens, self.group)[:, tf.newaxis] >= tokens
+
+
+def _merge(x):
+    """The inverse of splitting into chunks."""
+    return tf.reshape(x, (-1, x.shape[1] * size(x, 2), x.shape[3]))
+
+
+def _prefix_sums(x, start, reverse=False):
+    """Running sums over the few chunks of a block: before each chunk, and after all."""
+    before = []
+    chunks = tf.unstack(x, axis=1)
+    for chunk in reversed(chunks) if reverse else chunks:
+        before.append(start)
+        start = start + chunk
+    return tf.stack(before[::-1] if reverse else before, 1), start

@@ -1,0 +1,77 @@
+"""Random projection matrices, a pure function of a stateless seed."""
+
+import tensorflow as tf
+
+
+def gaussian_matrix(num_rows, num_cols, seed, regularized=False):
+    """Draws independent Gaussian rows.
+
+    Args:
+        num_rows: int M, the number of random features.
+        num_cols: int H, the size of one attention head.
+        seed: int32 tensor of shape `(2,)`; equal seeds give equal matrices.
+        regularized: bool, rescale every row to length sqrt(H) (the SMREG kernel of
+            section 2.3) instead of the chi(H) lengths of the softmax kernel.
+
+    Returns:
+        float32 tensor of shape `(M, H)`.
+
+    Example:
+
+    >>> gaussian_matrix(6, 4, seed=(0, 1)).shape
+    TensorShape([6, 4])
+    """
+    rows = tf.random.stateless_normal((num_rows, num_cols), seed=_split(seed)[0])
+    if regularized:
+        return tf.math.l2_normalize(rows, axis=-1) * num_cols**0.5
+    return rows
+
+
+def orthogonal_gaussian_matrix(num_rows, num_cols, seed, regularized=False):
+    """Draws Gaussian rows that are orthogonal within blocks of `num_cols`.
+
+    Each block is a Haar-distributed orthogonal matrix: the Q of a Gaussian matrix
+    with the signs of R's diagonal made positive. Without that sign the estimate of
+    the kernel along (1, ..., 1) is biased.
+
+    Args:
+        num_rows: int M, the number of random features.
+        num_cols: int H, the size of one attention head.
+        seed: int32 tensor of shape `(2,)`; equal seeds give equal matrices on every
+            replica.
+        regularized: bool, give every row the length sqrt(H) (the SMREG kernel of
+            section 2.3) instead of the chi(H) lengths of the softmax kernel.
+
+    Returns:
+        float32 tensor of shape `(M, H)`; unless `regularized`, each row has the
+        marginal law N(0, I_H).
+
+    Reference:
+        arXiv 2009.14794, section 2.4 (orthogonal features); Mezzadri 2007,
+        arXiv math-ph/0609050 (the sign).
+
+    Example:
+
+    >>> matrix = orthogonal_gaussian_matrix(4, 4, seed=(0, 1), regularized=True)
+    >>> products = matrix @ tf.transpose(matrix)
+    >>> bool(tf.reduce_all(tf.abs(products - 4 * tf.eye(4)) < 1e-5))
+    True
+    """
+    direction_seed, length_seed = _split(seed)
+    num_blocks = -(-num_rows // num_cols)
+    gaussian = tf.random.stateless_normal(
+        (num_blocks, num_cols, num_cols), seed=direction_seed
+    )
+    q, r = tf.linalg.qr(gaussian)
+    haar = q * tf.sign(tf.linalg.diag_part(r))[:, tf.newaxis, :]
+    directions = tf.reshape(haar, (-1, num_cols))[:num_rows]
+    if regularized:
+        return directions * num_cols**0.5
+    lengths = tf.norm(
+        tf.random.stateless_normal((num_rows, num_cols), seed=length_seed), axis=-1
+    )
+    return directions * lengths[:, tf.newaxis]
+
+
+def _split(seed):
+    return tf.unstack(tf.random.split(tf.convert_to_tensor(seed, tf.int32), 2))

@@ -1,0 +1,54 @@
+# `make demo` and `make test` need Python 3.10 or newer (3.11 is what we test) and
+# nothing else: both install everything they use into .venv first.
+
+PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
+# What else to install. `make TENSORFLOW="tensorflow[and-cuda]" demo` adds the CUDA
+# libraries for an NVIDIA GPU. (tensorflow-cpu is no choice here: see setup.cfg.)
+TENSORFLOW ?= tensorflow
+# Further arguments of the program, as in `make demo ARGS=--help`.
+ARGS ?=
+
+# Keep TensorFlow's errors only; 2.21 still greets with a few lines while it loads.
+TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_CPP_MIN_LOG_LEVEL
+
+python := .venv/bin/python
+installed := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo quickstart test lint clean
+
+help:
+	@echo "make demo        train on 64x64 photographs, generate, write runs/demo"
+	@echo "make quickstart  a Performer in keras.Sequential, a few seconds"
+	@echo "make test        lint, then the whole test suite"
+	@echo "make lint        ruff only"
+	@echo "make .venv       only install into .venv (the others do it when needed)"
+	@echo "make clean       remove .venv and all that was built; keeps runs/"
+
+demo: $(installed)
+	$(python) -m examples.imagenet64.train $(ARGS)
+
+quickstart: $(installed)
+	$(python) -m examples.quickstart $(ARGS)
+
+test: lint
+	$(python) -m pytest $(ARGS)
+
+lint: $(installed)
+	$(python) -m ruff check .
+
+.PHONY: .venv
+.venv: $(installed)
+
+# Installed again when setup.cfg has changed.
+$(installed): setup.cfg pyproject.toml
+	@echo "Installing into .venv: about 1 GB to download, some minutes."
+	$(PYTHON) -m venv .venv
+	$(python) -m pip install --disable-pip-version-check \
+		--editable ".[tensorflow,examples,test]" "$(TENSORFLOW)"
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache
+	find examples keras_performer tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,53 @@
+"""What every test gets: two CPUs, fixed seeds, an empty folder and no network."""
+
+import os
+import socket
+
+# Before TensorFlow is loaded, which reads it once.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras  # noqa: E402
+import pytest  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+# Two logical CPUs stand in for two replicas, and cannot be made once TensorFlow runs.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration() for _ in range(2)],
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_session():
+    """Starts each test from the same seeds, layer names and dtype policy."""
+    # Collecting garbage would take longer than most tests.
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(0)
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    """Runs each test in a folder of its own, so that none litters the checkout."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Lets sockets reach this machine only."""
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, _only_local(name))
+
+
+def _only_local(name):
+    connect = getattr(socket.socket, name)
+
+    def connect_if_local(self, address):
+        is_internet = self.family in (socket.AF_INET, socket.AF_INET6)
+        if is_internet and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"Tests must not use the network. Received: {address!r}")
+        return connect(self, address)
+
+    return connect_if_local

@@ -1,0 +1,126 @@
+"""The shape of the source: who imports whom, and how long files get."""
+
+import ast
+import pathlib
+import sys
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "keras_performer"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# What a part of the package may import besides itself and the standard library. The
+# arrows point one way: `ops` knows nothing of Keras, nor a layer of models.
+LAYERS_MAY = {"keras", "numpy", "tensorflow", "keras_performer.ops"}
+LAYERS_MAY |= {"keras_performer.feature_maps"}
+MAY_IMPORT = {
+    "_environment": set(),
+    "ops": {"numpy", "tensorflow"},
+    "feature_maps": LAYERS_MAY - {"keras_performer.feature_maps"},
+    "layers": LAYERS_MAY,
+    "callbacks": LAYERS_MAY | {"keras_performer.layers"},
+    "models": LAYERS_MAY | {"keras_performer.layers"},
+}
+# The top file only re-exports.
+MAY_IMPORT["__init__"] = {f"keras_performer.{part}" for part in MAY_IMPORT}
+
+# Private parts of Keras, and what loads a second Keras.
+NEVER = {"keras.src", "tensorflow.keras", "tf.keras"}
+NEVER |= {"official", "tensorflow_probability", "tf_keras"}
+
+
+def imported_names(source, path):
+    """Returns all that `source`, the text of `path`, imports, with dots."""
+    folders = ("keras_performer", *path.relative_to(PACKAGE).parent.parts)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            relative_to = folders[: len(folders) + 1 - node.level] if node.level else ()
+            base = [*relative_to, *filter(None, [node.module])]
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in NEVER:
+            yield ast.unparse(node)
+
+
+def is_within(name, modules):
+    return any(f"{name}.".startswith(f"{module}.") for module in modules)
+
+
+def forbidden_imports(source, path):
+    part = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    allowed = MAY_IMPORT[part] | sys.stdlib_module_names | {f"keras_performer.{part}"}
+    return [
+        name
+        for name in imported_names(source, path)
+        if is_within(name, NEVER) or not is_within(name, allowed)
+    ]
+
+
+def test_imports_follow_the_arrows():
+    forbidden = {
+        str(path.relative_to(PACKAGE)): forbidden_imports(path.read_text(), path)
+        for path in FILES
+    }
+    assert {path: names for path, names in forbidden.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("ops/a.py", "import keras"),
+        ("ops/a.py", "import keras_performer"),
+        ("ops/a.py", "from keras_performer import layers"),
+        ("ops/deep/a.py", "from ...layers import attention"),
+        ("ops/a.py", "import scipy.special"),
+        ("feature_maps/a.py", "from ..layers.attention import PerformerAttention"),
+        ("layers/a.py", "def f():\n    from keras_performer.models import generate"),
+        ("layers/a.py", "from keras.src import backend"),
+        ("layers/a.py", "x = keras.src.backend"),
+        ("layers/a.py", "x = tf.keras.layers.Dense"),
+        ("layers/a.py", "from tensorflow import keras"),
+        ("callbacks/a.py", "import keras_performer.models.generate"),
+        ("models/a.py", "def f():\n    import tensorflow_probability as tfp"),
+        ("models/a.py", "import tf_keras"),
+        ("_environment.py", "import keras"),
+        ("__init__.py", "import tensorflow as tf"),
+    ],
+)
+def test_an_arrow_that_turns_back_is_noticed(path, source):
+    assert len(forbidden_imports(source, PACKAGE / path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("ops/a.py", "import math\nimport numpy as np\nimport tensorflow as tf"),
+        ("ops/deep/a.py", "from ..kernels import x\nfrom . import y"),
+        ("layers/a.py", "from keras import ops\nfrom keras_performer import ops"),
+        ("models/a.py", "from keras_performer.layers import PerformerAttention"),
+        ("__init__.py", "from keras_performer.models.generate import generate"),
+    ],
+)
+def test_an_arrow_that_points_on_is_allowed(path, source):
+    assert forbidden_imports(source, PACKAGE / path) == []
+
+
+def test_a_file_holds_one_idea():
+    lengths = {
+        str(path.relative_to(PACKAGE)): len(path.read_text().splitlines())
+        for path in FILES
+    }
+    assert {path: n for path, n in lengths.items() if n > 350} == {}
+    assert [path for path in lengths if "utils" in pathlib.Path(path).stem] == []
+
+
+def test_examples_in_docstrings_are_doctests():
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    silent = [
+        f"{path.relative_to(PACKAGE)}: {getattr(node, 'name', 'module')}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, documented)
+        and "Example" in (text := ast.get_docstring(node) or "")
+        and ">>> " not in text
+    ]
+    assert silent == []

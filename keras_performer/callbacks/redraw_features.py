@@ -46,9 +46,10 @@ class RedrawFeatures(keras.callbacks.Callback):
         if self._redraws is None:
             self._redraws = self._redraws_due()
             for layer in self._layers():
-                missing = self._redraws - _as_int(layer.redraw_count)
-                if missing > 0:
-                    self._redraw(layer, missing)
+                # a layer that is built with the first batch starts its sequence
+                made = _as_int(layer.redraw_count) if layer.built else 0
+                if self._redraws > made:
+                    self._redraw(layer, self._redraws - made)
 
     def on_train_batch_end(self, batch, logs=None):
         passed = self._redraws_due() - self._redraws
@@ -72,12 +73,12 @@ class RedrawFeatures(keras.callbacks.Callback):
             layer
             for layer in self.model._flatten_layers()
             if isinstance(layer, PerformerAttention)
-            and layer.projection_matrix is not None
+            and layer.num_random_features is not None
         ]
         if not layers:
             raise ValueError(
-                "RedrawFeatures needs a model with at least one built "
-                "PerformerAttention that has random features. Received: "
+                "RedrawFeatures needs a model with at least one PerformerAttention "
+                "that has random features. Received: "
                 f"model={self.model.name!r} without any."
             )
         return layers

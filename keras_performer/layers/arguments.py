@@ -1,5 +1,7 @@
 """Checks of arguments, with errors that say what was wanted and what came."""
 
+import math
+
 
 def positive_int(name, value, default=...):
     """`value` if it is a positive int; `None` becomes `default`, if there is one."""
@@ -33,6 +35,17 @@ def int_tuple(name, value):
             f"{name} must be an int or a tuple of ints. Received: {name}={value!r}"
         )
     return tuple(values)
+
+
+def grid_shape(position_shape, max_length):
+    """The axes that `max_length` positions run through."""
+    shape = int_tuple("position_shape", position_shape) or (max_length,)
+    if math.prod(shape) != max_length:
+        raise ValueError(
+            "The product of position_shape must be max_length. Received: "
+            f"position_shape={shape}, max_length={max_length}"
+        )
+    return shape
 
 
 def check_state(causal, state, return_state, return_attention_scores):

@@ -37,14 +37,17 @@ def as_mask(name, mask, x):
         return None
     mask, shape = tf.cast(mask, tf.bool), x.shape[:-1]
     one = tf.TensorShape([1]).concatenate(shape[1:])
-    if not mask.shape.is_compatible_with(shape):
-        if not mask.shape.is_compatible_with(one):
-            raise ValueError(
-                f"{name} must have shape {tuple(shape)}. Received: {name} of shape "
-                f"{tuple(mask.shape)}. {_ADVICE}"
-            )
-        mask = tf.broadcast_to(mask, tf.shape(x)[:-1])
-    return mask
+    if not (mask.shape.is_compatible_with(shape) or mask.shape.is_compatible_with(one)):
+        raise ValueError(
+            f"{name} must have shape {tuple(shape)}. Received: {name} of shape "
+            f"{tuple(mask.shape)}. {_ADVICE}"
+        )
+    if mask.shape.is_fully_defined() and mask.shape == shape:
+        return mask
+    # only a batch of one is repeated: the other axes must be those of x
+    repeats = tf.shape(x)[0] // tf.shape(mask)[0]
+    mask = tf.repeat(mask, repeats, axis=0)
+    return tf.ensure_shape(tf.reshape(mask, tf.shape(x)[:-1]), shape)
 
 
 def _without_queries(attention_mask, key):

@@ -1,5 +1,7 @@
 """Random projection matrices, a pure function of a stateless seed."""
 
+import math
+
 import tensorflow as tf
 
 
@@ -21,7 +23,7 @@ def gaussian_matrix(num_rows, num_cols, seed, regularized=False):
     >>> gaussian_matrix(6, 4, seed=(0, 1)).shape
     TensorShape([6, 4])
     """
-    rows = tf.random.stateless_normal((num_rows, num_cols), seed=_split(seed)[0])
+    rows = _normal((num_rows, num_cols), _split(seed)[0])
     if regularized:
         return tf.math.l2_normalize(rows, axis=-1) * num_cols**0.5
     return rows
@@ -59,19 +61,31 @@ def orthogonal_gaussian_matrix(num_rows, num_cols, seed, regularized=False):
     """
     direction_seed, length_seed = _split(seed)
     num_blocks = -(-num_rows // num_cols)
-    gaussian = tf.random.stateless_normal(
-        (num_blocks, num_cols, num_cols), seed=direction_seed
-    )
+    gaussian = _normal((num_blocks, num_cols, num_cols), direction_seed)
     q, r = tf.linalg.qr(gaussian)
     haar = q * tf.sign(tf.linalg.diag_part(r))[:, tf.newaxis, :]
     directions = tf.reshape(haar, (-1, num_cols))[:num_rows]
     if regularized:
         return directions * num_cols**0.5
-    lengths = tf.norm(
-        tf.random.stateless_normal((num_rows, num_cols), seed=length_seed), axis=-1
-    )
+    lengths = tf.norm(_normal((num_rows, num_cols), length_seed), axis=-1)
     return directions * lengths[:, tf.newaxis]
 
 
 def _split(seed):
     return tf.unstack(tf.random.split(tf.convert_to_tensor(seed, tf.int32), 2))
+
+
+def _normal(shape, seed):
+    """Standard normal draws that are the same eagerly, in a graph and under XLA.
+
+    TensorFlow promises that for random bits only: its normal transforms differ. This
+    is the Box-Muller transform of two 24-bit uniforms.
+    """
+    bits = tf.random.stateless_uniform(
+        (2, *shape), seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"
+    )
+    bits = tf.bitwise.right_shift(
+        tf.bitcast(bits, tf.uint32), tf.constant(8, tf.uint32)
+    )
+    radius, angle = tf.unstack((tf.cast(bits, tf.float32) + 0.5) * 2.0**-24)
+    return tf.sqrt(-2 * tf.math.log(radius)) * tf.cos(2 * math.pi * angle)

@@ -1,8 +1,9 @@
 """Slow twins of the fast operations, written to be read beside the paper.
 
-Everything here is quadratic in the length, or a Python loop over the tokens, and leaves
-gradients to plain autodiff. Nothing is shared with the fast code: the matrix of weights
-is built entry by entry from the definition of the features, `[B, N, T, S, M]` in memory.
+Everything here is quadratic in the length, or a Python loop over the tokens, and
+leaves gradients to plain autodiff. Nothing is shared with the fast code: the matrix of
+weights is built entry by entry from the definition of the features, `[B, N, T, S, M]`
+in memory.
 Equation numbers are those of "Rethinking Attention with Performers" (arXiv 2009.14794).
 Use float64 inputs for an oracle; the result has the dtype of the inputs.
 """

@@ -1,0 +1,1 @@
+"""Scripts that a stranger can run: `python -m examples.imagenet64.train`."""

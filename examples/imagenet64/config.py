@@ -1,0 +1,224 @@
+"""Every default of the ImageNet64 run, once.
+
+`parse` reads flags and YAML files. What is given later in this list wins: the defaults
+below, the preset, the YAML files of `--config` in order, the flags. A file in
+`tpu_configs/` holds only what differs.
+"""
+
+import dataclasses
+import math
+import sys
+from typing import Literal
+
+# What each preset changes. The defaults of `Config` are the preset `demo`.
+_PAPER = {
+    # Section 4.4 and appendix A: 8 heads, width 512, hidden 2048, 6 or 12 layers.
+    "num_layers": 6,
+    "num_heads": 8,
+    "hidden_dim": 512,
+    "intermediate_dim": 2048,
+    "feature_map": "relu",  # what the paper calls Performer where it says no more
+    "num_random_features": 256,
+    "likelihood": "categorical",
+    "neighbours": False,
+    # Appendix A: fixed rate 1e-3, Adam with (0.9, 0.98) and 1e-9, clip 0.5, decay 0.1.
+    "dropout": 0.1,
+    "learning_rate": 1e-3,
+    "learning_rate_decay": "none",
+    "warmup_steps": 0,
+    "weight_decay": 0.1,
+    "beta_2": 0.98,
+    "epsilon": 1e-9,
+    "global_clipnorm": 0.5,
+    # Appendix D.2: 100,000 steps. The paper's batch is "as large as fits".
+    "batch_size": 8,
+    "num_steps": 100_000,
+    "max_minutes": None,
+    "steps_per_epoch": 1000,
+    "every_n_steps": 1000,
+    "held_out_images": 1000,
+}
+PRESETS = {"demo": {}, "paper": _PAPER, "paper12": {**_PAPER, "num_layers": 12}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings of one run.
+
+    Args:
+        preset: named set of defaults: a small model for a few CPU minutes, or the
+            model of the paper's image experiment with 6 or 12 layers.
+        data_dir: folder with ImageNet64 or with TFRecord shards; none: the photographs
+            that scikit-learn ships.
+        held_out_images: evaluate on at most so many held-out images.
+        output_dir: where the picture, the curve and the model are written.
+        checkpoint_dir: where checkpoints are written; none: inside output_dir.
+        tensorboard_dir: where TensorBoard logs are written; none: nowhere.
+        resume: continue from the checkpoint, if there is one.
+        seed: of the weights, the random features, the data order and the samples.
+        dtype_policy: Keras dtype policy: mixed precision if it begins with mixed.
+        num_layers: number of blocks.
+        num_heads: attention heads of each block.
+        hidden_dim: width of the model, a multiple of num_heads.
+        intermediate_dim: width inside the feed-forward parts.
+        dropout: rate of dropout while training.
+        feature_map: kernel of the attention, as in keras_performer.feature_maps.get.
+        num_random_features: features of each attention head.
+        neighbours: feed the colours of neighbouring known pixels beside the token.
+        likelihood: of one colour value.
+        num_mixtures: logistics in the mixture.
+        learning_rate: largest learning rate of AdamW.
+        learning_rate_decay: after the warm-up; cosine ends at a hundredth.
+        warmup_steps: the learning rate rises linearly for so many steps.
+        weight_decay: of AdamW; 0 is Adam.
+        beta_1: decay of AdamW's first moment.
+        beta_2: decay of AdamW's second moment.
+        epsilon: of AdamW.
+        global_clipnorm: gradients are scaled down to this global norm; none: never.
+        batch_size: images in one training step.
+        num_steps: optimizer steps.
+        max_minutes: stop training earlier, after so many minutes; none: never.
+        steps_per_epoch: steps between evaluations, checkpoints and log lines.
+        steps_per_execution: steps in one compiled call, as in keras.Model.compile.
+        every_n_steps: redraw the random features so often; none: never.
+        num_samples: images generated from nothing.
+        num_completions: held-out images completed from their top half.
+        temperature: of sampling; 0 is greedy.
+        top_k: sample among the k likeliest values only; none: all.
+        top_p: sample among the likeliest values of this total probability; none: all.
+    """
+
+    preset: Literal["demo", "paper", "paper12"] = "demo"
+    # data
+    data_dir: str | None = None
+    held_out_images: int = 24
+    # files
+    output_dir: str = "runs/demo"
+    checkpoint_dir: str | None = None
+    tensorboard_dir: str | None = None
+    resume: bool = False
+    # run
+    seed: int = 0
+    dtype_policy: str = "float32"
+    # model
+    num_layers: int = 2
+    num_heads: int = 4
+    hidden_dim: int = 96
+    intermediate_dim: int = 192
+    dropout: float = 0.0
+    feature_map: str = "softmax"
+    num_random_features: int = 32
+    neighbours: bool = True
+    likelihood: Literal["categorical", "mixture"] = "mixture"
+    num_mixtures: int = 5
+    # optimizer
+    learning_rate: float = 3e-3
+    learning_rate_decay: Literal["none", "cosine"] = "cosine"
+    warmup_steps: int = 30
+    weight_decay: float = 0.01
+    beta_1: float = 0.9
+    beta_2: float = 0.98
+    epsilon: float = 1e-8
+    global_clipnorm: float | None = 1.0
+    # training
+    batch_size: int = 1
+    num_steps: int = 450
+    max_minutes: float | None = 5.0
+    steps_per_epoch: int = 50
+    steps_per_execution: int = 1
+    every_n_steps: int | None = 1000
+    # sampling
+    num_samples: int = 4
+    num_completions: int = 4
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self):
+        at_least = {
+            1: "num_layers num_heads hidden_dim intermediate_dim num_random_features "
+            "num_mixtures batch_size num_steps steps_per_epoch steps_per_execution "
+            "every_n_steps held_out_images top_k",
+            0: "seed warmup_steps num_samples num_completions",
+        }
+        for least, names in at_least.items():
+            for name in names.split():
+                value = getattr(self, name)
+                self._check(name, value is None or value >= least, f"at least {least}")
+        for name in ("learning_rate", "epsilon", "global_clipnorm", "max_minutes"):
+            value = getattr(self, name)
+            positive = value is None or (value > 0 and math.isfinite(value))
+            self._check(name, positive, "a positive number")
+        for name in ("dropout", "beta_1", "beta_2"):
+            self._check(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        for name in ("weight_decay", "temperature"):
+            self._check(name, getattr(self, name) >= 0, "at least 0")
+        self._check("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]")
+        self._check("preset", self.preset in PRESETS, f"one of {', '.join(PRESETS)}")
+        divides = self.hidden_dim % self.num_heads == 0
+        self._check("hidden_dim", divides, f"a multiple of num_heads={self.num_heads}")
+
+    def _check(self, name, good, must_be):
+        if not good:
+            raise ValueError(
+                f"{name} must be {must_be}. Received: {name}={getattr(self, name)!r}"
+            )
+
+    @classmethod
+    def from_preset(cls, preset, **changes):
+        """The preset with some changes: `Config.from_preset("paper", seed=1)`."""
+        if preset not in PRESETS:
+            raise ValueError(
+                f"preset must be one of {', '.join(PRESETS)}. "
+                f"Received: preset={preset!r}"
+            )
+        return cls(**{"preset": preset, **PRESETS[preset], **changes})
+
+
+def parse(argv=None):
+    """Reads the command line.
+
+    Args:
+        argv: list of str, flags such as `["--config", "x.yaml", "--seed", "1"]`; None:
+            those of this process.
+
+    Returns:
+        A `Config`. A wrong or unknown setting ends the program with exit code 2 and a
+        message on standard error, as `argparse` does.
+    """
+    import jsonargparse
+
+    parser = jsonargparse.ArgumentParser(
+        description="Trains a causal Performer on 64x64 images.",
+        usage="%(prog)s [--config FILE.yaml] [--preset NAME] [--SETTING VALUE ...]",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config",
+        action="config",
+        help="YAML file with some of the settings below; may be given several times",
+    )
+    parser.add_class_arguments(Config)
+    argv = _config_first(sys.argv[1:] if argv is None else list(argv))
+    # The preset may be named in the file, so it is looked up in a first pass.
+    parser.set_defaults(PRESETS[parser.parse_args(argv).preset])
+    settings = parser.parse_args(argv).as_dict()
+    del settings["config"]
+    try:
+        return Config(**settings)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _config_first(argv):
+    """Moves the files before the flags, so that a flag wins wherever it stands."""
+    files, flags = [], []
+    rest = iter(argv)
+    for argument in rest:
+        if argument == "--config":
+            files += [argument, *[path for path in [next(rest, None)] if path]]
+        elif argument.startswith("--config="):
+            files.append(argument)
+        else:
+            flags.append(argument)
+    return files + flags

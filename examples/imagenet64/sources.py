@@ -1,0 +1,253 @@
+"""Opens ImageNet64 in the forms in which people have it on disk.
+
+A `Split` is a list of blocks (one npz file, one shard, 256 PNG files); one block is in
+memory at a time. What can be checked without reading the pixels (presence, sizes,
+shapes, dtypes) is checked when the folder is opened, the rest when a block is read.
+"""
+
+import dataclasses
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+SIDE = 64
+IMAGE_SHAPE = (SIDE, SIDE, 3)
+IMAGE_BYTES = SIDE * SIDE * 3
+RESIZED = "ImageNet64, resized (Chrabaszcz et al. 2017)"
+ORIGINAL = "ImageNet64, original (van den Oord et al. 2016)"
+EXPECTED = f"""
+data_dir must be a folder that holds one of
+  - {RESIZED}: train_data_batch_1.npz to train_data_batch_10.npz and val_data.npz,
+    from the files Imagenet64_train_part1_npz.zip, Imagenet64_train_part2_npz.zip and
+    Imagenet64_val_npz.zip
+  - {ORIGINAL}: train_64x64 and valid_64x64, as .tar files or as folders of PNG files
+  - dataset.json and the .tfrecord shards beside it, which
+    `python -m examples.imagenet64.convert` writes from one of the two above
+Both versions come from https://image-net.org/download-images (free, after logging in);
+the first is described at https://patrykchrabaszcz.github.io/Imagenet32. Leave data_dir
+out to use the photographs that scikit-learn ships, which need no download."""
+MANIFEST = "dataset.json"
+RECORD_OVERHEAD = 16  # bytes that TFRecord adds to each record: length and checksums
+PNG_BLOCK = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Images in blocks; a block is what is read into memory at once."""
+
+    block_sizes: list[int]
+    read: Callable[[int], np.ndarray]  # block -> uint8 [n, 64, 64, 3]
+
+    def __len__(self):
+        return sum(self.block_sizes)
+
+    def shuffled(self, seed, start=0) -> Iterator[np.ndarray]:
+        """Endless shuffled images, from the `start`-th on; earlier ones are not read.
+
+        Each epoch shuffles the blocks, and the images inside each block.
+        """
+        epoch, skip = divmod(start, len(self))
+        while True:
+            blocks = np.random.default_rng((seed, epoch))
+            for block in blocks.permutation(len(self.block_sizes)).tolist():
+                size = self.block_sizes[block]
+                if skip >= size:
+                    skip -= size
+                    continue
+                order = np.random.default_rng((seed, epoch, block)).permutation(size)
+                images = self.read(block)
+                for index in order[skip:]:
+                    yield np.ascontiguousarray(images[index])
+                images, skip = None, 0  # before the next block comes into memory
+            epoch += 1
+
+    def pixels(self):
+        """uint8 `[n, 3]`, the pixels of up to 4096 images of the first block."""
+        return self.read(0)[:4096].reshape(-1, 3)
+
+    def evenly_spaced(self, count):
+        """`count` images spread evenly over the split: always the same ones."""
+        wanted = np.linspace(0, len(self) - 1, count).round().astype(int)
+        first, parts = 0, []
+        for block, size in enumerate(self.block_sizes):
+            here = wanted[(wanted >= first) & (wanted < first + size)] - first
+            if len(here):
+                parts.append(np.ascontiguousarray(self.read(block)[here]))
+            first += size
+        return np.concatenate(parts)
+
+
+def open_folder(folder):
+    """Finds out what `folder` holds and opens it.
+
+    Args:
+        folder: str or path.
+
+    Returns:
+        `(name, train Split, validation Split)`.
+    """
+    manifest = f"{str(folder).rstrip('/')}/{MANIFEST}"
+    if tf.io.gfile.exists(manifest):
+        return _open_shards(manifest)
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}.{EXPECTED}")
+    # The zip files unpack into a folder each, hence the second pattern.
+    npz = {p.name: p for g in ("*.npz", "*/*.npz") for p in sorted(folder.glob(g))}
+    batches = [n for i in range(1, 11) if (n := f"train_data_batch_{i}.npz") in npz]
+    if batches or "val_data.npz" in npz:
+        return _open_npz(folder, npz, batches)
+    train, valid = (_archive(folder, n) for n in ("train_64x64", "valid_64x64"))
+    if train or valid:
+        if not (train and valid):
+            raise _unusable(folder, "train_64x64 and valid_64x64 are both needed")
+        return ORIGINAL, _open_pngs(train), _open_pngs(valid)
+    entries = sorted(path.name for path in folder.iterdir())
+    if any(name.endswith(".zip") for name in entries):
+        raise _unusable(folder, "unpack its .zip files first")
+    found = ", ".join(entries[:5]) + (", ..." if len(entries) > 5 else "")
+    raise _unusable(folder, f"it holds {found or 'nothing'}")
+
+
+def _open_shards(manifest):
+    folder = manifest.rpartition("/")[0]
+    try:
+        with tf.io.gfile.GFile(manifest) as file:
+            described = json.load(file)
+        name, shape = described["name"], tuple(described["image_shape"])
+        splits = [dict(described[split]) for split in ("train", "validation")]
+        if not all(sum(shards.values()) > 0 for shards in splits):
+            raise ValueError("a split has no images")
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unusable(manifest, f"not written by convert.py ({error!r})") from error
+    if shape != IMAGE_SHAPE:
+        raise _unusable(manifest, f"images must be {IMAGE_SHAPE}, these are {shape}")
+    for shards in splits:
+        for shard, count in shards.items():
+            path = f"{folder}/{shard}"
+            if not tf.io.gfile.exists(path):
+                raise _unusable(path, "this shard is missing")
+            size = tf.io.gfile.stat(path).length
+            if size != (expected := count * (IMAGE_BYTES + RECORD_OVERHEAD)):
+                what = f"this shard must have {expected} bytes but has {size}"
+                raise _unusable(path, what)
+    return name, *(_shard_split(folder, shards) for shards in splits)
+
+
+def _shard_split(folder, shards):
+    names = list(shards)
+
+    def read(block):
+        path = f"{folder}/{names[block]}"
+        try:
+            records = tf.data.TFRecordDataset(path).batch(1024)
+            parts = [b"".join(part) for part in records.as_numpy_iterator()]
+            return np.frombuffer(b"".join(parts), "uint8").reshape(-1, *IMAGE_SHAPE)
+        except (tf.errors.DataLossError, ValueError) as error:
+            raise _unusable(path, f"this shard is corrupt ({error})") from error
+
+    return Split(list(shards.values()), read)
+
+
+def _open_npz(folder, npz, batches):
+    if not batches or "val_data.npz" not in npz:
+        missing = "val_data.npz" if batches else "train_data_batch_1.npz to _10.npz"
+        raise _unusable(folder, f"{missing} not found")
+    name = RESIZED
+    if len(batches) < 10:
+        name = f"{name}, {len(batches)} of its 10 training files"
+    train = _npz_split([npz[batch] for batch in batches])
+    return name, train, _npz_split([npz["val_data.npz"]])
+
+
+def _npz_split(paths):
+    def read(block):
+        try:
+            with np.load(paths[block], allow_pickle=False) as file:
+                planes = file["data"].reshape(-1, 3, SIDE, SIDE)
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise _unusable(paths[block], f"cannot be read ({error})") from error
+        return planes.transpose(0, 2, 3, 1)  # a view: [n, row, column, channel]
+
+    return Split([_npz_count(path) for path in paths], read)
+
+
+def _npz_count(path):
+    """Number of images, from the header alone: a file holds more than a gigabyte."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
+            version = np.lib.format.read_magic(file)
+            header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+            shape, fortran_order, dtype = header(file)
+    except (KeyError, ValueError, OSError, AttributeError, zipfile.BadZipFile) as error:
+        what = f"must be an npz file with an array 'data' ({error!r})"
+        raise _unusable(path, what) from error
+    if len(shape) != 2 or shape[1] != IMAGE_BYTES or not shape[0] or dtype != np.uint8:
+        what = f"'data' must be uint8 [n, {IMAGE_BYTES}] but is {dtype} {list(shape)}"
+        raise _unusable(path, what)
+    if fortran_order:
+        raise _unusable(path, "'data' must be in C order")
+    return shape[0]
+
+
+def _archive(folder, name):
+    """`name` as a folder, or as a tar file, or None."""
+    paths = folder / name, folder / f"{name}.tar"
+    return next((path for path in paths if path.exists()), None)
+
+
+def _open_pngs(path):
+    if path.is_dir():
+        # Unpacking the tar file inside a folder of the same name gives a second level.
+        files = sorted(path.glob("*.png")) or sorted(path.glob("*/*.png"))
+    else:
+        try:
+            with tarfile.open(path, "r:") as archive:
+                files = [m for m in archive if m.isfile() and m.name.endswith(".png")]
+        except (tarfile.TarError, OSError) as error:
+            raise _unusable(path, f"cannot be read as a tar file ({error})") from error
+        files.sort(key=lambda member: member.name)
+    if not files:
+        raise _unusable(path, "it holds no PNG file")
+    _read_png(path, files[0])
+    # A fixed shuffle, lest a block hold neighbours only, should the names be in order.
+    order = np.random.default_rng(0).permutation(len(files))
+    blocks = np.split(order, range(PNG_BLOCK, len(files), PNG_BLOCK))
+    return Split(
+        [len(block) for block in blocks],
+        lambda block: np.stack([_read_png(path, files[i]) for i in blocks[block]]),
+    )
+
+
+def _read_png(path, file):
+    """One picture; `file` is a path, or a member of the tar file `path`."""
+    from PIL import Image
+
+    if isinstance(file, tarfile.TarInfo):
+        with open(path, "rb") as archive:
+            archive.seek(file.offset_data)
+            content = archive.read(file.size)
+        file = f"{path}:{file.name}"
+    else:
+        content = file.read_bytes()
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            mode, pixels = image.mode, np.asarray(image)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise _unusable(file, f"cannot be read as a PNG file ({error})") from error
+    if mode == "L":
+        pixels = np.repeat(pixels[..., np.newaxis], 3, axis=-1)
+    if mode not in ("L", "RGB") or pixels.shape != IMAGE_SHAPE:
+        what = f"must be a 64x64 RGB picture but is {mode} {list(pixels.shape)}"
+        raise _unusable(file, what)
+    return pixels
+
+
+def _unusable(path, what):
+    return ValueError(f"{path} cannot be used: {what}.{EXPECTED}")

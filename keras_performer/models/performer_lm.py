@@ -1,0 +1,256 @@
+"""A Performer language model."""
+
+import random
+
+import keras
+import tensorflow as tf
+
+from keras_performer import feature_maps
+from keras_performer.layers import PerformerAttention, arguments
+from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
+from keras_performer.layers.performer_block import PerformerBlock
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class PerformerLM(keras.Model):
+    """A stack of Performer blocks from token ids to logits.
+
+    Embedding and learned positions, blocks of `PerformerAttention` and feed-forward
+    network (each normalized before), a last normalization, and logits in float32
+    (float64 under that policy).
+
+    Args:
+        vocabulary_size: int, number of token ids.
+        max_length: int, the longest sequence.
+        num_layers: int, number of blocks.
+        num_heads: int, attention heads of a block; it divides `hidden_dim`.
+        hidden_dim: int, width of the model.
+        intermediate_dim: int, width of the feed-forward networks. Defaults to
+            `4 * hidden_dim`, as in the paper's models.
+        dropout: float, dropout rate.
+        causal: bool, hide later tokens. `generate` needs it.
+        feature_map: as in `PerformerAttention`.
+        num_random_features: as in `PerformerAttention`.
+        chunk_size: as in `PerformerAttention`.
+        position_shape: tuple of ints whose product is `max_length`, for sequences that
+            run through a grid, such as (64, 64, 3): positions are then embedded by
+            row, column and channel. Defaults to `(max_length,)`.
+        seed: int, seeds random features and dropout.
+        **kwargs: arguments of `keras.Model`, such as `name` and `dtype`.
+
+    Call arguments:
+        inputs: int tensor of shape `(B, T)`.
+        mask: bool tensor of shape `(B, T)`, false for padding.
+        training: bool, whether to apply dropout.
+        state: the state after earlier tokens (causal only), from `initial_state` or an
+            earlier call.
+        return_state: bool, also return the state after the last token.
+
+    Returns:
+        Logits of shape `(B, T, vocabulary_size)`, or `(logits, state)`.
+
+    Example:
+
+    >>> model = PerformerLM(256, max_length=1000, num_layers=2, num_heads=2,
+    ...                     hidden_dim=16)
+    >>> model(keras.ops.zeros((1, 10), "int32")).shape
+    TensorShape([1, 10, 256])
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        max_length,
+        num_layers,
+        num_heads,
+        hidden_dim,
+        intermediate_dim=None,
+        dropout=0.0,
+        causal=True,
+        *,
+        feature_map="softmax",
+        num_random_features=256,
+        chunk_size=None,
+        position_shape=None,
+        seed=None,
+        **kwargs,
+    ):
+        # without autocast Keras leaves the state in float32
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        positive_int = arguments.positive_int
+        self.vocabulary_size = positive_int("vocabulary_size", vocabulary_size)
+        self.max_length = positive_int("max_length", max_length)
+        self.num_layers = positive_int("num_layers", num_layers)
+        self.num_heads = positive_int("num_heads", num_heads)
+        self.hidden_dim = positive_int("hidden_dim", hidden_dim)
+        if hidden_dim % num_heads:
+            raise ValueError(
+                "num_heads must divide hidden_dim. Received: "
+                f"num_heads={num_heads}, hidden_dim={hidden_dim}"
+            )
+        self.intermediate_dim = positive_int(
+            "intermediate_dim", intermediate_dim, default=4 * hidden_dim
+        )
+        self.dropout = arguments.rate("dropout", dropout)
+        self.causal = causal
+        self.feature_map = feature_maps.get(feature_map)
+        self.num_random_features = num_random_features
+        self.chunk_size = chunk_size
+        self.position_shape = arguments.grid_shape(position_shape, max_length)
+        self.seed = seed
+        seeds = random.Random(seed)
+        dtype = self.dtype_policy
+        self.embedding = self.make_embedding()
+        self.positions = AxialPositionEmbedding(
+            self.position_shape, hidden_dim, dtype=dtype, name="positions"
+        )
+        self.embedding_dropout = keras.layers.Dropout(dropout, seed=seed, dtype=dtype)
+        self.blocks = []
+        for index in range(num_layers):
+            layer_seed = None if seed is None else seeds.randrange(2**31 - 1)
+            attention = PerformerAttention(
+                num_heads,
+                hidden_dim // num_heads,
+                dropout=dropout,
+                seed=layer_seed,
+                feature_map=self.feature_map,
+                num_random_features=num_random_features,
+                causal=causal,
+                chunk_size=chunk_size,
+                dtype=dtype,
+                name="attention",
+            )
+            self.blocks.append(
+                PerformerBlock(
+                    attention,
+                    self.intermediate_dim,
+                    dropout,
+                    layer_seed,
+                    dtype=dtype,
+                    name=f"block_{index}",
+                )
+            )
+        self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
+        self.head = self.make_head()
+        # at once, for sequences of any length: exported models then take any too
+        self.build((None, None))
+
+    @property
+    def input_dtype(self):
+        return "int32"  # what `export` declares
+
+    def make_embedding(self):
+        """The layer that embeds tokens; override it for other inputs."""
+        return keras.layers.Embedding(
+            self.vocabulary_size,
+            self.hidden_dim,
+            dtype=self.dtype_policy,
+            name="embedding",
+        )
+
+    def make_head(self):
+        """The last layer; override it for outputs other than logits."""
+        # losses need more than half precision
+        is_float64 = self.compute_dtype == "float64"
+        return keras.layers.Dense(
+            self.vocabulary_size,
+            dtype="float64" if is_float64 else "float32",
+            name="logits",
+        )
+
+    def build(self, input_shape):
+        hidden_shape = (*input_shape[:2], self.hidden_dim)
+        self.embedding.build(input_shape)
+        self.positions.build(input_shape)
+        for layer in (*self.blocks, self.norm, self.head):
+            layer.build(hidden_shape)
+
+    def initial_state(self, batch_size):
+        """The state before the first token: a nest of tensors, batch first.
+
+        Args:
+            batch_size: int or scalar tensor B.
+        """
+        return {
+            "position": tf.zeros((batch_size,), tf.int32),
+            "blocks": [
+                block.attention.initial_state(batch_size) for block in self.blocks
+            ],
+        }
+
+    def call(self, inputs, mask=None, training=None, state=None, return_state=False):
+        x = self.embedding(inputs) + self.embed_positions(inputs, state)
+        x, state = self.transform(x, mask, training, state, return_state)
+        logits = self.head(x)
+        return (logits, state) if return_state else logits
+
+    def embed_positions(self, inputs, state):
+        """Embedded positions of `(B, T)` inputs that follow on `state`."""
+        length = inputs.shape[1]
+        if length is not None and length > self.max_length:
+            raise ValueError(
+                f"inputs must have at most max_length={self.max_length} tokens. "
+                f"Received: inputs of shape {tuple(inputs.shape)}"
+            )
+        positions = tf.range(tf.shape(inputs)[1] if length is None else length)
+        positions = positions[tf.newaxis]
+        if state is not None:
+            positions += state["position"][:, tf.newaxis]
+        return self.positions(positions)
+
+    def transform(self, x, mask, training, state, return_state):
+        """The blocks: from embedded tokens to what the head reads, and the state."""
+        x = self.embedding_dropout(x, training=training)
+        states = [None] * len(self.blocks) if state is None else state["blocks"]
+        new_states = []
+        for block, block_state in zip(self.blocks, states):
+            x = block(
+                x,
+                mask=mask,
+                training=training,
+                state=block_state,
+                return_state=return_state,
+            )
+            if return_state:
+                x, block_state = x
+                new_states.append(block_state)
+        if not return_state:
+            return self.norm(x), None
+        seen = tf.fill((tf.shape(x)[0],), tf.shape(x)[1])
+        if state is not None:
+            seen += state["position"]
+        return self.norm(x), {"position": seen, "blocks": new_states}
+
+    def next_token_logits(self, outputs):
+        """Logits `(B, vocabulary_size)` of the token after outputs `(B, dim)`.
+
+        `generate` samples from them. Override it where `call` returns something else
+        than logits, such as the parameters of a distribution.
+        """
+        return outputs
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.vocabulary_size)
+
+    def compute_output_spec(
+        self, inputs, mask=None, training=None, state=None, return_state=False
+    ):
+        return keras.Operation.compute_output_spec(
+            self,
+            inputs,
+            mask=mask,
+            training=training,
+            state=state,
+            return_state=return_state,
+        )
+
+    def get_config(self):
+        names = """vocabulary_size max_length num_layers num_heads hidden_dim
+            intermediate_dim dropout causal num_random_features chunk_size
+            position_shape seed"""
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names.split()},
+            "feature_map": feature_maps.serialize(self.feature_map),
+        }

@@ -1,0 +1,189 @@
+"""Generation draws from the model's own distribution, reproducibly, at a flat cost."""
+
+import gc
+import time
+import weakref
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from keras_performer import PerformerLM, generate
+
+VOCABULARY = 11
+PROMPT = [[3, 1, 4, 1, 5]]
+
+
+def small_model(**changes):
+    options = dict(
+        vocabulary_size=VOCABULARY,
+        max_length=40,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        num_random_features=6,
+        seed=1,
+    )
+    model = PerformerLM(**{**options, **changes})
+    # logits of a fresh model are nearly equal, and tests that draw would see little
+    model.head.kernel.assign(4 * model.head.kernel)
+    return model
+
+
+def next_logits(model, tokens=PROMPT):
+    return model(np.array(tokens))[:, -1].numpy().astype("float64")
+
+
+def draws(model, count, **options):
+    """The next token after the prompt, drawn for many equal sequences at once."""
+    prompt = np.repeat(PROMPT, count, axis=0)
+    length = prompt.shape[1] + 1
+    return generate(model, prompt, length, seed=5, **options)[:, -1]
+
+
+def softmax(logits):
+    return np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+
+
+def test_greedy_tokens_are_the_likeliest_given_all_before():
+    model = small_model()
+    tokens = generate(model, [[3, 1], [0, 7]], 41, temperature=0)
+    assert tokens[:, :2].tolist() == [[3, 1], [0, 7]]
+    logits = model(tokens[:, :-1]).numpy()
+    np.testing.assert_array_equal(logits.argmax(-1)[:, 1:], tokens[:, 2:])
+    assert len(set(tokens[0].tolist())) > 2  # not one token for ever
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_frequencies_are_the_models_probabilities(temperature):
+    model = small_model()
+    expected = 4000 * softmax(next_logits(model)[0] / temperature)
+    observed = np.bincount(
+        draws(model, 4000, temperature=temperature), minlength=VOCABULARY
+    )
+    seen = expected > 5  # where the chi-squared approximation holds
+    rest = [counts[~seen].sum() for counts in (observed, expected)]
+    observed, expected = (
+        np.append(counts[seen], total)
+        for counts, total in zip((observed, expected), rest)
+    )
+    keep = expected > 1
+    assert abs(observed[~keep].sum() - expected[~keep].sum()) <= 8
+    scaled = expected[keep] * observed[keep].sum() / expected[keep].sum()
+    assert scipy.stats.chisquare(observed[keep], scaled).pvalue > 1e-3
+
+
+def test_top_k_draws_from_the_k_likeliest():
+    model = small_model()
+    likeliest = np.argsort(next_logits(model)[0])[-3:]
+    assert set(draws(model, 500, top_k=3, temperature=2.0)) == set(likeliest)
+
+
+def test_top_p_draws_from_the_smallest_set_that_reaches_p():
+    model = small_model()
+    probabilities = softmax(next_logits(model)[0] / 2)
+    order = np.argsort(probabilities)[::-1]
+    reached = np.cumsum(probabilities[order])
+    p = (reached[2] + reached[3]) / 2  # four tokens are needed
+    drawn = draws(model, 1000, top_p=p, temperature=2.0)
+    assert set(drawn) == set(order[:4])
+
+
+def test_equal_seeds_give_equal_sequences_however_the_loop_is_cut(monkeypatch):
+    model = small_model()
+    once = generate(model, PROMPT, 41, seed=7)
+    other = generate(model, PROMPT, 41, seed=8)
+    module = __import__("sys").modules["keras_performer.models.generate"]
+    monkeypatch.setattr(module, "_TOKENS_PER_CALL", 3)
+    np.testing.assert_array_equal(generate(model, PROMPT, 41, seed=7), once)
+    assert (once != other).any()
+
+
+def test_equal_prompts_of_one_batch_are_drawn_independently():
+    tokens = generate(small_model(), np.repeat(PROMPT, 3, axis=0), 41, seed=0)
+    assert (tokens[0] != tokens[1]).any() and (tokens[1] != tokens[2]).any()
+
+
+def test_a_token_late_in_a_sequence_costs_what_an_early_one_costs():
+    model = small_model(max_length=12288, num_layers=1)
+    length = 32
+    prompts = [np.ones((1, start), "int32") for start in (10, 12288 - length)]
+    states = []
+    for prompt in prompts:
+        _, state = model(prompt, state=model.initial_state(1), return_state=True)
+        states.append(state)
+    sizes = [[x.shape for x in tf.nest.flatten(state)] for state in states]
+    assert sizes[0] == sizes[1]
+
+    @tf.function
+    def steps(state):
+        def step(i, state):
+            return i + 1, model(
+                tf.ones((1, 1), tf.int32), state=state, return_state=True
+            )[1]
+
+        return tf.while_loop(lambda i, _: i < length, step, (0, state))
+
+    steps(states[0])
+    seconds = [[], []]
+    for _ in range(7):
+        for state, times in zip(states, seconds):
+            start = time.perf_counter()
+            steps(state)
+            times.append(time.perf_counter() - start)
+    early, late = (min(times) for times in seconds)
+    assert late < 1.5 * early
+
+
+def test_generating_again_does_not_trace_again(monkeypatch):
+    model = small_model()
+    generate(model, PROMPT, 20, seed=0)
+    calls = []
+    monkeypatch.setattr(
+        PerformerLM,
+        "next_token_logits",
+        lambda self, outputs: calls.append(1) or outputs,
+    )
+    generate(model, [[1, 2, 3, 4, 5]], 25, seed=3, temperature=0.7)
+    assert not calls
+
+
+def test_a_model_that_has_generated_can_be_freed():
+    model = small_model()
+    generate(model, PROMPT, 8, seed=0)
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    "message, options",
+    [
+        ("prompt must", dict(prompt=[1, 2])),
+        ("prompt must", dict(prompt=np.zeros((1, 0)))),
+        ("max_length must", dict(max_length=5)),
+        ("max_length must", dict(max_length=42)),
+        ("temperature must", dict(temperature=-1.0)),
+        ("top_k must", dict(top_k=0)),
+        ("top_p must", dict(top_p=1.5)),
+        ("top_p must", dict(top_p=0.0)),
+    ],
+)
+def test_bad_arguments_raise(message, options):
+    with pytest.raises(ValueError, match=message):
+        generate(small_model(), **{"prompt": PROMPT, "max_length": 9, **options})
+
+
+def test_a_model_that_is_not_causal_raises():
+    with pytest.raises(ValueError, match="causal=True"):
+        generate(small_model(causal=False), PROMPT, 9)
+
+
+def test_a_progress_bar_is_shown_when_asked_for(capsys):
+    model = small_model()
+    generate(model, PROMPT, 9, seed=0, verbose=1)
+    assert "4/4" in capsys.readouterr().out
+    generate(model, PROMPT, 9, seed=0)
+    assert not capsys.readouterr().out

@@ -1,0 +1,130 @@
+"""PerformerLM: causality, positions, padding, state, seeds, and that it learns."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerLM
+
+IDS = np.random.default_rng(0).integers(0, 11, (3, 24))
+
+
+def small_model(**changes):
+    options = dict(
+        vocabulary_size=11,
+        max_length=24,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        num_random_features=6,
+        seed=1,
+    )
+    return PerformerLM(**{**options, **changes})
+
+
+def as_float(x):
+    return tf.cast(x, tf.float64).numpy()
+
+
+def test_no_logit_depends_on_a_later_token():
+    changed = IDS.copy()
+    changed[:, 13:] = (changed[:, 13:] + 5) % 11
+    for causal in (True, False):
+        model = small_model(causal=causal)
+        before, after = model(IDS).numpy(), model(changed).numpy()
+        moved = np.abs(before - after).max((0, 2))
+        assert (moved[13:] > 1e-4).all()
+        assert (moved[:13] < 1e-6).all() if causal else (moved[:13] > 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    "policy, tolerance",
+    [
+        ("float32", 2e-6),
+        ("mixed_bfloat16", 6e-2),
+        ("mixed_float16", 1e-2),
+        ("float64", 1e-12),
+    ],
+)
+@pytest.mark.parametrize("feature_map", ["softmax", "relu"])
+def test_prefill_and_steps_give_the_logits_of_the_whole(policy, tolerance, feature_map):
+    model = small_model(dtype=policy, feature_map=feature_map)
+    whole = as_float(model(IDS))
+    logits, state = model(IDS[:, :7], state=model.initial_state(3), return_state=True)
+    parts = [logits]
+    for t in range(7, 24):
+        logits, state = model(IDS[:, t : t + 1], state=state, return_state=True)
+        parts.append(logits)
+    parts = np.concatenate([as_float(part) for part in parts], 1)
+    assert np.abs(parts - whole).max() < tolerance * np.abs(whole).max()
+    assert (state["position"].numpy() == 24).all()
+    floats = [x for x in tf.nest.flatten(state) if x.dtype.is_floating]
+    expected = tf.float64 if policy == "float64" else tf.float32
+    assert all(x.dtype == expected for x in floats)
+    assert logits.dtype == expected
+
+
+def test_positions_of_a_grid_are_sums_of_row_column_and_channel():
+    model = small_model(position_shape=(2, 4, 3))
+    rows, columns, channels = (table.numpy() for table in model.positions.tables)
+    assert (len(rows), len(columns), len(channels)) == (2, 4, 3)
+    expected = rows[:, None, None] + columns[:, None] + channels
+    embedded = model.embed_positions(IDS[:1], None).numpy()[0]
+    np.testing.assert_allclose(embedded, expected.reshape(24, 8), atol=1e-7)
+    state = {"position": tf.constant([17])}
+    later = model.embed_positions(IDS[:1, :3], state).numpy()[0]
+    np.testing.assert_allclose(later, expected.reshape(24, 8)[17:20], atol=1e-7)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_equals_a_shorter_sequence(causal):
+    model = small_model(causal=causal)
+    mask = np.arange(24)[None] < np.array([[24], [9], [15]])
+    padded = model(IDS, mask=mask).numpy()
+    np.testing.assert_allclose(padded[1, :9], model(IDS[1:2, :9])[0], atol=2e-6)
+    np.testing.assert_allclose(padded[2, :15], model(IDS[2:, :15])[0], atol=2e-6)
+
+
+def test_blocks_have_features_of_their_own_and_a_seed_repeats_them():
+    def matrices(model):
+        return [block.attention.projection_matrix.numpy() for block in model.blocks]
+
+    first, second = matrices(small_model())
+    assert np.abs(first - second).max() > 0.1
+    np.testing.assert_array_equal(matrices(small_model())[1], second)
+    assert np.abs(matrices(small_model(seed=2))[0] - first).max() > 0.1
+
+
+@pytest.mark.slow
+def test_it_learns_to_continue_a_sequence():
+    """Token t repeats token t - 6: the model must find it by attention."""
+    pattern = np.random.default_rng(1).integers(0, 11, (512, 6))
+    tokens = np.tile(pattern, (1, 4))
+    model = small_model(hidden_dim=32, num_random_features=32)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-2), loss)
+    model.fit(tokens[:, :-1], tokens[:, 1:], epochs=40, batch_size=64, verbose=0)
+    logits = model.predict(tokens[:64, :-1], verbose=0)
+    right = logits.argmax(-1)[:, 6:] == tokens[:64, 7:]
+    assert right.mean() > 0.6  # chance is 1 / 11
+
+
+@pytest.mark.parametrize(
+    "message, options",
+    [
+        ("num_heads must divide hidden_dim", dict(hidden_dim=9)),
+        ("vocabulary_size must be a positive int", dict(vocabulary_size=0)),
+        ("product of position_shape must be max_length", dict(position_shape=(5, 5))),
+        ("dropout must be a float", dict(dropout=1.0)),
+        ("must be even", dict(num_random_features=7)),
+    ],
+)
+def test_bad_arguments_raise(message, options):
+    with pytest.raises(ValueError, match=message):
+        small_model(**options)
+
+
+def test_a_sequence_that_is_too_long_raises():
+    with pytest.raises(ValueError, match="max_length=24"):
+        small_model()(np.zeros((1, 25), "int32"))

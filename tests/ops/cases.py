@@ -1,0 +1,121 @@
+"""Inputs, kernels and measures that the tests of `ops` share."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_performer import ops
+
+HEAD_DIM = 5
+
+
+def normal(shape, seed, std=1.0, dtype="float64"):
+    values = np.random.default_rng(seed).standard_normal(shape)
+    return tf.constant(std * values, dtype)
+
+
+def qkv(batch, queries, keys, heads, groups=1, std=1.0, dtype="float64", seed=0):
+    """Query, key and value with head size 5, value size 7 and `heads` key heads."""
+    return (
+        normal((batch, queries, heads * groups, HEAD_DIM), (seed, 1), std, dtype),
+        normal((batch, keys, heads, HEAD_DIM), (seed, 2), std, dtype),
+        normal((batch, keys, heads, 7), (seed, 3), 1.0, dtype),
+    )
+
+
+def pairs(num_rows, num_cols, seed=0, regularized=True):
+    """A hyperbolic matrix: the second half of the rows is minus the first."""
+    half = ops.orthogonal_gaussian_matrix(
+        num_rows // 2, num_cols, (seed, 1), regularized
+    )
+    return tf.concat([half, -half], axis=0)
+
+
+def softmax_kernel(num_features=22, head_dim=HEAD_DIM, seed=0):
+    """The kernel of the default feature map: hyperbolic, regularized, orthogonal."""
+    return ops.ExponentialKernel(pairs(num_features, head_dim, seed), hyperbolic=True)
+
+
+def favor_plus_kernel(num_features=17, head_dim=HEAD_DIM, seed=0):
+    return ops.ExponentialKernel(
+        ops.orthogonal_gaussian_matrix(num_features, head_dim, (seed, 2))
+    )
+
+
+def weighted_kernel(num_features=17, hyperbolic=False):
+    matrix = ops.gaussian_matrix(num_features, HEAD_DIM, (0, 3))
+    if hyperbolic:
+        matrix = pairs(num_features, HEAD_DIM)
+    log_weights = normal((num_features,), seed=4, dtype="float32")
+    return ops.ExponentialKernel(matrix, hyperbolic, log_weights)
+
+
+def activation_kernel(activation, epsilon=1e-3, projected=True):
+    """`epsilon` keeps features positive where the activation does not."""
+    matrix = ops.gaussian_matrix(17, HEAD_DIM, (0, 5)) if projected else None
+    return ops.ActivationKernel(matrix, activation, epsilon)
+
+
+KERNELS = {
+    "softmax": softmax_kernel,
+    "favor+": favor_plus_kernel,
+    "log_weights": weighted_kernel,
+    "hyperbolic_log_weights": lambda: weighted_kernel(22, hyperbolic=True),
+    "relu": lambda: activation_kernel(tf.nn.relu, epsilon=0.1),
+    "elu": lambda: activation_kernel(tf.nn.elu, epsilon=1.1),
+    "square": lambda: activation_kernel(tf.square),
+    "abs": lambda: activation_kernel(tf.abs),
+    "exp": lambda: activation_kernel(tf.exp),
+    "gelu": lambda: activation_kernel(tf.nn.gelu, epsilon=0.3),
+    "sigmoid": lambda: activation_kernel(tf.nn.sigmoid),
+    "tanh": lambda: activation_kernel(tf.nn.tanh, epsilon=1.1),
+    "cos": lambda: activation_kernel(tf.cos, epsilon=1.1),
+    "identity": lambda: activation_kernel(tf.identity, epsilon=5.0),
+    "unprojected": lambda: activation_kernel(tf.nn.sigmoid, projected=False),
+}
+
+
+def masks(length):
+    """Key masks for batches of 3: each example has its own, the last sees no key."""
+    position = np.arange(length)
+    third = max(length // 3, 1)
+    left, right = position >= third, position < length - third
+    interior = (position < third) | (position >= 2 * third)
+    scattered = position % 3 != 0
+    none = np.zeros(length, bool)
+    return {
+        "left": np.stack([left, left, none]),
+        "right": np.stack([right, right, none]),
+        "interior": np.stack([interior, interior, none]),
+        "different": np.stack([left & scattered, right & ~scattered, none]),
+    }
+
+
+def value_and_gradients(function, inputs, seed=99):
+    """`[output, *gradients]` of a random linear function of the output."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output = function(*inputs)
+        weights = normal(output.shape, seed, dtype=output.dtype)
+        loss = tf.reduce_sum(output * weights)
+    return [output, *tape.gradient(loss, list(inputs))]
+
+
+def relative_error(actual, expected):
+    """Frobenius norm of the difference over that of what is expected, in float64.
+
+    Inputs are of order 1: a gradient that should vanish is compared absolutely.
+    """
+    actual, expected = np.asarray(actual, "float64"), np.asarray(expected, "float64")
+    assert actual.shape == expected.shape
+    assert np.isfinite(actual).all()
+    return np.linalg.norm(actual - expected) / max(np.linalg.norm(expected), 0.1)
+
+
+def assert_all_close(actual, expected, tolerance):
+    """Relative errors of lists of tensors, each against its own norm."""
+    errors = [relative_error(a, e) for a, e in zip(actual, expected, strict=True)]
+    assert max(errors) < tolerance, errors
+
+
+def float64(*tensors):
+    return [tf.cast(x, "float64") for x in tensors]

@@ -1,0 +1,154 @@
+"""Eagerly, in graphs and under XLA: equal numbers, small graphs, no retracing."""
+
+import functools
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+
+from .cases import HEAD_DIM, KERNELS, assert_all_close, masks, qkv, value_and_gradients
+
+ATTENTIONS = {
+    "bidirectional": lambda q, k, v, kernel, mask: ops.bidirectional_attention(
+        q, k, v, kernel, mask
+    ),
+    "causal": lambda q, k, v, kernel, mask: ops.causal_attention(
+        q, k, v, kernel, mask, chunk_size=4
+    )[0],
+}
+
+
+def step(attention, kernel):
+    """Output and gradients of `(query, key, value, mask)`, counting its traces."""
+
+    def function(query, key, value, mask):
+        function.traces += 1
+        attend = functools.partial(ATTENTIONS[attention], kernel=kernel, mask=mask)
+        return value_and_gradients(attend, (query, key, value))
+
+    function.traces = 0
+    return function
+
+
+def batch(length, seed=0):
+    inputs = qkv(3, length, length, heads=2, groups=2, dtype="float32", seed=seed)
+    return *inputs, tf.constant(masks(length)["different"])
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("name", ["softmax", "relu"])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_eager_equals_graph_equals_xla(attention, name, jit_compile):
+    """37 tokens in chunks of 4: three blocks of four chunks, with padding."""
+    function = step(attention, KERNELS[name]())
+    compiled = tf.function(function, jit_compile=jit_compile)
+    assert_all_close(compiled(*batch(37)), function(*batch(37)), 2e-6)
+    traces = function.traces
+    assert_all_close(compiled(*batch(37, seed=1)), function(*batch(37, seed=1)), 2e-6)
+    assert function.traces == traces + 1  # the eager call, and no other
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_keys_that_dwarf_others_under_xla(attention, jit_compile):
+    """The rare branch of causal attention, compiled too."""
+    function = step(attention, KERNELS["softmax"]())
+    query, key, value, mask = batch(37)
+    scale = np.where(np.arange(37) % 10 == 0, 12.0, 1.0)[:, None, None]
+    inputs = query, key * tf.constant(scale, "float32"), value, mask
+    compiled = tf.function(function, jit_compile=jit_compile)
+    assert_all_close(compiled(*inputs), function(*inputs), 5e-6)
+
+
+def unknown(*dims):
+    return tf.TensorSpec((None, None, *dims), tf.float32)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_unknown_batch_and_length(attention, jit_compile):
+    kernel = KERNELS["softmax"]()
+
+    def forward(query, key, value, mask):
+        forward.traces += 1
+        return ATTENTIONS[attention](query, key, value, kernel, mask)
+
+    def train(query, key, value, mask):
+        with tf.GradientTape() as tape:
+            tape.watch((query, key, value))
+            loss = tf.reduce_sum(forward(query, key, value, mask) ** 2)
+        return tape.gradient(loss, (query, key, value))
+
+    forward.traces = 0
+    specs = unknown(4, HEAD_DIM), unknown(2, HEAD_DIM), unknown(2, 7)
+    specs = *specs, tf.TensorSpec((None, None), tf.bool)
+    compiled = tf.function(train, input_signature=specs, jit_compile=jit_compile)
+    for length in (1, 37):
+        query, key, value, mask = batch(length)
+        for inputs in (
+            (query, key, value, mask),
+            (query[:1], key[:1], value[:1], mask[:1]),
+        ):
+            assert_all_close(compiled(*inputs), train(*inputs), 3e-6)
+    assert forward.traces == 4 + 1  # the eager calls, and one trace
+
+
+def concrete(attention, length):
+    """The graph of a step with the default chunks, and the seconds to trace it."""
+    kernel = KERNELS["softmax"]()
+
+    def function(query, key, value):
+        if attention == "causal":
+            attend = lambda *x: ops.causal_attention(*x, kernel)[0]  # noqa: E731
+        else:
+            attend = lambda *x: ops.bidirectional_attention(*x, kernel)  # noqa: E731
+        with tf.GradientTape() as tape:
+            tape.watch((query, key, value))
+            loss = tf.reduce_sum(attend(query, key, value) ** 2)
+        return tape.gradient(loss, (query, key, value))
+
+    specs = [
+        tf.TensorSpec((1, length, heads, dim), tf.float32)
+        for heads, dim in ((2, HEAD_DIM), (1, HEAD_DIM), (1, 7))
+    ]
+    start = time.perf_counter()
+    graph = tf.function(function).get_concrete_function(*specs).graph
+    return graph.as_graph_def(), time.perf_counter() - start
+
+
+def nodes(graph_def):
+    """All nodes, of the graph and of the bodies of its loops and branches."""
+    bodies = [function.node_def for function in graph_def.library.function]
+    return [node for body in (graph_def.node, *bodies) for node in body]
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_tracing_a_long_sequence_takes_no_longer(attention):
+    concrete(attention, 256)
+    short = min(concrete(attention, 256)[1] for _ in range(3))
+    long = min(concrete(attention, 16384)[1] for _ in range(3))
+    assert long < 2 * short
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_the_graph_does_not_grow_with_the_length(attention):
+    sizes = [len(nodes(concrete(attention, length)[0])) for length in (2048, 65536)]
+    assert sizes[0] == sizes[1]
+    assert sizes[0] < 3000
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_float32_graph_has_no_float64(attention):
+    graph_def, _ = concrete(attention, 2048)
+    doubles = [
+        node.name
+        for node in nodes(graph_def)
+        if any(
+            tf.float64.as_datatype_enum in (attr.type, *attr.list.type)
+            for attr in node.attr.values()
+        )
+    ]
+    assert doubles == []

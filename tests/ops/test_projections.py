@@ -1,0 +1,160 @@
+"""The law of the projection matrices, against SciPy's distributions."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from keras_performer import ops
+
+NUM_DRAWS = 2000
+
+
+def draws(draw, num_rows, num_cols, count=NUM_DRAWS, **options):
+    """`count` matrices `(count, num_rows, num_cols)` from seeds (0, 0), (1, 0), ..."""
+
+    @tf.function
+    def all_draws():
+        return tf.map_fn(
+            lambda i: draw(num_rows, num_cols, tf.stack([i, 0]), **options),
+            tf.range(count),
+            fn_output_signature=tf.float32,
+        )
+
+    return all_draws().numpy()
+
+
+def without_sign_fix(num_rows, num_cols, seed):
+    """What public implementations draw: the Q of a QR decomposition as it comes."""
+    gaussian = ops.gaussian_matrix(num_cols, num_cols, seed)
+    lengths = tf.norm(
+        ops.gaussian_matrix(num_rows, num_cols, (seed[1], seed[0])), axis=1
+    )
+    return tf.linalg.qr(gaussian)[0][:num_rows] * lengths[:, tf.newaxis]
+
+
+def kernel_z_score(matrices, query, key):
+    """Standard errors between the mean estimate and exp(q . k / sqrt(H))."""
+    x, y = query / len(query) ** 0.25, key / len(key) ** 0.25
+    features = np.exp(matrices @ x - x @ x / 2) * np.exp(matrices @ y - y @ y / 2)
+    estimates = features.mean(axis=1)
+    standard_error = estimates.std(ddof=1) / np.sqrt(len(estimates))
+    return (
+        abs(estimates.mean() - np.exp(query @ key / np.sqrt(len(query))))
+        / standard_error
+    )
+
+
+@pytest.mark.parametrize("num_rows", [1, 4, 5, 13])
+def test_rows_are_orthogonal_within_blocks(num_rows):
+    matrix = ops.orthogonal_gaussian_matrix(num_rows, 5, seed=(3, 1)).numpy()
+    assert matrix.shape == (num_rows, 5)
+    assert matrix.dtype == np.float32
+    directions = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    for start in range(0, num_rows, 5):
+        block = directions[start : start + 5]
+        np.testing.assert_allclose(block @ block.T, np.eye(len(block)), atol=1e-6)
+
+
+def test_blocks_differ():
+    matrix = ops.orthogonal_gaussian_matrix(24, 8, seed=(3, 2)).numpy()
+    blocks = matrix.reshape(3, 8, 8)
+    lengths = np.linalg.norm(blocks, axis=-1)
+    cosines = np.einsum("amh,bmh->abm", blocks, blocks)
+    cosines /= lengths[:, None] * lengths[None]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert np.abs(cosines[a, b]).max() < 0.95
+        assert np.abs(lengths[a] - lengths[b]).min() > 1e-4
+
+
+@pytest.mark.parametrize("draw", [ops.orthogonal_gaussian_matrix, ops.gaussian_matrix])
+def test_regularized_rows_have_length_sqrt_h(draw):
+    matrix = draw(13, 5, seed=(0, 1), regularized=True).numpy()
+    np.testing.assert_allclose(np.linalg.norm(matrix, axis=1), 5**0.5, rtol=1e-6)
+    assert np.linalg.matrix_rank(matrix) == 5
+
+
+@pytest.mark.parametrize("draw", [ops.orthogonal_gaussian_matrix, ops.gaussian_matrix])
+def test_equal_seeds_give_equal_matrices_and_different_seeds_different_ones(draw):
+    first = draw(6, 8, seed=(1, 2)).numpy()
+    np.testing.assert_array_equal(first, draw(6, 8, seed=tf.constant([1, 2])))
+    np.testing.assert_array_equal(first, tf.function(draw)(6, 8, (1, 2)))
+    for seed in ((1, 3), (2, 2), (2, 1)):
+        other = draw(6, 8, seed=seed).numpy()
+        lengths = np.linalg.norm(first, axis=1), np.linalg.norm(other, axis=1)
+        assert np.abs(lengths[0] - lengths[1]).min() > 1e-5
+        cosines = (first * other).sum(axis=1) / lengths[0] / lengths[1]
+        assert np.abs(cosines).max() < 0.95
+
+
+@pytest.mark.parametrize("regularized", [False, True])
+@pytest.mark.parametrize("draw", [ops.orthogonal_gaussian_matrix, ops.gaussian_matrix])
+def test_xla_draws_the_same_matrix(draw, regularized):
+    """TensorFlow's own normal numbers differ between XLA and other modes."""
+    compiled = tf.function(draw, jit_compile=True)
+    np.testing.assert_allclose(
+        compiled(13, 5, tf.constant([1, 2]), regularized),
+        draw(13, 5, (1, 2), regularized),
+        atol=1e-5,
+    )
+
+
+def test_global_seed_changes_nothing():
+    tf.random.set_seed(1)
+    first = ops.orthogonal_gaussian_matrix(6, 8, seed=(1, 2))
+    tf.random.set_seed(2)
+    np.testing.assert_array_equal(
+        first, ops.orthogonal_gaussian_matrix(6, 8, seed=(1, 2))
+    )
+
+
+def test_lengths_follow_the_chi_law():
+    matrices = draws(ops.orthogonal_gaussian_matrix, 13, 5, count=400)
+    lengths = np.linalg.norm(matrices, axis=-1)
+    assert stats.kstest(lengths.ravel(), stats.chi(df=5).cdf).pvalue > 1e-3
+    # rows of one block have lengths of their own
+    correlations = np.corrcoef(lengths.T) - np.eye(13)
+    assert np.abs(correlations).max() * np.sqrt(400) < 4.5
+
+
+def test_directions_do_not_depend_on_lengths():
+    chi = ops.orthogonal_gaussian_matrix(13, 5, seed=(4, 4)).numpy()
+    regularized = ops.orthogonal_gaussian_matrix(
+        13, 5, (4, 4), regularized=True
+    ).numpy()
+    chi /= np.linalg.norm(chi, axis=1, keepdims=True)
+    np.testing.assert_allclose(chi, regularized / 5**0.5, atol=1e-6)
+
+
+def test_every_entry_is_standard_normal():
+    matrices = draws(ops.orthogonal_gaussian_matrix, 7, 5)
+    pvalues = [
+        stats.kstest(matrices[:, row, col], "norm").pvalue
+        for row in range(7)
+        for col in range(5)
+    ]
+    assert min(pvalues) > 1e-3 / 35
+
+
+def test_an_orthogonal_block_is_haar():
+    """The first two moments of the products of entries that Haar measure fixes."""
+    size = 4
+    matrices = draws(ops.orthogonal_gaussian_matrix, size, size, regularized=True)
+    matrices /= size**0.5
+    traces = np.trace(matrices, axis1=1, axis2=2)
+    moments = np.stack([matrices.mean(axis=(1, 2)), traces, traces**2 - 1])
+    scores = np.sqrt(NUM_DRAWS) * moments.mean(axis=1) / moments.std(axis=1, ddof=1)
+    assert np.abs(scores).max() < 4.5
+
+
+ALONG_ONES = np.ones(16) / 2.0
+
+
+def test_kernel_estimate_is_unbiased_along_the_diagonal():
+    matrices = draws(ops.orthogonal_gaussian_matrix, 16, 16)
+    assert kernel_z_score(matrices, ALONG_ONES, ALONG_ONES) < 4.5
+
+
+def test_without_the_sign_fix_the_estimate_along_the_diagonal_is_biased():
+    matrices = draws(without_sign_fix, 16, 16)
+    assert kernel_z_score(matrices, ALONG_ONES, ALONG_ONES) > 10

@@ -1,0 +1,45 @@
+"""The implied attention matrix against the reference."""
+
+import numpy as np
+import pytest
+
+from keras_performer import ops
+from keras_performer.ops import reference
+
+from .cases import KERNELS, masks, qkv
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+def test_scores_equal_the_matrix_of_the_reference(name, masked, causal):
+    kernel = KERNELS[name]()
+    queries = 13 if causal else 7
+    query, key, value = qkv(batch=3, queries=queries, keys=13, heads=2, groups=3)
+    mask = masks(13)["different"] if masked else None
+    scores = ops.attention_scores(query, key, kernel, mask, causal)
+    expected = reference.attention_matrix(query, key, kernel, mask, causal)
+    assert scores.shape == (3, 6, queries, 13)
+    np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-12)
+    visible = (
+        np.tri(queries, 13, dtype=bool) if causal else np.ones((queries, 13), bool)
+    )
+    visible = np.broadcast_to(visible, (3, 1, queries, 13))
+    if masked:
+        visible = visible & mask[:, None, None]
+    np.testing.assert_array_equal(np.where(visible, 0, scores), 0)
+    sees = np.broadcast_to(visible.any(axis=-1), (3, 6, queries))
+    np.testing.assert_allclose(np.sum(scores, axis=-1), sees, atol=1e-9)
+    if causal:
+        output, _ = ops.causal_attention(query, key, value, kernel, mask)
+    else:
+        output = ops.bidirectional_attention(query, key, value, kernel, mask)
+    product = np.einsum("bnts,bsnv->btnv", scores, np.repeat(value, 3, axis=2))
+    np.testing.assert_allclose(output, product, rtol=1e-9, atol=1e-12)
+
+
+def test_scores_have_the_dtype_of_the_query():
+    query, key, _ = qkv(1, queries=5, keys=5, heads=1, dtype="float32")
+    scores = ops.attention_scores(query, key, KERNELS["softmax"]())
+    assert scores.dtype == "float32"
+    np.testing.assert_allclose(np.sum(scores, axis=-1), 1, atol=1e-6)

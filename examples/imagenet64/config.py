@@ -112,7 +112,7 @@ class Config:
     likelihood: Literal["categorical", "mixture"] = "mixture"
     num_mixtures: int = 5
     # optimizer
-    learning_rate: float = 3e-3
+    learning_rate: float = 1.5e-3
     learning_rate_decay: Literal["none", "cosine"] = "cosine"
     warmup_steps: int = 30
     weight_decay: float = 0.01
@@ -122,9 +122,9 @@ class Config:
     global_clipnorm: float | None = 1.0
     # training
     batch_size: int = 1
-    num_steps: int = 450
-    max_minutes: float | None = 5.0
-    steps_per_epoch: int = 50
+    num_steps: int = 360
+    max_minutes: float | None = 5.5
+    steps_per_epoch: int = 60
     steps_per_execution: int = 1
     every_n_steps: int | None = 1000
     # sampling

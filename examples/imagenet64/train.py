@@ -74,7 +74,7 @@ def train(model, images, config):
             global_clipnorm=config.global_clipnorm,
         ),
         loss=loss,
-        metrics=[keras.metrics.MeanMetricWrapper(loss.call, name="bits_per_dim")],
+        metrics=[keras.metrics.MeanMetricWrapper(loss, name="bits_per_dim")],
         steps_per_execution=config.steps_per_execution,
     )
     curve = Curve()

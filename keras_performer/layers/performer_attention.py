@@ -159,6 +159,7 @@ class PerformerAttention(keras.layers.Layer):
                 f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
             )
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
+        self._random_projection = None  # until built, and where there is none
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         value_shape = query_shape if value_shape is None else value_shape
@@ -186,7 +187,6 @@ class PerformerAttention(keras.layers.Layer):
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
-        self._random_projection = None
         if self.num_random_features is not None:
             self._random_projection = RandomProjection(
                 self.feature_map, self.num_random_features, self.key_dim, self.seed
@@ -196,14 +196,12 @@ class PerformerAttention(keras.layers.Layer):
     @property
     def projection_matrix(self):
         """The random features, a float32 weight `(M, H)`; `None` if there are none."""
-        projection = getattr(self, "_random_projection", None)
-        return None if projection is None else projection.matrix
+        return self._random_projection and self._random_projection.matrix
 
     @property
     def redraw_count(self):
         """How often the features were redrawn, an int32 weight."""
-        projection = getattr(self, "_random_projection", None)
-        return None if projection is None else projection.redraw_count
+        return self._random_projection and self._random_projection.redraw_count
 
     def redraw_features(self, num_redraws=1):
         """Replaces the random features by the next ones.
@@ -333,12 +331,9 @@ class PerformerAttention(keras.layers.Layer):
         plain = """num_heads key_dim value_dim dropout use_bias attention_axes seed
             num_random_features causal num_key_value_heads chunk_size"""
         config = {name: getattr(self, name) for name in plain.split()}
-        for name in ("kernel_initializer", "bias_initializer"):
-            config[name] = keras.initializers.serialize(getattr(self, name))
-        for name in ("kernel_regularizer", "bias_regularizer"):
-            config[name] = keras.regularizers.serialize(getattr(self, name))
-        for name in ("kernel_constraint", "bias_constraint"):
-            config[name] = keras.constraints.serialize(getattr(self, name))
+        for name in _DENSE_OPTIONS:
+            kind = getattr(keras, name.split("_")[1] + "s")  # keras.initializers, ...
+            config[name] = kind.serialize(getattr(self, name))
         return {
             **super().get_config(),
             **config,
@@ -349,18 +344,7 @@ class PerformerAttention(keras.layers.Layer):
             "feature_map": feature_maps.serialize(self.feature_map),
         }
 
-    @property
-    def query_dense(self):
-        return self._query_dense
-
-    @property
-    def key_dense(self):
-        return self._key_dense
-
-    @property
-    def value_dense(self):
-        return self._value_dense
-
-    @property
-    def output_dense(self):
-        return self._output_dense
+    query_dense = property(lambda self: self._query_dense)
+    key_dense = property(lambda self: self._key_dense)
+    value_dense = property(lambda self: self._value_dense)
+    output_dense = property(lambda self: self._output_dense)

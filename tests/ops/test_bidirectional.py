@@ -56,8 +56,9 @@ def test_grouped_queries(name):
     assert_equals_reference(KERNELS[name](), inputs)
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", ["softmax", "relu"])
-def test_lengths_of_several_blocks(name):
+def test_lengths_of_several_blocks(name, masked):
     """No block of the implementation is longer than 512 tokens."""
     inputs = qkv(batch=1, queries=523, keys=1031, heads=1)
     kernel = {
@@ -66,7 +67,7 @@ def test_lengths_of_several_blocks(name):
             ops.gaussian_matrix(3, 5, (0, 1)), tf.nn.relu, epsilon=0.1
         ),
     }[name]()
-    mask = np.random.default_rng(0).random((1, 1031)) < 0.7
+    mask = np.random.default_rng(0).random((1, 1031)) < 0.7 if masked else None
     assert_equals_reference(kernel, inputs, mask)
 
 

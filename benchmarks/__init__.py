@@ -1,0 +1,1 @@
+"""Figures that the README quotes, each from a command."""

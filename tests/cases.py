@@ -1,0 +1,91 @@
+"""One entry for each exported layer, or several: what `contract.check_layer` runs."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+import keras_performer
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A way to make a layer and inputs for it.
+
+    Attributes:
+        layer_class: the exported class.
+        arguments: dict, what to make it with.
+        widths: tuple, the last dimension of each input `(B, length, width)`.
+        vocabulary_size: int for a layer of token ids `(B, T)`, instead of `widths`.
+        half_precision: the largest relative error of mixed_bfloat16; mixed_float16 is
+            allowed an eighth of it, as its significand is three bits longer.
+    """
+
+    layer_class: type
+    arguments: dict
+    widths: tuple = ()
+    vocabulary_size: int = None
+    half_precision: float = 2e-2
+
+    def make(self, **overrides):
+        return self.layer_class(**{**self.arguments, **overrides})
+
+    def input_shapes(self):
+        """Shapes without batch, of unknown length."""
+        if self.vocabulary_size:
+            return [(None,)]
+        return [(None, width) for width in self.widths]
+
+    def input_dtype(self):
+        return "int32" if self.vocabulary_size else None
+
+    def inputs(self, batch=2, length=5, dtype="float32"):
+        """Random inputs; the second, of keys, is longer by two."""
+        random = np.random.default_rng(batch * length)
+        if self.vocabulary_size:
+            return [random.integers(self.vocabulary_size, size=(batch, length))]
+        return [
+            random.standard_normal((batch, length + 2 * index, width)).astype(dtype)
+            for index, width in enumerate(self.widths)
+        ]
+
+
+attention = functools.partial(Case, keras_performer.PerformerAttention)
+SMALL = dict(num_heads=3, key_dim=4, num_random_features=10, seed=1)
+
+CASES = {
+    "attention": attention(SMALL, widths=(7,)),
+    "attention_of_two_inputs": attention(
+        {**SMALL, "value_dim": 5, "output_shape": 11}, widths=(7, 6)
+    ),
+    "favor_plus_causal": attention(
+        {**SMALL, "feature_map": "favor+", "causal": True, "chunk_size": 2},
+        widths=(7,),
+    ),
+    "relu_causal": attention(
+        {**SMALL, "feature_map": "relu", "causal": True}, widths=(7,)
+    ),
+    # "sigmoid", as sums of weights that can be negative may come close to zero
+    "no_projection": attention(
+        {**SMALL, "feature_map": "sigmoid", "num_random_features": None}, widths=(7,)
+    ),
+    "grouped_heads": attention(
+        {**SMALL, "num_heads": 6, "num_key_value_heads": 2, "use_bias": False},
+        widths=(7,),
+    ),
+    "lm": Case(
+        keras_performer.PerformerLM,
+        dict(
+            vocabulary_size=601,
+            max_length=9,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=6,
+            intermediate_dim=10,
+            num_random_features=8,
+            seed=1,
+        ),
+        vocabulary_size=601,
+        half_precision=4e-2,
+    ),
+}

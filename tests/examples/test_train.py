@@ -1,0 +1,94 @@
+"""The whole example and the quickstart, small, as a newcomer runs them."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from examples import quickstart
+from examples.imagenet64 import train
+
+SMALL = """--num_layers 1 --num_heads 1 --hidden_dim 4 --intermediate_dim 4
+    --num_random_features 4 --batch_size 1 --held_out_images 2 --num_samples 1
+    --num_completions 1 --warmup_steps 1 --every_n_steps 2 --output_dir out""".split()
+
+
+def run(*flags):
+    return train.main([*SMALL, *flags])
+
+
+@pytest.mark.slow
+def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
+    # drawing all 12,288 sub-pixels is what generation's own tests are about
+    monkeypatch.setattr(
+        train.keras_performer,
+        "generate",
+        lambda model, prompt, length, **_: np.resize(prompt, (len(prompt), length)),
+    )
+    results = run("--num_steps", "4", "--steps_per_epoch", "2")
+    assert set(results) == {"this model", "uniform", "histogram", "png"}
+    assert results["uniform"] == 8.0
+    assert 1.0 < results["this model"] < results["histogram"]
+    printed = capsys.readouterr().out
+    assert "bits_per_dim" in printed and "scikit-learn" in printed
+    assert f"{results['this model']:.3f}" in (tmp_path / "out/table.txt").read_text()
+    for name in ("pictures.png", "curve.png"):
+        picture = np.asarray(Image.open(tmp_path / "out" / name).convert("RGB"))
+        assert min(picture.shape[:2]) > 200 and picture.std() > 5
+    assert json.loads((tmp_path / "out/config.json").read_text())["num_steps"] == 4
+    model = keras.models.load_model(tmp_path / "out/model.keras")
+    assert int(model.optimizer.iterations) == 4
+    assert int(model.blocks[0].attention.redraw_count) == 2
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "pictures", lambda *_: None)
+    flags = ["--num_steps", "6", "--steps_per_epoch", "2"]
+    whole = run(*flags)
+
+    class Interrupt(train.Curve):
+        def on_train_batch_end(self, batch, logs=None):
+            if int(self.model.optimizer.iterations) == 5:
+                raise Interrupted
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(train, "Curve", Interrupt)
+        run(*flags, "--output_dir", "again")
+    resumed = run(*flags, "--output_dir", "again", "--resume", "true")
+    assert resumed["this model"] == pytest.approx(whole["this model"], abs=1e-6)
+
+
+def test_training_stops_when_its_time_is_up(monkeypatch):
+    monkeypatch.setattr(train, "pictures", lambda *_: None)
+    flags = ["--num_steps", "1000", "--steps_per_epoch", "2", "--max_minutes", "1e-4"]
+    run(*flags)
+    model = keras.models.load_model("out/model.keras")
+    assert int(model.optimizer.iterations) == 1
+
+
+def test_the_learning_rate_warms_up_and_decays():
+    def rates(**changes):
+        config = train.parse([])
+        config = type(config)(num_steps=100, learning_rate=1.0, **changes)
+        rate = train.learning_rate(config)
+        return [float(rate(step)) for step in (0, 5, 10, 55, 100)]
+
+    cosine = rates(warmup_steps=10, learning_rate_decay="cosine")
+    np.testing.assert_allclose(cosine, [0, 0.5, 1, 0.505, 0.01], atol=1e-6)
+    flat = rates(warmup_steps=10, learning_rate_decay="none")
+    np.testing.assert_allclose(flat, [0, 0.5, 1, 1, 1], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs(capsys):
+    quickstart.main()
+    printed = capsys.readouterr().out
+    assert "cross-attention: (1, 5, 32)" in printed
+    assert "equal after loading: True" in printed

@@ -1,0 +1,169 @@
+"""Feature maps by name, object and config, and what each computes."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerAttention, feature_maps, ops
+from keras_performer.feature_maps import GeneralizedFeatures, SoftmaxFeatures
+
+LINEAR = np.linspace(-2, 2, 9)
+EXPECTED = {
+    "relu": np.maximum(LINEAR, 0),
+    "elu": np.where(LINEAR > 0, LINEAR + 1, np.exp(LINEAR)),
+    "square": LINEAR**2,
+    "abs": np.abs(LINEAR),
+    "exp": np.exp(LINEAR),
+    "gelu": LINEAR * np.vectorize(lambda x: (1 + math.erf(x / 2**0.5)) / 2)(LINEAR),
+    "sigmoid": 1 / (1 + np.exp(-LINEAR)),
+    "tanh": np.tanh(LINEAR),
+    "cos": np.cos(LINEAR),
+    "identity": LINEAR,
+}
+NAMES = ["softmax", "favor+", *EXPECTED]
+
+
+@keras.saving.register_keras_serializable(package="tests")
+def softplus_squared(x):
+    return tf.square(tf.nn.softplus(x))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_object_and_config_are_the_same(name):
+    by_name = feature_maps.get(name)
+    assert feature_maps.get(by_name) is by_name
+    config = json.loads(json.dumps(feature_maps.serialize(by_name)))
+    by_config = feature_maps.get(config)
+    assert type(by_config) is type(by_name)
+    assert by_config.get_config() == by_name.get_config()
+    again = type(by_name).from_config(by_name.get_config())
+    assert feature_maps.serialize(again) == feature_maps.serialize(by_name)
+    layers = [PerformerAttention(2, 4, feature_map=f) for f in (name, by_name, config)]
+    configs = [layer.get_config()["feature_map"] for layer in layers]
+    assert configs[0] == configs[1] == configs[2]
+
+
+def test_names_mean_what_the_documentation_says():
+    assert feature_maps.get("softmax").get_config() == SoftmaxFeatures().get_config()
+    assert SoftmaxFeatures().get_config() == dict(
+        hyperbolic=True, regularized=True, orthogonal=True
+    )
+    assert feature_maps.get("favor+").get_config() == dict(
+        hyperbolic=False, regularized=False, orthogonal=True
+    )
+    assert set(NAMES) == {"softmax", "favor+", *feature_maps.generalized.NAMES}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_generalized_features_are_the_activation_plus_epsilon(name):
+    """One feature, one key: the sums of the state are the feature itself."""
+    for epsilon in (1e-3, 0.25):
+        kernel = GeneralizedFeatures(name, epsilon).kernel(tf.constant([[1.0]]))
+        for x, expected in zip(LINEAR, EXPECTED[name]):
+            key = tf.constant(x, tf.float64, (1, 1, 1, 1))
+            _, (_, sums) = ops.causal_attention(
+                key, key, tf.ones_like(key), kernel, state=None
+            )
+            np.testing.assert_allclose(sums[0, 0, :, 0], expected + epsilon, 1e-6)
+
+
+def test_features_without_projection_are_of_the_head_itself():
+    kernel = GeneralizedFeatures("square").kernel(None)
+    key = tf.constant([1.0, 2.0, -3.0, 0.0], tf.float64, (1, 1, 1, 4))
+    _, (_, sums) = ops.causal_attention(key, key, tf.ones_like(key), kernel)
+    expected = np.array([1, 4, 9, 0]) / 4**0.5 + 1e-3  # H^(-1/4) twice
+    np.testing.assert_allclose(sums[0, 0, -1], expected, 1e-6)
+
+
+@pytest.mark.parametrize("hyperbolic", [False, True])
+@pytest.mark.parametrize("regularized", [False, True])
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_softmax_features_draw_what_they_are_asked_to(
+    hyperbolic, regularized, orthogonal
+):
+    features = SoftmaxFeatures(hyperbolic, regularized, orthogonal)
+    matrix = features.draw(16, 4, seed=(1, 2)).numpy()
+    assert (matrix.shape, matrix.dtype) == ((16, 4), np.float32)
+    np.testing.assert_array_equal(matrix, features.draw(16, 4, seed=(1, 2)))
+    assert np.abs(matrix - features.draw(16, 4, seed=(1, 3))).max() > 0.1
+    assert np.array_equal(matrix[8:], -matrix[:8]) == hyperbolic
+    norms = np.linalg.norm(matrix, axis=1)
+    assert np.allclose(norms, 2, atol=1e-5) == regularized
+    gram = matrix[:4] @ matrix[:4].T
+    off_diagonal = np.abs(gram - np.diag(np.diag(gram))).max()
+    assert (off_diagonal < 1e-5) == orthogonal
+    assert features.kernel(matrix).hyperbolic == hyperbolic
+
+
+def test_generalized_features_draw_orthogonal_rows_of_random_length():
+    matrix = feature_maps.get("relu").draw(8, 4, seed=(1, 2)).numpy()
+    gram = matrix[:4] @ matrix[:4].T
+    np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-5)
+    assert np.linalg.norm(matrix, axis=1).std() > 0.1
+
+
+def test_odd_hyperbolic_and_missing_projections_raise():
+    with pytest.raises(ValueError, match="must be even.*num_random_features=7"):
+        SoftmaxFeatures().check(7)
+    SoftmaxFeatures(hyperbolic=False).check(7)
+    with pytest.raises(ValueError, match="num_random_features=None"):
+        feature_maps.get("favor+").check(None)
+    feature_maps.get("relu").check(None)
+
+
+@pytest.mark.parametrize("identifier", ["Softmax", "", 3, None, ["relu"]])
+def test_an_unknown_feature_map_raises(identifier):
+    with pytest.raises(ValueError, match="feature_map must be one of softmax, favor"):
+        feature_maps.get(identifier)
+
+
+def test_a_config_of_something_else_raises():
+    config = keras.saving.serialize_keras_object(keras.layers.Dense(3))
+    with pytest.raises(ValueError, match="must be the config of a FeatureMap"):
+        feature_maps.get(config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("swish2",), "activation must be one of relu"),
+        ((None,), "activation must be one of relu"),
+        (("relu", -1.0), "epsilon must be a float of at least 0"),
+        (("relu", float("nan")), "epsilon must be a float of at least 0"),
+    ],
+)
+def test_wrong_generalized_features_raise(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        GeneralizedFeatures(*arguments)
+
+
+def test_a_registered_function_is_saved_and_found_again():
+    features = GeneralizedFeatures(softplus_squared, epsilon=0.1)
+    model = keras.Sequential(
+        [
+            keras.Input((None, 6)),
+            PerformerAttention(2, 4, num_random_features=8, feature_map=features),
+        ]
+    )
+    model.save("model.keras")
+    restored = keras.saving.load_model("model.keras")
+    assert restored.layers[0].feature_map.activation is softplus_squared
+    assert restored.layers[0].feature_map.epsilon == 0.1
+    x = tf.constant(np.random.default_rng(0).standard_normal((2, 5, 6)), "float32")
+    np.testing.assert_array_equal(restored(x), model(x))
+
+
+@pytest.mark.parametrize("activation", [lambda x: x**2 + 1, tf.nn.softplus])
+def test_an_unregistered_function_works_until_it_is_saved(activation):
+    layer = PerformerAttention(
+        2, 4, num_random_features=8, feature_map=GeneralizedFeatures(activation)
+    )
+    model = keras.Sequential([keras.Input((None, 6)), layer])
+    assert np.isfinite(model(tf.ones((2, 5, 6)))).all()
+    for save in (lambda: model.save("model.keras"), layer.get_config):
+        with pytest.raises(ValueError, match="register_keras_serializable"):
+            save()

@@ -1,0 +1,43 @@
+"""Inputs, layers and measures that the tests of layers share."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_performer import PerformerAttention
+
+
+def normal(shape, seed=0, std=1.0, dtype="float32"):
+    return (std * np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
+
+
+def small_layer(**options):
+    """A layer of 3 heads of size 4 with 14 features, and biases that are not zero."""
+    defaults = dict(num_heads=3, key_dim=4, num_random_features=14, seed=5)
+    defaults["bias_initializer"] = keras.initializers.RandomNormal(stddev=0.5, seed=6)
+    return PerformerAttention(**{**defaults, **options})
+
+
+def twin(layer, inputs, **options):
+    """Another layer, made with other options, with the weights of `layer`."""
+    other = small_layer(**options)
+    other.build(inputs.shape)
+    weights = {w.path.split("/", 1)[1]: w for w in layer.weights}
+    for weight in other.weights:
+        weight.assign(weights[weight.path.split("/", 1)[1]])
+    return other
+
+
+def value_and_gradients(layer, inputs, output_mask=None, **call):
+    """The output; and gradients of a sum over it for the input and each weight."""
+    inputs = tf.convert_to_tensor(inputs)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output = layer(inputs, **call)
+        weights = tf.cast(normal((1, 1, output.shape[-1]), seed=9), output.dtype)
+        weighted = output * weights
+        if output_mask is not None:
+            weighted *= tf.cast(output_mask, output.dtype)[..., tf.newaxis]
+        loss = tf.reduce_sum(tf.square(weighted))
+    variables = [weight.value for weight in layer.trainable_weights]
+    return output, tape.gradient(loss, [inputs, *variables])

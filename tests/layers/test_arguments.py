@@ -1,0 +1,115 @@
+"""Constructor arguments are checked at once, by errors that say what to do."""
+
+import inspect
+
+import keras
+import pytest
+
+from keras_performer import PerformerAttention, PerformerLM
+from keras_performer.feature_maps import GeneralizedFeatures
+from tests.layers.inputs import normal
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(num_heads=0), "num_heads must be a positive int. Received: num_heads=0"),
+        (dict(num_heads=2.0), "num_heads must be a positive int"),
+        (dict(num_heads=True), "num_heads must be a positive int"),
+        (dict(key_dim=-1), "key_dim must be a positive int"),
+        (dict(key_dim=None), "key_dim must be a positive int"),
+        (dict(value_dim=0), "value_dim must be a positive int or None"),
+        (dict(dropout=1.0), r"dropout must be .* \[0, 1\). Received: dropout=1.0"),
+        (dict(dropout=-0.1), "dropout must be"),
+        (dict(output_shape="8"), "output_shape must be an int or a tuple of ints"),
+        (dict(attention_axes=1.5), "attention_axes must be an int or a tuple"),
+        (dict(num_random_features=0), "num_random_features must be a positive int"),
+        (dict(num_random_features=7), "num_random_features must be even"),
+        (dict(num_random_features=None), "needs random features"),
+        (dict(num_key_value_heads=4), "num_key_value_heads must divide num_heads"),
+        (dict(chunk_size=0), "chunk_size must be a positive int or None"),
+        (dict(feature_map="performer"), "feature_map must be one of softmax, favor"),
+        (dict(feature_map=None), "feature_map must be one of"),
+    ],
+)
+def test_a_wrong_argument_says_what_was_wanted(options, message):
+    with pytest.raises(ValueError, match=message):
+        PerformerAttention(**{"num_heads": 6, "key_dim": 4, **options})
+
+
+def test_value_and_key_of_different_lengths_raise():
+    layer = PerformerAttention(2, 4)
+    with pytest.raises(ValueError, match="value and key must have the same shape"):
+        layer(normal((2, 3, 7)), normal((2, 5, 7)), normal((2, 6, 7)))
+
+
+def test_every_argument_that_is_not_default_is_kept():
+    options = dict(
+        num_heads=6,
+        key_dim=4,
+        value_dim=5,
+        dropout=0.25,
+        use_bias=False,
+        output_shape=(3, 2),
+        attention_axes=(1, 2),
+        kernel_initializer=keras.initializers.HeNormal(seed=3),
+        bias_initializer=keras.initializers.Constant(0.5),
+        kernel_regularizer=keras.regularizers.L2(0.1),
+        bias_regularizer=keras.regularizers.L1(0.2),
+        activity_regularizer=keras.regularizers.L2(0.3),
+        kernel_constraint=keras.constraints.MaxNorm(4.0),
+        bias_constraint=keras.constraints.NonNeg(),
+        seed=11,
+        feature_map=GeneralizedFeatures("relu", epsilon=0.5),
+        num_random_features=None,
+        causal=True,
+        num_key_value_heads=2,
+        chunk_size=16,
+    )
+    named = inspect.signature(PerformerAttention.__init__).parameters
+    assert set(options) == set(named) - {"self", "kwargs"}
+    defaults = PerformerAttention(6, 4).get_config()
+    config = PerformerAttention(**options).get_config()
+    again = PerformerAttention.from_config(config).get_config()
+    assert again == config
+    for name, value in options.items():
+        if name in ("num_heads", "key_dim"):
+            continue
+        assert config[name] != defaults[name], name
+        if isinstance(value, (int, float, tuple)):
+            assert config[name] == value, name
+    assert config["kernel_initializer"]["class_name"] == "HeNormal"
+    assert config["kernel_initializer"]["config"]["seed"] == 3
+    assert config["feature_map"]["config"] == {"activation": "relu", "epsilon": 0.5}
+    assert config["activity_regularizer"]["config"] == {"l2": pytest.approx(0.3)}
+
+
+def test_the_first_arguments_are_those_of_multi_head_attention():
+    def positional(function):
+        parameters = inspect.signature(function).parameters.values()
+        return [
+            (p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+
+    exact = positional(keras.layers.MultiHeadAttention.__init__)
+    ours = positional(PerformerAttention.__init__)
+    assert ours == [p for p in exact if p[0] in dict(ours)]
+    assert len(ours) == 16  # self and fifteen arguments
+    exact_call = positional(keras.layers.MultiHeadAttention.call)
+    call = [p[0] for p in positional(PerformerAttention.call)]
+    assert {name for name, _ in exact_call} <= set(call)
+    assert call[:6] == [name for name, _ in exact_call][:6]
+
+
+def test_lm_checks_what_attention_would_notice_late():
+    good = dict(
+        vocabulary_size=5, max_length=6, num_layers=1, num_heads=2, hidden_dim=4
+    )
+    for options, message in (
+        (dict(vocabulary_size=0), "vocabulary_size must be a positive int"),
+        (dict(num_heads=3), "num_heads must divide hidden_dim"),
+        (dict(position_shape=(2, 2)), "position_shape must be max_length"),
+        (dict(num_random_features=7), "must be even"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            PerformerLM(**{**good, **options})

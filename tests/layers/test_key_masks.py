@@ -1,0 +1,232 @@
+"""Masks of every form say which keys are visible: the others might as well be gone."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerAttention
+from tests.contract import relative_error
+from tests.layers.inputs import normal, small_layer, value_and_gradients
+
+LENGTH = 8
+QUERY, KEYS = normal((2, 5, 7)), normal((2, LENGTH, 6), seed=1)
+VISIBLE = np.array([0, 1, 1, 0, 1, 1, 1, 0], bool)
+
+
+def forms(mask):
+    """The same mask `(B, S)` in every form that the layer takes."""
+    everything = np.ones_like(mask)
+    half = np.arange(mask.shape[-1]) % 2 == 0
+    return {
+        "value_mask": dict(value_mask=mask),
+        "key_mask": dict(key_mask=mask),
+        "(B, S)": dict(attention_mask=mask),
+        "(B, 1, S)": dict(attention_mask=mask[:, None]),
+        "(B, 1, 1, S)": dict(attention_mask=mask[:, None, None]),
+        "int": dict(attention_mask=mask[:, None].astype("int32")),
+        "float": dict(value_mask=mask.astype("float32")),
+        "two masks": dict(value_mask=mask | half, key_mask=mask | ~half),
+        "three masks": dict(
+            value_mask=everything, key_mask=mask | half, attention_mask=mask | ~half
+        ),
+    }
+
+
+@pytest.mark.parametrize("form", forms(np.ones((1, 1), bool)))
+def test_every_form_of_mask_equals_dropping_the_keys(form):
+    layer = small_layer()
+    # rows of the batch that hide different keys
+    mask = np.stack([VISIBLE, ~VISIBLE])
+    output = layer(QUERY, KEYS, **forms(mask)[form])
+    for row in range(2):
+        here = slice(row, row + 1)
+        expected = layer(QUERY[here], KEYS[here, mask[row]])
+        assert relative_error(output[here], expected) < 1e-6
+    assert relative_error(layer(QUERY, KEYS), output) > 0.05
+
+
+@pytest.mark.parametrize("form", forms(np.ones((1, 1), bool)))
+def test_a_mask_of_batch_one_is_for_the_whole_batch(form):
+    layer = small_layer()
+    output = layer(QUERY, KEYS, **forms(VISIBLE[None])[form])
+    expected = layer(QUERY, KEYS[:, VISIBLE])
+    assert relative_error(output, expected) < 1e-6
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_masks_of_unknown_shape_in_a_graph(causal):
+    layer = small_layer(causal=causal)
+    x = normal((2, LENGTH, 7))
+    mask = np.stack([VISIBLE, ~VISIBLE])
+    expected = layer(x, value_mask=mask)
+
+    def graph(mask_shape):
+        shapes = [tf.TensorSpec((None, None, 7)), tf.TensorSpec(mask_shape, tf.bool)]
+        return tf.function(
+            lambda x, mask: layer(x, attention_mask=mask), input_signature=shapes
+        )
+
+    flat, middle = graph((None, None)), graph((None, 1, None))
+    assert relative_error(flat(x, mask), expected) < 1e-6
+    assert relative_error(middle(x, mask[:, None]), expected) < 1e-6
+    # a batch of one, though the graph does not know it
+    repeated = layer(x, value_mask=mask[:1])
+    assert relative_error(flat(x, mask[:1]), repeated) < 1e-6
+    # whether a mask differs by query has to be known beforehand
+    with pytest.raises(ValueError, match="attention_mask"):
+        graph((None, None, None))(x, mask[:, None])
+    # a batch of two is for two
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        flat(np.concatenate([x, x]), mask)
+    # and a mask of another length is no mask for all keys
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        flat(x, mask[:, :1])
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        flat(x, mask[:, :-1])
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 5, LENGTH), (2, 1, 5, LENGTH), (2, 3, 1, LENGTH), (2, 3, 5, LENGTH)]
+)
+def test_a_mask_that_differs_by_query_or_head_raises(shape):
+    with pytest.raises(ValueError, match="attention_mask") as error:
+        small_layer()(QUERY, KEYS, attention_mask=np.ones(shape, bool))
+    for wanted in (
+        str(shape),
+        "(B, 1, 1, S)",
+        "causal=True",
+        "key_mask",
+        "MultiHeadAttention",
+    ):
+        assert wanted in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "shape", [(5, LENGTH), (LENGTH,), (2, LENGTH - 1), (3, LENGTH)]
+)
+@pytest.mark.parametrize("name", ["attention_mask", "key_mask", "value_mask"])
+def test_a_mask_of_another_shape_raises(name, shape):
+    with pytest.raises(ValueError, match=name):
+        small_layer()(QUERY, KEYS, **{name: np.ones(shape, bool)})
+    with pytest.raises(ValueError, match="query_mask"):
+        small_layer()(QUERY, KEYS, query_mask=np.ones(shape, bool))
+
+
+PADDING = {
+    "left": [False, False, False, True, True, True, True, True],
+    "right": [True, True, True, True, True, False, False, False],
+    "interior": [True, True, False, False, True, True, False, True],
+}
+
+
+@pytest.mark.parametrize("padding", PADDING)
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_equals_dropping_tokens_at_batch_one(padding, causal):
+    """Self-attention: outputs, and the gradients of input and weights."""
+    mask = np.array([PADDING[padding]])
+    layer = small_layer(causal=causal, chunk_size=3)
+    x = normal((1, LENGTH, 7))
+    x[0, ~mask[0]] *= 30  # padding need not be small
+    for call in (dict(query_mask=mask), dict(value_mask=mask)):
+        output, gradients = value_and_gradients(layer, x, output_mask=mask, **call)
+        expected, expected_gradients = value_and_gradients(layer, x[:, mask[0]])
+        assert relative_error(output.numpy()[mask], expected[0]) < 3e-6
+        assert not gradients[0].numpy()[~mask].any()
+        assert (
+            relative_error(gradients[0].numpy()[mask], expected_gradients[0][0]) < 1e-5
+        )
+        for gradient, wanted in zip(gradients[1:], expected_gradients[1:]):
+            assert relative_error(gradient, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_visible_key_gives_the_bias_and_finite_gradients(causal):
+    layer = small_layer(causal=causal)
+    x = normal((2, LENGTH, 7), std=3)
+    mask = np.stack([VISIBLE, np.zeros(LENGTH, bool)])
+    output, gradients = value_and_gradients(layer, x, key_mask=mask)
+    bias = layer.output_dense.bias.numpy()
+    np.testing.assert_array_equal(output[1], np.broadcast_to(bias, (LENGTH, 7)))
+    if causal:  # the first token of the first row is hidden and sees nothing
+        np.testing.assert_array_equal(output[0, 0], bias)
+    assert not gradients[0][1].numpy().any()
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    _, scores = layer(x, key_mask=mask, return_attention_scores=True)
+    assert not scores[1].numpy().any()
+
+
+def test_query_mask_hides_rows_only():
+    layer = small_layer()
+    mask = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
+    output, scores = layer(QUERY, KEYS, query_mask=mask, return_attention_scores=True)
+    plain, plain_scores = layer(QUERY, KEYS, return_attention_scores=True)
+    bias = layer.output_dense.bias.numpy()
+    np.testing.assert_array_equal(output, np.where(mask[..., None], plain, bias))
+    expected = np.where(mask[:, None, :, None], plain_scores, 0)
+    np.testing.assert_array_equal(scores, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("inputs", ["self", "query_and_value"])
+def test_implicit_mask_reaches_the_layer_and_what_comes_after(causal, inputs):
+    """`Embedding(mask_zero=True)`, attention, pooling; and warnings are errors."""
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, 6, mask_zero=True)(tokens)
+    layer = small_layer(causal=causal)
+    x = layer(x) if inputs == "self" else layer(x, x)
+    model = keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(x))
+    padded = np.array([[3, 1, 4, 1, 5, 0, 0], [2, 7, 1, 0, 0, 0, 0]])
+    output = model.predict(padded, verbose=0)
+    for row, length in enumerate((5, 3)):
+        expected = model(padded[row : row + 1, :length])
+        assert relative_error(output[row : row + 1], expected) < 1e-5
+    model.compile("sgd", "mse", jit_compile=False)
+    assert np.isfinite(model.train_on_batch(padded, np.ones((2, 6))))
+
+
+def test_implicit_masks_of_query_value_and_key_are_their_own():
+    embed = keras.layers.Embedding(11, 6, mask_zero=True)
+    query, key = embed(np.array([[3, 0, 4]])), embed(np.array([[5, 0, 0, 2, 6]]))
+    value = embed(np.array([[0, 9, 8, 7, 6]]))
+    layer = small_layer()
+    output = layer(query, value, key)
+    expected = layer(
+        *(
+            x.numpy()[:, rows]
+            for x, rows in ((query, [0, 2]), (value, [3, 4]), (key, [3, 4]))
+        )
+    )
+    assert relative_error(output.numpy()[:, [0, 2]], expected) < 1e-6
+    np.testing.assert_array_equal(output[0, 1], layer.output_dense.bias)
+    np.testing.assert_array_equal(output._keras_mask, [[True, False, True]])
+
+
+def test_an_explicit_mask_joins_the_implicit_one():
+    embed = keras.layers.Embedding(11, 6, mask_zero=True)
+    x = embed(np.array([[5, 0, 1, 2, 6]]))
+    layer = small_layer()
+    output = layer(x, attention_mask=np.array([[1, 1, 1, 0, 1]]))
+    expected = layer(x.numpy(), value_mask=np.array([[1, 0, 1, 0, 1]]))
+    visible = [0, 2, 3, 4]  # the rows of the query that are no padding
+    np.testing.assert_array_equal(
+        output.numpy()[:, visible], expected.numpy()[:, visible]
+    )
+
+
+def test_masks_on_an_input_of_rank_four():
+    layer = small_layer(attention_axes=2)
+    x = normal((2, 3, 4, 7))
+    mask = normal((2, 3, 4), seed=1) > 0
+    mask[:, :, 0] = True
+    for call in (dict(value_mask=mask), dict(attention_mask=mask)):
+        output = layer(x, x, **call)
+        flat = PerformerAttention(3, 4, num_random_features=14, seed=5)
+        flat.build((None, None, 7))
+        flat.set_weights(layer.get_weights())
+        rows = [
+            flat(x[b, i][None], x[b, i, mask[b, i]][None])[0]
+            for b in range(2)
+            for i in range(3)
+        ]
+        assert relative_error(output, np.reshape(rows, output.shape)) < 1e-6

@@ -1,0 +1,140 @@
+"""Every matrix of random features is a function of the seed and its number."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerAttention, feature_maps
+
+
+def layer(seed=5, **options):
+    options = {"num_random_features": 12, "seed": seed, **options}
+    made = PerformerAttention(num_heads=2, key_dim=5, **options)
+    made.build((None, None, 7))
+    return made
+
+
+def sequence(attention, num_redraws):
+    """The matrices before and after each of some redraws."""
+    matrices = [attention.projection_matrix.numpy()]
+    for _ in range(num_redraws):
+        attention.redraw_features()
+        matrices.append(attention.projection_matrix.numpy())
+    return np.stack(matrices)
+
+
+@pytest.mark.parametrize("feature_map", ["softmax", "favor+", "relu"])
+def test_equal_seeds_give_the_same_sequence(feature_map):
+    one = sequence(layer(5, feature_map=feature_map), 4)
+    tf.random.normal((3,))
+    keras.utils.set_random_seed(99)  # global state has no part in it
+    np.testing.assert_array_equal(sequence(layer(5, feature_map=feature_map), 4), one)
+    other = sequence(layer(6, feature_map=feature_map), 4)
+    everything = np.concatenate([one, other]).reshape(10, -1)
+    distances = np.abs(everything[:, None] - everything).max(-1)
+    assert distances[~np.eye(10, dtype=bool)].min() > 0.1
+
+
+def test_a_matrix_is_the_draw_of_the_feature_map_with_seed_and_number():
+    attention = layer(5, feature_map="favor+")
+    attention.redraw_features(3)
+    expected = feature_maps.get("favor+").draw(12, 5, seed=(5, 3))
+    np.testing.assert_array_equal(attention.projection_matrix, expected)
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_two_redraws_equal_a_redraw_by_two(seed):
+    one = layer(seed)
+    other = layer(seed)
+    other.set_weights(one.get_weights())
+    one.redraw_features()
+    one.redraw_features()
+    other.redraw_features(2)
+    assert int(one.redraw_count) == int(other.redraw_count) == 2
+    np.testing.assert_array_equal(one.projection_matrix, other.projection_matrix)
+
+
+def test_unseeded_layers_differ_unless_keras_is_seeded():
+    one, other = sequence(layer(None), 1), sequence(layer(None), 1)
+    assert np.abs(one - other).max(axis=(1, 2)).min() > 0.1
+    keras.utils.set_random_seed(3)
+    one = sequence(layer(None), 1)
+    keras.utils.set_random_seed(3)
+    np.testing.assert_array_equal(sequence(layer(None), 1), one)
+
+
+@pytest.mark.parametrize("seed", [0, 2**31 - 1, 2**31 + 5, 2**40, -1])
+def test_seeds_of_any_size_work(seed):
+    first = sequence(layer(seed), 1)
+    np.testing.assert_array_equal(sequence(layer(seed), 1), first)
+    assert np.abs(first[0] - first[1]).max() > 0.1
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_saved_weights_continue_the_sequence(seed):
+    one = keras.Sequential([keras.Input((None, 7)), layer(seed)])
+    one.layers[0].redraw_features(2)
+    one.save("model.keras")
+    one.save_weights("model.weights.h5")
+    restored = keras.saving.load_model("model.keras")
+    # built, but never called
+    loaded = keras.Sequential([keras.Input((None, 7)), layer(17)])
+    loaded.load_weights("model.weights.h5")
+    expected = sequence(one.layers[0], 3)
+    for model in (restored, loaded):
+        np.testing.assert_array_equal(sequence(model.layers[0], 3), expected)
+        assert int(model.layers[0].redraw_count) == 5
+
+
+def test_a_redraw_changes_directions_and_norms():
+    first, second = sequence(layer(5, feature_map="favor+"), 1)
+    norms = [np.linalg.norm(rows, axis=1) for rows in (first, second)]
+    assert np.abs(norms[0] - norms[1]).min() > 1e-3
+    directions = first / norms[0][:, None], second / norms[1][:, None]
+    cosines = np.sum(directions[0] * directions[1], axis=1)
+    assert np.abs(cosines).max() < 0.99
+    # the blocks stay orthogonal
+    block = directions[1][:5]
+    np.testing.assert_allclose(block @ block.T, np.eye(5), atol=1e-5)
+
+
+def test_the_output_changes_with_a_redraw_and_not_otherwise():
+    attention = layer(5, dropout=0.0)
+    x = np.random.default_rng(0).standard_normal((2, 6, 7)).astype("float32")
+    before = attention(x).numpy()
+    np.testing.assert_array_equal(attention(x, training=True), before)
+    compiled = tf.function(attention.__call__)
+    np.testing.assert_allclose(compiled(x), before, atol=1e-6)
+    attention.redraw_features()
+    after = attention(x).numpy()
+    assert np.abs(after - before).max() > 1e-3
+    # the weight is read, not a constant of the graph
+    np.testing.assert_allclose(compiled(x), after, atol=1e-6)
+
+
+def test_redraw_in_a_graph_equals_redraw_outside():
+    one, other = layer(5), layer(5)
+    redraw = tf.function(one.redraw_features)
+    for _ in range(2):
+        redraw()
+        other.redraw_features()
+        np.testing.assert_array_equal(one.projection_matrix, other.projection_matrix)
+        assert int(one.redraw_count) == int(other.redraw_count)
+
+
+def test_redraw_before_build_raises():
+    with pytest.raises(ValueError, match="built=False"):
+        PerformerAttention(2, 5).redraw_features()
+    assert PerformerAttention(2, 5).projection_matrix is None
+
+
+@pytest.mark.parametrize(
+    "policy", ["float32", "float64", "mixed_bfloat16", "mixed_float16"]
+)
+def test_the_matrix_is_float32_and_the_same_under_every_policy(policy):
+    attention = layer(5, dtype=policy)
+    assert attention.projection_matrix.dtype == "float32"
+    assert attention.redraw_count.dtype == "int32"
+    expected = sequence(layer(5), 1)
+    np.testing.assert_array_equal(sequence(attention, 1), expected)

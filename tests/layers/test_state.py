@@ -1,0 +1,205 @@
+"""The recurrent state of a causal layer: any split of a sequence gives the whole."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.contract import relative_error
+from tests.layers.inputs import normal, small_layer
+
+LENGTH = 11
+
+
+def in_pieces(layer, x, pieces, mask=None):
+    """The output of consecutive calls on `pieces` tokens each."""
+    state, outputs, start = layer.initial_state(len(x)), [], 0
+    for piece in pieces:
+        here = slice(start, start + piece)
+        call = {} if mask is None else dict(key_mask=mask[:, here])
+        output, state = layer(x[:, here], state=state, return_state=True, **call)
+        outputs.append(output)
+        start += piece
+    assert start == x.shape[1]
+    return tf.concat(outputs, 1), state
+
+
+@pytest.mark.parametrize("feature_map", ["softmax", "favor+", "relu", "exp"])
+@pytest.mark.parametrize("pieces", [[7, 1, 1, 1, 1], [1] * LENGTH, [4, 7], [LENGTH]])
+def test_prefill_and_steps_give_the_whole(feature_map, pieces):
+    layer = small_layer(
+        causal=True, num_heads=6, num_key_value_heads=2, feature_map=feature_map
+    )
+    layer.chunk_size = 3
+    x = normal((2, LENGTH, 7))
+    whole, last = layer(x, return_state=True)
+    np.testing.assert_array_equal(layer(x), whole)
+    output, state = in_pieces(layer, x, pieces)
+    assert relative_error(output, whole) < 3e-6
+    for one, other in zip(state, last):
+        assert relative_error(one, other) < 3e-6
+    # the state is not ignored
+    assert relative_error(layer(x[:, 4:]), whole[:, 4:]) > 0.05
+
+
+def test_state_without_projection():
+    layer = small_layer(causal=True, feature_map="sigmoid", num_random_features=None)
+    x = normal((2, LENGTH, 7))
+    output, _ = in_pieces(layer, x, [4, 1, 6])
+    assert relative_error(output, layer(x)) < 3e-6
+
+
+def test_state_with_padding():
+    layer = small_layer(causal=True)
+    x = normal((2, LENGTH, 7))
+    mask = np.ones((2, LENGTH), bool)
+    mask[0, :5] = False  # a whole piece of padding, as left padding has it
+    mask[1, 6:9] = False
+    output, state = in_pieces(layer, x, [4, 3, 4], mask)
+    whole, last = layer(x, key_mask=mask, return_state=True)
+    assert relative_error(output, whole) < 3e-6
+    for row in range(2):
+        here = slice(row, row + 1)
+        alone, dropped = layer(x[here, mask[row]], return_state=True)
+        assert relative_error(output[row][mask[row]], alone[0]) < 3e-6
+        for one, other in zip(state, dropped):
+            assert relative_error(one[here], other) < 3e-6
+
+
+@pytest.mark.parametrize(
+    ("policy", "state_dtype", "tolerance"),
+    [
+        ("float32", "float32", 3e-6),
+        ("float64", "float64", 1e-13),
+        ("mixed_bfloat16", "float32", 1e-2),
+        ("mixed_float16", "float32", 2e-3),
+    ],
+)
+def test_state_is_as_precise_as_the_sums_under_every_policy(
+    policy, state_dtype, tolerance
+):
+    layer = small_layer(causal=True, dtype=policy)
+    x = normal((2, LENGTH, 7), dtype="float64")
+    output, state = in_pieces(layer, x, [4] + [1] * 7)
+    assert {part.dtype.name for part in state} == {state_dtype}
+    cast = keras.backend.standardize_dtype(layer.compute_dtype)
+    assert output.dtype == cast
+    assert relative_error(output, layer(x)) < tolerance
+
+
+def test_a_bfloat16_layer_loses_nothing_of_a_float32_state():
+    layer = small_layer(causal=True, dtype="mixed_bfloat16")
+    x = normal((1, 1, 7))
+    layer(x)
+    state = [tf.constant(normal(s.shape, 3)) for s in layer.initial_state(1)]
+    # no visible new token: the state has to come out as it went in
+    _, after = layer(
+        x, state=tuple(state), return_state=True, key_mask=np.zeros((1, 1), bool)
+    )
+    for one, other in zip(after, state):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_functional_model_with_a_state(policy):
+    layer = small_layer(causal=True, dtype=policy)
+    x = keras.Input((None, 7))
+    state = tuple(
+        keras.Input(part.shape[1:], dtype=part.dtype.name)
+        for part in layer.initial_state(1)
+    )
+    output, new_state = layer(x, state=state, return_state=True)
+    assert [s.shape for s in new_state] == [s.shape for s in state]
+    assert [s.dtype for s in new_state] == ["float32", "float32"]
+    model = keras.Model([x, *state], [output, *new_state])
+    model.save("step.keras")
+    restored = keras.saving.load_model("step.keras")
+    sequence = tf.constant(normal((2, LENGTH, 7)))
+    first, *middle = restored([sequence[:, :4], *layer.initial_state(2)])
+    second, *last = restored([sequence[:, 4:], *middle])
+    tolerance = 3e-6 if policy == "float32" else 1e-2
+    whole = layer(sequence)
+    assert relative_error(tf.concat([first, second], 1), whole) < tolerance
+    predicted = restored.predict([sequence, *layer.initial_state(2)], verbose=0)
+    assert relative_error(predicted[0], whole) < tolerance
+
+
+def test_state_in_a_compiled_while_loop():
+    layer = small_layer(causal=True)
+    x = tf.constant(normal((2, LENGTH, 7)))
+    whole = layer(x)
+
+    @tf.function(jit_compile=True)
+    def decode(x):
+        def step(t, state, outputs):
+            token = tf.gather(x, [t], axis=1)
+            output, state = layer(token, state=state, return_state=True)
+            return t + 1, state, outputs.write(t, output[:, 0])
+
+        outputs = tf.TensorArray(x.dtype, LENGTH, element_shape=(2, 7))
+        start = (0, layer.initial_state(2), outputs)
+        *_, outputs = tf.while_loop(lambda t, *_: t < LENGTH, step, start)
+        return tf.transpose(outputs.stack(), (1, 0, 2))
+
+    assert relative_error(decode(x), whole) < 1e-5
+    assert decode.experimental_get_tracing_count() == 1
+
+
+def test_exported_step_function():
+    layer = small_layer(causal=True)
+    x = normal((3, LENGTH, 7))
+    whole = layer(x)
+    module = tf.Module()
+    module.layer = layer
+    shapes = [tf.TensorSpec((None, *s.shape[1:])) for s in layer.initial_state(1)]
+    module.step = tf.function(
+        lambda x, state: layer(x, state=state, return_state=True),
+        input_signature=[tf.TensorSpec((None, None, 7)), tuple(shapes)],
+    )
+    module.start = tf.function(
+        layer.initial_state, input_signature=[tf.TensorSpec((), tf.int32)]
+    )
+    tf.saved_model.save(module, "step")
+    loaded = tf.saved_model.load("step")
+    state = loaded.start(3)
+    first, state = loaded.step(tf.constant(x[:, :4]), state)
+    second, state = loaded.step(tf.constant(x[:, 4:]), state)
+    assert relative_error(tf.concat([first, second], 1), whole) < 3e-6
+
+
+def test_gradients_flow_through_the_state():
+    layer = small_layer(causal=True)
+    x = tf.constant(normal((1, LENGTH, 7)))
+    layer(x)
+
+    def gradients(function):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.square(function(x)[:, 6:]))
+        return tape.gradient(loss, [x, layer.key_dense.kernel.value])
+
+    whole = gradients(layer)
+    pieces = gradients(lambda x: in_pieces(layer, x, [6, 5])[0])
+    for one, other in zip(pieces, whole):
+        assert relative_error(one, other) < 1e-5
+    assert np.abs(pieces[0][:, :6]).max() > 1e-3
+
+
+def test_calls_that_a_state_cannot_serve_raise():
+    x = normal((1, 3, 7))
+    bidirectional, causal = small_layer(), small_layer(causal=True)
+    state = causal.initial_state(1)
+    with pytest.raises(ValueError, match="causal=True.*return_state=True"):
+        bidirectional(x, return_state=True)
+    with pytest.raises(ValueError, match="causal=True.*state=given"):
+        bidirectional(x, state=state)
+    with pytest.raises(ValueError, match="return_attention_scores"):
+        causal(x, state=state, return_attention_scores=True)
+    with pytest.raises(ValueError, match="attention_axes"):
+        small_layer(causal=True, attention_axes=1)(
+            normal((1, 3, 2, 7)), return_state=True
+        )
+    _, used = bidirectional(x, use_causal_mask=True, return_state=True)
+    assert [part.shape for part in used] == [part.shape for part in state]
+    output, scores, _ = causal(x, return_attention_scores=True, return_state=True)
+    assert (output.shape, scores.shape) == ((1, 3, 7), (1, 3, 3, 3))

@@ -1,0 +1,45 @@
+"""Every exported layer keeps the promises of `tests/contract.py`."""
+
+import inspect
+
+import keras
+import pytest
+
+import keras_performer
+from tests.cases import CASES
+from tests.contract import PROMISES, check_layer
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("name", CASES)
+def test_layer_keeps_its_promises(name, promise):
+    check_layer(CASES[name], [promise])
+
+
+def test_every_exported_layer_has_a_case():
+    exported = [getattr(keras_performer, name) for name in keras_performer.__all__]
+    layers = {
+        x for x in exported if inspect.isclass(x) and issubclass(x, keras.layers.Layer)
+    }
+    assert layers == {case.layer_class for case in CASES.values()}
+
+
+def test_registered_names_do_not_change():
+    # files on users' disks hold these names
+    names = {
+        keras.saving.get_registered_name(x)
+        for x in (
+            keras_performer.PerformerAttention,
+            keras_performer.PerformerLM,
+            keras_performer.RedrawFeatures,
+            keras_performer.feature_maps.GeneralizedFeatures,
+            keras_performer.feature_maps.SoftmaxFeatures,
+        )
+    }
+    assert names == {
+        "keras_performer>PerformerAttention",
+        "keras_performer>PerformerLM",
+        "keras_performer>RedrawFeatures",
+        "keras_performer>GeneralizedFeatures",
+        "keras_performer>SoftmaxFeatures",
+    }

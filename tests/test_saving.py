@@ -1,0 +1,188 @@
+"""What was saved after a redraw is the same in another process."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_performer
+from keras_performer import PerformerAttention, PerformerLM, RedrawFeatures
+from tests.contract import assert_equal_bits, relative_error
+from tests.layers.inputs import normal
+
+TOKENS = np.random.default_rng(0).integers(11, size=(3, 8)).astype("int32")
+LONGER = np.random.default_rng(1).integers(11, size=(2, 13)).astype("int32")
+
+# Everything a stranger writes to use a `.keras` file.
+WITH_PACKAGE = """
+import keras
+import numpy as np
+import keras_performer
+
+model = keras.saving.load_model("lm.keras")
+attention = keras.saving.load_model("attention.keras")
+outputs = {
+    "lm": model(np.load("tokens.npy")),
+    "attention": attention(np.load("x.npy")),
+    "generated": keras_performer.generate(model, [[3, 1]], 12, temperature=0),
+}
+layer = attention.layers[0]
+layer.redraw_features()
+outputs["redrawn"] = layer.projection_matrix
+outputs["count"] = layer.redraw_count
+np.savez("with_package.npz", **{k: np.asarray(v) for k, v in outputs.items()})
+"""
+
+# A machine that serves a SavedModel has TensorFlow, but not this package.
+TENSORFLOW_ONLY = """
+import sys
+
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "keras_performer":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, Nothing())
+import numpy as np
+import tensorflow as tf
+
+outputs = {}
+for name, inputs in (("lm", ("tokens", "longer")), ("attention", ("x", "longer_x"))):
+    exported = tf.saved_model.load(f"{name}_exported")
+    saved = tf.saved_model.load(f"{name}_saved").signatures["serving_default"]
+    for data in inputs:
+        x = tf.constant(np.load(f"{data}.npy"))
+        outputs[f"{name}_exported_{data}"] = exported.serve(x)
+        (outputs[f"{name}_saved_{data}"],) = saved(x).values()
+assert "keras_performer" not in sys.modules
+np.savez("tensorflow_only.npz", **{k: v.numpy() for k, v in outputs.items()})
+"""
+
+
+def start(code, folder):
+    package = pathlib.Path(keras_performer.__file__).parents[1]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment["PYTHONPATH"] = str(package)
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_fresh_processes_compute_the_same(tmp_path):
+    lm = PerformerLM(11, 16, 2, 2, 8, num_random_features=8, seed=None)
+    lm(TOKENS)
+    for block in lm.blocks:
+        block.attention.redraw_features(3)
+    attention = keras.Sequential(
+        [
+            keras.Input((None, 7)),
+            PerformerAttention(2, 4, num_random_features=8, feature_map="favor+"),
+            keras.layers.Dense(3),
+        ]
+    )
+    attention.layers[0].redraw_features(2)
+    x, longer_x = tf.constant(normal((3, 5, 7))), tf.constant(normal((2, 9, 7)))
+    arrays = dict(tokens=TOKENS, longer=LONGER, x=x, longer_x=longer_x)
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    for name, model in (("lm", lm), ("attention", attention)):
+        model.save(tmp_path / f"{name}.keras")
+        model.export(tmp_path / f"{name}_exported", verbose=False)
+        tf.saved_model.save(model, str(tmp_path / f"{name}_saved"))
+
+    processes = [start(code, tmp_path) for code in (WITH_PACKAGE, TENSORFLOW_ONLY)]
+    for process in processes:
+        printed, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, printed
+
+    got = np.load(tmp_path / "with_package.npz")
+    assert_equal_bits(got["lm"], lm(TOKENS))
+    assert_equal_bits(got["attention"], attention(x))
+    generated = keras_performer.generate(lm, [[3, 1]], 12, temperature=0)
+    assert_equal_bits(got["generated"], generated)
+    layer = attention.layers[0]
+    outputs = {data: attention(arrays[data]) for data in ("x", "longer_x")}
+    layer.redraw_features()
+    assert_equal_bits(got["redrawn"], layer.projection_matrix)
+    assert got["count"] == 3
+
+    got = np.load(tmp_path / "tensorflow_only.npz")
+    outputs |= {"tokens": lm(TOKENS), "longer": lm(LONGER)}
+    assert len(got.files) == 8
+    for name in got.files:
+        data = next(d for d in sorted(outputs, key=len)[::-1] if name.endswith(d))
+        assert relative_error(got[name], outputs[data]) < 1e-6
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_training_goes_on_where_it_was_saved(weights_only):
+    def build():
+        keras.utils.set_random_seed(3)
+        # without dropout, as Keras does not save the state of its seed generators
+        layer = PerformerAttention(2, 4, num_random_features=8, seed=4)
+        model = keras.Sequential([keras.Input((5, 7)), layer, keras.layers.Dense(1)])
+        model.compile("adam", "mse", run_eagerly=True)
+        return model
+
+    def losses(model, steps):
+        return model.fit(
+            normal((4 * steps, 5, 7)),
+            normal((4 * steps, 5, 1), seed=1),
+            batch_size=4,
+            shuffle=False,
+            verbose=0,
+            callbacks=[RedrawFeatures(2)],
+        ).history["loss"]
+
+    model = build()
+    losses(model, 3)
+    if weights_only:
+        model.save_weights("model.weights.h5")
+        restored = build()
+        restored.build((None, 5, 7))
+        restored.optimizer.build(restored.trainable_variables)
+        restored.load_weights("model.weights.h5")
+    else:
+        model.save("model.keras")
+        restored = keras.saving.load_model("model.keras")
+    assert losses(restored, 4) == pytest.approx(losses(model, 4), rel=1e-6)
+    counts = [int(m.layers[0].redraw_count) for m in (model, restored)]
+    assert counts == [3, 3]
+    assert_equal_bits(
+        model.layers[0].projection_matrix, restored.layers[0].projection_matrix
+    )
+
+
+def test_weights_of_a_model_that_was_never_called():
+    def build(seed):
+        layer = PerformerAttention(2, 4, num_random_features=8, seed=seed)
+        return keras.Sequential([keras.Input((None, 7)), layer])
+
+    model, other = build(1), build(2)
+    model.save_weights("model.weights.h5")
+    other.load_weights("model.weights.h5")
+    x = tf.constant(normal((2, 5, 7)))
+    assert_equal_bits(other(x), model(x))
+
+
+def test_features_of_another_number_do_not_load():
+    def build(num_random_features):
+        layer = PerformerAttention(2, 4, num_random_features=num_random_features)
+        return keras.Sequential([keras.Input((None, 7)), layer])
+
+    build(8).save_weights("model.weights.h5")
+    with pytest.raises(ValueError, match="shape"):
+        build(10).load_weights("model.weights.h5")

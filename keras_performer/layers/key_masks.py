@@ -45,7 +45,7 @@ def as_mask(name, mask, x):
     if mask.shape.is_fully_defined() and mask.shape == shape:
         return mask
     # only a batch of one is repeated: the other axes must be those of x
-    repeats = tf.shape(x)[0] // tf.shape(mask)[0]
+    repeats = tf.where(tf.shape(mask)[0] == 1, tf.shape(x)[0], 1)
     mask = tf.repeat(mask, repeats, axis=0)
     return tf.ensure_shape(tf.reshape(mask, tf.shape(x)[:-1]), shape)
 

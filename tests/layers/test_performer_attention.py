@@ -176,7 +176,7 @@ def test_rows_of_scores_sum_to_one_and_give_the_output():
     value = np.repeat(layer.value_dense(x), 3, axis=2)
     attended = np.einsum("bnts,bsnv->btnv", scores, value)
     assert relative_error(output, layer.output_dense(attended)) < 1e-6
-    symbolic, symbolic_scores = small_layer(num_heads=6)(
+    symbolic, symbolic_scores = small_layer(num_heads=6, num_key_value_heads=2)(
         keras.Input((None, 7)), return_attention_scores=True
     )
     assert symbolic.shape == (None, None, 7)
@@ -264,6 +264,10 @@ def test_projection_does_not_train_or_regularize(hyperbolic):
     names = [w.name for w in layer.non_trainable_weights]
     assert sorted(names) == ["projection_matrix", "projection_seed", "redraw_count"]
     assert len(layer.losses) == 4
+    layer.trainable = False
+    assert layer.trainable_weights == []
+    layer.trainable = True  # thawed again, it is the same eight weights that train
+    assert [w.name for w in layer.trainable_weights] == ["kernel", "bias"] * 4
     with tf.GradientTape() as tape:
         tape.watch(layer.projection_matrix.value)
         loss = tf.reduce_sum(layer(QUERY) ** 2)

@@ -138,3 +138,22 @@ def test_the_matrix_is_float32_and_the_same_under_every_policy(policy):
     assert attention.redraw_count.dtype == "int32"
     expected = sequence(layer(5), 1)
     np.testing.assert_array_equal(sequence(attention, 1), expected)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_kernel_gets_every_bit_of_the_matrix(policy):
+    seen = []
+
+    class Spy(feature_maps.SoftmaxFeatures):
+        def kernel(self, projection_matrix):
+            seen.append(tf.convert_to_tensor(projection_matrix))
+            return super().kernel(projection_matrix)
+
+    keras.config.set_dtype_policy(policy)
+    attention = layer(5, feature_map=Spy())
+    outer = keras.Sequential([attention])
+    for call in (attention, outer):
+        call(tf.ones((1, 3, 7)))
+        assert seen[-1].dtype == tf.float32
+        np.testing.assert_array_equal(seen[-1], attention.projection_matrix)
+    assert len(seen) >= 2

@@ -7,10 +7,20 @@ import pytest
 
 import keras_performer
 from tests.cases import CASES
-from tests.contract import PROMISES, check_layer
+from tests.contract import PROMISES, check_layer, saved_model_gives_the_same_numbers
+
+PARAMETERS = [
+    pytest.param(
+        promise,
+        id=promise.__name__,
+        # tracing a model for two kinds of SavedModel takes long
+        marks=[pytest.mark.slow] * (promise is saved_model_gives_the_same_numbers),
+    )
+    for promise in PROMISES
+]
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("promise", PARAMETERS)
 @pytest.mark.parametrize("name", CASES)
 def test_layer_keeps_its_promises(name, promise):
     check_layer(CASES[name], [promise])

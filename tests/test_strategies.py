@@ -28,6 +28,7 @@ def train(strategy, seed=3, causal=False, **options):
     return history.history["loss"], layer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [dict(causal=True, jit_compile=False), dict()],  # and what Keras chooses

@@ -83,20 +83,29 @@ class GeneralizedFeatures(FeatureMap):
     def get_config(self):
         activation = self.activation
         if callable(activation):
-            name = keras.saving.get_registered_name(activation)
-            if keras.saving.get_registered_object(name) is not activation:
-                raise ValueError(
-                    "activation cannot be saved: it must be a name, or a function "
-                    "decorated with @keras.saving.register_keras_serializable() (a "
-                    "lambda has no name under which it could be found again). "
-                    f"Received: activation={activation}"
-                )
-            activation = keras.saving.serialize_keras_object(activation)
+            activation = _serialize(activation)
         return {"activation": activation, "epsilon": self.epsilon}
 
     @classmethod
     def from_config(cls, config):
         activation = config["activation"]
-        if isinstance(activation, dict):
-            activation = keras.saving.deserialize_keras_object(activation)
+        if activation not in NAMES:
+            activation = keras.activations.get(activation)
         return cls(**{**config, "activation": activation})
+
+
+def _serialize(activation):
+    """A name or a config that `keras.activations.get` finds the function by."""
+    name = getattr(activation, "__name__", None)
+    if name is not None:
+        if getattr(keras.activations, name, None) is activation and name not in NAMES:
+            return name
+        registered_name = keras.saving.get_registered_name(activation)
+        if keras.saving.get_registered_object(registered_name) is activation:
+            return keras.saving.serialize_keras_object(activation)
+    raise ValueError(
+        "activation cannot be saved or cloned: it must be a name, one of Keras' "
+        "activations, or a function decorated with "
+        "@keras.saving.register_keras_serializable() (a lambda has no name under which "
+        f"it could be found again). Received: activation={activation}"
+    )

@@ -11,11 +11,12 @@ from keras_performer.feature_maps.feature_map import FeatureMap
 class SoftmaxFeatures(FeatureMap):
     """Positive random features that estimate exp(q . k / sqrt(H)).
 
-    The defaults are the most accurate cheap setting: at L = 4096, H = 16, 256 features
-    and queries and keys of standard deviation 0.5 the relative error of the output is
-    0.067 against 0.175 for the paper's default, `SoftmaxFeatures(hyperbolic=False,
-    regularized=False)`, which in turn is unbiased. The string "softmax" is this class
-    with its defaults, "favor+" the paper's.
+    The string "softmax" is this class with its defaults, the most accurate cheap
+    setting where heads have 16 dimensions and more. "favor+" is the paper's default,
+    `SoftmaxFeatures(hyperbolic=False, regularized=False)`: its estimates are unbiased
+    but vary more. At L = 4096, H = 16, 256 features, and queries and keys of standard
+    deviation 0.5, the errors of the output are 0.058 and 0.142, where the mean of all
+    values has 0.232 (`python -m benchmarks.accuracy`).
 
     Args:
         hyperbolic: bool, draw half of the rows w and use both w and -w. Odd moments

@@ -1,18 +1,26 @@
 """Checks of arguments, with errors that say what was wanted and what came."""
 
 import math
+from numbers import Integral
 
 
 def positive_int(name, value, default=...):
     """`value` if it is a positive int; `None` becomes `default`, if there is one."""
     if value is None and default is not ...:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
         or_none = "" if default is ... else " or None"
         raise ValueError(
             f"{name} must be a positive int{or_none}. Received: {name}={value!r}"
         )
-    return value
+    return int(value)
+
+
+def seed(value):
+    """`None`, or a seed as an int."""
+    if value is not None and not isinstance(value, Integral):
+        raise ValueError(f"seed must be an int or None. Received: seed={value!r}")
+    return None if value is None else int(value)
 
 
 def rate(name, value):
@@ -27,14 +35,14 @@ def int_tuple(name, value):
     """`None`, or an int or a sequence of ints as a tuple."""
     if value is None:
         return None
-    values = (value,) if isinstance(value, int) else value
+    values = (value,) if isinstance(value, Integral) else value
     if not isinstance(values, (list, tuple)) or not all(
-        isinstance(v, int) for v in values
+        isinstance(v, Integral) for v in values
     ):
         raise ValueError(
             f"{name} must be an int or a tuple of ints. Received: {name}={value!r}"
         )
-    return tuple(values)
+    return tuple(int(v) for v in values)
 
 
 def grid_shape(position_shape, max_length):

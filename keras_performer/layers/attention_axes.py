@@ -1,7 +1,5 @@
 """Attention over any axes of an input, as attention over one."""
 
-import math
-
 import tensorflow as tf
 
 
@@ -16,10 +14,16 @@ class AttentionAxes:
 
     def __init__(self, rank, axes=None):
         inner = range(1, rank - 1)
+        if rank < 3:
+            raise ValueError(
+                "Inputs must have shape (batch, length, features), or more axes "
+                f"between batch and features. Received: inputs of rank {rank}"
+            )
         if axes is None:
             axes = inner
         self.attended = tuple(a + rank if a < 0 else a for a in axes)
-        if not self.attended or not set(self.attended) <= set(inner):
+        different = set(self.attended)
+        if not 0 < len(different) == len(self.attended) or not different <= set(inner):
             raise ValueError(
                 "attention_axes must be axes between the batch and the features axis "
                 f"of inputs of rank {rank}. Received: attention_axes={tuple(axes)}"
@@ -30,15 +34,6 @@ class AttentionAxes:
     def is_plain(self):
         """Whether inputs are `(B, length, features)` already."""
         return self.batch == (0,) and self.attended == (1,)
-
-    def folded_shape(self, shape):
-        """Batch size and length after `fold`; `None` where one is unknown."""
-        return tuple(
-            None
-            if any(shape[axis] is None for axis in axes)
-            else math.prod(shape[axis] for axis in axes)
-            for axes in (self.batch, self.attended)
-        )
 
     def fold(self, x):
         if self.is_plain:

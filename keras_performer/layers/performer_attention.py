@@ -129,7 +129,7 @@ class PerformerAttention(keras.layers.Layer):
         positive_int = arguments.positive_int
         self.num_heads = positive_int("num_heads", num_heads)
         self.key_dim = positive_int("key_dim", key_dim)
-        self.value_dim = positive_int("value_dim", value_dim, default=key_dim)
+        self.value_dim = positive_int("value_dim", value_dim, default=self.key_dim)
         self.dropout = arguments.rate("dropout", dropout)
         self.use_bias = use_bias
         # `output_shape` itself would hide a property that Keras' models read.
@@ -143,15 +143,15 @@ class PerformerAttention(keras.layers.Layer):
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed = seed
+        self.seed = arguments.seed(seed)
         self.feature_map = feature_maps.get(feature_map)
         self.num_random_features = positive_int(
             "num_random_features", num_random_features, default=None
         )
-        self.feature_map.check(num_random_features)
+        self.feature_map.check(self.num_random_features)
         self.causal = causal
         self.num_key_value_heads = positive_int(
-            "num_key_value_heads", num_key_value_heads, default=num_heads
+            "num_key_value_heads", num_key_value_heads, default=self.num_heads
         )
         if num_heads % self.num_key_value_heads:
             raise ValueError(
@@ -299,33 +299,9 @@ class PerformerAttention(keras.layers.Layer):
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
-    def compute_output_spec(
-        self,
-        query,
-        value=None,
-        key=None,
-        return_attention_scores=False,
-        return_state=False,
-        **kwargs,
-    ):
-        shape = self.compute_output_shape(query.shape)
-        outputs = [keras.KerasTensor(shape, dtype=self.compute_dtype)]
-        if return_attention_scores:
-            axes = AttentionAxes(len(query.shape), self.attention_axes)
-            keys = query if value is None else value
-            batch, queries = axes.folded_shape(query.shape)
-            shape = (batch, self.num_heads, queries, axes.folded_shape(keys.shape)[1])
-            outputs.append(keras.KerasTensor(shape, dtype=self.compute_dtype))
-        if return_state:
-            outputs.append(
-                tuple(
-                    keras.KerasTensor(
-                        (query.shape[0], *x.shape[1:]), dtype=x.dtype.name
-                    )
-                    for x in self.initial_state(1)
-                )
-            )
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    def compute_output_spec(self, *args, **kwargs):
+        # by tracing `call`, so that its errors come when a model is made
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         plain = """num_heads key_dim value_dim dropout use_bias attention_axes seed

@@ -52,31 +52,36 @@ def generate(
 
     Example:
 
+    >>> from keras_performer import PerformerLM
     >>> model = PerformerLM(7, max_length=16, num_layers=1, num_heads=1, hidden_dim=4)
     >>> generate(model, [[3, 1]], max_length=8, seed=0).shape
     (1, 8)
     """
-    prompt = tf.cast(tf.convert_to_tensor(prompt), tf.int32)
-    _check(model, prompt, max_length, temperature, top_k, top_p)
+    prompt = tf.convert_to_tensor(prompt)
+    max_length = arguments.positive_int("max_length", max_length)
+    top_k = arguments.positive_int("top_k", top_k, default=None)
+    _check(model, prompt, max_length, temperature, top_p)
+    prompt = tf.cast(prompt, tf.int32)
+    seed = arguments.seed(seed)
     if seed is None:
         seed = random.randrange(2**31 - 1)
     length = prompt.shape[1]
-    read, extend = _compiled(model, temperature == 0, top_k, top_p is not None)
+    begin, extend = _compiled(model, temperature == 0, top_k, top_p is not None)
     new_tokens = max_length - length
     show = new_tokens >= 1000 if verbose == "auto" else bool(verbose)
     bar = keras.utils.Progbar(new_tokens, unit_name="token") if show else None
-    logits, state = read(prompt, model.initial_state(prompt.shape[0]))
-    sequences = [prompt.numpy()]
-    for start in range(length, max_length, _TOKENS_PER_CALL):
+    options = (
+        tf.constant(seed % (2**31 - 1), tf.int32),
+        tf.constant(temperature or 1.0),
+        tf.constant(top_p or 1.0),
+    )
+    state = model.initial_state(prompt.shape[0])
+    token, state = begin(prompt, state, tf.constant(length), *options)
+    sequences = [prompt.numpy(), token.numpy()]
+    for start in range(length + 1, max_length, _TOKENS_PER_CALL):
         count = min(_TOKENS_PER_CALL, max_length - start)
-        tokens, logits, state = extend(
-            logits,
-            state,
-            tf.constant(count),
-            tf.constant([seed % (2**31 - 1), start], tf.int32),
-            tf.constant(temperature or 1.0, logits.dtype),
-            tf.constant(top_p or 1.0, logits.dtype),
-        )
+        span = tf.constant(start), tf.constant(count)
+        tokens, token, state = extend(token, state, *span, *options)
         sequences.append(tokens.numpy().T)
         if bar is not None:
             bar.update(start + count - length)
@@ -93,62 +98,68 @@ def _compiled(model, greedy, top_k, nucleus):
 
 
 def _make_functions(model, greedy, top_k, nucleus):
-    def next_logits(tokens, state):
+    @tf.function(reduce_retracing=True)
+    def begin(tokens, state, position, seed, temperature, top_p):
+        """Reads tokens `(B, T)` and draws the one after them, `(B, 1)`."""
         outputs, state = model(tokens, state=state, return_state=True)
-        return model.next_token_logits(outputs[:, -1]), state
-
-    read = tf.function(next_logits, reduce_retracing=True)
+        logits = model.next_token_logits(outputs[:, -1])
+        if greedy:
+            return tf.argmax(logits, -1, output_type=tf.int32)[:, tf.newaxis], state
+        logits /= tf.cast(temperature, logits.dtype)
+        logits = _filter(logits, top_k, tf.cast(top_p, logits.dtype), nucleus)
+        token = tf.random.stateless_categorical(
+            logits, 1, tf.stack([seed, position]), dtype=tf.int32
+        )
+        return token, state
 
     @tf.function(reduce_retracing=True)
-    def extend(logits, state, count, seed, temperature, top_p):
-        def step(i, logits, state, tokens):
-            if greedy:
-                token = tf.argmax(logits, -1, output_type=tf.int32)[:, tf.newaxis]
-            else:
-                filtered = _filter(logits / temperature, top_k, top_p, nucleus)
-                token = tf.random.stateless_categorical(
-                    filtered, 1, seed + [0, i], dtype=tf.int32
-                )
-            logits, state = next_logits(token, state)
-            return i + 1, logits, state, tokens.write(i, token[:, 0])
+    def extend(token, state, start, count, *options):
+        """Draws `count` tokens, each after reading the one before it."""
 
-        tokens = tf.TensorArray(tf.int32, size=count, element_shape=logits.shape[:1])
-        _, logits, state, tokens = tf.while_loop(
-            lambda i, *_: i < count, step, (0, logits, state, tokens)
+        def step(i, token, state, tokens):
+            token, state = begin.python_function(token, state, start + i, *options)
+            return i + 1, token, state, tokens.write(i, token[:, 0])
+
+        tokens = tf.TensorArray(tf.int32, size=count, element_shape=token.shape[:1])
+        _, token, state, tokens = tf.while_loop(
+            lambda i, *_: i < count, step, (0, token, state, tokens)
         )
-        return tokens.stack(), logits, state
+        return tokens.stack(), token, state
 
-    return read, extend
+    return begin, extend
 
 
 def _filter(logits, top_k, top_p, nucleus):
     """Sets the logits of tokens that must not be drawn to -inf."""
+    never = tf.constant(float("-inf"), logits.dtype)
     if top_k is not None:
         least = tf.math.top_k(logits, min(top_k, logits.shape[-1])).values[..., -1:]
-        logits = tf.where(logits < least, float("-inf"), logits)
+        logits = tf.where(logits < least, never, logits)
     if nucleus:
         descending = tf.sort(logits, direction="DESCENDING")
         probabilities = tf.nn.softmax(descending)
         before = tf.cumsum(probabilities, axis=-1, exclusive=True)
-        kept = tf.where(before < top_p, descending, float("inf"))
-        logits = tf.where(
-            logits < tf.reduce_min(kept, -1, keepdims=True), float("-inf"), logits
-        )
+        kept = tf.where(before < top_p, descending, -never)
+        least = tf.reduce_min(kept, -1, keepdims=True)
+        logits = tf.where(logits < least, never, logits)
     return logits
 
 
-def _check(model, prompt, max_length, temperature, top_k, top_p):
-    if not model.causal:
+def _check(model, prompt, max_length, temperature, top_p):
+    if not getattr(model, "causal", False):
         raise ValueError(
-            "generate needs a causal model: make it with causal=True. Received: "
-            f"model={model.name!r} with causal=False"
+            f"generate needs a PerformerLM with causal=True. Received: model={model!r}"
         )
     if len(prompt.shape) != 2 or not prompt.shape[0] or not prompt.shape[1]:
         raise ValueError(
             "prompt must have shape (batch, length) with at least one token. Received: "
             f"prompt of shape {tuple(prompt.shape)}"
         )
-    arguments.positive_int("max_length", max_length)
+    if not prompt.dtype.is_integer:
+        raise ValueError(
+            "prompt must be ints, the ids of tokens. Received: prompt of dtype "
+            f"{prompt.dtype.name}"
+        )
     if not prompt.shape[1] < max_length <= model.max_length + 1:
         raise ValueError(
             "max_length must be more than the length of the prompt and at most "
@@ -160,7 +171,6 @@ def _check(model, prompt, max_length, temperature, top_k, top_p):
             "temperature must be a float of at least 0. Received: "
             f"temperature={temperature}"
         )
-    arguments.positive_int("top_k", top_k, default=None)
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(
             f"top_p must be a float in the range (0, 1]. Received: top_p={top_p}"

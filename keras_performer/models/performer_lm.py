@@ -90,34 +90,38 @@ class PerformerLM(keras.Model):
                 f"num_heads={num_heads}, hidden_dim={hidden_dim}"
             )
         self.intermediate_dim = positive_int(
-            "intermediate_dim", intermediate_dim, default=4 * hidden_dim
+            "intermediate_dim", intermediate_dim, default=4 * self.hidden_dim
         )
         self.dropout = arguments.rate("dropout", dropout)
         self.causal = causal
         self.feature_map = feature_maps.get(feature_map)
-        self.num_random_features = num_random_features
-        self.chunk_size = chunk_size
-        self.position_shape = arguments.grid_shape(position_shape, max_length)
-        self.seed = seed
-        seeds = random.Random(seed)
+        self.num_random_features = positive_int(
+            "num_random_features", num_random_features, default=None
+        )
+        self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
+        self.position_shape = arguments.grid_shape(position_shape, self.max_length)
+        self.seed = arguments.seed(seed)
+        seeds = random.Random(self.seed)
         dtype = self.dtype_policy
         self.embedding = self.make_embedding()
         self.positions = AxialPositionEmbedding(
-            self.position_shape, hidden_dim, dtype=dtype, name="positions"
+            self.position_shape, self.hidden_dim, dtype=dtype, name="positions"
         )
-        self.embedding_dropout = keras.layers.Dropout(dropout, seed=seed, dtype=dtype)
+        self.embedding_dropout = keras.layers.Dropout(
+            dropout, seed=self.seed, dtype=dtype
+        )
         self.blocks = []
         for index in range(num_layers):
             layer_seed = None if seed is None else seeds.randrange(2**31 - 1)
             attention = PerformerAttention(
-                num_heads,
-                hidden_dim // num_heads,
+                self.num_heads,
+                self.hidden_dim // self.num_heads,
                 dropout=dropout,
                 seed=layer_seed,
                 feature_map=self.feature_map,
-                num_random_features=num_random_features,
+                num_random_features=self.num_random_features,
                 causal=causal,
-                chunk_size=chunk_size,
+                chunk_size=self.chunk_size,
                 dtype=dtype,
                 name="attention",
             )
@@ -135,6 +139,7 @@ class PerformerLM(keras.Model):
         self.head = self.make_head()
         # at once, for sequences of any length: exported models then take any too
         self.build((None, None))
+        self(keras.KerasTensor((1, 1), "int32"))  # Keras exports only called models
 
     @property
     def input_dtype(self):
@@ -187,16 +192,21 @@ class PerformerLM(keras.Model):
 
     def embed_positions(self, inputs, state):
         """Embedded positions of `(B, T)` inputs that follow on `state`."""
-        length = inputs.shape[1]
-        if length is not None and length > self.max_length:
+        if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > self.max_length:
             raise ValueError(
-                f"inputs must have at most max_length={self.max_length} tokens. "
-                f"Received: inputs of shape {tuple(inputs.shape)}"
+                "inputs must have shape (batch, length) with at most "
+                f"max_length={self.max_length} tokens. Received: inputs of shape "
+                f"{tuple(inputs.shape)}"
             )
-        positions = tf.range(tf.shape(inputs)[1] if length is None else length)
-        positions = positions[tf.newaxis]
+        positions = tf.range(tf.shape(inputs)[1])[tf.newaxis]
         if state is not None:
             positions += state["position"][:, tf.newaxis]
+        # what the shapes do not tell; accelerators leave the check out
+        tf.debugging.assert_less(
+            positions,
+            self.max_length,
+            f"The sequence is longer than max_length={self.max_length}.",
+        )
         return self.positions(positions)
 
     def transform(self, x, mask, training, state, return_state):
@@ -233,17 +243,9 @@ class PerformerLM(keras.Model):
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.vocabulary_size)
 
-    def compute_output_spec(
-        self, inputs, mask=None, training=None, state=None, return_state=False
-    ):
-        return keras.Operation.compute_output_spec(
-            self,
-            inputs,
-            mask=mask,
-            training=training,
-            state=state,
-            return_state=return_state,
-        )
+    def compute_output_spec(self, *args, **kwargs):
+        # by tracing `call`: it may also return a state
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         names = """vocabulary_size max_length num_layers num_heads hidden_dim

@@ -11,7 +11,7 @@ from keras_performer.ops.blocks import (
     with_normalizer_gradient,
     with_ones,
 )
-from keras_performer.ops.checks import check_attention_inputs
+from keras_performer.ops.checks import as_key_mask, check_attention_inputs
 from keras_performer.ops.kernels import initial_state, num_features
 
 
@@ -39,20 +39,23 @@ def bidirectional_attention(query, key, value, kernel, key_mask=None):
 
     Example:
 
-    >>> kernel = ExponentialKernel(orthogonal_gaussian_matrix(8, 2, seed=(0, 1)))
+    >>> from keras_performer import ops
+    >>> matrix = ops.orthogonal_gaussian_matrix(8, 2, seed=(0, 1))
+    >>> kernel = ops.ExponentialKernel(matrix)
     >>> x = tf.random.stateless_normal((1, 5, 1, 2), seed=(0, 2))
     >>> output = bidirectional_attention(x, x, tf.ones((1, 5, 1, 3)), kernel)
     >>> bool(tf.reduce_all(tf.abs(output - 1) < 1e-6))
     True
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    key_mask = as_key_mask(key_mask)
     check_attention_inputs(query, key, value, key_mask)
 
     @tf.custom_gradient
     def attend(query, key, value):
         run = _Bidirectional(query, key, value, kernel, key_mask)
         r, sums = run.absorb_keys(key, value)
-        output, normalizer = run.answer_queries(query, r, sums)
+        output, normalizer = run.answer_queries(query, r, sums, value.shape[3])
 
         def gradient(doutput):
             dquery, dsums = run.query_gradients(
@@ -81,7 +84,7 @@ class _Bidirectional:
         """The weighted sums of all values, `(X, V + 1, M)`, and their gauge."""
         heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
         start = initial_state(
-            size(key, 0), key.shape[2], self.num_features, value.shape[3], heads.dtype
+            size(key, 0), key.shape[2], self.num_features, size(value, 3), heads.dtype
         )
         key, value = blocks.cut(key), blocks.cut(value)
 
@@ -97,7 +100,7 @@ class _Bidirectional:
 
         return kernel.balance(*blocks.loop(body, heads.state_rows(start)))
 
-    def answer_queries(self, query, r, sums):
+    def answer_queries(self, query, r, sums, value_dim):
         heads, kernel, blocks = self.heads, self.kernel, self.query_blocks
         queries = blocks.cut(query)
 
@@ -112,7 +115,7 @@ class _Bidirectional:
         outputs, normalizers = blocks.loop(
             body, (blocks.array(heads.dtype), blocks.array(heads.dtype))
         )
-        shape = (*query.shape[:3], sums.shape[1] - 1)
+        shape = (*query.shape[:3], value_dim)
         return blocks.join(outputs, shape), normalizers.stack()
 
     def query_gradients(self, query, output, doutput, r, sums, normalizer):

@@ -67,7 +67,8 @@ class Blocks:
     def join(self, array, shape):
         """An array of `(B, tokens, N, dim)` blocks as one tensor of static `shape`."""
         x = tf.transpose(array.stack(), (1, 0, 2, 3, 4))
-        x = tf.reshape(x, [-1, self.count * self.tokens, shape[2], shape[3]])
+        rest = [s or size(x, axis) for axis, s in ((3, shape[2]), (4, shape[3]))]
+        x = tf.reshape(x, [-1, self.count * self.tokens, *rest])
         if self.padded:
             x = x[:, : self.length]
         return tf.ensure_shape(x, shape)
@@ -147,7 +148,7 @@ class Heads:
     def state_rows(self, state):
         """A state of the kernel with batch and heads as one axis."""
         r, sums = state
-        features, rows = r.shape[-1], sums.shape[-2]
+        features, rows = r.shape[-1], size(sums, -2)
         return (
             tf.reshape(tf.cast(r, self.dtype), (-1, 1, features)),
             tf.reshape(tf.cast(sums, self.dtype), (-1, rows, features)),
@@ -155,7 +156,7 @@ class Heads:
 
     def state(self, r, sums):
         """The inverse of `state_rows`."""
-        features, rows = r.shape[-1], sums.shape[-2]
+        features, rows = r.shape[-1], size(sums, -2)
         return (
             tf.reshape(r, (-1, self.num_key_value_heads, features)),
             tf.reshape(sums, (-1, self.num_key_value_heads, rows, features)),

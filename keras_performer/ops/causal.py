@@ -12,7 +12,7 @@ from keras_performer.ops.blocks import (
     with_normalizer_gradient,
     with_ones,
 )
-from keras_performer.ops.checks import check_attention_inputs
+from keras_performer.ops.checks import as_key_mask, check_attention_inputs, check_state
 from keras_performer.ops.kernels import initial_state, num_features
 
 # Tokens of a chunk: the products inside a chunk cost chunk_size * (M + V) a token, the
@@ -53,7 +53,9 @@ def causal_attention(
 
     Example:
 
-    >>> kernel = ExponentialKernel(orthogonal_gaussian_matrix(8, 2, seed=(0, 1)))
+    >>> from keras_performer import ops
+    >>> matrix = ops.orthogonal_gaussian_matrix(8, 2, seed=(0, 1))
+    >>> kernel = ops.ExponentialKernel(matrix)
     >>> x = tf.random.stateless_normal((1, 5, 1, 2), seed=(0, 2))
     >>> whole, _ = causal_attention(x, x, x, kernel)
     >>> _, state = causal_attention(x[:, :4], x[:, :4], x[:, :4], kernel)
@@ -62,6 +64,7 @@ def causal_attention(
     True
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    key_mask = as_key_mask(key_mask)
     check_attention_inputs(query, key, value, key_mask)
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
@@ -73,12 +76,14 @@ def causal_attention(
             f"chunk_size must be a positive int. Received: chunk_size={chunk_size}"
         )
     heads = Heads(query, key, value)
-    if state is None:
-        features = num_features(kernel, key.shape[3])
-        state = initial_state(
-            size(key, 0), key.shape[2], features, value.shape[3], heads.dtype
-        )
-    r_start, sums_start = heads.state_rows(state)
+    features = num_features(kernel, key.shape[3])
+    start = initial_state(
+        size(key, 0), key.shape[2], features, size(value, 3), heads.dtype
+    )
+    if state is not None:
+        check_state(state, start)
+        start = state
+    r_start, sums_start = heads.state_rows(start)
     r_start = tf.stop_gradient(r_start)
 
     @tf.custom_gradient
@@ -131,7 +136,7 @@ class _Causal:
             output, normalizer, sums = self._choose(
                 r_new - reference,
                 lambda: self._forward_block(a, b, v, mask, r, sums, reference, r_new),
-                lambda: sequential.forward(kernel, a, b, v, r, sums),
+                lambda: self._safe_forward(a, b, v, mask, r, sums, reference, r_new),
             )
             output = heads.query_block(output, heads.dtype)
             return (
@@ -218,6 +223,25 @@ class _Causal:
         normalizer = kernel.normalizer(peak, output[..., -1:])
         return normalize(output), normalizer, after * kernel.rescale(reference, r_new)
 
+    def _safe_forward(self, a, b, v, mask, r, sums, reference, r_new):
+        """Token after token, but for the chunks before the first key that dwarfs.
+
+        Those come from the chunked form, so that no bit of theirs depends on that key.
+        """
+        output, normalizer, after = sequential.forward(self.kernel, a, b, v, r, sums)
+        fast_output, fast_normalizer, _ = self._forward_block(
+            a, b, v, mask, r, sums, reference, r_new
+        )
+        rise = tf.reduce_max(self._split(b - reference), (0, 2, 3))
+        dwarfed = tf.math.cumsum(tf.cast(rise >= self.kernel.max_rise, tf.int32)) > 0
+        rows = size(a, 1) // self.chunks
+        dwarfed = tf.repeat(dwarfed, rows)[:, tf.newaxis]
+        return (
+            tf.where(dwarfed, output, fast_output),
+            tf.where(dwarfed, normalizer, fast_normalizer),
+            after,
+        )
+
     def _backward_block(
         self, a, b, v, d, mask, normalizer, r, sums, reference, r_new, dsums
     ):
@@ -252,7 +276,7 @@ class _Causal:
     def _split(self, x):
         """`(X, rows, dim)` to chunks `(X, chunks, rows of a chunk, dim)`."""
         rows = size(x, 1) // self.chunks
-        return tf.reshape(x, (-1, self.chunks, rows, x.shape[2]))
+        return tf.reshape(x, (-1, self.chunks, rows, size(x, 2)))
 
     def _visible(self, keys):
         """Which keys of its chunk a query row may see, `(rows of a chunk, tokens)`."""
@@ -262,7 +286,7 @@ class _Causal:
 
 def _merge(x):
     """The inverse of splitting into chunks."""
-    return tf.reshape(x, (-1, x.shape[1] * size(x, 2), x.shape[3]))
+    return tf.reshape(x, (-1, x.shape[1] * size(x, 2), size(x, 3)))
 
 
 def _prefix_sums(x, start, reverse=False):

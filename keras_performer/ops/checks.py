@@ -1,5 +1,14 @@
 """Errors for inputs that attention cannot take."""
 
+import tensorflow as tf
+
+
+def as_key_mask(key_mask):
+    """A mask of keys as a bool tensor; `None` stays."""
+    if key_mask is None:
+        return None
+    return tf.cast(tf.convert_to_tensor(key_mask), tf.bool)
+
 
 def check_attention_inputs(query, key, value, key_mask):
     """Raises a `ValueError` unless the shapes are those of one attention."""
@@ -9,6 +18,11 @@ def check_attention_inputs(query, key, value, key_mask):
                 f"{name} must have shape (batch, length, heads, head_size). Received: "
                 f"{name} of shape {tuple(x.shape)}"
             )
+    if not query.shape[:1].is_compatible_with(key.shape[:1]):
+        raise ValueError(
+            "query and key must have the same batch size. Received: query of shape "
+            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
+        )
     if query.shape[3] != key.shape[3]:
         raise ValueError(
             "query and key must have the same head size. Received: query of shape "
@@ -30,3 +44,21 @@ def check_attention_inputs(query, key, value, key_mask):
             "key_mask must have shape (batch, length of key). Received: key_mask of "
             f"shape {tuple(key_mask.shape)} and key of shape {tuple(key.shape)}"
         )
+
+
+def check_state(state, expected):
+    """Raises a `ValueError` unless a state has the shapes of the `expected` one."""
+    names = ("running_max", "sums")
+    if not isinstance(state, (tuple, list)) or len(state) != len(names):
+        raise ValueError(
+            "state must be a tuple (running_max, sums), from initial_state or an "
+            f"earlier call. Received: state of type {type(state).__name__}"
+        )
+    for name, x, like in zip(names, state, expected):
+        shape = tf.TensorShape(tf.convert_to_tensor(x).shape)
+        if not shape.is_compatible_with(like.shape):
+            raise ValueError(
+                f"state must be what initial_state or an earlier call gave for this "
+                f"batch size: {name} of shape {tuple(like.shape)}. Received: {name} "
+                f"of shape {tuple(shape)}"
+            )

@@ -21,10 +21,11 @@ def attention_scores(query, key, kernel, key_mask=None, causal=False):
         where no key is visible.
     """
     key = tf.convert_to_tensor(key)
-    batch_size, length, heads = tf.unstack(tf.shape(key)[:3])
+    batch_size, length = tf.unstack(tf.shape(key)[:2])
     # the output for one-hot values is the weight of each key
     value = tf.eye(length, dtype=key.dtype)[tf.newaxis, :, tf.newaxis]
-    value = tf.tile(value, (batch_size, 1, heads, 1))
+    value = tf.tile(value, (batch_size, 1, key.shape[2], 1))
+    value = tf.ensure_shape(value, (*key.shape[:3], key.shape[1]))
     if causal:
         scores, _ = causal_attention(query, key, value, kernel, key_mask)
     else:

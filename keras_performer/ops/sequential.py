@@ -48,7 +48,7 @@ def forward(kernel, a, b, v, r, sums):
     )
     rows = size(a, 0) * size(a, 2)
     return (
-        _rows(outputs, rows, v.shape[3] - 1),
+        _rows(outputs, rows, size(v, 3) - 1),
         _rows(normalizers, rows, 1),
         sums,
     )
@@ -101,7 +101,7 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
     return (
         _rows(das, size(a, 0) * size(a, 2), features),
         _rows(dbs, tokens, features),
-        _rows(dvs, tokens, v.shape[3] - 1),
+        _rows(dvs, tokens, size(v, 3) - 1),
         dsums,
     )
 

@@ -167,3 +167,12 @@ def test_an_unregistered_function_works_until_it_is_saved(activation):
     for save in (lambda: model.save("model.keras"), layer.get_config):
         with pytest.raises(ValueError, match="register_keras_serializable"):
             save()
+
+
+def test_keras_own_activations_are_saved_by_name():
+    features = GeneralizedFeatures(keras.activations.softplus)
+    restored = feature_maps.deserialize(feature_maps.serialize(features))
+    assert restored.activation is keras.activations.softplus
+    # but "elu" is elu(x) + 1 here, so Keras' own is not to be saved as "elu"
+    with pytest.raises(ValueError, match="cannot be saved"):
+        GeneralizedFeatures(keras.activations.elu).get_config()

@@ -4,6 +4,7 @@ import gc
 import time
 import weakref
 
+import keras
 import numpy as np
 import pytest
 import scipy.stats
@@ -162,7 +163,9 @@ def test_a_model_that_has_generated_can_be_freed():
     "message, options",
     [
         ("prompt must", dict(prompt=[1, 2])),
-        ("prompt must", dict(prompt=np.zeros((1, 0)))),
+        ("prompt must", dict(prompt=np.zeros((1, 0), "int32"))),
+        ("prompt must be ints", dict(prompt=[[1.0, 2.0]])),
+        ("seed must", dict(seed="a")),
         ("max_length must", dict(max_length=5)),
         ("max_length must", dict(max_length=42)),
         ("temperature must", dict(temperature=-1.0)),
@@ -187,3 +190,15 @@ def test_a_progress_bar_is_shown_when_asked_for(capsys):
     assert "4/4" in capsys.readouterr().out
     generate(model, PROMPT, 9, seed=0)
     assert not capsys.readouterr().out
+
+
+def test_sampling_options_work_in_float64_and_with_numpy_ints():
+    model = small_model(dtype="float64")
+    likeliest = next_logits(model)[0].argmax()
+    drawn = generate(model, PROMPT, np.int64(6), top_k=np.int64(3), top_p=1e-6, seed=0)
+    assert drawn[0, -1] == likeliest
+
+
+def test_a_model_without_state_raises():
+    with pytest.raises(ValueError, match="PerformerLM with causal=True"):
+        generate(keras.Sequential(), PROMPT, 9)

@@ -1,5 +1,7 @@
 """PerformerLM: causality, positions, padding, state, seeds, and that it learns."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -128,3 +130,31 @@ def test_bad_arguments_raise(message, options):
 def test_a_sequence_that_is_too_long_raises():
     with pytest.raises(ValueError, match="max_length=24"):
         small_model()(np.zeros((1, 25), "int32"))
+
+
+def test_a_sequence_that_grows_too_long_raises():
+    model = small_model()
+    _, state = model(IDS[:, :20], return_state=True)
+    model(IDS[:, :4], state=state)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=24"):
+        model(IDS[:, :5], state=state)
+    ids = tf.TensorSpec((None, None), tf.int32)
+    graph = tf.function(model, input_signature=[ids])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=24"):
+        graph(tf.zeros((1, 25), tf.int32))
+
+
+def test_a_new_model_can_be_exported_for_any_batch_and_length(tmp_path):
+    model = small_model()
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    served = loaded.serve(tf.constant(IDS, tf.int32))
+    np.testing.assert_allclose(served, model(IDS), atol=1e-6)
+
+
+def test_sizes_may_be_numpy_ints():
+    sizes = dict(hidden_dim=np.int64(8), max_length=np.int64(24), seed=np.int64(1))
+    model = small_model(num_random_features=np.int32(6), **sizes)
+    assert json.dumps(model.get_config()) == json.dumps(
+        small_model(name=model.name).get_config()
+    )

@@ -107,3 +107,27 @@ def test_a_token_sees_itself():
     inputs = qkv(2, 1, 1, heads=2, groups=2, dtype="float32")
     output, _ = ops.causal_attention(*inputs, kernel)
     np.testing.assert_allclose(output, np.repeat(inputs[2], 2, axis=2), atol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_key_that_takes_the_rare_branch_changes_no_earlier_chunk(jit_compile):
+    """The branch is chosen for a block; chunks before the key keep all their bits."""
+    matrix = ops.orthogonal_gaussian_matrix(32, 16, (0, 1))
+    kernel = ops.ExponentialKernel(matrix)
+    query, key, value = (normal((1, 64, 1, 16), s, dtype="float32") for s in (1, 2, 3))
+    same = np.repeat(8 * np.array(key[:, :1]), 64, axis=1)
+    later = np.where(np.arange(64)[None, :, None, None] >= 50, key, same)
+    attend = tf.function(
+        lambda key: ops.causal_attention(query, key, value, kernel, chunk_size=16)[0],
+        jit_compile=jit_compile,
+    )
+    before, after = (
+        attend(tf.constant(same)).numpy(),
+        attend(tf.constant(later)).numpy(),
+    )
+    np.testing.assert_array_equal(before[:, :48], after[:, :48])
+    np.testing.assert_allclose(before[:, 48:50], after[:, 48:50], atol=1e-5)
+    # the branch was taken: some key of the last chunk is far above the first
+    a = np.array(later[0, :, 0]) / 2
+    log_features = a @ matrix.numpy().T - (a**2).sum(-1, keepdims=True) / 2
+    assert (log_features[50:] - log_features[0]).max() > kernel.max_rise

@@ -188,3 +188,22 @@ def test_half_precision_pieces_keep_a_float32_state():
     assert [x.dtype for x in state] == ["float32"] * 2
     difference = tf.cast(output, "float32") - tf.cast(whole, "float32")
     assert np.abs(difference).max() < 2e-2
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 1, 17), (2, 1, 8, 17)),  # of another batch size
+        ((1, 3, 17), (1, 3, 8, 17)),  # one that would broadcast
+        ((3, 2, 17), (3, 2, 8, 17)),  # of other heads
+        ((3, 1, 16), (3, 1, 8, 16)),  # of other features
+        ((3, 1, 17), (3, 1, 7, 17)),  # of another value size
+    ],
+)
+def test_a_state_of_another_shape_raises(shapes):
+    inputs = qkv(3, 2, 2, 1)
+    state = tuple(tf.zeros(shape, "float64") for shape in shapes)
+    with pytest.raises(ValueError, match="state must be"):
+        ops.causal_attention(*inputs, KERNELS["favor+"](), state=state)
+    with pytest.raises(ValueError, match="state must be"):
+        ops.causal_attention(*inputs, KERNELS["favor+"](), state="x")

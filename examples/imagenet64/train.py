@@ -50,9 +50,12 @@ def main(argv=None):
     (output_dir / "table.txt").write_text(table + "\n")
     report.save_curve(output_dir / "curve.png", *curves, baselines)
     model.save(output_dir / "model.keras")
-    pictures(model, images, config, output_dir / "pictures.png")
+    written = ["curve.png", "table.txt", "model.keras"]
+    if config.num_samples or config.num_completions:
+        pictures(model, images, config, output_dir / "pictures.png")
+        written.insert(0, "pictures.png")
     print(f"\n{table}\n")
-    for name in ("pictures.png", "curve.png", "table.txt", "model.keras"):
+    for name in written:
         print(f"wrote {output_dir / name}")
     return {**results, **baselines}
 

@@ -1,15 +1,23 @@
 """Two logical CPUs as replicas: the numbers of one device, and identical features."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, RedrawFeatures
+from keras_performer import PerformerAttention, PerformerLM, RedrawFeatures
 from tests.layers.inputs import normal
 
 BATCH, STEPS = 4, 5
 X, Y = normal((BATCH * STEPS, 6, 5), seed=2), normal((BATCH * STEPS, 6, 1), seed=3)
+
+
+@functools.cache
+def two_replicas():
+    """One strategy for all tests: in one process a second would repeat its keys."""
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def train(strategy, seed=3, causal=False, **options):
@@ -35,7 +43,7 @@ def train(strategy, seed=3, causal=False, **options):
     ids=["causal", "default"],
 )
 def test_replicas_are_identical_and_losses_those_of_one_device(options):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = two_replicas()
     losses, layer = train(strategy, **options)
     expected, alone = train(tf.distribute.get_strategy(), **options)
     assert losses == pytest.approx(expected, rel=1e-5)
@@ -52,7 +60,7 @@ def test_replicas_are_identical_and_losses_those_of_one_device(options):
 
 
 def test_unseeded_replicas_are_identical_after_each_redraw():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = two_replicas()
     with strategy.scope():
         layer = PerformerAttention(2, 3, num_random_features=8)
         layer.build((None, None, 5))
@@ -66,3 +74,26 @@ def test_unseeded_replicas_are_identical_after_each_redraw():
         layer.redraw_features()
     assert np.abs(seen[0] - seen[1]).max() > 0.1
     assert np.abs(seen[1] - seen[2]).max() > 0.1
+
+
+@pytest.mark.slow
+def test_a_language_model_trains_as_on_one_device():
+    ids = np.random.default_rng(0).integers(0, 11, (16, 24))
+
+    def losses(strategy):
+        keras.utils.set_random_seed(7)
+        with strategy.scope():
+            model = PerformerLM(11, 24, 2, 2, 8, num_random_features=6, seed=1)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.SGD(0.1), loss)
+        data = tf.data.Dataset.from_tensor_slices((ids, ids)).batch(8)
+        redraw = RedrawFeatures(2)
+        history = model.fit(
+            data, epochs=3, shuffle=False, verbose=0, callbacks=[redraw]
+        )
+        return history.history["loss"]
+
+    expected = losses(tf.distribute.get_strategy())
+    assert expected[-1] < expected[0] - 0.1
+    mirrored = losses(two_replicas())
+    assert mirrored == pytest.approx(expected, rel=1e-5)

@@ -139,7 +139,8 @@ class PerformerLM(keras.Model):
         self.head = self.make_head()
         # at once, for sequences of any length: exported models then take any too
         self.build((None, None))
-        self(keras.KerasTensor((1, 1), "int32"))  # Keras exports only called models
+        # and traced, as Keras exports only models that have been called
+        tf.function(self).get_concrete_function(tf.TensorSpec((1, 1), tf.int32))
 
     @property
     def input_dtype(self):

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from keras_performer.ops.blocks import size
+
 
 class AttentionAxes:
     """Folds `(B, ..., heads, dim)` to `(B', length, heads, dim)` and back.
@@ -51,18 +53,14 @@ class AttentionAxes:
             return x
         order = (*self.batch, *self.attended)
         rest = tuple(range(2, len(x.shape)))
-        shape = [_size(like, axis) for axis in order] + [x.shape[axis] for axis in rest]
+        shape = [size(like, axis) for axis in order] + [x.shape[axis] for axis in rest]
         x = tf.reshape(x, shape)
         inverse = [order.index(axis) for axis in range(len(order))]
         return tf.transpose(x, inverse + list(range(len(order), len(shape))))
 
 
-def _size(x, axis):
-    return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
-
-
 def _product(x, axes):
     product = 1
     for axis in axes:
-        product = product * _size(x, axis)
+        product = product * size(x, axis)
     return product

@@ -1,0 +1,17 @@
+"""One file for each environment: `start(threads)` and `program(case)`.
+
+A case is a dict:
+
+- contender: a name of the file's `CONTENDERS`
+- form: "bidirectional" or "causal"
+- mode: "graph" (eager in PyTorch) or "xla" (`torch.compile` is not measured)
+- part: "layer" (width 512 in and out), or "attention" alone, from projected heads
+- step: "forward", or "training" (forward, and gradients of input and weights)
+- length: tokens
+- dtype: "float32" or "bfloat16" (mixed: weights stay float32)
+
+`program` returns two functions without arguments: one that traces, and one that runs
+a step and returns when its result is there.
+"""
+
+WIDTH, NUM_HEADS, KEY_DIM, NUM_RANDOM_FEATURES = 512, 8, 64, 256

@@ -1,0 +1,79 @@
+"""A process that holds programs of one framework and runs them when told to.
+
+`benchmarks.measure` starts one for each environment and lets them take turns, so that
+contenders that cannot share an environment are still measured interleaved. Requests
+and answers are lines of JSON on standard input and output.
+
+Standard library only: this file runs in every contender's own environment.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+
+
+def main():
+    # what frameworks print goes to standard error; answers keep the real output
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    contenders, programs = None, {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if request["do"] == "start":
+                # before the framework is loaded, which counts the cores
+                if hasattr(os, "sched_setaffinity"):
+                    cores = sorted(os.sched_getaffinity(0))
+                    os.sched_setaffinity(0, cores[: request["threads"]])
+                contenders = importlib.import_module(request["module"])
+                answer = contenders.start(request["threads"])
+            elif request["do"] == "make":
+                programs[request["name"]], answer = make(contenders, request["case"])
+            elif request["do"] == "run":
+                answer = seconds(programs[request["name"]])
+            elif request["do"] == "drop":
+                programs.clear()
+                answer = None
+        except Exception as error:
+            traceback.print_exc()
+            message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            print(json.dumps({"error": message}), file=answers, flush=True)
+        else:
+            print(json.dumps({"answer": answer}), file=answers, flush=True)
+
+
+def make(contenders, case):
+    """A program after its first call, and what that took in seconds and bytes."""
+    trace, run = contenders.program(case)
+    before = resident("VmRSS")
+    trace_seconds = seconds(trace)
+    first_call = seconds(run)
+    peak = resident("VmHWM")
+    return run, {
+        "trace_seconds": trace_seconds,
+        "first_call_seconds": first_call,
+        "peak_bytes": None if peak is None else peak - before,
+    }
+
+
+def resident(field):
+    """Bytes of this process in memory: now (VmRSS), or at most so far (VmHWM)."""
+    try:
+        with open("/proc/self/status") as status:
+            lines = dict(line.split(":", 1) for line in status)
+    except FileNotFoundError:  # only Linux tells
+        return None
+    return 1024 * int(lines[field].split()[0])
+
+
+def seconds(run):
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

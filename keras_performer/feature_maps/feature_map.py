@@ -7,7 +7,9 @@ class FeatureMap:
     A subclass defines `draw`, which makes a random projection matrix, and `kernel`,
     which joins such a matrix and the feature map into what `keras_performer.ops`
     computes with. Register it with `keras.saving.register_keras_serializable` and
-    define `get_config`, so that layers which use it can be saved.
+    define `get_config`, so that layers which use it can be saved. Maps with equal
+    attributes are equal, and layers with equal maps share compiled functions: the
+    attributes must be hashable, and must not change.
     """
 
     # Whether the map is defined without a random projection.
@@ -39,6 +41,12 @@ class FeatureMap:
             projection_matrix: tensor of shape `(M, H)`, or `None` for no projection.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `kernel`.")
+
+    def __eq__(self, other):
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self):
+        return hash((type(self), *sorted(vars(self).items(), key=lambda item: item[0])))
 
     def get_config(self):
         return {}

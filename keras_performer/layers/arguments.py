@@ -3,6 +3,8 @@
 import math
 from numbers import Integral
 
+from keras_performer.feature_maps import SoftmaxFeatures
+
 
 def positive_int(name, value, default=...):
     """`value` if it is a positive int; `None` becomes `default`, if there is one."""
@@ -45,6 +47,39 @@ def int_tuple(name, value):
     return tuple(int(v) for v in values)
 
 
+def key_value_heads(value, num_heads):
+    """How many heads of key and value `num_heads` query heads share."""
+    value = positive_int("num_key_value_heads", value, default=num_heads)
+    if num_heads % value:
+        raise ValueError(
+            "num_key_value_heads must divide num_heads. Received: "
+            f"num_key_value_heads={value}, num_heads={num_heads}"
+        )
+    return value
+
+
+def exact_below(value, feature_map):
+    """`None`, or the length from which on features of softmax are used."""
+    value = positive_int("exact_below", value, default=None)
+    if value is not None and not isinstance(feature_map, SoftmaxFeatures):
+        raise ValueError(
+            "exact_below needs features that estimate softmax: those of "
+            f"{type(feature_map).__name__} are a different model, which would change "
+            'at that length. Use feature_map="softmax" or exact_below=None. Received: '
+            f"exact_below={value}"
+        )
+    return value
+
+
+def jit_compile(value):
+    if value not in (True, False, "auto"):
+        raise ValueError(
+            'jit_compile must be True, False or "auto". Received: '
+            f"jit_compile={value!r}"
+        )
+    return value
+
+
 def grid_shape(position_shape, max_length):
     """The axes that `max_length` positions run through."""
     shape = int_tuple("position_shape", position_shape) or (max_length,)
@@ -56,8 +91,16 @@ def grid_shape(position_shape, max_length):
     return shape
 
 
-def check_state(causal, state, return_state, return_attention_scores):
-    if (state is not None or return_state) and not causal:
+def check_state(causal, state, return_state, return_attention_scores, exact_below):
+    if state is None and not return_state:
+        return
+    if exact_below is not None:
+        raise ValueError(
+            "A state is made of features, which short inputs do not use with "
+            "exact_below: pieces of a sequence would differ from the whole. Make the "
+            f"layer with exact_below=None. Received: exact_below={exact_below}"
+        )
+    if not causal:
         raise ValueError(
             "A state belongs to causal attention: make the layer with causal=True. "
             f"Received: state={'None' if state is None else 'given'}, "

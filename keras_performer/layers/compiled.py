@@ -10,20 +10,14 @@ from keras_performer import ops
 MIN_COMPILED_LENGTH = 1024
 
 
-def attend(query, key, value, matrix, visible, state, feature_map, causal, chunk_size):
-    """`(attended, state)` of the op that a layer's options stand for."""
-    kernel = feature_map.kernel(matrix)
-    if causal:
-        return ops.causal_attention(
-            query, key, value, kernel, visible, state, chunk_size
-        )
-    attended = ops.bidirectional_attention(query, key, value, kernel, visible)
-    return attended, None
+def attention(jit_compile, feature_map, causal, chunk_size):
+    """The op that a layer's options stand for.
 
-
-def compiled_attend(query, key, value, matrix, visible, state, *options):
-    """`attend`, compiled; layers with equal options share what is compiled."""
-    return _compiled(*options)(query, key, value, matrix, visible, state)
+    Returns a function of query, key, value, projection matrix, key mask and state; it
+    gives the attended values, and the state of causal attention. Layers with equal
+    options share one function, and what is compiled of it.
+    """
+    return (_compiled if jit_compile else _plain)(feature_map, causal, chunk_size)
 
 
 def should_compile(jit_compile, query, key, training):
@@ -42,11 +36,18 @@ def should_compile(jit_compile, query, key, training):
     )
 
 
-@functools.lru_cache(maxsize=None)
-def _compiled(feature_map, causal, chunk_size):
-    def attention(query, key, value, matrix, visible, state):
-        return attend(
-            query, key, value, matrix, visible, state, feature_map, causal, chunk_size
-        )
+def _plain(feature_map, causal, chunk_size):
+    def attend(query, key, value, matrix, mask, state):
+        kernel = feature_map.kernel(matrix)
+        if causal:
+            return ops.causal_attention(
+                query, key, value, kernel, mask, state, chunk_size
+            )
+        return ops.bidirectional_attention(query, key, value, kernel, mask), None
 
-    return tf.function(attention, jit_compile=True, autograph=False)
+    return attend
+
+
+@functools.cache
+def _compiled(*options):
+    return tf.function(_plain(*options), jit_compile=True, autograph=False)

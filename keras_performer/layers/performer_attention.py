@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer import feature_maps, ops
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, compiled, exact
 from keras_performer.layers.attention_axes import AttentionAxes
 from keras_performer.layers.dense import heads_dense
 from keras_performer.layers.key_masks import as_mask, visible_keys
@@ -53,6 +53,14 @@ class PerformerAttention(keras.layers.Layer):
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
         chunk_size: int, the most tokens in a chunk of the causal form; it changes speed
             and rounding only. Defaults to 64.
+        exact_below: int, inputs with fewer keys than this take exact softmax attention,
+            with the same weights: it is faster there. For feature maps that estimate
+            softmax only. A layer with it takes and returns no state, as a state is made
+            of features: leave it out to decode token by token. Defaults to never.
+        jit_compile: bool, whether XLA compiles the attention by itself, also in a model
+            that is not compiled: each length and batch size takes some seconds once.
+            "auto" (default) is true when training on a known length of 1,024 tokens or
+            more, in a graph, under no `tf.distribute` strategy.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -77,8 +85,8 @@ class PerformerAttention(keras.layers.Layer):
         for. Where no key is visible the attended values are 0.
 
     Raises:
-        ValueError: for a mask that differs by query, causal attention with T != S, or
-            a state without causal attention.
+        ValueError: for a mask that differs by query, causal attention with T != S, a
+            state without causal attention or with `exact_below`.
 
     Example:
 
@@ -121,6 +129,8 @@ class PerformerAttention(keras.layers.Layer):
         causal=False,
         num_key_value_heads=None,
         chunk_size=None,
+        exact_below=None,
+        jit_compile="auto",
         **kwargs,
     ):
         # Without autocast Keras leaves the state in float32; the dense layers cast.
@@ -150,15 +160,12 @@ class PerformerAttention(keras.layers.Layer):
         )
         self.feature_map.check(self.num_random_features)
         self.causal = causal
-        self.num_key_value_heads = positive_int(
-            "num_key_value_heads", num_key_value_heads, default=self.num_heads
+        self.num_key_value_heads = arguments.key_value_heads(
+            num_key_value_heads, self.num_heads
         )
-        if num_heads % self.num_key_value_heads:
-            raise ValueError(
-                "num_key_value_heads must divide num_heads. Received: "
-                f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
-            )
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
+        self.exact_below = arguments.exact_below(exact_below, self.feature_map)
+        self.jit_compile = arguments.jit_compile(jit_compile)
         self._random_projection = None  # until built, and where there is none
 
     def build(self, query_shape, value_shape=None, key_shape=None):
@@ -252,7 +259,9 @@ class PerformerAttention(keras.layers.Layer):
         return_state=False,
     ):
         causal = self.causal or use_causal_mask
-        arguments.check_state(causal, state, return_state, return_attention_scores)
+        arguments.check_state(
+            causal, state, return_state, return_attention_scores, self.exact_below
+        )
         if query_mask is None:
             query_mask = getattr(query, "_keras_mask", None)
         if value is None:
@@ -271,13 +280,21 @@ class PerformerAttention(keras.layers.Layer):
         k = fold(self._key_dense(tf.identity(key)))
         v = fold(self._value_dense(tf.identity(value)))
         visible = None if visible is None else fold(visible[..., tf.newaxis])[..., 0]
-        kernel = self.feature_map.kernel(self.projection_matrix)
-        if causal:
-            attended, state = ops.causal_attention(
-                q, k, v, kernel, visible, state, self.chunk_size
-            )
+        matrix = self.projection_matrix
+        matrix = None if matrix is None else tf.convert_to_tensor(matrix)
+        attend = compiled.attention(
+            compiled.should_compile(self.jit_compile, q, k, training),
+            *(self.feature_map, causal, self.chunk_size),
+        )
+        if state is not None or return_state:
+            attended, state = attend(q, k, v, matrix, visible, state)
         else:
-            attended = ops.bidirectional_attention(q, k, v, kernel, visible)
+            attended = exact.by_length(
+                self.exact_below,
+                lambda *qkv: exact.exact_attention(*qkv, visible, causal),
+                lambda *qkv: attend(*qkv, matrix, visible, None)[0],
+                *(q, k, v),
+            )
         attended = self._axes.unfold(attended, query)
         if query_mask is not None:
             attended *= tf.cast(query_mask, attended.dtype)[..., tf.newaxis, tf.newaxis]
@@ -287,7 +304,13 @@ class PerformerAttention(keras.layers.Layer):
             return output
         outputs = [output]
         if return_attention_scores:
-            scores = ops.attention_scores(q, k, kernel, visible, causal)
+            kernel = self.feature_map.kernel(matrix)
+            scores = exact.by_length(
+                self.exact_below,
+                lambda *qk: exact.exact_scores(*qk, visible, causal),
+                lambda *qk: ops.attention_scores(*qk, kernel, visible, causal),
+                *(q, k),
+            )
             if query_mask is not None:
                 rows = fold(query_mask[..., tf.newaxis])
                 scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
@@ -305,7 +328,8 @@ class PerformerAttention(keras.layers.Layer):
 
     def get_config(self):
         plain = """num_heads key_dim value_dim dropout use_bias attention_axes seed
-            num_random_features causal num_key_value_heads chunk_size"""
+            num_random_features causal num_key_value_heads chunk_size exact_below
+            jit_compile"""
         config = {name: getattr(self, name) for name in plain.split()}
         for name in _DENSE_OPTIONS:
             kind = getattr(keras, name.split("_")[1] + "s")  # keras.initializers, ...

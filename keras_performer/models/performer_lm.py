@@ -32,6 +32,8 @@ class PerformerLM(keras.Model):
         feature_map: as in `PerformerAttention`.
         num_random_features: as in `PerformerAttention`.
         chunk_size: as in `PerformerAttention`.
+        exact_below: as in `PerformerAttention`. A model with it has no state: leave it
+            out of a model that is to `generate`.
         position_shape: tuple of ints whose product is `max_length`, for sequences that
             run through a grid, such as (64, 64, 3): positions are then embedded by
             row, column and channel. Defaults to `(max_length,)`.
@@ -71,6 +73,7 @@ class PerformerLM(keras.Model):
         feature_map="softmax",
         num_random_features=256,
         chunk_size=None,
+        exact_below=None,
         position_shape=None,
         seed=None,
         **kwargs,
@@ -99,6 +102,7 @@ class PerformerLM(keras.Model):
             "num_random_features", num_random_features, default=None
         )
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
+        self.exact_below = arguments.exact_below(exact_below, self.feature_map)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
         self.seed = arguments.seed(seed)
         seeds = random.Random(self.seed)
@@ -122,6 +126,7 @@ class PerformerLM(keras.Model):
                 num_random_features=self.num_random_features,
                 causal=causal,
                 chunk_size=self.chunk_size,
+                exact_below=self.exact_below,
                 dtype=dtype,
                 name="attention",
             )
@@ -251,7 +256,7 @@ class PerformerLM(keras.Model):
     def get_config(self):
         names = """vocabulary_size max_length num_layers num_heads hidden_dim
             intermediate_dim dropout causal num_random_features chunk_size
-            position_shape seed"""
+            exact_below position_shape seed"""
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names.split()},

@@ -80,6 +80,22 @@ def test_positions_of_a_grid_are_sums_of_row_column_and_channel():
 
 
 @pytest.mark.parametrize("causal", [True, False])
+def test_short_sequences_take_exact_attention(causal):
+    model, features, exact = models = [
+        small_model(causal=causal, exact_below=exact_below)
+        for exact_below in (20, None, 100)
+    ]
+    for length, expected in ((19, exact), (20, features)):
+        ids = IDS[:, :length]
+        np.testing.assert_array_equal(model(ids), expected(ids))
+        others = [m(ids) for m in models if m not in (model, expected)]
+        assert np.abs(others[0] - model(ids)).max() > 1e-4
+    if causal:
+        with pytest.raises(ValueError, match="exact_below=None. Received: .*=20"):
+            model(IDS, return_state=True)
+
+
+@pytest.mark.parametrize("causal", [True, False])
 def test_padding_equals_a_shorter_sequence(causal):
     model = small_model(causal=causal)
     mask = np.arange(24)[None] < np.array([[24], [9], [15]])
@@ -120,6 +136,8 @@ def test_it_learns_to_continue_a_sequence():
         ("product of position_shape must be max_length", dict(position_shape=(5, 5))),
         ("dropout must be a float", dict(dropout=1.0)),
         ("must be even", dict(num_random_features=7)),
+        ("exact_below must be a positive int", dict(exact_below=0)),
+        ("different model", dict(feature_map="relu", exact_below=9)),
     ],
 )
 def test_bad_arguments_raise(message, options):

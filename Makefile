@@ -16,15 +16,16 @@ python := .venv/bin/python
 installed := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test lint clean
+.PHONY: help demo quickstart test lint bench clean
 
 help:
 	@echo "make demo        train on 64x64 photographs, generate, write runs/demo"
 	@echo "make quickstart  a Performer in keras.Sequential, a few seconds"
 	@echo "make test        lint, then the whole test suite"
+	@echo "make bench       speed and memory beside other libraries, into runs/bench"
 	@echo "make lint        ruff only"
 	@echo "make .venv       only install into .venv (the others do it when needed)"
-	@echo "make clean       remove .venv and all that was built; keeps runs/"
+	@echo "make clean       remove .venv, .bench, all that was built; keeps runs/"
 
 demo: $(installed)
 	$(python) -m examples.imagenet64.train $(ARGS)
@@ -38,6 +39,12 @@ test: lint
 lint: $(installed)
 	$(python) -m ruff check .
 
+# The other libraries are installed into .bench, each in the environment it needs.
+bench: $(installed)
+	$(python) -m benchmarks.measure $(ARGS)
+	$(python) -m benchmarks.decoding
+	$(python) -m benchmarks.report
+
 .PHONY: .venv
 .venv: $(installed)
 
@@ -50,5 +57,5 @@ $(installed): setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .bench build dist *.egg-info .pytest_cache .ruff_cache
 	find examples keras_performer tests -name __pycache__ -prune -exec rm -rf {} +

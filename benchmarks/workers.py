@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ FOLDER = ROOT / ".bench"
 # environment that this program runs in).
 ENVIRONMENTS = {
     "keras": ("keras_layers", None),
+    "decoding": ("decoding_layers", None),
     "kernel_attention": (
         "kernel_attention",
         ["tf-models-official==2.20.0", "tensorflow==2.20.*", "tf-keras==2.20.*"],
@@ -24,6 +26,10 @@ class Missing(Exception):
     """An environment that is not installed, or does not start."""
 
 
+class Ended(RuntimeError):
+    """A process that is no longer there, and its programs with it."""
+
+
 class Worker:
     """One process; see `benchmarks/worker.py`."""
 
@@ -34,18 +40,21 @@ class Worker:
             python = FOLDER / environment / "bin" / "python"
         if not python.exists():
             raise Missing(f"{environment}: not installed, `make bench` installs it")
-        self._process = subprocess.Popen(
-            [str(python), "-m", "benchmarks.worker"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=open(FOLDER / f"{environment}.log", "a"),
-            text=True,
-        )
+        FOLDER.mkdir(exist_ok=True)
+        with open(FOLDER / f"{environment}.log", "a") as log:
+            self._process = subprocess.Popen(
+                [str(python), "-m", "benchmarks.worker"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         module = f"benchmarks.contenders.{module}"
         try:
             self.versions = self.ask(do="start", module=module, threads=threads)
         except RuntimeError as error:
+            self.stop()
             raise Missing(f"{environment}: {error}") from error
 
     def ask(self, **request):
@@ -57,7 +66,7 @@ class Worker:
             line = ""
         if not line:
             code = self._process.wait()
-            raise RuntimeError(f"the process ended with code {code} (memory?)")
+            raise Ended(f"the process ended with code {code} (memory?)")
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
@@ -71,9 +80,23 @@ class Worker:
 
 
 def install(environment):
-    """Makes the environment of a peer with pip."""
+    """Makes the environment of a peer with pip, unless it is there already."""
     _, packages = ENVIRONMENTS[environment]
     folder = FOLDER / environment
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    installed = folder / "installed.txt"  # what, once pip is done
+    if packages is None or (
+        installed.exists() and installed.read_text().split() == packages
+    ):
+        return
+    print(f"Installing {' '.join(packages)} into {folder}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
     pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
-    subprocess.run([*pip, "--disable-pip-version-check", *packages], check=True)
+    for command in (
+        [sys.executable, "-m", "venv", folder],
+        [*pip, "--disable-pip-version-check", *packages],
+    ):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode:
+            last = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
+            raise Missing(f"{environment}: {' '.join(last) or 'pip failed'}")
+    installed.write_text("\n".join(packages))

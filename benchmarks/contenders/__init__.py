@@ -2,7 +2,7 @@
 
 A case is a dict:
 
-- contender: a name of the file's `CONTENDERS`
+- contender: a name of `benchmarks.plan`
 - form: "bidirectional" or "causal"
 - mode: "graph" (eager in PyTorch) or "xla" (`torch.compile` is not measured)
 - part: "layer" (width 512 in and out), or "attention" alone, from projected heads
@@ -15,3 +15,5 @@ a step and returns when its result is there.
 """
 
 WIDTH, NUM_HEADS, KEY_DIM, NUM_RANDOM_FEATURES = 512, 8, 64, 256
+DECODED_TOKENS = 256  # in a run of the decoding benchmark
+MATMUL_SIZE = 2048  # rows and columns of the product that measures the machine

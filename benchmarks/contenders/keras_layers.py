@@ -22,6 +22,10 @@ def start(threads):
 
 def program(case):
     keras.utils.set_random_seed(0)
+    if case["contender"] == "matmul":
+        x = tf.random.normal((contenders.MATMUL_SIZE, contenders.MATMUL_SIZE))
+        forward = {**case, "step": "forward"}
+        return tensorflow_programs.program(tf.matmul, [x, x], forward)
     make = attention if case["part"] == "attention" else layer
     return tensorflow_programs.program(make(case), inputs(case), case)
 
@@ -66,7 +70,8 @@ class ReturnsValue(keras_performer.PerformerAttention):
 
     def call(self, query, value=None, key=None):
         q, k, v = (
-            dense(query) for dense in (self.query_dense, self.key_dense, self.value_dense)
+            dense(query)
+            for dense in (self.query_dense, self.key_dense, self.value_dense)
         )
         return self.output_dense(v + 0 * (q + k))
 
@@ -80,5 +85,3 @@ def attention(case):
     if case["form"] == "causal":
         return lambda q, k, v: ops.causal_attention(q, k, v, kernel)[0]
     return lambda q, k, v: ops.bidirectional_attention(q, k, v, kernel)
-
-

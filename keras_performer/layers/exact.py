@@ -82,6 +82,6 @@ def _weights(query, key, key_mask, causal):
     if causal:
         positions = tf.range(length)
         visible = tf.logical_and(visible, positions[:, tf.newaxis] >= positions)
-    # finite, so that rows with no visible key have finite gradients
+    # not -inf, whose softmax is NaN where no key is visible
     weights = tf.nn.softmax(tf.where(visible, logits, dtype.min))
     return tf.where(visible, weights, tf.zeros_like(weights))

@@ -1,0 +1,103 @@
+"""One token after another, by the recurrent state and by a key-value cache.
+
+A case is a dict: contender ("softmax" or "key-value cache"), mode ("graph" or "xla")
+and position, the number of tokens that came before. A run decodes `TOKENS` tokens in
+one compiled loop, each of which is the output for the one before.
+"""
+
+import keras
+import tensorflow as tf
+
+import keras_performer
+from benchmarks import contenders
+from benchmarks.contenders import keras_layers
+
+TOKENS = contenders.DECODED_TOKENS
+MAX_LENGTH = 12_288
+
+start = keras_layers.start
+
+
+def program(case):
+    keras.utils.set_random_seed(0)
+    xla = case["mode"] == "xla"
+    make = recurrent if case["contender"] == "softmax" else cached
+    decode_token, state = make(case["position"], xla)
+
+    def decode(token, state):
+        def step(i, token, state):
+            return i + 1, *decode_token(i, token, state)
+
+        def unfinished(i, *_):
+            return i < TOKENS
+
+        return tf.while_loop(unfinished, step, (0, token, state))[1]
+
+    compiled = tf.function(decode, jit_compile=xla)
+    token = tf.random.normal((1, 1, contenders.WIDTH))
+    return (
+        lambda: compiled.get_concrete_function(token, state),
+        lambda: compiled(token, state).numpy(),
+    )
+
+
+def recurrent(position, xla):
+    """`PerformerAttention`, from its state after `position` tokens."""
+    layer = keras_performer.PerformerAttention(
+        contenders.NUM_HEADS,
+        contenders.KEY_DIM,
+        causal=True,
+        num_random_features=contenders.NUM_RANDOM_FEATURES,
+        seed=0,
+    )
+    prefix = tf.random.normal((1, position, contenders.WIDTH))
+    _, state = layer(prefix, return_state=True)
+
+    def decode_token(i, token, state):
+        return layer(token, state=state, return_state=True)
+
+    return decode_token, state
+
+
+def cached(position, xla):
+    """Exact attention with a cache that was made for `MAX_LENGTH` tokens.
+
+    The fastest of those tried in TensorFlow: heads before tokens, so that both products
+    read the cache as it lies; a new token overwrites its row and copies nothing.
+    Graph mode attends to exactly the tokens so far. XLA needs a length known when it
+    compiles: there it is that after the last token of the run, with a mask.
+    """
+    heads, head_dim = contenders.NUM_HEADS, contenders.KEY_DIM
+    width = contenders.WIDTH
+    cache_shape = (heads * MAX_LENGTH, head_dim)
+    state = tuple(tf.random.normal(cache_shape) for _ in ("keys", "values"))
+    kernels = tf.random.normal((4, width, width), stddev=width**-0.5)
+    query_kernel, key_kernel, value_kernel, output_kernel = tf.unstack(kernels)
+
+    def split(token, kernel):
+        return tf.reshape(token[0] @ kernel, (heads, head_dim))
+
+    def put(cache, rows, new):
+        if xla:
+            return tf.tensor_scatter_nd_update(cache, rows[:, tf.newaxis], new)
+        # TensorFlow's scatter would copy the cache for every token
+        return tf.raw_ops.InplaceUpdate(x=cache, i=rows, v=new)
+
+    def seen(cache, length):
+        return tf.reshape(cache, (heads, MAX_LENGTH, head_dim))[:, :length]
+
+    def decode_token(i, token, state):
+        now = position + i
+        rows = tf.range(heads) * MAX_LENGTH + now
+        keys = put(state[0], rows, split(token, key_kernel))
+        values = put(state[1], rows, split(token, value_kernel))
+        length = position + TOKENS if xla else now + 1
+        query = split(token, query_kernel)[:, tf.newaxis] * head_dim**-0.5
+        scores = tf.matmul(query, seen(keys, length), transpose_b=True)
+        if xla:
+            scores = tf.where(tf.range(length) <= now, scores, -1e9)
+        attended = tf.matmul(tf.nn.softmax(scores), seen(values, length))
+        output = tf.reshape(attended, (1, width)) @ output_kernel
+        return output[tf.newaxis], (keys, values)
+
+    return decode_token, state

@@ -1,0 +1,50 @@
+"""The machine and the moment of a measurement."""
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+
+
+def describe(threads):
+    return {
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        # other programs: PyTorch suffers from them far more than TensorFlow does
+        "load_at_start": os.getloadavg()[0],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "-m", *_module_and_arguments()]),
+    }
+
+
+def _module_and_arguments():
+    spec = sys.modules["__main__"].__spec__
+    return [spec.name if spec else sys.argv[0], *sys.argv[1:]]
+
+
+def processor():
+    names = fields("/proc/cpuinfo")
+    return names.get("model name") or platform.processor() or platform.machine()
+
+
+def free_bytes():
+    """Memory that programs can have: what is free, and what caches would give back."""
+    available = fields("/proc/meminfo").get("MemAvailable")
+    if available:  # in kB
+        return 1024 * int(available.split()[0])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def fields(path):
+    """The lines `name: value` of a file of Linux; none where it does not exist."""
+    try:
+        with open(path) as lines:
+            pairs = [line.split(":", 1) for line in lines if ":" in line]
+    except FileNotFoundError:
+        return {}
+    return {name.strip(): value.strip() for name, value in pairs}

@@ -1,0 +1,110 @@
+"""Measures time and memory of this package beside its peers; writes results.json.
+
+    python -m benchmarks.measure [--lengths 256 512 ...] [--rounds 5] [--threads 2]
+        [--limit 60] [--output runs/bench]
+
+`benchmarks.report` makes tables and pictures of it.
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+
+from benchmarks import machine, plan, turns, workers
+
+BUSY_LOAD = 0.5
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=plan.LENGTHS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=60,
+        help="seconds; a contender whose run takes longer is left out from there on",
+    )
+    parser.add_argument("--output", type=pathlib.Path, default="runs/bench")
+    options = parser.parse_args()
+    pool = turns.Pool(options.threads, missing=install_missing())
+    try:
+        measure(options, pool)
+    finally:
+        pool.stop()
+
+
+def install_missing():
+    """Installs the environments that are not there; returns why some cannot be had."""
+    missing = {}
+    for environment in workers.ENVIRONMENTS:
+        try:
+            workers.install(environment)
+        except workers.Missing as error:
+            missing[environment] = str(error)
+            print(f"Missing: {error}", flush=True)
+    return missing
+
+
+def measure(options, pool):
+    """Fills `results.json` in `options.output`, group by group."""
+    results = {
+        "machine": machine.describe(options.threads),
+        "versions": pool.versions,
+        "missing": pool.missing,
+        "rows": [],
+        "memory": [],
+    }
+    load = results["machine"]["load_at_start"]
+    if load > BUSY_LOAD:
+        print(f"Warning: other programs are running (load {load:.1f}); ratios to")
+        print("PyTorch can be wrong many times over if they share its cores.")
+    path = options.output / "results.json"
+    for cases in plan.groups(options.lengths):
+        group = [planned(case, results["rows"], options.limit) for case in cases]
+        turns.take_turns(group, pool, options.rounds, options.limit)
+        results["machine"]["highest_load"] = max(
+            results["machine"].get("highest_load", 0), os.getloadavg()[0]
+        )
+        results["rows"] += group
+        turns.save(path, results)
+        print_group(group)
+    for case in plan.memory_cases(options.lengths):
+        pool.stop()  # the peak of a process is that of all it ever ran
+        row = planned(case, results["rows"], options.limit)
+        turns.take_turns([row], pool, rounds=0, limit=options.limit)
+        results["memory"].append(row)
+        turns.save(path, results)
+        print_memory(row)
+
+
+def planned(case, rows, limit):
+    """A row for the case, with the reason if it cannot be measured."""
+    reason = plan.too_large(case, machine.free_bytes())
+    return turns.row(case, reason or plan.too_slow(case, rows, limit))
+
+
+def print_group(group):
+    print("\nL = {length}, {form}, {step}, {part}:".format(**group[0]))
+    for row in group:
+        seconds = (
+            f"{1e3 * statistics.median(row['times']):.1f} ms" if row["times"] else ""
+        )
+        print(f"  {label(row):36}", " ".join(filter(None, [seconds, row["reason"]])))
+    print(end="", flush=True)
+
+
+def print_memory(row):
+    extra = row.get("peak_bytes")
+    extra = row["reason"] if extra is None else f"{extra / 2**20:.0f} MiB"
+    print("Memory: L = {length}, {form},".format(**row), label(row), extra, flush=True)
+
+
+def label(row):
+    return " ".join([row["contender"], row["mode"], row["dtype"]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Programs in several processes that take turns: interleaved rounds."""
+
+import json
+import os
+
+from benchmarks.workers import Ended, Missing, Worker
+
+# A program that runs for longer than this takes part in fewer rounds.
+SLOW_SECONDS, SLOW_ROUNDS = 2, 3
+# What a measured case has and its program need not know.
+MEASURED = {"times", "reason", "trace_seconds", "first_call_seconds", "peak_bytes"}
+
+
+class Pool:
+    """A worker for each environment, started when first asked, and after it ended.
+
+    Args:
+        threads: int, of each worker.
+        missing: dict from environments that cannot be had to the reason.
+        start: function of environment and threads that returns a `Worker`.
+    """
+
+    def __init__(self, threads, missing=(), start=Worker):
+        self.missing, self.versions = dict(missing), {}
+        self._threads, self._start, self._workers = threads, start, {}
+
+    def ask(self, environment, **request):
+        """The answer of the environment's worker to one request."""
+        if environment in self.missing:
+            raise Missing(self.missing[environment])
+        try:
+            if environment not in self._workers:
+                worker = self._start(environment, self._threads)
+                self._workers[environment] = worker
+                self.versions[environment] = worker.versions
+            return self._workers[environment].ask(**request)
+        except Missing as error:
+            self.missing[environment] = str(error)
+            raise
+        except Ended:
+            self._workers.pop(environment).stop()
+            raise
+
+    def drop(self):
+        """Has every worker forget its programs."""
+        for environment in list(self._workers):
+            try:
+                self.ask(environment, do="drop")
+            except Ended:
+                pass  # nothing is left to forget
+
+    def stop(self):
+        while self._workers:
+            self._workers.popitem()[1].stop()
+
+
+def take_turns(rows, pool, rounds, limit):
+    """Makes the programs of all rows, then runs each once a round.
+
+    Args:
+        rows: list of cases, as `row` makes them. They get what was measured, or the
+            reason why it was not; rows that have a reason already are left alone.
+        pool: `Pool`.
+        rounds: int, how often a program runs, after its first call.
+        limit: seconds that a run may take.
+    """
+    for row in rows:
+        if row["reason"] is None:
+            answer = ask(row, rows, pool, do="make")
+            row.update(answer or {})
+            if answer and answer["first_call_seconds"] > limit and rounds:
+                took = f"{answer['first_call_seconds']:.0f} s"
+                row["reason"] = f"its first call took {took}, the limit is {limit:g} s"
+    for _ in range(rounds):
+        for row in rows:
+            if row["reason"] is None and len(row["times"]) < due(row, rounds):
+                seconds = ask(row, rows, pool, do="run")
+                if seconds is not None:
+                    row["times"].append(seconds)
+    pool.drop()
+
+
+def row(case, reason=None):
+    return {**case, "times": [], "reason": reason}
+
+
+def due(row, rounds):
+    slow = row["times"] and row["times"][0] > SLOW_SECONDS
+    return min(rounds, SLOW_ROUNDS) if slow else rounds
+
+
+def ask(row, rows, pool, do):
+    """The answer of the row's program; `None`, and a reason in the row, if it fails."""
+    case = {key: value for key, value in row.items() if key not in MEASURED}
+    name = json.dumps(case)
+    try:
+        return pool.ask(row["environment"], do=do, name=name, case=case)
+    except Ended as error:
+        row["reason"] = str(error)
+        # the next process knows none of the programs that went with this one
+        for other in rows:
+            made = "first_call_seconds" in other and other["reason"] is None
+            if made and other["environment"] == row["environment"]:
+                ask(other, rows, pool, do="make")
+    except (Missing, RuntimeError) as error:
+        row["reason"] = str(error)
+
+
+def save(path, results):
+    """Writes JSON such that an interruption leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(results, indent=1))
+    os.replace(beside, path)

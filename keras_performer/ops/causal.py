@@ -85,6 +85,11 @@ def causal_attention(
         start = state
     r_start, sums_start = heads.state_rows(start)
     r_start = tf.stop_gradient(r_start)
+    if query.shape[1] == 1:
+        output, r, sums = _one_token(
+            query, key, value, kernel.astype(heads.dtype), key_mask, r_start, sums_start
+        )
+        return output, heads.state(r, sums)
 
     @tf.custom_gradient
     def attend(query, key, value, sums_start):
@@ -98,6 +103,28 @@ def causal_attention(
 
     output, r, sums = attend(query, key, value, sums_start)
     return tf.cast(output, query.dtype), heads.state(tf.stop_gradient(r), sums)
+
+
+def _one_token(query, key, value, kernel, mask, r, sums):
+    """A step of the recurrence: decoding is many of them, so it has no blocks."""
+    heads, group = key.shape[2], query.shape[2] // key.shape[2]
+    # a single token needs no transposition: heads stand together as they are
+    q, k, v = (
+        tf.cast(tf.reshape(x, (-1, rows, x.shape[3])), r.dtype)
+        for x, rows in ((query, group), (key, 1), (value, 1))
+    )
+    if mask is not None:
+        mask = tf.repeat(mask, heads, axis=0)[..., tf.newaxis]
+    b = kernel.project_keys(k, mask)
+    r_new = tf.stop_gradient(kernel.running_max(r, b))
+    e = kernel.key_features(b, r_new, mask)
+    # a product of shapes (V + 1, 1) and (1, M)
+    new = tf.linalg.matrix_transpose(with_ones(v)) * e
+    sums = sums * kernel.rescale(r, r_new) + new
+    features, _ = kernel.query_features(kernel.project_queries(q), r_new)
+    output = normalize(tf.matmul(features, sums, transpose_b=True))
+    shape = (size(query, 0), 1, query.shape[2], value.shape[3])
+    return tf.cast(tf.reshape(output, shape), query.dtype), r_new, sums
 
 
 class _Causal:
@@ -200,12 +227,9 @@ class _Causal:
 
     def _choose(self, rise, fast, safe):
         """The sequential form where a later key of the block dwarfs the reference."""
-        if self.kernel.max_rise is None or self._single_token():
+        if self.kernel.max_rise is None:
             return fast()
         return tf.cond(tf.reduce_max(rise) < self.kernel.max_rise, fast, safe)
-
-    def _single_token(self):
-        return isinstance(self.blocks.tokens, int) and self.blocks.tokens == 1
 
     def _forward_block(self, a, b, v, mask, r, sums, reference, r_new):
         kernel = self.kernel

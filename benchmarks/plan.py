@@ -15,6 +15,7 @@ FORMS = ("bidirectional", "causal")
 BOTH = ("graph", "xla")
 ALWAYS = (
     ("softmax", "keras", BOTH),
+    ("softmax, jit_compile=False", "keras", ("graph",)),
     ("exact", "keras", BOTH),
     ("returns V", "keras", BOTH),
     ("KernelAttention exp", "kernel_attention", BOTH),

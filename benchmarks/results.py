@@ -7,6 +7,7 @@ from benchmarks import floor
 # What the tables and pictures call the contenders.
 NAMES = {
     "softmax": "ours, softmax",
+    "softmax, jit_compile=False": "ours, softmax, jit_compile=False",
     "relu": "ours, relu",
     "favor+": "ours, favor+",
     "returns V": "X(OPT), returns V",

@@ -8,7 +8,8 @@ import keras_performer
 from benchmarks import contenders, tensorflow_programs
 from keras_performer import feature_maps, ops
 
-MAPS = {"softmax": "softmax", "favor+": "favor+", "relu": "relu"}
+MAPS = {name: name for name in ("softmax", "favor+", "relu")}
+MAPS["softmax, jit_compile=False"] = "softmax"
 
 
 def start(threads):
@@ -53,13 +54,16 @@ def layer(case):
         return lambda x: exact(x, x, use_causal_mask=causal)
     if case["contender"] == "returns V":
         return ReturnsValue(**sizes)
-    return keras_performer.PerformerAttention(
+    ours = keras_performer.PerformerAttention(
         **sizes,
         causal=causal,
         feature_map=MAPS[case["contender"]],
         num_random_features=contenders.NUM_RANDOM_FEATURES,
         seed=0,
+        jit_compile=False if "jit_compile" in case["contender"] else "auto",
     )
+    # as Keras' `fit` and `predict` call it
+    return lambda x: ours(x, training=case["step"] == "training")
 
 
 class ReturnsValue(keras_performer.PerformerAttention):

@@ -25,9 +25,9 @@ def test_the_plan_is_complete_and_ordered():
     cases = [json.dumps(case) for group in groups for case in group]
     assert len(set(cases)) == len(cases)
     short = {(c["contender"], c["mode"]) for c in groups[0]}
-    assert len(short) == 11 == len(groups[0])
+    assert len(short) == 12 == len(groups[0])
     long = next(g for g in groups if g[0]["length"] == 4096)
-    new = {(c["contender"], c["mode"], c["dtype"]) for c in long[11:]}
+    new = {(c["contender"], c["mode"], c["dtype"]) for c in long[12:]}
     assert new == {
         (contender, mode, dtype)
         for mode in ("graph", "xla")
@@ -44,9 +44,9 @@ def test_the_plan_is_complete_and_ordered():
 
 def test_memory_is_planned_for_three_lengths():
     cases = plan.memory_cases(plan.LENGTHS)
-    assert [case["length"] for case in cases[::20]] == [4096, 16384, 65536]
-    assert len(cases) == 3 * 2 * 10
-    assert plan.memory_cases([256, 4096]) == cases[:20]
+    assert [case["length"] for case in cases[::22]] == [4096, 16384, 65536]
+    assert len(cases) == 3 * 2 * 11
+    assert plan.memory_cases([256, 4096]) == cases[:22]
 
 
 def test_what_is_too_large_or_too_slow_is_left_out():

@@ -122,7 +122,7 @@ def _steps(x):
 def _query_steps(x, keys):
     """`(X, tokens * group, dim)` to `(tokens, X, group, dim)`."""
     tokens = size(keys, 1)
-    x = tf.reshape(x, (-1, tokens, size(x, 1) // tokens, x.shape[2]))
+    x = tf.reshape(x, (-1, tokens, size(x, 1) // tokens, size(x, 2)))
     return tf.transpose(x, (1, 0, 2, 3))
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import reference
@@ -43,3 +44,22 @@ def test_scores_have_the_dtype_of_the_query():
     scores = ops.attention_scores(query, key, KERNELS["softmax"]())
     assert scores.dtype == "float32"
     np.testing.assert_allclose(np.sum(scores, axis=-1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_scores_at_unknown_length_are_those_at_known_length(causal):
+    kernel = KERNELS["softmax"]()
+    query, key, _ = qkv(1, queries=5, keys=5, heads=1, dtype="float32")
+
+    def gradients(query, key):
+        with tf.GradientTape() as tape:
+            tape.watch([query, key])
+            scores = ops.attention_scores(query, key, kernel, causal=causal)
+            loss = tf.reduce_sum(scores**2)
+        return tape.gradient(loss, [query, key])
+
+    shape = (None, None, *query.shape[2:])
+    graph = tf.function(gradients, input_signature=[tf.TensorSpec(shape)] * 2)
+    for known, unknown in zip(gradients(query, key), graph(query, key)):
+        assert np.abs(known).max() > 1e-4
+        np.testing.assert_allclose(unknown, known, rtol=1e-4, atol=1e-7)

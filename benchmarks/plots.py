@@ -41,18 +41,20 @@ def scaled(x, factor):
     return None if x is None else factor * x
 
 
+def measured(lengths, value, **case):
+    """The points that were measured."""
+    points = ((length, value(**case, length=length)) for length in lengths)
+    return [(length, y) for length, y in points if y is not None]
+
+
 def panels(lengths, value, unit, title):
     """One panel for each form, one line for each contender: XLA where it has it."""
     figure = Figure(figsize=(10, 5.4), facecolor="white", layout="constrained")
     for axes, form in zip(figure.subplots(1, 2, sharey=True), FORMS):
         for contender, (colour, marker) in LINES.items():
-            points = []
-            for length in lengths:
-                case = {"contender": contender, "form": form, "length": length}
-                y = value(**case, mode="xla")
-                y = value(**case, mode="graph") if y is None else y
-                if y is not None:
-                    points.append((length, y))
+            case = {"contender": contender, "form": form}
+            points = measured(lengths, value, **case, mode="xla")
+            points = points or measured(lengths, value, **case, mode="graph")
             if points:
                 ours = contender == "softmax"
                 axes.plot(

@@ -85,6 +85,8 @@ class ExponentialKernel:
 
     def astype(self, dtype):
         """The same kernel computing in `dtype`."""
+        if dtype == self.projection_matrix.dtype:
+            return self
         return ExponentialKernel(
             tf.cast(self.projection_matrix, dtype),
             self.hyperbolic,
@@ -201,7 +203,9 @@ class ActivationKernel:
     def astype(self, dtype):
         """The same kernel computing in `dtype`."""
         w = self.projection_matrix
-        w = None if w is None else tf.cast(w, dtype)
+        if w is None or dtype == w.dtype:
+            return self
+        w = tf.cast(w, dtype)
         return ActivationKernel(w, self.activation, self.epsilon)
 
     def project_queries(self, x):

@@ -46,7 +46,15 @@ class FeatureMap:
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self):
-        return hash((type(self), *sorted(vars(self).items(), key=lambda item: item[0])))
+        try:
+            return hash((type(self), *sorted(vars(self).items())))
+        except TypeError as error:
+            raise TypeError(
+                "The attributes of a feature map must be hashable (numbers, strings, "
+                "tuples; not lists or arrays), as layers with equal maps share what is "
+                "compiled. Change them, or make the layer with jit_compile=False. "
+                f"Received: {type(self).__name__} with {vars(self)}"
+            ) from error
 
     def get_config(self):
         return {}

@@ -1,6 +1,7 @@
 """Attention as one function, compiled by XLA by itself where that is safe and pays."""
 
 import functools
+import weakref
 
 import tensorflow as tf
 
@@ -10,14 +11,19 @@ from keras_performer import ops
 MIN_COMPILED_LENGTH = 1024
 
 
-def attention(jit_compile, feature_map, causal, chunk_size):
-    """The op that a layer's options stand for.
+# The compiled functions of a graph, by options and shapes. Not of the whole process: a
+# function keeps what it was traced for, and what differentiates it changes it.
+_functions = weakref.WeakKeyDictionary()
+
+
+def attention(jit_compile, *options):
+    """The op that the options feature map, causal and chunk size stand for.
 
     Returns a function of query, key, value, projection matrix, key mask and state; it
-    gives the attended values, and the state of causal attention. Layers with equal
-    options share one function, and what is compiled of it.
+    gives the attended values, and the state of causal attention. Layers of one graph
+    with equal options share what is compiled.
     """
-    return (_compiled if jit_compile else _plain)(feature_map, causal, chunk_size)
+    return functools.partial(_compiled if jit_compile else _plain, *options)
 
 
 def should_compile(jit_compile, query, key, training):
@@ -36,18 +42,18 @@ def should_compile(jit_compile, query, key, training):
     )
 
 
-def _plain(feature_map, causal, chunk_size):
-    def attend(query, key, value, matrix, mask, state):
-        kernel = feature_map.kernel(matrix)
-        if causal:
-            return ops.causal_attention(
-                query, key, value, kernel, mask, state, chunk_size
-            )
-        return ops.bidirectional_attention(query, key, value, kernel, mask), None
-
-    return attend
+def _plain(feature_map, causal, chunk_size, query, key, value, matrix, mask, state):
+    kernel = feature_map.kernel(matrix)
+    if causal:
+        return ops.causal_attention(query, key, value, kernel, mask, state, chunk_size)
+    return ops.bidirectional_attention(query, key, value, kernel, mask), None
 
 
-@functools.cache
-def _compiled(*options):
-    return tf.function(_plain(*options), jit_compile=True, autograph=False)
+def _compiled(feature_map, causal, chunk_size, query, key, value, *others):
+    options = feature_map, causal, chunk_size
+    functions = _functions.setdefault(tf.compat.v1.get_default_graph(), {})
+    name = options + tuple(tuple(x.shape) for x in (query, key, value))
+    if name not in functions:
+        op = functools.partial(_plain, *options)
+        functions[name] = tf.function(op, jit_compile=True, autograph=False)
+    return functions[name](query, key, value, *others)

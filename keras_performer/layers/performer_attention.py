@@ -58,9 +58,9 @@ class PerformerAttention(keras.layers.Layer):
             softmax only. A layer with it takes and returns no state, as a state is made
             of features: leave it out to decode token by token. Defaults to never.
         jit_compile: bool, whether XLA compiles the attention by itself, also in a model
-            that is not compiled: each length and batch size takes some seconds once.
-            "auto" (default) is true when training on a known length of 1,024 tokens or
-            more, in a graph, under no `tf.distribute` strategy.
+            that is not compiled; it takes seconds for each shape, and has no second
+            derivatives. "auto" (default) is true when training on a known length of
+            1,024 tokens or more, in a graph, under no `tf.distribute` strategy.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -165,7 +165,7 @@ class PerformerAttention(keras.layers.Layer):
         )
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
-        self.jit_compile = arguments.jit_compile(jit_compile)
+        self.jit_compile = arguments.jit_compile(jit_compile, self.feature_map)
         self._random_projection = None  # until built, and where there is none
 
     def build(self, query_shape, value_shape=None, key_shape=None):

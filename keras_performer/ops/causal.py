@@ -110,7 +110,7 @@ def _one_token(query, key, value, kernel, mask, r, sums):
     heads, group = key.shape[2], query.shape[2] // key.shape[2]
     # a single token needs no transposition: heads stand together as they are
     q, k, v = (
-        tf.cast(tf.reshape(x, (-1, rows, x.shape[3])), r.dtype)
+        tf.cast(tf.reshape(x, (-1, rows, size(x, 3))), r.dtype)
         for x, rows in ((query, group), (key, 1), (value, 1))
     )
     if mask is not None:
@@ -123,7 +123,7 @@ def _one_token(query, key, value, kernel, mask, r, sums):
     sums = sums * kernel.rescale(r, r_new) + new
     features, _ = kernel.query_features(kernel.project_queries(q), r_new)
     output = normalize(tf.matmul(features, sums, transpose_b=True))
-    shape = (size(query, 0), 1, query.shape[2], value.shape[3])
+    shape = (size(query, 0), 1, query.shape[2], size(value, 3))
     return tf.cast(tf.reshape(output, shape), query.dtype), r_new, sums
 
 

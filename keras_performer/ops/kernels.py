@@ -72,7 +72,10 @@ class ExponentialKernel:
     def __init__(self, projection_matrix, hyperbolic=False, log_weights=None):
         self.projection_matrix = _constant(projection_matrix)
         self.hyperbolic = hyperbolic
-        self.log_weights = None if log_weights is None else _constant(log_weights)
+        self.log_weights = None
+        if log_weights is not None:
+            dtype = self.projection_matrix.dtype
+            self.log_weights = tf.cast(_constant(log_weights), dtype)
         num_rows = self.projection_matrix.shape[0]
         if hyperbolic and num_rows % 2:
             raise ValueError(

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
+from keras_performer.feature_maps import SoftmaxFeatures
 from keras_performer.layers import compiled
 
 LENGTH = compiled.MIN_COMPILED_LENGTH
@@ -71,16 +72,69 @@ def test_auto_leaves_eager_calls_and_strategies_alone():
         assert not traced(attention)
 
 
+def compiled_functions(graph):
+    functions = graph.as_graph_def().library.function
+    names = [f.signature.name for f in functions if f.attr["_XlaMustCompile"].b]
+    return [name for name in names if "forward" not in name and "backward" not in name]
+
+
 def test_layers_with_equal_options_share_what_is_compiled():
-    options = {"jit_compile": True, "feature_map": "relu", "num_random_features": 5}
-    before = compiled._compiled.cache_info().currsize
-    stack = keras.Sequential([layer(**options) for _ in range(3)])
-    stack(tf.ones((1, 7, 3)))
-    assert compiled._compiled.cache_info().currsize == before + 1
-    shared = compiled._compiled(layer(**options).feature_map, False, None)
-    assert shared.experimental_get_tracing_count() == 1
-    other = layer(**{**options, "feature_map": "elu"}).feature_map
-    assert compiled._compiled(other, False, None) is not shared
+    def number(*all_options):
+        layers = [layer(jit_compile=True, **options) for options in all_options]
+        stack = keras.Sequential(layers)
+        stack.build((None, 7, 3))
+        spec = tf.TensorSpec((2, 7, 3))
+        return len(
+            compiled_functions(tf.function(stack).get_concrete_function(spec).graph)
+        )
+
+    relu = {"feature_map": "relu"}
+    assert number(relu, relu, relu) == 1
+    assert number(relu, {"feature_map": "elu"}, {**relu, "causal": True}) == 3
+
+
+def test_a_redraw_reaches_the_compiled_function():
+    attention = layer(jit_compile=True)
+    plain = layer(jit_compile=False)
+    x = tf.random.stateless_normal((1, 33, 3), seed=(0, 7))
+    graph = tf.function(attention)
+    plain.build(x.shape)
+    before = graph(x)
+    plain.set_weights(attention.get_weights())
+    for one in (attention, plain):
+        one.redraw_features()
+    assert np.abs(graph(x) - before).max() > 1e-3
+    np.testing.assert_allclose(graph(x), plain(x), rtol=1e-5, atol=1e-6)
+
+
+def test_one_graph_leaves_the_next_as_it_was():
+    """TensorFlow changes a function that it differentiates twice, and fails."""
+    x = tf.random.stateless_normal((1, 40, 3), seed=(0, 8))
+
+    def loss_gradient(attention, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(attention(x) ** 2)
+        return tape.gradient(loss, x)
+
+    attention = layer(jit_compile=True)
+
+    @tf.function
+    def penalty(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            penalty = tf.reduce_sum(loss_gradient(attention, x) ** 2)
+        return tape.gradient(penalty, x)
+
+    with pytest.raises(tf.errors.OpError):
+        penalty(x)
+    compiled_layer, plain = layer(jit_compile=True), layer(jit_compile=False)
+    plain.build(x.shape)
+    compiled_layer.build(x.shape)
+    plain.set_weights(compiled_layer.get_weights())
+    step = tf.function(lambda x: loss_gradient(compiled_layer, x))
+    expected = loss_gradient(plain, x)
+    np.testing.assert_allclose(step(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_inside_a_compiled_function():
@@ -119,3 +173,14 @@ def test_a_plain_model_trains_compiled_and_exports_plain(tmp_path):
 def test_a_wrong_value_is_refused():
     with pytest.raises(ValueError, match='jit_compile must be True, False or "auto"'):
         layer(jit_compile="always")
+
+
+def test_a_feature_map_that_cannot_be_shared_is_refused():
+    class Weighted(SoftmaxFeatures):
+        def __init__(self):
+            super().__init__()
+            self.weights = [1.0]
+
+    with pytest.raises(TypeError, match="hashable.*jit_compile=False.*Weighted"):
+        layer(feature_map=Weighted())
+    layer(feature_map=Weighted(), jit_compile=False)

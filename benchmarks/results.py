@@ -8,6 +8,7 @@ from benchmarks import floor
 NAMES = {
     "softmax": "ours, softmax",
     "softmax, jit_compile=False": "ours, softmax, jit_compile=False",
+    "softmax, jit_compile=True": "ours, softmax, jit_compile=True",
     "relu": "ours, relu",
     "favor+": "ours, favor+",
     "returns V": "X(OPT), returns V",

@@ -1,6 +1,7 @@
 """One token after another, by the recurrent state and by a key-value cache.
 
-A case is a dict: contender ("softmax" or "key-value cache"), mode ("graph" or "xla")
+A case is a dict: contender ("softmax", the same with jit_compile=True, or
+"key-value cache"), mode ("graph" or "xla")
 and position, the number of tokens that came before. A run decodes `TOKENS` tokens in
 one compiled loop, each of which is the output for the one before.
 """
@@ -21,8 +22,11 @@ start = keras_layers.start
 def program(case):
     keras.utils.set_random_seed(0)
     xla = case["mode"] == "xla"
-    make = recurrent if case["contender"] == "softmax" else cached
-    decode_token, state = make(case["position"], xla)
+    if case["contender"] == "key-value cache":
+        decode_token, state = cached(case["position"], xla)
+    else:
+        jit_compile = case["contender"].endswith("jit_compile=True")
+        decode_token, state = recurrent(case["position"], jit_compile)
 
     def decode(token, state):
         def step(i, token, state):
@@ -41,7 +45,7 @@ def program(case):
     )
 
 
-def recurrent(position, xla):
+def recurrent(position, jit_compile):
     """`PerformerAttention`, from its state after `position` tokens."""
     layer = keras_performer.PerformerAttention(
         contenders.NUM_HEADS,
@@ -49,6 +53,7 @@ def recurrent(position, xla):
         causal=True,
         num_random_features=contenders.NUM_RANDOM_FEATURES,
         seed=0,
+        jit_compile=jit_compile,
     )
     prefix = tf.random.normal((1, position, contenders.WIDTH))
     _, state = layer(prefix, return_state=True)

@@ -5,48 +5,41 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention
 from keras_performer.feature_maps import SoftmaxFeatures
 from keras_performer.layers import compiled
+from tests.layers.inputs import normal, small_layer, twin, value_and_gradients
 
 LENGTH = compiled.MIN_COMPILED_LENGTH
 
 
-def layer(**options):
-    options = {"num_heads": 2, "key_dim": 4, "num_random_features": 6, **options}
-    return PerformerAttention(seed=1, **options)
-
-
-def traced(attention, known=LENGTH, training=True):
-    """Whether the graph of a call holds a function that is to be compiled."""
-    attention.build((None, None, 3))
-    spec = tf.TensorSpec((None, known, 3))
-    graph = tf.function(lambda x: attention(x, training=training))
-    graph = graph.get_concrete_function(spec).graph
+def compiled_functions(graph):
+    """Names of the functions of a graph that are to be compiled."""
     functions = graph.as_graph_def().library.function
-    return any(function.attr["_XlaMustCompile"].b for function in functions)
+    return [f.signature.name for f in functions if f.attr["_XlaMustCompile"].b]
+
+
+def traced(layer, known=LENGTH, training=True):
+    """Whether the graph of a call holds a function that is to be compiled."""
+    layer.build((None, None, 3))
+    spec = tf.TensorSpec((None, known, 3))
+    graph = tf.function(lambda x: layer(x, training=training))
+    return bool(compiled_functions(graph.get_concrete_function(spec).graph))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_compiled_equals_plain(causal, masked):
-    random = np.random.default_rng(2)
-    x = tf.constant(random.standard_normal((2, 70, 3)), tf.float32)
-    mask = tf.constant(random.random((2, 70)) < 0.7) if masked else None
-    weight = random.standard_normal((2, 70, 3)).astype("float32")
+    x = normal((2, 70, 3), seed=2)
+    mask = np.random.default_rng(3).random((2, 70)) < 0.7 if masked else None
+    options = {"causal": causal, "chunk_size": 16}
+    layer = small_layer(jit_compile=True, **options)
+    layer.build(x.shape)
     results = []
-    for jit_compile in (True, False):
-        attention = layer(jit_compile=jit_compile, causal=causal, chunk_size=16)
-        keras.utils.set_random_seed(3)
-        attention.build(x.shape)
+    for one in (layer, twin(layer, x, jit_compile=False, **options)):
 
         @tf.function
         def step(x):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                output = attention(x, query_mask=mask, training=True)
-                loss = tf.reduce_sum(weight * output)
-            return output, tape.gradient(loss, [x, *attention.trainable_variables])
+            return value_and_gradients(one, x, query_mask=mask, training=True)
 
         results.append(tf.nest.flatten(step(x)))
     for jitted, plain in zip(*results):
@@ -56,37 +49,31 @@ def test_compiled_equals_plain(causal, masked):
 
 
 def test_auto_compiles_long_training_steps_of_known_length_only():
-    assert traced(layer())
-    assert not traced(layer(), known=LENGTH - 1)
-    assert not traced(layer(), known=None)
-    assert not traced(layer(), training=False)
-    assert not traced(layer(jit_compile=False))
-    assert traced(layer(jit_compile=True), known=None, training=False)
+    assert traced(small_layer())
+    assert not traced(small_layer(), known=LENGTH - 1)
+    assert not traced(small_layer(), known=None)
+    assert not traced(small_layer(), training=False)
+    assert not traced(small_layer(jit_compile=False))
+    assert traced(small_layer(jit_compile=True), known=None, training=False)
 
 
 def test_auto_leaves_eager_calls_and_strategies_alone():
-    attention = layer()
+    attention = small_layer()
     x = tf.zeros((1, LENGTH, 3))
     assert not compiled.should_compile("auto", x, x, True)  # eager
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         assert not traced(attention)
 
 
-def compiled_functions(graph):
-    functions = graph.as_graph_def().library.function
-    names = [f.signature.name for f in functions if f.attr["_XlaMustCompile"].b]
-    return [name for name in names if "forward" not in name and "backward" not in name]
-
-
 def test_layers_with_equal_options_share_what_is_compiled():
     def number(*all_options):
-        layers = [layer(jit_compile=True, **options) for options in all_options]
+        layers = [small_layer(jit_compile=True, **options) for options in all_options]
         stack = keras.Sequential(layers)
         stack.build((None, 7, 3))
         spec = tf.TensorSpec((2, 7, 3))
-        return len(
-            compiled_functions(tf.function(stack).get_concrete_function(spec).graph)
-        )
+        graph = tf.function(stack).get_concrete_function(spec).graph
+        names = compiled_functions(graph)
+        return sum("forward" not in n and "backward" not in n for n in names)
 
     relu = {"feature_map": "relu"}
     assert number(relu, relu, relu) == 1
@@ -94,14 +81,12 @@ def test_layers_with_equal_options_share_what_is_compiled():
 
 
 def test_a_redraw_reaches_the_compiled_function():
-    attention = layer(jit_compile=True)
-    plain = layer(jit_compile=False)
-    x = tf.random.stateless_normal((1, 33, 3), seed=(0, 7))
-    graph = tf.function(attention)
-    plain.build(x.shape)
+    x = normal((1, 33, 3), seed=7)
+    layer = small_layer(jit_compile=True)
+    graph = tf.function(layer)
     before = graph(x)
-    plain.set_weights(attention.get_weights())
-    for one in (attention, plain):
+    plain = twin(layer, x, jit_compile=False)
+    for one in (layer, plain):
         one.redraw_features()
     assert np.abs(graph(x) - before).max() > 1e-3
     np.testing.assert_allclose(graph(x), plain(x), rtol=1e-5, atol=1e-6)
@@ -111,13 +96,13 @@ def test_one_graph_leaves_the_next_as_it_was():
     """TensorFlow changes a function that it differentiates twice, and fails."""
     x = tf.random.stateless_normal((1, 40, 3), seed=(0, 8))
 
-    def loss_gradient(attention, x):
+    def loss_gradient(layer, x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            loss = tf.reduce_sum(attention(x) ** 2)
+            loss = tf.reduce_sum(layer(x) ** 2)
         return tape.gradient(loss, x)
 
-    attention = layer(jit_compile=True)
+    attention = small_layer(jit_compile=True)
 
     @tf.function
     def penalty(x):
@@ -128,17 +113,15 @@ def test_one_graph_leaves_the_next_as_it_was():
 
     with pytest.raises(tf.errors.OpError):
         penalty(x)
-    compiled_layer, plain = layer(jit_compile=True), layer(jit_compile=False)
-    plain.build(x.shape)
-    compiled_layer.build(x.shape)
-    plain.set_weights(compiled_layer.get_weights())
-    step = tf.function(lambda x: loss_gradient(compiled_layer, x))
-    expected = loss_gradient(plain, x)
+    layer = small_layer(jit_compile=True)
+    step = tf.function(lambda x: loss_gradient(layer, x))
+    layer.build(x.shape)
+    expected = loss_gradient(twin(layer, x, jit_compile=False), x)
     np.testing.assert_allclose(step(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_inside_a_compiled_function():
-    attention = layer(jit_compile=True, causal=True)
+    attention = small_layer(jit_compile=True, causal=True)
     x = tf.random.stateless_normal((1, 33, 3), seed=(0, 4))
     plain = attention(x)
     inside = tf.function(attention, jit_compile=True)(x)
@@ -153,7 +136,7 @@ def test_a_plain_model_trains_compiled_and_exports_plain(tmp_path):
     losses = []
     for jit_compile in ("auto", False):
         keras.utils.set_random_seed(6)
-        attention = layer(jit_compile=jit_compile, causal=True)
+        attention = small_layer(jit_compile=jit_compile, causal=True)
         model = keras.Sequential([keras.Input((LENGTH, 3)), attention])
         model.compile("adam", "mse")
         # 4 and then 2 rows: two batch sizes of one length
@@ -165,14 +148,13 @@ def test_a_plain_model_trains_compiled_and_exports_plain(tmp_path):
     np.testing.assert_allclose(*losses, rtol=1e-5)
     assert losses[0][2] < losses[0][0]
     loaded = tf.saved_model.load(tmp_path / "model")
-    functions = loaded.signatures["serve"].graph.as_graph_def().library.function
-    assert not any(function.attr["_XlaMustCompile"].b for function in functions)
+    assert not compiled_functions(loaded.signatures["serve"].graph)
     np.testing.assert_allclose(loaded.serve(x), predicted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_wrong_value_is_refused():
     with pytest.raises(ValueError, match='jit_compile must be True, False or "auto"'):
-        layer(jit_compile="always")
+        small_layer(jit_compile="always")
 
 
 def test_a_feature_map_that_cannot_be_shared_is_refused():
@@ -182,5 +164,5 @@ def test_a_feature_map_that_cannot_be_shared_is_refused():
             self.weights = [1.0]
 
     with pytest.raises(TypeError, match="hashable.*jit_compile=False.*Weighted"):
-        layer(feature_map=Weighted())
-    layer(feature_map=Weighted(), jit_compile=False)
+        small_layer(feature_map=Weighted())
+    small_layer(feature_map=Weighted(), jit_compile=False)

@@ -8,9 +8,6 @@ import keras_performer
 from benchmarks import contenders, tensorflow_programs
 from keras_performer import feature_maps, ops
 
-MAPS = {name: name for name in ("softmax", "favor+", "relu")}
-MAPS["softmax, jit_compile=False"] = "softmax"
-
 
 def start(threads):
     versions = tensorflow_programs.start(threads)
@@ -57,7 +54,7 @@ def layer(case):
     ours = keras_performer.PerformerAttention(
         **sizes,
         causal=causal,
-        feature_map=MAPS[case["contender"]],
+        feature_map=feature_map(case),
         num_random_features=contenders.NUM_RANDOM_FEATURES,
         seed=0,
         jit_compile=False if "jit_compile" in case["contender"] else "auto",
@@ -80,12 +77,15 @@ class ReturnsValue(keras_performer.PerformerAttention):
         return self.output_dense(v + 0 * (q + k))
 
 
+def feature_map(case):
+    """The name of ours, without an option: "softmax, jit_compile=False"."""
+    return case["contender"].partition(",")[0]
+
+
 def attention(case):
-    feature_map = feature_maps.get(MAPS[case["contender"]])
-    matrix = feature_map.draw(
-        contenders.NUM_RANDOM_FEATURES, contenders.KEY_DIM, (0, 0)
-    )
-    kernel = feature_map.kernel(matrix)
+    features = feature_maps.get(feature_map(case))
+    matrix = features.draw(contenders.NUM_RANDOM_FEATURES, contenders.KEY_DIM, (0, 0))
+    kernel = features.kernel(matrix)
     if case["form"] == "causal":
         return lambda q, k, v: ops.causal_attention(q, k, v, kernel)[0]
     return lambda q, k, v: ops.bidirectional_attention(q, k, v, kernel)

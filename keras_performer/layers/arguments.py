@@ -82,6 +82,27 @@ def jit_compile(value, feature_map):
     return value
 
 
+def recompute(value, causal, exact_below):
+    """What a model computes again when it trains: `None`, "block" or "network"."""
+    if value not in (None, "block", "network"):
+        raise ValueError(
+            'recompute must be None, "block" or "network". Received: '
+            f"recompute={value!r}"
+        )
+    if value == "network" and not causal:
+        raise ValueError(
+            'recompute="network" needs causal=True: chunks hand a state on to later '
+            'ones. Use recompute="block". Received: causal=False'
+        )
+    if value is not None and exact_below is not None:
+        raise ValueError(
+            "recompute goes through a sequence in chunks, exact attention sees it "
+            f"whole: leave one out. Received: recompute={value!r}, "
+            f"exact_below={exact_below}"
+        )
+    return value
+
+
 def grid_shape(position_shape, max_length):
     """The axes that `max_length` positions run through."""
     shape = int_tuple("position_shape", position_shape) or (max_length,)

@@ -55,7 +55,11 @@ class PerformerBlock(keras.layers.Layer):
         )
         if return_state:
             attended, state = attended
+        x = self.add(x, attended, training)
+        return (x, state) if return_state else x
+
+    def add(self, x, attended, training):
+        """Adds what attention gave, then the feed-forward network."""
         x += self.dropout(attended, training=training)
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
-        x += self.dropout(hidden, training=training)
-        return (x, state) if return_state else x
+        return x + self.dropout(hidden, training=training)

@@ -9,10 +9,12 @@ from keras_performer import feature_maps
 from keras_performer.layers import PerformerAttention, arguments
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
 from keras_performer.layers.performer_block import PerformerBlock
+from keras_performer.models import recompute
+from keras_performer.models.token_training import TokenTraining, WithTargets
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerLM(keras.Model):
+class PerformerLM(TokenTraining):
     """A stack of Performer blocks from token ids to logits.
 
     Embedding and learned positions, blocks of `PerformerAttention` and feed-forward
@@ -34,6 +36,11 @@ class PerformerLM(keras.Model):
         chunk_size: as in `PerformerAttention`.
         exact_below: as in `PerformerAttention`. A model with it has no state: leave it
             out of a model that is to `generate`.
+        recompute: "block" or "network", what training computes again in chunks of the
+            sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
+            each block, "network" (causal only) only the states between chunks; in both
+            `fit` and `evaluate` logits exist for a chunk at a time. Sequences must have
+            a known length, metrics be means over tokens. Defaults to nothing.
         position_shape: tuple of ints whose product is `max_length`, for sequences that
             run through a grid, such as (64, 64, 3): positions are then embedded by
             row, column and channel. Defaults to `(max_length,)`.
@@ -59,6 +66,8 @@ class PerformerLM(keras.Model):
     TensorShape([1, 10, 256])
     """
 
+    extra_dtypes = ()  # of what `embed` gives to `read_out`
+
     def __init__(
         self,
         vocabulary_size,
@@ -69,6 +78,7 @@ class PerformerLM(keras.Model):
         intermediate_dim=None,
         dropout=0.0,
         causal=True,
+        recompute=None,
         *,
         feature_map="softmax",
         num_random_features=256,
@@ -103,6 +113,7 @@ class PerformerLM(keras.Model):
         )
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
+        self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
         self.seed = arguments.seed(seed)
         seeds = random.Random(self.seed)
@@ -183,18 +194,40 @@ class PerformerLM(keras.Model):
         Args:
             batch_size: int or scalar tensor B.
         """
-        return {
-            "position": tf.zeros((batch_size,), tf.int32),
-            "blocks": [
-                block.attention.initial_state(batch_size) for block in self.blocks
-            ],
-        }
+        states = [block.attention.initial_state(batch_size) for block in self.blocks]
+        return {**self.embedding_state(batch_size), "blocks": states}
+
+    def embedding_state(self, batch_size):
+        """The part of the state that `embed` reads and returns, a dict of tensors."""
+        return {"position": tf.zeros((batch_size,), tf.int32)}
 
     def call(self, inputs, mask=None, training=None, state=None, return_state=False):
+        if isinstance(inputs, WithTargets):
+            return self.token_values(*inputs, training)
+        x, extra, new_state = self.embed(inputs, state)
+        x = self.embedding_dropout(x, training=training)
+        if self.recompute == "block" and training and state is None:
+            if not return_state:
+                return self.read_out(recompute.blocks(self, x, mask, training), extra)
+        x, states = self.transform(x, mask, training, state, return_state)
+        outputs = self.read_out(x, extra)
+        return (outputs, {**new_state, "blocks": states}) if return_state else outputs
+
+    def embed(self, inputs, state=None):
+        """Embeds tokens; override it for inputs that need more than a table.
+
+        Args:
+            inputs: int tensor of shape `(B, T)`.
+            state: a dict with the entries of `embedding_state` after earlier tokens,
+                or `None`.
+
+        Returns:
+            `(x, extra, state)`: embedded tokens `(B, T, hidden_dim)`; a nest of tensors
+            `(B, T, ...)` that `read_out` gets, whose dtypes are `extra_dtypes`; and
+            the entries of `embedding_state` after these tokens.
+        """
         x = self.embedding(inputs) + self.embed_positions(inputs, state)
-        x, state = self.transform(x, mask, training, state, return_state)
-        logits = self.head(x)
-        return (logits, state) if return_state else logits
+        return x, (), self.next_positions(inputs, state)
 
     def embed_positions(self, inputs, state):
         """Embedded positions of `(B, T)` inputs that follow on `state`."""
@@ -215,9 +248,13 @@ class PerformerLM(keras.Model):
         )
         return self.positions(positions)
 
+    def next_positions(self, inputs, state):
+        """The entry of the state that counts the tokens of each sequence."""
+        seen = tf.fill((tf.shape(inputs)[0],), tf.shape(inputs)[1])
+        return {"position": seen if state is None else seen + state["position"]}
+
     def transform(self, x, mask, training, state, return_state):
-        """The blocks: from embedded tokens to what the head reads, and the state."""
-        x = self.embedding_dropout(x, training=training)
+        """The blocks: `(B, T, hidden_dim)` to the same, and their states."""
         states = [None] * len(self.blocks) if state is None else state["blocks"]
         new_states = []
         for block, block_state in zip(self.blocks, states):
@@ -231,12 +268,11 @@ class PerformerLM(keras.Model):
             if return_state:
                 x, block_state = x
                 new_states.append(block_state)
-        if not return_state:
-            return self.norm(x), None
-        seen = tf.fill((tf.shape(x)[0],), tf.shape(x)[1])
-        if state is not None:
-            seen += state["position"]
-        return self.norm(x), {"position": seen, "blocks": new_states}
+        return x, new_states
+
+    def read_out(self, x, extra):
+        """The outputs for what the blocks give, `(B, T, hidden_dim)`."""
+        return self.head(self.norm(x))
 
     def next_token_logits(self, outputs):
         """Logits `(B, vocabulary_size)` of the token after outputs `(B, dim)`.
@@ -256,7 +292,7 @@ class PerformerLM(keras.Model):
     def get_config(self):
         names = """vocabulary_size max_length num_layers num_heads hidden_dim
             intermediate_dim dropout causal num_random_features chunk_size
-            exact_below position_shape seed"""
+            exact_below recompute position_shape seed"""
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names.split()},

@@ -68,6 +68,72 @@ def bidirectional_attention(query, key, value, kernel, key_mask=None):
     return tf.cast(attend(query, key, value), query.dtype)
 
 
+def absorb_keys(key, value, kernel, key_mask, state):
+    """The state of attention after further keys, all of which later queries see.
+
+    With `answer_queries` it is `bidirectional_attention` in two passes over a sequence
+    that comes in pieces. Both are differentiated as they stand, so that memory is
+    linear in the piece times M.
+
+    Args:
+        key: tensor of shape `(B, S, K, H)`.
+        value: tensor of shape `(B, S, K, V)`.
+        kernel: as in `bidirectional_attention`.
+        key_mask: bool tensor of shape `(B, S)`, true for visible keys, or `None`.
+        state: from `initial_state` or from earlier keys.
+
+    Returns:
+        The state, of the same shapes.
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(8, 2, (0, 1)))
+    >>> x = tf.random.stateless_normal((1, 6, 1, 2), seed=(0, 2))
+    >>> state = ops.initial_state(1, 1, 8, 2)
+    >>> for piece in tf.split(x, 3, axis=1):
+    ...     state = absorb_keys(piece, piece, kernel, None, state)
+    >>> difference = answer_queries(x, kernel, state) - bidirectional_attention(
+    ...     x, x, x, kernel)
+    >>> bool(tf.reduce_max(tf.abs(difference)) < 1e-5)
+    True
+    """
+    heads, kernel, r, sums = _one_block(key, key, value, kernel, state)
+    mask = None if key_mask is None else key_mask[:, tf.newaxis]
+    mask = heads.mask_rows(mask, 0)
+    a = kernel.project_keys(heads.key_rows(key[:, tf.newaxis], 0), mask)
+    # a gauge: what is computed does not depend on it
+    r_new = tf.stop_gradient(kernel.running_max(r, a))
+    values = with_ones(heads.key_rows(value[:, tf.newaxis], 0))
+    new = tf.matmul(values, kernel.key_features(a, r_new, mask), transpose_a=True)
+    return heads.state(r_new, sums * kernel.rescale(r, r_new) + new)
+
+
+def answer_queries(query, kernel, state):
+    """Attention of queries to all keys that the state holds.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        kernel: as in `bidirectional_attention`.
+        state: from `absorb_keys`.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`.
+    """
+    key_shape = state[0][:, tf.newaxis]  # (B, 1, K, M): only heads are read
+    heads, kernel, r, sums = _one_block(query, key_shape, query, kernel, state)
+    a = kernel.project_queries(heads.query_rows(query[:, tf.newaxis], 0))
+    features, _ = kernel.query_features(a, r)
+    output = normalize(tf.matmul(features, sums, transpose_b=True))
+    return heads.query_block(output, query.dtype)
+
+
+def _one_block(query, key, value, kernel, state):
+    heads = Heads(query, key, value)
+    r, sums = heads.state_rows(state)
+    return heads, kernel.astype(heads.dtype), tf.stop_gradient(r), sums
+
+
 class _Bidirectional:
     """The four loops of one attention; they share sizes, blocks and the mask."""
 

@@ -65,9 +65,10 @@ class Blocks:
         return self.cut(mask)
 
     def join(self, array, shape):
-        """An array of `(B, tokens, N, dim)` blocks as one tensor of static `shape`."""
-        x = tf.transpose(array.stack(), (1, 0, 2, 3, 4))
-        rest = [s or size(x, axis) for axis, s in ((3, shape[2]), (4, shape[3]))]
+        """An array of `(B, tokens, ...)` blocks as one tensor of static `shape`."""
+        axes = range(3, len(shape) + 1)
+        x = tf.transpose(array.stack(), (1, 0, 2, *axes))
+        rest = [shape[axis - 1] or size(x, axis) for axis in axes]
         x = tf.reshape(x, [-1, self.count * self.tokens, *rest])
         if self.padded:
             x = x[:, : self.length]

@@ -1,0 +1,168 @@
+"""Keras' training and evaluation steps with a loss that is measured in chunks."""
+
+import functools
+import typing
+
+import keras
+import tensorflow as tf
+
+from keras_performer.models import recompute
+
+
+class WithTargets(typing.NamedTuple):
+    """What a model is called on where its outputs are only measured, not returned."""
+
+    inputs: tf.Tensor
+    targets: tf.Tensor
+
+
+class TokenTraining(keras.Model):
+    """A model whose `recompute` decides how `fit` and `evaluate` go through it.
+
+    With `recompute` the outputs, such as logits `(B, T, vocabulary_size)`, exist for
+    one chunk of the sequence at a time. What Keras' own steps see in their place are
+    the loss and the metrics of each token.
+    """
+
+    def train_step(self, data):
+        return super().train_step(self._with_targets(data))
+
+    def test_step(self, data):
+        return super().test_step(self._with_targets(data))
+
+    def _with_targets(self, data):
+        if self.recompute is None:
+            return data
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return WithTargets(x, y), y, sample_weight
+
+    def token_values(self, inputs, targets, training):
+        """The loss and the metrics of each token.
+
+        Args:
+            inputs: int tensor of shape `(B, T)`.
+            targets: tensor of shape `(B, T, ...)`.
+            training: bool, whether to apply dropout.
+
+        Returns:
+            `TokenValues` of float32 tensors `(B, T)`.
+        """
+        passes = {"block": recompute.block_by_block, "network": recompute.network}
+        outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape))
+        for metric in self.metrics:
+            # Keras builds these when it first sees outputs
+            if not getattr(metric, "built", True):
+                metric.build(targets, outputs)
+        measure = _Measure(self)
+        values = passes[self.recompute](self, measure, inputs, targets, training)
+        return TokenValues(values[0], values[1:])
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        if not isinstance(y_pred, TokenValues):
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        reduce = _GivenValues("loss", reduction=_loss(self).reduction)
+        loss = reduce(y_pred.loss, y_pred.loss, sample_weight)
+        return tf.add_n([loss, *self.losses])
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if not isinstance(y_pred, TokenValues):
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+        for metric, values in zip(_metrics(self), y_pred.metrics):
+            keras.metrics.Mean.update_state(metric, values)
+        return self.get_metrics_result()
+
+
+class TokenValues(typing.NamedTuple):
+    loss: tf.Tensor
+    metrics: list
+
+
+class _Measure:
+    """The loss and the metrics of a chunk, a value for each token."""
+
+    def __init__(self, model):
+        metrics = _metrics(model)
+        names = ["loss", *(metric.name for metric in metrics)]
+        functions = [_loss(model).call, *map(_function, metrics)]
+        self.functions = dict(zip(names, functions))
+        self.dtypes = [tf.float32] * len(names)
+
+    def __call__(self, targets, outputs):
+        return [
+            self._values(name, function(targets, outputs), outputs)
+            for name, function in self.functions.items()
+        ]
+
+    def _values(self, name, values, outputs):
+        if not values.shape.is_compatible_with(outputs.shape[:2]):
+            raise ValueError(
+                f"With recompute, {name} must have a value for each token, of shape "
+                f"{tuple(outputs.shape[:2])}. Received: shape {tuple(values.shape)}"
+            )
+        return tf.cast(values, tf.float32)
+
+
+class _GivenValues(keras.losses.Loss):
+    """Keras' weights and reductions, of values that are already there."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+def _loss(model):
+    """The loss that the model was compiled with, as a `keras.losses.Loss`."""
+    # not get_compile_config, which reads variables and so works eagerly only
+    config = model._compile_config.config
+    for name in ("loss_weights", "weighted_metrics"):
+        if config.get(name):
+            raise ValueError(
+                f"With recompute there is one loss, and {name} cannot be had: compile "
+                f"without. Received: {name}={config[name]}"
+            )
+    loss = model.loss
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    if callable(loss) and not isinstance(loss, keras.losses.Loss):
+        loss = _LossFunction(loss)
+    if not isinstance(loss, keras.losses.Loss):
+        raise ValueError(
+            "With recompute, loss must be a keras.losses.Loss, a function or the name "
+            f"of one. Received: loss={loss!r}"
+        )
+    return loss
+
+
+class _LossFunction(keras.losses.Loss):
+    """What Keras makes of a function: the mean of its values."""
+
+    def __init__(self, function):
+        super().__init__("loss")
+        self.call = function
+
+
+def _metrics(model):
+    """The metrics that the model was compiled with, all of them means."""
+    found = [
+        metric
+        for container in model.metrics
+        for metric in getattr(container, "metrics", [])
+    ]
+    for metric in found:
+        if not isinstance(metric, keras.metrics.MeanMetricWrapper):
+            raise ValueError(
+                "With recompute the outputs exist for a chunk at a time, so that "
+                "metrics must be means over tokens (keras.metrics.MeanMetricWrapper). "
+                f"Received: {metric!r}. Compile without it, or evaluate with a model "
+                "that has recompute=None and the same weights."
+            )
+    return found
+
+
+def _function(metric):
+    """What a metric takes the mean of, for each token."""
+    function = metric._fn
+    # a loss as a metric: called, it would be reduced already
+    function = getattr(function, "call", function)
+    return functools.partial(function, **metric._fn_kwargs)

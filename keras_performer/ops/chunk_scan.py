@@ -1,0 +1,173 @@
+"""A loop over the chunks of a sequence that keeps only what chunks hand on."""
+
+import itertools
+
+import tensorflow as tf
+
+from keras_performer.ops.blocks import Blocks
+
+
+def chunk_scan(function, chunk_size, sequences, state, params, output_dtypes):
+    """Applies a function to chunk after chunk; the gradient computes each chunk again.
+
+    For the backward pass it keeps the sequences and the state before each chunk,
+    nothing of what happens inside a chunk. It is exact, and nests.
+
+    Args:
+        function: takes a chunk of the sequences, the state and the params, each nested
+            as given here; returns the chunk's outputs and the next state. It must be a
+            pure function: of equal arguments it is the same when called again, and it
+            reads no variables.
+        chunk_size: int, tokens in a chunk; the last may have fewer.
+        sequences: nest of tensors `(B, L, ...)` with L known.
+        state: nest of tensors, the state before the first chunk.
+        params: nest of tensors that every chunk reads. Their gradients are summed over
+            chunks in their own dtype.
+        output_dtypes: nest of dtypes of the outputs, which are tensors `(B, tokens,
+            ...)`.
+
+    Returns:
+        `(outputs, state)`: the outputs of all chunks, `(B, L, ...)`, and the state
+        after the last. Integer tensors are passed on and have no gradients.
+
+    Reference:
+        Likhosherstov et al. 2020, Sub-Linear Memory: How to Make Performers SLiM,
+        arXiv 2012.11346.
+
+    Example:
+
+    >>> def running_sum(x, total, scale):
+    ...     sums = total + tf.cumsum(scale * x, axis=1)
+    ...     return sums, sums[:, -1:]
+    >>> x = tf.ones((1, 5))
+    >>> sums, total = chunk_scan(running_sum, 2, x, tf.zeros((1, 1)), 2.0, tf.float32)
+    >>> sums.numpy().tolist()
+    [[2.0, 4.0, 6.0, 8.0, 10.0]]
+    """
+    sequences, state, params = (
+        tf.nest.map_structure(tf.convert_to_tensor, x)
+        for x in (sequences, state, params)
+    )
+    first = tf.nest.flatten(sequences)[0]
+    length = first.shape[1]
+    if length is None:
+        raise ValueError(
+            "sequences must have a known length. Received: a sequence of shape "
+            f"{tuple(first.shape)}. Give the data a static shape, for example with "
+            "`padded_batch(..., padded_shapes=...)`."
+        )
+
+    def call(chunk, inner, given):
+        """The function of flat lists."""
+        output, new = function(
+            tf.nest.pack_sequence_as(sequences, chunk),
+            tf.nest.pack_sequence_as(state, inner),
+            tf.nest.pack_sequence_as(params, given),
+        )
+        tf.nest.assert_same_structure(output_dtypes, output)
+        tf.nest.assert_same_structure(state, new)
+        # the loop wants to see that shapes stay as they are
+        new = [tf.ensure_shape(n, s.shape) for n, s in zip(tf.nest.flatten(new), inner)]
+        return tf.nest.flatten(output), new
+
+    xs, end, ps = (tf.nest.flatten(x) for x in (sequences, state, params))
+    dtypes = tf.nest.flatten(output_dtypes)
+    whole = length - length % chunk_size
+    parts = []
+    for start, stop, size in ((0, whole, chunk_size), (whole, length, length - whole)):
+        if stop > start:
+            part = xs if stop - start == length else [x[:, start:stop] for x in xs]
+            output, end = _scan(call, size, part, end, ps, dtypes)
+            parts.append(output)
+    outputs = [x[0] if len(x) == 1 else tf.concat(x, 1) for x in zip(*parts)]
+    return (
+        tf.nest.pack_sequence_as(output_dtypes, outputs),
+        tf.nest.pack_sequence_as(state, end),
+    )
+
+
+def _scan(call, chunk_size, xs, state, params, dtypes):
+    """`chunk_scan` of flat lists and of chunks that are all alike."""
+    blocks = Blocks(xs[0].shape[1], chunk_size)
+    splits = len(xs), len(state), len(params)
+
+    @tf.custom_gradient
+    def scan(*flat):
+        xs, state, params = _split(flat, *splits)
+        outputs, end, starts = _forward(call, blocks, xs, state, params, dtypes)
+
+        def gradient(*upstream):
+            douts, dend = _split(upstream, len(outputs), len(end))
+            return _backward(call, blocks, xs, starts, params, douts, dend)
+
+        return (*outputs, *end), gradient
+
+    return _split(scan(*xs, *state, *params), len(dtypes), len(state))
+
+
+def _forward(call, blocks, xs, state, params, dtypes):
+    """The outputs, the last state, and the states before each chunk."""
+    cut = [blocks.cut(x) for x in xs]
+    shapes = []
+
+    def body(i, state, outputs, starts):
+        starts = [array.write(i, s) for array, s in zip(starts, state)]
+        output, state = call([x[:, i] for x in cut], state, params)
+        shapes[:] = [x.shape for x in output]
+        outputs = [array.write(i, x) for array, x in zip(outputs, output)]
+        return state, outputs, starts
+
+    arrays = [blocks.array(dtype) for dtype in dtypes]
+    starts = [blocks.array(s.dtype) for s in state]
+    state, outputs, starts = blocks.loop(body, (state, arrays, starts))
+    outputs = [
+        blocks.join(array, (shape[0], xs[0].shape[1], *shape[2:]))
+        for array, shape in zip(outputs, shapes)
+    ]
+    return outputs, state, [array.stack() for array in starts]
+
+
+def _backward(call, blocks, xs, starts, params, douts, dend):
+    """The gradients of sequences, state and params: `None` for integers."""
+    cut, douts = ([blocks.cut(x) for x in tensors] for tensors in (xs, douts))
+
+    def body(i, dstate, dparams, dxs):
+        chunk, state = [x[:, i] for x in cut], [s[i] for s in starts]
+        sources = [_floats(tensors) for tensors in (state, params, chunk)]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            output, end = call(chunk, state, params)
+            targets = output + _floats(end)
+        dstate, dmore, dchunk = tape.gradient(
+            targets,
+            sources,
+            output_gradients=[d[:, i] for d in douts] + list(dstate),
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        # a gather's gradient is one of slices
+        dmore = [total + tf.convert_to_tensor(d) for total, d in zip(dparams, dmore)]
+        dxs = [array.write(i, d) for array, d in zip(dxs, dchunk)]
+        return dstate, dmore, dxs
+
+    dend = [d for d, s in zip(dend, starts) if s.dtype.is_floating]
+    dparams = [tf.zeros_like(p) for p in _floats(params)]
+    arrays = [blocks.array(x.dtype) for x in _floats(xs)]
+    dstate, dparams, arrays = blocks.loop(body, (dend, dparams, arrays), reverse=True)
+    dxs = [blocks.join(array, x.shape) for array, x in zip(arrays, _floats(xs))]
+    found = ((xs, dxs), (starts, dstate), (params, dparams))
+    return [gradient for pair in found for gradient in _with_none(*pair)]
+
+
+def _floats(tensors):
+    return [x for x in tensors if x.dtype.is_floating]
+
+
+def _with_none(tensors, gradients):
+    """The gradients of the floating tensors, with `None` for the others."""
+    gradients = iter(gradients)
+    return [next(gradients) if x.dtype.is_floating else None for x in tensors]
+
+
+def _split(flat, *lengths):
+    flat = iter(flat)
+    return [list(itertools.islice(flat, length)) for length in lengths]

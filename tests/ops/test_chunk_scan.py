@@ -1,0 +1,116 @@
+"""The loop over chunks: the numbers and gradients of one pass over everything."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer.ops import chunk_scan
+
+BATCH, LENGTH, DIM = 2, 11, 3
+
+
+def normal(shape, seed):
+    return tf.random.stateless_normal(shape, (seed, 1), dtype=tf.float64)
+
+
+INPUTS = {
+    "x": normal((BATCH, LENGTH, DIM), 1),
+    "ids": tf.constant(np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) % 5),
+}
+START = {"sum": normal((BATCH, DIM), 2), "count": tf.constant(3)}
+PARAMS = (normal((DIM, DIM), 3), normal((5, DIM), 4))
+# drawn here, as XLA would draw others
+WEIGHTS = normal((BATCH, LENGTH, DIM), 5)
+
+
+def recurrence(inputs, state, params):
+    """A nonlinear recurrence, token after token, with a table that is looked up."""
+    weights, table = params
+    total, outputs = state["sum"], []
+    count = state["count"]
+    for t in range(inputs["x"].shape[1]):
+        x = inputs["x"][:, t] + tf.gather(table, inputs["ids"][:, t])
+        total = tf.tanh(total @ weights + x) * tf.cast(count, tf.float64) ** 0.1
+        count += 1
+        outputs.append(total)
+    outputs = tf.stack(outputs, 1)
+    return (outputs, outputs[..., 0] ** 2), {"sum": total, "count": count}
+
+
+def scan(chunk_size):
+    return lambda *arguments: chunk_scan(
+        recurrence, chunk_size, *arguments, (tf.float64, tf.float64)
+    )
+
+
+def value_and_gradients(function, jit_compile=None):
+    """Of everything; eagerly, or in a graph that XLA compiles or not."""
+
+    def compute():
+        return _value_and_gradients(function)
+
+    if jit_compile is not None:
+        compute = tf.function(compute, jit_compile=jit_compile)
+    return compute()
+
+
+def _value_and_gradients(function):
+    sources = [INPUTS["x"], START["sum"], *PARAMS]
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        (first, second), end = function(INPUTS, START, PARAMS)
+        loss = tf.reduce_sum(first * WEIGHTS) + tf.reduce_sum(second)
+        loss += tf.reduce_sum(end["sum"] ** 3)
+    gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, sources)]
+    return [first, second, end["sum"], end["count"], *gradients]
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4, 10, 11, 100])
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=str)
+def test_chunks_change_nothing(chunk_size, jit_compile):
+    expected = value_and_gradients(recurrence)
+    function = scan(chunk_size)
+    results = value_and_gradients(function, jit_compile)
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_scans_nest():
+    def outer(inputs, state, params):
+        return chunk_scan(recurrence, 2, inputs, state, params, (tf.float64,) * 2)
+
+    def nested(*arguments):
+        return chunk_scan(outer, 5, *arguments, (tf.float64,) * 2)
+
+    expected = value_and_gradients(recurrence)
+    for result, wanted in zip(
+        value_and_gradients(nested, jit_compile=False), expected, strict=True
+    ):
+        np.testing.assert_allclose(result, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_a_chunk_is_computed_again_from_the_state_before_it():
+    """The gradient reads what the function did, with what it was given then."""
+    seen = []
+
+    def function(x, state, params):
+        tf.py_function(lambda s: seen.append(int(s)), [state], [])
+        return x * params, state + 1
+
+    x = tf.ones((1, 6, 1))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y, _ = chunk_scan(function, 2, x, tf.constant(0), 2.0, tf.float32)
+    assert seen == [0, 1, 2]
+    gradient = tape.gradient(y, x)
+    assert seen == [0, 1, 2, 2, 1, 0]
+    np.testing.assert_array_equal(gradient, 2 * np.ones((1, 6, 1)))
+
+
+def test_unknown_lengths_are_refused():
+    @tf.function(input_signature=[tf.TensorSpec((1, None))])
+    def function(x):
+        return chunk_scan(lambda x, s, p: (x, s), 2, x, (), (), tf.float32)
+
+    with pytest.raises(ValueError, match="known length. Received: .*1, None"):
+        function(tf.ones((1, 4)))

@@ -45,7 +45,7 @@ class TokenTraining(keras.Model):
             training: bool, whether to apply dropout.
 
         Returns:
-            `TokenValues` of float32 tensors `(B, T)`.
+            `TokenValues` of tensors `(B, T)`.
         """
         passes = {"block": recompute.block_by_block, "network": recompute.network}
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape))
@@ -83,25 +83,27 @@ class _Measure:
     """The loss and the metrics of a chunk, a value for each token."""
 
     def __init__(self, model):
-        metrics = _metrics(model)
-        names = ["loss", *(metric.name for metric in metrics)]
-        functions = [_loss(model).call, *map(_function, metrics)]
-        self.functions = dict(zip(names, functions))
-        self.dtypes = [tf.float32] * len(names)
+        loss, metrics = _loss(model), _metrics(model)
+        self.functions = {"loss": loss.call}
+        self.functions.update((m.name, _function(m)) for m in metrics)
+        self.dtypes = [loss.dtype] * len(self.functions)
 
     def __call__(self, targets, outputs):
+        outputs = tf.cast(outputs, self.dtypes[0])
         return [
             self._values(name, function(targets, outputs), outputs)
             for name, function in self.functions.items()
         ]
 
     def _values(self, name, values, outputs):
+        if outputs.shape[1] == 1:
+            values = tf.reshape(values, (-1, 1))  # Keras drops axes of length 1
         if not values.shape.is_compatible_with(outputs.shape[:2]):
             raise ValueError(
                 f"With recompute, {name} must have a value for each token, of shape "
                 f"{tuple(outputs.shape[:2])}. Received: shape {tuple(values.shape)}"
             )
-        return tf.cast(values, tf.float32)
+        return tf.cast(values, self.dtypes[0])
 
 
 class _GivenValues(keras.losses.Loss):

@@ -2,14 +2,16 @@
 
 from keras_performer import _environment
 
-_environment.check()
-
-from keras_performer import feature_maps, ops  # noqa: E402
-from keras_performer.callbacks import RedrawFeatures  # noqa: E402
-from keras_performer.layers import PerformerAttention  # noqa: E402
-from keras_performer.models import PerformerLM, generate  # noqa: E402
-
 __version__ = "0.1.0"
+
+# The preflight runs where the rest may not be importable: it says why.
+if not _environment.is_preflight():
+    _environment.check()
+
+    from keras_performer import feature_maps, ops
+    from keras_performer.callbacks import RedrawFeatures
+    from keras_performer.layers import PerformerAttention
+    from keras_performer.models import PerformerLM, generate
 
 __all__ = [
     "PerformerAttention",

@@ -31,8 +31,14 @@ def check():
         raise ImportError(
             "keras_performer needs TensorFlow, which is not installed: run "
             '`pip install "keras_performer[tensorflow]"` (or `[cpu]`), or '
-            "`pip install tensorflow-tpu` on a TPU machine."
+            "`pip install tensorflow-tpu==2.19.1` on a TPU machine."
         )
+
+
+def is_preflight():
+    """Whether Python is about to run `python -m keras_performer.preflight`."""
+    # While Python looks for the module of `-m`, it has imported nothing else.
+    return sys.argv[:1] == ["-m"] and "keras_performer.preflight" in sys.orig_argv
 
 
 def _keras_backend():

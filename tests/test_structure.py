@@ -20,6 +20,8 @@ MAY_IMPORT = {
     "layers": LAYERS_MAY,
     "callbacks": LAYERS_MAY | {"keras_performer.layers"},
     "models": LAYERS_MAY | {"keras_performer.layers"},
+    "preflight": {"tensorflow", "keras_performer.__version__"}
+    | {"keras_performer._environment"},
 }
 # The top file only re-exports.
 MAY_IMPORT["__init__"] = {f"keras_performer.{part}" for part in MAY_IMPORT}

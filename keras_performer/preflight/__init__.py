@@ -1,0 +1,15 @@
+"""What this machine has to train on, and what is known not to work with it."""
+
+from keras_performer.preflight.devices import look_for_devices
+from keras_performer.preflight.problems import (
+    environment_problems,
+    model_problems,
+    package_problems,
+)
+
+__all__ = [
+    "environment_problems",
+    "look_for_devices",
+    "model_problems",
+    "package_problems",
+]

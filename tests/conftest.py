@@ -1,5 +1,6 @@
-"""What every test gets: two CPUs, fixed seeds, an empty folder and no network."""
+"""What every test gets: four CPUs, fixed seeds, an empty folder and no network."""
 
+import itertools
 import os
 import socket
 
@@ -10,10 +11,10 @@ import keras  # noqa: E402
 import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-# Two logical CPUs stand in for two replicas, and cannot be made once TensorFlow runs.
+# Logical CPUs stand in for replicas, and cannot be made once TensorFlow runs.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration() for _ in range(2)],
+    [tf.config.LogicalDeviceConfiguration() for _ in range(4)],
 )
 
 
@@ -26,6 +27,20 @@ def fresh_session():
     yield
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")
+
+
+_collective_keys = itertools.count(0, 100_000)
+
+
+@pytest.fixture(autouse=True)
+def own_collective_keys(monkeypatch):
+    """Keeps the strategies of different tests apart.
+
+    In one process a second `MirroredStrategy` repeats the keys of the first; if it has
+    other devices, its `fit` ends at once, without an error.
+    """
+    strategy = tf.distribute.MirroredStrategy
+    monkeypatch.setattr(strategy, "_collective_key_base", next(_collective_keys))
 
 
 @pytest.fixture(autouse=True)

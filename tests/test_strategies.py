@@ -1,6 +1,4 @@
-"""Two logical CPUs as replicas: the numbers of one device, and identical features."""
-
-import functools
+"""Logical CPUs as replicas: the numbers of one device, and identical features."""
 
 import keras
 import numpy as np
@@ -10,67 +8,136 @@ import tensorflow as tf
 from keras_performer import PerformerAttention, PerformerLM, RedrawFeatures
 from tests.layers.inputs import normal
 
-BATCH, STEPS = 4, 5
+BATCH, STEPS, EPOCHS = 8, 5, 3
 X, Y = normal((BATCH * STEPS, 6, 5), seed=2), normal((BATCH * STEPS, 6, 1), seed=3)
 
 
-@functools.cache
-def two_replicas():
-    """One strategy for all tests: in one process a second would repeat its keys."""
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def one_device():
+    return tf.distribute.get_strategy()
 
 
-def train(strategy, seed=3, causal=False, **options):
-    """Trains on the same data whatever the strategy; returns losses and the layer."""
+def mirrored(replicas, **options):
+    devices = [f"CPU:{index}" for index in range(replicas)]
+    return tf.distribute.MirroredStrategy(devices, **options)
+
+
+def make_model(strategy, causal=False, **options):
     keras.utils.set_random_seed(7)
     with strategy.scope():
         layer = PerformerAttention(
-            2, 3, num_random_features=8, seed=seed, causal=causal, chunk_size=2
+            2, 3, num_random_features=8, seed=3, causal=causal, chunk_size=2
         )
         model = keras.Sequential([keras.Input((6, 5)), layer, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.05), "mse", **options)
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH, drop_remainder=True)
-    history = model.fit(
-        data, epochs=3, shuffle=False, verbose=0, callbacks=[RedrawFeatures(2)]
-    )
-    return history.history["loss"], layer
+        model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"], **options)
+    return model
+
+
+def data():
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y))
+    return dataset.batch(BATCH, drop_remainder=True)
+
+
+def fit(model):
+    """Trains on the same data whatever the strategy; returns the losses."""
+    redraw = RedrawFeatures(2)
+    options = dict(epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[redraw])
+    return model.fit(data(), **options).history["loss"]
+
+
+def to_numpy(variable):
+    return keras.ops.convert_to_numpy(variable)
+
+
+def on_replicas(strategy, variable):
+    values = strategy.experimental_local_results(variable.value)
+    return [value.numpy() for value in values]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options",
-    [dict(causal=True, jit_compile=False), dict()],  # and what Keras chooses
-    ids=["causal", "default"],
+    ("replicas", "options"),
+    [(4, dict(causal=True, jit_compile=False)), (2, dict())],  # what Keras chooses
+    ids=["4-causal", "2-default"],
 )
-def test_replicas_are_identical_and_losses_those_of_one_device(options):
-    strategy = two_replicas()
-    losses, layer = train(strategy, **options)
-    expected, alone = train(tf.distribute.get_strategy(), **options)
+def test_n_replicas_do_what_one_device_does(replicas, options, tmp_path):
+    strategy = mirrored(replicas)
+    model, alone = make_model(strategy, **options), make_model(one_device(), **options)
+    losses, expected = fit(model), fit(alone)
     assert losses == pytest.approx(expected, rel=1e-5)
     assert expected[-1] < expected[0]
-    counts = [keras.ops.convert_to_numpy(x.redraw_count) for x in (layer, alone)]
-    assert counts == [15 // 2, 15 // 2]
-    for weight, other in zip(layer.weights, alone.weights):
-        replicas = strategy.experimental_local_results(weight.value)
-        assert len(replicas) == 2
-        first, second = (replica.numpy() for replica in replicas)
-        np.testing.assert_array_equal(first, second, err_msg=weight.path)
-        np.testing.assert_allclose(first, other, atol=1e-5, err_msg=weight.path)
-    np.testing.assert_array_equal(layer.projection_matrix, alone.projection_matrix)
+
+    counts = [int(to_numpy(m.layers[0].redraw_count)) for m in (model, alone)]
+    assert counts == [STEPS * EPOCHS // 2] * 2
+    for weight, other in zip(model.weights, alone.weights):
+        first, *others = on_replicas(strategy, weight)
+        assert len(others) == replicas - 1
+        for replica in others:
+            np.testing.assert_array_equal(replica, first, err_msg=weight.path)
+        np.testing.assert_allclose(first, to_numpy(other), atol=1e-5)
+    matrices = (to_numpy(m.layers[0].projection_matrix) for m in (model, alone))
+    np.testing.assert_array_equal(*matrices)
+
+    evaluated, wanted = (m.evaluate(data(), verbose=0) for m in (model, alone))
+    assert evaluated == pytest.approx(wanted, rel=1e-5)
+    predicted, wanted = (m.predict(data(), verbose=0) for m in (model, alone))
+    assert wanted.std() > 0.1
+    np.testing.assert_allclose(predicted, wanted, atol=1e-5)
+
+    model.save(tmp_path / "model.keras")
+    model.export(tmp_path / "exported", verbose=False)
+    saved = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(saved.predict(X, verbose=0), predicted, atol=1e-6)
+    served = keras.layers.TFSMLayer(tmp_path / "exported", call_endpoint="serve")
+    np.testing.assert_allclose(served(X), predicted, atol=1e-6)
 
 
-def test_unseeded_replicas_are_identical_after_each_redraw():
-    strategy = two_replicas()
+@pytest.mark.slow
+def test_training_goes_on_under_another_number_of_replicas(tmp_path):
+    alone = make_model(one_device())
+    fit(alone)
+    expected = fit(alone)
+
+    few = make_model(mirrored(2))
+    # not the default, which allows only one number of devices in a process
+    many = mirrored(4, cross_device_ops=tf.distribute.ReductionToOneDevice())
+    fit(few)
+    few.save(tmp_path / "model.keras")
+    with many.scope():
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(on_replicas(many, loaded.layers[0].projection_matrix)) == 4
+    assert fit(loaded) == pytest.approx(expected, rel=1e-4)
+    assert int(to_numpy(loaded.layers[0].redraw_count)) == STEPS * EPOCHS
+
+
+@pytest.mark.slow
+def test_mixed_precision_on_two_replicas():
+    exact = fit(make_model(one_device()))
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    alone, model = make_model(one_device()), make_model(mirrored(2))
+    expected, losses = fit(alone), fit(model)
+    assert model.layers[0].compute_dtype == "bfloat16"
+    # bfloat16 keeps 8 bits: one rounding is 2^-9 of a value
+    assert losses == pytest.approx(expected, rel=0.01)
+    assert losses == pytest.approx(exact, rel=0.03)
+    assert losses != pytest.approx(exact, rel=1e-5)
+    matrices = [to_numpy(m.layers[0].projection_matrix) for m in (alone, model)]
+    np.testing.assert_array_equal(*matrices)
+    assert matrices[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_unseeded_replicas_are_identical_after_each_redraw(replicas):
+    strategy = mirrored(replicas)
     with strategy.scope():
         layer = PerformerAttention(2, 3, num_random_features=8)
         layer.build((None, None, 5))
     seen = []
     for _ in range(3):
-        first, second = strategy.experimental_local_results(
-            layer.projection_matrix.value
-        )
-        np.testing.assert_array_equal(first, second)
-        seen.append(first.numpy())
+        first, *others = on_replicas(strategy, layer.projection_matrix)
+        assert len(others) == replicas - 1
+        for replica in others:
+            np.testing.assert_array_equal(replica, first)
+        seen.append(first)
         layer.redraw_features()
     assert np.abs(seen[0] - seen[1]).max() > 0.1
     assert np.abs(seen[1] - seen[2]).max() > 0.1
@@ -93,7 +160,35 @@ def test_a_language_model_trains_as_on_one_device():
         )
         return history.history["loss"]
 
-    expected = losses(tf.distribute.get_strategy())
+    expected = losses(one_device())
     assert expected[-1] < expected[0] - 0.1
-    mirrored = losses(two_replicas())
-    assert mirrored == pytest.approx(expected, rel=1e-5)
+    assert losses(mirrored(2)) == pytest.approx(expected, rel=1e-5)
+
+
+# On one device without a strategy: callbacks/test_redraw_features.py.
+@pytest.mark.slow
+def test_several_steps_per_execution_on_one_replica():
+    strategies = one_device(), mirrored(1)
+    alone, model = (make_model(s, steps_per_execution=2) for s in strategies)
+    assert fit(model) == pytest.approx(fit(alone), rel=1e-5)
+    assert int(to_numpy(model.layers[0].redraw_count)) == STEPS * EPOCHS // 2
+
+
+@pytest.mark.slow
+def test_several_steps_per_execution_evaluate_and_predict_on_two_replicas():
+    alone = make_model(one_device())
+    model = make_model(mirrored(2), steps_per_execution=2)
+    evaluated, wanted = (m.evaluate(data(), verbose=0) for m in (model, alone))
+    assert evaluated == pytest.approx(wanted, rel=1e-5)
+    predicted, wanted = (m.predict(data(), verbose=0) for m in (model, alone))
+    np.testing.assert_allclose(predicted, wanted, atol=1e-5)
+
+
+def test_keras_cannot_fit_several_steps_per_execution_on_two_replicas():
+    """Any model: when this test fails, Keras was repaired and our docs can say so."""
+    strategy = mirrored(2)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution=2, jit_compile=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="placeholder tensor"):
+        model.fit(X[:, 0], Y[:, 0], batch_size=BATCH, verbose=0)

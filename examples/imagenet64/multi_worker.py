@@ -1,0 +1,62 @@
+"""What Keras 3 needs to train on several machines, and to go on after one was lost.
+
+Every machine runs the same program, with `TF_CONFIG` in its environment; the first
+worker is the chief.
+"""
+
+import sys
+
+import keras
+import tensorflow as tf
+
+
+class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """TensorFlow's strategy, whose `reduce` takes what Keras 3 passes to it.
+
+    Under TensorFlow's own class `fit` and `evaluate` of Keras 3 fail: they reduce a
+    batch, which is a tuple, and metrics, which are scalars, along `axis=0`. Here each
+    part of a tuple is reduced by itself, and a scalar along no axis.
+    """
+
+    def reduce(self, reduce_op, value, axis):
+        reduce = super().reduce
+
+        def reduce_part(part):
+            is_scalar = self.experimental_local_results(part)[0].shape.rank == 0
+            return reduce(reduce_op, part, axis=None if is_scalar else axis)
+
+        return tf.nest.map_structure(reduce_part, value)
+
+
+def is_chief(strategy):
+    """Whether this process is the one that writes files.
+
+    Args:
+        strategy: a `tf.distribute.Strategy`.
+
+    Returns:
+        bool, `True` where there is one process only.
+    """
+    return not (strategy.cluster_resolver and strategy.cluster_resolver.task_id)
+
+
+def backup_and_restore(strategy, backup_dir):
+    """Makes the callback that saves after each epoch and resumes after a crash.
+
+    All workers read the same checkpoint and the chief alone writes it. With a folder
+    each, a worker that dies between two saves would resume from another step than the
+    rest.
+
+    Args:
+        strategy: a `tf.distribute.Strategy`.
+        backup_dir: folder that every worker can reach.
+
+    Returns:
+        A `keras.callbacks.BackupAndRestore`.
+    """
+    writes = is_chief(strategy)
+    return keras.callbacks.BackupAndRestore(
+        backup_dir,
+        save_freq="epoch" if writes else sys.maxsize,  # never
+        delete_checkpoint=writes,
+    )

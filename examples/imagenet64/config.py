@@ -48,15 +48,22 @@ class Config:
     Args:
         preset: named set of defaults: a small model for a few CPU minutes, or the
             model of the paper's image experiment with 6 or 12 layers.
-        data_dir: folder with ImageNet64 or with TFRecord shards; none: the photographs
-            that scikit-learn ships.
+        data_dir: folder with ImageNet64 or with TFRecord shards (these also on gs://);
+            none: the photographs that scikit-learn ships.
         held_out_images: evaluate on at most so many held-out images.
-        output_dir: where the picture, the curve and the model are written.
-        checkpoint_dir: where checkpoints are written; none: inside output_dir.
-        tensorboard_dir: where TensorBoard logs are written; none: nowhere.
+        output_dir: where the picture, the curve and the model are written: a folder of
+            this machine.
+        checkpoint_dir: where checkpoints are written, also on gs://; none: inside
+            output_dir.
+        tensorboard_dir: where TensorBoard logs are written, also on gs://; none:
+            nowhere.
         resume: continue from the checkpoint, if there is one.
         seed: of the weights, the random features, the data order and the samples.
         dtype_policy: Keras dtype policy: mixed precision if it begins with mixed.
+        strategy: what shares each batch: one device; all GPUs of this machine (its CPUs
+            if it has none); the machines that TF_CONFIG names; or a TPU.
+        tpu: of the strategy tpu: local for the TPU of this machine, or the name or the
+            address of a TPU.
         num_layers: number of blocks.
         num_heads: attention heads of each block.
         hidden_dim: width of the model, a multiple of num_heads.
@@ -64,6 +71,8 @@ class Config:
         dropout: rate of dropout while training.
         feature_map: kernel of the attention, as in keras_performer.feature_maps.get.
         num_random_features: features of each attention head.
+        recompute: what the backward pass computes again to save memory, as in
+            keras_performer.PerformerLM; none: nothing.
         neighbours: feed the colours of neighbouring known pixels beside the token.
         likelihood: of one colour value.
         num_mixtures: logistics in the mixture.
@@ -75,7 +84,7 @@ class Config:
         beta_2: decay of AdamW's second moment.
         epsilon: of AdamW.
         global_clipnorm: gradients are scaled down to this global norm; none: never.
-        batch_size: images in one training step.
+        batch_size: images in one training step, over all replicas together.
         num_steps: optimizer steps.
         max_minutes: stop training earlier, after so many minutes; none: never.
         steps_per_epoch: steps between evaluations, checkpoints and log lines.
@@ -100,6 +109,8 @@ class Config:
     # run
     seed: int = 0
     dtype_policy: str = "float32"
+    strategy: Literal["none", "mirrored", "multi_worker", "tpu"] = "none"
+    tpu: str = "local"
     # model
     num_layers: int = 2
     num_heads: int = 4
@@ -108,6 +119,7 @@ class Config:
     dropout: float = 0.0
     feature_map: str = "softmax"
     num_random_features: int = 32
+    recompute: Literal["block", "network"] | None = None
     neighbours: bool = True
     likelihood: Literal["categorical", "mixture"] = "mixture"
     num_mixtures: int = 5
@@ -153,6 +165,8 @@ class Config:
             self._check(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
         for name in ("weight_decay", "temperature"):
             self._check(name, getattr(self, name) >= 0, "at least 0")
+        local = "://" not in self.output_dir
+        self._check("output_dir", local, "a folder of this machine")
         self._check("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]")
         self._check("preset", self.preset in PRESETS, f"one of {', '.join(PRESETS)}")
         divides = self.hidden_dim % self.num_heads == 0
@@ -163,6 +177,11 @@ class Config:
             raise ValueError(
                 f"{name} must be {must_be}. Received: {name}={getattr(self, name)!r}"
             )
+
+    @property
+    def backup_dir(self):
+        """Where checkpoints are written."""
+        return self.checkpoint_dir or f"{self.output_dir}/checkpoint"
 
     @classmethod
     def from_preset(cls, preset, **changes):

@@ -13,7 +13,9 @@ import json
 
 import tensorflow as tf
 
-from examples.imagenet64.sources import IMAGE_SHAPE, MANIFEST, open_folder
+from examples.imagenet64.shards import MANIFEST
+from examples.imagenet64.sources import open_folder
+from examples.imagenet64.splits import IMAGE_SHAPE
 
 
 def convert(source: str, output: str, shards: int = 64):

@@ -8,8 +8,11 @@
 
 The training order is a pure function of the seed: batch k is the same however often
 and wherever it is asked for, so a resumed run passes `start_step` and sees exactly the
-batches that the interrupted run would have seen. No file is read twice in an epoch and
-one file (npz batch, shard, or 256 PNGs) is in memory at a time.
+batches that the interrupted run would have seen. Several hosts divide each batch among
+themselves: together they train on the batches of one host.
+
+For 1 and 2 every host reads all files, in Python, one file (npz batch or 256 PNGs) at a
+time. For 3 a host reads only its own images, in parallel and without Python.
 """
 
 import dataclasses
@@ -18,7 +21,8 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from examples.imagenet64.sources import IMAGE_SHAPE, SIDE, Split, open_folder
+from examples.imagenet64.sources import open_folder
+from examples.imagenet64.splits import SIDE, Split, from_python
 
 PHOTOGRAPHS = "64x64 crops of scikit-learn's sample photographs"
 
@@ -28,25 +32,61 @@ class ImageData:
     """What `load` returns.
 
     Attributes:
-        train: endless `tf.data.Dataset` of uint8 `[batch_size, 64, 64, 3]`.
         held_out: uint8 array `[n, 64, 64, 3]`, always the same images, n a multiple of
             the batch size, so that model and baselines see the same pixels.
         name: version of the data, to be printed beside every result.
-        batch_size: int.
+        batch_size: int, over all replicas together.
         training_split: a `Split` or `Crops`.
+        seed: int, of the order of the training images.
+        start_step: int k, the first training batch is batch k.
     """
 
-    train: tf.data.Dataset
     held_out: np.ndarray
     name: str
     batch_size: int
     training_split: "Split | Crops"
+    seed: int
+    start_step: int
+
+    @property
+    def train(self):
+        """Endless `tf.data.Dataset` of uint8 `[batch_size, 64, 64, 3]`."""
+        return self.training_batches(tf.distribute.InputContext())
+
+    def training_batches(self, context):
+        """The part of every training batch that one host reads.
+
+        Args:
+            context: `tf.distribute.InputContext`, which host this is; from
+                `strategy.distribute_datasets_from_function`.
+
+        Returns:
+            Endless `tf.data.Dataset` of uint8 `[n, 64, 64, 3]`, n a replica's part of
+            the batch. Replica after replica, host after host, they form the batch.
+        """
+        part = self.batch_size // context.num_input_pipelines
+        first = context.input_pipeline_id * part
+
+        def share(stream):
+            batches = stream.batch(self.batch_size, drop_remainder=True)
+            return batches.map(lambda batch: batch[first : first + part]).unbatch()
+
+        start = self.start_step * self.batch_size
+        images = self.training_split.stream(self.seed, start, share)
+        size = context.get_per_replica_batch_size(self.batch_size)
+        return images.batch(size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
     @property
     def held_out_batches(self):
         """The held-out images as a finite `tf.data.Dataset` of full batches."""
         dataset = tf.data.Dataset.from_tensor_slices(self.held_out)
-        return _share(dataset.batch(self.batch_size, drop_remainder=True))
+        dataset = dataset.batch(self.batch_size, drop_remainder=True)
+        # Under a distribution strategy each replica takes its part of every batch.
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.DATA
+        )
+        return dataset.with_options(options)
 
     @property
     def training_pixels(self):
@@ -62,6 +102,9 @@ class Crops:
 
     def pixels(self):
         return np.concatenate([region.reshape(-1, 3) for region in self.regions])
+
+    def stream(self, seed, start, share):
+        return share(from_python(lambda: self.shuffled(seed, start)))
 
     def shuffled(self, seed, start=0) -> Iterator[np.ndarray]:
         index = start
@@ -80,8 +123,7 @@ def load(config, start_step=0):
     Args:
         config: has `data_dir` (None: the photographs), `seed`, `batch_size` and
             `held_out_images` (at most so many are held out).
-        start_step: int k, the first training batch is batch k; or a function without
-            arguments that returns k when the training data is first read.
+        start_step: int k, the first training batch is batch k.
 
     Returns:
         An `ImageData`.
@@ -100,18 +142,13 @@ def load(config, start_step=0):
         )
     if count < len(validation):
         name = f"{name}, {count} of its {len(validation)} held-out images"
-    first_step = start_step if callable(start_step) else lambda: start_step
-    dataset = tf.data.Dataset.from_generator(
-        lambda: train.shuffled(config.seed, first_step() * config.batch_size),
-        output_signature=tf.TensorSpec(IMAGE_SHAPE, tf.uint8),
-    )
-    dataset = dataset.batch(config.batch_size, drop_remainder=True)
     return ImageData(
-        train=_share(dataset.prefetch(tf.data.AUTOTUNE)),
         held_out=validation.evenly_spaced(count),
         name=name,
         batch_size=config.batch_size,
         training_split=train,
+        seed=config.seed,
+        start_step=start_step,
     )
 
 
@@ -133,12 +170,3 @@ def photographs():
                 grid.append(picture[top : top + SIDE, left : left + SIDE])
     grid = np.stack(grid)
     return Crops(regions), Split([len(grid)], lambda block: grid)
-
-
-def _share(dataset):
-    """Under a distribution strategy each replica takes its part of every batch."""
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = (
-        tf.data.experimental.AutoShardPolicy.DATA
-    )
-    return dataset.with_options(options)

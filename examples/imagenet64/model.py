@@ -35,6 +35,7 @@ def make(config):
         feature_map=config.feature_map,
         num_random_features=config.num_random_features,
         position_shape=(64, 64, CHANNELS),
+        recompute=config.recompute,
         seed=config.seed,
     )
     if config.likelihood == "categorical" and not config.neighbours:
@@ -69,6 +70,8 @@ class PixelPerformer(keras_performer.PerformerLM):
         distances: tuple of ints, which earlier sub-pixels are read.
         **kwargs: arguments of `PerformerLM`.
     """
+
+    extra_dtypes = tf.float32  # of the reference, which goes round the blocks
 
     def __init__(self, likelihood, num_mixtures, distances, **kwargs):
         self.likelihood_name = likelihood
@@ -113,7 +116,7 @@ class PixelPerformer(keras_performer.PerformerLM):
             images: uint8 tensor `(n, 64, 64, 3)`.
         """
         inputs, targets = shift(images)
-        start = self.initial_state(inputs.shape[0])
+        start = self.embedding_state(inputs.shape[0])
         seen = tf.concat([start["seen"], inputs], 1)
         reference, x = self._look_back(inputs, seen, start["position"])
         y = (tf.cast(targets, tf.float32) - reference) / UNIT
@@ -121,23 +124,24 @@ class PixelPerformer(keras_performer.PerformerLM):
         kernel = tf.linalg.lstsq(x, y, l2_regularizer=1.0)
         self.prediction.kernel.assign(kernel)
 
-    def initial_state(self, batch_size):
+    def embedding_state(self, batch_size):
         # the inputs before these that the largest distance reaches back to
         seen = tf.zeros((batch_size, max(self.distances) - 1), tf.int32)
-        return {**super().initial_state(batch_size), "seen": seen}
+        return {**super().embedding_state(batch_size), "seen": seen}
 
-    def call(self, inputs, mask=None, training=None, state=None, return_state=False):
+    def embed(self, inputs, state=None):
         inputs = tf.cast(inputs, tf.int32)
-        start = self.initial_state(tf.shape(inputs)[0]) if state is None else state
+        start = self.embedding_state(tf.shape(inputs)[0]) if state is None else state
         seen = tf.concat([start["seen"], inputs], 1)
         reference, differences = self._look_back(inputs, seen, start["position"])
         reference += UNIT * self.prediction(differences)[..., 0]
         x = self.embedding(differences) + self.embed_positions(inputs, state)
-        x, new_state = self.transform(x, mask, training, state, return_state)
-        outputs = tf.concat([self.head(x), reference[..., tf.newaxis]], -1)
-        if not return_state:
-            return outputs
-        return outputs, {**new_state, "seen": seen[:, -start["seen"].shape[1] :]}
+        last = seen[:, -start["seen"].shape[1] :]
+        return x, reference, {**self.next_positions(inputs, state), "seen": last}
+
+    def read_out(self, x, reference):
+        outputs = super().read_out(x, reference)
+        return tf.concat([outputs, reference[..., tf.newaxis]], -1)
 
     def _look_back(self, inputs, seen, position):
         """The reference `(B, T)`, and the differences to it for each channel.

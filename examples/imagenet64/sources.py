@@ -5,82 +5,27 @@ memory at a time. What can be checked without reading the pixels (presence, size
 shapes, dtypes) is checked when the folder is opened, the rest when a block is read.
 """
 
-import dataclasses
 import io
-import json
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-SIDE = 64
-IMAGE_SHAPE = (SIDE, SIDE, 3)
-IMAGE_BYTES = SIDE * SIDE * 3
-RESIZED = "ImageNet64, resized (Chrabaszcz et al. 2017)"
-ORIGINAL = "ImageNet64, original (van den Oord et al. 2016)"
-EXPECTED = f"""
-data_dir must be a folder that holds one of
-  - {RESIZED}: train_data_batch_1.npz to train_data_batch_10.npz and val_data.npz,
-    from the files Imagenet64_train_part1_npz.zip, Imagenet64_train_part2_npz.zip and
-    Imagenet64_val_npz.zip
-  - {ORIGINAL}: train_64x64 and valid_64x64, as .tar files or as folders of PNG files
-  - dataset.json and the .tfrecord shards beside it, which
-    `python -m examples.imagenet64.convert` writes from one of the two above
-Both versions come from https://image-net.org/download-images (free, after logging in);
-the first is described at https://patrykchrabaszcz.github.io/Imagenet32. Leave data_dir
-out to use the photographs that scikit-learn ships, which need no download."""
-MANIFEST = "dataset.json"
-RECORD_OVERHEAD = 16  # bytes that TFRecord adds to each record: length and checksums
+from examples.imagenet64 import shards
+from examples.imagenet64.splits import (
+    EXPECTED,
+    IMAGE_BYTES,
+    IMAGE_SHAPE,
+    ORIGINAL,
+    RESIZED,
+    SIDE,
+    Split,
+    unusable,
+)
+
 PNG_BLOCK = 256
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """Images in blocks; a block is what is read into memory at once."""
-
-    block_sizes: list[int]
-    read: Callable[[int], np.ndarray]  # block -> uint8 [n, 64, 64, 3]
-
-    def __len__(self):
-        return sum(self.block_sizes)
-
-    def shuffled(self, seed, start=0) -> Iterator[np.ndarray]:
-        """Endless shuffled images, from the `start`-th on; earlier ones are not read.
-
-        Each epoch shuffles the blocks, and the images inside each block.
-        """
-        epoch, skip = divmod(start, len(self))
-        while True:
-            blocks = np.random.default_rng((seed, epoch))
-            for block in blocks.permutation(len(self.block_sizes)).tolist():
-                size = self.block_sizes[block]
-                if skip >= size:
-                    skip -= size
-                    continue
-                order = np.random.default_rng((seed, epoch, block)).permutation(size)
-                images = self.read(block)
-                for index in order[skip:]:
-                    yield np.ascontiguousarray(images[index])
-                images, skip = None, 0  # before the next block comes into memory
-            epoch += 1
-
-    def pixels(self):
-        """uint8 `[n, 3]`, the pixels of up to 4096 images of the first block."""
-        return self.read(0)[:4096].reshape(-1, 3)
-
-    def evenly_spaced(self, count):
-        """`count` images spread evenly over the split: always the same ones."""
-        wanted = np.linspace(0, len(self) - 1, count).round().astype(int)
-        first, parts = 0, []
-        for block, size in enumerate(self.block_sizes):
-            here = wanted[(wanted >= first) & (wanted < first + size)] - first
-            if len(here):
-                parts.append(np.ascontiguousarray(self.read(block)[here]))
-            first += size
-        return np.concatenate(parts)
 
 
 def open_folder(folder):
@@ -92,9 +37,9 @@ def open_folder(folder):
     Returns:
         `(name, train Split, validation Split)`.
     """
-    manifest = f"{str(folder).rstrip('/')}/{MANIFEST}"
+    manifest = f"{str(folder).rstrip('/')}/{shards.MANIFEST}"
     if tf.io.gfile.exists(manifest):
-        return _open_shards(manifest)
+        return shards.open_shards(manifest)
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}.{EXPECTED}")
@@ -106,59 +51,19 @@ def open_folder(folder):
     train, valid = (_archive(folder, n) for n in ("train_64x64", "valid_64x64"))
     if train or valid:
         if not (train and valid):
-            raise _unusable(folder, "train_64x64 and valid_64x64 are both needed")
+            raise unusable(folder, "train_64x64 and valid_64x64 are both needed")
         return ORIGINAL, _open_pngs(train), _open_pngs(valid)
     entries = sorted(path.name for path in folder.iterdir())
     if any(name.endswith(".zip") for name in entries):
-        raise _unusable(folder, "unpack its .zip files first")
+        raise unusable(folder, "unpack its .zip files first")
     found = ", ".join(entries[:5]) + (", ..." if len(entries) > 5 else "")
-    raise _unusable(folder, f"it holds {found or 'nothing'}")
-
-
-def _open_shards(manifest):
-    folder = manifest.rpartition("/")[0]
-    try:
-        with tf.io.gfile.GFile(manifest) as file:
-            described = json.load(file)
-        name, shape = described["name"], tuple(described["image_shape"])
-        splits = [dict(described[split]) for split in ("train", "validation")]
-        if not all(sum(shards.values()) > 0 for shards in splits):
-            raise ValueError("a split has no images")
-    except (ValueError, TypeError, KeyError) as error:
-        raise _unusable(manifest, f"not written by convert.py ({error!r})") from error
-    if shape != IMAGE_SHAPE:
-        raise _unusable(manifest, f"images must be {IMAGE_SHAPE}, these are {shape}")
-    for shards in splits:
-        for shard, count in shards.items():
-            path = f"{folder}/{shard}"
-            if not tf.io.gfile.exists(path):
-                raise _unusable(path, "this shard is missing")
-            size = tf.io.gfile.stat(path).length
-            if size != (expected := count * (IMAGE_BYTES + RECORD_OVERHEAD)):
-                what = f"this shard must have {expected} bytes but has {size}"
-                raise _unusable(path, what)
-    return name, *(_shard_split(folder, shards) for shards in splits)
-
-
-def _shard_split(folder, shards):
-    names = list(shards)
-
-    def read(block):
-        path = f"{folder}/{names[block]}"
-        try:
-            records = tf.data.TFRecordDataset(path).batch(1024)
-            parts = [b"".join(part) for part in records.as_numpy_iterator()]
-            return np.frombuffer(b"".join(parts), "uint8").reshape(-1, *IMAGE_SHAPE)
-        except (tf.errors.DataLossError, ValueError) as error:
-            raise _unusable(path, f"this shard is corrupt ({error})") from error
-
-    return Split(list(shards.values()), read)
+    raise unusable(folder, f"it holds {found or 'nothing'}")
 
 
 def _open_npz(folder, npz, batches):
     if not batches or "val_data.npz" not in npz:
         missing = "val_data.npz" if batches else "train_data_batch_1.npz to _10.npz"
-        raise _unusable(folder, f"{missing} not found")
+        raise unusable(folder, f"{missing} not found")
     name = RESIZED
     if len(batches) < 10:
         name = f"{name}, {len(batches)} of its 10 training files"
@@ -172,7 +77,7 @@ def _npz_split(paths):
             with np.load(paths[block], allow_pickle=False) as file:
                 planes = file["data"].reshape(-1, 3, SIDE, SIDE)
         except (ValueError, OSError, zipfile.BadZipFile) as error:
-            raise _unusable(paths[block], f"cannot be read ({error})") from error
+            raise unusable(paths[block], f"cannot be read ({error})") from error
         return planes.transpose(0, 2, 3, 1)  # a view: [n, row, column, channel]
 
     return Split([_npz_count(path) for path in paths], read)
@@ -187,12 +92,12 @@ def _npz_count(path):
             shape, fortran_order, dtype = header(file)
     except (KeyError, ValueError, OSError, AttributeError, zipfile.BadZipFile) as error:
         what = f"must be an npz file with an array 'data' ({error!r})"
-        raise _unusable(path, what) from error
+        raise unusable(path, what) from error
     if len(shape) != 2 or shape[1] != IMAGE_BYTES or not shape[0] or dtype != np.uint8:
         what = f"'data' must be uint8 [n, {IMAGE_BYTES}] but is {dtype} {list(shape)}"
-        raise _unusable(path, what)
+        raise unusable(path, what)
     if fortran_order:
-        raise _unusable(path, "'data' must be in C order")
+        raise unusable(path, "'data' must be in C order")
     return shape[0]
 
 
@@ -211,10 +116,10 @@ def _open_pngs(path):
             with tarfile.open(path, "r:") as archive:
                 files = [m for m in archive if m.isfile() and m.name.endswith(".png")]
         except (tarfile.TarError, OSError) as error:
-            raise _unusable(path, f"cannot be read as a tar file ({error})") from error
+            raise unusable(path, f"cannot be read as a tar file ({error})") from error
         files.sort(key=lambda member: member.name)
     if not files:
-        raise _unusable(path, "it holds no PNG file")
+        raise unusable(path, "it holds no PNG file")
     _read_png(path, files[0])
     # A fixed shuffle, lest a block hold neighbours only, should the names be in order.
     order = np.random.default_rng(0).permutation(len(files))
@@ -240,14 +145,10 @@ def _read_png(path, file):
         with Image.open(io.BytesIO(content)) as image:
             mode, pixels = image.mode, np.asarray(image)
     except (OSError, SyntaxError, ValueError) as error:
-        raise _unusable(file, f"cannot be read as a PNG file ({error})") from error
+        raise unusable(file, f"cannot be read as a PNG file ({error})") from error
     if mode == "L":
         pixels = np.repeat(pixels[..., np.newaxis], 3, axis=-1)
     if mode not in ("L", "RGB") or pixels.shape != IMAGE_SHAPE:
         what = f"must be a 64x64 RGB picture but is {mode} {list(pixels.shape)}"
-        raise _unusable(file, what)
+        raise unusable(file, what)
     return pixels
-
-
-def _unusable(path, what):
-    return ValueError(f"{path} cannot be used: {what}.{EXPECTED}")

@@ -9,10 +9,10 @@ What it writes into `output_dir`: `pictures.png`, `curve.png`, `table.txt`,
 """
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
-import shutil
 import time
 
 import keras
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_performer
-from examples.imagenet64 import data, report
+from examples.imagenet64 import data, multi_worker, optimizer, report, strategies
 from examples.imagenet64 import model as image_model
 from examples.imagenet64.config import parse
 
@@ -31,28 +31,44 @@ IMAGES_TO_FIT = 32
 def main(argv=None):
     """Runs the whole example and returns its results, label to bits per dimension."""
     config = parse(argv)
+    strategy = strategies.make(config)
+    is_chief = multi_worker.is_chief(strategy)
     output_dir = pathlib.Path(config.output_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    settings = json.dumps(dataclasses.asdict(config), indent=2)
-    (output_dir / "config.json").write_text(settings + "\n")
+    if is_chief:
+        prepare_folders(config)
     keras.utils.set_random_seed(config.seed)
     keras.config.set_dtype_policy(config.dtype_policy)
 
-    model = image_model.make(config)
-    # read when training starts: a resumed run goes on with the batches it has not seen
-    images = data.load(config, start_step=lambda: int(model.optimizer.iterations))
+    # With several machines the model is made on all at once: by then the chief has
+    # deleted an old checkpoint.
+    with strategy.scope():
+        model = image_model.make(config)
+        compile_model(model, config)
+        backup = multi_worker.backup_and_restore(strategy, config.backup_dir)
+        backup.delete_checkpoint = False  # training is not all: see what follows
+        backup.set_model(model)
+        backup.on_train_begin()  # fit would do it too late for the data
+    images = data.load(config, start_step=steps_done(model))
     print(f"{images.name}\n{model.count_params():,} parameters, {config.preset} preset")
-    curves = train(model, images, config)
-
+    chosen = [backup, *callbacks(config, is_chief)]
+    curves = train(model, images, config, strategy, chosen, verbose=is_chief)
+    if is_chief:
+        model.save(output_dir / "model.keras")
     results = {"this model": evaluate(model, images)}
+    if not is_chief:
+        return results
+
     baselines = report.baselines(images.training_pixels, images.held_out)
     table = report.table({**results, **baselines}, images.name)
     (output_dir / "table.txt").write_text(table + "\n")
-    report.save_curve(output_dir / "curve.png", *curves, baselines)
-    model.save(output_dir / "model.keras")
-    written = ["curve.png", "table.txt", "model.keras"]
+    written = ["table.txt", "model.keras"]
+    if curves[0]:  # else all steps were done before
+        report.save_curve(output_dir / "curve.png", *curves, baselines)
+        written.insert(0, "curve.png")
     if config.num_samples or config.num_completions:
-        pictures(model, images, config, output_dir / "pictures.png")
+        with strategies.one_device(config):
+            one = on_one_device(model, config)
+            pictures(one, images, config, output_dir / "pictures.png")
         written.insert(0, "pictures.png")
     print(f"\n{table}\n")
     for name in written:
@@ -60,71 +76,87 @@ def main(argv=None):
     return {**results, **baselines}
 
 
-def train(model, images, config):
+def prepare_folders(config):
+    """Makes the output folder; deletes an old checkpoint unless it is to be resumed."""
+    output_dir = pathlib.Path(config.output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    settings = json.dumps(dataclasses.asdict(config), indent=2)
+    (output_dir / "config.json").write_text(settings + "\n")
+    if not config.resume and tf.io.gfile.exists(config.backup_dir):
+        tf.io.gfile.rmtree(config.backup_dir)
+
+
+def compile_model(model, config):
+    """Compiles the model, as `config` says, in the strategy's scope."""
+    bits = functools.partial(
+        image_model.BitsPerDimension, config.likelihood, config.num_mixtures
+    )
+    model.compile(
+        optimizer.make(config),
+        loss=bits(),
+        # A loss that is reduced is divided by the number of replicas.
+        metrics=[
+            keras.metrics.MeanMetricWrapper(bits(reduction="none"), "bits_per_dim")
+        ],
+        steps_per_execution=config.steps_per_execution,
+    )
+
+
+def train(model, images, config, strategy, callbacks, verbose=True):
     """Fits the model; returns the training and held-out curves, (step, bits) pairs."""
     if isinstance(model, image_model.PixelPerformer):
         batches = math.ceil(IMAGES_TO_FIT / config.batch_size)
         examples = data.load(config).train.take(batches)
         model.fit_prediction(tf.concat(list(examples), 0))
-    loss = image_model.BitsPerDimension(config.likelihood, config.num_mixtures)
-    model.compile(
-        keras.optimizers.AdamW(
-            learning_rate(config),
-            weight_decay=config.weight_decay,
-            beta_1=config.beta_1,
-            beta_2=config.beta_2,
-            epsilon=config.epsilon,
-            global_clipnorm=config.global_clipnorm,
-        ),
-        loss=loss,
-        metrics=[keras.metrics.MeanMetricWrapper(loss, name="bits_per_dim")],
-        steps_per_execution=config.steps_per_execution,
-    )
     curve = Curve()
-    model.fit(
-        images.train.map(image_model.shift),
-        validation_data=images.held_out_batches.map(image_model.shift),
-        steps_per_epoch=config.steps_per_epoch,
-        epochs=math.ceil(config.num_steps / config.steps_per_epoch),
-        callbacks=[*callbacks(config), curve],
-        shuffle=False,  # the data is shuffled already
-    )
+    try:
+        model.fit(
+            strategy.distribute_datasets_from_function(
+                lambda context: images.training_batches(context).map(image_model.shift)
+            ),
+            validation_data=images.held_out_batches.map(image_model.shift),
+            steps_per_epoch=config.steps_per_epoch,
+            epochs=math.ceil(config.num_steps / config.steps_per_epoch),
+            callbacks=[*callbacks, curve],
+            verbose="auto" if verbose else 0,
+            shuffle=False,  # the data is shuffled already
+        )
+    except tf.errors.DataLossError:
+        images.training_split.read_all()  # fails with the name of the broken file
+        raise
     return curve.training, curve.held_out
 
 
-def callbacks(config):
-    """Redraws, checkpoints and logs, as the settings say."""
-    checkpoint_dir = config.checkpoint_dir or f"{config.output_dir}/checkpoint"
-    if not config.resume:
-        shutil.rmtree(checkpoint_dir, ignore_errors=True)
+def callbacks(config, is_chief):
+    """Redraws and logs, as the settings say."""
     chosen = [keras.callbacks.TerminateOnNaN()]
     if config.every_n_steps:
         chosen.append(keras_performer.RedrawFeatures(config.every_n_steps))
-    chosen.append(keras.callbacks.BackupAndRestore(checkpoint_dir))
-    if config.tensorboard_dir:
+    if config.tensorboard_dir and is_chief:
         chosen.append(keras.callbacks.TensorBoard(config.tensorboard_dir))
     if config.max_minutes:
         chosen.append(StopAfter(config.max_minutes))
     return chosen
 
 
-def learning_rate(config):
-    """Linear warm-up, then constant or a cosine."""
-    if config.learning_rate_decay == "none" and not config.warmup_steps:
-        return config.learning_rate
-    return keras.optimizers.schedules.CosineDecay(
-        0.0 if config.warmup_steps else config.learning_rate,
-        decay_steps=max(config.num_steps - config.warmup_steps, 1),
-        alpha=0.01 if config.learning_rate_decay == "cosine" else 1.0,
-        warmup_target=config.learning_rate if config.warmup_steps else None,
-        warmup_steps=config.warmup_steps,
-    )
+def steps_done(model):
+    """Optimizer steps that the model has seen; int() fails under a strategy."""
+    return int(model.optimizer.iterations.numpy())
 
 
 def evaluate(model, images):
     """Bits per dimension of the held-out images."""
     batches = images.held_out_batches.map(image_model.shift)
     return model.evaluate(batches, verbose=0, return_dict=True)["bits_per_dim"]
+
+
+def on_one_device(model, config):
+    """The model, or if a strategy shares it a copy that is not shared, to generate."""
+    if config.strategy == "none":
+        return model
+    copy = image_model.make(config)
+    copy.set_weights(model.get_weights())
+    return copy
 
 
 def pictures(model, images, config, path):
@@ -180,7 +212,7 @@ class Curve(keras.callbacks.Callback):
         self.training, self.held_out = [], []
 
     def on_epoch_end(self, epoch, logs=None):
-        step = int(self.model.optimizer.iterations)
+        step = steps_done(self.model)
         self.training.append((step, logs["bits_per_dim"]))
         self.held_out.append((step, logs["val_bits_per_dim"]))
 

@@ -53,8 +53,8 @@ def chunk_scan(function, chunk_size, sequences, state, params, output_dtypes):
     if length is None:
         raise ValueError(
             "sequences must have a known length. Received: a sequence of shape "
-            f"{tuple(first.shape)}. Give the data a static shape, for example with "
-            "`padded_batch(..., padded_shapes=...)`."
+            f"{tuple(first.shape)}. Give the data a static shape, the same in every "
+            "batch, for example with `padded_batch(..., padded_shapes=...)`."
         )
 
     def call(chunk, inner, given):

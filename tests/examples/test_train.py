@@ -5,10 +5,13 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from examples import quickstart
 from examples.imagenet64 import train
+from examples.imagenet64.convert import convert
+from tests.examples import archives
 
 SMALL = """--num_layers 1 --num_heads 1 --hidden_dim 4 --intermediate_dim 4
     --num_random_features 4 --batch_size 1 --held_out_images 2 --num_samples 1
@@ -41,6 +44,47 @@ def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
     model = keras.models.load_model(tmp_path / "out/model.keras")
     assert int(model.optimizer.iterations) == 4
     assert int(model.blocks[0].attention.redraw_count) == 2
+
+
+@pytest.mark.slow
+def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch):
+    # from shards, as on a TPU
+    two = tf.config.list_logical_devices("CPU")[:2]
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: two)
+    monkeypatch.setattr(train, "pictures", lambda *_: None)
+    archives.write_npz(tmp_path / "npz", train=(13,), validation=4)
+    convert(str(tmp_path / "npz"), str(tmp_path / "shards"), shards=2)
+    flags = ["--num_steps", "4", "--steps_per_epoch", "2", "--batch_size", "2"]
+    flags += ["--data_dir", "shards", "--held_out_images", "4"]
+    one = run(*flags)
+    several = run(*flags, "--strategy", "mirrored", "--output_dir", "several")
+    assert several["this model"] == pytest.approx(one["this model"], abs=1e-4)
+    model = keras.models.load_model("several/model.keras")
+    assert int(model.optimizer.iterations) == 4
+    assert int(model.blocks[0].attention.redraw_count) == 2
+
+
+def test_a_copy_on_one_device_predicts_what_the_shared_model_does():
+    config = train.parse([*SMALL, "--strategy", "mirrored", "--batch_size", "4"])
+    with train.strategies.make(config).scope():
+        shared = train.image_model.make(config)
+    copy = train.on_one_device(shared, config)
+    tokens = np.random.default_rng(0).integers(0, 256, (4, 50))
+    np.testing.assert_allclose(copy(tokens), shared(tokens), rtol=1e-5, atol=1e-5)
+    assert not isinstance(copy.weights[0].value, tf.distribute.DistributedValues)
+
+
+@pytest.mark.slow
+def test_checkpoints_on_a_remote_file_system():
+    flags = ["--num_steps", "2", "--steps_per_epoch", "2", "--num_samples", "0"]
+    flags += ["--num_completions", "0", "--checkpoint_dir", "ram://run/checkpoint"]
+    first = run(*flags)
+    weights = "ram://run/checkpoint/latest.weights.h5"
+    written = tf.io.gfile.stat(weights).mtime_nsec
+    assert run(*flags, "--resume", "true") == first  # nothing is left to train
+    assert tf.io.gfile.stat(weights).mtime_nsec == written
+    train.prepare_folders(train.parse([*SMALL, *flags]))
+    assert not tf.io.gfile.exists(weights)
 
 
 class Interrupted(Exception):
@@ -76,7 +120,7 @@ def test_the_learning_rate_warms_up_and_decays():
     def rates(**changes):
         config = train.parse([])
         config = type(config)(num_steps=100, learning_rate=1.0, **changes)
-        rate = train.learning_rate(config)
+        rate = train.optimizer.learning_rate(config)
         return [float(rate(step)) for step in (0, 5, 10, 55, 100)]
 
     cosine = rates(warmup_steps=10, learning_rate_decay="cosine")

@@ -1,0 +1,147 @@
+"""Images a second that the TFRecord pipeline of the example gives to one host.
+
+    python -m benchmarks.input_pipeline
+
+Writes made-up images as TFRecords into a temporary folder, reads them as one host of 1,
+2 and 4 would (one after the other, on this machine, from its disk or its page cache),
+and prints beside it what the chips of one host can use at most: every chip busy with
+matrix products alone, at the peak that its maker states. No chip reaches that, so a
+pipeline above it is fast enough. What Cloud Storage delivers is not measured.
+"""
+
+import dataclasses
+import pathlib
+import platform
+import tempfile
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import machine
+from benchmarks.tables import table
+from examples.imagenet64 import convert, data
+from examples.imagenet64 import model as image_model
+from examples.imagenet64.config import Config, parse
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "tpu_configs"
+# Peak bfloat16 FLOP/s of a chip, as Google states them.
+PEAK = {"v4": 275e12, "v5e": 197e12, "v5p": 459e12, "v6e": 918e12}
+# Chips of one host.
+CHIPS = {"v5e-1": 1, "v5e-4": 4, "v5e-8": 8, "v4-8": 4, "v4-32": 4, "v5p-8": 4}
+CHIPS["v6e-8"] = 8
+
+
+def flops_per_image(config):
+    """FLOP of one image's training step, in products with weight matrices only.
+
+    A product of a token with a matrix of n weights takes 2n, and twice that again for
+    the gradients. Leaving out the attention makes the chips look faster than they are.
+    """
+    model = image_model.make(config)
+    layers = [*model.blocks, model.head]
+    weights = [w for part in layers for w in part.trainable_weights]
+    matrices = [int(np.prod(w.shape)) for w in weights if w.name == "kernel"]
+    return 6 * image_model.LENGTH * sum(matrices)
+
+
+def images_used(name):
+    """The most images a second that the chips of one host of a slice can use."""
+    config = parse(["--config", str(CONFIGS / f"{name}.yaml")])
+    return CHIPS[name] * PEAK[name.split("-")[0]] / flops_per_image(config)
+
+
+def images_read(images, hosts, seconds):
+    """Images a second that the first of so many hosts reads."""
+    context = tf.distribute.InputContext(hosts, 0, hosts)
+    batches = iter(images.training_batches(context).map(image_model.shift))
+    next(batches)
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        count += next(batches)[0].shape[0]
+    return count / (time.perf_counter() - start)
+
+
+def write(folder, number, held_out, shards):
+    """Converts made-up images to TFRecords in `folder/shards`."""
+    random = np.random.default_rng(0)
+    for name, count in {"train_data_batch_1": number, "val_data": held_out}.items():
+        pixels = random.integers(0, 256, (count, 12288), dtype=np.uint8)
+        np.savez(folder / f"{name}.npz", data=pixels)
+    convert.convert(str(folder), str(folder / "shards"), shards)
+    return str(folder / "shards")
+
+
+def report(number, shards, batch_size, seconds, repeats):
+    """The measurement and the comparison, as text."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = write(pathlib.Path(folder), number, batch_size, shards)
+        config = Config(
+            data_dir=folder, batch_size=batch_size, held_out_images=batch_size
+        )
+        images = data.load(config)
+        speeds = {
+            hosts: sorted(images_read(images, hosts, seconds) for _ in range(repeats))
+            for hosts in (1, 2, 4)
+        }
+    worst = min(speed[len(speed) // 2] for speed in speeds.values())
+    read = [
+        [hosts, *(f"{s:,.0f}" for s in (speed[len(speed) // 2], speed[0], speed[-1]))]
+        for hosts, speed in speeds.items()
+    ]
+    used = [
+        [
+            name,
+            CHIPS[name],
+            f"{images_used(name):,.0f}",
+            f"{worst / images_used(name):.1f}",
+        ]
+        for name in CHIPS
+    ]
+    described = machine.describe(tf.config.threading.get_inter_op_parallelism_threads())
+    return "\n\n".join(
+        [
+            f"{described['cpu']}, {described['cores']} cores, load "
+            f"{described['load_at_start']:.1f} at the start; Python "
+            f"{platform.python_version()}, TensorFlow {tf.__version__}, Keras "
+            f"{keras.__version__}; {number} images in {shards} shards, batches of "
+            f"{batch_size}, {repeats} times {seconds} s.",
+            table(["hosts", "images/s of one, median", "least", "most"], read),
+            table(
+                ["slice", "chips of a host", "images/s used at most", "read / used"],
+                used,
+            ),
+        ]
+    )
+
+
+@dataclasses.dataclass
+class Settings:
+    """What to write and how long to read.
+
+    Args:
+        number: made-up images.
+        shards: files.
+        batch_size: images of all hosts together.
+        seconds: of one measurement.
+        repeats: measurements, of which the median counts.
+    """
+
+    number: int = 20_000
+    shards: int = 16
+    batch_size: int = 128
+    seconds: float = 5.0
+    repeats: int = 3
+
+
+def main(argv=None):
+    """Reads the command line, measures and prints."""
+    import jsonargparse
+
+    settings = jsonargparse.CLI(Settings, args=argv, as_positional=False)
+    print(report(**dataclasses.asdict(settings)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Which devices share the work of a run: settings to a `tf.distribute` strategy."""
+
+import contextlib
+
+import tensorflow as tf
+
+from examples.imagenet64 import multi_worker
+
+
+def make(config):
+    """Starts the devices that `config` names.
+
+    Args:
+        config: has `strategy`, `tpu`, `batch_size`, `steps_per_execution` and
+            `max_minutes`.
+
+    Returns:
+        A `tf.distribute.Strategy`; model and optimizer belong into its `scope()`.
+    """
+    strategy = _STRATEGIES[config.strategy](config)
+    replicas = strategy.num_replicas_in_sync
+    if config.batch_size % replicas:
+        raise ValueError(
+            f"batch_size must be a multiple of the {replicas} replicas of strategy="
+            f"{config.strategy}, which share each batch. "
+            f"Received: batch_size={config.batch_size}"
+        )
+    if config.steps_per_execution > 1 and replicas > 1 and config.strategy != "tpu":
+        raise ValueError(
+            "steps_per_execution must be 1 with several replicas: Keras fails on more, "
+            "except on a TPU (keras issue 19246). "
+            f"Received: steps_per_execution={config.steps_per_execution}"
+        )
+    if config.max_minutes and config.strategy == "multi_worker":
+        raise ValueError(
+            "max_minutes must be None with strategy=multi_worker: the machines would "
+            f"stop at different steps. Received: max_minutes={config.max_minutes}"
+        )
+    return strategy
+
+
+def one_device(config):
+    """The scope for work that is not shared, such as drawing: the CPU beside a TPU."""
+    if config.strategy == "tpu":
+        return tf.device("CPU:0")
+    return contextlib.nullcontext()
+
+
+def _default(config):
+    return tf.distribute.get_strategy()
+
+
+def _mirrored(config):
+    devices = tf.config.list_logical_devices
+    return tf.distribute.MirroredStrategy(
+        [device.name for device in devices("GPU") or devices("CPU")]
+    )
+
+
+def _multi_worker(config):
+    return multi_worker.MultiWorkerMirroredStrategy()
+
+
+def _tpu(config):
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=config.tpu)
+    try:
+        if config.tpu != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise RuntimeError(
+            "strategy=tpu must find a TPU. `python -m keras_performer.preflight` says "
+            f"what is wrong with this machine. Received: tpu={config.tpu} ({error})"
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+_STRATEGIES = {
+    "none": _default,
+    "mirrored": _mirrored,
+    "multi_worker": _multi_worker,
+    "tpu": _tpu,
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# A TPU slice of several hosts. Never run on TPU hardware.
+#
+#   tpu_configs/launch.sh NAME ZONE run COMMAND...    the same command on every host
+#   tpu_configs/launch.sh NAME ZONE train FLAGS...    the example, with these flags
+#
+# TensorFlow has one program for all hosts of a slice: on each host a server offers the
+# chips, and the program on the first host uses all of them over the network. `train`
+# starts the servers (again) and then the program. Expects this repository as the folder
+# keras_performer of each host, with its virtual environment in .venv.
+set -euo pipefail
+
+if [ $# -lt 4 ] || { [ "$3" != run ] && [ "$3" != train ]; }; then
+  echo "Usage: $0 NAME ZONE run COMMAND... | $0 NAME ZONE train FLAGS..." >&2
+  exit 2
+fi
+name=$1 zone=$2 task=$3
+shift 3
+port=8470
+
+tpu() { # SUBCOMMAND FLAGS...
+  gcloud compute tpus tpu-vm "$1" "$name" --zone="$zone" "${@:2}"
+}
+
+ssh_to() { # HOST|all COMMAND
+  tpu ssh --worker="$1" --command="cd keras_performer && . .venv/bin/activate && $2"
+}
+
+if [ "$task" = run ]; then
+  ssh_to all "$*"
+  exit
+fi
+
+addresses=$(tpu describe --format="value(networkEndpoints[].ipAddress)" |
+  tr ';' '\n' | sed "s/\$/:$port/" | paste -sd , -)
+# Quoted once more, for the shell of the host.
+flags=$(printf ' %q' "$@")
+server=tpu_configs/server.py
+ssh_to all "{ test ! -f server.pid || kill \$(cat server.pid) || true; } && \
+. tpu_configs/environment.sh && \
+{ nohup python $server $port > server.log 2>&1 < /dev/null & echo \$! > server.pid; }"
+# The first host's chips belong to its server: the program must not load libtpu too.
+ssh_to 0 "TPU_LOAD_LIBRARY=0 python -m examples.imagenet64.train$flags \
+--tpu grpc://$addresses"

@@ -5,6 +5,8 @@ PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python
 # What else to install. `make TENSORFLOW="tensorflow[and-cuda]" demo` adds the CUDA
 # libraries for an NVIDIA GPU. (tensorflow-cpu is no choice here: see setup.cfg.)
 TENSORFLOW ?= tensorflow
+# What `make test-matrix` tests: all that setup.cfg allows.
+VERSIONS ?= 2.19 2.20 2.21
 # Further arguments of the program, as in `make demo ARGS=--help`.
 ARGS ?=
 
@@ -16,13 +18,15 @@ python := .venv/bin/python
 installed := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test lint bench clean
+.PHONY: help demo quickstart test lint bench clean tpu-check test-matrix
 
 help:
 	@echo "make demo        train on 64x64 photographs, generate, write runs/demo"
 	@echo "make quickstart  a Performer in keras.Sequential, a few seconds"
 	@echo "make test        lint, then the whole test suite"
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
+	@echo "make test-matrix the suite on each TensorFlow from 2.19 to 2.21"
+	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
 	@echo "make lint        ruff only"
 	@echo "make .venv       only install into .venv (the others do it when needed)"
 	@echo "make clean       remove .venv, .bench, all that was built; keeps runs/"
@@ -48,6 +52,31 @@ bench: $(installed)
 .PHONY: .venv
 .venv: $(installed)
 
+# The TPU compiler is a package of its own: no TPU, and no network once installed.
+tpu-check: .tpu/.installed
+	.tpu/bin/python -m pytest tests/tpu $(ARGS)
+
+.tpu/.installed: setup.cfg pyproject.toml
+	@echo "Installing the TPU compiler into .tpu: about 1.5 GB to download."
+	$(PYTHON) -m venv .tpu
+	.tpu/bin/python -m pip install --disable-pip-version-check \
+		--editable ".[tensorflow,examples,test,tpu-check]"
+	@touch $@
+
+# Each version in an environment of its own; the newest patch of it.
+test-matrix: $(VERSIONS:%=.matrix/%/.installed)
+	set -e; for version in $(VERSIONS); do \
+		echo "TensorFlow $$version"; \
+		.matrix/$$version/bin/python -m pytest $(ARGS); \
+	done
+
+.matrix/%/.installed: setup.cfg pyproject.toml
+	@echo "Installing TensorFlow $* into .matrix/$*: about 1 GB to download."
+	$(PYTHON) -m venv .matrix/$*
+	.matrix/$*/bin/python -m pip install --disable-pip-version-check \
+		--editable ".[tensorflow,examples,test]" "$(TENSORFLOW)==$*.*"
+	@touch $@
+
 # Installed again when setup.cfg has changed.
 $(installed): setup.cfg pyproject.toml
 	@echo "Installing into .venv: about 1 GB to download, some minutes."
@@ -57,5 +86,5 @@ $(installed): setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv .bench build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .bench .tpu .matrix build dist *.egg-info .pytest_cache .ruff_cache
 	find examples keras_performer tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,157 @@
+"""From a `tf.function` to an executable for a TPU that is described but not there.
+
+TensorFlow lowers the function to StableHLO and libtpu compiles that. The interface of
+JAX that hands the module over is private: the versions are pinned in `setup.cfg`.
+"""
+
+import dataclasses
+import functools
+import os
+import time
+
+import numpy as np
+
+# Before JAX and libtpu are loaded, which read it.
+os.environ.update(
+    JAX_PLATFORMS="cpu",
+    # no question to the metadata service of Google Cloud
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_ACCELERATOR_TYPE="v5litepod-4",
+    TPU_WORKER_HOSTNAMES="localhost",
+    TPU_WORKER_ID="0",
+    # otherwise a second process that compiles ends with an error
+    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+)
+
+import tensorflow as tf  # noqa: E402
+from jax._src import compiler  # noqa: E402
+from jax._src.interpreters import mlir  # noqa: E402
+from jax._src.lib import xla_client  # noqa: E402
+from jax.experimental import topologies  # noqa: E402
+from jaxlib.mlir import ir  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of high-bandwidth memory that one replica needs.
+
+    Attributes:
+        arguments: the weights, the optimizer's variables and the batch.
+        temporaries: everything between, with the compiler's packing losses.
+        outputs: the new values of the variables, and the metrics.
+        aliased: outputs that are written over arguments.
+    """
+
+    arguments: int
+    temporaries: int
+    outputs: int
+    aliased: int
+
+    @property
+    def total(self):
+        return self.arguments + self.temporaries + self.outputs - self.aliased
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """An executable of the TPU compiler.
+
+    Attributes:
+        memory: a `Memory`.
+        text: str, the optimized program.
+        seconds: float, what the compiler took.
+    """
+
+    memory: Memory
+    text: str
+    seconds: float
+
+
+def lower(function, *args):
+    """StableHLO, as bytes, of a function of tensors and captured variables.
+
+    Args:
+        function: callable, without ops that only the host can run.
+        *args: nests of `tf.TensorSpec`.
+    """
+    function = tf.function(function, jit_compile=True, autograph=False)
+    return function.experimental_get_compiler_ir(*args)(
+        stage="stablehlo_serialized", platform_name="CPU"
+    )
+
+
+def text_of(stablehlo):
+    """What `lower` returned, for people to read."""
+    with mlir.make_ir_context():
+        return str(ir.Module.parse(stablehlo))
+
+
+def compile_for(stablehlo, slice_):
+    """Compiles what `lower` returned for all replicas of a `Slice`.
+
+    Returns:
+        A `Compiled`.
+
+    Raises:
+        jax.errors.JaxRuntimeError: the compiler refuses, for memory or otherwise.
+    """
+    chips = devices(slice_)
+    client = chips[0].client
+    options = compiler.get_compile_options(
+        num_replicas=len(chips),
+        num_partitions=1,
+        device_assignment=np.array([[chip.id] for chip in chips]),
+        backend=client,
+    )
+    with mlir.make_ir_context():
+        module = ir.Module.parse(stablehlo)
+        _remove_copies(module)
+        start = time.perf_counter()
+        executable = client.compile(
+            module,
+            executable_devices=xla_client.DeviceList(tuple(chips)),
+            compile_options=options,
+        )
+        seconds = time.perf_counter() - start
+    stats = executable.get_compiled_memory_stats()
+    memory = Memory(
+        arguments=stats.argument_size_in_bytes,
+        temporaries=stats.temp_size_in_bytes,
+        outputs=stats.output_size_in_bytes,
+        aliased=stats.alias_size_in_bytes,
+    )
+    return Compiled(memory, executable.hlo_modules()[0].to_string(), seconds)
+
+
+@functools.cache
+def devices(slice_):
+    """The chips of a `Slice`, as JAX describes them."""
+    topology = topologies.get_topology_desc(
+        platform="tpu",
+        topology_name=slice_.topology,
+        chip_config_name=slice_.chip_config,
+    )
+    return topology.devices[: slice_.replicas]
+
+
+def _remove_copies(module):
+    """Replaces `mhlo.copy(x)` by x.
+
+    TensorFlow marks the new values of variables with it; the compiler takes StableHLO
+    only, which has no such op.
+    """
+    copies = []
+
+    def visit(operation):
+        for region in operation.regions:
+            for block in region:
+                for inner in block:
+                    if inner.operation.name == "mhlo.copy":
+                        copies.append(inner.operation)
+                    visit(inner.operation)
+
+    visit(module.operation)
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+    for copy in copies:
+        copy.erase()

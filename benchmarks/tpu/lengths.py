@@ -1,0 +1,120 @@
+"""Prints how long a sequence one chip can train on, by how much is recomputed.
+
+    python -m benchmarks.tpu.lengths                        # the table of the README
+    python -m benchmarks.tpu.lengths --recompute block --log2_lengths 18 19 20
+    python -m benchmarks.tpu.lengths --recompute exact --log2_lengths 13 14
+
+The model is the regular one of arXiv 2009.14794 (8 heads, 6 layers, widths 512 and
+2048) with 256 random features, a vocabulary of 256, mixed_bfloat16 and Adam, on one
+sequence. A row takes one to five minutes; all are written to `runs/tpu/lengths.json`.
+Needs the environment of `make tpu-check`, and no TPU.
+"""
+
+import argparse
+import pathlib
+
+from benchmarks.tpu import rows
+from benchmarks.tpu.slices import SLICES
+from benchmarks.tpu.table import print_line
+
+WRITTEN = pathlib.Path("runs/tpu/lengths.json")
+# By what is recomputed, the lengths of the table: as far as each goes and one more.
+LOG2_LENGTHS = {
+    "exact": (13, 14),
+    "none": (13, 14, 15, 16),
+    "block": (15, 18, 20, 21),
+    "network": (15, 20, 22, 24, 25),
+}
+HEADER = ["tokens", "model", "GiB per chip", "lower seconds", "compile seconds"]
+
+
+def main(argv=None):
+    """Reads the command line, compiles and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--recompute", nargs="+", choices=LOG2_LENGTHS)
+    parser.add_argument("--log2_lengths", nargs="+", type=int)
+    parser.add_argument("--slice", default="v5e-1", choices=SLICES)
+    parser.add_argument("--output", default=WRITTEN, type=pathlib.Path)
+    chosen = parser.parse_args(argv)
+    cases = [
+        (recompute, log2_length, chosen.slice)
+        for recompute in chosen.recompute or LOG2_LENGTHS
+        for log2_length in chosen.log2_lengths or LOG2_LENGTHS[recompute]
+    ]
+    print_line(HEADER)
+    print_line(["---"] * len(HEADER))
+    for row in rows.collect(compile_length, cases, chosen.output):
+        print_line(cells(row))
+    print(f"wrote {chosen.output}")
+
+
+def compile_length(recompute, log2_length, slice_name):
+    """The row of one length."""
+    slice_ = SLICES[slice_name]
+    return {
+        "slice": slice_name,
+        "recompute": recompute,
+        "tokens": 2**log2_length,
+        **rows.measure(lambda: training_step(recompute, log2_length), slice_),
+    }
+
+
+def training_step(recompute, log2_length):
+    """StableHLO of a training step of the model on one sequence."""
+    import keras
+
+    import keras_performer
+    from benchmarks.tpu import steps
+    from benchmarks.tpu.replicas import Replicas
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    strategy = Replicas(1)
+    half = log2_length // 2
+    with strategy.scope():
+        model = keras_performer.PerformerLM(
+            vocabulary_size=256,
+            max_length=2**log2_length,
+            num_layers=6,
+            num_heads=8,
+            hidden_dim=512,
+            intermediate_dim=2048,
+            num_random_features=256,
+            # learned positions of rows and columns: a table of all would fill the chip
+            position_shape=(2**half, 2 ** (log2_length - half)),
+            seed=0,
+            **options(recompute, log2_length),
+        )
+        model.compile(
+            keras.optimizers.Adam(),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    return steps.lower_step(model, strategy, 1, 2**log2_length)
+
+
+def options(recompute, log2_length):
+    """What differs between the models."""
+    if recompute == "exact":
+        return {"exact_below": 2**log2_length + 1}
+    return {} if recompute == "none" else {"recompute": recompute}
+
+
+def cells(row):
+    """A row as the table prints it."""
+    if "error" in row:
+        recompute, log2_length, _ = row["case"]
+        return [f"2^{log2_length}", recompute, row["error"], "", ""]
+    return [
+        f"2^{row['tokens'].bit_length() - 1}",
+        row["recompute"],
+        rows.needed(row),
+        f"{row['lower_seconds']:.0f}",
+        f"{row['compile_seconds']:.0f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""One line of a table: a program that is lowered and compiled in a fresh process."""
+
+import concurrent.futures
+import dataclasses
+import json
+import multiprocessing
+import re
+import time
+from concurrent.futures.process import BrokenProcessPool
+
+_SIZE = re.compile(r"\(([\d.]+)([MGT])\) exceeds available|Used ([\d.]+)([MGT]) of")
+_GIB = {"M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+
+
+def measure(program, slice_):
+    """Compiles what `program` lowers.
+
+    Args:
+        program: callable that returns what `compiler.lower` does.
+        slice_: a `Slice`.
+
+    Returns:
+        dict: `lower_seconds`, `compile_seconds`, the `memory` in bytes, its sum `gib`
+        and whether it `fits`; of a program that the compiler refuses for its memory,
+        the sentence that says so, `refusal`.
+    """
+    from jax.errors import JaxRuntimeError
+
+    from benchmarks.tpu import compiler
+
+    start = time.perf_counter()
+    stablehlo = program()
+    row = {
+        "available_gib": slice_.gib_per_chip,
+        "lower_seconds": time.perf_counter() - start,
+    }
+    start = time.perf_counter()
+    try:
+        compiled = compiler.compile_for(stablehlo, slice_)
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        refusal = str(error).splitlines()[0]
+        seconds = time.perf_counter() - start
+        gib = refused_gib(refusal)
+        return {
+            **row,
+            "compile_seconds": seconds,
+            "refusal": refusal,
+            "gib": gib,
+            "fits": False,
+        }
+    return {
+        **row,
+        "compile_seconds": compiled.seconds,
+        "memory": dataclasses.asdict(compiled.memory),
+        "gib": compiled.memory.total / 2**30,
+        "fits": slice_.fits(compiled.memory),
+    }
+
+
+def refused_gib(refusal):
+    """The GiB that the compiler says it lacks the memory for; None if it does not."""
+    found = _SIZE.search(refusal)
+    if not found:
+        return None
+    number, unit = [group for group in found.groups() if group]
+    return float(number) * _GIB[unit]
+
+
+def collect(function, cases, path):
+    """`function(*case)` for every case, each in a process of its own.
+
+    Yields each row and writes all so far to `path`. A case that fails, or whose
+    process ends, gives a row with an `error`.
+    """
+    rows = []
+    context = multiprocessing.get_context("spawn")
+    for case in cases:
+        with concurrent.futures.ProcessPoolExecutor(1, context) as process:
+            try:
+                row = process.submit(function, *case).result()
+            except (Exception, BrokenProcessPool) as error:
+                first_line = f"{type(error).__name__}: {error}".splitlines()[0]
+                row = {"case": case, "error": first_line[:300]}
+        rows.append(row)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(rows, indent=1) + "\n")
+        yield row
+
+
+def needed(row):
+    """GiB needed of available, as the tables print it."""
+    available = row["available_gib"]
+    if "refusal" in row:
+        gib = "more" if row["gib"] is None else f"{row['gib']:.1f}"
+        return f"refused: {gib} of {available:g}"
+    return f"{row['gib']:.2f} of {available:g}" + ("" if row["fits"] else ", too much")

@@ -1,0 +1,53 @@
+"""The training step of the ImageNet64 example, as a program for the TPU compiler."""
+
+import dataclasses
+
+import keras
+import tensorflow as tf
+
+from benchmarks.tpu import compiler
+from benchmarks.tpu.replicas import Replicas
+from examples.imagenet64 import model as image_model
+from examples.imagenet64 import train
+
+
+def training_step(config, num_replicas, exact=False):
+    """StableHLO of what one replica does for one optimizer step.
+
+    Args:
+        config: a `Config` of the example; its batch is shared by the replicas.
+        num_replicas: int.
+        exact: bool, exact softmax attention instead, the control.
+
+    Returns:
+        What `compiler.lower` returns.
+    """
+    keras.config.set_dtype_policy(config.dtype_policy)
+    strategy = Replicas(num_replicas)
+    with strategy.scope():
+        model = make_exact(config) if exact else image_model.make(config)
+        train.compile_model(model, config)
+    return lower_step(model, strategy, config.batch_size // num_replicas)
+
+
+def lower_step(model, strategy, batch_size, length=image_model.LENGTH):
+    """StableHLO of `model.train_step` on `(batch_size, length)` tokens a replica."""
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    tokens = tf.TensorSpec((batch_size, length), tf.int32)
+
+    def step(inputs, targets):
+        return strategy.run(model.train_step, args=((inputs, targets),))
+
+    return compiler.lower(step, tokens, tokens)
+
+
+def make_exact(config):
+    """The same model with exact softmax attention at every length."""
+    model = image_model.make(
+        dataclasses.replace(config, feature_map="softmax", recompute=None)
+    )
+    options = model.get_config()
+    return type(model).from_config(
+        {**options, "exact_below": options["max_length"] + 1}
+    )

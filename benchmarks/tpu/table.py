@@ -1,0 +1,90 @@
+"""Prints what the training step of every file in `tpu_configs/` needs on its slice.
+
+    python -m benchmarks.tpu.table                  # all, with exact attention beside
+    python -m benchmarks.tpu.table v5e-1 v5e-4
+
+It takes about two minutes for each configuration and writes `runs/tpu/table.json`.
+Needs the environment of `make tpu-check`, and no TPU.
+"""
+
+import argparse
+import pathlib
+
+from benchmarks.tpu import rows
+from benchmarks.tpu.slices import SLICES
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "tpu_configs"
+WRITTEN = pathlib.Path("runs/tpu/table.json")
+HEADER = [
+    "configuration",
+    "attention",
+    "tokens per step",
+    "GiB per chip",
+    "compile seconds",
+]
+
+
+def main(argv=None):
+    """Reads the command line, compiles and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("names", nargs="*", default=list(SLICES), metavar="NAME")
+    names = parser.parse_args(argv).names
+    unknown = set(names) - set(SLICES)
+    if unknown:
+        parser.error(f"NAME must be one of {', '.join(SLICES)}: {sorted(unknown)}")
+    print_line(HEADER)
+    print_line(["---"] * len(HEADER))
+    cases = [(name, exact) for name in names for exact in (False, True)]
+    for row in rows.collect(compile_config, cases, WRITTEN):
+        print_line(cells(row))
+    print(f"wrote {WRITTEN}")
+
+
+def read(name):
+    """The `Config` of `tpu_configs/<name>.yaml`."""
+    from examples.imagenet64 import config
+
+    return config.parse(["--config", str(CONFIGS / f"{name}.yaml")])
+
+
+def compile_config(name, exact):
+    """The row of a configuration, or of its control with exact attention."""
+    from benchmarks.tpu import steps
+
+    config, slice_ = read(name), SLICES[name]
+    tokens = config.batch_size * steps.image_model.LENGTH
+    return {
+        "configuration": name,
+        "exact": exact,
+        "replicas": slice_.replicas,
+        "batch_size": config.batch_size,
+        "tokens": tokens,
+        **rows.measure(
+            lambda: steps.training_step(config, slice_.replicas, exact), slice_
+        ),
+    }
+
+
+def cells(row):
+    """A row as the table prints it."""
+    if "error" in row:
+        return [row["case"][0], "exact" if row["case"][1] else "", row["error"], "", ""]
+    return [
+        row["configuration"],
+        "exact" if row["exact"] else "Performer",
+        f"{row['tokens']:,}",
+        rows.needed(row),
+        f"{row['compile_seconds']:.0f}",
+    ]
+
+
+def print_line(cells):
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

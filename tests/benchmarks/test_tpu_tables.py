@@ -1,0 +1,101 @@
+"""How the tables of the TPU compiler are made; the compiler itself has `tests/tpu`."""
+
+import json
+import os
+
+from benchmarks.tpu import checks, lengths, rows, table
+
+SENTENCES = {
+    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+    "temporaries (34.19G) exceeds available HBM (15.75G).": 34.19,
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+    "space hbm. Used 1.50T of 15.75G hbm. Exceeded hbm capacity by 1.48T.": 1536.0,
+    "RESOURCE_EXHAUSTED: for another reason": None,
+}
+ROW = {
+    "configuration": "v5e-4",
+    "exact": False,
+    "slice": "v5e-1",
+    "recompute": "block",
+    "tokens": 2**18,
+    "gib": 9.6875,
+    "available_gib": 15.75,
+    "fits": True,
+    "lower_seconds": 8.4,
+    "compile_seconds": 56.6,
+}
+
+
+def test_what_a_refusal_says():
+    assert {s: rows.refused_gib(s) for s in SENTENCES} == SENTENCES
+
+
+def test_memory_as_the_tables_print_it():
+    assert rows.needed(ROW) == "9.69 of 15.75"
+    too_large = {**ROW, "gib": 15.64, "fits": False}
+    assert rows.needed(too_large) == "15.64 of 15.75, too much"
+    refused = {**too_large, "refusal": "...", "gib": 34.19}
+    assert rows.needed(refused) == "refused: 34.2 of 15.75"
+    assert rows.needed({**refused, "gib": None}) == "refused: more of 15.75"
+
+
+def test_lines_of_the_tables():
+    assert table.cells(ROW) == ["v5e-4", "Performer", "262,144", "9.69 of 15.75", "57"]
+    assert lengths.cells(ROW) == ["2^18", "block", "9.69 of 15.75", "8", "57"]
+    failed = {"case": ["v5e-4", True], "error": "ValueError: no"}
+    assert table.cells(failed) == ["v5e-4", "exact", "ValueError: no", "", ""]
+    failed = {"case": ["none", 13, "v5e-1"], "error": "ValueError: no"}
+    assert lengths.cells(failed) == ["2^13", "none", "ValueError: no", "", ""]
+
+
+def double(number):
+    if number == 2:
+        raise ValueError("two\nis refused")
+    if number == 3:
+        os._exit(1)  # as a process that the system kills for its memory
+    return {"double": 2 * number}
+
+
+def test_a_case_that_fails_does_not_end_the_table(tmp_path):
+    path = tmp_path / "new" / "table.json"
+    made = []
+    for row in rows.collect(double, [(n,) for n in (1, 2, 3, 4)], path):
+        made.append(row)
+        assert len(json.loads(path.read_text())) == len(made)
+    assert (made[0], made[3]) == ({"double": 2}, {"double": 8})
+    assert made[1] == {"case": (2,), "error": "ValueError: two"}
+    assert made[2]["error"].startswith("BrokenProcessPool")
+
+
+LOWERED = """
+  func.func @main(%arg0: tensor<1x8xi32>, %arg1: tensor<2x3xf32>, %arg2: tensor<2x3xf32>
+ {mhlo.x = 1}) -> (tensor<2x3xf32>) {
+    %1 = stablehlo.dot_general %a, %b, dims = [1] x [0] : (tensor<4x2xbf16>, tensor<2xbf16>) -> tensor<4xbf16>
+    %2 = stablehlo.dot %a, %b : (tensor<4x2xf32>, tensor<2xbf16>) -> tensor<4xf32>
+    %6 = stablehlo.dot %a, %b, precision = [DEFAULT, DEFAULT] : (tensor<4x2xbf16>, tensor<2xbf16>) -> tensor<4xbf16>
+    %3:2 = stablehlo.while(%iterArg = %1) : tensor<i32>
+    %4 = stablehlo.convert %2 : (tensor<4xf32>) -> tensor<4xf64>
+    %5 = stablehlo.constant dense<1.0> : tensor<f64>
+"""  # noqa: E501
+COMPILED = """
+  %a.1 = bf16[4,2]{1,0:T(8,128)(2,1)} parameter(0)
+  %b = bf16[2]{0} parameter(1)
+  %c = f32[2]{0} parameter(2)
+  %convolution.1 = f32[4]{0} convolution(%a.1, %b), window={}, dim_labels=bf_io->bf
+  ROOT %dot.2 = f32[4]{0} dot(%a.1, %c), lhs_contracting_dims={1}
+  %while.7 = (s32[], f32[4]{0}) while(%tuple), condition=%cond, body=%body
+  %all-reduce.1 = (f32[2], f32[4]) all-reduce(%x, %y), channel_id=1, replica_groups={{0,1},{2,3}}, to_apply=%add
+"""  # noqa: E501
+
+
+def test_programs_are_read_right():
+    assert checks.arguments(LOWERED) == {"1x8xi32": 1, "2x3xf32": 2}
+    assert checks.bfloat16_products_lowered(LOWERED) == 2
+    assert checks.loops_lowered(LOWERED) == 1
+    assert [line.split()[0] for line in checks.float64_operations(LOWERED)] == [
+        "%4",
+        "%5",
+    ]
+    assert checks.bfloat16_products(COMPILED) == 1
+    assert checks.loops(COMPILED) == 1
+    assert checks.all_reduces(COMPILED) == ["{{0,1},{2,3}}"]

@@ -1,0 +1,61 @@
+"""A real `tf.distribute.TPUStrategy` on a machine without TPU: for tracing only.
+
+Only the description of the slice is made up. TensorFlow places variables on the CPU
+where it does not find `/device:TPU:i`, and builds the same program for the replicas as
+on a TPU; it has no kernels to run that program with.
+"""
+
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.client import session
+from tensorflow.python.tpu import device_assignment as assignments
+from tensorflow.python.tpu import topology as topologies
+from tensorflow.python.tpu import tpu_strategy_util, tpu_system_metadata
+
+_HOST = "/job:localhost/replica:0/task:0/device:"
+
+
+def strategy(num_replicas, packed=True):
+    """A strategy over a pretended host with so many TPU cores.
+
+    Args:
+        num_replicas: int, one core each.
+        packed: bool, whether all replicas of a variable share a handle, as on a TPU.
+            Such a handle is resolved by device; as all pretended devices are one CPU,
+            an assignment outside of a traced function then reaches replica 0 only.
+            True is right for tracing, False for eager assignments.
+    """
+    cores = [[[core, 0, 0, 0] for core in range(num_replicas)]]
+    topology = topologies.Topology(
+        mesh_shape=[num_replicas, 1, 1, 1],
+        device_coordinates=np.array(cores, np.int32),
+    )
+    names = [("TPU", core) for core in range(num_replicas)] + [("CPU", 0)]
+    devices = [
+        session._DeviceAttributes(f"{_HOST}{kind}:{index}", kind, 0, number)
+        for number, (kind, index) in enumerate(names)
+    ]
+    slice_metadata = tpu_system_metadata.TPUSystemMetadata(
+        num_cores=num_replicas,
+        num_hosts=1,
+        num_of_cores_per_host=num_replicas,
+        topology=topology,
+        devices=devices,
+    )
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
+    assignment = assignments.device_assignment(topology, num_replicas=num_replicas)
+    # what initialize_tpu_system would note down and what a TPU host would report
+    initialized = {resolver.master() or "": topology}
+    with (
+        mock.patch.object(tpu_strategy_util, "_INITIALIZED_TPU_SYSTEMS", initialized),
+        mock.patch.object(
+            type(resolver), "get_tpu_system_metadata", lambda self: slice_metadata
+        ),
+    ):
+        pretended = tf.distribute.TPUStrategy(
+            resolver, experimental_device_assignment=assignment
+        )
+    pretended._enable_packed_variable_in_eager_mode = packed
+    return pretended

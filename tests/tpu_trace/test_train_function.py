@@ -1,0 +1,156 @@
+"""The ImageNet64 example's programs under TPUStrategy: only ops that TPUs can run.
+
+They are traced with a small model, not run. `make tpu-check` compiles the full one.
+"""
+
+import dataclasses
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from examples.imagenet64 import config as settings
+from examples.imagenet64 import data, train
+from examples.imagenet64 import model as image_model
+from keras_performer import RedrawFeatures
+from tests.tpu_trace import graphs, pretended_tpu
+
+FOLDER = pathlib.Path(__file__).parents[2] / "tpu_configs"
+# A replica is a chip: TensorFlow joins the two cores of a v4 or v5p chip. The sixteen
+# of v4-32 are pretended to be on one host.
+REPLICAS = {
+    "v5e-4": 4,
+    "v5e-1": 1,
+    "v5e-8": 8,
+    "v4-8": 4,
+    "v5p-8": 4,
+    "v6e-8": 8,
+    "v4-32": 16,
+}
+ALL_BUT_ONE_SLOW = [
+    pytest.param(name, marks=[pytest.mark.slow] if index else [])
+    for index, name in enumerate(REPLICAS)
+]
+SMALL = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 32,
+    "num_random_features": 8,
+}
+
+
+def load(name, **changes):
+    config = settings.parse(["--config", str(FOLDER / f"{name}.yaml")])
+    return dataclasses.replace(config, **SMALL, **changes)
+
+
+def compiled_model(config, strategy):
+    """As in `train.main`, with the optimizer's variables, which `fit` makes first."""
+    keras.config.set_dtype_policy(config.dtype_policy)
+    with strategy.scope():
+        model = image_model.make(config)
+        train.compile_model(model, config)
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def data_iterators(config, strategy):
+    """What the run trains on and evaluates on, with other images."""
+    some = data.load(dataclasses.replace(config, data_dir=None, batch_size=1))
+    images = dataclasses.replace(some, batch_size=config.batch_size)
+    training = strategy.distribute_datasets_from_function(
+        lambda context: images.training_batches(context).map(image_model.shift)
+    )
+    held_out = images.held_out_batches.map(image_model.shift)
+    return iter(training), iter(strategy.experimental_distribute_dataset(held_out))
+
+
+def traced(model, config, strategy):
+    """The graphs that `fit`, `evaluate` and `predict` run."""
+    training, held_out = data_iterators(config, strategy)
+    replicas = strategy.num_replicas_in_sync
+    shape = config.batch_size // replicas, image_model.LENGTH
+    for iterator in training, held_out:
+        specs = tf.nest.flatten(iterator.element_spec, expand_composites=True)
+        assert [spec.shape for spec in specs] == [shape] * (2 * replicas)
+    model.make_train_function()
+    model.make_test_function()
+    model.make_predict_function()
+    inputs = [next(training) for _ in range(config.steps_per_execution)]
+    return (
+        graphs.run_by(model.train_function, training),
+        graphs.run_by(model.test_function, held_out),
+        model.predict_function.get_concrete_function(inputs).graph,
+    )
+
+
+def check(config, num_replicas):
+    """Traces everything; returns the graph of the train function."""
+    strategy = pretended_tpu.strategy(num_replicas)
+    model = compiled_model(config, strategy)
+    assert model.jit_compile is False  # TPUStrategy compiles; True fails there
+    programs = traced(model, config, strategy)
+    all_ops = [graphs.cluster_ops(program) for program in programs]
+    for ops in all_ops:
+        assert ops["While"] + ops["StatelessWhile"]  # over chunks of the sequence
+        assert not graphs.without_tpu_kernel(ops)
+    # each gradient is summed over the replicas: by Keras, and before to be clipped
+    in_training = len(model.trainable_variables) * (2 if num_replicas > 1 else 1)
+    sums = [ops["CrossReplicaSum"] for ops in all_ops]
+    assert sums == [in_training, 0, 0]
+    return programs[0]
+
+
+def test_each_configuration_is_traced():
+    on_tpu = {path.stem for path in FOLDER.glob("*.yaml") if path.stem != "cpu"}
+    assert set(REPLICAS) == on_tpu
+
+
+@pytest.mark.parametrize("name", ALL_BUT_ONE_SLOW)
+def test_tpus_have_all_ops(name):
+    config = load(name)
+    assert config.strategy == "tpu" and config.dropout > 0
+    assert config.dtype_policy == "mixed_bfloat16"
+    check(config, REPLICAS[name])
+
+
+@pytest.mark.slow
+def test_tpus_have_all_ops_of_the_demo_model():
+    check(load("v5e-4", neighbours=True, likelihood="mixture"), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["block", "network"])
+def test_tpus_have_all_ops_of_recomputed_chunks(recompute):
+    check(load("v5e-4", recompute=recompute), 4)
+
+
+@pytest.mark.slow
+def test_several_steps_in_one_execution():
+    graph = check(load("v5e-4", steps_per_execution=3), 4)
+    assert not graphs.unfed_inputs(graph)
+
+
+def test_a_redraw_reaches_every_replica():
+    config = load("v5e-4", every_n_steps=2)
+    strategy = pretended_tpu.strategy(4, packed=False)
+    model = compiled_model(config, strategy)
+    redraw = RedrawFeatures(config.every_n_steps)
+    redraw.set_model(model)
+
+    def replicas():
+        matrix = model.blocks[0].attention.projection_matrix.value
+        return np.stack(strategy.experimental_local_results(matrix))
+
+    before = replicas()
+    redraw.on_train_batch_begin(0)
+    np.testing.assert_array_equal(replicas(), before)
+    model.optimizer.iterations.assign(2)
+    redraw.on_train_batch_end(1)
+    after = replicas()
+    assert after.shape == (4, 8, 8)
+    assert np.abs(after - before).max(axis=(1, 2)).min() > 0.1
+    np.testing.assert_array_equal(after, after[:1].repeat(4, axis=0))

@@ -16,6 +16,7 @@ if [ $# -lt 4 ] || { [ "$3" != run ] && [ "$3" != train ]; }; then
 fi
 name=$1 zone=$2 task=$3
 shift 3
+arguments=$(printf ' %q' "$@") # quoted once more, for the shell of the host
 port=8470
 
 tpu() { # SUBCOMMAND FLAGS...
@@ -27,18 +28,18 @@ ssh_to() { # HOST|all COMMAND
 }
 
 if [ "$task" = run ]; then
-  ssh_to all "$*"
+  ssh_to all "${arguments# }"
   exit
 fi
 
 addresses=$(tpu describe --format="value(networkEndpoints[].ipAddress)" |
   tr ';' '\n' | sed "s/\$/:$port/" | paste -sd , -)
-# Quoted once more, for the shell of the host.
-flags=$(printf ' %q' "$@")
-server=tpu_configs/server.py
-ssh_to all "{ test ! -f server.pid || kill \$(cat server.pid) || true; } && \
-. tpu_configs/environment.sh && \
-{ nohup python $server $port > server.log 2>&1 < /dev/null & echo \$! > server.pid; }"
+# The old server has to be gone before the new one can have the chips. Plain kill does
+# not end it: TensorFlow catches SIGTERM.
+ssh_to all "{ if test -f server.pid; then while kill -9 \$(cat server.pid); do sleep 1; \
+done 2> /dev/null; fi; true; } && . tpu_configs/environment.sh && \
+{ nohup python tpu_configs/server.py $port > server.log 2>&1 < /dev/null & \
+echo \$! > server.pid; }"
 # The first host's chips belong to its server: the program must not load libtpu too.
-ssh_to 0 "TPU_LOAD_LIBRARY=0 python -m examples.imagenet64.train$flags \
+ssh_to 0 "TPU_LOAD_LIBRARY=0 python -m examples.imagenet64.train$arguments \
 --tpu grpc://$addresses"

@@ -1,8 +1,7 @@
 """Every default of the ImageNet64 run, once.
 
 `parse` reads flags and YAML files. What is given later in this list wins: the defaults
-below, the preset, the YAML files of `--config` in order, the flags. A file in
-`tpu_configs/` holds only what differs.
+below, the preset, the YAML files of `--config` in order, the flags.
 """
 
 import dataclasses
@@ -10,35 +9,7 @@ import math
 import sys
 from typing import Literal
 
-# What each preset changes. The defaults of `Config` are the preset `demo`.
-_PAPER = {
-    # Section 4.4 and appendix A: 8 heads, width 512, hidden 2048, 6 or 12 layers.
-    "num_layers": 6,
-    "num_heads": 8,
-    "hidden_dim": 512,
-    "intermediate_dim": 2048,
-    "feature_map": "relu",  # what the paper calls Performer where it says no more
-    "num_random_features": 256,
-    "likelihood": "categorical",
-    "neighbours": False,
-    # Appendix A: fixed rate 1e-3, Adam with (0.9, 0.98) and 1e-9, clip 0.5, decay 0.1.
-    "dropout": 0.1,
-    "learning_rate": 1e-3,
-    "learning_rate_decay": "none",
-    "warmup_steps": 0,
-    "weight_decay": 0.1,
-    "beta_2": 0.98,
-    "epsilon": 1e-9,
-    "global_clipnorm": 0.5,
-    # Appendix D.2: 100,000 steps. The paper's batch is "as large as fits".
-    "batch_size": 8,
-    "num_steps": 100_000,
-    "max_minutes": None,
-    "steps_per_epoch": 1000,
-    "every_n_steps": 1000,
-    "held_out_images": 1000,
-}
-PRESETS = {"demo": {}, "paper": _PAPER, "paper12": {**_PAPER, "num_layers": 12}}
+from examples.imagenet64.presets import PRESETS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,24 +17,19 @@ class Config:
     """The settings of one run.
 
     Args:
-        preset: named set of defaults: a small model for a few CPU minutes, or the
-            model of the paper's image experiment with 6 or 12 layers.
+        preset: a small model for a few CPU minutes, or the paper's with 6 or 12 layers.
         data_dir: folder with ImageNet64 or with TFRecord shards (these also on gs://);
             none: the photographs that scikit-learn ships.
         held_out_images: evaluate on at most so many held-out images.
-        output_dir: where the picture, the curve and the model are written: a folder of
-            this machine.
-        checkpoint_dir: where checkpoints are written, also on gs://; none: inside
-            output_dir.
-        tensorboard_dir: where TensorBoard logs are written, also on gs://; none:
-            nowhere.
+        output_dir: folder of this machine for the pictures, the curve and the model.
+        checkpoint_dir: folder of checkpoints, also on gs://; none: inside output_dir.
+        tensorboard_dir: folder of TensorBoard logs, also on gs://; none: no logs.
         resume: continue from the checkpoint, if there is one.
         seed: of the weights, the random features, the data order and the samples.
         dtype_policy: Keras dtype policy: mixed precision if it begins with mixed.
         strategy: what shares each batch: one device; all GPUs of this machine (its CPUs
             if it has none); the machines that TF_CONFIG names; or a TPU.
-        tpu: of the strategy tpu: local for the TPU of this machine, or the name or the
-            address of a TPU.
+        tpu: local for the TPU of this machine, or the name or the address of one.
         num_layers: number of blocks.
         num_heads: attention heads of each block.
         hidden_dim: width of the model, a multiple of num_heads.
@@ -85,7 +51,7 @@ class Config:
         epsilon: of AdamW.
         global_clipnorm: gradients are scaled down to this global norm; none: never.
         batch_size: images in one training step, over all replicas together.
-        num_steps: optimizer steps.
+        num_steps: optimizer steps, rounded up to a multiple of steps_per_epoch.
         max_minutes: stop training earlier, after so many minutes; none: never.
         steps_per_epoch: steps between evaluations, checkpoints and log lines.
         steps_per_execution: steps in one compiled call, as in keras.Model.compile.
@@ -186,24 +152,15 @@ class Config:
     @classmethod
     def from_preset(cls, preset, **changes):
         """The preset with some changes: `Config.from_preset("paper", seed=1)`."""
-        if preset not in PRESETS:
-            raise ValueError(
-                f"preset must be one of {', '.join(PRESETS)}. "
-                f"Received: preset={preset!r}"
-            )
-        return cls(**{"preset": preset, **PRESETS[preset], **changes})
+        return cls(**{"preset": preset, **PRESETS.get(preset, {}), **changes})
 
 
 def parse(argv=None):
-    """Reads the command line.
+    """Reads the command line into a `Config`; ends the program if it is wrong.
 
     Args:
         argv: list of str, flags such as `["--config", "x.yaml", "--seed", "1"]`; None:
             those of this process.
-
-    Returns:
-        A `Config`. A wrong or unknown setting ends the program with exit code 2 and a
-        message on standard error, as `argparse` does.
     """
     import jsonargparse
 

@@ -13,6 +13,7 @@ Everything is computed in float32, whatever the dtype of the outputs.
 import dataclasses
 import math
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -23,18 +24,6 @@ MEAN_UNIT = 32.0
 MEAN_LIMIT = 256.0  # means stay within reference +- this, which covers 0..255
 SMALLEST_SCALE, LARGEST_SCALE = 0.05, 128.0  # of a logistic, in colour values
 LADDER = 0.6, 38.0  # smallest and largest scale of the components at zero outputs
-
-
-def bits_per_dimension(log_prob):
-    """Mean number of bits that one sub-pixel costs.
-
-    Args:
-        log_prob: float tensor of any shape, natural logarithms.
-
-    Returns:
-        float32 scalar, `-mean(log_prob) / ln 2`.
-    """
-    return -tf.reduce_mean(tf.cast(log_prob, tf.float32)) / math.log(2.0)
 
 
 def get(name, num_mixtures=5):
@@ -179,3 +168,33 @@ class LogisticMixture:
                 "reference must be given for likelihood='mixture': the colour that the "
                 "means are relative to. Received: reference=None"
             )
+
+
+@keras.saving.register_keras_serializable(package="imagenet64")
+class BitsPerDimension(keras.losses.Loss):
+    """The bits that one sub-pixel costs, averaged: the loss and what is reported.
+
+    Args:
+        likelihood: "mixture" or "categorical".
+        num_mixtures: int, logistics of the mixture.
+    """
+
+    def __init__(self, likelihood, num_mixtures, name="bits_per_dim", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.likelihood = likelihood
+        self.num_mixtures = num_mixtures
+
+    def call(self, y_true, y_pred):
+        likelihood = get(self.likelihood, self.num_mixtures)
+        reference = None
+        if y_pred.shape[-1] == likelihood.num_outputs + 1:
+            y_pred, reference = y_pred[..., :-1], y_pred[..., -1]
+        log_prob = likelihood.log_prob(y_pred, y_true, reference)
+        return -log_prob / tf.math.log(2.0)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "likelihood": self.likelihood,
+            "num_mixtures": self.num_mixtures,
+        }

@@ -186,33 +186,3 @@ class PixelPerformer(keras_performer.PerformerLM):
             "num_mixtures": self.num_mixtures,
             "distances": self.distances,
         }
-
-
-@keras.saving.register_keras_serializable(package="imagenet64")
-class BitsPerDimension(keras.losses.Loss):
-    """The bits that one sub-pixel costs, averaged: the loss and what is reported.
-
-    Args:
-        likelihood: "mixture" or "categorical".
-        num_mixtures: int, logistics of the mixture.
-    """
-
-    def __init__(self, likelihood, num_mixtures, name="bits_per_dim", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.likelihood = likelihood
-        self.num_mixtures = num_mixtures
-
-    def call(self, y_true, y_pred):
-        likelihood = likelihoods.get(self.likelihood, self.num_mixtures)
-        reference = None
-        if y_pred.shape[-1] == likelihood.num_outputs + 1:
-            y_pred, reference = y_pred[..., :-1], y_pred[..., -1]
-        log_prob = likelihood.log_prob(y_pred, y_true, reference)
-        return -log_prob / tf.math.log(2.0)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "likelihood": self.likelihood,
-            "num_mixtures": self.num_mixtures,
-        }

@@ -58,5 +58,6 @@ def backup_and_restore(strategy, backup_dir):
     return keras.callbacks.BackupAndRestore(
         backup_dir,
         save_freq="epoch" if writes else sys.maxsize,  # never
+        double_checkpoint=True,  # a process may be killed while it writes
         delete_checkpoint=writes,
     )

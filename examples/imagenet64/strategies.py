@@ -70,7 +70,7 @@ def _tpu(config):
     except (tf.errors.OpError, RuntimeError) as error:
         raise RuntimeError(
             "strategy=tpu must find a TPU. `python -m keras_performer.preflight` says "
-            f"what is wrong with this machine. Received: tpu={config.tpu} ({error})"
+            f"what is wrong with this machine. Received: tpu={config.tpu}"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
 

@@ -13,14 +13,21 @@ import functools
 import json
 import math
 import pathlib
-import time
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import keras_performer
-from examples.imagenet64 import data, multi_worker, optimizer, report, strategies
+from examples.imagenet64 import (
+    callbacks,
+    data,
+    likelihoods,
+    multi_worker,
+    optimizer,
+    report,
+    strategies,
+)
 from examples.imagenet64 import model as image_model
 from examples.imagenet64.config import parse
 
@@ -31,6 +38,7 @@ IMAGES_TO_FIT = 32
 def main(argv=None):
     """Runs the whole example and returns its results, label to bits per dimension."""
     config = parse(argv)
+    refuse_to_delete(config)
     strategy = strategies.make(config)
     is_chief = multi_worker.is_chief(strategy)
     output_dir = pathlib.Path(config.output_dir)
@@ -48,9 +56,9 @@ def main(argv=None):
         backup.delete_checkpoint = False  # training is not all: see what follows
         backup.set_model(model)
         backup.on_train_begin()  # fit would do it too late for the data
-    images = data.load(config, start_step=steps_done(model))
+    images = data.load(config, start_step=callbacks.steps_done(model))
     print(f"{images.name}\n{model.count_params():,} parameters, {config.preset} preset")
-    chosen = [backup, *callbacks(config, is_chief)]
+    chosen = [backup, *callbacks.make(config, is_chief)]
     curves = train(model, images, config, strategy, chosen, verbose=is_chief)
     if is_chief:
         model.save(output_dir / "model.keras")
@@ -76,8 +84,18 @@ def main(argv=None):
     return {**results, **baselines}
 
 
+def refuse_to_delete(config):
+    """Raises an error where a new run would delete checkpoints that someone placed."""
+    place = config.checkpoint_dir
+    if place and not config.resume and tf.io.gfile.exists(place):
+        raise ValueError(
+            "resume must be True if checkpoint_dir exists: to begin again, delete it "
+            f"or name another. Received: checkpoint_dir={place}"
+        )
+
+
 def prepare_folders(config):
-    """Makes the output folder; deletes an old checkpoint unless it is to be resumed."""
+    """Makes the output folder; deletes an old checkpoint in it unless it is resumed."""
     output_dir = pathlib.Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     settings = json.dumps(dataclasses.asdict(config), indent=2)
@@ -89,7 +107,7 @@ def prepare_folders(config):
 def compile_model(model, config):
     """Compiles the model, as `config` says, in the strategy's scope."""
     bits = functools.partial(
-        image_model.BitsPerDimension, config.likelihood, config.num_mixtures
+        likelihoods.BitsPerDimension, config.likelihood, config.num_mixtures
     )
     model.compile(
         optimizer.make(config),
@@ -102,13 +120,13 @@ def compile_model(model, config):
     )
 
 
-def train(model, images, config, strategy, callbacks, verbose=True):
+def train(model, images, config, strategy, chosen, verbose=True):
     """Fits the model; returns the training and held-out curves, (step, bits) pairs."""
     if isinstance(model, image_model.PixelPerformer):
         batches = math.ceil(IMAGES_TO_FIT / config.batch_size)
         examples = data.load(config).train.take(batches)
         model.fit_prediction(tf.concat(list(examples), 0))
-    curve = Curve()
+    curve = callbacks.Curve()
     try:
         model.fit(
             strategy.distribute_datasets_from_function(
@@ -117,7 +135,7 @@ def train(model, images, config, strategy, callbacks, verbose=True):
             validation_data=images.held_out_batches.map(image_model.shift),
             steps_per_epoch=config.steps_per_epoch,
             epochs=math.ceil(config.num_steps / config.steps_per_epoch),
-            callbacks=[*callbacks, curve],
+            callbacks=[*chosen, curve],
             verbose="auto" if verbose else 0,
             shuffle=False,  # the data is shuffled already
         )
@@ -125,23 +143,6 @@ def train(model, images, config, strategy, callbacks, verbose=True):
         images.training_split.read_all()  # fails with the name of the broken file
         raise
     return curve.training, curve.held_out
-
-
-def callbacks(config, is_chief):
-    """Redraws and logs, as the settings say."""
-    chosen = [keras.callbacks.TerminateOnNaN()]
-    if config.every_n_steps:
-        chosen.append(keras_performer.RedrawFeatures(config.every_n_steps))
-    if config.tensorboard_dir and is_chief:
-        chosen.append(keras.callbacks.TensorBoard(config.tensorboard_dir))
-    if config.max_minutes:
-        chosen.append(StopAfter(config.max_minutes))
-    return chosen
-
-
-def steps_done(model):
-    """Optimizer steps that the model has seen; int() fails under a strategy."""
-    return int(model.optimizer.iterations.numpy())
 
 
 def evaluate(model, images):
@@ -186,35 +187,6 @@ def pictures(model, images, config, path):
         )
         drawn.append(sequences[:, 1:].reshape(-1, 64, 64, 3).astype(np.uint8))
     report.save_pictures(path, held_out, *drawn)
-
-
-class StopAfter(keras.callbacks.Callback):
-    """Ends training after so many minutes, at the next batch."""
-
-    def __init__(self, minutes):
-        super().__init__()
-        self.minutes = minutes
-
-    def on_train_begin(self, logs=None):
-        self.end = time.monotonic() + 60 * self.minutes
-
-    def on_train_batch_end(self, batch, logs=None):
-        if time.monotonic() > self.end:
-            print(f"\nStopped after max_minutes={self.minutes}.")
-            self.model.stop_training = True
-
-
-class Curve(keras.callbacks.Callback):
-    """Collects bits per dimension against optimizer steps."""
-
-    def __init__(self):
-        super().__init__()
-        self.training, self.held_out = [], []
-
-    def on_epoch_end(self, epoch, logs=None):
-        step = steps_done(self.model)
-        self.training.append((step, logs["bits_per_dim"]))
-        self.held_out.append((step, logs["val_bits_per_dim"]))
 
 
 if __name__ == "__main__":

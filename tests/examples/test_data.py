@@ -113,6 +113,9 @@ def test_shapes_are_static_and_batches_full():
     for dataset in (loaded.train, loaded.held_out_batches):
         assert dataset.element_spec.shape == (5, 64, 64, 3)
         assert dataset.element_spec.dtype == "uint8"
+    # By workers: each takes its part of a batch, not whole batches or all of them.
+    sharding = loaded.held_out_batches.options().experimental_distribute
+    assert sharding.auto_shard_policy == tf.data.experimental.AutoShardPolicy.DATA
     assert len(loaded.held_out) == 20
     batches = list(loaded.held_out_batches.as_numpy_iterator())
     np.testing.assert_array_equal(np.concatenate(batches), loaded.held_out)

@@ -12,7 +12,7 @@ from tests.examples import archives
 IMAGES = 11  # no multiple of a batch, nor of the shards
 
 
-@pytest.fixture(params=["npz", "1 shard", "3 shards"])
+@pytest.fixture(params=["npz", "1 shard", "3 shards", "5 shards"])
 def folder(request, tmp_path):
     archives.write_npz(tmp_path / "npz", train=(7, 4))
     if request.param == "npz":
@@ -59,9 +59,11 @@ def test_a_resumed_run_goes_on_where_it_was(folder, start):
 def test_an_epoch_has_every_image_once_in_an_order_of_its_own(folder):
     every = data.load(Config(data_dir=folder)).training_split
     every = np.concatenate([every.read(i) for i in range(len(every.block_sizes))])
-    stream = np.concatenate(batches(load(folder, batch_size=1), 2 * IMAGES))
-    first, second = stream[:IMAGES], stream[IMAGES:]
-    for epoch in (first, second):
+    epochs = 7  # more images than are read in parallel
+    stream = np.concatenate(batches(load(folder, batch_size=1), epochs * IMAGES))
+    assert len(stream) > shards.PARALLEL_READS
+    first, second, *_ = each = np.split(stream, epochs)
+    for epoch in each:
         assert archives.as_set(epoch) == archives.as_set(every)
         assert (epoch != every).any()
     assert (first != second).any()
@@ -99,7 +101,7 @@ def test_shards_are_read_without_python(tmp_path):
         functions = [function.node_def for function in graph.library.function]
         return {node.op for nodes in (graph.node, *functions) for node in nodes}
 
-    assert "TFRecordDatasetV2" in operations(tmp_path / "shards")
+    assert {"TFRecordDatasetV2", "PrefetchDataset"} <= operations(tmp_path / "shards")
     assert not any("Py" in op for op in operations(tmp_path / "shards"))
     assert any("Py" in op for op in operations(tmp_path / "npz"))
 

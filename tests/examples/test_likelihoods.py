@@ -147,11 +147,12 @@ def test_sampling_from_the_logits_has_the_law_of_the_distribution():
 
 
 def test_bits_per_dimension():
-    likelihood = likelihoods.get("categorical")
-    log_prob = likelihood.log_prob(np.zeros((2, 7, 256)), np.zeros((2, 7), int))
-    assert float(likelihoods.bits_per_dimension(log_prob)) == pytest.approx(8.0)
-    half_and_eighth = np.log([[0.5], [0.125]])
-    assert float(likelihoods.bits_per_dimension(half_and_eighth)) == pytest.approx(2.0)
+    bits = likelihoods.BitsPerDimension("categorical", num_mixtures=1)
+    assert float(bits(np.zeros((2, 7)), np.zeros((2, 7, 256)))) == pytest.approx(8.0)
+    logits = np.full((2, 1, 256), -np.inf, "float32")
+    logits[:, 0, :2] = np.log([[0.5, 0.5], [0.125, 0.875]])
+    mean_of_1_and_3_bits = float(bits(np.zeros((2, 1)), logits))
+    assert mean_of_1_and_3_bits == pytest.approx(2.0)
 
 
 def test_mistakes():

@@ -130,7 +130,7 @@ def test_the_loss_is_the_mean_of_the_likelihoods_bits(likelihood):
     model = small_model(likelihood=likelihood)
     inputs, targets = image_model.shift(photograph()[np.newaxis])
     outputs = model(inputs[:, :50])
-    loss = image_model.BitsPerDimension(likelihood, 5)(targets[:, :50], outputs)
+    loss = likelihoods.BitsPerDimension(likelihood, 5)(targets[:, :50], outputs)
     logits = model.next_token_logits(outputs[0]).numpy().astype("float64")
     chosen = logits[np.arange(50), targets[0, :50].numpy()]
     assert float(loss) == pytest.approx(-chosen.mean() / np.log(2), rel=1e-4)

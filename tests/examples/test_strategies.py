@@ -1,3 +1,5 @@
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -48,13 +50,36 @@ def test_machines_do_not_stop_by_the_clock(monkeypatch):
     assert strategies.make(config) is one
 
 
-def test_a_machine_without_a_tpu_is_sent_to_the_preflight():
+def test_mirrored_prefers_gpus(monkeypatch):
+    two = tf.config.list_logical_devices("CPU")[:2]  # call themselves GPUs
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: two if kind == "GPU" else []
+    )
+    strategy = strategies.make(Config(strategy="mirrored", batch_size=2))
+    assert strategy.num_replicas_in_sync == 2
+
+
+def test_a_tpu_may_take_several_steps_at_once(monkeypatch):
+    tpu = types.SimpleNamespace(num_replicas_in_sync=4)
+    monkeypatch.setitem(strategies._STRATEGIES, "tpu", lambda config: tpu)
+    config = Config(strategy="tpu", batch_size=8, steps_per_execution=2)
+    assert strategies.make(config) is tpu
+
+
+@pytest.mark.parametrize("tpu", ["local", "grpc://127.0.0.1:1,127.0.0.1:2"])
+def test_a_machine_without_a_tpu_is_sent_to_the_preflight(tpu, monkeypatch):
+    connected = []
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", connected.append)
     with pytest.raises(
         RuntimeError, match="must find a TPU.*keras_performer.preflight"
     ):
-        strategies.make(Config(strategy="tpu"))
+        strategies.make(Config(strategy="tpu", tpu=tpu))
+    assert len(connected) == (tpu != "local")  # its own servers need no connection
 
 
 def test_what_is_not_shared_runs_on_the_cpu_beside_a_tpu():
-    with strategies.one_device(Config(strategy="tpu")):
-        assert "CPU:0" in tf.constant(np.zeros(3)).device
+    with tf.device("CPU:1"):  # a TPU's host has one CPU, but other devices
+        with strategies.one_device(Config(strategy="tpu")):
+            assert "CPU:0" in tf.constant(np.zeros(3)).device
+        with strategies.one_device(Config(strategy="none")):
+            assert "CPU:1" in tf.constant(np.zeros(3)).device

@@ -30,7 +30,17 @@ def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
         "generate",
         lambda model, prompt, length, **_: np.resize(prompt, (len(prompt), length)),
     )
+    curves, save_curve = [], train.report.save_curve
+
+    def note_and_save(path, training, held_out, baselines):
+        curves.extend([training, held_out])
+        save_curve(path, training, held_out, baselines)
+
+    monkeypatch.setattr(train.report, "save_curve", note_and_save)
     results = run("--num_steps", "4", "--steps_per_epoch", "2")
+    training, held_out = curves
+    assert [step for step, _ in training] == [step for step, _ in held_out] == [2, 4]
+    assert held_out[-1][1] == pytest.approx(results["this model"], abs=1e-5)
     assert set(results) == {"this model", "uniform", "histogram", "png"}
     assert results["uniform"] == 8.0
     assert 1.0 < results["this model"] < results["histogram"]
@@ -64,6 +74,13 @@ def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch):
     assert int(model.blocks[0].attention.redraw_count) == 2
 
 
+def test_steps_per_execution_reaches_the_model():
+    config = train.parse([*SMALL, "--steps_per_execution", "3"])
+    model = train.image_model.make(config)
+    train.compile_model(model, config)
+    assert model.steps_per_execution == 3
+
+
 def test_a_copy_on_one_device_predicts_what_the_shared_model_does():
     config = train.parse([*SMALL, "--strategy", "mirrored", "--batch_size", "4"])
     with train.strategies.make(config).scope():
@@ -83,8 +100,22 @@ def test_checkpoints_on_a_remote_file_system():
     written = tf.io.gfile.stat(weights).mtime_nsec
     assert run(*flags, "--resume", "true") == first  # nothing is left to train
     assert tf.io.gfile.stat(weights).mtime_nsec == written
-    train.prepare_folders(train.parse([*SMALL, *flags]))
-    assert not tf.io.gfile.exists(weights)
+    with pytest.raises(ValueError, match="resume must be True if checkpoint_dir exi"):
+        run(*flags)
+    assert tf.io.gfile.stat(weights).mtime_nsec == written
+
+
+def test_a_new_run_deletes_the_checkpoint_in_its_output_folder(tmp_path):
+    config = train.parse(SMALL)
+    kept, old = tmp_path / "out/kept", tmp_path / "out/checkpoint/latest.weights.h5"
+    old.parent.mkdir(parents=True)
+    for file in (kept, old):
+        file.touch()
+    train.prepare_folders(train.parse([*SMALL, "--resume", "true"]))
+    assert old.exists()
+    train.refuse_to_delete(config)
+    train.prepare_folders(config)
+    assert kept.exists() and not old.exists()
 
 
 class Interrupted(Exception):
@@ -92,19 +123,25 @@ class Interrupted(Exception):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("killed_while_writing", [False, True])
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(
+    tmp_path, monkeypatch, killed_while_writing
+):
     monkeypatch.setattr(train, "pictures", lambda *_: None)
     flags = ["--num_steps", "6", "--steps_per_epoch", "2"]
     whole = run(*flags)
 
-    class Interrupt(train.Curve):
+    class Interrupt(train.callbacks.Curve):
         def on_train_batch_end(self, batch, logs=None):
             if int(self.model.optimizer.iterations) == 5:
                 raise Interrupted
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(train, "Curve", Interrupt)
+        patch.setattr(train.callbacks, "Curve", Interrupt)
         run(*flags, "--output_dir", "again")
+    if killed_while_writing:  # then the checkpoint before it is used
+        weights = tmp_path / "again/checkpoint/latest.weights.h5"
+        weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
     resumed = run(*flags, "--output_dir", "again", "--resume", "true")
     assert resumed["this model"] == pytest.approx(whole["this model"], abs=1e-6)
 
@@ -114,19 +151,6 @@ def test_training_stops_when_its_time_is_up_and_draws_nothing_if_not_asked():
     run(*flags, "--num_samples", "0", "--num_completions", "0")
     model = keras.models.load_model("out/model.keras")
     assert int(model.optimizer.iterations) == 1
-
-
-def test_the_learning_rate_warms_up_and_decays():
-    def rates(**changes):
-        config = train.parse([])
-        config = type(config)(num_steps=100, learning_rate=1.0, **changes)
-        rate = train.optimizer.learning_rate(config)
-        return [float(rate(step)) for step in (0, 5, 10, 55, 100)]
-
-    cosine = rates(warmup_steps=10, learning_rate_decay="cosine")
-    np.testing.assert_allclose(cosine, [0, 0.5, 1, 0.505, 0.01], atol=1e-6)
-    flat = rates(warmup_steps=10, learning_rate_decay="none")
-    np.testing.assert_allclose(flat, [0, 0.5, 1, 1, 1], atol=1e-6)
 
 
 @pytest.mark.slow

@@ -1,0 +1,53 @@
+"""What happens between the steps of a run, besides checkpoints."""
+
+import time
+
+import keras
+
+import keras_performer
+
+
+def make(config, is_chief):
+    """Redraws, logs and stops, as the settings say."""
+    chosen = [keras.callbacks.TerminateOnNaN()]
+    if config.every_n_steps:
+        chosen.append(keras_performer.RedrawFeatures(config.every_n_steps))
+    if config.tensorboard_dir and is_chief:
+        chosen.append(keras.callbacks.TensorBoard(config.tensorboard_dir))
+    if config.max_minutes:
+        chosen.append(StopAfter(config.max_minutes))
+    return chosen
+
+
+def steps_done(model):
+    """Optimizer steps that the model has seen; int() fails under a strategy."""
+    return int(model.optimizer.iterations.numpy())
+
+
+class StopAfter(keras.callbacks.Callback):
+    """Ends training after so many minutes, at the next batch."""
+
+    def __init__(self, minutes):
+        super().__init__()
+        self.minutes = minutes
+
+    def on_train_begin(self, logs=None):
+        self.end = time.monotonic() + 60 * self.minutes
+
+    def on_train_batch_end(self, batch, logs=None):
+        if time.monotonic() > self.end:
+            print(f"\nStopped after max_minutes={self.minutes}.")
+            self.model.stop_training = True
+
+
+class Curve(keras.callbacks.Callback):
+    """Collects bits per dimension against optimizer steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.training, self.held_out = [], []
+
+    def on_epoch_end(self, epoch, logs=None):
+        step = steps_done(self.model)
+        self.training.append((step, logs["bits_per_dim"]))
+        self.held_out.append((step, logs["val_bits_per_dim"]))

@@ -1,0 +1,30 @@
+"""Named sets of defaults: what each changes in `Config`, whose own are `demo`."""
+
+_PAPER = {
+    # Section 4.4 and appendix A: 8 heads, width 512, hidden 2048, 6 or 12 layers.
+    "num_layers": 6,
+    "num_heads": 8,
+    "hidden_dim": 512,
+    "intermediate_dim": 2048,
+    "feature_map": "relu",  # what the paper calls Performer where it says no more
+    "num_random_features": 256,
+    "likelihood": "categorical",
+    "neighbours": False,
+    # Appendix A: fixed rate 1e-3, Adam with (0.9, 0.98) and 1e-9, clip 0.5, decay 0.1.
+    "dropout": 0.1,
+    "learning_rate": 1e-3,
+    "learning_rate_decay": "none",
+    "warmup_steps": 0,
+    "weight_decay": 0.1,
+    "beta_2": 0.98,
+    "epsilon": 1e-9,
+    "global_clipnorm": 0.5,
+    # Appendix D.2: 100,000 steps. The paper's batch is "as large as fits".
+    "batch_size": 8,
+    "num_steps": 100_000,
+    "max_minutes": None,
+    "steps_per_epoch": 1000,
+    "every_n_steps": 1000,
+    "held_out_images": 1000,
+}
+PRESETS = {"demo": {}, "paper": _PAPER, "paper12": {**_PAPER, "num_layers": 12}}

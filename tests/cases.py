@@ -53,6 +53,20 @@ class Case:
 attention = functools.partial(Case, keras_performer.PerformerAttention)
 SMALL = dict(num_heads=3, key_dim=4, num_random_features=10, seed=1)
 
+language_model = functools.partial(
+    Case, keras_performer.PerformerLM, vocabulary_size=601, half_precision=4e-2
+)
+LM = dict(
+    vocabulary_size=601,
+    max_length=9,
+    num_layers=1,
+    num_heads=2,
+    hidden_dim=6,
+    intermediate_dim=10,
+    num_random_features=8,
+    seed=1,
+)
+
 CASES = {
     "attention": attention(SMALL, widths=(7,)),
     "attention_of_two_inputs": attention(
@@ -73,19 +87,6 @@ CASES = {
         {**SMALL, "num_heads": 6, "num_key_value_heads": 2, "use_bias": False},
         widths=(7,),
     ),
-    "lm": Case(
-        keras_performer.PerformerLM,
-        dict(
-            vocabulary_size=601,
-            max_length=9,
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=6,
-            intermediate_dim=10,
-            num_random_features=8,
-            seed=1,
-        ),
-        vocabulary_size=601,
-        half_precision=4e-2,
-    ),
+    "lm": language_model(LM),
+    "lm_recompute": language_model({**LM, "recompute": "block", "chunk_size": 3}),
 }

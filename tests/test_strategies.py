@@ -165,6 +165,35 @@ def test_a_language_model_trains_as_on_one_device():
     assert losses(mirrored(2)) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["block", "network"])
+def test_recomputed_training_is_that_of_one_device(recompute):
+    """Also of a regularizer, which each replica adds."""
+    ids = np.random.default_rng(0).integers(0, 11, (8, 12))
+
+    def losses(strategy, recompute):
+        keras.utils.set_random_seed(7)
+        with strategy.scope():
+            model = PerformerLM(
+                *(11, 12, 1, 2, 8),
+                num_random_features=6,
+                chunk_size=5,
+                recompute=recompute,
+                seed=1,
+            )
+            model.head.kernel_regularizer = keras.regularizers.L2(0.1)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            options = dict(metrics=["accuracy"], jit_compile=False)
+            model.compile(keras.optimizers.SGD(0.1), loss, **options)
+        data = tf.data.Dataset.from_tensor_slices((ids, ids)).batch(4)
+        history = model.fit(data, epochs=2, shuffle=False, verbose=0).history
+        evaluated = model.evaluate(data, verbose=0)
+        return [*history["loss"], *history["accuracy"], *evaluated]
+
+    expected = losses(one_device(), None)
+    assert losses(mirrored(2), recompute) == pytest.approx(expected, rel=1e-5)
+
+
 # On one device without a strategy: callbacks/test_redraw_features.py.
 @pytest.mark.slow
 def test_several_steps_per_execution_on_one_replica():

@@ -40,7 +40,8 @@ class PerformerLM(TokenTraining):
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
             each block, "network" (causal only) only the states between chunks; in both
             `fit` and `evaluate` logits exist for a chunk at a time. Sequences must have
-            a known length, metrics be means over tokens. Defaults to nothing.
+            a known length, metrics be means over tokens, and layers add no losses. In
+            custom loops and inside other models only "block" acts. Defaults to nothing.
         position_shape: tuple of ints whose product is `max_length`, for sequences that
             run through a grid, such as (64, 64, 3): positions are then embedded by
             row, column and channel. Defaults to `(max_length,)`.
@@ -203,6 +204,7 @@ class PerformerLM(TokenTraining):
 
     def call(self, inputs, mask=None, training=None, state=None, return_state=False):
         if isinstance(inputs, WithTargets):
+            self._check_length(inputs.inputs)  # `embed` sees chunks
             return self.token_values(*inputs, training)
         x, extra, new_state = self.embed(inputs, state)
         x = self.embedding_dropout(x, training=training)
@@ -231,12 +233,7 @@ class PerformerLM(TokenTraining):
 
     def embed_positions(self, inputs, state):
         """Embedded positions of `(B, T)` inputs that follow on `state`."""
-        if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > self.max_length:
-            raise ValueError(
-                "inputs must have shape (batch, length) with at most "
-                f"max_length={self.max_length} tokens. Received: inputs of shape "
-                f"{tuple(inputs.shape)}"
-            )
+        self._check_length(inputs)
         positions = tf.range(tf.shape(inputs)[1])[tf.newaxis]
         if state is not None:
             positions += state["position"][:, tf.newaxis]
@@ -247,6 +244,14 @@ class PerformerLM(TokenTraining):
             f"The sequence is longer than max_length={self.max_length}.",
         )
         return self.positions(positions)
+
+    def _check_length(self, inputs):
+        if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > self.max_length:
+            raise ValueError(
+                "inputs must have shape (batch, length) with at most "
+                f"max_length={self.max_length} tokens. Received: inputs of shape "
+                f"{tuple(inputs.shape)}"
+            )
 
     def next_positions(self, inputs, state):
         """The entry of the state that counts the tokens of each sequence."""

@@ -34,6 +34,10 @@ class TokenTraining(keras.Model):
         if self.recompute is None:
             return data
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if y is None or tf.nest.is_nested(y):
+            raise ValueError(
+                f"With recompute, y must be one tensor of targets. Received: y={y!r}"
+            )
         return WithTargets(x, y), y, sample_weight
 
     def token_values(self, inputs, targets, training):
@@ -55,21 +59,23 @@ class TokenTraining(keras.Model):
                 metric.build(targets, outputs)
         measure = _Measure(self)
         values = passes[self.recompute](self, measure, inputs, targets, training)
-        return TokenValues(values[0], values[1:])
+        return measure.token_values(values)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         if not isinstance(y_pred, TokenValues):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        reduce = _GivenValues("loss", reduction=_loss(self).reduction)
-        loss = reduce(y_pred.loss, y_pred.loss, sample_weight)
-        return tf.add_n([loss, *self.losses])
+        loss = _reduced(_loss(self), y_pred.loss, sample_weight)
+        more = map(self._aggregate_additional_loss, self.losses)
+        return tf.add_n([loss, *(tf.cast(x, loss.dtype) for x in more)])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not isinstance(y_pred, TokenValues):
             return super().compute_metrics(x, y, y_pred, sample_weight)
         for metric, values in zip(_metrics(self), y_pred.metrics):
+            if isinstance(metric._fn, keras.losses.Loss):
+                values = _reduced(metric._fn, values)
             keras.metrics.Mean.update_state(metric, values)
         return self.get_metrics_result()
 
@@ -84,16 +90,27 @@ class _Measure:
 
     def __init__(self, model):
         loss, metrics = _loss(model), _metrics(model)
-        self.functions = {"loss": loss.call}
-        self.functions.update((m.name, _function(m)) for m in metrics)
-        self.dtypes = [loss.dtype] * len(self.functions)
+        self.loss, self.dtype = _unreduced(loss), loss.dtype
+        self.metrics = [(metric.name, _function(metric)) for metric in metrics]
+        self.is_masked = _ignores_a_class(loss)
+        self.dtypes = [self.dtype] * (1 + self.is_masked + len(metrics))
 
     def __call__(self, targets, outputs):
-        outputs = tf.cast(outputs, self.dtypes[0])
-        return [
-            self._values(name, function(targets, outputs), outputs)
-            for name, function in self.functions.items()
-        ]
+        outputs = tf.cast(outputs, self.dtype)
+        loss = self.loss(targets, outputs)
+        values = [("loss", loss)]
+        if self.is_masked:
+            values.append(("the mask of loss", loss._keras_mask))
+        values += [(name, call(targets, outputs)) for name, call in self.metrics]
+        return [self._values(*value, outputs) for value in values]
+
+    def token_values(self, values):
+        """`TokenValues` of what calls returned for all chunks."""
+        loss, *values = values
+        if self.is_masked:
+            mask, *values = values
+            loss._keras_mask = tf.cast(mask, "bool")  # Keras' own losses read it
+        return TokenValues(loss, values)
 
     def _values(self, name, values, outputs):
         if outputs.shape[1] == 1:
@@ -103,7 +120,7 @@ class _Measure:
                 f"With recompute, {name} must have a value for each token, of shape "
                 f"{tuple(outputs.shape[:2])}. Received: shape {tuple(values.shape)}"
             )
-        return tf.cast(values, self.dtypes[0])
+        return tf.cast(values, self.dtype)
 
 
 class _GivenValues(keras.losses.Loss):
@@ -111,6 +128,17 @@ class _GivenValues(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         return y_pred
+
+
+def _reduced(loss, values, sample_weight=None):
+    """What a loss makes of its values for each token."""
+    reduce = _GivenValues("loss", reduction=loss.reduction, dtype=loss.dtype)
+    return reduce(values, values, sample_weight)
+
+
+def _ignores_a_class(loss):
+    """Whether the values of a loss have a mask."""
+    return getattr(loss, "_fn_kwargs", {}).get("ignore_class") is not None
 
 
 def _loss(model):
@@ -152,10 +180,14 @@ def _metrics(model):
         for metric in getattr(container, "metrics", [])
     ]
     for metric in found:
-        if not isinstance(metric, keras.metrics.MeanMetricWrapper):
+        wrapper = keras.metrics.MeanMetricWrapper
+        own_update = getattr(type(metric), "update_state", None)
+        is_mean = own_update is wrapper.update_state
+        if not is_mean or _ignores_a_class(metric._fn):
             raise ValueError(
                 "With recompute the outputs exist for a chunk at a time, so that "
-                "metrics must be means over tokens (keras.metrics.MeanMetricWrapper). "
+                "metrics must be means over tokens (keras.metrics.MeanMetricWrapper, "
+                "with its update_state, of no loss with ignore_class). "
                 f"Received: {metric!r}. Compile without it, or evaluate with a model "
                 "that has recompute=None and the same weights."
             )
@@ -164,7 +196,12 @@ def _metrics(model):
 
 def _function(metric):
     """What a metric takes the mean of, for each token."""
-    function = metric._fn
-    # a loss as a metric: called, it would be reduced already
-    function = getattr(function, "call", function)
-    return functools.partial(function, **metric._fn_kwargs)
+    if isinstance(metric._fn, keras.losses.Loss):
+        return _unreduced(metric._fn)
+    return functools.partial(metric._fn, **metric._fn_kwargs)
+
+
+def _unreduced(loss):
+    """The values of a loss for each token; called, it would reduce them."""
+    # Keras gives targets of their own dtype to metrics, but not to losses
+    return lambda targets, outputs: loss.call(tf.cast(targets, loss.dtype), outputs)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from examples.imagenet64 import likelihoods
 from examples.imagenet64 import model as image_model
 from examples.imagenet64.config import Config
+from keras_performer.models.token_training import WithTargets
 
 SMALL = dict(
     num_layers=1,
@@ -156,3 +157,26 @@ def test_a_saved_model_loads_and_gives_the_same_outputs(tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     inputs = image_model.shift(photograph()[np.newaxis])[0][:, :300]
     np.testing.assert_array_equal(loaded(inputs), model(inputs))
+
+
+@pytest.mark.parametrize("recompute", ["block", "network"])
+def test_what_is_computed_again_gives_the_loss_and_gradients_of_plain_training(
+    recompute,
+):
+    inputs, targets = (x[:, :401] for x in image_model.shift(photograph()[None]))
+
+    def loss_and_gradients(recompute):
+        keras.utils.set_random_seed(1)
+        model = small_model(num_layers=2, recompute=recompute)
+        model.fit_prediction(photograph()[None])
+        model.compile("sgd", likelihoods.BitsPerDimension("mixture", 5))
+        x = WithTargets(inputs, targets) if recompute else inputs
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(y=targets, y_pred=model(x, training=True))
+        return [loss, *tape.gradient(loss, model.trainable_weights)]
+
+    results = [tf.convert_to_tensor(x) for x in loss_and_gradients(recompute)]
+    expected = [tf.convert_to_tensor(x) for x in loss_and_gradients(None)]
+    for result, wanted in zip(results, expected, strict=True):
+        scale = max(np.abs(wanted).max(), 1e-3)
+        np.testing.assert_allclose(result, wanted, atol=1e-4 * scale)

@@ -181,7 +181,7 @@ def test_recomputed_training_is_that_of_one_device(recompute):
                 recompute=recompute,
                 seed=1,
             )
-            model.head.kernel_regularizer = keras.regularizers.L2(0.1)
+            model.head.kernel.regularizer = keras.regularizers.L2(0.1)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             options = dict(metrics=["accuracy"], jit_compile=False)
             model.compile(keras.optimizers.SGD(0.1), loss, **options)

@@ -39,7 +39,7 @@ LOSSES = {
         sample_weight=WEIGHTS,
     ),
     "weight_of_a_sequence": dict(loss=None, sample_weight=WEIGHTS[:, :1]),
-    "one_token": dict(loss=None, x=IDS[:, :1], y=TARGETS[:, :1]),
+    "one_token": dict(loss=None, metrics=["accuracy"], x=IDS[:, :1], y=TARGETS[:, :1]),
 }
 
 

@@ -8,7 +8,7 @@ from keras_performer import PerformerLM
 from keras_performer.models.token_training import WithTargets
 
 RANDOM = np.random.default_rng(0)
-IDS, TARGETS = RANDOM.integers(0, 11, (2, 4, 15))
+IDS, TARGETS = RANDOM.integers(0, 11, (2, 4, 11))
 WEIGHTS = RANDOM.uniform(0, 2, IDS.shape)
 MODES = ("block", "network")
 

@@ -21,11 +21,11 @@ import tensorflow as tf
 
 from benchmarks import machine
 from benchmarks.tables import table
+from benchmarks.tpu.table import read as read_config
 from examples.imagenet64 import convert, data
 from examples.imagenet64 import model as image_model
-from examples.imagenet64.config import Config, parse
+from examples.imagenet64.config import Config
 
-CONFIGS = pathlib.Path(__file__).parents[1] / "tpu_configs"
 # Peak bfloat16 FLOP/s of a chip: docs.cloud.google.com/tpu/docs/v4, v5e, v5p and v6e.
 PEAK = {"v4": 275e12, "v5e": 197e12, "v5p": 459e12, "v6e": 918e12}
 # Chips of one host.
@@ -48,8 +48,8 @@ def flops_per_image(config):
 
 def images_used(name):
     """The most images a second that the chips of one host of a slice can use."""
-    config = parse(["--config", str(CONFIGS / f"{name}.yaml")])
-    return CHIPS[name] * PEAK[name.split("-")[0]] / flops_per_image(config)
+    chips = CHIPS[name] * PEAK[name.split("-")[0]]
+    return chips / flops_per_image(read_config(name))
 
 
 def images_read(images, hosts, seconds):

@@ -3,9 +3,7 @@
 import json
 import os
 import pathlib
-import random
 import signal
-import socket
 import subprocess
 import sys
 import types
@@ -17,24 +15,13 @@ import pytest
 import keras_performer
 from examples.imagenet64.multi_worker import backup_and_restore, is_chief
 from tests import multi_worker
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 
 SECONDS = 120  # until a worker that hangs is killed
 STEPS = multi_worker.STEPS_PER_EPOCH * multi_worker.EPOCHS
 DIES_AT, RESUMES_AFTER = 8, 6  # in the third epoch; the last save ends the second
-
-
-def free_ports(number):
-    """Ports below those that the system hands out, so that nobody takes them."""
-    ports = []
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):  # nobody listens
-                ports.append(port)
-        if len(ports) == number:
-            return ports
-    raise OSError("No free port between 20000 and 32000.")
 
 
 def run_workers(folder, run, *more):

@@ -15,7 +15,6 @@ class Slice:
         replicas: int, one for each chip.
         gib_per_chip: float, the memory that the compiler finds on a chip.
         chip_config: str, what the TPU compiler calls a way to use a chip.
-        chip_config: str, what the TPU compiler calls a way to use a chip.
     """
 
     topology: str

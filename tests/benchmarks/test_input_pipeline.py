@@ -1,6 +1,7 @@
 import pytest
 
 from benchmarks import input_pipeline
+from benchmarks.tpu.table import CONFIGS
 from examples.imagenet64.config import Config
 
 
@@ -19,7 +20,7 @@ def test_the_chips_of_a_host_use_images_in_proportion_to_their_peak():
 
 
 def test_every_slice_is_compared():
-    files = {path.stem for path in input_pipeline.CONFIGS.glob("*.yaml")}
+    files = {path.stem for path in CONFIGS.glob("*.yaml")}
     assert set(input_pipeline.CHIPS) == files - {"cpu"}
 
 

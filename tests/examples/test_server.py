@@ -1,7 +1,6 @@
 """Two servers as `launch.sh` starts them, on one machine and without a TPU."""
 
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -9,16 +8,9 @@ import pytest
 
 from examples.imagenet64.convert import convert
 from tests.examples import archives
+from tests.ports import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from examples.imagenet64 import train
 from examples.imagenet64.convert import convert
 from tests.examples import archives
-from tests.examples.test_server import free_ports
+from tests.ports import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 FLAGS = """--num_layers 1 --num_heads 1 --hidden_dim 4 --intermediate_dim 4

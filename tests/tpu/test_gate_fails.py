@@ -13,17 +13,6 @@ from benchmarks.tpu.replicas import Replicas
 from benchmarks.tpu.slices import SLICES
 
 
-class Numbers(keras.layers.Layer):
-    """Applies a function, as a user's layer might."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def call(self, x):
-        return self.function(x)
-
-
 def lowered_step(function=tf.identity, num_replicas=2, dtype_policy="mixed_bfloat16"):
     """StableHLO of the training step of a small model with `function` inside."""
     keras.config.set_dtype_policy(dtype_policy)
@@ -33,7 +22,7 @@ def lowered_step(function=tf.identity, num_replicas=2, dtype_policy="mixed_bfloa
             [
                 keras.layers.Embedding(16, 32),
                 keras_performer.PerformerAttention(2, 16, causal=True),
-                Numbers(function),
+                keras.layers.Lambda(function),
                 keras.layers.Dense(16, dtype="float32"),
             ]
         )

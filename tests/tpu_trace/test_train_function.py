@@ -4,34 +4,24 @@ They are traced with a small model, not run. `make tpu-check` compiles the full 
 """
 
 import dataclasses
-import pathlib
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from examples.imagenet64 import config as settings
+from benchmarks.tpu import table
+from benchmarks.tpu.slices import SLICES
 from examples.imagenet64 import data, train
 from examples.imagenet64 import model as image_model
 from keras_performer import RedrawFeatures
 from tests.tpu_trace import graphs, pretended_tpu
 
-FOLDER = pathlib.Path(__file__).parents[2] / "tpu_configs"
-# A replica is a chip: TensorFlow joins the two cores of a v4 or v5p chip. The sixteen
-# of v4-32 are pretended to be on one host.
-REPLICAS = {
-    "v5e-4": 4,
-    "v5e-1": 1,
-    "v5e-8": 8,
-    "v4-8": 4,
-    "v5p-8": 4,
-    "v6e-8": 8,
-    "v4-32": 16,
-}
+# The sixteen chips of v4-32 are pretended to be on one host.
+REPLICAS = {name: slice_.replicas for name, slice_ in SLICES.items()}
 ALL_BUT_ONE_SLOW = [
-    pytest.param(name, marks=[pytest.mark.slow] if index else [])
-    for index, name in enumerate(REPLICAS)
+    pytest.param(name, marks=[] if name == "v5e-4" else [pytest.mark.slow])
+    for name in REPLICAS
 ]
 SMALL = {
     "num_layers": 1,
@@ -43,8 +33,7 @@ SMALL = {
 
 
 def load(name, **changes):
-    config = settings.parse(["--config", str(FOLDER / f"{name}.yaml")])
-    return dataclasses.replace(config, **SMALL, **changes)
+    return dataclasses.replace(table.read(name), **SMALL, **changes)
 
 
 def compiled_model(config, strategy):
@@ -105,7 +94,7 @@ def check(config, num_replicas):
 
 
 def test_each_configuration_is_traced():
-    on_tpu = {path.stem for path in FOLDER.glob("*.yaml") if path.stem != "cpu"}
+    on_tpu = {path.stem for path in table.CONFIGS.glob("*.yaml") if path.stem != "cpu"}
     assert set(REPLICAS) == on_tpu
 
 

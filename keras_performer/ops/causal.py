@@ -119,7 +119,7 @@ def _one_token(query, key, value, kernel, mask, r, sums):
     r_new = tf.stop_gradient(kernel.running_max(r, b))
     e = kernel.key_features(b, r_new, mask)
     # a product of shapes (V + 1, 1) and (1, M)
-    new = tf.linalg.matrix_transpose(with_ones(v)) * e
+    new = tf.reshape(with_ones(v), (-1, size(v, 2) + 1, 1)) * e
     sums = sums * kernel.rescale(r, r_new) + new
     features, _ = kernel.query_features(kernel.project_queries(q), r_new)
     output = normalize(tf.matmul(features, sums, transpose_b=True))

@@ -84,7 +84,7 @@ class ExponentialKernel:
                 f"{tuple(self.projection_matrix.shape)}"
             )
         drawn = num_rows // 2 if hyperbolic else num_rows
-        self._weights = _transposed(self.projection_matrix[:drawn])
+        self._weights = _scaled(self.projection_matrix[:drawn])
 
     def astype(self, dtype):
         """The same kernel computing in `dtype`."""
@@ -97,7 +97,7 @@ class ExponentialKernel:
         )
 
     def project_queries(self, x):
-        a = _matmul(x, self._weights)
+        a = _matmul(x, self._weights, transpose=True)
         return tf.concat([a, -a], -1) if self.hyperbolic else a
 
     def project_keys(self, y, mask):
@@ -105,18 +105,18 @@ class ExponentialKernel:
         if mask is not None:
             bias = tf.where(mask, bias, tf.constant(-MASKED, bias.dtype))
         if self.hyperbolic:
-            a = _matmul(y, self._weights)
+            a = _matmul(y, self._weights, transpose=True)
             a = tf.concat([a - bias, -a - bias], -1)
         else:
-            a = _matmul(y, self._weights) - bias
+            a = _matmul(y, self._weights, transpose=True) - bias
         return a if self.log_weights is None else a + self.log_weights
 
     def pull_queries(self, da):
         """Gradient with respect to a block of queries."""
         if self.hyperbolic:
-            drawn = self._weights.shape[1]
+            drawn = self._weights.shape[0]
             da = da[..., :drawn] - da[..., drawn:]
-        return _matmul(da, self._weights, transpose=True)
+        return _matmul(da, self._weights)
 
     def pull_keys(self, da, y):
         """Gradient with respect to a block of keys."""
@@ -201,7 +201,7 @@ class ActivationKernel:
         self.projection_matrix = None
         if projection_matrix is not None:
             self.projection_matrix = _constant(projection_matrix)
-            self._weights = _transposed(self.projection_matrix)
+            self._weights = _scaled(self.projection_matrix)
 
     def astype(self, dtype):
         """The same kernel computing in `dtype`."""
@@ -214,7 +214,7 @@ class ActivationKernel:
     def project_queries(self, x):
         if self.projection_matrix is None:
             return x * _scale(x)
-        return _matmul(x, self._weights)
+        return _matmul(x, self._weights, transpose=True)
 
     def project_keys(self, y, mask):
         return self.project_queries(y)
@@ -222,7 +222,7 @@ class ActivationKernel:
     def pull_queries(self, da):
         if self.projection_matrix is None:
             return da * _scale(da)
-        return _matmul(da, self._weights, transpose=True)
+        return _matmul(da, self._weights)
 
     def pull_keys(self, da, y):
         return self.pull_queries(da)
@@ -284,8 +284,8 @@ def _constant(x):
     return tf.stop_gradient(tf.convert_to_tensor(x))
 
 
-def _transposed(w):
-    return tf.transpose(w) * w.shape[1] ** -0.25
+def _scaled(w):
+    return w * w.shape[1] ** -0.25
 
 
 def _matmul(x, w, transpose=False):

@@ -1,0 +1,90 @@
+"""The dense layers are `EinsumDense` with another product: against NumPy and Keras."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer.layers.dense import HeadsDense, heads_dense
+from tests.contract import relative_error
+from tests.layers.inputs import normal, small_layer
+
+OPTIONS = {
+    "use_bias": True,
+    "kernel_initializer": keras.initializers.GlorotUniform(seed=0),
+    "bias_initializer": keras.initializers.RandomNormal(seed=1),
+}
+# shape of the input, how many axes are summed, what replaces them, the same as einsum
+FORMS = {
+    "to heads": ((3, 5, 8), 1, (2, 4), "btd,dnh->btnh"),
+    "from heads": ((3, 5, 2, 4), 2, (6,), "btnh,nhd->btd"),
+    "one token to heads": ((1, 1, 8), 1, (2, 4), "btd,dnh->btnh"),
+    "one token from heads": ((1, 1, 2, 4), 2, (6,), "btnh,nhd->btd"),
+    "two axes of tokens": ((3, 2, 5, 8), 1, (2, 4), "bstd,dnh->bstnh"),
+    "two axes to two": ((1, 1, 2, 4), 2, (3, 2), "btnh,nhde->btde"),
+}
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_product_and_its_gradients(form, known, jit_compile):
+    shape, num_summed, made, einsum = FORMS[form]
+    num_kept = len(shape) - num_summed
+    built_for = shape if known else (*(None,) * num_kept, *shape[num_kept:])
+    dense = heads_dense("dense", built_for, num_summed, made, **OPTIONS)
+    x, weight = normal(shape, 0), normal(shape[:num_kept] + made, 1)
+
+    @tf.function(
+        jit_compile=jit_compile, input_signature=[tf.TensorSpec(built_for, tf.float32)]
+    )
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = dense(x)
+            loss = tf.reduce_sum(output * weight)
+        kernel, bias = dense.trainable_weights
+        return output, *tape.gradient(loss, [x, kernel.value, bias.value])
+
+    output, dx, dkernel, dbias = run(x)
+    kernel, bias = (w.numpy().astype("float64") for w in dense.weights)
+    assert relative_error(output, np.einsum(einsum, x, kernel) + bias) < 1e-6
+    inputs, result = einsum.split("->")
+    left, right = inputs.split(",")
+    back = np.einsum(f"{result},{right}->{left}", weight, kernel)
+    assert relative_error(dx, back) < 1e-6
+    assert relative_error(
+        dkernel, np.einsum(f"{left},{result}->{right}", x, weight)
+    ) < (1e-6)
+    assert relative_error(dbias, weight.sum(tuple(range(num_kept)))) < 1e-6
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_equals_einsum_dense_with_lora_and_policy(tokens):
+    dense = heads_dense(
+        "dense", (2, tokens, 8), 1, (2, 4), **OPTIONS, dtype="mixed_bfloat16"
+    )
+    keras_dense = keras.layers.EinsumDense(
+        "abc,cde->abde", (None, 2, 4), bias_axes="de", dtype="mixed_bfloat16"
+    )
+    keras_dense.build((2, tokens, 8))
+    keras_dense.set_weights(dense.get_weights())
+    for layer in (dense, keras_dense):
+        layer.enable_lora(2)
+        layer.lora_kernel_a.assign(normal((8, 2, 2), 2))
+        layer.lora_kernel_b.assign(normal((2, 4), 3))
+    x = normal((2, tokens, 8), 4)
+    assert dense(x).dtype == tf.bfloat16
+    np.testing.assert_array_equal(dense(x), keras_dense(x))
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_a_model_quantizes_its_dense_layers():
+    layer = small_layer()
+    model = keras.Sequential([keras.Input((9, 7)), layer])
+    x = normal((2, 9, 7), 0)
+    before = model(x)
+    model.quantize("int8")
+    assert isinstance(layer.query_dense, HeadsDense)
+    assert layer.query_dense.kernel.dtype == "int8"
+    assert 0 < relative_error(model(x), before) < 0.05

@@ -52,9 +52,11 @@ class HeadsDense(keras.layers.EinsumDense):
         num_kept = len(inputs.shape) - (len(kernel.shape) - len(made))
         matrix = tf.reshape(kernel, (-1, math.prod(made)))
         output = _product(tf.reshape(inputs, (-1, matrix.shape[0])), matrix)
+        if self.bias is not None:
+            bias = tf.convert_to_tensor(self.bias)
+            output = tf.nn.bias_add(output, tf.reshape(bias, (-1,)))
         kept = [size(inputs, axis) for axis in range(num_kept)]
-        output = tf.reshape(output, (*kept, *made))
-        return output if self.bias is None else output + self.bias
+        return tf.reshape(output, (*kept, *made))
 
     def quantize(self, mode=None, type_check=True, **options):
         # Keras' own check refuses every subclass

@@ -125,7 +125,7 @@ def answer_queries(query, kernel, state):
     a = kernel.project_queries(heads.query_rows(query[:, tf.newaxis], 0))
     features, _ = kernel.query_features(a, r)
     output = normalize(tf.matmul(features, sums, transpose_b=True))
-    return heads.query_block(output, query.dtype)
+    return heads.query_block(tf.cast(output, query.dtype))
 
 
 def _one_block(query, key, value, kernel, state):
@@ -175,7 +175,7 @@ class _Bidirectional:
             features, peak = kernel.query_features(a, r)
             output = tf.matmul(features, sums, transpose_b=True)
             normalizer = kernel.normalizer(peak, output[..., -1:])
-            output = heads.query_block(normalize(output), heads.dtype)
+            output = heads.query_block(normalize(output))
             return outputs.write(i, output), normalizers.write(i, normalizer)
 
         outputs, normalizers = blocks.loop(
@@ -196,14 +196,14 @@ class _Bidirectional:
                 heads.query_rows(doutput, i), heads.query_rows(output, i)
             )
             da = kernel.query_gradient(a, features, tf.matmul(d, sums), normalizer[i])
-            dquery = heads.query_block(kernel.pull_queries(da), query.dtype)
+            dquery = heads.query_block(kernel.pull_queries(da))
             dsums += tf.matmul(d, features, transpose_a=True)
             return dqueries.write(i, dquery), dsums
 
         dqueries, dsums = blocks.loop(
-            body, (blocks.array(query.dtype), tf.zeros_like(sums))
+            body, (blocks.array(heads.dtype), tf.zeros_like(sums))
         )
-        return blocks.join(dqueries, query.shape), dsums
+        return tf.cast(blocks.join(dqueries, query.shape), query.dtype), dsums
 
     def key_gradients(self, key, value, r, dsums):
         heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
@@ -216,13 +216,15 @@ class _Bidirectional:
             features = kernel.key_features(a, r, mask)
             v = with_ones(heads.key_rows(values, i))
             da = kernel.key_gradient(a, features, tf.matmul(v, dsums), mask)
-            dvalue = tf.matmul(features, dsums[:, :-1], transpose_b=True)
+            dv = tf.matmul(features, dsums, transpose_b=True)
+            dkey = kernel.pull_keys(da, y, v, dv)
             return (
-                dkeys.write(i, heads.key_block(kernel.pull_keys(da, y), key.dtype)),
-                dvalues.write(i, heads.key_block(dvalue, value.dtype)),
+                dkeys.write(i, heads.key_block(dkey)),
+                dvalues.write(i, heads.key_block(dv[..., :-1])),
             )
 
-        dkeys, dvalues = blocks.loop(
-            body, (blocks.array(key.dtype), blocks.array(value.dtype))
-        )
-        return blocks.join(dkeys, key.shape), blocks.join(dvalues, value.shape)
+        arrays = [blocks.array(heads.dtype) for _ in range(2)]
+        return [
+            tf.cast(blocks.join(array, x.shape), x.dtype)
+            for array, x in zip(blocks.loop(body, arrays), (key, value))
+        ]

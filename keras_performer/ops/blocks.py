@@ -89,7 +89,11 @@ class Blocks:
         )[1:]
 
     def array(self, dtype):
-        """An array with a place for every block."""
+        """An array with a place for every block.
+
+        XLA on CPUs copies the whole of a bfloat16 array whenever a block is written:
+        there float32, and a cast of what is joined, is faster.
+        """
         return tf.TensorArray(dtype, size=self.count)
 
 
@@ -129,21 +133,19 @@ class Heads:
             return None
         return tf.repeat(mask[:, i], self.num_key_value_heads, axis=0)[..., tf.newaxis]
 
-    def query_block(self, x, dtype):
+    def query_block(self, x):
         """The inverse of `query_rows`: one `(B, tokens, N, dim)` block."""
         if self.group == 1:
-            return self.key_block(x, dtype)
+            return self.key_block(x)
         tokens, dim = size(x, 1) // self.group, size(x, 2)
-        x = tf.reshape(
-            tf.cast(x, dtype), (-1, self.num_key_value_heads, tokens, self.group, dim)
-        )
+        x = tf.reshape(x, (-1, self.num_key_value_heads, tokens, self.group, dim))
         x = tf.transpose(x, (0, 2, 1, 3, 4))
         return tf.reshape(x, (-1, tokens, self.num_key_value_heads * self.group, dim))
 
-    def key_block(self, x, dtype):
+    def key_block(self, x):
         """The inverse of `key_rows`: one `(B, tokens, K, dim)` block."""
         tokens, dim = size(x, 1), size(x, 2)
-        x = tf.reshape(tf.cast(x, dtype), (-1, self.num_key_value_heads, tokens, dim))
+        x = tf.reshape(x, (-1, self.num_key_value_heads, tokens, dim))
         return tf.transpose(x, (0, 2, 1, 3))
 
     def state_rows(self, state):

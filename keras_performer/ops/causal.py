@@ -165,7 +165,7 @@ class _Causal:
                 lambda: self._forward_block(a, b, v, mask, r, sums, reference, r_new),
                 lambda: self._safe_forward(a, b, v, mask, r, sums, reference, r_new),
             )
-            output = heads.query_block(output, heads.dtype)
+            output = heads.query_block(output)
             return (
                 r_new,
                 sums,
@@ -207,21 +207,20 @@ class _Causal:
                     kernel, a, b, v, d, normalizer, r, sums, dsums
                 ),
             )
-            dquery = heads.query_block(kernel.pull_queries(da), query.dtype)
-            dkey = heads.key_block(kernel.pull_keys(db, y), key.dtype)
-            dvalue = heads.key_block(dv, value.dtype)
+            dkey = kernel.pull_keys(db, y, v, dv)
             return (
                 r,
                 dsums,
-                dqueries.write(i, dquery),
-                dkeys.write(i, dkey),
-                dvalues.write(i, dvalue),
+                dqueries.write(i, heads.query_block(kernel.pull_queries(da))),
+                dkeys.write(i, heads.key_block(dkey)),
+                dvalues.write(i, heads.key_block(dv[..., :-1])),
             )
 
-        arrays = [blocks.array(x.dtype) for x in (query, key, value)]
+        arrays = [blocks.array(heads.dtype) for _ in range(3)]
         _, dsums, *arrays = blocks.loop(body, (r_end, dsums, *arrays), reverse=True)
         gradients = [
-            blocks.join(array, x.shape) for array, x in zip(arrays, (query, key, value))
+            tf.cast(blocks.join(array, x.shape), x.dtype)
+            for array, x in zip(arrays, (query, key, value))
         ]
         return *gradients, dsums
 
@@ -288,8 +287,8 @@ class _Causal:
         dweights = tf.where(visible, dweights, tf.zeros_like(dweights))
         dp = _merge(tf.matmul(d, before) + tf.matmul(dweights, e_))
         de = _merge(tf.matmul(v, dafter) + tf.matmul(dweights, p_, transpose_a=True))
-        dv = tf.matmul(e_, dafter[:, :, :-1], transpose_b=True)
-        dv += tf.matmul(weights, d[..., :-1], transpose_a=True)
+        dv = tf.matmul(e_, dafter, transpose_b=True)
+        dv += tf.matmul(weights, d, transpose_a=True)
         return (
             kernel.query_gradient(a, p, dp, normalizer),
             kernel.key_gradient(b, e, de, mask),

@@ -11,7 +11,8 @@ def chunk_scan(function, chunk_size, sequences, state, params, output_dtypes):
     """Applies a function to chunk after chunk; the gradient computes each chunk again.
 
     For the backward pass it keeps the sequences and the state before each chunk,
-    nothing of what happens inside a chunk. It is exact, and nests.
+    nothing of what happens inside a chunk. It is exact, and nests. One case is slow:
+    bfloat16 outputs under XLA on a CPU, which copies them all at each chunk.
 
     Args:
         function: takes a chunk of the sequences, the state and the params, each nested

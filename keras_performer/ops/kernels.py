@@ -104,11 +104,11 @@ class ExponentialKernel:
         bias = 0.5 * _scale(y) ** 2 * tf.reduce_sum(y * y, -1, keepdims=True)
         if mask is not None:
             bias = tf.where(mask, bias, tf.constant(-MASKED, bias.dtype))
+        a = _matmul(y, self._weights, transpose=True)
         if self.hyperbolic:
-            a = _matmul(y, self._weights, transpose=True)
             a = tf.concat([a - bias, -a - bias], -1)
         else:
-            a = _matmul(y, self._weights, transpose=True) - bias
+            a = a - bias
         return a if self.log_weights is None else a + self.log_weights
 
     def pull_queries(self, da):
@@ -118,9 +118,10 @@ class ExponentialKernel:
             da = da[..., :drawn] - da[..., drawn:]
         return _matmul(da, self._weights)
 
-    def pull_keys(self, da, y):
-        """Gradient with respect to a block of keys."""
-        total = tf.reduce_sum(da, -1, keepdims=True)
+    def pull_keys(self, da, y, v, dv):
+        """Gradient with respect to a block of keys, with its values and theirs."""
+        # the sum of da: a key's weight scales its features and its values alike
+        total = tf.reduce_sum(v * dv, -1, keepdims=True)
         return self.pull_queries(da) - _scale(y) ** 2 * y * total
 
     def key_features(self, a, r, mask):
@@ -224,7 +225,7 @@ class ActivationKernel:
             return da * _scale(da)
         return _matmul(da, self._weights)
 
-    def pull_keys(self, da, y):
+    def pull_keys(self, da, y, v, dv):
         return self.pull_queries(da)
 
     def key_features(self, a, r, mask):

@@ -55,7 +55,7 @@ def forward(kernel, a, b, v, r, sums):
 
 
 def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
-    """Gradients of projected queries, projected keys, values, and the sums before.
+    """Gradients of projected queries and keys, values with their ones, and the sums.
 
     Args:
         kernel, a, b, v, r, sums: as in `forward`.
@@ -79,7 +79,7 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
         dsums += tf.matmul(d[t], p, transpose_a=True)
         e = kernel.key_features(b[t], r_new, None)
         db = kernel.key_gradient(b[t], e, tf.matmul(v[t], dsums), None)
-        dv = tf.matmul(e, dsums[:, :-1], transpose_b=True)
+        dv = tf.matmul(e, dsums, transpose_b=True)
         r = maxima[t]
         dsums *= kernel.rescale(r, r_new)
         return t - 1, r, dsums, dbs.write(t, db), dvs.write(t, dv)
@@ -101,7 +101,7 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
     return (
         _rows(das, size(a, 0) * size(a, 2), features),
         _rows(dbs, tokens, features),
-        _rows(dvs, tokens, size(v, 3) - 1),
+        _rows(dvs, tokens, size(v, 3)),
         dsums,
     )
 

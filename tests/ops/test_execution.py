@@ -94,7 +94,7 @@ def test_unknown_batch_and_length(attention, jit_compile):
     assert forward.traces == 2 + 1  # the eager calls, and one trace
 
 
-def concrete(attention, length):
+def concrete(attention, length, dtype=tf.float32):
     """The graph of a step with the default chunks, and the seconds to trace it."""
     kernel = KERNELS["softmax"]()
 
@@ -109,7 +109,7 @@ def concrete(attention, length):
         return tape.gradient(loss, (query, key, value))
 
     specs = [
-        tf.TensorSpec((1, length, heads, dim), tf.float32)
+        tf.TensorSpec((1, length, heads, dim), dtype)
         for heads, dim in ((2, HEAD_DIM), (1, HEAD_DIM), (1, 7))
     ]
     start = time.perf_counter()
@@ -150,3 +150,12 @@ def test_a_float32_graph_has_no_float64(attention):
         )
     ]
     assert doubles == []
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_loops_write_no_bfloat16_arrays(attention):
+    """XLA on CPUs copies such an array whole for each block: no longer linear time."""
+    graph_def, _ = concrete(attention, 2048, tf.bfloat16)
+    arrays = [n for n in nodes(graph_def) if n.op == "TensorListSetItem"]
+    written = {tf.as_dtype(node.attr["element_dtype"].type) for node in arrays}
+    assert written == {tf.float32}

@@ -39,6 +39,7 @@ def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options
     return dense
 
 
+@keras.saving.register_keras_serializable(package="keras_performer")
 class HeadsDense(keras.layers.EinsumDense):
     """`EinsumDense` over the last axes of its input, as a product of two matrices.
 
@@ -51,12 +52,13 @@ class HeadsDense(keras.layers.EinsumDense):
         kernel = tf.convert_to_tensor(self.kernel)
         num_kept = len(inputs.shape) - (len(kernel.shape) - len(made))
         matrix = tf.reshape(kernel, (-1, math.prod(made)))
+        inputs = tf.cast(inputs, matrix.dtype)  # Keras casts no integers
         output = _product(tf.reshape(inputs, (-1, matrix.shape[0])), matrix)
         if self.bias is not None:
             bias = tf.convert_to_tensor(self.bias)
             output = tf.nn.bias_add(output, tf.reshape(bias, (-1,)))
         kept = [size(inputs, axis) for axis in range(num_kept)]
-        return tf.reshape(output, (*kept, *made))
+        return self.activation(tf.reshape(output, (*kept, *made)))
 
     def quantize(self, mode=None, type_check=True, **options):
         # Keras' own check refuses every subclass

@@ -1,5 +1,6 @@
 """The environments that contenders run in, and the processes in them."""
 
+import contextlib
 import json
 import pathlib
 import shutil
@@ -76,7 +77,8 @@ class Worker:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            stream.close()
+            with contextlib.suppress(BrokenPipeError):  # a request that nobody read
+                stream.close()
 
 
 def install(environment):

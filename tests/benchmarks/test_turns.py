@@ -115,6 +115,16 @@ def test_a_process_that_ended_is_started_again_for_its_other_programs():
     assert asked(log, "make") == ["a/x", "a/y", "b/z", "a/x"]
 
 
+def test_a_process_that_the_system_kills_has_ended(monkeypatch, tmp_path):
+    monkeypatch.setattr(workers, "FOLDER", tmp_path)
+    worker = workers.Worker("keras", threads=1)
+    worker._process.kill()
+    worker._process.wait()
+    with pytest.raises(workers.Ended, match="-9"):
+        worker.ask(do="drop")
+    worker.stop()
+
+
 def test_a_first_call_over_the_limit_is_not_repeated():
     log, rows = turns_of(["a/x"], limit=1.9)
     assert rows[0]["reason"] == "its first call took 2 s, the limit is 1.9 s"

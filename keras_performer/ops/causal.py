@@ -117,12 +117,14 @@ def _one_token(query, key, value, kernel, mask, r, sums):
         mask = tf.repeat(mask, heads, axis=0)[..., tf.newaxis]
     b = kernel.project_keys(k, mask)
     r_new = tf.stop_gradient(kernel.running_max(r, b))
-    e = kernel.key_features(b, r_new, mask)
-    # a product of shapes (V + 1, 1) and (1, M)
-    new = tf.reshape(with_ones(v), (-1, size(v, 2) + 1, 1)) * e
-    sums = sums * kernel.rescale(r, r_new) + new
+    e, v = kernel.key_features(b, r_new, mask), with_ones(v)
     features, _ = kernel.query_features(kernel.project_queries(q), r_new)
-    output = normalize(tf.matmul(features, sums, transpose_b=True))
+    rescale = kernel.rescale(r, r_new)
+    # the past and the token itself: the output need not wait for the new sums
+    past = tf.matmul(features * rescale, sums, transpose_b=True)
+    output = normalize(past + tf.reduce_sum(features * e, -1, keepdims=True) * v)
+    # a product of shapes (V + 1, 1) and (1, M)
+    sums = sums * rescale + tf.reshape(v, (-1, size(v, 2), 1)) * e
     shape = (size(query, 0), 1, query.shape[2], size(value, 3))
     return tf.cast(tf.reshape(output, shape), query.dtype), r_new, sums
 

@@ -203,7 +203,7 @@ class _Bidirectional:
         dqueries, dsums = blocks.loop(
             body, (blocks.array(heads.dtype), tf.zeros_like(sums))
         )
-        return tf.cast(blocks.join(dqueries, query.shape), query.dtype), dsums
+        return blocks.join_like(dqueries, query), dsums
 
     def key_gradients(self, key, value, r, dsums):
         heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
@@ -223,8 +223,7 @@ class _Bidirectional:
                 dvalues.write(i, heads.key_block(dv[..., :-1])),
             )
 
-        arrays = [blocks.array(heads.dtype) for _ in range(2)]
-        return [
-            tf.cast(blocks.join(array, x.shape), x.dtype)
-            for array, x in zip(blocks.loop(body, arrays), (key, value))
-        ]
+        dkeys, dvalues = blocks.loop(
+            body, (blocks.array(heads.dtype), blocks.array(heads.dtype))
+        )
+        return blocks.join_like(dkeys, key), blocks.join_like(dvalues, value)

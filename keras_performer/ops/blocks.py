@@ -74,6 +74,10 @@ class Blocks:
             x = x[:, : self.length]
         return tf.ensure_shape(x, shape)
 
+    def join_like(self, array, x):
+        """An array of blocks of the gradient of x as a tensor like x."""
+        return tf.cast(self.join(array, x.shape), x.dtype)
+
     def loop(self, body, state, reverse=False):
         """Runs `state = body(i, *state)` for every block; one block needs no loop."""
         state = tuple(state)

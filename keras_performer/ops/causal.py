@@ -221,8 +221,7 @@ class _Causal:
         arrays = [blocks.array(heads.dtype) for _ in range(3)]
         _, dsums, *arrays = blocks.loop(body, (r_end, dsums, *arrays), reverse=True)
         gradients = [
-            tf.cast(blocks.join(array, x.shape), x.dtype)
-            for array, x in zip(arrays, (query, key, value))
+            blocks.join_like(array, x) for array, x in zip(arrays, (query, key, value))
         ]
         return *gradients, dsums
 

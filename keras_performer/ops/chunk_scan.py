@@ -154,7 +154,7 @@ def _backward(call, blocks, xs, starts, params, douts, dend):
     dparams = [tf.zeros_like(p) for p in _floats(params)]
     arrays = [blocks.array(x.dtype) for x in _floats(xs)]
     dstate, dparams, arrays = blocks.loop(body, (dend, dparams, arrays), reverse=True)
-    dxs = [blocks.join(array, x.shape) for array, x in zip(arrays, _floats(xs))]
+    dxs = [blocks.join_like(array, x) for array, x in zip(arrays, _floats(xs))]
     found = ((xs, dxs), (starts, dstate), (params, dparams))
     return [gradient for pair in found for gradient in _with_none(*pair)]
 

@@ -84,7 +84,7 @@ class ExponentialKernel:
                 f"{tuple(self.projection_matrix.shape)}"
             )
         drawn = num_rows // 2 if hyperbolic else num_rows
-        self._weights = _scaled(self.projection_matrix[:drawn])
+        self._weights = self.projection_matrix[:drawn] * _scale(self.projection_matrix)
 
     def astype(self, dtype):
         """The same kernel computing in `dtype`."""
@@ -202,7 +202,7 @@ class ActivationKernel:
         self.projection_matrix = None
         if projection_matrix is not None:
             self.projection_matrix = _constant(projection_matrix)
-            self._weights = _scaled(self.projection_matrix)
+            self._weights = self.projection_matrix * _scale(self.projection_matrix)
 
     def astype(self, dtype):
         """The same kernel computing in `dtype`."""
@@ -283,10 +283,6 @@ def _scale(x):
 
 def _constant(x):
     return tf.stop_gradient(tf.convert_to_tensor(x))
-
-
-def _scaled(w):
-    return w * w.shape[1] ** -0.25
 
 
 def _matmul(x, w, transpose=False):

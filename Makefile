@@ -47,6 +47,7 @@ lint: $(installed)
 bench: $(installed)
 	$(python) -m benchmarks.measure $(ARGS)
 	$(python) -m benchmarks.decoding
+	$(python) -m benchmarks.operations
 	$(python) -m benchmarks.report
 
 .PHONY: .venv

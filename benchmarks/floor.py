@@ -31,7 +31,7 @@ def operations(case):
     if training:
         per_head_and_token += 2 * (P + 4 + P) * M * H + 2 * C * (3 * M + 2 * H)
         if causal:
-            per_head_and_token += 2 * 2 * M * H  # the states once more
+            per_head_and_token += 2 * M * H  # the states once more
     total = case["length"] * contenders.NUM_HEADS * per_head_and_token
     if case["part"] == "layer":
         # query, key, value, output; gradients of input and weights cost twice that

@@ -1,6 +1,6 @@
 """Measures time and memory of this package beside its peers; writes results.json.
 
-    python -m benchmarks.measure [--lengths 256 512 ...] [--rounds 5] [--threads 2]
+    python -m benchmarks.measure [--lengths 256 512 ...] [--rounds 9] [--threads 2]
         [--limit 60] [--output runs/bench]
 
 `benchmarks.report` makes tables and pictures of it.
@@ -19,7 +19,7 @@ BUSY_LOAD = 0.5
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=plan.LENGTHS)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--limit",

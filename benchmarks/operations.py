@@ -5,7 +5,8 @@
 The arithmetic floor divides all floating-point operations by the rate of a 2048^3
 product. The products of attention are smaller, and exponentials are no products: here
 each is timed alone, at the shape it has for one block of 512 tokens, in a loop over 8
-blocks as in the op. Their sum is a floor that the op can reach.
+blocks as in the op. Their sum, without any maximum, mask, division, transposition or
+addition, is a floor for attention that is made of TensorFlow's operations.
 """
 
 import argparse
@@ -16,8 +17,14 @@ import tensorflow as tf
 
 from benchmarks import tensorflow_programs
 
-BLOCKS, HEADS, TOKENS, DIM, FEATURES = 8, 8, 512, 64, 256
+BLOCKS, HEADS, TOKENS, DIM, FEATURES, CHUNK = 8, 8, 512, 64, 256, 64
 ROUNDS = 30
+FORMS = (
+    "bidirectional, forward",
+    "bidirectional, training",
+    "causal, forward",
+    "causal, training",
+)
 
 
 def main():
@@ -25,85 +32,145 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     tensorflow_programs.start(options.threads)
-    print("| operation | shape | in forward, training | graph ms | XLA ms |")
+    times = measure()
+    print(f"| operation | shape | {'; '.join(FORMS)} | graph ms | XLA ms |")
     print("|---|---|---|---|---|")
-    total = np.zeros((2, 2))
-    for name, (step, shapes, counts) in OPERATIONS.items():
-        times = [1e3 * median(step, shapes, jit) for jit in (False, True)]
+    for name, (_, shapes, counts) in OPERATIONS.items():
         text = " x ".join(str(list(shape)) for shape in shapes)
-        print(
-            f"| {name} | {text} | {counts[0]}, {counts[1]} | "
-            + " | ".join(f"{x:.2f}" for x in times)
-            + " |",
-            flush=True,
-        )
-        total += np.outer(counts, times)
-    for label, (graph, xla) in zip(("forward", "training"), total):
-        print(
-            f"| sum, {label} | {BLOCKS * TOKENS} tokens | | {graph:.0f} | {xla:.0f} |"
-        )
+        needed = ", ".join(map(str, counts))
+        graph, xla = times[name]
+        print(f"| {name} | {text} | {needed} | {graph:.2f} | {xla:.2f} |")
+    for form, (graph, xla) in totals(times).items():
+        print(f"| sum, {form} | {BLOCKS * TOKENS} tokens | | {graph:.1f} | {xla:.1f} |")
 
 
-def median(step, shapes, jit):
-    """Seconds of 8 blocks."""
-    seed = iter(range(len(shapes)))
+def measure():
+    """Milliseconds of 8 blocks in graph mode and under XLA, by operation."""
+    programs = {
+        (name, jit): program(step, shapes, jit)
+        for name, (step, shapes, _) in OPERATIONS.items()
+        for jit in (False, True)
+    }
+    seconds = {key: [] for key in programs}
+    for _ in range(ROUNDS):  # in turns, so that all see the same minutes
+        for key, run in programs.items():
+            start = time.perf_counter()
+            run()
+            seconds[key].append(time.perf_counter() - start)
+    return {
+        name: [1e3 * np.median(seconds[name, jit]) for jit in (False, True)]
+        for name in OPERATIONS
+    }
+
+
+def totals(times):
+    """Milliseconds in graph mode and under XLA that all operations of a form take."""
+    return {
+        form: np.sum(
+            [
+                np.multiply(counts[index], times[name])
+                for name, (_, _, counts) in OPERATIONS.items()
+            ],
+            axis=0,
+        )
+        for index, form in enumerate(FORMS)
+    }
+
+
+def program(step, shapes, jit):
+    """A function that has run once, and runs 8 blocks."""
     inputs = [
-        tf.random.stateless_normal((BLOCKS, *shape), seed=(0, next(seed)))
-        for shape in shapes
+        tf.random.stateless_normal((BLOCKS, *shape), seed=(0, index))
+        for index, shape in enumerate(shapes)
     ]
-    one = step(*(x[0] for x in inputs))
+    first = step(*(x[0] for x in inputs))
 
     @tf.function(jit_compile=jit)
-    def run(*inputs):
-        # the sum of the results, so that none can be left out
+    def blocks(first, *inputs):
+        # each result takes the place of the last: nothing is left out, nothing added
         return tf.while_loop(
-            lambda i, total: i < BLOCKS,
-            lambda i, total: (i + 1, total + step(*(x[i] for x in inputs))),
-            (0, tf.zeros_like(one)),
+            lambda i, _: i < BLOCKS,
+            lambda i, _: (i + 1, step(*(x[i] for x in inputs))),
+            (0, first),
             parallel_iterations=1,
         )[1]
 
-    seconds = []
-    for _ in range(ROUNDS + 1):
-        start = time.perf_counter()
-        run(*inputs).numpy()
-        seconds.append(time.perf_counter() - start)
-    return np.median(seconds[1:])
+    def run():
+        return blocks(first, *inputs).numpy()
+
+    run()
+    return run
 
 
 FLAT = HEADS * TOKENS
-# Name: the operation, the shapes of its inputs, how often one block of bidirectional
-# attention with hyperbolic features needs it in a forward and in a training step.
+CHUNKS = (HEADS, TOKENS // CHUNK)
+# Name: the operation, the shapes of its inputs, how often a block with hyperbolic
+# features needs it, in the order of `FORMS`. A training step is forward and backward.
 OPERATIONS = {
     "project": (
-        lambda x, w: tf.matmul(x, w),
-        [(FLAT, DIM), (DIM, FEATURES // 2)],
-        (2, 4),
+        lambda x, w: tf.matmul(x, w, transpose_b=True),
+        [(FLAT, DIM), (FEATURES // 2, DIM)],
+        (2, 4, 2, 4),
     ),
     "project back": (
         lambda a, w: tf.matmul(a, w),
         [(FLAT, FEATURES // 2), (FEATURES // 2, DIM)],
-        (0, 2),
+        (0, 2, 0, 2),
     ),
     "exp": (
         lambda a: tf.exp(a),
         [(HEADS, TOKENS, FEATURES)],
-        (2, 4),
+        (2, 4, 2, 4),
     ),
     "sum over tokens": (
         lambda v, e: tf.matmul(v, e, transpose_a=True),
         [(HEADS, TOKENS, DIM + 1), (HEADS, TOKENS, FEATURES)],
-        (1, 2),
+        (1, 2, 0, 0),
     ),
     "sum over features": (
         lambda p, s: tf.matmul(p, s, transpose_b=True),
         [(HEADS, TOKENS, FEATURES), (HEADS, DIM + 1, FEATURES)],
-        (1, 2),
+        (1, 2, 0, 0),
     ),
     "gradient of features": (
         lambda d, s: tf.matmul(d, s),
         [(HEADS, TOKENS, DIM + 1), (HEADS, DIM + 1, FEATURES)],
-        (0, 2),
+        (0, 2, 0, 0),
+    ),
+    "chunk: sum over tokens": (
+        lambda v, e: tf.matmul(v, e, transpose_a=True),
+        [(*CHUNKS, CHUNK, DIM + 1), (*CHUNKS, CHUNK, FEATURES)],
+        (0, 0, 1, 3),
+    ),
+    "chunk: sum over features": (
+        lambda p, s: tf.matmul(p, s, transpose_b=True),
+        [(*CHUNKS, CHUNK, FEATURES), (*CHUNKS, DIM + 1, FEATURES)],
+        (0, 0, 1, 2),
+    ),
+    "chunk: gradient of features, from states": (
+        lambda d, s: tf.matmul(d, s),
+        [(*CHUNKS, CHUNK, DIM + 1), (*CHUNKS, DIM + 1, FEATURES)],
+        (0, 0, 0, 2),
+    ),
+    "chunk: weights": (
+        lambda p, e: tf.matmul(p, e, transpose_b=True),
+        [(*CHUNKS, CHUNK, FEATURES), (*CHUNKS, CHUNK, FEATURES)],
+        (0, 0, 1, 2),
+    ),
+    "chunk: weighted values": (
+        lambda w, v: tf.matmul(w, v),
+        [(*CHUNKS, CHUNK, CHUNK), (*CHUNKS, CHUNK, DIM + 1)],
+        (0, 0, 1, 2),
+    ),
+    "chunk: gradient of weights": (
+        lambda d, v: tf.matmul(d, v, transpose_b=True),
+        [(*CHUNKS, CHUNK, DIM + 1), (*CHUNKS, CHUNK, DIM + 1)],
+        (0, 0, 0, 1),
+    ),
+    "chunk: gradient of features, from weights": (
+        lambda w, e: tf.matmul(w, e),
+        [(*CHUNKS, CHUNK, CHUNK), (*CHUNKS, CHUNK, FEATURES)],
+        (0, 0, 0, 2),
     ),
 }
 

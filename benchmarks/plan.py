@@ -28,6 +28,7 @@ DETAILED = (
     ("KernelAttention relu", "kernel_attention", BOTH),
 )
 ALONE = (("softmax", "keras", BOTH),)
+BFLOAT16 = (*ALONE, ("returns V", "keras", BOTH))
 # How fast the machine multiplies matrices meanwhile, in every group.
 MATMUL = ("matmul", "keras", ("graph",))
 
@@ -46,7 +47,7 @@ def groups(lengths):
                     others = DETAILED if detailed else ()
                     group = cases((MATMUL, *ALWAYS, *others), "layer", **shared)
                     if detailed:
-                        group += cases(ALONE, "layer", "bfloat16", **shared)
+                        group += cases(BFLOAT16, "layer", "bfloat16", **shared)
                     yield group
                 if detailed:
                     yield cases((MATMUL, *ALONE), "attention", **shared)

@@ -14,6 +14,7 @@ from benchmarks import decoding, plots, tables
 from benchmarks.results import Results
 
 TABLES = (
+    tables.product_rates,
     tables.targets,
     tables.times,
     tables.shares,

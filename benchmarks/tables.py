@@ -1,10 +1,30 @@
 """The tables of the report, each a function of `Results` that returns Markdown."""
 
+import itertools
+import statistics
+
+from benchmarks.contenders import MATMUL_SIZE
 from benchmarks.plan import FORMS
 from benchmarks.results import NAMES, ratio
 from benchmarks.targets import LENGTHS, OURS, TARGETS
 
 NOTHING = "–"
+
+
+def product_rates(results):
+    """GFLOP/s of a 2048^3 product that took turns with the others
+
+    How fast the machine was, and how steadily.
+    """
+    rows = []
+    for row in results.rows:
+        if row["contender"] == "matmul" and row["times"]:
+            rates = [2e-9 * MATMUL_SIZE**3 / seconds for seconds in row["times"]]
+            cells = min(rates), statistics.median(rates), max(rates)
+            named = [row[key] for key in ("length", "form", "step", "part")]
+            rows.append([*named, *(number(rate, 0) for rate in cells)])
+    header = ["length", "form", "step", "part", "lowest", "median", "highest"]
+    return table(header, rows)
 
 
 def targets(results):
@@ -128,23 +148,23 @@ def faster_from(ratios):
 
 
 def bfloat16(results):
-    """bfloat16 / float32, times of our layer"""
+    """bfloat16 / float32, times of our layer, and of its dense layers alone"""
     rows = []
-    for form in FORMS:
-        for mode in ("graph", "xla"):
-            for step in ("training", "forward"):
-                case = {"contender": OURS, "form": form, "mode": mode, "step": step}
-                cells = [
-                    number(
-                        ratio(
-                            results.seconds(**case, length=length, dtype="bfloat16"),
-                            results.seconds(**case, length=length),
-                        )
-                    )
-                    for length in LENGTHS
-                ]
-                rows.append([form, mode, step, *cells])
-    return table(["form", "mode", "step", *LENGTHS], rows)
+    for form, mode, step, contender in itertools.product(
+        FORMS, ("graph", "xla"), ("training", "forward"), (OURS, "returns V")
+    ):
+        case = {"contender": contender, "form": form, "mode": mode, "step": step}
+        cells = [
+            number(
+                ratio(
+                    results.seconds(**case, length=length, dtype="bfloat16"),
+                    results.seconds(**case, length=length),
+                )
+            )
+            for length in LENGTHS
+        ]
+        rows.append([form, mode, step, NAMES[contender], *cells])
+    return table(["form", "mode", "step", "", *LENGTHS], rows)
 
 
 def not_measured(results):

@@ -1,0 +1,48 @@
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import floor, operations
+
+
+@pytest.mark.parametrize("index, form", list(enumerate(operations.FORMS)))
+def test_products_are_those_of_the_arithmetic_floor(index, form):
+    total = sum(
+        counts[index] * multiplications(step, shapes)
+        for name, (step, shapes, counts) in operations.OPERATIONS.items()
+        if name != "exp"
+    )
+    attends, step = form.split(", ")
+    case = {
+        "contender": "softmax",
+        "form": attends,
+        "step": step,
+        "part": "attention",
+        "length": operations.TOKENS,
+    }
+    assert 2 * total == floor.operations(case)
+
+
+def multiplications(step, shapes):
+    # without the column of ones beside the values, which the floor does not count
+    shapes = [[64 if dim == 65 else dim for dim in shape] for shape in shapes]
+    product = step(*(tf.zeros(shape) for shape in shapes))
+    batch = math.prod(product.shape[:-2])
+    a, b, c = (math.prod(shape[-2:]) for shape in (*shapes, product.shape))
+    return batch * math.isqrt(a * b * c)  # sides m, k, n: (m k)(k n)(m n)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_programs_run_their_last_block(jit):
+    run = operations.program(tf.exp, [(2, 3)], jit)
+    last = tf.random.stateless_normal((operations.BLOCKS, 2, 3), seed=(0, 0))[-1]
+    np.testing.assert_allclose(run(), np.exp(last), rtol=1e-5)
+
+
+def test_totals_weigh_each_time_by_how_often_it_is_needed():
+    times = {name: [0.0, 0.0] for name in operations.OPERATIONS}
+    times["project"], times["exp"] = [1.0, 10.0], [0.5, 0.0]
+    graph, xla = operations.totals(times)["causal, training"]
+    assert (graph, xla) == (4 * 1.0 + 4 * 0.5, 4 * 10.0)

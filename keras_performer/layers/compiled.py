@@ -1,6 +1,7 @@
 """Attention as one function, compiled by XLA by itself where that is safe and pays."""
 
 import functools
+import os
 import weakref
 
 import tensorflow as tf
@@ -9,6 +10,9 @@ from keras_performer import ops
 
 # Shorter sequences take less time in a whole training than the compiler does.
 MIN_COMPILED_LENGTH = 1024
+# On CPUs XLA runs each product of a chunk on one thread, TensorFlow on all: measured,
+# compiled attention is faster with 1 and 2 threads, and not with 4.
+MAX_CPU_THREADS = 2
 
 
 # The compiled functions of a graph, by options and shapes. Not of the whole process: a
@@ -39,7 +43,22 @@ def should_compile(jit_compile, query, key, training):
         and not tf.distribute.has_strategy()
         and None not in lengths
         and max(lengths) >= MIN_COMPILED_LENGTH
+        and (cpu_threads() <= MAX_CPU_THREADS or has_gpu())
     )
+
+
+def has_gpu():
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def cpu_threads():
+    """How many threads an operation of TensorFlow may use."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    if threads:
+        return threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def _plain(feature_map, causal, chunk_size, query, key, value, matrix, mask, state):

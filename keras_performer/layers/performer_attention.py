@@ -59,8 +59,8 @@ class PerformerAttention(keras.layers.Layer):
             of features: leave it out to decode token by token. Defaults to never.
         jit_compile: bool, whether XLA compiles the attention by itself, also in a model
             that is not compiled; it takes seconds for each shape, and has no second
-            derivatives. "auto" (default) is true when training on a known length of
-            1,024 tokens or more, in a graph, under no `tf.distribute` strategy.
+            derivatives. "auto" (default): when training on a known length of at least
+            1,024, in a graph without `tf.distribute`, on a GPU or by <= 2 CPU threads.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

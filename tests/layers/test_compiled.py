@@ -1,5 +1,7 @@
 """`jit_compile` of PerformerAttention: the same numbers, compiled where it says."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -26,6 +28,11 @@ def traced(layer, known=LENGTH, training=True):
     return bool(compiled_functions(graph.get_concrete_function(spec).graph))
 
 
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.setattr(compiled, "cpu_threads", lambda: 2)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_compiled_equals_plain(causal, masked):
@@ -48,7 +55,7 @@ def test_compiled_equals_plain(causal, masked):
         np.testing.assert_allclose(jitted, plain, rtol=0, atol=3e-6 * scale)
 
 
-def test_auto_compiles_long_training_steps_of_known_length_only():
+def test_auto_compiles_long_training_steps_of_known_length_only(two_threads):
     assert traced(small_layer())
     assert not traced(small_layer(), known=LENGTH - 1)
     assert not traced(small_layer(), known=None)
@@ -57,7 +64,31 @@ def test_auto_compiles_long_training_steps_of_known_length_only():
     assert traced(small_layer(jit_compile=True), known=None, training=False)
 
 
-def test_auto_leaves_eager_calls_and_strategies_alone():
+@pytest.mark.parametrize(
+    "threads, gpus, expected", [(1, [], 1), (2, [], 1), (3, [], 0), (16, ["GPU:0"], 1)]
+)
+def test_auto_compiles_for_few_threads_or_a_gpu(monkeypatch, threads, gpus, expected):
+    monkeypatch.setattr(
+        tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads
+    )
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    assert traced(small_layer()) == bool(expected)
+    assert traced(small_layer(jit_compile=True))
+
+
+def test_threads_are_the_cores_at_hand_unless_set(monkeypatch):
+    threading = tf.config.threading
+    monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 5)
+    assert compiled.cpu_threads() == 5
+    monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 4, 6}, raising=False)
+    assert compiled.cpu_threads() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert compiled.cpu_threads() == 7
+
+
+def test_auto_leaves_eager_calls_and_strategies_alone(two_threads):
     attention = small_layer()
     x = tf.zeros((1, LENGTH, 3))
     assert not compiled.should_compile("auto", x, x, True)  # eager
@@ -129,7 +160,7 @@ def test_inside_a_compiled_function():
 
 
 @pytest.mark.slow
-def test_a_plain_model_trains_compiled_and_exports_plain(tmp_path):
+def test_a_plain_model_trains_compiled_and_exports_plain(tmp_path, two_threads):
     random = np.random.default_rng(5)
     x = random.standard_normal((6, LENGTH, 3)).astype("float32")
     y = random.standard_normal((6, LENGTH, 3)).astype("float32")

@@ -37,7 +37,7 @@ def multiplications(step, shapes):
 @pytest.mark.parametrize("jit", [False, True])
 def test_programs_run_their_last_block(jit):
     run = operations.program(tf.exp, [(2, 3)], jit)
-    last = tf.random.stateless_normal((operations.BLOCKS, 2, 3), seed=(0, 0))[-1]
+    last = tf.random.stateless_normal((2, 2, 3), seed=(0, 0))[1]
     np.testing.assert_allclose(run(), np.exp(last), rtol=1e-5)
 
 
@@ -46,3 +46,13 @@ def test_totals_weigh_each_time_by_how_often_it_is_needed():
     times["project"], times["exp"] = [1.0, 10.0], [0.5, 0.0]
     graph, xla = operations.totals(times)["causal, training"]
     assert (graph, xla) == (4 * 1.0 + 4 * 0.5, 4 * 10.0)
+
+
+def test_the_share_of_operations_as_fast_as_a_large_product_is_one():
+    products = 2 * 4096 * 8 * 3 * 256 * 64  # bidirectional, forward
+    large = 1e3 * 2 * 2048**3 / 1e12  # milliseconds at 1 TFLOP/s
+    total = np.array([1, 2]) * 1e3 * products / 1e12
+    found = operations.shares(
+        "bidirectional, forward", total, operations.BLOCKS * large
+    )
+    np.testing.assert_allclose(found, [1, 0.5])

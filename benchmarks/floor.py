@@ -15,8 +15,12 @@ def seconds(case, matmul_seconds):
         matmul_seconds: how long the product of two square float32 matrices of
             `contenders.MATMUL_SIZE` took meanwhile.
     """
-    rate = 2 * contenders.MATMUL_SIZE**3 / matmul_seconds
-    return operations(case) / rate
+    return operations(case) / rate(matmul_seconds)
+
+
+def rate(matmul_seconds):
+    """Floating-point operations a second of that product."""
+    return 2 * contenders.MATMUL_SIZE**3 / matmul_seconds
 
 
 def operations(case):

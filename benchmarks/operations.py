@@ -18,7 +18,9 @@ import tensorflow as tf
 
 from benchmarks import contenders, floor, tensorflow_programs
 
-BLOCKS, HEADS, TOKENS, DIM, FEATURES, CHUNK = 8, 8, 512, 64, 256, 64
+BLOCKS, TOKENS = 8, 512
+HEADS, DIM = contenders.NUM_HEADS, contenders.KEY_DIM
+FEATURES, CHUNK = contenders.NUM_RANDOM_FEATURES, floor.CHUNK_SIZE
 ROUNDS = 30
 FORMS = (
     "bidirectional, forward",

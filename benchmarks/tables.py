@@ -3,7 +3,7 @@
 import itertools
 import statistics
 
-from benchmarks.contenders import MATMUL_SIZE
+from benchmarks import floor
 from benchmarks.plan import FORMS
 from benchmarks.results import NAMES, ratio
 from benchmarks.targets import LENGTHS, OURS, TARGETS
@@ -19,7 +19,7 @@ def product_rates(results):
     rows = []
     for row in results.rows:
         if row["contender"] == "matmul" and row["times"]:
-            rates = [2e-9 * MATMUL_SIZE**3 / seconds for seconds in row["times"]]
+            rates = [1e-9 * floor.rate(seconds) for seconds in row["times"]]
             cells = min(rates), statistics.median(rates), max(rates)
             named = [row[key] for key in ("length", "form", "step", "part")]
             rows.append([*named, *(number(rate, 0) for rate in cells)])

@@ -11,6 +11,8 @@ import keras  # noqa: E402
 import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from keras_performer.layers import compiled  # noqa: E402
+
 # Logical CPUs stand in for replicas, and cannot be made once TensorFlow runs.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
@@ -27,6 +29,12 @@ def fresh_session():
     yield
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    """Lets `jit_compile="auto"` compile, whatever the number of this machine's CPUs."""
+    monkeypatch.setattr(compiled, "cpu_threads", lambda: 2)
 
 
 _collective_keys = itertools.count(0, 100_000)

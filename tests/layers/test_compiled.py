@@ -28,11 +28,6 @@ def traced(layer, known=LENGTH, training=True):
     return bool(compiled_functions(graph.get_concrete_function(spec).graph))
 
 
-@pytest.fixture
-def two_threads(monkeypatch):
-    monkeypatch.setattr(compiled, "cpu_threads", lambda: 2)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_compiled_equals_plain(causal, masked):

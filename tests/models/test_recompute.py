@@ -168,7 +168,7 @@ def test_bfloat16_rounds_neither_sums_over_chunks_nor_what_is_float32(recompute)
 
 
 @pytest.mark.slow
-def test_chunks_so_long_that_attention_is_compiled():
+def test_chunks_so_long_that_attention_is_compiled(two_threads):
     """In a graph `PerformerAttention` compiles 1,024 tokens by itself, in the loop."""
     # no divisor makes chunks alike: 1,500, 1,500 and 1,099
     ids, targets = RANDOM.integers(0, 11, (2, 1, 4099))

@@ -1,22 +1,25 @@
 """What the operations that attention is made of cost by themselves.
 
-    python -m benchmarks.operations [--threads 2]
+    python -m benchmarks.operations [--threads 2] [--output runs/bench]
 
 The arithmetic floor divides all floating-point operations by the rate of a 2048^3
 product. The products of attention are smaller, and exponentials are no products: here
 each is timed alone, at the shape it has for one block of 512 tokens, in a loop over 8
 blocks as in the op. Their sum, without any maximum, mask, division, transposition or
-addition, is a floor for attention that is made of TensorFlow's operations; beside it
-stands the share of the arithmetic floor that such attention would reach.
+addition, is a floor for attention that is made of TensorFlow's operations, most of all
+if each takes the time of its faster mode; beside it stands the share of the arithmetic
+floor that such attention would reach. `benchmarks.report` reads the shares from
+`operations.json`.
 """
 
 import argparse
+import pathlib
 import time
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import contenders, floor, tensorflow_programs
+from benchmarks import contenders, floor, tables, tensorflow_programs, turns
 
 BLOCKS, TOKENS = 8, 512
 HEADS, DIM = contenders.NUM_HEADS, contenders.KEY_DIM
@@ -28,31 +31,34 @@ FORMS = (
     "causal, forward",
     "causal, training",
 )
+MODES = ("graph", "XLA", "faster")  # the last: of both, for each operation
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=pathlib.Path, default="runs/bench")
     options = parser.parse_args()
     tensorflow_programs.start(options.threads)
     times = measure()
-    print(f"| operation | shape | {'; '.join(FORMS)} | graph ms | XLA ms |")
-    print("|---|---|---|---|---|")
+    header = ["operation", "shape", "; ".join(FORMS), *(f"{mode} ms" for mode in MODES)]
+    rows = []
     for name, (_, shapes, counts) in OPERATIONS.items():
         text = " x ".join(str(list(shape)) for shape in shapes)
         needed = ", ".join(map(str, counts))
-        graph, xla = times[name]
-        print(f"| {name} | {text} | {needed} | {graph:.2f} | {xla:.2f} |")
+        rows.append([name, text, needed, *(f"{ms:.2f}" for ms in times[name])])
+    reached = {}
     for form, total in totals(times).items():
-        graph, xla = (
-            f"{ms:.1f} (share: {share:.2f})"
-            for ms, share in zip(total, shares(form, total, times[LARGE][0]))
-        )
-        print(f"| sum, {form} | {BLOCKS * TOKENS} tokens | | {graph} | {xla} |")
+        found = shares(form, total, times[LARGE][0])
+        reached[form] = dict(zip(MODES, found))
+        cells = (f"{ms:.1f} (share: {share:.2f})" for ms, share in zip(total, found))
+        rows.append([f"sum, {form}", f"{BLOCKS * TOKENS} tokens", "", *cells])
+    print(tables.table(header, rows))
+    turns.save(options.output / "operations.json", reached)
 
 
 def measure():
-    """Milliseconds of 8 blocks in graph mode and under XLA, by operation."""
+    """Milliseconds of 8 blocks by operation, in each of `MODES`."""
     programs = {
         (name, jit): program(step, shapes, jit)
         for name, (step, shapes, _) in OPERATIONS.items()
@@ -64,14 +70,15 @@ def measure():
             start = time.perf_counter()
             run()
             seconds[key].append(time.perf_counter() - start)
-    return {
-        name: [1e3 * np.median(seconds[name, jit]) for jit in (False, True)]
-        for name in OPERATIONS
-    }
+    times = {}
+    for name in OPERATIONS:
+        medians = [1e3 * np.median(seconds[name, jit]) for jit in (False, True)]
+        times[name] = [*medians, min(medians)]
+    return times
 
 
 def totals(times):
-    """Milliseconds in graph mode and under XLA that all operations of a form take."""
+    """Milliseconds that all operations of a form take, in each of `MODES`."""
     return {
         form: np.sum(
             [
@@ -89,7 +96,7 @@ def shares(form, total, large_product):
 
     Args:
         form: one of `FORMS`.
-        total: what the form's operations take, in graph mode and under XLA.
+        total: what the form's operations take, in each of `MODES`.
         large_product: what `BLOCKS` large products take.
     """
     attends, step = form.split(", ")

@@ -1,4 +1,4 @@
-"""Makes tables and pictures of what `benchmarks.measure` wrote.
+"""Makes tables and pictures of what `make bench` measured.
 
     python -m benchmarks.report [--input runs/bench]
 
@@ -31,7 +31,9 @@ def main():
     parser.add_argument("--input", type=pathlib.Path, default="runs/bench")
     folder = parser.parse_args().input
     measured = json.loads((folder / "results.json").read_text())
-    results = Results(measured)
+    operations = folder / "operations.json"
+    shares = json.loads(operations.read_text()) if operations.exists() else None
+    results = Results(measured, shares)
     print(heading(measured))
     for table in TABLES:
         print(section(table, results))

@@ -22,13 +22,14 @@ NAMES = {
 
 
 class Results:
-    """Medians of `results.json`.
+    """Medians of `results.json`, and the shares of `operations.json`.
 
     A case is given by keywords; those left out are the layer's training step in
     float32. Where nothing was measured there is `None`, and `reason` says why.
     """
 
-    def __init__(self, results):
+    def __init__(self, results, operations=None):
+        self._operations = operations or {}
         self._rows = {_key(**row): row for row in results["rows"]}
         self._memory = {_key(**row): row for row in results["memory"]}
 
@@ -71,6 +72,21 @@ class Results:
             return None
         row = self.row(**case)
         return floor.seconds(row, matmul_seconds) / seconds
+
+    def share_of_operations(self, form, step="training", **case):
+        """The share of the arithmetic floor that operations alone would reach."""
+        return self._operations.get(f"{form}, {step}", {}).get("faster")
+
+    def seconds_of_operations(self, **case):
+        """The layer's time if attention were its operations, and nothing besides."""
+        share = self.share_of_operations(**case)
+        dense = self.seconds(**{**case, "contender": "returns V"})
+        matmul = {"contender": "matmul", "mode": "graph"}
+        matmul_seconds = self.seconds(**{**case, **matmul})
+        if None in (share, dense, matmul_seconds):
+            return None
+        attention = {"step": "training", **case, "part": "attention"}
+        return dense + floor.seconds(attention, matmul_seconds) / share
 
 
 def _key(

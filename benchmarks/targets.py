@@ -23,6 +23,16 @@ class Target(NamedTuple):
             return results.share_of_floor(**ours)
         return ratio(results.seconds(**ours), results.seconds(**self.peer_case(length)))
 
+    def limit_of_operations(self, results, length):
+        """The value, were attention TensorFlow's operations and nothing besides."""
+        ours = {"contender": OURS, "mode": self.mode, "length": length, **self.ours}
+        if self.peer is None:
+            return results.share_of_operations(**ours)
+        if self.peer["contender"] == OURS:
+            return None
+        least = results.seconds_of_operations(**ours)
+        return ratio(least, results.seconds(**self.peer_case(length)))
+
     def peer_case(self, length):
         return {**self.ours, "mode": self.mode, "length": length, **self.peer}
 

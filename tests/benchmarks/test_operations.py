@@ -1,10 +1,11 @@
+import json
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import floor, operations
+from benchmarks import floor, operations, tensorflow_programs
 
 
 @pytest.mark.parametrize("index, form", list(enumerate(operations.FORMS)))
@@ -42,10 +43,32 @@ def test_programs_run_their_last_block(jit):
 
 
 def test_totals_weigh_each_time_by_how_often_it_is_needed():
-    times = {name: [0.0, 0.0] for name in operations.OPERATIONS}
-    times["project"], times["exp"] = [1.0, 10.0], [0.5, 0.0]
-    graph, xla = operations.totals(times)["causal, training"]
-    assert (graph, xla) == (4 * 1.0 + 4 * 0.5, 4 * 10.0)
+    times = {name: [0.0, 0.0, 0.0] for name in operations.OPERATIONS}
+    times["project"], times["exp"] = [1.0, 10.0, 1.0], [0.5, 0.0, 0.0]
+    found = operations.totals(times)["causal, training"]
+    assert tuple(found) == (4 * 1.0 + 4 * 0.5, 4 * 10.0, 4 * 1.0)
+
+
+def test_the_command_measures_writes_and_prints(tmp_path, monkeypatch, capsys):
+    small = {
+        name: (step, [tuple(min(n, 8) for n in shape) for shape in shapes], counts)
+        for name, (step, shapes, counts) in operations.OPERATIONS.items()
+        if name in (operations.LARGE, "exp", "project")
+    }
+    monkeypatch.setattr(operations, "OPERATIONS", small)
+    monkeypatch.setattr(operations, "ROUNDS", 3)
+    monkeypatch.setattr(tensorflow_programs, "start", lambda threads: None)
+    monkeypatch.setattr("sys.argv", ["operations", "--output", str(tmp_path)])
+    operations.main()
+    printed = capsys.readouterr().out.splitlines()
+    for line in printed[2:-4]:
+        graph, xla, faster = (float(cell) for cell in line.split("|")[4:7])
+        assert 0 < faster == min(graph, xla)
+    shares = json.loads((tmp_path / "operations.json").read_text())
+    assert list(shares) == list(operations.FORMS)
+    for line, share in zip(printed[-4:], shares.values()):
+        assert f"(share: {share['faster']:.2f}) |" in line
+        assert share["faster"] >= max(share["graph"], share["XLA"])
 
 
 def test_the_share_of_operations_as_fast_as_a_large_product_is_one():

@@ -133,6 +133,8 @@ def program(step, shapes, jit):
 
 LARGE = "large product, for its rate"
 FLAT = HEADS * TOKENS
+# Hyperbolic features come in two parts, each with products of its own.
+PART = FEATURES // 2
 CHUNKS = (HEADS, TOKENS // CHUNK)
 # Name: the operation, the shapes of its inputs, how often a block with hyperbolic
 # features needs it, in the order of `FORMS`. A training step is forward and backward.
@@ -144,53 +146,53 @@ OPERATIONS = {
     ),
     "project": (
         lambda x, w: tf.matmul(x, w, transpose_b=True),
-        [(FLAT, DIM), (FEATURES // 2, DIM)],
+        [(FLAT, DIM), (PART, DIM)],
         (2, 4, 2, 4),
     ),
     "project back": (
         lambda a, w: tf.matmul(a, w),
-        [(FLAT, FEATURES // 2), (FEATURES // 2, DIM)],
+        [(FLAT, PART), (PART, DIM)],
         (0, 2, 0, 2),
     ),
     "exp": (
         lambda a: tf.exp(a),
-        [(HEADS, TOKENS, FEATURES)],
-        (2, 4, 2, 4),
+        [(HEADS, TOKENS, PART)],
+        (4, 8, 4, 8),
     ),
     "sum over tokens": (
         lambda v, e: tf.matmul(v, e, transpose_a=True),
-        [(HEADS, TOKENS, DIM + 1), (HEADS, TOKENS, FEATURES)],
-        (1, 2, 0, 0),
+        [(HEADS, TOKENS, DIM + 1), (HEADS, TOKENS, PART)],
+        (2, 4, 0, 0),
     ),
     "sum over features": (
         lambda p, s: tf.matmul(p, s, transpose_b=True),
-        [(HEADS, TOKENS, FEATURES), (HEADS, DIM + 1, FEATURES)],
-        (1, 2, 0, 0),
+        [(HEADS, TOKENS, PART), (HEADS, DIM + 1, PART)],
+        (2, 4, 0, 0),
     ),
     "gradient of features": (
         lambda d, s: tf.matmul(d, s),
-        [(HEADS, TOKENS, DIM + 1), (HEADS, DIM + 1, FEATURES)],
-        (0, 2, 0, 0),
+        [(HEADS, TOKENS, DIM + 1), (HEADS, DIM + 1, PART)],
+        (0, 4, 0, 0),
     ),
     "chunk: sum over tokens": (
         lambda v, e: tf.matmul(v, e, transpose_a=True),
-        [(*CHUNKS, CHUNK, DIM + 1), (*CHUNKS, CHUNK, FEATURES)],
-        (0, 0, 1, 3),
+        [(*CHUNKS, CHUNK, DIM + 1), (*CHUNKS, CHUNK, PART)],
+        (0, 0, 2, 6),
     ),
     "chunk: sum over features": (
         lambda p, s: tf.matmul(p, s, transpose_b=True),
-        [(*CHUNKS, CHUNK, FEATURES), (*CHUNKS, DIM + 1, FEATURES)],
-        (0, 0, 1, 2),
+        [(*CHUNKS, CHUNK, PART), (*CHUNKS, DIM + 1, PART)],
+        (0, 0, 2, 4),
     ),
     "chunk: gradient of features, from states": (
         lambda d, s: tf.matmul(d, s),
-        [(*CHUNKS, CHUNK, DIM + 1), (*CHUNKS, DIM + 1, FEATURES)],
-        (0, 0, 0, 2),
+        [(*CHUNKS, CHUNK, DIM + 1), (*CHUNKS, DIM + 1, PART)],
+        (0, 0, 0, 4),
     ),
     "chunk: weights": (
         lambda p, e: tf.matmul(p, e, transpose_b=True),
-        [(*CHUNKS, CHUNK, FEATURES), (*CHUNKS, CHUNK, FEATURES)],
-        (0, 0, 1, 2),
+        [(*CHUNKS, CHUNK, PART), (*CHUNKS, CHUNK, PART)],
+        (0, 0, 2, 4),
     ),
     "chunk: weighted values": (
         lambda w, v: tf.matmul(w, v),
@@ -204,8 +206,8 @@ OPERATIONS = {
     ),
     "chunk: gradient of features, from weights": (
         lambda w, e: tf.matmul(w, e),
-        [(*CHUNKS, CHUNK, CHUNK), (*CHUNKS, CHUNK, FEATURES)],
-        (0, 0, 0, 2),
+        [(*CHUNKS, CHUNK, CHUNK), (*CHUNKS, CHUNK, PART)],
+        (0, 0, 0, 4),
     ),
 }
 

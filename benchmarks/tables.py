@@ -32,7 +32,7 @@ def targets(results):
 
     "Operations" is what would come if attention took the time of TensorFlow's
     operations alone, each in its faster mode (`benchmarks.operations`), beside the
-    dense layers ("returns V"): no attention made of them can do better.
+    dense layers ("returns V"): attention made of these cannot do better.
     """
     rows = []
     for target in TARGETS:

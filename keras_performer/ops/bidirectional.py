@@ -12,7 +12,15 @@ from keras_performer.ops.blocks import (
     with_ones,
 )
 from keras_performer.ops.checks import as_key_mask, check_attention_inputs
-from keras_performer.ops.kernels import initial_state, num_features
+from keras_performer.ops.kernels import (
+    absorb,
+    each,
+    initial_state,
+    join,
+    num_features,
+    over_features,
+    split,
+)
 
 
 def bidirectional_attention(query, key, value, kernel, key_mask=None):
@@ -101,12 +109,9 @@ def absorb_keys(key, value, kernel, key_mask, state):
     heads, kernel, r, sums = _one_block(key, key, value, kernel, state)
     mask = None if key_mask is None else key_mask[:, tf.newaxis]
     mask = heads.mask_rows(mask, 0)
-    a = kernel.project_keys(heads.key_rows(key[:, tf.newaxis], 0), mask)
-    # a gauge: what is computed does not depend on it
-    r_new = tf.stop_gradient(kernel.running_max(r, a))
-    values = with_ones(heads.key_rows(value[:, tf.newaxis], 0))
-    new = tf.matmul(values, kernel.key_features(a, r_new, mask), transpose_a=True)
-    return heads.state(r_new, sums * kernel.rescale(r, r_new) + new)
+    b = kernel.project_keys(heads.key_rows(key[:, tf.newaxis], 0), mask)
+    v = with_ones(heads.key_rows(value[:, tf.newaxis], 0))
+    return heads.state(*map(join, absorb(kernel, b, v, r, sums, mask)))
 
 
 def answer_queries(query, kernel, state):
@@ -124,14 +129,15 @@ def answer_queries(query, kernel, state):
     heads, kernel, r, sums = _one_block(query, key_shape, query, kernel, state)
     a = kernel.project_queries(heads.query_rows(query[:, tf.newaxis], 0))
     features, _ = kernel.query_features(a, r)
-    output = normalize(tf.matmul(features, sums, transpose_b=True))
+    output = normalize(over_features(features, sums))
     return heads.query_block(tf.cast(output, query.dtype))
 
 
 def _one_block(query, key, value, kernel, state):
     heads = Heads(query, key, value)
-    r, sums = heads.state_rows(state)
-    return heads, kernel.astype(heads.dtype), tf.stop_gradient(r), sums
+    kernel = kernel.astype(heads.dtype)
+    r, sums = (split(x, kernel.num_parts) for x in heads.state_rows(state))
+    return heads, kernel, each(tf.stop_gradient, r), sums
 
 
 class _Bidirectional:
@@ -147,7 +153,7 @@ class _Bidirectional:
         self.mask = self.key_blocks.cut_mask(key_mask, size(key, 0))
 
     def absorb_keys(self, key, value):
-        """The weighted sums of all values, `(X, V + 1, M)`, and their gauge."""
+        """The gauge of all keys, and the sums of values that they weigh, in parts."""
         heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
         start = initial_state(
             size(key, 0), key.shape[2], self.num_features, size(value, 3), heads.dtype
@@ -156,15 +162,12 @@ class _Bidirectional:
 
         def body(i, r, sums):
             mask = heads.mask_rows(self.mask, i)
-            a = kernel.project_keys(heads.key_rows(key, i), mask)
-            r_new = kernel.running_max(r, a)
-            features = kernel.key_features(a, r_new, mask)
-            sums = sums * kernel.rescale(r, r_new) + tf.matmul(
-                with_ones(heads.key_rows(value, i)), features, transpose_a=True
-            )
-            return r_new, sums
+            b = kernel.project_keys(heads.key_rows(key, i), mask)
+            v = with_ones(heads.key_rows(value, i))
+            return absorb(kernel, b, v, r, sums, mask)
 
-        return kernel.balance(*blocks.loop(body, heads.state_rows(start)))
+        start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
+        return kernel.balance(*blocks.loop(body, start))
 
     def answer_queries(self, query, r, sums, value_dim):
         heads, kernel, blocks = self.heads, self.kernel, self.query_blocks
@@ -173,7 +176,7 @@ class _Bidirectional:
         def body(i, outputs, normalizers):
             a = kernel.project_queries(heads.query_rows(queries, i))
             features, peak = kernel.query_features(a, r)
-            output = tf.matmul(features, sums, transpose_b=True)
+            output = over_features(features, sums)
             normalizer = kernel.normalizer(peak, output[..., -1:])
             output = heads.query_block(normalize(output))
             return outputs.write(i, output), normalizers.write(i, normalizer)
@@ -195,13 +198,16 @@ class _Bidirectional:
             d = with_normalizer_gradient(
                 heads.query_rows(doutput, i), heads.query_rows(output, i)
             )
-            da = kernel.query_gradient(a, features, tf.matmul(d, sums), normalizer[i])
+            dfeatures = each(lambda s: tf.matmul(d, s), sums)
+            da = kernel.query_gradient(a, features, dfeatures, normalizer[i])
             dquery = heads.query_block(kernel.pull_queries(da))
-            dsums += tf.matmul(d, features, transpose_a=True)
+            dsums = each(
+                lambda s, p: s + tf.matmul(d, p, transpose_a=True), dsums, features
+            )
             return dqueries.write(i, dquery), dsums
 
         dqueries, dsums = blocks.loop(
-            body, (blocks.array(heads.dtype), tf.zeros_like(sums))
+            body, (blocks.array(heads.dtype), each(tf.zeros_like, sums))
         )
         return blocks.join_like(dqueries, query), dsums
 
@@ -212,12 +218,13 @@ class _Bidirectional:
         def body(i, dkeys, dvalues):
             mask = heads.mask_rows(self.mask, i)
             y = heads.key_rows(keys, i)
-            a = kernel.project_keys(y, mask)
-            features = kernel.key_features(a, r, mask)
+            b = kernel.project_keys(y, mask)
+            features = kernel.key_features(b, r, mask)
             v = with_ones(heads.key_rows(values, i))
-            da = kernel.key_gradient(a, features, tf.matmul(v, dsums), mask)
-            dv = tf.matmul(features, dsums, transpose_b=True)
-            dkey = kernel.pull_keys(da, y, v, dv)
+            dfeatures = each(lambda s: tf.matmul(v, s), dsums)
+            db = kernel.key_gradient(b, features, dfeatures, mask)
+            dv = over_features(features, dsums)
+            dkey = kernel.pull_keys(db, y, v, dv)
             return (
                 dkeys.write(i, heads.key_block(dkey)),
                 dvalues.write(i, heads.key_block(dv[..., :-1])),

@@ -13,7 +13,14 @@ from keras_performer.ops.blocks import (
     with_ones,
 )
 from keras_performer.ops.checks import as_key_mask, check_attention_inputs, check_state
-from keras_performer.ops.kernels import initial_state, num_features
+from keras_performer.ops.kernels import (
+    each,
+    initial_state,
+    join,
+    num_features,
+    over_features,
+    split,
+)
 
 # Tokens of a chunk: the products inside a chunk cost chunk_size * (M + V) a token, the
 # chunk states V * M / chunk_size. 64 measured fastest on CPUs for M = 256, V = 64.
@@ -85,9 +92,10 @@ def causal_attention(
         start = state
     r_start, sums_start = heads.state_rows(start)
     r_start = tf.stop_gradient(r_start)
+    kernel = kernel.astype(heads.dtype)
     if query.shape[1] == 1:
         output, r, sums = _one_token(
-            query, key, value, kernel.astype(heads.dtype), key_mask, r_start, sums_start
+            query, key, value, kernel.in_one_part(), key_mask, r_start, sums_start
         )
         return output, heads.state(r, sums)
 
@@ -116,17 +124,17 @@ def _one_token(query, key, value, kernel, mask, r, sums):
     if mask is not None:
         mask = tf.repeat(mask, heads, axis=0)[..., tf.newaxis]
     b = kernel.project_keys(k, mask)
-    r_new = tf.stop_gradient(kernel.running_max(r, b))
-    e, v = kernel.key_features(b, r_new, mask), with_ones(v)
-    features, _ = kernel.query_features(kernel.project_queries(q), r_new)
-    rescale = kernel.rescale(r, r_new)
+    r_new = each(tf.stop_gradient, kernel.running_max((r,), b))
+    (e,), v = kernel.key_features(b, r_new, mask), with_ones(v)
+    (features,), _ = kernel.query_features(kernel.project_queries(q), r_new)
+    (rescale,) = kernel.rescale((r,), r_new)
     # the past and the token itself: the output need not wait for the new sums
     past = tf.matmul(features * rescale, sums, transpose_b=True)
     output = normalize(past + tf.reduce_sum(features * e, -1, keepdims=True) * v)
     # a product of shapes (V + 1, 1) and (1, M)
     sums = sums * rescale + tf.reshape(v, (-1, size(v, 2), 1)) * e
     shape = (size(query, 0), 1, query.shape[2], size(value, 3))
-    return tf.cast(tf.reshape(output, shape), query.dtype), r_new, sums
+    return tf.cast(tf.reshape(output, shape), query.dtype), *r_new, sums
 
 
 class _Causal:
@@ -134,7 +142,7 @@ class _Causal:
 
     def __init__(self, query, key, value, kernel, key_mask, chunk_size):
         self.heads = Heads(query, key, value)
-        self.kernel = kernel.astype(self.heads.dtype)
+        self.kernel = kernel
         self.group = self.heads.group
         chunk = chunk_size or DEFAULT_CHUNK_SIZE
         budget = tokens_per_block(query, num_features(kernel, key.shape[3]))
@@ -149,13 +157,13 @@ class _Causal:
     def forward(self, query, key, value, r, sums):
         heads, kernel, blocks = self.heads, self.kernel, self.blocks
         queries, keys, values = (blocks.cut(x) for x in (query, key, value))
+        start = [split(x, kernel.num_parts) for x in (r, sums)]
         # one block starts from the initial state: nothing to keep
         keep = blocks.many
-        start = (r, sums)
 
         def body(i, r, sums, outputs, normalizers, *states):
             if keep:
-                states = [s.write(i, x) for s, x in zip(states, (r, sums))]
+                states = [s.write(i, x) for s, x in zip(states, (*r, *sums))]
             mask = heads.mask_rows(self.mask, i)
             b = kernel.project_keys(heads.key_rows(keys, i), mask)
             a = kernel.project_queries(heads.query_rows(queries, i))
@@ -163,7 +171,7 @@ class _Causal:
             reference = kernel.reference(r, b, mask)
             r_new = kernel.running_max(reference, b)
             output, normalizer, sums = self._choose(
-                r_new - reference,
+                each(tf.subtract, r_new, reference),
                 lambda: self._forward_block(a, b, v, mask, r, sums, reference, r_new),
                 lambda: self._safe_forward(a, b, v, mask, r, sums, reference, r_new),
             )
@@ -176,21 +184,24 @@ class _Causal:
                 *states,
             )
 
-        arrays = [blocks.array(heads.dtype) for _ in range(4 if keep else 2)]
-        r, sums, outputs, normalizers, *states = blocks.loop(body, (r, sums, *arrays))
+        num_states = 2 * kernel.num_parts if keep else 0
+        arrays = [blocks.array(heads.dtype) for _ in range(2 + num_states)]
+        r, sums, outputs, normalizers, *states = blocks.loop(body, (*start, *arrays))
         output = blocks.join(outputs, (*query.shape[:3], value.shape[3]))
-        states = [s.stack() for s in states] or [x[tf.newaxis] for x in start]
-        return output, r, sums, (normalizers.stack(), *states)
+        states = [s.stack() for s in states] or [x[tf.newaxis] for x in sum(start, ())]
+        return output, join(r), join(sums), (normalizers.stack(), *states)
 
     def backward(self, query, key, value, output, saved, r_end, doutput, dsums):
         heads, kernel, blocks = self.heads, self.kernel, self.blocks
-        normalizers, r_starts, sums_starts = saved
+        normalizers, *states = saved
         queries, keys, values, outputs, doutputs = (
             blocks.cut(x) for x in (query, key, value, output, doutput)
         )
 
         def body(i, r_new, dsums, dqueries, dkeys, dvalues):
-            r, sums, normalizer = r_starts[i], sums_starts[i], normalizers[i]
+            state = tuple(s[i] for s in states)
+            r, sums = state[: kernel.num_parts], state[kernel.num_parts :]
+            normalizer = normalizers[i]
             mask = heads.mask_rows(self.mask, i)
             y = heads.key_rows(keys, i)
             b = kernel.project_keys(y, mask)
@@ -201,7 +212,7 @@ class _Causal:
             )
             reference = kernel.reference(r, b, mask)
             da, db, dv, dsums = self._choose(
-                r_new - reference,
+                each(tf.subtract, r_new, reference),
                 lambda: self._backward_block(
                     a, b, v, d, mask, normalizer, r, sums, reference, r_new, dsums
                 ),
@@ -218,34 +229,33 @@ class _Causal:
                 dvalues.write(i, heads.key_block(dv[..., :-1])),
             )
 
+        end = [split(x, kernel.num_parts) for x in (r_end, dsums)]
         arrays = [blocks.array(heads.dtype) for _ in range(3)]
-        _, dsums, *arrays = blocks.loop(body, (r_end, dsums, *arrays), reverse=True)
+        _, dsums, *arrays = blocks.loop(body, (*end, *arrays), reverse=True)
         gradients = [
             blocks.join_like(array, x) for array, x in zip(arrays, (query, key, value))
         ]
-        return *gradients, dsums
+        return *gradients, join(dsums)
 
     def _choose(self, rise, fast, safe):
         """The sequential form where a later key of the block dwarfs the reference."""
         if self.kernel.max_rise is None:
             return fast()
-        return tf.cond(tf.reduce_max(rise) < self.kernel.max_rise, fast, safe)
+        return tf.cond(tf.reduce_max(join(rise)) < self.kernel.max_rise, fast, safe)
 
     def _forward_block(self, a, b, v, mask, r, sums, reference, r_new):
         kernel = self.kernel
         query_features, peak = kernel.query_features(a, reference)
-        p = self._split(query_features)
-        e = self._split(kernel.key_features(b, reference, mask))
+        p = each(self._split, query_features)
+        e = each(self._split, kernel.key_features(b, reference, mask))
         v = self._split(v)
-        before, after = _prefix_sums(
-            tf.matmul(v, e, transpose_a=True), sums * kernel.rescale(r, reference)
-        )
-        weights = tf.matmul(p, e, transpose_b=True)
-        weights = tf.where(self._visible(e), weights, tf.zeros_like(weights))
-        output = tf.matmul(weights, v) + tf.matmul(p, before, transpose_b=True)
-        output = _merge(output)
+        before, after = self._prefix_sums(v, e, sums, kernel.rescale(r, reference))
+        weights = over_features(p, e)
+        weights = tf.where(self._visible(v), weights, tf.zeros_like(weights))
+        output = _merge(tf.matmul(weights, v) + over_features(p, before))
         normalizer = kernel.normalizer(peak, output[..., -1:])
-        return normalize(output), normalizer, after * kernel.rescale(reference, r_new)
+        after = each(tf.multiply, after, kernel.rescale(reference, r_new))
+        return normalize(output), normalizer, after
 
     def _safe_forward(self, a, b, v, mask, r, sums, reference, r_new):
         """Token after token, but for the chunks before the first key that dwarfs.
@@ -256,7 +266,8 @@ class _Causal:
         fast_output, fast_normalizer, _ = self._forward_block(
             a, b, v, mask, r, sums, reference, r_new
         )
-        rise = tf.reduce_max(self._split(b - reference), (0, 2, 3))
+        rise = self._split(join(b) - join(reference))
+        rise = tf.reduce_max(rise, (0, 2, 3))
         dwarfed = tf.math.cumsum(tf.cast(rise >= self.kernel.max_rise, tf.int32)) > 0
         rows = size(a, 1) // self.chunks
         dwarfed = tf.repeat(dwarfed, rows)[:, tf.newaxis]
@@ -272,39 +283,48 @@ class _Causal:
         kernel = self.kernel
         p = kernel.normalized_query_features(a, reference, normalizer)
         e = kernel.key_features(b, reference, mask)
-        p_, e_, v, d = (self._split(x) for x in (p, e, v, d))
-        before, _ = _prefix_sums(
-            tf.matmul(v, e_, transpose_a=True), sums * kernel.rescale(r, reference)
+        p_, e_ = each(self._split, p), each(self._split, e)
+        v, d = self._split(v), self._split(d)
+        before, _ = self._prefix_sums(v, e_, sums, kernel.rescale(r, reference))
+        dafter, dbefore = self._prefix_sums(
+            *(d, p_, dsums, kernel.rescale(reference, r_new)), reverse=True
         )
-        dafter, dbefore = _prefix_sums(
-            tf.matmul(d, p_, transpose_a=True),
-            dsums * kernel.rescale(reference, r_new),
-            reverse=True,
-        )
-        visible = self._visible(e_)
-        weights = tf.matmul(p_, e_, transpose_b=True)
+        visible = self._visible(v)
+        weights = over_features(p_, e_)
         weights = tf.where(visible, weights, tf.zeros_like(weights))
         dweights = tf.matmul(d, v, transpose_b=True)
         dweights = tf.where(visible, dweights, tf.zeros_like(dweights))
-        dp = _merge(tf.matmul(d, before) + tf.matmul(dweights, e_))
-        de = _merge(tf.matmul(v, dafter) + tf.matmul(dweights, p_, transpose_a=True))
-        dv = tf.matmul(e_, dafter, transpose_b=True)
-        dv += tf.matmul(weights, d, transpose_a=True)
+        dp = each(
+            lambda s, e: _merge(tf.matmul(d, s) + tf.matmul(dweights, e)), before, e_
+        )
+        de = each(
+            lambda s, p: _merge(
+                tf.matmul(v, s) + tf.matmul(dweights, p, transpose_a=True)
+            ),
+            *(dafter, p_),
+        )
+        dv = over_features(e_, dafter) + tf.matmul(weights, d, transpose_a=True)
         return (
             kernel.query_gradient(a, p, dp, normalizer),
             kernel.key_gradient(b, e, de, mask),
             _merge(dv),
-            dbefore * kernel.rescale(r, reference),
+            each(tf.multiply, dbefore, kernel.rescale(r, reference)),
         )
+
+    def _prefix_sums(self, v, features, start, rescale, reverse=False):
+        """Sums of values, weighted by features, before each chunk, and after all."""
+        added = each(lambda e: tf.matmul(v, e, transpose_a=True), features)
+        start = each(tf.multiply, start, rescale)
+        return zip(*(_prefix_sums(x, s, reverse) for x, s in zip(added, start)))
 
     def _split(self, x):
         """`(X, rows, dim)` to chunks `(X, chunks, rows of a chunk, dim)`."""
         rows = size(x, 1) // self.chunks
         return tf.reshape(x, (-1, self.chunks, rows, size(x, 2)))
 
-    def _visible(self, keys):
+    def _visible(self, values):
         """Which keys of its chunk a query row may see, `(rows of a chunk, tokens)`."""
-        tokens = tf.range(size(keys, 2))
+        tokens = tf.range(size(values, 2))
         return tf.repeat(tokens, self.group)[:, tf.newaxis] >= tokens
 
 

@@ -1,12 +1,21 @@
 """What one block of queries or keys turns into, and how gradients come back.
 
 A kernel here is a weight function `phi(q) . phi(k)`. The attention loops know only
-the interface that the two classes share; "a" below are the projected inputs of a
-block, `(X, rows, M)`, where X counts batch entries times key-value heads.
+the interface that the two classes share. Features come in parts, equal shares of the
+M features that are never joined: two if the kernel is hyperbolic, exp(u) and exp(-u) of
+one product u, else one. So everything with an axis of features is a tuple of parts
+`(X, rows, M / num_parts)`, where X counts batch entries times key-value heads:
 
-The running maximum `r`, `(X, 1, M)`, scales every feature by exp(-r). It is a gauge:
-what is computed does not depend on it, so it carries no gradient.
+    a   projected queries: u itself, one tensor
+    b   log-features of keys, parts; for an `ActivationKernel` what it is applied to
+    r   running maximum, parts `(X, 1, M / num_parts)`; it scales every feature by
+        exp(-r), a gauge: what is computed does not depend on it, so that it carries no
+        gradient
+
+Joining parts would cost as much time as the product that they share.
 """
+
+import functools
 
 import tensorflow as tf
 
@@ -36,6 +45,46 @@ def initial_state(
         tf.fill((*shape, num_features), tf.constant(EMPTY, dtype)),
         tf.zeros((*shape, value_dim + 1, num_features), dtype),
     )
+
+
+def each(function, *parts):
+    """The function of each part; of several, of parts that belong together."""
+    return tuple(map(function, *parts))
+
+
+def split(x, num_parts):
+    """`(..., M)` to its parts."""
+    return (x,) if num_parts == 1 else tuple(tf.split(x, num_parts, -1))
+
+
+def join(parts):
+    """The inverse of `split`."""
+    return parts[0] if len(parts) == 1 else tf.concat(parts, -1)
+
+
+def over_features(x, y):
+    """`x @ y^T`: the sum of products over all features, of all parts."""
+    products = each(lambda x, y: tf.matmul(x, y, transpose_b=True), x, y)
+    return functools.reduce(tf.add, products)
+
+
+def absorb(kernel, b, v, r, sums, mask):
+    """The gauge, and the sums, after a block of further keys.
+
+    Args:
+        kernel: an `ExponentialKernel` or `ActivationKernel`.
+        b: log-features of the keys, parts `(X, tokens, M / num_parts)`.
+        v: their values with a column of ones, `(X, tokens, V + 1)`.
+        r: running maximum before them, parts `(X, 1, M / num_parts)`.
+        sums: sums before them, parts `(X, V + 1, M / num_parts)`.
+        mask: bool tensor `(X, tokens, 1)`, true for visible keys, or `None`.
+    """
+    r_new = each(tf.stop_gradient, kernel.running_max(r, b))
+    added = each(
+        lambda e: tf.matmul(v, e, transpose_a=True), kernel.key_features(b, r_new, mask)
+    )
+    sums = each(tf.multiply, sums, kernel.rescale(r, r_new))
+    return r_new, each(tf.add, sums, added)
 
 
 def num_features(kernel, head_dim):
@@ -83,56 +132,54 @@ class ExponentialKernel:
                 "second half is minus the first. Received: projection_matrix of shape "
                 f"{tuple(self.projection_matrix.shape)}"
             )
-        drawn = num_rows // 2 if hyperbolic else num_rows
+        self.num_parts = 2 if hyperbolic else 1
+        drawn = num_rows // self.num_parts
         self._weights = self.projection_matrix[:drawn] * _scale(self.projection_matrix)
 
     def astype(self, dtype):
         """The same kernel computing in `dtype`."""
         if dtype == self.projection_matrix.dtype:
             return self
-        return ExponentialKernel(
-            tf.cast(self.projection_matrix, dtype),
-            self.hyperbolic,
-            None if self.log_weights is None else tf.cast(self.log_weights, dtype),
-        )
+        return self._replace(tf.cast(self.projection_matrix, dtype), self.hyperbolic)
+
+    def in_one_part(self):
+        """The same kernel with a product for every feature: fewer operations."""
+        if not self.hyperbolic:
+            return self
+        return self._replace(self.projection_matrix, hyperbolic=False)
 
     def project_queries(self, x):
-        a = _matmul(x, self._weights, transpose=True)
-        return tf.concat([a, -a], -1) if self.hyperbolic else a
+        return _matmul(x, self._weights, transpose=True)
 
     def project_keys(self, y, mask):
-        bias = 0.5 * _scale(y) ** 2 * tf.reduce_sum(y * y, -1, keepdims=True)
+        bias = -0.5 * _scale(y) ** 2 * tf.reduce_sum(y * y, -1, keepdims=True)
         if mask is not None:
-            bias = tf.where(mask, bias, tf.constant(-MASKED, bias.dtype))
-        a = _matmul(y, self._weights, transpose=True)
-        if self.hyperbolic:
-            a = tf.concat([a - bias, -a - bias], -1)
-        else:
-            a = a - bias
-        return a if self.log_weights is None else a + self.log_weights
+            bias = tf.where(mask, bias, tf.constant(MASKED, bias.dtype))
+        b = self._plus_and_minus([bias] * self.num_parts, self.project_queries(y))
+        if self.log_weights is None:
+            return b
+        return each(tf.add, b, split(self.log_weights, self.num_parts))
 
     def pull_queries(self, da):
         """Gradient with respect to a block of queries."""
-        if self.hyperbolic:
-            drawn = self._weights.shape[0]
-            da = da[..., :drawn] - da[..., drawn:]
         return _matmul(da, self._weights)
 
-    def pull_keys(self, da, y, v, dv):
+    def pull_keys(self, db, y, v, dv):
         """Gradient with respect to a block of keys, with its values and theirs."""
-        # the sum of da: a key's weight scales its features and its values alike
+        # the sum over features: a key's weight scales its features and its values alike
         total = tf.reduce_sum(v * dv, -1, keepdims=True)
-        return self.pull_queries(da) - _scale(y) ** 2 * y * total
+        return self.pull_queries(db) - _scale(y) ** 2 * y * total
 
-    def key_features(self, a, r, mask):
-        # a masked key has a = MASKED, and r >= EMPTY: its features are exactly 0
-        return tf.exp(a - r)
+    def key_features(self, b, r, mask):
+        # a masked key has b = MASKED, and r >= EMPTY: its features are exactly 0
+        return each(lambda b, r: tf.exp(b - r), b, r)
 
     def query_features(self, a, r):
         """Features whose largest is 1, and the logarithm of their common divisor."""
-        a = a + r
-        peak = tf.reduce_max(a, -1, keepdims=True)
-        return tf.exp(a - peak), peak
+        logs = self._plus_and_minus(r, a)
+        peaks = [tf.reduce_max(x, -1, keepdims=True) for x in logs]
+        peak = functools.reduce(tf.maximum, peaks)
+        return each(lambda x: tf.exp(x - peak), logs), peak
 
     def normalizer(self, peak, denominator):
         """What `normalized_query_features` needs: here log of the sum of weights."""
@@ -141,18 +188,23 @@ class ExponentialKernel:
         return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
 
     def normalized_query_features(self, a, r, normalizer):
-        return tf.exp(a + (r - normalizer))
+        shift = each(lambda r: r - normalizer, r)
+        return each(tf.exp, self._plus_and_minus(shift, a))
 
     def query_gradient(self, a, features, dfeatures, normalizer):
-        return features * dfeatures
+        """Gradient with respect to `a`."""
+        return self._pull_signs(features, dfeatures)
 
-    def key_gradient(self, a, features, dfeatures, mask):
-        return features * dfeatures
+    def key_gradient(self, b, features, dfeatures, mask):
+        """Gradient with respect to the projected keys, their bias left out."""
+        return self._pull_signs(features, dfeatures)
 
-    def running_max(self, r, a):
-        return tf.maximum(r, tf.reduce_max(a, 1, keepdims=True))
+    def running_max(self, r, b):
+        return each(
+            lambda r, b: tf.maximum(r, tf.reduce_max(b, 1, keepdims=True)), r, b
+        )
 
-    def reference(self, r, a, mask):
+    def reference(self, r, b, mask):
         """A gauge for one block in which no row that sees a key underflows.
 
         The maximum of the past and of the block's first key, so that it depends on no
@@ -160,14 +212,16 @@ class ExponentialKernel:
         first key that is not masked.
         """
         if mask is None:
-            return tf.maximum(r, a[:, :1])
+            return each(lambda r, b: tf.maximum(r, b[:, :1]), r, b)
         first = tf.argmax(tf.cast(mask[..., 0], tf.int32), -1, output_type=tf.int32)
-        empty = r[:, 0, 0] <= EMPTY
-        first = tf.where(empty, first, tf.zeros_like(first))
-        return tf.maximum(r, tf.gather(a, first[:, tf.newaxis], axis=1, batch_dims=1))
+        empty = r[0][:, 0, 0] <= EMPTY
+        first = tf.where(empty, first, tf.zeros_like(first))[:, tf.newaxis]
+        return each(
+            lambda r, b: tf.maximum(r, tf.gather(b, first, axis=1, batch_dims=1)), r, b
+        )
 
     def rescale(self, old, new):
-        return tf.exp(old - new)
+        return each(lambda old, new: tf.exp(old - new), old, new)
 
     def balance(self, r, sums):
         """The gauge in which every normalizer is 1 ("two softmaxes").
@@ -175,9 +229,28 @@ class ExponentialKernel:
         The query features then are a softmax over features, and the sums are convex
         averages of the values.
         """
-        z = sums[:, -1:]
-        z = tf.where(z > 0, z, tf.ones_like(z))
-        return r + tf.math.log(z), sums / z
+        z = each(lambda s: s[:, -1:], sums)
+        z = each(lambda z: tf.where(z > 0, z, tf.ones_like(z)), z)
+        return each(lambda r, z: r + tf.math.log(z), r, z), each(tf.divide, sums, z)
+
+    def _replace(self, matrix, hyperbolic):
+        return ExponentialKernel(
+            matrix,
+            hyperbolic,
+            None
+            if self.log_weights is None
+            else tf.cast(self.log_weights, matrix.dtype),
+        )
+
+    def _plus_and_minus(self, shift, u):
+        """The parts `shift + u` and `shift - u`; the first alone if not hyperbolic."""
+        return each(
+            lambda add, x: add(x, u), (tf.add, tf.subtract)[: self.num_parts], shift
+        )
+
+    def _pull_signs(self, features, dfeatures):
+        products = each(tf.multiply, features, dfeatures)
+        return products[0] - products[1] if self.hyperbolic else products[0]
 
 
 class ActivationKernel:
@@ -195,6 +268,7 @@ class ActivationKernel:
     """
 
     max_rise = None  # features are bounded by the inputs: no range to watch
+    num_parts = 1
 
     def __init__(self, projection_matrix, activation, epsilon=1e-3):
         self.activation = activation
@@ -212,54 +286,58 @@ class ActivationKernel:
         w = tf.cast(w, dtype)
         return ActivationKernel(w, self.activation, self.epsilon)
 
+    def in_one_part(self):
+        return self
+
     def project_queries(self, x):
         if self.projection_matrix is None:
             return x * _scale(x)
         return _matmul(x, self._weights, transpose=True)
 
     def project_keys(self, y, mask):
-        return self.project_queries(y)
+        return (self.project_queries(y),)
 
     def pull_queries(self, da):
         if self.projection_matrix is None:
             return da * _scale(da)
         return _matmul(da, self._weights)
 
-    def pull_keys(self, da, y, v, dv):
-        return self.pull_queries(da)
+    def pull_keys(self, db, y, v, dv):
+        return self.pull_queries(db)
 
-    def key_features(self, a, r, mask):
-        features = self.activation(a) + self.epsilon
-        if mask is None:
-            return features
-        return tf.where(mask, features, tf.zeros_like(features))
+    def key_features(self, b, r, mask):
+        features = self.activation(b[0]) + self.epsilon
+        if mask is not None:
+            features = tf.where(mask, features, tf.zeros_like(features))
+        return (features,)
 
     def query_features(self, a, r):
-        return self.activation(a) + self.epsilon, tf.zeros_like(a[..., :1])
+        return (self.activation(a) + self.epsilon,), tf.zeros_like(a[..., :1])
 
     def normalizer(self, peak, denominator):
         """What `normalized_query_features` needs: here 1 / the sum of weights."""
         return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
 
     def normalized_query_features(self, a, r, normalizer):
-        return (self.activation(a) + self.epsilon) * normalizer
+        return ((self.activation(a) + self.epsilon) * normalizer,)
 
     def query_gradient(self, a, features, dfeatures, normalizer):
-        return self._derivative(a, dfeatures * normalizer)
+        return self._derivative(a, dfeatures[0] * normalizer)
 
-    def key_gradient(self, a, features, dfeatures, mask):
+    def key_gradient(self, b, features, dfeatures, mask):
+        dfeatures = dfeatures[0]
         if mask is not None:
             dfeatures = tf.where(mask, dfeatures, tf.zeros_like(dfeatures))
-        return self._derivative(a, dfeatures)
+        return self._derivative(b[0], dfeatures)
 
-    def running_max(self, r, a):
+    def running_max(self, r, b):
         return r
 
-    def reference(self, r, a, mask):
+    def reference(self, r, b, mask):
         return r
 
     def rescale(self, old, new):
-        return tf.ones_like(old)
+        return each(tf.ones_like, old)
 
     def balance(self, r, sums):
         return r, sums

@@ -7,9 +7,12 @@ order of the tokens gives the gradients of queries, one against it those of keys
 values.
 """
 
+import functools
+
 import tensorflow as tf
 
 from keras_performer.ops.blocks import normalize, size
+from keras_performer.ops.kernels import absorb, each, over_features
 
 
 def forward(kernel, a, b, v, r, sums):
@@ -17,19 +20,19 @@ def forward(kernel, a, b, v, r, sums):
 
     Args:
         kernel: an `ExponentialKernel`.
-        a: projected queries, `(X, tokens * group, M)`.
-        b: projected keys, `(X, tokens, M)`.
+        a: projected queries, `(X, tokens * group, drawn rows of the matrix)`.
+        b: log-features of keys, parts `(X, tokens, M / num_parts)`.
         v: values with a column of ones, `(X, tokens, V + 1)`.
-        r: running maximum before the block, `(X, 1, M)`.
-        sums: sums before the block, `(X, V + 1, M)`.
+        r: running maximum before the block, parts `(X, 1, M / num_parts)`.
+        sums: sums before the block, parts `(X, V + 1, M / num_parts)`.
     """
-    a, (b, v) = _query_steps(a, b), (_steps(x) for x in (b, v))
-    tokens = size(b, 0)
+    a, b, v = _query_steps(a, v), each(_steps, b), _steps(v)
+    tokens = size(v, 0)
 
     def step(t, r, sums, outputs, normalizers):
-        r, sums = _absorb(kernel, b[t], v[t], r, sums)
+        r, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         features, peak = kernel.query_features(a[t], r)
-        output = tf.matmul(features, sums, transpose_b=True)
+        output = over_features(features, sums)
         normalizer = kernel.normalizer(peak, output[..., -1:])
         return (
             t + 1,
@@ -39,7 +42,7 @@ def forward(kernel, a, b, v, r, sums):
             normalizers.write(t, normalizer),
         )
 
-    arrays = [tf.TensorArray(b.dtype, size=tokens) for _ in range(2)]
+    arrays = [tf.TensorArray(v.dtype, size=tokens) for _ in range(2)]
     _, _, sums, outputs, normalizers = tf.while_loop(
         lambda t, *_: t < tokens,
         step,
@@ -62,56 +65,57 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
         d: gradient of the sums of each row, times its normalizer,
             `(X, tokens * group, V + 1)`.
         normalizer: what `forward` returned, `(X, tokens * group, 1)`.
-        dsums: gradient of the sums after the block.
+        dsums: gradient of the sums after the block, parts.
     """
-    a, d, normalizer = (_query_steps(x, b) for x in (a, d, normalizer))
-    b, v = _steps(b), _steps(v)
-    tokens, features = size(b, 0), b.shape[3]
+    a, d, normalizer = (_query_steps(x, v) for x in (a, d, normalizer))
+    b, v = each(_steps, b), _steps(v)
+    tokens, drawn = size(v, 0), a.shape[3]
 
     def ahead(t, r, sums, das, maxima):
-        r_new, sums = _absorb(kernel, b[t], v[t], r, sums)
+        r_new, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
-        da = kernel.query_gradient(a[t], p, tf.matmul(d[t], sums), normalizer[t])
-        return t + 1, r_new, sums, das.write(t, da), maxima.write(t, r)
+        dp = each(lambda s: tf.matmul(d[t], s), sums)
+        da = kernel.query_gradient(a[t], p, dp, normalizer[t])
+        maxima = each(lambda array, r: array.write(t, r), maxima, r)
+        return t + 1, r_new, sums, das.write(t, da), maxima
 
     def back(t, r_new, dsums, dbs, dvs):
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
-        dsums += tf.matmul(d[t], p, transpose_a=True)
-        e = kernel.key_features(b[t], r_new, None)
-        db = kernel.key_gradient(b[t], e, tf.matmul(v[t], dsums), None)
-        dv = tf.matmul(e, dsums, transpose_b=True)
-        r = maxima[t]
-        dsums *= kernel.rescale(r, r_new)
+        dsums = each(lambda s, p: s + tf.matmul(d[t], p, transpose_a=True), dsums, p)
+        e = kernel.key_features(_at(b, t), r_new, None)
+        de = each(lambda s: tf.matmul(v[t], s), dsums)
+        db = kernel.key_gradient(_at(b, t), e, de, None)
+        dv = over_features(e, dsums)
+        r = _at(maxima, t)
+        dsums = each(tf.multiply, dsums, kernel.rescale(r, r_new))
         return t - 1, r, dsums, dbs.write(t, db), dvs.write(t, dv)
 
-    arrays = [tf.TensorArray(b.dtype, size=tokens) for _ in range(4)]
+    array = functools.partial(tf.TensorArray, v.dtype, size=tokens)
+    maxima = tuple(array() for _ in r)
     _, r, _, das, maxima = tf.while_loop(
         lambda t, *_: t < tokens,
         ahead,
-        (tf.constant(0), r, sums, *arrays[:2]),
+        (tf.constant(0), r, sums, array(), maxima),
         parallel_iterations=1,
     )
-    maxima = maxima.stack()
+    maxima = each(lambda array: array.stack(), maxima)
     _, _, dsums, dbs, dvs = tf.while_loop(
         lambda t, *_: t >= 0,
         back,
-        (tf.convert_to_tensor(tokens - 1), r, dsums, *arrays[2:]),
+        (tf.convert_to_tensor(tokens - 1), r, dsums, array(), array()),
         parallel_iterations=1,
     )
     return (
-        _rows(das, size(a, 0) * size(a, 2), features),
-        _rows(dbs, tokens, features),
+        _rows(das, size(a, 0) * size(a, 2), drawn),
+        _rows(dbs, tokens, drawn),
         _rows(dvs, tokens, size(v, 3)),
         dsums,
     )
 
 
-def _absorb(kernel, b, v, r, sums):
-    """The state after one more key `(X, 1, M)` with its value `(X, 1, V + 1)`."""
-    r_new = kernel.running_max(r, b)
-    features = kernel.key_features(b, r_new, None)
-    sums = sums * kernel.rescale(r, r_new) + tf.matmul(v, features, transpose_a=True)
-    return r_new, sums
+def _at(parts, t):
+    """Parts of the token t."""
+    return each(lambda x: x[t], parts)
 
 
 def _steps(x):
@@ -119,9 +123,9 @@ def _steps(x):
     return tf.transpose(x, (1, 0, 2))[:, :, tf.newaxis]
 
 
-def _query_steps(x, keys):
+def _query_steps(x, values):
     """`(X, tokens * group, dim)` to `(tokens, X, group, dim)`."""
-    tokens = size(keys, 1)
+    tokens = size(values, 1)
     x = tf.reshape(x, (-1, tokens, size(x, 1) // tokens, size(x, 2)))
     return tf.transpose(x, (1, 0, 2, 3))
 

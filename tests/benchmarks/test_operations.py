@@ -46,7 +46,7 @@ def test_totals_weigh_each_time_by_how_often_it_is_needed():
     times = {name: [0.0, 0.0, 0.0] for name in operations.OPERATIONS}
     times["project"], times["exp"] = [1.0, 10.0, 1.0], [0.5, 0.0, 0.0]
     found = operations.totals(times)["causal, training"]
-    assert tuple(found) == (4 * 1.0 + 4 * 0.5, 4 * 10.0, 4 * 1.0)
+    assert tuple(found) == (4 * 1.0 + 8 * 0.5, 4 * 10.0, 4 * 1.0)
 
 
 def test_the_command_measures_writes_and_prints(tmp_path, monkeypatch, capsys):

@@ -5,11 +5,10 @@
 The arithmetic floor divides all floating-point operations by the rate of a 2048^3
 product. The products of attention are smaller, and exponentials are no products: here
 each is timed alone, at the shape it has for one block of 512 tokens, in a loop over 8
-blocks as in the op. Their sum, without any maximum, mask, division, transposition or
-addition, is a floor for attention that is made of TensorFlow's operations, most of all
-if each takes the time of its faster mode; beside it stands the share of the arithmetic
-floor that such attention would reach. `benchmarks.report` reads the shares from
-`operations.json`.
+blocks as in the op. Their sum is the time of attention without any maximum, mask,
+division, transposition or addition, where no operation runs beside another; beside it
+stands the share of the arithmetic floor that such attention would reach.
+`benchmarks.report` reads the shares from `operations.json`.
 """
 
 import argparse
@@ -19,7 +18,14 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import contenders, floor, tables, tensorflow_programs, turns
+from benchmarks import (
+    contenders,
+    floor,
+    machine,
+    tables,
+    tensorflow_programs,
+    turns,
+)
 
 BLOCKS, TOKENS = 8, 512
 HEADS, DIM = contenders.NUM_HEADS, contenders.KEY_DIM
@@ -54,7 +60,10 @@ def main():
         cells = (f"{ms:.1f} (share: {share:.2f})" for ms, share in zip(total, found))
         rows.append([f"sum, {form}", f"{BLOCKS * TOKENS} tokens", "", *cells])
     print(tables.table(header, rows))
-    turns.save(options.output / "operations.json", reached)
+    described = machine.describe(options.threads)
+    turns.save(
+        options.output / "operations.json", {"machine": described, "shares": reached}
+    )
 
 
 def measure():
@@ -133,7 +142,7 @@ def program(step, shapes, jit):
 
 LARGE = "large product, for its rate"
 FLAT = HEADS * TOKENS
-# Hyperbolic features come in two parts, each with products of its own.
+# Hyperbolic features come in two parts, which share one projection.
 PART = FEATURES // 2
 CHUNKS = (HEADS, TOKENS // CHUNK)
 # Name: the operation, the shapes of its inputs, how often a block with hyperbolic

@@ -31,9 +31,7 @@ def main():
     parser.add_argument("--input", type=pathlib.Path, default="runs/bench")
     folder = parser.parse_args().input
     measured = json.loads((folder / "results.json").read_text())
-    operations = folder / "operations.json"
-    shares = json.loads(operations.read_text()) if operations.exists() else None
-    results = Results(measured, shares)
+    results = Results(measured, shares_of_operations(folder, measured))
     print(heading(measured))
     for table in TABLES:
         print(section(table, results))
@@ -41,6 +39,19 @@ def main():
         decoded = json.loads((folder / "decoding.json").read_text())
         print(section(decoding.table, decoded))
     plots.save(folder, results)
+
+
+def shares_of_operations(folder, measured):
+    """What `benchmarks.operations` found; `None` with another number of threads."""
+    path = folder / "operations.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    threads = found["machine"]["threads"], measured["machine"]["threads"]
+    if threads[0] == threads[1]:
+        return found["shares"]
+    print("Left out: {} of {} threads, the rest has {}".format(path, *threads))
+    return None
 
 
 def heading(measured):

@@ -65,28 +65,29 @@ class Results:
 
     def share_of_floor(self, **case):
         """How much of our time its arithmetic alone would take."""
-        seconds = self.seconds(**case)
-        matmul = {"contender": "matmul", "mode": "graph", "dtype": "float32"}
-        matmul_seconds = self.seconds(**{**case, **matmul})
-        if case["contender"] not in floor.OURS or None in (seconds, matmul_seconds):
+        seconds, product = self.seconds(**case), self._product_seconds(**case)
+        if case["contender"] not in floor.OURS or None in (seconds, product):
             return None
-        row = self.row(**case)
-        return floor.seconds(row, matmul_seconds) / seconds
+        return floor.seconds(self.row(**case), product) / seconds
 
     def share_of_operations(self, form, step="training", **case):
-        """The share of the arithmetic floor that operations alone would reach."""
+        """The share of the floor that softmax attention's operations alone reach."""
         return self._operations.get(f"{form}, {step}", {}).get("faster")
 
     def seconds_of_operations(self, **case):
-        """The layer's time if attention were its operations, and nothing besides."""
+        """The layer's time if softmax attention were its operations alone."""
         share = self.share_of_operations(**case)
         dense = self.seconds(**{**case, "contender": "returns V"})
-        matmul = {"contender": "matmul", "mode": "graph"}
-        matmul_seconds = self.seconds(**{**case, **matmul})
-        if None in (share, dense, matmul_seconds):
+        product = self._product_seconds(**case)
+        if None in (share, dense, product):
             return None
         attention = {"step": "training", **case, "part": "attention"}
-        return dense + floor.seconds(attention, matmul_seconds) / share
+        return dense + floor.seconds(attention, product) / share
+
+    def _product_seconds(self, **case):
+        """The time of the large product that took turns with the case."""
+        product = {"contender": "matmul", "mode": "graph", "dtype": "float32"}
+        return self.seconds(**{**case, **product})
 
 
 def _key(

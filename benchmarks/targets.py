@@ -18,20 +18,23 @@ class Target(NamedTuple):
     limits: tuple  # at LENGTHS
 
     def value(self, results, length):
-        ours = {"contender": OURS, "mode": self.mode, "length": length, **self.ours}
+        ours = self.our_case(length)
         if self.peer is None:
             return results.share_of_floor(**ours)
         return ratio(results.seconds(**ours), results.seconds(**self.peer_case(length)))
 
-    def limit_of_operations(self, results, length):
-        """The value, were attention TensorFlow's operations and nothing besides."""
-        ours = {"contender": OURS, "mode": self.mode, "length": length, **self.ours}
+    def value_of_operations(self, results, length):
+        """The value if attention were its operations one after another; or `None`."""
+        ours = self.our_case(length)
         if self.peer is None:
             return results.share_of_operations(**ours)
         if self.peer["contender"] == OURS:
             return None
-        least = results.seconds_of_operations(**ours)
-        return ratio(least, results.seconds(**self.peer_case(length)))
+        operations = results.seconds_of_operations(**ours)
+        return ratio(operations, results.seconds(**self.peer_case(length)))
+
+    def our_case(self, length):
+        return {"contender": OURS, "mode": self.mode, "length": length, **self.ours}
 
     def peer_case(self, length):
         return {**self.ours, "mode": self.mode, "length": length, **self.peer}
@@ -41,9 +44,8 @@ class Target(NamedTuple):
 
     def missing(self, results, length):
         """Why there is no value."""
-        ours = {"contender": OURS, "mode": self.mode, "length": length, **self.ours}
         peer = self.peer and results.reason(**self.peer_case(length))
-        return results.reason(**ours) or peer or "not measured"
+        return results.reason(**self.our_case(length)) or peer or "not measured"
 
 
 def layers(form, contender, limits):

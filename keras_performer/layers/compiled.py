@@ -20,14 +20,22 @@ MAX_CPU_THREADS = 2
 _functions = weakref.WeakKeyDictionary()
 
 
-def attention(jit_compile, *options):
-    """The op that the options feature map, causal and chunk size stand for.
+def attention(jit_compile, feature_map, causal, chunk_size):
+    """The op that the options stand for.
 
     Returns a function of query, key, value, projection matrix, key mask and state; it
     gives the attended values, and the state of causal attention. Layers of one graph
     with equal options share what is compiled.
     """
-    return functools.partial(_compiled if jit_compile else _plain, *options)
+    options = {"call": functools.partial(_compiled, feature_map)} if jit_compile else {}
+
+    def attend(query, key, value, matrix, mask, state):
+        inputs = query, key, value, feature_map.kernel(matrix), mask
+        if causal:
+            return ops.causal_attention(*inputs, state, chunk_size, **options)
+        return ops.bidirectional_attention(*inputs, **options), None
+
+    return attend
 
 
 def should_compile(jit_compile, query, key, training):
@@ -61,18 +69,15 @@ def cpu_threads():
     return os.cpu_count()
 
 
-def _plain(feature_map, causal, chunk_size, query, key, value, matrix, mask, state):
-    kernel = feature_map.kernel(matrix)
-    if causal:
-        return ops.causal_attention(query, key, value, kernel, mask, state, chunk_size)
-    return ops.bidirectional_attention(query, key, value, kernel, mask), None
-
-
-def _compiled(feature_map, causal, chunk_size, query, key, value, *others):
-    options = feature_map, causal, chunk_size
+def _compiled(feature_map, function, kernel, *arguments):
+    """`function(kernel, *arguments)`, which is one pass of attention."""
     functions = _functions.setdefault(tf.compat.v1.get_default_graph(), {})
-    name = options + tuple(tuple(x.shape) for x in (query, key, value))
+    shapes = tuple(str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments))
+    name = feature_map, function, shapes
     if name not in functions:
-        op = functools.partial(_plain, *options)
-        functions[name] = tf.function(op, jit_compile=True, autograph=False)
-    return functions[name](query, key, value, *others)
+
+        def compute(matrix, *arguments):
+            return function(feature_map.kernel(matrix), *arguments)
+
+        functions[name] = tf.function(compute, jit_compile=True, autograph=False)
+    return functions[name](kernel.projection_matrix, *arguments)

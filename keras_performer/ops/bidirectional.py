@@ -6,24 +6,26 @@ from keras_performer.ops.blocks import (
     Blocks,
     Heads,
     normalize,
+    plain_call,
     size,
     tokens_per_block,
     with_normalizer_gradient,
     with_ones,
 )
 from keras_performer.ops.checks import as_key_mask, check_attention_inputs
-from keras_performer.ops.kernels import (
+from keras_performer.ops.kernels import initial_state, num_features
+from keras_performer.ops.parts import (
     absorb,
     each,
-    initial_state,
     join,
-    num_features,
     over_features,
+    over_rows,
+    per_feature,
     split,
 )
 
 
-def bidirectional_attention(query, key, value, kernel, key_mask=None):
+def bidirectional_attention(query, key, value, kernel, key_mask=None, call=plain_call):
     """Attention of every query to every key, through the features of a kernel.
 
     For the exponential kernel this is the two-softmax form, which needs no epsilon:
@@ -37,6 +39,9 @@ def bidirectional_attention(query, key, value, kernel, key_mask=None):
         kernel: an `ExponentialKernel` or `ActivationKernel`. No gradient flows to its
             projection matrix.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys.
+        call: function of a function, the kernel and further arguments that calls the
+            first with the others. The forward and the backward pass are called by it,
+            so that a layer can compile each by itself.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
@@ -60,20 +65,28 @@ def bidirectional_attention(query, key, value, kernel, key_mask=None):
     check_attention_inputs(query, key, value, key_mask)
 
     @tf.custom_gradient
-    def attend(query, key, value):
-        run = _Bidirectional(query, key, value, kernel, key_mask)
-        r, sums = run.absorb_keys(key, value)
-        output, normalizer = run.answer_queries(query, r, sums, value.shape[3])
+    def attend(*qkv):
+        output, *saved = call(_forward, kernel, key_mask, *qkv)
 
         def gradient(doutput):
-            dquery, dsums = run.query_gradients(
-                query, output, doutput, r, sums, normalizer
-            )
-            return dquery, *run.key_gradients(key, value, r, dsums)
+            return call(_backward, kernel, key_mask, *qkv, output, *saved, doutput)
 
-        return output, gradient
+        return tf.cast(output, query.dtype), gradient
 
-    return tf.cast(attend(query, key, value), query.dtype)
+    return attend(query, key, value)
+
+
+def _forward(kernel, key_mask, query, key, value):
+    run = _Bidirectional(query, key, value, kernel, key_mask)
+    r, sums = run.absorb_keys(key, value)
+    output, normalizer = run.answer_queries(query, r, sums, value.shape[3])
+    return output, r, sums, normalizer
+
+
+def _backward(kernel, key_mask, query, key, value, output, r, sums, normalizer, d):
+    run = _Bidirectional(query, key, value, kernel, key_mask)
+    dquery, dsums = run.query_gradients(query, output, d, r, sums, normalizer)
+    return dquery, *run.key_gradients(key, value, r, dsums)
 
 
 def absorb_keys(key, value, kernel, key_mask, state):
@@ -136,8 +149,9 @@ def answer_queries(query, kernel, state):
 def _one_block(query, key, value, kernel, state):
     heads = Heads(query, key, value)
     kernel = kernel.astype(heads.dtype)
-    r, sums = (split(x, kernel.num_parts) for x in heads.state_rows(state))
-    return heads, kernel, each(tf.stop_gradient, r), sums
+    r, sums = heads.state_rows(state)
+    r, sums = (split(x, kernel.num_parts) for x in (tf.stop_gradient(r), sums))
+    return heads, kernel, r, sums
 
 
 class _Bidirectional:
@@ -153,7 +167,10 @@ class _Bidirectional:
         self.mask = self.key_blocks.cut_mask(key_mask, size(key, 0))
 
     def absorb_keys(self, key, value):
-        """The gauge of all keys, and the sums of values that they weigh, in parts."""
+        """The gauge of all keys, and the sums of values that their features weigh.
+
+        Parts `(X, 1, M / num_parts)` and `(X, V + 1, M / num_parts)`.
+        """
         heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
         start = initial_state(
             size(key, 0), key.shape[2], self.num_features, size(value, 3), heads.dtype
@@ -198,12 +215,9 @@ class _Bidirectional:
             d = with_normalizer_gradient(
                 heads.query_rows(doutput, i), heads.query_rows(output, i)
             )
-            dfeatures = each(lambda s: tf.matmul(d, s), sums)
-            da = kernel.query_gradient(a, features, dfeatures, normalizer[i])
-            dquery = heads.query_block(kernel.pull_queries(da))
-            dsums = each(
-                lambda s, p: s + tf.matmul(d, p, transpose_a=True), dsums, features
-            )
+            du = kernel.query_gradient(a, features, per_feature(d, sums), normalizer[i])
+            dquery = heads.query_block(kernel.pull_queries(du))
+            dsums = each(tf.add, dsums, over_rows(d, features))
             return dqueries.write(i, dquery), dsums
 
         dqueries, dsums = blocks.loop(
@@ -221,10 +235,9 @@ class _Bidirectional:
             b = kernel.project_keys(y, mask)
             features = kernel.key_features(b, r, mask)
             v = with_ones(heads.key_rows(values, i))
-            dfeatures = each(lambda s: tf.matmul(v, s), dsums)
-            db = kernel.key_gradient(b, features, dfeatures, mask)
+            du = kernel.key_gradient(b, features, per_feature(v, dsums), mask)
             dv = over_features(features, dsums)
-            dkey = kernel.pull_keys(db, y, v, dv)
+            dkey = kernel.pull_keys(du, y, v, dv)
             return (
                 dkeys.write(i, heads.key_block(dkey)),
                 dvalues.write(i, heads.key_block(dv[..., :-1])),

@@ -1,5 +1,7 @@
 """Attention to the past, in time and memory linear in the length."""
 
+import functools
+
 import tensorflow as tf
 
 from keras_performer.ops import sequential
@@ -7,18 +9,20 @@ from keras_performer.ops.blocks import (
     Blocks,
     Heads,
     normalize,
+    plain_call,
     size,
     tokens_per_block,
     with_normalizer_gradient,
     with_ones,
 )
 from keras_performer.ops.checks import as_key_mask, check_attention_inputs, check_state
-from keras_performer.ops.kernels import (
+from keras_performer.ops.kernels import initial_state, num_features
+from keras_performer.ops.parts import (
     each,
-    initial_state,
     join,
-    num_features,
     over_features,
+    over_rows,
+    per_feature,
     split,
 )
 
@@ -29,7 +33,14 @@ MAX_CHUNKS_PER_BLOCK = 8
 
 
 def causal_attention(
-    query, key, value, kernel, key_mask=None, state=None, chunk_size=None
+    query,
+    key,
+    value,
+    kernel,
+    key_mask=None,
+    state=None,
+    chunk_size=None,
+    call=plain_call,
 ):
     """Attention of every query to the keys up to its own position.
 
@@ -48,6 +59,7 @@ def causal_attention(
         state: the state after earlier tokens, from `initial_state` or an earlier
             call. Defaults to no earlier tokens.
         chunk_size: int, the most tokens in a chunk. Changes speed and rounding only.
+        call: as in `bidirectional_attention`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
@@ -94,27 +106,43 @@ def causal_attention(
     r_start = tf.stop_gradient(r_start)
     kernel = kernel.astype(heads.dtype)
     if query.shape[1] == 1:
-        output, r, sums = _one_token(
-            query, key, value, kernel.in_one_part(), key_mask, r_start, sums_start
+        output, r, sums = call(
+            _one_token, kernel, key_mask, query, key, value, r_start, sums_start
         )
         return output, heads.state(r, sums)
 
     @tf.custom_gradient
-    def attend(query, key, value, sums_start):
-        run = _Causal(query, key, value, kernel, key_mask, chunk_size)
-        output, r, sums, saved = run.forward(query, key, value, r_start, sums_start)
+    def attend(*qkv_and_sums):
+        *qkv, sums_start = qkv_and_sums
+        output, *state, saved = call(
+            _forward, kernel, key_mask, chunk_size, *qkv, r_start, sums_start
+        )
 
         def gradient(doutput, _, dsums):
-            return run.backward(query, key, value, output, saved, r, doutput, dsums)
+            ends = output, *state, saved, doutput, dsums
+            return call(_backward, kernel, key_mask, chunk_size, *qkv, *ends)
 
-        return (output, r, sums), gradient
+        return (tf.cast(output, query.dtype), *state), gradient
 
     output, r, sums = attend(query, key, value, sums_start)
-    return tf.cast(output, query.dtype), heads.state(tf.stop_gradient(r), sums)
+    return output, heads.state(tf.stop_gradient(r), sums)
 
 
-def _one_token(query, key, value, kernel, mask, r, sums):
+def _forward(kernel, mask, chunk_size, query, key, value, r, sums):
+    run = _Causal(query, key, value, kernel, mask, chunk_size)
+    return run.forward(query, key, value, r, sums)
+
+
+def _backward(
+    kernel, mask, chunk_size, query, key, value, output, r, _, saved, doutput, dsums
+):
+    run = _Causal(query, key, value, kernel, mask, chunk_size)
+    return run.backward(query, key, value, output, saved, r, doutput, dsums)
+
+
+def _one_token(kernel, mask, query, key, value, r, sums):
     """A step of the recurrence: decoding is many of them, so it has no blocks."""
+    kernel = kernel.in_one_part()  # a small product costs less than more operations
     heads, group = key.shape[2], query.shape[2] // key.shape[2]
     # a single token needs no transposition: heads stand together as they are
     q, k, v = (
@@ -188,7 +216,9 @@ class _Causal:
         arrays = [blocks.array(heads.dtype) for _ in range(2 + num_states)]
         r, sums, outputs, normalizers, *states = blocks.loop(body, (*start, *arrays))
         output = blocks.join(outputs, (*query.shape[:3], value.shape[3]))
-        states = [s.stack() for s in states] or [x[tf.newaxis] for x in sum(start, ())]
+        states = [s.stack() for s in states] or [
+            x[tf.newaxis] for x in (*start[0], *start[1])
+        ]
         return output, join(r), join(sums), (normalizers.stack(), *states)
 
     def backward(self, query, key, value, output, saved, r_end, doutput, dsums):
@@ -211,7 +241,7 @@ class _Causal:
                 heads.query_rows(doutputs, i), heads.query_rows(outputs, i)
             )
             reference = kernel.reference(r, b, mask)
-            da, db, dv, dsums = self._choose(
+            dq, dk, dv, dsums = self._choose(
                 each(tf.subtract, r_new, reference),
                 lambda: self._backward_block(
                     a, b, v, d, mask, normalizer, r, sums, reference, r_new, dsums
@@ -220,11 +250,11 @@ class _Causal:
                     kernel, a, b, v, d, normalizer, r, sums, dsums
                 ),
             )
-            dkey = kernel.pull_keys(db, y, v, dv)
+            dkey = kernel.pull_keys(dk, y, v, dv)
             return (
                 r,
                 dsums,
-                dqueries.write(i, heads.query_block(kernel.pull_queries(da))),
+                dqueries.write(i, heads.query_block(kernel.pull_queries(dq))),
                 dkeys.write(i, heads.key_block(dkey)),
                 dvalues.write(i, heads.key_block(dv[..., :-1])),
             )
@@ -246,13 +276,14 @@ class _Causal:
     def _forward_block(self, a, b, v, mask, r, sums, reference, r_new):
         kernel = self.kernel
         query_features, peak = kernel.query_features(a, reference)
-        p = each(self._split, query_features)
-        e = each(self._split, kernel.key_features(b, reference, mask))
-        v = self._split(v)
-        before, after = self._prefix_sums(v, e, sums, kernel.rescale(r, reference))
+        p = each(self._to_chunks, query_features)
+        e = each(self._to_chunks, kernel.key_features(b, reference, mask))
+        v = self._to_chunks(v)
+        start = each(tf.multiply, sums, kernel.rescale(r, reference))
+        before, after = _prefix_sums(over_rows(v, e), start)
         weights = over_features(p, e)
         weights = tf.where(self._visible(v), weights, tf.zeros_like(weights))
-        output = _merge(tf.matmul(weights, v) + over_features(p, before))
+        output = _from_chunks(tf.matmul(weights, v) + over_features(p, before))
         normalizer = kernel.normalizer(peak, output[..., -1:])
         after = each(tf.multiply, after, kernel.rescale(reference, r_new))
         return normalize(output), normalizer, after
@@ -266,7 +297,7 @@ class _Causal:
         fast_output, fast_normalizer, _ = self._forward_block(
             a, b, v, mask, r, sums, reference, r_new
         )
-        rise = self._split(join(b) - join(reference))
+        rise = self._to_chunks(join(each(tf.subtract, b, reference)))
         rise = tf.reduce_max(rise, (0, 2, 3))
         dwarfed = tf.math.cumsum(tf.cast(rise >= self.kernel.max_rise, tf.int32)) > 0
         rows = size(a, 1) // self.chunks
@@ -283,41 +314,28 @@ class _Causal:
         kernel = self.kernel
         p = kernel.normalized_query_features(a, reference, normalizer)
         e = kernel.key_features(b, reference, mask)
-        p_, e_ = each(self._split, p), each(self._split, e)
-        v, d = self._split(v), self._split(d)
-        before, _ = self._prefix_sums(v, e_, sums, kernel.rescale(r, reference))
-        dafter, dbefore = self._prefix_sums(
-            *(d, p_, dsums, kernel.rescale(reference, r_new)), reverse=True
-        )
+        p_, e_ = each(self._to_chunks, p), each(self._to_chunks, e)
+        v, d = self._to_chunks(v), self._to_chunks(d)
+        start = each(tf.multiply, sums, kernel.rescale(r, reference))
+        before, _ = _prefix_sums(over_rows(v, e_), start)
+        end = each(tf.multiply, dsums, kernel.rescale(reference, r_new))
+        dafter, dbefore = _prefix_sums(over_rows(d, p_), end, reverse=True)
         visible = self._visible(v)
         weights = over_features(p_, e_)
         weights = tf.where(visible, weights, tf.zeros_like(weights))
         dweights = tf.matmul(d, v, transpose_b=True)
         dweights = tf.where(visible, dweights, tf.zeros_like(dweights))
-        dp = each(
-            lambda s, e: _merge(tf.matmul(d, s) + tf.matmul(dweights, e)), before, e_
-        )
-        de = each(
-            lambda s, p: _merge(
-                tf.matmul(v, s) + tf.matmul(dweights, p, transpose_a=True)
-            ),
-            *(dafter, p_),
-        )
+        dp = each(tf.add, per_feature(d, before), per_feature(dweights, e_))
+        de = each(tf.add, per_feature(v, dafter), over_rows(dweights, p_))
         dv = over_features(e_, dafter) + tf.matmul(weights, d, transpose_a=True)
         return (
-            kernel.query_gradient(a, p, dp, normalizer),
-            kernel.key_gradient(b, e, de, mask),
-            _merge(dv),
+            kernel.query_gradient(a, p, each(_from_chunks, dp), normalizer),
+            kernel.key_gradient(b, e, each(_from_chunks, de), mask),
+            _from_chunks(dv),
             each(tf.multiply, dbefore, kernel.rescale(r, reference)),
         )
 
-    def _prefix_sums(self, v, features, start, rescale, reverse=False):
-        """Sums of values, weighted by features, before each chunk, and after all."""
-        added = each(lambda e: tf.matmul(v, e, transpose_a=True), features)
-        start = each(tf.multiply, start, rescale)
-        return zip(*(_prefix_sums(x, s, reverse) for x, s in zip(added, start)))
-
-    def _split(self, x):
+    def _to_chunks(self, x):
         """`(X, rows, dim)` to chunks `(X, chunks, rows of a chunk, dim)`."""
         rows = size(x, 1) // self.chunks
         return tf.reshape(x, (-1, self.chunks, rows, size(x, 2)))
@@ -328,13 +346,18 @@ class _Causal:
         return tf.repeat(tokens, self.group)[:, tf.newaxis] >= tokens
 
 
-def _merge(x):
-    """The inverse of splitting into chunks."""
+def _from_chunks(x):
+    """The inverse of `_to_chunks`."""
     return tf.reshape(x, (-1, x.shape[1] * size(x, 2), size(x, 3)))
 
 
-def _prefix_sums(x, start, reverse=False):
+def _prefix_sums(parts, starts, reverse=False):
     """Running sums over the few chunks of a block: before each chunk, and after all."""
+    sums = each(functools.partial(_running_sums, reverse=reverse), parts, starts)
+    return tuple(zip(*sums))
+
+
+def _running_sums(x, start, reverse):
     before = []
     chunks = tf.unstack(x, axis=1)
     for chunk in reversed(chunks) if reverse else chunks:

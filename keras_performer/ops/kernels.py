@@ -1,23 +1,22 @@
 """What one block of queries or keys turns into, and how gradients come back.
 
 A kernel here is a weight function `phi(q) . phi(k)`. The attention loops know only
-the interface that the two classes share. Features come in parts, equal shares of the
-M features that are never joined: two if the kernel is hyperbolic, exp(u) and exp(-u) of
-one product u, else one. So everything with an axis of features is a tuple of parts
-`(X, rows, M / num_parts)`, where X counts batch entries times key-value heads:
+the interface that the two classes share, where (`parts.py` says what parts are)
 
-    a   projected queries: u itself, one tensor
-    b   log-features of keys, parts; for an `ActivationKernel` what it is applied to
+    a   projected queries `(X, rows, M / num_parts)`, one tensor
+    b   log-features of keys, parts; for an `ActivationKernel` what it activates
     r   running maximum, parts `(X, 1, M / num_parts)`; it scales every feature by
         exp(-r), a gauge: what is computed does not depend on it, so that it carries no
         gradient
 
-Joining parts would cost as much time as the product that they share.
+and X counts batch entries times key-value heads.
 """
 
 import functools
 
 import tensorflow as tf
+
+from keras_performer.ops.parts import each, split
 
 # A feature that no key has reached yet, and the log-feature of a masked key: far
 # below any real log-feature, finite in float32, and exp(MASKED - EMPTY) is 0.
@@ -47,46 +46,6 @@ def initial_state(
     )
 
 
-def each(function, *parts):
-    """The function of each part; of several, of parts that belong together."""
-    return tuple(map(function, *parts))
-
-
-def split(x, num_parts):
-    """`(..., M)` to its parts."""
-    return (x,) if num_parts == 1 else tuple(tf.split(x, num_parts, -1))
-
-
-def join(parts):
-    """The inverse of `split`."""
-    return parts[0] if len(parts) == 1 else tf.concat(parts, -1)
-
-
-def over_features(x, y):
-    """`x @ y^T`: the sum of products over all features, of all parts."""
-    products = each(lambda x, y: tf.matmul(x, y, transpose_b=True), x, y)
-    return functools.reduce(tf.add, products)
-
-
-def absorb(kernel, b, v, r, sums, mask):
-    """The gauge, and the sums, after a block of further keys.
-
-    Args:
-        kernel: an `ExponentialKernel` or `ActivationKernel`.
-        b: log-features of the keys, parts `(X, tokens, M / num_parts)`.
-        v: their values with a column of ones, `(X, tokens, V + 1)`.
-        r: running maximum before them, parts `(X, 1, M / num_parts)`.
-        sums: sums before them, parts `(X, V + 1, M / num_parts)`.
-        mask: bool tensor `(X, tokens, 1)`, true for visible keys, or `None`.
-    """
-    r_new = each(tf.stop_gradient, kernel.running_max(r, b))
-    added = each(
-        lambda e: tf.matmul(v, e, transpose_a=True), kernel.key_features(b, r_new, mask)
-    )
-    sums = each(tf.multiply, sums, kernel.rescale(r, r_new))
-    return r_new, each(tf.add, sums, added)
-
-
 def num_features(kernel, head_dim):
     """int M, how many features a kernel gives heads of size `head_dim`."""
     w = kernel.projection_matrix
@@ -106,7 +65,7 @@ class ExponentialKernel:
     Args:
         projection_matrix: tensor `(M, H)`, the matrix W.
         hyperbolic: bool, the second half of W's rows is minus the first half; only
-            the first half is then multiplied.
+            the first half is then multiplied, and features come in two parts.
         log_weights: optional tensor `(M,)`, the importance weights
             log N(w; 0, I) - log p(w) of rows drawn from another density p.
 
@@ -140,13 +99,14 @@ class ExponentialKernel:
         """The same kernel computing in `dtype`."""
         if dtype == self.projection_matrix.dtype:
             return self
-        return self._replace(tf.cast(self.projection_matrix, dtype), self.hyperbolic)
+        matrix = tf.cast(self.projection_matrix, dtype)
+        return ExponentialKernel(matrix, self.hyperbolic, self.log_weights)
 
     def in_one_part(self):
-        """The same kernel with a product for every feature: fewer operations."""
+        """The same kernel with a product for every feature, in fewer operations."""
         if not self.hyperbolic:
             return self
-        return self._replace(self.projection_matrix, hyperbolic=False)
+        return ExponentialKernel(self.projection_matrix, log_weights=self.log_weights)
 
     def project_queries(self, x):
         return _matmul(x, self._weights, transpose=True)
@@ -160,15 +120,15 @@ class ExponentialKernel:
             return b
         return each(tf.add, b, split(self.log_weights, self.num_parts))
 
-    def pull_queries(self, da):
+    def pull_queries(self, du):
         """Gradient with respect to a block of queries."""
-        return _matmul(da, self._weights)
+        return _matmul(du, self._weights)
 
-    def pull_keys(self, db, y, v, dv):
+    def pull_keys(self, du, y, v, dv):
         """Gradient with respect to a block of keys, with its values and theirs."""
-        # the sum over features: a key's weight scales its features and its values alike
-        total = tf.reduce_sum(v * dv, -1, keepdims=True)
-        return self.pull_queries(db) - _scale(y) ** 2 * y * total
+        # of the bias, which scales the features of a key and its values alike
+        dbias = tf.reduce_sum(v * dv, -1, keepdims=True)
+        return self.pull_queries(du) - _scale(y) ** 2 * y * dbias
 
     def key_features(self, b, r, mask):
         # a masked key has b = MASKED, and r >= EMPTY: its features are exactly 0
@@ -178,7 +138,8 @@ class ExponentialKernel:
         """Features whose largest is 1, and the logarithm of their common divisor."""
         logs = self._plus_and_minus(r, a)
         peaks = [tf.reduce_max(x, -1, keepdims=True) for x in logs]
-        peak = functools.reduce(tf.maximum, peaks)
+        # a gauge too, of each row
+        peak = tf.stop_gradient(functools.reduce(tf.maximum, peaks))
         return each(lambda x: tf.exp(x - peak), logs), peak
 
     def normalizer(self, peak, denominator):
@@ -192,11 +153,11 @@ class ExponentialKernel:
         return each(tf.exp, self._plus_and_minus(shift, a))
 
     def query_gradient(self, a, features, dfeatures, normalizer):
-        """Gradient with respect to `a`."""
+        """Gradient with respect to the product of queries and matrix."""
         return self._pull_signs(features, dfeatures)
 
     def key_gradient(self, b, features, dfeatures, mask):
-        """Gradient with respect to the projected keys, their bias left out."""
+        """Gradient with respect to the product of keys and matrix."""
         return self._pull_signs(features, dfeatures)
 
     def running_max(self, r, b):
@@ -233,24 +194,14 @@ class ExponentialKernel:
         z = each(lambda z: tf.where(z > 0, z, tf.ones_like(z)), z)
         return each(lambda r, z: r + tf.math.log(z), r, z), each(tf.divide, sums, z)
 
-    def _replace(self, matrix, hyperbolic):
-        return ExponentialKernel(
-            matrix,
-            hyperbolic,
-            None
-            if self.log_weights is None
-            else tf.cast(self.log_weights, matrix.dtype),
-        )
-
     def _plus_and_minus(self, shift, u):
         """The parts `shift + u` and `shift - u`; the first alone if not hyperbolic."""
-        return each(
-            lambda add, x: add(x, u), (tf.add, tf.subtract)[: self.num_parts], shift
-        )
+        signs = (tf.add, tf.subtract)[: self.num_parts]
+        return each(lambda sign, x: sign(x, u), signs, shift)
 
     def _pull_signs(self, features, dfeatures):
-        products = each(tf.multiply, features, dfeatures)
-        return products[0] - products[1] if self.hyperbolic else products[0]
+        """Gradient of the product u that the parts share."""
+        return functools.reduce(tf.subtract, each(tf.multiply, features, dfeatures))
 
 
 class ActivationKernel:
@@ -297,13 +248,13 @@ class ActivationKernel:
     def project_keys(self, y, mask):
         return (self.project_queries(y),)
 
-    def pull_queries(self, da):
+    def pull_queries(self, du):
         if self.projection_matrix is None:
-            return da * _scale(da)
-        return _matmul(da, self._weights)
+            return du * _scale(du)
+        return _matmul(du, self._weights)
 
-    def pull_keys(self, db, y, v, dv):
-        return self.pull_queries(db)
+    def pull_keys(self, du, y, v, dv):
+        return self.pull_queries(du)
 
     def key_features(self, b, r, mask):
         features = self.activation(b[0]) + self.epsilon

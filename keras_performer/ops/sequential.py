@@ -12,7 +12,13 @@ import functools
 import tensorflow as tf
 
 from keras_performer.ops.blocks import normalize, size
-from keras_performer.ops.kernels import absorb, each, over_features
+from keras_performer.ops.parts import (
+    absorb,
+    each,
+    over_features,
+    over_rows,
+    per_feature,
+)
 
 
 def forward(kernel, a, b, v, r, sums):
@@ -20,7 +26,7 @@ def forward(kernel, a, b, v, r, sums):
 
     Args:
         kernel: an `ExponentialKernel`.
-        a: projected queries, `(X, tokens * group, drawn rows of the matrix)`.
+        a: projected queries, `(X, tokens * group, M / num_parts)`.
         b: log-features of keys, parts `(X, tokens, M / num_parts)`.
         v: values with a column of ones, `(X, tokens, V + 1)`.
         r: running maximum before the block, parts `(X, 1, M / num_parts)`.
@@ -71,44 +77,42 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
     b, v = each(_steps, b), _steps(v)
     tokens, drawn = size(v, 0), a.shape[3]
 
-    def ahead(t, r, sums, das, maxima):
+    def ahead(t, r, sums, dqueries, maxima):
         r_new, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
-        dp = each(lambda s: tf.matmul(d[t], s), sums)
-        da = kernel.query_gradient(a[t], p, dp, normalizer[t])
-        maxima = each(lambda array, r: array.write(t, r), maxima, r)
-        return t + 1, r_new, sums, das.write(t, da), maxima
+        du = kernel.query_gradient(a[t], p, per_feature(d[t], sums), normalizer[t])
+        maxima = each(lambda maximum, r: maximum.write(t, r), maxima, r)
+        return t + 1, r_new, sums, dqueries.write(t, du), maxima
 
-    def back(t, r_new, dsums, dbs, dvs):
+    def back(t, r_new, dsums, dkeys, dvalues):
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
-        dsums = each(lambda s, p: s + tf.matmul(d[t], p, transpose_a=True), dsums, p)
+        dsums = each(tf.add, dsums, over_rows(d[t], p))
         e = kernel.key_features(_at(b, t), r_new, None)
-        de = each(lambda s: tf.matmul(v[t], s), dsums)
-        db = kernel.key_gradient(_at(b, t), e, de, None)
+        du = kernel.key_gradient(_at(b, t), e, per_feature(v[t], dsums), None)
         dv = over_features(e, dsums)
         r = _at(maxima, t)
         dsums = each(tf.multiply, dsums, kernel.rescale(r, r_new))
-        return t - 1, r, dsums, dbs.write(t, db), dvs.write(t, dv)
+        return t - 1, r, dsums, dkeys.write(t, du), dvalues.write(t, dv)
 
-    array = functools.partial(tf.TensorArray, v.dtype, size=tokens)
-    maxima = tuple(array() for _ in r)
-    _, r, _, das, maxima = tf.while_loop(
+    new_array = functools.partial(tf.TensorArray, v.dtype, size=tokens)
+    maxima = tuple(new_array() for _ in r)
+    _, r, _, dqueries, maxima = tf.while_loop(
         lambda t, *_: t < tokens,
         ahead,
-        (tf.constant(0), r, sums, array(), maxima),
+        (tf.constant(0), r, sums, new_array(), maxima),
         parallel_iterations=1,
     )
-    maxima = each(lambda array: array.stack(), maxima)
-    _, _, dsums, dbs, dvs = tf.while_loop(
+    maxima = each(lambda maximum: maximum.stack(), maxima)
+    _, _, dsums, dkeys, dvalues = tf.while_loop(
         lambda t, *_: t >= 0,
         back,
-        (tf.convert_to_tensor(tokens - 1), r, dsums, array(), array()),
+        (tf.convert_to_tensor(tokens - 1), r, dsums, new_array(), new_array()),
         parallel_iterations=1,
     )
     return (
-        _rows(das, size(a, 0) * size(a, 2), drawn),
-        _rows(dbs, tokens, drawn),
-        _rows(dvs, tokens, size(v, 3)),
+        _rows(dqueries, size(a, 0) * size(a, 2), drawn),
+        _rows(dkeys, tokens, drawn),
+        _rows(dvalues, tokens, size(v, 3)),
         dsums,
     )
 

@@ -64,7 +64,9 @@ def test_the_command_measures_writes_and_prints(tmp_path, monkeypatch, capsys):
     for line in printed[2:-4]:
         graph, xla, faster = (float(cell) for cell in line.split("|")[4:7])
         assert 0 < faster == min(graph, xla)
-    shares = json.loads((tmp_path / "operations.json").read_text())
+    written = json.loads((tmp_path / "operations.json").read_text())
+    assert written["machine"]["threads"] == 2
+    shares = written["shares"]
     assert list(shares) == list(operations.FORMS)
     for line, share in zip(printed[-4:], shares.values()):
         assert f"(share: {share['faster']:.2f}) |" in line

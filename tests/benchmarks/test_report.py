@@ -196,7 +196,10 @@ def test_decoding():
 
 def test_the_whole_report_and_its_pictures(tmp_path, monkeypatch, capsys):
     (tmp_path / "results.json").write_text(json.dumps(MEASURED))
-    operations = {"bidirectional, training": {"faster": 0.5}}
+    operations = {
+        "machine": {"threads": 2},
+        "shares": {"bidirectional, training": {"faster": 0.5}},
+    }
     (tmp_path / "operations.json").write_text(json.dumps(operations))
     monkeypatch.setattr("sys.argv", ["report", "--input", str(tmp_path)])
     report.main()
@@ -209,3 +212,10 @@ def test_the_whole_report_and_its_pictures(tmp_path, monkeypatch, capsys):
     assert "exact | xla" in left_out and "needs 26 GB, 9 GB are free" in left_out
     for name in ("time.png", "memory.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    # another number of threads is another measurement
+    operations["machine"]["threads"] = 4
+    (tmp_path / "operations.json").write_text(json.dumps(operations))
+    report.main()
+    text = capsys.readouterr().out
+    assert "operations.json of 4 threads, the rest has 2" in text
+    assert "| 0.50 | <= 0.55 | reached | – |" in text

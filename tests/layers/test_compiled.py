@@ -128,7 +128,7 @@ def test_one_graph_leaves_the_next_as_it_was():
             loss = tf.reduce_sum(layer(x) ** 2)
         return tape.gradient(loss, x)
 
-    attention = small_layer(jit_compile=True)
+    attention = small_layer(jit_compile=True, causal=True)
 
     @tf.function
     def penalty(x):

@@ -45,6 +45,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=pathlib.Path, default="runs/bench")
     options = parser.parse_args()
+    described = machine.describe(options.threads)
     tensorflow_programs.start(options.threads)
     times = measure()
     header = ["operation", "shape", "; ".join(FORMS), *(f"{mode} ms" for mode in MODES)]
@@ -60,7 +61,6 @@ def main():
         cells = (f"{ms:.1f} (share: {share:.2f})" for ms, share in zip(total, found))
         rows.append([f"sum, {form}", f"{BLOCKS * TOKENS} tokens", "", *cells])
     print(tables.table(header, rows))
-    described = machine.describe(options.threads)
     turns.save(
         options.output / "operations.json", {"machine": described, "shares": reached}
     )

@@ -31,8 +31,8 @@ def main():
     parser.add_argument("--input", type=pathlib.Path, default="runs/bench")
     folder = parser.parse_args().input
     measured = json.loads((folder / "results.json").read_text())
-    results = Results(measured, shares_of_operations(folder, measured))
     print(heading(measured))
+    results = Results(measured, shares_of_operations(folder, measured))
     for table in TABLES:
         print(section(table, results))
     if (folder / "decoding.json").exists():

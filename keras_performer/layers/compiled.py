@@ -1,4 +1,4 @@
-"""Attention as one function, compiled by XLA by itself where that is safe and pays."""
+"""Attention whose passes XLA compiles by themselves, where that is safe and pays."""
 
 import functools
 import os
@@ -15,26 +15,23 @@ MIN_COMPILED_LENGTH = 1024
 MAX_CPU_THREADS = 2
 
 
-# The compiled functions of a graph, by options and shapes. Not of the whole process: a
+# The functions of a graph, by what they compute and the shapes. Not of the process: a
 # function keeps what it was traced for, and what differentiates it changes it.
 _functions = weakref.WeakKeyDictionary()
 
 
 def attention(jit_compile, feature_map, causal, chunk_size):
-    """The op that the options stand for.
+    """The op of that feature map.
 
     Returns a function of query, key, value, projection matrix, key mask and state; it
     gives the attended values, and the state of causal attention. Layers of one graph
     with equal options share what is compiled.
     """
-    options = {"call": functools.partial(_compiled, feature_map)} if jit_compile else {}
-
-    def attend(query, key, value, matrix, mask, state):
-        inputs = query, key, value, feature_map.kernel(matrix), mask
-        if causal:
-            return ops.causal_attention(*inputs, state, chunk_size, **options)
-        return ops.bidirectional_attention(*inputs, **options), None
-
+    options = feature_map, causal, chunk_size
+    attend = functools.partial(_attend, jit_compile, *options)
+    if jit_compile and tf.executing_eagerly():
+        # eagerly a tape would differentiate each pass by itself, which XLA refuses
+        return _shared(options, attend)
     return attend
 
 
@@ -69,15 +66,33 @@ def cpu_threads():
     return os.cpu_count()
 
 
-def _compiled(feature_map, function, kernel, *arguments):
-    """`function(kernel, *arguments)`, which is one pass of attention."""
-    functions = _functions.setdefault(tf.compat.v1.get_default_graph(), {})
+def _attend(
+    jit_compile, feature_map, causal, chunk_size, query, key, value, matrix, mask, state
+):
+    inputs = query, key, value, feature_map.kernel(matrix), mask
+    how = {}
+    if jit_compile:
+        how["call"] = functools.partial(_call_compiled, feature_map, matrix)
+    if causal:
+        return ops.causal_attention(*inputs, state, chunk_size, **how)
+    return ops.bidirectional_attention(*inputs, **how), None
+
+
+def _call_compiled(feature_map, matrix, function, _, *arguments):
+    """`function(kernel, *arguments)`, which is one pass of attention, compiled."""
+
+    def run(matrix, *arguments):
+        return function(feature_map.kernel(matrix), *arguments)
+
+    # one function for each shape: TensorFlow warns where one has many
     shapes = tuple(str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments))
     name = feature_map, function, shapes
+    return _shared(name, run, jit_compile=True)(matrix, *arguments)
+
+
+def _shared(name, function, **options):
+    """The `tf.function` of that name in this graph; made if there is none."""
+    functions = _functions.setdefault(tf.compat.v1.get_default_graph(), {})
     if name not in functions:
-
-        def compute(matrix, *arguments):
-            return function(feature_map.kernel(matrix), *arguments)
-
-        functions[name] = tf.function(compute, jit_compile=True, autograph=False)
-    return functions[name](kernel.projection_matrix, *arguments)
+        functions[name] = tf.function(function, autograph=False, **options)
+    return functions[name]

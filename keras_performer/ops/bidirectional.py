@@ -6,16 +6,19 @@ from keras_performer.ops.blocks import (
     Blocks,
     Heads,
     normalize,
-    plain_call,
     size,
     tokens_per_block,
     with_normalizer_gradient,
     with_ones,
 )
 from keras_performer.ops.checks import as_key_mask, check_attention_inputs
-from keras_performer.ops.kernels import initial_state, num_features
-from keras_performer.ops.parts import (
+from keras_performer.ops.kernels import (
     absorb,
+    initial_state,
+    num_features,
+    plain_call,
+)
+from keras_performer.ops.parts import (
     each,
     join,
     over_features,
@@ -39,9 +42,9 @@ def bidirectional_attention(query, key, value, kernel, key_mask=None, call=plain
         kernel: an `ExponentialKernel` or `ActivationKernel`. No gradient flows to its
             projection matrix.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys.
-        call: function of a function, the kernel and further arguments that calls the
-            first with the others. The forward and the backward pass are called by it,
-            so that a layer can compile each by itself.
+        call: function of a pass (forward or backward), the kernel, and further
+            arguments: tensors, tuples of them, ints or `None`. It returns what
+            `pass(kernel, *arguments)` does, and may compile that.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
@@ -83,9 +86,11 @@ def _forward(kernel, key_mask, query, key, value):
     return output, r, sums, normalizer
 
 
-def _backward(kernel, key_mask, query, key, value, output, r, sums, normalizer, d):
+def _backward(
+    kernel, key_mask, query, key, value, output, r, sums, normalizer, doutput
+):
     run = _Bidirectional(query, key, value, kernel, key_mask)
-    dquery, dsums = run.query_gradients(query, output, d, r, sums, normalizer)
+    dquery, dsums = run.query_gradients(query, output, doutput, r, sums, normalizer)
     return dquery, *run.key_gradients(key, value, r, dsums)
 
 

@@ -185,11 +185,6 @@ def normalize(sums):
     return tf.math.divide_no_nan(sums[..., :-1], sums[..., -1:])
 
 
-def plain_call(function, kernel, *arguments):
-    """What calls the passes of attention where nobody compiles them."""
-    return function(kernel, *arguments)
-
-
 def compute_dtype(*tensors):
     """Sums over a sequence are float32, or float64 if any input is."""
     return tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32

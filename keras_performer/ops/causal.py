@@ -9,14 +9,14 @@ from keras_performer.ops.blocks import (
     Blocks,
     Heads,
     normalize,
-    plain_call,
     size,
     tokens_per_block,
     with_normalizer_gradient,
     with_ones,
 )
 from keras_performer.ops.checks import as_key_mask, check_attention_inputs, check_state
-from keras_performer.ops.kernels import initial_state, num_features
+from keras_performer.ops.kernels import initial_state, num_features, plain_call
+from keras_performer.ops.one_token import one_token
 from keras_performer.ops.parts import (
     each,
     join,
@@ -104,25 +104,24 @@ def causal_attention(
         start = state
     r_start, sums_start = heads.state_rows(start)
     r_start = tf.stop_gradient(r_start)
-    kernel = kernel.astype(heads.dtype)
     if query.shape[1] == 1:
         output, r, sums = call(
-            _one_token, kernel, key_mask, query, key, value, r_start, sums_start
+            one_token, kernel, key_mask, query, key, value, r_start, sums_start
         )
         return output, heads.state(r, sums)
 
     @tf.custom_gradient
     def attend(*qkv_and_sums):
         *qkv, sums_start = qkv_and_sums
-        output, *state, saved = call(
+        output, r, sums, saved = call(
             _forward, kernel, key_mask, chunk_size, *qkv, r_start, sums_start
         )
 
         def gradient(doutput, _, dsums):
-            ends = output, *state, saved, doutput, dsums
+            ends = output, r, saved, doutput, dsums
             return call(_backward, kernel, key_mask, chunk_size, *qkv, *ends)
 
-        return (tf.cast(output, query.dtype), *state), gradient
+        return (tf.cast(output, query.dtype), r, sums), gradient
 
     output, r, sums = attend(query, key, value, sums_start)
     return output, heads.state(tf.stop_gradient(r), sums)
@@ -134,35 +133,10 @@ def _forward(kernel, mask, chunk_size, query, key, value, r, sums):
 
 
 def _backward(
-    kernel, mask, chunk_size, query, key, value, output, r, _, saved, doutput, dsums
+    kernel, mask, chunk_size, query, key, value, output, r, saved, doutput, dsums
 ):
     run = _Causal(query, key, value, kernel, mask, chunk_size)
     return run.backward(query, key, value, output, saved, r, doutput, dsums)
-
-
-def _one_token(kernel, mask, query, key, value, r, sums):
-    """A step of the recurrence: decoding is many of them, so it has no blocks."""
-    kernel = kernel.in_one_part()  # a small product costs less than more operations
-    heads, group = key.shape[2], query.shape[2] // key.shape[2]
-    # a single token needs no transposition: heads stand together as they are
-    q, k, v = (
-        tf.cast(tf.reshape(x, (-1, rows, size(x, 3))), r.dtype)
-        for x, rows in ((query, group), (key, 1), (value, 1))
-    )
-    if mask is not None:
-        mask = tf.repeat(mask, heads, axis=0)[..., tf.newaxis]
-    b = kernel.project_keys(k, mask)
-    r_new = each(tf.stop_gradient, kernel.running_max((r,), b))
-    (e,), v = kernel.key_features(b, r_new, mask), with_ones(v)
-    (features,), _ = kernel.query_features(kernel.project_queries(q), r_new)
-    (rescale,) = kernel.rescale((r,), r_new)
-    # the past and the token itself: the output need not wait for the new sums
-    past = tf.matmul(features * rescale, sums, transpose_b=True)
-    output = normalize(past + tf.reduce_sum(features * e, -1, keepdims=True) * v)
-    # a product of shapes (V + 1, 1) and (1, M)
-    sums = sums * rescale + tf.reshape(v, (-1, size(v, 2), 1)) * e
-    shape = (size(query, 0), 1, query.shape[2], size(value, 3))
-    return tf.cast(tf.reshape(output, shape), query.dtype), *r_new, sums
 
 
 class _Causal:
@@ -170,7 +144,7 @@ class _Causal:
 
     def __init__(self, query, key, value, kernel, key_mask, chunk_size):
         self.heads = Heads(query, key, value)
-        self.kernel = kernel
+        self.kernel = kernel.astype(self.heads.dtype)
         self.group = self.heads.group
         chunk = chunk_size or DEFAULT_CHUNK_SIZE
         budget = tokens_per_block(query, num_features(kernel, key.shape[3]))

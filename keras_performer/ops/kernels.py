@@ -16,7 +16,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_performer.ops.parts import each, split
+from keras_performer.ops.parts import each, over_rows, split
 
 # A feature that no key has reached yet, and the log-feature of a masked key: far
 # below any real log-feature, finite in float32, and exp(MASKED - EMPTY) is 0.
@@ -44,6 +44,28 @@ def initial_state(
         tf.fill((*shape, num_features), tf.constant(EMPTY, dtype)),
         tf.zeros((*shape, value_dim + 1, num_features), dtype),
     )
+
+
+def absorb(kernel, b, v, r, sums, mask):
+    """The gauge, and the sums, after a block of further keys.
+
+    Args:
+        kernel: an `ExponentialKernel` or `ActivationKernel`.
+        b: log-features of the keys, parts `(X, tokens, M / num_parts)`.
+        v: their values with a column of ones, `(X, tokens, V + 1)`.
+        r: running maximum before them, parts `(X, 1, M / num_parts)`.
+        sums: sums before them, parts `(X, V + 1, M / num_parts)`.
+        mask: bool tensor `(X, tokens, 1)`, true for visible keys, or `None`.
+    """
+    r_new = each(tf.stop_gradient, kernel.running_max(r, b))
+    added = over_rows(v, kernel.key_features(b, r_new, mask))
+    sums = each(tf.multiply, sums, kernel.rescale(r, r_new))
+    return r_new, each(tf.add, sums, added)
+
+
+def plain_call(function, kernel, *arguments):
+    """Calls a pass of attention, where nobody compiles it."""
+    return function(kernel, *arguments)
 
 
 def num_features(kernel, head_dim):

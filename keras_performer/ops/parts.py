@@ -39,20 +39,3 @@ def over_rows(x, y):
 def per_feature(x, y):
     """`x @ y`, in the parts of y."""
     return each(lambda y: tf.matmul(x, y), y)
-
-
-def absorb(kernel, b, v, r, sums, mask):
-    """The gauge, and the sums, after a block of further keys.
-
-    Args:
-        kernel: an `ExponentialKernel` or `ActivationKernel`.
-        b: log-features of the keys, parts `(X, tokens, M / num_parts)`.
-        v: their values with a column of ones, `(X, tokens, V + 1)`.
-        r: running maximum before them, parts `(X, 1, M / num_parts)`.
-        sums: sums before them, parts `(X, V + 1, M / num_parts)`.
-        mask: bool tensor `(X, tokens, 1)`, true for visible keys, or `None`.
-    """
-    r_new = each(tf.stop_gradient, kernel.running_max(r, b))
-    added = over_rows(v, kernel.key_features(b, r_new, mask))
-    sums = each(tf.multiply, sums, kernel.rescale(r, r_new))
-    return r_new, each(tf.add, sums, added)

@@ -12,13 +12,8 @@ import functools
 import tensorflow as tf
 
 from keras_performer.ops.blocks import normalize, size
-from keras_performer.ops.parts import (
-    absorb,
-    each,
-    over_features,
-    over_rows,
-    per_feature,
-)
+from keras_performer.ops.kernels import absorb
+from keras_performer.ops.parts import each, over_features, over_rows, per_feature
 
 
 def forward(kernel, a, b, v, r, sums):
@@ -77,14 +72,14 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
     b, v = each(_steps, b), _steps(v)
     tokens, drawn = size(v, 0), a.shape[3]
 
-    def ahead(t, r, sums, dqueries, maxima):
+    def ahead(t, r, sums, du_queries, maxima):
         r_new, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
         du = kernel.query_gradient(a[t], p, per_feature(d[t], sums), normalizer[t])
         maxima = each(lambda maximum, r: maximum.write(t, r), maxima, r)
-        return t + 1, r_new, sums, dqueries.write(t, du), maxima
+        return t + 1, r_new, sums, du_queries.write(t, du), maxima
 
-    def back(t, r_new, dsums, dkeys, dvalues):
+    def back(t, r_new, dsums, du_keys, dvalues):
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
         dsums = each(tf.add, dsums, over_rows(d[t], p))
         e = kernel.key_features(_at(b, t), r_new, None)
@@ -92,26 +87,26 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
         dv = over_features(e, dsums)
         r = _at(maxima, t)
         dsums = each(tf.multiply, dsums, kernel.rescale(r, r_new))
-        return t - 1, r, dsums, dkeys.write(t, du), dvalues.write(t, dv)
+        return t - 1, r, dsums, du_keys.write(t, du), dvalues.write(t, dv)
 
     new_array = functools.partial(tf.TensorArray, v.dtype, size=tokens)
     maxima = tuple(new_array() for _ in r)
-    _, r, _, dqueries, maxima = tf.while_loop(
+    _, r, _, du_queries, maxima = tf.while_loop(
         lambda t, *_: t < tokens,
         ahead,
         (tf.constant(0), r, sums, new_array(), maxima),
         parallel_iterations=1,
     )
     maxima = each(lambda maximum: maximum.stack(), maxima)
-    _, _, dsums, dkeys, dvalues = tf.while_loop(
+    _, _, dsums, du_keys, dvalues = tf.while_loop(
         lambda t, *_: t >= 0,
         back,
         (tf.convert_to_tensor(tokens - 1), r, dsums, new_array(), new_array()),
         parallel_iterations=1,
     )
     return (
-        _rows(dqueries, size(a, 0) * size(a, 2), drawn),
-        _rows(dkeys, tokens, drawn),
+        _rows(du_queries, size(a, 0) * size(a, 2), drawn),
+        _rows(du_keys, tokens, drawn),
         _rows(dvalues, tokens, size(v, 3)),
         dsums,
     )

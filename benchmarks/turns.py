@@ -3,10 +3,12 @@
 import json
 import os
 
+import numpy as np
+
 from benchmarks.workers import Ended, Missing, Worker
 
 # A program that runs for longer than this takes part in fewer rounds.
-SLOW_SECONDS, SLOW_ROUNDS = 2, 3
+SLOW_SECONDS, SLOW_ROUNDS = 2, 5
 # What a measured case has and its program need not know.
 MEASURED = {"times", "reason", "trace_seconds", "first_call_seconds", "peak_bytes"}
 
@@ -55,13 +57,17 @@ class Pool:
 
 
 def take_turns(rows, pool, rounds, limit):
-    """Makes the programs of all rows, then runs each once a round.
+    """Makes the programs of all rows, runs each once unmeasured, then once a round.
+
+    The unmeasured run is for TensorFlow, which optimizes a function again when others
+    were made since its first call. Slow programs take part in some rounds only; these
+    are spread over all, so that medians are still of the same minutes.
 
     Args:
         rows: list of cases, as `row` makes them. They get what was measured, or the
             reason why it was not; rows that have a reason already are left alone.
         pool: `Pool`.
-        rounds: int, how often a program runs, after its first call.
+        rounds: int, how many runs of a program are measured; 0 for its first call only.
         limit: seconds that a run may take.
     """
     for row in rows:
@@ -71,9 +77,10 @@ def take_turns(rows, pool, rounds, limit):
             if answer and answer["first_call_seconds"] > limit and rounds:
                 took = f"{answer['first_call_seconds']:.0f} s"
                 row["reason"] = f"its first call took {took}, the limit is {limit:g} s"
-    for _ in range(rounds):
-        for row in rows:
-            if row["reason"] is None and len(row["times"]) < due(row, rounds):
+    turns_of = [due(row, rows, pool, rounds) for row in rows]
+    for turn in range(rounds):
+        for row, turns in zip(rows, turns_of):
+            if row["reason"] is None and turn in turns:
                 seconds = ask(row, rows, pool, do="run")
                 if seconds is not None:
                     row["times"].append(seconds)
@@ -84,9 +91,15 @@ def row(case, reason=None):
     return {**case, "times": [], "reason": reason}
 
 
-def due(row, rounds):
-    slow = row["times"] and row["times"][0] > SLOW_SECONDS
-    return min(rounds, SLOW_ROUNDS) if slow else rounds
+def due(row, rows, pool, rounds):
+    """In which rounds the row's program runs, by how long a first run here takes."""
+    every = range(rounds)
+    if not rounds or row["reason"] is not None:
+        return every
+    seconds = ask(row, rows, pool, do="run")
+    if seconds is None or seconds <= SLOW_SECONDS or rounds <= SLOW_ROUNDS:
+        return every
+    return set(np.linspace(0, rounds - 1, SLOW_ROUNDS).astype(int).tolist())
 
 
 def ask(row, rows, pool, do):

@@ -12,9 +12,9 @@ class FakeWorker:
 
     versions = {"fake": "1.0"}
 
-    def __init__(self, log, environment, fails=(), ends=(), seconds=0.5):
+    def __init__(self, log, environment, fails=(), ends=(), seconds=()):
         self.log, self.environment = log, environment
-        self.fails, self.ends, self.seconds = fails, ends, seconds
+        self.fails, self.ends, self.seconds = fails, ends, dict(seconds)
         self.programs = set()
 
     def ask(self, do, name=None, case=None):
@@ -29,7 +29,7 @@ class FakeWorker:
             assert name in self.programs
             if contender in self.ends:
                 raise workers.Ended("the process ended with code -9")
-            return self.seconds
+            return self.seconds.get(contender, 0.5)
         self.programs.clear()
 
     def stop(self):
@@ -61,16 +61,27 @@ def asked(log, what):
 def test_programs_take_turns():
     log, rows = turns_of(["a/x", "b/y", "a/z"], rounds=3)
     assert asked(log, "make") == ["a/x", "b/y", "a/z"]
-    assert asked(log, "run") == 3 * ["a/x", "b/y", "a/z"]
+    # a first run each that does not count, then the rounds
+    assert asked(log, "run") == (1 + 3) * ["a/x", "b/y", "a/z"]
     assert log.index(("make", "a/z")) < log.index(("run", "a/x"))
     assert asked(log, "drop") == [None, None]
     assert [row["times"] for row in rows] == 3 * [[0.5] * 3]
     assert {row["peak_bytes"] for row in rows} == {3}
 
 
-def test_slow_programs_run_in_fewer_rounds():
-    log, rows = turns_of(["a/x"], rounds=5, seconds=2.5)
-    assert rows[0]["times"] == [2.5] * turns.SLOW_ROUNDS
+def test_slow_programs_run_in_fewer_rounds_spread_over_all():
+    seconds = {"a/slow": 2.5, "a/quick": 0.5}
+    log, rows = turns_of(list(seconds), rounds=9, seconds=seconds)
+    assert [row["times"] for row in rows] == [5 * [2.5], 9 * [0.5]]
+    # 1 unmeasured run, then rounds 0, 2, 4, 6 and 8
+    both, one = ["a/slow", "a/quick"], ["a/quick"]
+    assert asked(log, "run") == both + both + 4 * (one + both)
+
+
+def test_what_is_measured_once_does_not_run_again():
+    log, rows = turns_of(["a/x"], rounds=0)
+    assert asked(log, "run") == rows[0]["times"] == []
+    assert rows[0]["peak_bytes"] == 3
 
 
 def test_a_missing_environment_is_a_row_with_its_reason():
@@ -100,7 +111,7 @@ def test_a_failing_contender_is_a_row_with_its_reason():
     log, rows = turns_of(["a/x", "a/y"], fails=["a/x"])
     assert rows[0]["reason"] == "ResourceExhaustedError: out of memory"
     assert rows[1]["reason"] is None
-    assert asked(log, "run") == ["a/y", "a/y"]
+    assert asked(log, "run") == 3 * ["a/y"]
 
 
 def test_a_process_that_ended_is_started_again_for_its_other_programs():

@@ -48,6 +48,7 @@ bench: $(installed)
 	$(python) -m benchmarks.measure $(ARGS)
 	$(python) -m benchmarks.decoding
 	$(python) -m benchmarks.operations
+	$(python) -m benchmarks.operations --threads 1 --output runs/bench/one_thread
 	$(python) -m benchmarks.report
 
 .PHONY: .venv

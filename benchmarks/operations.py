@@ -6,8 +6,9 @@ The arithmetic floor divides all floating-point operations by the rate of a 2048
 product. The products of attention are smaller, and exponentials are no products: here
 each is timed alone, at the shape it has for one block of 512 tokens, in a loop over 8
 blocks as in the op. Their sum is the time of attention without any maximum, mask,
-division, transposition or addition, where no operation runs beside another; beside it
-stands the share of the arithmetic floor that such attention would reach.
+division, transposition or addition, where no operation runs beside another; with it
+stand the share of the arithmetic floor that such attention would reach, and the time of
+the op itself. With `--threads 1` nothing can run beside anything.
 `benchmarks.report` reads the shares from `operations.json`.
 """
 
@@ -26,8 +27,10 @@ from benchmarks import (
     tensorflow_programs,
     turns,
 )
+from benchmarks.contenders import keras_layers
 
 BLOCKS, TOKENS = 8, 512
+LENGTH = BLOCKS * TOKENS
 HEADS, DIM = contenders.NUM_HEADS, contenders.KEY_DIM
 FEATURES, CHUNK = contenders.NUM_RANDOM_FEATURES, floor.CHUNK_SIZE
 ROUNDS = 30
@@ -47,19 +50,23 @@ def main():
     options = parser.parse_args()
     described = machine.describe(options.threads)
     tensorflow_programs.start(options.threads)
-    times = measure()
+    times, attention, product = measure()
     header = ["operation", "shape", "; ".join(FORMS), *(f"{mode} ms" for mode in MODES)]
-    rows = []
+    size = [contenders.MATMUL_SIZE] * 2
+    rows = [["for its rate", f"{size} x {size}", "", f"{product:.2f}", "", ""]]
     for name, (_, shapes, counts) in OPERATIONS.items():
         text = " x ".join(str(list(shape)) for shape in shapes)
         needed = ", ".join(map(str, counts))
         rows.append([name, text, needed, *(f"{ms:.2f}" for ms in times[name])])
     reached = {}
     for form, total in totals(times).items():
-        found = shares(form, total, times[LARGE][0])
+        found = shares(form, total, product)
         reached[form] = dict(zip(MODES, found))
-        cells = (f"{ms:.1f} (share: {share:.2f})" for ms, share in zip(total, found))
-        rows.append([f"sum, {form}", f"{BLOCKS * TOKENS} tokens", "", *cells])
+        sums = (f"{ms:.1f} (share: {share:.2f})" for ms, share in zip(total, found))
+        rows.append([f"sum, {form}", f"{LENGTH} tokens", "", *sums])
+        ops = zip(attention[form], total)
+        ops = (f"{ms:.1f} ({ms / operations:.2f} times that)" for ms, operations in ops)
+        rows.append(["the op itself", "", "", *ops])
     print(tables.table(header, rows))
     turns.save(
         options.output / "operations.json", {"machine": described, "shares": reached}
@@ -67,23 +74,32 @@ def main():
 
 
 def measure():
-    """Milliseconds of 8 blocks by operation, in each of `MODES`."""
-    programs = {
-        (name, jit): program(step, shapes, jit)
-        for name, (step, shapes, _) in OPERATIONS.items()
-        for jit in (False, True)
-    }
+    """Milliseconds of 8 blocks by operation, of the op by form, of a large product.
+
+    The first two in each of `MODES`.
+    """
+    programs = {"product": keras_program({"contender": "matmul", "mode": "graph"})}
+    for mode, jit in enumerate((False, True)):
+        for name, (step, shapes, _) in OPERATIONS.items():
+            for loop in (alternating, replacing):
+                programs[name, mode, loop] = program(*loop(step, shapes), jit)
+        for form in FORMS:
+            case = attention_case(form) | {"mode": "xla" if jit else "graph"}
+            programs[form, mode, None] = keras_program(case)
     seconds = {key: [] for key in programs}
     for _ in range(ROUNDS):  # in turns, so that all see the same minutes
         for key, run in programs.items():
             start = time.perf_counter()
             run()
             seconds[key].append(time.perf_counter() - start)
-    times = {}
-    for name in OPERATIONS:
-        medians = [1e3 * np.median(seconds[name, jit]) for jit in (False, True)]
-        times[name] = [*medians, min(medians)]
-    return times
+    product = 1e3 * np.median(seconds.pop("product"))
+    medians = {}
+    for (name, mode, _), measured in seconds.items():
+        found = medians.setdefault(name, [np.inf, np.inf])
+        found[mode] = min(found[mode], 1e3 * np.median(measured))
+    times = {name: [*found, min(found)] for name, found in medians.items()}
+    attention = {form: times.pop(form) for form in FORMS}
+    return times, attention, product
 
 
 def totals(times):
@@ -100,32 +116,51 @@ def totals(times):
     }
 
 
-def shares(form, total, large_product):
+def shares(form, total, product):
     """`total` as shares of the arithmetic floor; all in milliseconds.
 
     Args:
         form: one of `FORMS`.
         total: what the form's operations take, in each of `MODES`.
-        large_product: what `BLOCKS` large products take.
+        product: what the large product takes.
     """
+    return floor.seconds(attention_case(form), product) / total
+
+
+def attention_case(form):
     attends, step = form.split(", ")
     case = {"contender": "softmax", "form": attends, "step": step}
-    case |= {"part": "attention", "length": BLOCKS * TOKENS}
-    return floor.seconds(case, large_product / BLOCKS) / total
+    return case | {"part": "attention", "length": LENGTH, "dtype": "float32"}
 
 
-def program(step, shapes, jit):
-    """A function that has run once, and runs 8 blocks."""
-    inputs = [
-        tf.random.stateless_normal((2, *shape), seed=(0, index))
-        for index, shape in enumerate(shapes)
-    ]
-    first = step(*(x[0] for x in inputs))
+def keras_program(case):
+    """A function that has run once, and runs a step of one of our contenders."""
+    _, run = keras_layers.program(case)
+    run()
+    return run
 
-    @tf.function(jit_compile=jit)
+
+def program(blocks, inputs, jit):
+    """A function that has run once, and runs the blocks."""
+    compiled = tf.function(blocks, jit_compile=jit)
+
+    def run():
+        return compiled(*inputs).numpy()
+
+    run()
+    return run
+
+
+# Two loops over 8 blocks, the faster counts: XLA copies the inputs of products in one,
+# TensorFlow an input in the other. No step repeats the last, and each result takes the
+# place of the one before: none is left out or added. The inputs stay in cache.
+
+
+def alternating(step, shapes):
+    """A function of the inputs, two of each that are used in turns; and the inputs."""
+    inputs = [normal((2, *shape), index) for index, shape in enumerate(shapes)]
+
     def blocks(first, *inputs):
-        # two inputs by turns, so that they stay in cache and no step repeats the last;
-        # each result takes the place of the one before: none is left out or added
         return tf.while_loop(
             lambda i, _: i < BLOCKS,
             lambda i, _: (i + 1, step(*(x[i % 2] for x in inputs))),
@@ -133,14 +168,31 @@ def program(step, shapes, jit):
             parallel_iterations=1,
         )[1]
 
-    def run():
-        return blocks(first, *inputs).numpy()
-
-    run()
-    return run
+    return blocks, [step(*(x[0] for x in inputs)), *inputs]
 
 
-LARGE = "large product, for its rate"
+def replacing(step, shapes):
+    """A function of inputs of which one element is replaced; and the inputs."""
+    inputs = [normal(shape, index) for index, shape in enumerate(shapes)]
+
+    def blocks(first, x, *rest):
+        def body(i, _, x):
+            result = step(x, *rest)
+            element = tf.clip_by_value(tf.reshape(result, [-1])[:1], -1.0, 1.0)
+            origin = tf.zeros((1, len(x.shape)), tf.int32)
+            return i + 1, result, tf.tensor_scatter_nd_update(x, origin, element)
+
+        return tf.while_loop(
+            lambda i, *_: i < BLOCKS, body, (0, first, x), parallel_iterations=1
+        )[1]
+
+    return blocks, [step(*inputs), *inputs]
+
+
+def normal(shape, index):
+    return tf.random.stateless_normal(shape, seed=(0, index))
+
+
 FLAT = HEADS * TOKENS
 # Hyperbolic features come in two parts, which share one projection.
 PART = FEATURES // 2
@@ -148,11 +200,6 @@ CHUNKS = (HEADS, TOKENS // CHUNK)
 # Name: the operation, the shapes of its inputs, how often a block with hyperbolic
 # features needs it, in the order of `FORMS`. A training step is forward and backward.
 OPERATIONS = {
-    LARGE: (
-        lambda x, y: tf.matmul(x, y),
-        [(contenders.MATMUL_SIZE, contenders.MATMUL_SIZE)] * 2,
-        (0, 0, 0, 0),
-    ),
     "project": (
         lambda x, w: tf.matmul(x, w, transpose_b=True),
         [(FLAT, DIM), (PART, DIM)],

@@ -11,8 +11,8 @@ from keras_performer import ops
 # Shorter sequences take less time in a whole training than the compiler does.
 MIN_COMPILED_LENGTH = 1024
 # On CPUs XLA runs each product of a chunk on one thread, TensorFlow on all: measured,
-# compiled attention is faster with 1 and 2 threads, and not with 4.
-MAX_CPU_THREADS = 2
+# compiled attention is faster with 1 to 3 threads, and with 4 not worth compiling.
+MAX_CPU_THREADS = 3
 
 
 # The functions of a graph, by what they compute and the shapes. Not of the process: a

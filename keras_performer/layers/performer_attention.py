@@ -60,7 +60,7 @@ class PerformerAttention(keras.layers.Layer):
         jit_compile: bool, whether XLA compiles the attention by itself, also in a model
             that is not compiled; it takes seconds for each shape, and has no second
             derivatives. "auto" (default): when training on a known length of at least
-            1,024, in a graph without `tf.distribute`, on a GPU or by <= 2 CPU threads.
+            1,024, in a graph without `tf.distribute`, on a GPU or by <= 3 CPU threads.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

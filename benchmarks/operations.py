@@ -4,12 +4,12 @@
 
 The arithmetic floor divides all floating-point operations by the rate of a 2048^3
 product. The products of attention are smaller, and exponentials are no products: here
-each is timed alone, at the shape it has for one block of 512 tokens, in a loop over 8
-blocks as in the op. Their sum is the time of attention without any maximum, mask,
-division, transposition or addition, where no operation runs beside another; with it
-stand the share of the arithmetic floor that such attention would reach, and the time of
-the op itself. With `--threads 1` nothing can run beside anything.
-`benchmarks.report` reads the shares from `operations.json`.
+each is timed alone, at the shape it has for one block of 512 tokens, in a loop. Their
+sum is the time of attention to 4,096 tokens without any maximum, mask, division,
+transposition or addition, where no operation runs beside another; with it stand the
+share of the arithmetic floor that such attention would reach, and the time of the op
+itself. The process has as many cores as threads: with `--threads 1` nothing can run
+beside anything. `benchmarks.report` reads the shares from `operations.json`.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from benchmarks import (
     tables,
     tensorflow_programs,
     turns,
+    worker,
 )
 from benchmarks.contenders import keras_layers
 
@@ -33,13 +34,14 @@ BLOCKS, TOKENS = 8, 512
 LENGTH = BLOCKS * TOKENS
 HEADS, DIM = contenders.NUM_HEADS, contenders.KEY_DIM
 FEATURES, CHUNK = contenders.NUM_RANDOM_FEATURES, floor.CHUNK_SIZE
-ROUNDS = 30
+STEPS, ROUNDS = 64, 15  # of a loop, and of all loops
 FORMS = (
     "bidirectional, forward",
     "bidirectional, training",
     "causal, forward",
     "causal, training",
 )
+JIT = (False, True)
 MODES = ("graph", "XLA", "faster")  # the last: of both, for each operation
 
 
@@ -49,11 +51,12 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default="runs/bench")
     options = parser.parse_args()
     described = machine.describe(options.threads)
+    worker.pin(options.threads)
     tensorflow_programs.start(options.threads)
     times, attention, product = measure()
     header = ["operation", "shape", "; ".join(FORMS), *(f"{mode} ms" for mode in MODES)]
     size = [contenders.MATMUL_SIZE] * 2
-    rows = [["for its rate", f"{size} x {size}", "", f"{product:.2f}", "", ""]]
+    rows = [["one, for its rate", f"{size} x {size}", "", f"{product:.2f}", "", ""]]
     for name, (_, shapes, counts) in OPERATIONS.items():
         text = " x ".join(str(list(shape)) for shape in shapes)
         needed = ", ".join(map(str, counts))
@@ -64,9 +67,9 @@ def main():
         reached[form] = dict(zip(MODES, found))
         sums = (f"{ms:.1f} (share: {share:.2f})" for ms, share in zip(total, found))
         rows.append([f"sum, {form}", f"{LENGTH} tokens", "", *sums])
-        ops = zip(attention[form], total)
-        ops = (f"{ms:.1f} ({ms / operations:.2f} times that)" for ms, operations in ops)
-        rows.append(["the op itself", "", "", *ops])
+        pairs = zip(attention[form], total)
+        ops = (f"{ms:.1f} ({ms / least:.2f} of the sum)" for ms, least in pairs)
+        rows.append([f"the op, {form}", f"{LENGTH} tokens", "", *ops])
     print(tables.table(header, rows))
     turns.save(
         options.output / "operations.json", {"machine": described, "shares": reached}
@@ -74,32 +77,44 @@ def main():
 
 
 def measure():
-    """Milliseconds of 8 blocks by operation, of the op by form, of a large product.
+    """Returns `(operations, attention, product)` in milliseconds.
 
-    The first two in each of `MODES`.
+    Of `BLOCKS` blocks by name, and of the op by form, each in `MODES`; of one large
+    product.
     """
     programs = {"product": keras_program({"contender": "matmul", "mode": "graph"})}
-    for mode, jit in enumerate((False, True)):
+    for jit in JIT:
         for name, (step, shapes, _) in OPERATIONS.items():
-            for loop in (alternating, replacing):
-                programs[name, mode, loop] = program(*loop(step, shapes), jit)
+            for loop in LOOPS:
+                programs[name, jit, loop] = program(*loop(step, shapes), jit)
         for form in FORMS:
             case = attention_case(form) | {"mode": "xla" if jit else "graph"}
-            programs[form, mode, None] = keras_program(case)
+            programs[form, jit] = keras_program(case)
+    found = in_turns(programs)
+    for name in OPERATIONS:
+        for jit in JIT:
+            fastest = min(found[name, jit, loop] for loop in LOOPS)
+            found[name, jit] = fastest * BLOCKS / STEPS
+    by_mode = {}
+    for name in (*OPERATIONS, *FORMS):
+        pair = [found[name, jit] for jit in JIT]
+        by_mode[name] = [*pair, min(pair)]
+    return (
+        {name: by_mode[name] for name in OPERATIONS},
+        {form: by_mode[form] for form in FORMS},
+        found["product"],
+    )
+
+
+def in_turns(programs):
+    """The median of each program's milliseconds; all see the same minutes."""
     seconds = {key: [] for key in programs}
-    for _ in range(ROUNDS):  # in turns, so that all see the same minutes
+    for _ in range(ROUNDS):
         for key, run in programs.items():
             start = time.perf_counter()
             run()
             seconds[key].append(time.perf_counter() - start)
-    product = 1e3 * np.median(seconds.pop("product"))
-    medians = {}
-    for (name, mode, _), measured in seconds.items():
-        found = medians.setdefault(name, [np.inf, np.inf])
-        found[mode] = min(found[mode], 1e3 * np.median(measured))
-    times = {name: [*found, min(found)] for name, found in medians.items()}
-    attention = {form: times.pop(form) for form in FORMS}
-    return times, attention, product
+    return {key: 1e3 * np.median(measured) for key, measured in seconds.items()}
 
 
 def totals(times):
@@ -117,7 +132,7 @@ def totals(times):
 
 
 def shares(form, total, product):
-    """`total` as shares of the arithmetic floor; all in milliseconds.
+    """Which shares of the arithmetic floor `total` reaches; all in milliseconds.
 
     Args:
         form: one of `FORMS`.
@@ -140,42 +155,43 @@ def keras_program(case):
     return run
 
 
-def program(blocks, inputs, jit):
-    """A function that has run once, and runs the blocks."""
-    compiled = tf.function(blocks, jit_compile=jit)
+def program(loop, inputs, jit):
+    """A function that has run once, and runs the loop."""
+    compiled = tf.function(loop, jit_compile=jit)
 
     def run():
-        return compiled(*inputs).numpy()
+        return np.asarray(compiled(*inputs))  # no copy, as `numpy()` would make
 
     run()
     return run
 
 
-# Two loops over 8 blocks, the faster counts: XLA copies the inputs of products in one,
-# TensorFlow an input in the other. No step repeats the last, and each result takes the
-# place of the one before: none is left out or added. The inputs stay in cache.
+# Two loops of `STEPS`, the faster counts: XLA copies what `alternating` takes from its
+# pairs, TensorFlow copies what `replacing` changes. Each result takes the place of the
+# one before, and no compiler can know two steps to be equal: none is left out or added.
 
 
 def alternating(step, shapes):
-    """A function of the inputs, two of each that are used in turns; and the inputs."""
+    """A function whose steps use two sets of inputs by turns; and its arguments."""
     inputs = [normal((2, *shape), index) for index, shape in enumerate(shapes)]
 
-    def blocks(first, *inputs):
+    def loop(first, *inputs):
         return tf.while_loop(
-            lambda i, _: i < BLOCKS,
+            lambda i, _: i < STEPS,
             lambda i, _: (i + 1, step(*(x[i % 2] for x in inputs))),
             (0, first),
             parallel_iterations=1,
         )[1]
 
-    return blocks, [step(*(x[0] for x in inputs)), *inputs]
+    return loop, [step(*(x[0] for x in inputs)), *inputs]
 
 
 def replacing(step, shapes):
-    """A function of inputs of which one element is replaced; and the inputs."""
+    """A function whose steps put one element of the last result, clipped so that it
+    stays finite, into the first input; and its arguments."""
     inputs = [normal(shape, index) for index, shape in enumerate(shapes)]
 
-    def blocks(first, x, *rest):
+    def loop(first, x, *rest):
         def body(i, _, x):
             result = step(x, *rest)
             element = tf.clip_by_value(tf.reshape(result, [-1])[:1], -1.0, 1.0)
@@ -183,10 +199,13 @@ def replacing(step, shapes):
             return i + 1, result, tf.tensor_scatter_nd_update(x, origin, element)
 
         return tf.while_loop(
-            lambda i, *_: i < BLOCKS, body, (0, first, x), parallel_iterations=1
+            lambda i, *_: i < STEPS, body, (0, first, x), parallel_iterations=1
         )[1]
 
-    return blocks, [step(*inputs), *inputs]
+    return loop, [step(*inputs), *inputs]
+
+
+LOOPS = (alternating, replacing)
 
 
 def normal(shape, index):
@@ -253,17 +272,27 @@ OPERATIONS = {
     "chunk: weighted values": (
         lambda w, v: tf.matmul(w, v),
         [(*CHUNKS, CHUNK, CHUNK), (*CHUNKS, CHUNK, DIM + 1)],
-        (0, 0, 1, 2),
+        (0, 0, 1, 1),
+    ),
+    "chunk: gradient of values": (
+        lambda w, d: tf.matmul(w, d, transpose_a=True),
+        [(*CHUNKS, CHUNK, CHUNK), (*CHUNKS, CHUNK, DIM + 1)],
+        (0, 0, 0, 1),
     ),
     "chunk: gradient of weights": (
         lambda d, v: tf.matmul(d, v, transpose_b=True),
         [(*CHUNKS, CHUNK, DIM + 1), (*CHUNKS, CHUNK, DIM + 1)],
         (0, 0, 0, 1),
     ),
-    "chunk: gradient of features, from weights": (
+    "chunk: gradient of query features, from weights": (
         lambda w, e: tf.matmul(w, e),
         [(*CHUNKS, CHUNK, CHUNK), (*CHUNKS, CHUNK, PART)],
-        (0, 0, 0, 4),
+        (0, 0, 0, 2),
+    ),
+    "chunk: gradient of key features, from weights": (
+        lambda w, p: tf.matmul(w, p, transpose_a=True),
+        [(*CHUNKS, CHUNK, CHUNK), (*CHUNKS, CHUNK, PART)],
+        (0, 0, 0, 2),
     ),
 }
 

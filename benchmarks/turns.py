@@ -3,8 +3,6 @@
 import json
 import os
 
-import numpy as np
-
 from benchmarks.workers import Ended, Missing, Worker
 
 # A program that runs for longer than this takes part in fewer rounds.
@@ -67,7 +65,8 @@ def take_turns(rows, pool, rounds, limit):
         rows: list of cases, as `row` makes them. They get what was measured, or the
             reason why it was not; rows that have a reason already are left alone.
         pool: `Pool`.
-        rounds: int, how many runs of a program are measured; 0 for its first call only.
+        rounds: int, how many runs of a program are measured at most; 0 for the first
+            call only.
         limit: seconds that a run may take.
     """
     for row in rows:
@@ -77,10 +76,12 @@ def take_turns(rows, pool, rounds, limit):
             if answer and answer["first_call_seconds"] > limit and rounds:
                 took = f"{answer['first_call_seconds']:.0f} s"
                 row["reason"] = f"its first call took {took}, the limit is {limit:g} s"
-    turns_of = [due(row, rows, pool, rounds) for row in rows]
+    for row in rows:
+        if row["reason"] is None and rounds:
+            ask(row, rows, pool, do="run")
     for turn in range(rounds):
-        for row, turns in zip(rows, turns_of):
-            if row["reason"] is None and turn in turns:
+        for row in rows:
+            if row["reason"] is None and takes_part(row, turn, rounds):
                 seconds = ask(row, rows, pool, do="run")
                 if seconds is not None:
                     row["times"].append(seconds)
@@ -91,15 +92,13 @@ def row(case, reason=None):
     return {**case, "times": [], "reason": reason}
 
 
-def due(row, rows, pool, rounds):
-    """In which rounds the row's program runs, by how long a first run here takes."""
-    every = range(rounds)
-    if not rounds or row["reason"] is not None:
-        return every
-    seconds = ask(row, rows, pool, do="run")
-    if seconds is None or seconds <= SLOW_SECONDS or rounds <= SLOW_ROUNDS:
-        return every
-    return set(np.linspace(0, rounds - 1, SLOW_ROUNDS).astype(int).tolist())
+def takes_part(row, turn, rounds):
+    """Whether the row's program runs in that round: slow ones do in some only."""
+    slow = row["times"] and row["times"][0] > SLOW_SECONDS
+    if not slow or rounds <= SLOW_ROUNDS:
+        return True
+    spread = (i * (rounds - 1) // (SLOW_ROUNDS - 1) for i in range(SLOW_ROUNDS))
+    return turn in spread
 
 
 def ask(row, rows, pool, do):
@@ -114,7 +113,8 @@ def ask(row, rows, pool, do):
         for other in rows:
             made = "first_call_seconds" in other and other["reason"] is None
             if made and other["environment"] == row["environment"]:
-                ask(other, rows, pool, do="make")
+                if ask(other, rows, pool, do="make"):
+                    ask(other, rows, pool, do="run")
     except (Missing, RuntimeError) as error:
         row["reason"] = str(error)
 

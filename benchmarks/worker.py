@@ -25,10 +25,7 @@ def main():
         request = json.loads(line)
         try:
             if request["do"] == "start":
-                # before the framework is loaded, which counts the cores
-                if hasattr(os, "sched_setaffinity"):
-                    cores = sorted(os.sched_getaffinity(0))
-                    os.sched_setaffinity(0, cores[: request["threads"]])
+                pin(request["threads"])  # first: frameworks count the cores
                 contenders = importlib.import_module(request["module"])
                 answer = contenders.start(request["threads"])
             elif request["do"] == "make":
@@ -45,6 +42,13 @@ def main():
             print(json.dumps({"error": message}), file=answers, flush=True)
         else:
             print(json.dumps({"answer": answer}), file=answers, flush=True)
+
+
+def pin(threads):
+    """Leaves this process as many cores as threads."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[:threads])
 
 
 def make(contenders, case):

@@ -28,7 +28,7 @@ DETAILED = (
     ("KernelAttention relu", "kernel_attention", BOTH),
 )
 ALONE = (("softmax", "keras", BOTH),)
-BFLOAT16 = (*ALONE, ("returns V", "keras", BOTH))
+BFLOAT16 = ("softmax", "relu", "favor+", "returns V")
 # How fast the machine multiplies matrices meanwhile, in every group.
 MATMUL = ("matmul", "keras", ("graph",))
 
@@ -47,7 +47,8 @@ def groups(lengths):
                     others = DETAILED if detailed else ()
                     group = cases((MATMUL, *ALWAYS, *others), "layer", **shared)
                     if detailed:
-                        group += cases(BFLOAT16, "layer", "bfloat16", **shared)
+                        halves = [(contender, "keras", BOTH) for contender in BFLOAT16]
+                        group += cases(halves, "layer", "bfloat16", **shared)
                     yield group
                 if detailed:
                     yield cases((MATMUL, *ALONE), "attention", **shared)

@@ -4,7 +4,7 @@ import itertools
 import statistics
 
 from benchmarks import floor
-from benchmarks.plan import FORMS
+from benchmarks.plan import BFLOAT16, BOTH, FORMS
 from benchmarks.results import NAMES, ratio
 from benchmarks.targets import LENGTHS, OURS, TARGETS
 
@@ -155,10 +155,10 @@ def faster_from(ratios):
 
 
 def bfloat16(results):
-    """bfloat16 / float32, times of our layer, and of its dense layers alone"""
+    """bfloat16 / float32, times of our layers, and of their dense layers alone"""
     rows = []
     for form, mode, step, contender in itertools.product(
-        FORMS, ("graph", "xla"), ("training", "forward"), (OURS, "returns V")
+        FORMS, BOTH, ("training", "forward"), BFLOAT16
     ):
         case = {"contender": contender, "form": form, "mode": mode, "step": step}
         cells = [

@@ -36,6 +36,8 @@ def test_the_plan_is_complete_and_ordered():
             ("favor+", "float32"),
             ("KernelAttention relu", "float32"),
             ("softmax", "bfloat16"),
+            ("relu", "bfloat16"),
+            ("favor+", "bfloat16"),
             ("returns V", "bfloat16"),
         ]
     }

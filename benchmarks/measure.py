@@ -1,8 +1,9 @@
 """Measures time and memory of this package beside its peers; writes results.json.
 
-    python -m benchmarks.measure [--lengths 256 512 ...] [--rounds 9] [--threads 2]
-        [--limit 60] [--output runs/bench]
+    python -m benchmarks.measure [--lengths 256 512 ...] [--contenders softmax ...]
+        [--rounds 9] [--threads 2] [--limit 60] [--output runs/bench]
 
+With `--contenders` a few are compared in more rounds, without their memory.
 `benchmarks.report` makes tables and pictures of it.
 """
 
@@ -19,6 +20,12 @@ BUSY_LOAD = 0.5
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=plan.LENGTHS)
+    parser.add_argument(
+        "--contenders",
+        nargs="+",
+        choices=plan.CONTENDERS,
+        help="only these, and not their memory",
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
@@ -62,7 +69,7 @@ def measure(options, pool):
         print(f"Warning: other programs are running (load {load:.1f}); ratios to")
         print("PyTorch can be wrong many times over if they share its cores.")
     path = options.output / "results.json"
-    for cases in plan.groups(options.lengths):
+    for cases in plan.groups(options.lengths, options.contenders):
         group = [planned(case, results["rows"], options.limit) for case in cases]
         turns.take_turns(group, pool, options.rounds, options.limit)
         results["machine"]["highest_load"] = max(
@@ -71,7 +78,7 @@ def measure(options, pool):
         results["rows"] += group
         turns.save(path, results)
         print_group(group)
-    for case in plan.memory_cases(options.lengths):
+    for case in [] if options.contenders else plan.memory_cases(options.lengths):
         pool.stop()  # the peak of a process is that of all it ever ran
         row = planned(case, results["rows"], options.limit)
         turns.take_turns([row], pool, rounds=0, limit=options.limit)

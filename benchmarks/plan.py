@@ -29,6 +29,7 @@ DETAILED = (
 )
 ALONE = (("softmax", "keras", BOTH),)
 BFLOAT16 = ("softmax", "relu", "favor+", "returns V")
+CONTENDERS = [contender for contender, *_ in (*ALWAYS, *DETAILED)]
 # How fast the machine multiplies matrices meanwhile, in every group.
 MATMUL = ("matmul", "keras", ("graph",))
 
@@ -36,8 +37,24 @@ MATMUL = ("matmul", "keras", ("graph",))
 QUADRATIC = {"exact", "scaled_dot_product_attention"}
 
 
-def groups(lengths):
-    """Yields lists of cases that take turns, shorter lengths first."""
+def groups(lengths, contenders=None):
+    """Yields lists of cases that take turns, shorter lengths first.
+
+    Args:
+        lengths: list of ints.
+        contenders: list of those to measure, in `CONTENDERS`. Defaults to all.
+    """
+    for group in all_groups(lengths):
+        chosen = [
+            case
+            for case in group
+            if contenders is None or case["contender"] in (MATMUL[0], *contenders)
+        ]
+        if len(chosen) > 1:
+            yield chosen
+
+
+def all_groups(lengths):
     for length in sorted(lengths):
         for form in FORMS:
             for step in ("training", "forward"):

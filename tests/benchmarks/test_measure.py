@@ -48,10 +48,15 @@ def test_real_processes(tmp_path, monkeypatch):
         }
         for name in names
     ]
-    monkeypatch.setattr(plan, "groups", lambda lengths: [planned])
+    monkeypatch.setattr(plan, "groups", lambda lengths, contenders: [planned])
     monkeypatch.setattr(plan, "memory_cases", lambda lengths: planned[:1])
     options = argparse.Namespace(
-        lengths=[256], rounds=3, threads=1, limit=60, output=tmp_path / "out"
+        lengths=[256],
+        contenders=None,
+        rounds=3,
+        threads=1,
+        limit=60,
+        output=tmp_path / "out",
     )
     pool = turns.Pool(1)
     try:

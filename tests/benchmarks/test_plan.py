@@ -45,6 +45,19 @@ def test_the_plan_is_complete_and_ordered():
     assert environments <= set(workers.ENVIRONMENTS)
 
 
+def test_few_contenders_are_chosen_from_the_same_groups():
+    chosen = ["softmax", "KernelAttention relu"]
+    groups = list(plan.groups([512, 4096], chosen))
+    expected = [
+        [case for case in group if case["contender"] in ("matmul", *chosen)]
+        for group in plan.groups([512, 4096])
+    ]
+    assert groups == expected
+    assert len(groups) == 2 * (2 + 2 + 2)
+    # at 512 tokens KernelAttention relu is not measured: no group of the product alone
+    assert len(list(plan.groups([512, 4096], chosen[1:]))) == 2 * 2
+
+
 def test_memory_is_planned_for_three_lengths():
     cases = plan.memory_cases(plan.LENGTHS)
     assert [case["length"] for case in cases[::22]] == [4096, 16384, 65536]

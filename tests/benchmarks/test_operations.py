@@ -83,6 +83,7 @@ def test_totals_weigh_each_time_by_how_often_it_is_needed():
     assert tuple(found) == (4 * 1.0 + 8 * 0.5, 4 * 10.0, 4 * 1.0)
 
 
+@pytest.mark.slow
 def test_the_command_measures_writes_and_prints(tmp_path, monkeypatch, capsys):
     small = {
         name: (step, [tuple(min(n, 8) for n in shape) for shape in shapes], counts)

@@ -14,7 +14,6 @@ beside anything. `benchmarks.report` reads the shares from `operations.json`.
 
 import argparse
 import pathlib
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -111,9 +110,7 @@ def in_turns(programs):
     seconds = {key: [] for key in programs}
     for _ in range(ROUNDS):
         for key, run in programs.items():
-            start = time.perf_counter()
-            run()
-            seconds[key].append(time.perf_counter() - start)
+            seconds[key].append(worker.seconds(run))
     return {key: 1e3 * np.median(measured) for key, measured in seconds.items()}
 
 

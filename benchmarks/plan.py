@@ -44,12 +44,9 @@ def groups(lengths, contenders=None):
         lengths: list of ints.
         contenders: list of those to measure, in `CONTENDERS`. Defaults to all.
     """
+    wanted = {MATMUL[0], *(contenders or CONTENDERS)}
     for group in all_groups(lengths):
-        chosen = [
-            case
-            for case in group
-            if contenders is None or case["contender"] in (MATMUL[0], *contenders)
-        ]
+        chosen = [case for case in group if case["contender"] in wanted]
         if len(chosen) > 1:
             yield chosen
 

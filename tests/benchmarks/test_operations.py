@@ -109,6 +109,7 @@ def test_the_command_measures_writes_and_prints(tmp_path, monkeypatch, capsys):
     assert list(written["shares"]) == list(operations.FORMS)
     for line, share in zip(rest[2::2], written["shares"].values(), strict=True):
         assert numbers(line)[1::2] == [round(x, 2) for x in share.values()]
+        assert share["faster"] >= max(share["graph"], share["XLA"])
 
 
 def numbers(line):

@@ -26,6 +26,7 @@ class FakeWorker:
             self.programs[name] = 0
             return {"trace_seconds": 1, "first_call_seconds": 2, "peak_bytes": 3}
         if do == "run":
+            assert name in self.programs
             self.programs[name] += 1
             if contender in self.ends and self.programs[name] == 2:
                 raise workers.Ended("the process ended with code -9")

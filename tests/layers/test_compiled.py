@@ -62,7 +62,8 @@ def test_auto_compiles_long_training_steps_of_known_length_only(two_threads):
 
 
 @pytest.mark.parametrize(
-    "threads, gpus, expected", [(1, [], 1), (3, [], 1), (4, [], 0), (16, ["GPU:0"], 1)]
+    "threads, gpus, expected",
+    [(1, [], 1), (2, [], 1), (3, [], 1), (4, [], 0), (16, ["GPU:0"], 1)],
 )
 def test_auto_compiles_for_few_threads_or_a_gpu(monkeypatch, threads, gpus, expected):
     monkeypatch.setattr(

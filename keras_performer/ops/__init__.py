@@ -1,5 +1,6 @@
 """The mathematics of linear attention, as pure functions of tensors."""
 
+from keras_performer.ops.activation import ActivationKernel
 from keras_performer.ops.bidirectional import (
     absorb_keys,
     answer_queries,
@@ -7,11 +8,8 @@ from keras_performer.ops.bidirectional import (
 )
 from keras_performer.ops.causal import causal_attention
 from keras_performer.ops.chunk_scan import chunk_scan
-from keras_performer.ops.kernels import (
-    ActivationKernel,
-    ExponentialKernel,
-    initial_state,
-)
+from keras_performer.ops.exponential import ExponentialKernel
+from keras_performer.ops.kernels import initial_state
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.scores import attention_scores
 

@@ -26,6 +26,7 @@ from keras_performer.ops.parts import (
     per_feature,
     split,
 )
+from keras_performer.ops.ungauged import ungauged
 
 
 def bidirectional_attention(query, key, value, kernel, key_mask=None, call=plain_call):
@@ -79,19 +80,13 @@ def bidirectional_attention(query, key, value, kernel, key_mask=None, call=plain
     return attend(query, key, value)
 
 
-def _forward(kernel, key_mask, query, key, value):
-    run = _Bidirectional(query, key, value, kernel, key_mask)
-    r, sums = run.absorb_keys(key, value)
-    output, normalizer = run.answer_queries(query, r, sums, value.shape[3])
-    return output, r, sums, normalizer
+def _forward(kernel, mask, query, key, value):
+    return _Bidirectional(query, key, value, kernel, mask).forward(query, key, value)
 
 
-def _backward(
-    kernel, key_mask, query, key, value, output, r, sums, normalizer, doutput
-):
-    run = _Bidirectional(query, key, value, kernel, key_mask)
-    dquery, dsums = run.query_gradients(query, output, doutput, r, sums, normalizer)
-    return dquery, *run.key_gradients(key, value, r, dsums)
+def _backward(kernel, mask, query, key, value, *saved):
+    run = _Bidirectional(query, key, value, kernel, mask)
+    return run.backward(query, key, value, *saved)
 
 
 def absorb_keys(key, value, kernel, key_mask, state):
@@ -160,7 +155,11 @@ def _one_block(query, key, value, kernel, state):
 
 
 class _Bidirectional:
-    """The four loops of one attention; they share sizes, blocks and the mask."""
+    """The four loops of one attention; they share sizes, blocks and the mask.
+
+    Each is there for the kernel without a gauge, and again for the one with a gauge.
+    Which one counts is known while they run: the loops of the other make no step.
+    """
 
     def __init__(self, query, key, value, kernel, key_mask):
         self.heads = Heads(query, key, value)
@@ -170,71 +169,126 @@ class _Bidirectional:
         self.query_blocks = Blocks(size(query, 1), max(tokens // self.heads.group, 1))
         self.key_blocks = Blocks(size(key, 1), tokens)
         self.mask = self.key_blocks.cut_mask(key_mask, size(key, 0))
+        # one block is no loop: both kernels would compute it
+        loops = self.query_blocks.many and self.key_blocks.many
+        self.ungauged = ungauged(self.kernel) if loops else None
 
-    def absorb_keys(self, key, value):
-        """The gauge of all keys, and the sums of values that their features weigh.
+    def forward(self, query, key, value):
+        """The output, and what `backward` needs of it.
 
-        Parts `(X, 1, M / num_parts)` and `(X, V + 1, M / num_parts)`.
+        That is the gauge of all keys, parts `(X, 1, M / num_parts)`; the sums of
+        values that their features weigh, parts `(X, V + 1, M / num_parts)`; the
+        normalizers of queries; and whether there was no need of a gauge.
         """
-        heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
-        start = initial_state(
-            size(key, 0), key.shape[2], self.num_features, size(value, 3), heads.dtype
+        queries = self.query_blocks.cut(query)
+        keys, values = self.key_blocks.cut(key), self.key_blocks.cut(value)
+        arrays = [self.query_blocks.array(self.heads.dtype) for _ in range(2)]
+        if self.ungauged is None:
+            fits = tf.constant(False)
+            _, r, sums, *arrays = self._attend(
+                self.kernel, True, queries, keys, values, *arrays
+            )
+        else:
+            fits, _, free_sums, *arrays = self._attend(
+                self.ungauged, True, queries, keys, values, *arrays
+            )
+            _, r, sums, *arrays = self._attend(
+                self.kernel, tf.logical_not(fits), queries, keys, values, *arrays
+            )
+            sums = each(lambda x, y: tf.where(fits, x, y), free_sums, sums)
+        outputs, normalizers = arrays
+        output = self.query_blocks.join(outputs, (*query.shape[:3], value.shape[3]))
+        return output, r, sums, normalizers.stack(), fits
+
+    def backward(self, query, key, value, output, r, sums, normalizer, fits, doutput):
+        """The gradients of query, key and value."""
+        kernels = [(self.kernel, True)]
+        if self.ungauged is not None:
+            kernels = [(self.ungauged, fits), (self.kernel, tf.logical_not(fits))]
+        queries, outputs, doutputs = map(
+            self.query_blocks.cut, (query, output, doutput)
         )
-        key, value = blocks.cut(key), blocks.cut(value)
+        keys, values = map(self.key_blocks.cut, (key, value))
+        dqueries = self.query_blocks.array(self.heads.dtype)
+        dkeys, dvalues = (self.key_blocks.array(self.heads.dtype) for _ in range(2))
+        dsums = each(tf.zeros_like, sums)
+        for kernel, runs in kernels:
+            body = self._query_gradients(
+                kernel, queries, outputs, doutputs, r, sums, normalizer
+            )
+            _, dqueries, dsums = self.query_blocks.loop_while(
+                body, (runs, dqueries, dsums)
+            )
+        for kernel, runs in kernels:
+            body = self._key_gradients(kernel, keys, values, r, dsums)
+            _, dkeys, dvalues = self.key_blocks.loop_while(body, (runs, dkeys, dvalues))
+        return (
+            self.query_blocks.join_like(dqueries, query),
+            self.key_blocks.join_like(dkeys, key),
+            self.key_blocks.join_like(dvalues, value),
+        )
 
-        def body(i, r, sums):
+    def _attend(self, kernel, runs, queries, keys, values, *arrays):
+        """Both loops of a forward pass, as long as `runs` and the kernel fits."""
+        heads = self.heads
+        batch_size, value_dim = size(keys, 0), size(values, 4)
+
+        def absorb_keys(i, fits, r, sums):
             mask = heads.mask_rows(self.mask, i)
-            b = kernel.project_keys(heads.key_rows(key, i), mask)
-            v = with_ones(heads.key_rows(value, i))
-            return absorb(kernel, b, v, r, sums, mask)
+            b = kernel.project_keys(heads.key_rows(keys, i), mask)
+            v = with_ones(heads.key_rows(values, i))
+            r, sums = absorb(kernel, b, v, r, sums, mask)
+            return tf.logical_and(fits, kernel.keys_fit(b)), r, sums
 
-        start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
-        return kernel.balance(*blocks.loop(body, start))
-
-    def answer_queries(self, query, r, sums, value_dim):
-        heads, kernel, blocks = self.heads, self.kernel, self.query_blocks
-        queries = blocks.cut(query)
-
-        def body(i, outputs, normalizers):
+        def answer_queries(i, fits, outputs, normalizers):
             a = kernel.project_queries(heads.query_rows(queries, i))
             features, peak = kernel.query_features(a, r)
             output = over_features(features, sums)
-            normalizer = kernel.normalizer(peak, output[..., -1:])
-            output = heads.query_block(normalize(output))
-            return outputs.write(i, output), normalizers.write(i, normalizer)
+            denominator = output[..., -1:]
+            normalizer = kernel.normalizer(peak, denominator)
+            return (
+                tf.logical_and(fits, kernel.queries_fit(denominator)),
+                outputs.write(i, heads.query_block(normalize(output))),
+                normalizers.write(i, normalizer),
+            )
 
-        outputs, normalizers = blocks.loop(
-            body, (blocks.array(heads.dtype), blocks.array(heads.dtype))
+        start = initial_state(
+            batch_size,
+            heads.num_key_value_heads,
+            self.num_features,
+            value_dim,
+            heads.dtype,
         )
-        shape = (*query.shape[:3], value_dim)
-        return blocks.join(outputs, shape), normalizers.stack()
+        start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
+        runs, *state = self.key_blocks.loop_while(absorb_keys, (runs, *start))
+        r, sums = kernel.balance(*state)
+        runs = tf.logical_and(runs, kernel.sums_fit(sums))
+        runs, *arrays = self.query_blocks.loop_while(answer_queries, (runs, *arrays))
+        return runs, r, sums, *arrays
 
-    def query_gradients(self, query, output, doutput, r, sums, normalizer):
-        """Gradients of the queries and of the sums."""
-        heads, kernel, blocks = self.heads, self.kernel, self.query_blocks
-        queries, output, doutput = (blocks.cut(x) for x in (query, output, doutput))
+    def _query_gradients(self, kernel, queries, outputs, doutputs, r, sums, normalizer):
+        """The body of the loop for gradients of queries and of the sums."""
+        heads = self.heads
 
-        def body(i, dqueries, dsums):
+        def body(i, runs, dqueries, dsums):
             a = kernel.project_queries(heads.query_rows(queries, i))
             features = kernel.normalized_query_features(a, r, normalizer[i])
             d = with_normalizer_gradient(
-                heads.query_rows(doutput, i), heads.query_rows(output, i)
+                heads.query_rows(doutputs, i), heads.query_rows(outputs, i)
             )
-            du = kernel.query_gradient(a, features, per_feature(d, sums), normalizer[i])
+            d = kernel.divided(d, normalizer[i])
+            du = kernel.query_gradient(a, features, per_feature(d, sums))
             dquery = heads.query_block(kernel.pull_queries(du))
             dsums = each(tf.add, dsums, over_rows(d, features))
-            return dqueries.write(i, dquery), dsums
+            return runs, dqueries.write(i, dquery), dsums
 
-        dqueries, dsums = blocks.loop(
-            body, (blocks.array(heads.dtype), each(tf.zeros_like, sums))
-        )
-        return blocks.join_like(dqueries, query), dsums
+        return body
 
-    def key_gradients(self, key, value, r, dsums):
-        heads, kernel, blocks = self.heads, self.kernel, self.key_blocks
-        keys, values = blocks.cut(key), blocks.cut(value)
+    def _key_gradients(self, kernel, keys, values, r, dsums):
+        """The body of the loop for gradients of keys and values."""
+        heads = self.heads
 
-        def body(i, dkeys, dvalues):
+        def body(i, runs, dkeys, dvalues):
             mask = heads.mask_rows(self.mask, i)
             y = heads.key_rows(keys, i)
             b = kernel.project_keys(y, mask)
@@ -244,11 +298,9 @@ class _Bidirectional:
             dv = over_features(features, dsums)
             dkey = kernel.pull_keys(du, y, v, dv)
             return (
+                runs,
                 dkeys.write(i, heads.key_block(dkey)),
                 dvalues.write(i, heads.key_block(dv[..., :-1])),
             )
 
-        dkeys, dvalues = blocks.loop(
-            body, (blocks.array(heads.dtype), blocks.array(heads.dtype))
-        )
-        return blocks.join_like(dkeys, key), blocks.join_like(dvalues, value)
+        return body

@@ -80,6 +80,12 @@ class Blocks:
 
     def loop(self, body, state, reverse=False):
         """Runs `state = body(i, *state)` for every block; one block needs no loop."""
+        return self.loop_while(
+            lambda i, _, *state: (True, *body(i, *state)), (True, *state), reverse
+        )[1:]
+
+    def loop_while(self, body, state, reverse=False):
+        """The same as long as the first of the state, a scalar, is true."""
         state = tuple(state)
         if not self.many:
             return body(0, *state)
@@ -87,9 +93,11 @@ class Blocks:
         def step(i, *state):
             return (i + 1, *body(self.count - 1 - i if reverse else i, *state))
 
-        start = tf.constant(0)
         return tf.while_loop(
-            lambda i, *_: i < self.count, step, (start, *state), parallel_iterations=1
+            lambda i, goes_on, *_: tf.logical_and(i < self.count, goes_on),
+            step,
+            (tf.constant(0), tf.convert_to_tensor(state[0]), *state[1:]),
+            parallel_iterations=1,
         )[1:]
 
     def array(self, dtype):

@@ -287,6 +287,7 @@ class _Causal:
     ):
         kernel = self.kernel
         p = kernel.normalized_query_features(a, reference, normalizer)
+        d = kernel.divided(d, normalizer)
         e = kernel.key_features(b, reference, mask)
         p_, e_ = each(self._to_chunks, p), each(self._to_chunks, e)
         v, d = self._to_chunks(v), self._to_chunks(d)
@@ -303,7 +304,7 @@ class _Causal:
         de = each(tf.add, per_feature(v, dafter), over_rows(dweights, p_))
         dv = over_features(e_, dafter) + tf.matmul(weights, d, transpose_a=True)
         return (
-            kernel.query_gradient(a, p, each(_from_chunks, dp), normalizer),
+            kernel.query_gradient(a, p, each(_from_chunks, dp)),
             kernel.key_gradient(b, e, each(_from_chunks, de), mask),
             _from_chunks(dv),
             each(tf.multiply, dbefore, kernel.rescale(r, reference)),

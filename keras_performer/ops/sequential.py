@@ -75,7 +75,7 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
     def ahead(t, r, sums, du_queries, maxima):
         r_new, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
-        du = kernel.query_gradient(a[t], p, per_feature(d[t], sums), normalizer[t])
+        du = kernel.query_gradient(a[t], p, per_feature(d[t], sums))
         maxima = each(lambda maximum, r: maximum.write(t, r), maxima, r)
         return t + 1, r_new, sums, du_queries.write(t, du), maxima
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import sequential
-from keras_performer.ops.kernels import ExponentialKernel
+from keras_performer.ops.exponential import ExponentialKernel
 
 from .cases import assert_all_close, normal, softmax_kernel, value_and_gradients
 

@@ -229,7 +229,12 @@ OPERATIONS = {
     "exp": (
         lambda a: tf.exp(a),
         [(HEADS, TOKENS, PART)],
-        (4, 8, 4, 8),
+        (2, 4, 4, 8),
+    ),
+    "inverse": (
+        lambda a: tf.math.reciprocal(a),
+        [(HEADS, TOKENS, PART)],
+        (2, 4, 0, 0),
     ),
     "sum over tokens": (
         lambda v, e: tf.matmul(v, e, transpose_a=True),

@@ -101,9 +101,6 @@ class ActivationKernel:
     def keys_fit(self, b):
         return True
 
-    def sums_fit(self, sums):
-        return True
-
     def queries_fit(self, denominator):
         return True
 

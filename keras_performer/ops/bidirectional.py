@@ -189,8 +189,11 @@ class _Bidirectional:
                 self.kernel, True, queries, keys, values, *arrays
             )
         else:
+            # not to compute all for nothing
+            first = (tf.cast(x[:, 0], self.heads.dtype) for x in (queries, keys))
+            promising = tf.logical_and(*map(self.ungauged.first_fit, first))
             fits, _, free_sums, *arrays = self._attend(
-                self.ungauged, True, queries, keys, values, *arrays
+                self.ungauged, promising, queries, keys, values, *arrays
             )
             _, r, sums, *arrays = self._attend(
                 self.kernel, tf.logical_not(fits), queries, keys, values, *arrays
@@ -216,12 +219,10 @@ class _Bidirectional:
             body = self._query_gradients(
                 kernel, queries, outputs, doutputs, r, sums, normalizer
             )
-            _, dqueries, dsums = self.query_blocks.loop_while(
-                body, (runs, dqueries, dsums)
-            )
+            dqueries, dsums = self.query_blocks.loop(body, (dqueries, dsums), runs=runs)
         for kernel, runs in kernels:
             body = self._key_gradients(kernel, keys, values, r, dsums)
-            _, dkeys, dvalues = self.key_blocks.loop_while(body, (runs, dkeys, dvalues))
+            dkeys, dvalues = self.key_blocks.loop(body, (dkeys, dvalues), runs=runs)
         return (
             self.query_blocks.join_like(dqueries, query),
             self.key_blocks.join_like(dkeys, key),
@@ -229,7 +230,10 @@ class _Bidirectional:
         )
 
     def _attend(self, kernel, runs, queries, keys, values, *arrays):
-        """Both loops of a forward pass, as long as `runs` and the kernel fits."""
+        """Both loops of a forward pass if `runs`; the second if the kernel fits.
+
+        Returns whether it did, the gauge, the sums, and the arrays.
+        """
         heads = self.heads
         batch_size, value_dim = size(keys, 0), size(values, 4)
 
@@ -260,17 +264,20 @@ class _Bidirectional:
             heads.dtype,
         )
         start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
-        runs, *state = self.key_blocks.loop_while(absorb_keys, (runs, *start))
+        fits, *state = self.key_blocks.loop(absorb_keys, (runs, *start), runs=runs)
         r, sums = kernel.balance(*state)
-        runs = tf.logical_and(runs, kernel.sums_fit(sums))
-        runs, *arrays = self.query_blocks.loop_while(answer_queries, (runs, *arrays))
-        return runs, r, sums, *arrays
+        if kernel is self.ungauged:
+            runs = tf.logical_and(fits, kernel.sums_fit(sums))
+        fits, *arrays = self.query_blocks.loop(
+            answer_queries, (runs, *arrays), runs=runs
+        )
+        return fits, r, sums, *arrays
 
     def _query_gradients(self, kernel, queries, outputs, doutputs, r, sums, normalizer):
         """The body of the loop for gradients of queries and of the sums."""
         heads = self.heads
 
-        def body(i, runs, dqueries, dsums):
+        def body(i, dqueries, dsums):
             a = kernel.project_queries(heads.query_rows(queries, i))
             features = kernel.normalized_query_features(a, r, normalizer[i])
             d = with_normalizer_gradient(
@@ -280,7 +287,7 @@ class _Bidirectional:
             du = kernel.query_gradient(a, features, per_feature(d, sums))
             dquery = heads.query_block(kernel.pull_queries(du))
             dsums = each(tf.add, dsums, over_rows(d, features))
-            return runs, dqueries.write(i, dquery), dsums
+            return dqueries.write(i, dquery), dsums
 
         return body
 
@@ -288,7 +295,7 @@ class _Bidirectional:
         """The body of the loop for gradients of keys and values."""
         heads = self.heads
 
-        def body(i, runs, dkeys, dvalues):
+        def body(i, dkeys, dvalues):
             mask = heads.mask_rows(self.mask, i)
             y = heads.key_rows(keys, i)
             b = kernel.project_keys(y, mask)
@@ -298,7 +305,6 @@ class _Bidirectional:
             dv = over_features(features, dsums)
             dkey = kernel.pull_keys(du, y, v, dv)
             return (
-                runs,
                 dkeys.write(i, heads.key_block(dkey)),
                 dvalues.write(i, heads.key_block(dv[..., :-1])),
             )

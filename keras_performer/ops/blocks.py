@@ -78,26 +78,22 @@ class Blocks:
         """An array of blocks of the gradient of x as a tensor like x."""
         return tf.cast(self.join(array, x.shape), x.dtype)
 
-    def loop(self, body, state, reverse=False):
-        """Runs `state = body(i, *state)` for every block; one block needs no loop."""
-        return self.loop_while(
-            lambda i, _, *state: (True, *body(i, *state)), (True, *state), reverse
-        )[1:]
+    def loop(self, body, state, reverse=False, runs=True):
+        """Runs `state = body(i, *state)` for every block; one block needs no loop.
 
-    def loop_while(self, body, state, reverse=False):
-        """The same as long as the first of the state, a scalar, is true."""
+        Of several, none if the scalar `runs` is false.
+        """
         state = tuple(state)
         if not self.many:
             return body(0, *state)
+        count = self.count if runs is True else tf.where(runs, self.count, 0)
 
         def step(i, *state):
             return (i + 1, *body(self.count - 1 - i if reverse else i, *state))
 
+        start = tf.constant(0)
         return tf.while_loop(
-            lambda i, goes_on, *_: tf.logical_and(i < self.count, goes_on),
-            step,
-            (tf.constant(0), tf.convert_to_tensor(state[0]), *state[1:]),
-            parallel_iterations=1,
+            lambda i, *_: i < count, step, (start, *state), parallel_iterations=1
         )[1:]
 
     def array(self, dtype):

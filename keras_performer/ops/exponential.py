@@ -163,11 +163,7 @@ class ExponentialKernel:
         return each(lambda r, z: r + tf.math.log(z), r, z), each(tf.divide, sums, z)
 
     def keys_fit(self, b):
-        """Whether floats hold the features of these keys, if they hold their sums."""
-        return True
-
-    def sums_fit(self, sums):
-        """Whether they hold the sums, `(..., V + 1, M / num_parts)`."""
+        """Whether floats hold the features of these keys."""
         return True
 
     def queries_fit(self, denominator):

@@ -22,6 +22,8 @@ from keras_performer.ops.kernels import EMPTY
 from keras_performer.ops.parts import each
 
 MIN_BIAS = -18.0
+# Where the first tokens come closer than this, others are likely to be beyond.
+MIN_FIRST_BIAS = -14.0
 MAX_SUM = math.exp(16)
 MAX_DENOMINATOR = math.exp(32)
 # Least divisor. It also keeps XLA from making 1 / exp(u) a second exponential.
@@ -67,6 +69,10 @@ class UngaugedKernel(ExponentialKernel):
 
     def balance(self, r, sums):
         return r, sums
+
+    def first_fit(self, x):
+        """Whether this kernel is worth a try, after the first queries or keys."""
+        return tf.reduce_all(self.bias(x, None) >= MIN_FIRST_BIAS)
 
     def keys_fit(self, b):
         _, bias = b

@@ -3,9 +3,9 @@
     python -m benchmarks.operations [--threads 2] [--output runs/bench]
 
 The arithmetic floor divides all floating-point operations by the rate of a 2048^3
-product. The products of attention are smaller, and exponentials are no products: here
-each is timed alone, at the shape it has for one block of 512 tokens, in a loop. Their
-sum is the time of attention to 4,096 tokens without any maximum, mask, division,
+product. The products of attention are smaller, and the functions that make features are
+no products: here each is timed alone, at the shape it has for one block of 512 tokens,
+in a loop. Their sum is the time of attention to 4,096 tokens without any maximum, mask,
 transposition or addition, where no operation runs beside another; with it stand the
 share of the arithmetic floor that such attention would reach, and the time of the op
 itself. The process has as many cores as threads: with `--threads 1` nothing can run

@@ -32,8 +32,10 @@ from keras_performer.ops.ungauged import ungauged
 def bidirectional_attention(query, key, value, kernel, key_mask=None, call=plain_call):
     """Attention of every query to every key, through the features of a kernel.
 
-    For the exponential kernel this is the two-softmax form, which needs no epsilon:
-    one softmax over keys for each feature, one over features for each query.
+    For the exponential kernel this equals the two-softmax form, which needs no epsilon:
+    one softmax over keys for each feature, one over features for each query. Where a
+    sequence has several blocks and nothing in it is unusually large, it is computed
+    without the maxima that make a softmax stable (`ungauged.py`).
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -157,8 +159,8 @@ def _one_block(query, key, value, kernel, state):
 class _Bidirectional:
     """The four loops of one attention; they share sizes, blocks and the mask.
 
-    Each is there for the kernel without a gauge, and again for the one with a gauge.
-    Which one counts is known while they run: the loops of the other make no step.
+    Each is there for the kernel without a gauge, and again for the one with a gauge,
+    whose loops make no step where the other was right.
     """
 
     def __init__(self, query, key, value, kernel, key_mask):
@@ -169,7 +171,7 @@ class _Bidirectional:
         self.query_blocks = Blocks(size(query, 1), max(tokens // self.heads.group, 1))
         self.key_blocks = Blocks(size(key, 1), tokens)
         self.mask = self.key_blocks.cut_mask(key_mask, size(key, 0))
-        # one block is no loop: both kernels would compute it
+        # of one block both kernels would be computed: XLA takes it out of a loop
         loops = self.query_blocks.many and self.key_blocks.many
         self.ungauged = ungauged(self.kernel) if loops else None
 
@@ -189,9 +191,7 @@ class _Bidirectional:
                 self.kernel, True, queries, keys, values, *arrays
             )
         else:
-            # not to compute all for nothing
-            first = (tf.cast(x[:, 0], self.heads.dtype) for x in (queries, keys))
-            promising = tf.logical_and(*map(self.ungauged.first_fit, first))
+            promising = self._promising(queries, keys)
             fits, _, free_sums, *arrays = self._attend(
                 self.ungauged, promising, queries, keys, values, *arrays
             )
@@ -228,6 +228,15 @@ class _Bidirectional:
             self.key_blocks.join_like(dkeys, key),
             self.key_blocks.join_like(dvalues, value),
         )
+
+    def _promising(self, queries, keys):
+        """Whether a try without a gauge is unlikely to be for nothing; a scalar."""
+        query, key = (tf.cast(x[:, 0], self.heads.dtype) for x in (queries, keys))
+        mask = None if self.mask is None else self.mask[:, 0, :, tf.newaxis, tf.newaxis]
+        # where a length is unknown there may still be one block
+        loops = tf.minimum(self.query_blocks.count, self.key_blocks.count) > 1
+        first = self.ungauged.first_fit(query), self.ungauged.first_fit(key, mask)
+        return tf.reduce_all([loops, *first])
 
     def _attend(self, kernel, runs, queries, keys, values, *arrays):
         """Both loops of a forward pass if `runs`; the second if the kernel fits.

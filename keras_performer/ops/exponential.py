@@ -68,7 +68,7 @@ class ExponentialKernel:
         return flat_matmul(x, self._weights, transpose=True)
 
     def bias(self, y, mask):
-        """What all log-features of a key have in common, `(X, tokens, 1)`."""
+        """-|y|^2 / 2, which all log-features of a key have in common, `(..., 1)`."""
         bias = -0.5 * scale(y) ** 2 * tf.reduce_sum(y * y, -1, keepdims=True)
         if mask is None:
             return bias

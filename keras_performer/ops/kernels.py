@@ -5,10 +5,11 @@ the interface of `ExponentialKernel`, which `UngaugedKernel` and `ActivationKern
 share, where (`parts.py` says what parts are)
 
     a   projected queries `(X, rows, M / num_parts)`, one tensor
-    b   log-features of keys, parts; for an `ActivationKernel` what it activates
+    b   log-features of keys, parts; for the other two kernels what they make of a
+        block of keys for `key_features`
     r   running maximum, parts `(X, 1, M / num_parts)`; it scales every feature by
         exp(-r), a gauge: what is computed does not depend on it, so that it carries no
-        gradient
+        gradient. The other two kernels have none and leave it as it is
 
 and X counts batch entries times key-value heads.
 """

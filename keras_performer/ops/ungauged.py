@@ -7,10 +7,14 @@ no, it computes anew with the kernel that has a gauge.
 
 What they ask for is enough. The two features of a key that share a product u multiply
 to exp(2 bias) >= exp(-36), and neither exceeds its sum over keys, at most exp(16): all
-are at least exp(-52), and the weights of a query that sees a key sum to at least
-2 exp(-18). A query's feature below `TINY`, exp(-85), has a partner so large that they
-sum to more than exp(85 - 52), more than is allowed. Gradients are divided by the sum of
-weights before they meet a feature: that gives at most exp(52) times a gradient.
+are at least exp(-52). Where a query has a feature beyond exp(64) or exp(-64), which are
+not computed, one of a pair is exp(64); times its sum over keys, at least exp(-18), that
+is more than the weights of a query may sum to, exp(45). Gradients are divided by that
+sum before they meet a feature; a feature divided by it is at most exp(18). Values may
+be as large as exp(40).
+
+What is computed in vain is finite. Its second derivatives are, too, up to |u| = 44 of
+keys: there 1 / exp(u)^2 leaves float32.
 """
 
 import math
@@ -24,15 +28,15 @@ from keras_performer.ops.parts import each
 MIN_BIAS = -18.0
 # Where the first tokens come closer than this, others are likely to be beyond.
 MIN_FIRST_BIAS = -14.0
-MAX_SUM = math.exp(16)
-MAX_DENOMINATOR = math.exp(32)
-# Least divisor. It also keeps XLA from making 1 / exp(u) a second exponential.
-TINY = math.exp(-85)
+MIN_SUM, MAX_SUM = math.exp(-18), math.exp(16)
+MAX_DENOMINATOR = math.exp(45)
+MAX_EXPONENT = 64.0
 
 
 def ungauged(kernel):
     """The kernel without its gauge; `None` where that has nothing to offer."""
-    if not isinstance(kernel, ExponentialKernel) or not kernel.hyperbolic:
+    # a subclass may have features of its own
+    if type(kernel) is not ExponentialKernel or not kernel.hyperbolic:
         return None
     if kernel.log_weights is not None:
         return None
@@ -49,17 +53,20 @@ class UngaugedKernel(ExponentialKernel):
 
     def key_features(self, b, r, mask):
         first, bias = b
-        return _pair(tf.exp(first), tf.exp(2.0 * bias))
+        return _pair(first, tf.exp(2.0 * bias))
 
     def query_features(self, a, r):
-        return _pair(tf.exp(a), 1.0), tf.zeros_like(a[..., :1])
+        return _pair(a, 1.0), tf.zeros_like(a[..., :1])
+
+    def normalizer(self, peak, denominator):
+        return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
 
     def normalized_query_features(self, a, r, normalizer):
         features, _ = self.query_features(a, r)
         return features
 
     def divided(self, d, normalizer):
-        return d * tf.exp(-normalizer)
+        return d * normalizer
 
     def running_max(self, r, b):
         return r
@@ -70,23 +77,27 @@ class UngaugedKernel(ExponentialKernel):
     def balance(self, r, sums):
         return r, sums
 
-    def first_fit(self, x):
+    def first_fit(self, x, mask=None):
         """Whether this kernel is worth a try, after the first queries or keys."""
-        return tf.reduce_all(self.bias(x, None) >= MIN_FIRST_BIAS)
+        bias = self.bias(x, mask)
+        return tf.reduce_all(tf.logical_or(bias >= MIN_FIRST_BIAS, bias < EMPTY))
 
     def keys_fit(self, b):
         _, bias = b
         return tf.reduce_all(tf.logical_or(bias >= MIN_BIAS, bias < EMPTY))  # masked
 
     def sums_fit(self, sums):
-        return tf.reduce_all(
-            each(lambda x: tf.reduce_all(x[..., -1, :] <= MAX_SUM), sums)
-        )
+        """Whether the sums, parts `(X, V + 1, M / 2)`, hold all features of keys."""
+        total = tf.stack(each(lambda x: x[:, -1], sums))
+        in_range = tf.logical_and(total >= MIN_SUM, total <= MAX_SUM)
+        return tf.reduce_all(tf.logical_or(in_range, total == 0))  # no visible key
 
     def queries_fit(self, denominator):
         return tf.reduce_all(denominator <= MAX_DENOMINATOR)
 
 
-def _pair(feature, product):
-    """Two features with that product, from the first."""
-    return feature, product / tf.maximum(feature, TINY)
+def _pair(first, product):
+    """Two features with that product, from the logarithm of the first."""
+    feature = tf.exp(tf.minimum(first, MAX_EXPONENT))
+    # the maximum also keeps XLA from making 1 / exp(u) a second exponential
+    return feature, product / tf.maximum(feature, math.exp(-MAX_EXPONENT))

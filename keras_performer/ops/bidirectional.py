@@ -171,9 +171,11 @@ class _Bidirectional:
         self.query_blocks = Blocks(size(query, 1), max(tokens // self.heads.group, 1))
         self.key_blocks = Blocks(size(key, 1), tokens)
         self.mask = self.key_blocks.cut_mask(key_mask, size(key, 0))
-        # of one block both kernels would be computed: XLA takes it out of a loop
-        loops = self.query_blocks.many and self.key_blocks.many
-        self.ungauged = ungauged(self.kernel) if loops else None
+        # Of one block both kernels would be computed: XLA takes it out of a loop. And
+        # on TPUs, used under a strategy, two more arrays of the sequence would be kept.
+        several = self.query_blocks.many and self.key_blocks.many
+        tries = several and not tf.distribute.has_strategy()
+        self.ungauged = ungauged(self.kernel) if tries else None
 
     def forward(self, query, key, value):
         """The output, and what `backward` needs of it.

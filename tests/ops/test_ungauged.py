@@ -206,6 +206,13 @@ def test_a_masked_key_does_not_decide():
     assert is_ungauged(kernel, (query, key, value), mask)
 
 
+def test_a_strategy_has_the_gauge_always():
+    kernel, inputs = softmax_kernel(), qkv(2, 11, 13, heads=2)
+    assert is_ungauged(kernel, inputs)
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        assert not is_ungauged(kernel, inputs)
+
+
 def test_kernels_that_it_cannot_stand_for():
     class Own(ops.ExponentialKernel):
         def project_queries(self, x):

@@ -2,11 +2,10 @@
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels import constant, flat_matmul, scale
-from keras_performer.ops.parts import each
+from keras_performer.ops.kernels import WithoutGauge, constant, flat_matmul, scale
 
 
-class ActivationKernel:
+class ActivationKernel(WithoutGauge):
     """Features `activation(W x) + epsilon` of the paper's generalized attention.
 
     A different model from softmax attention, not an approximation of it.
@@ -20,7 +19,6 @@ class ActivationKernel:
         arXiv 2009.14794, section 2.2 and appendix B.3 (generalized attention).
     """
 
-    max_rise = None  # features are bounded by the inputs: no range to watch
     num_parts = 1
 
     def __init__(self, projection_matrix, activation, epsilon=1e-3):
@@ -67,16 +65,6 @@ class ActivationKernel:
     def query_features(self, a, r):
         return (self.activation(a) + self.epsilon,), tf.zeros_like(a[..., :1])
 
-    def normalizer(self, peak, denominator):
-        """What `divided` needs: here 1 / the sum of weights."""
-        return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
-
-    def normalized_query_features(self, a, r, normalizer):
-        return (self.activation(a) + self.epsilon,)
-
-    def divided(self, d, normalizer):
-        return d * normalizer
-
     def query_gradient(self, a, features, dfeatures):
         return self._derivative(a, dfeatures[0])
 
@@ -85,24 +73,6 @@ class ActivationKernel:
         if mask is not None:
             dfeatures = tf.where(mask, dfeatures, tf.zeros_like(dfeatures))
         return self._derivative(b[0], dfeatures)
-
-    def running_max(self, r, b):
-        return r
-
-    def reference(self, r, b, mask):
-        return r
-
-    def rescale(self, old, new):
-        return each(tf.ones_like, old)
-
-    def balance(self, r, sums):
-        return r, sums
-
-    def keys_fit(self, b):
-        return True
-
-    def queries_fit(self, denominator):
-        return True
 
     def _derivative(self, a, dfeatures):
         with tf.GradientTape() as tape:

@@ -187,19 +187,21 @@ class _Bidirectional:
         queries = self.query_blocks.cut(query)
         keys, values = self.key_blocks.cut(key), self.key_blocks.cut(value)
         arrays = [self.query_blocks.array(self.heads.dtype) for _ in range(2)]
-        if self.ungauged is None:
-            fits = tf.constant(False)
-            _, r, sums, *arrays = self._attend(
-                self.kernel, True, queries, keys, values, *arrays
-            )
-        else:
-            promising = self._promising(queries, keys)
+        fits, runs = tf.constant(False), True
+        if self.ungauged is not None:
             fits, _, free_sums, *arrays = self._attend(
-                self.ungauged, promising, queries, keys, values, *arrays
+                self.ungauged,
+                self._promising(queries, keys),
+                queries,
+                keys,
+                values,
+                *arrays,
             )
-            _, r, sums, *arrays = self._attend(
-                self.kernel, tf.logical_not(fits), queries, keys, values, *arrays
-            )
+            runs = tf.logical_not(fits)
+        _, r, sums, *arrays = self._attend(
+            self.kernel, runs, queries, keys, values, *arrays
+        )
+        if self.ungauged is not None:
             sums = each(lambda x, y: tf.where(fits, x, y), free_sums, sums)
         outputs, normalizers = arrays
         output = self.query_blocks.join(outputs, (*query.shape[:3], value.shape[3]))
@@ -245,7 +247,7 @@ class _Bidirectional:
 
         Returns whether it did, the gauge, the sums, and the arrays.
         """
-        heads = self.heads
+        heads, tried = self.heads, kernel is self.ungauged
         batch_size, value_dim = size(keys, 0), size(values, 4)
 
         def absorb_keys(i, fits, r, sums):
@@ -253,7 +255,9 @@ class _Bidirectional:
             b = kernel.project_keys(heads.key_rows(keys, i), mask)
             v = with_ones(heads.key_rows(values, i))
             r, sums = absorb(kernel, b, v, r, sums, mask)
-            return tf.logical_and(fits, kernel.keys_fit(b)), r, sums
+            if tried:
+                fits = tf.logical_and(fits, kernel.keys_fit(b))
+            return fits, r, sums
 
         def answer_queries(i, fits, outputs, normalizers):
             a = kernel.project_queries(heads.query_rows(queries, i))
@@ -261,8 +265,10 @@ class _Bidirectional:
             output = over_features(features, sums)
             denominator = output[..., -1:]
             normalizer = kernel.normalizer(peak, denominator)
+            if tried:
+                fits = tf.logical_and(fits, kernel.queries_fit(denominator))
             return (
-                tf.logical_and(fits, kernel.queries_fit(denominator)),
+                fits,
                 outputs.write(i, heads.query_block(normalize(output))),
                 normalizers.write(i, normalizer),
             )
@@ -277,7 +283,7 @@ class _Bidirectional:
         start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
         fits, *state = self.key_blocks.loop(absorb_keys, (runs, *start), runs=runs)
         r, sums = kernel.balance(*state)
-        if kernel is self.ungauged:
+        if tried:
             runs = tf.logical_and(fits, kernel.sums_fit(sums))
         fits, *arrays = self.query_blocks.loop(
             answer_queries, (runs, *arrays), runs=runs

@@ -162,14 +162,6 @@ class ExponentialKernel:
         z = each(lambda z: tf.where(z > 0, z, tf.ones_like(z)), z)
         return each(lambda r, z: r + tf.math.log(z), r, z), each(tf.divide, sums, z)
 
-    def keys_fit(self, b):
-        """Whether floats hold the features of these keys."""
-        return True
-
-    def queries_fit(self, denominator):
-        """Whether they hold the features of queries with this sum of weights."""
-        return True
-
     def _plus_and_minus(self, shift, u):
         """The parts `shift + u` and `shift - u`; the first alone if not hyperbolic."""
         signs = (tf.add, tf.subtract)[: self.num_parts]

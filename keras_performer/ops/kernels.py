@@ -74,6 +74,35 @@ def num_features(kernel, head_dim):
     return head_dim if w is None else w.shape[0]
 
 
+class WithoutGauge:
+    """What kernels do whose features nothing scales: `r` stays as it is."""
+
+    max_rise = None  # no range to watch
+
+    def normalizer(self, peak, denominator):
+        """What `divided` needs: 1 / the sum of weights."""
+        return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
+
+    def normalized_query_features(self, a, r, normalizer):
+        features, _ = self.query_features(a, r)
+        return features
+
+    def divided(self, d, normalizer):
+        return d * normalizer
+
+    def running_max(self, r, b):
+        return r
+
+    def reference(self, r, b, mask):
+        return r
+
+    def rescale(self, old, new):
+        return each(tf.ones_like, old)
+
+    def balance(self, r, sums):
+        return r, sums
+
+
 def scale(x):
     """H^(-1/4): queries and keys each take half of the softmax's 1 / sqrt(H)."""
     return x.shape[-1] ** -0.25

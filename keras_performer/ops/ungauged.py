@@ -22,7 +22,7 @@ import math
 import tensorflow as tf
 
 from keras_performer.ops.exponential import ExponentialKernel
-from keras_performer.ops.kernels import EMPTY
+from keras_performer.ops.kernels import EMPTY, WithoutGauge
 from keras_performer.ops.parts import each
 
 MIN_BIAS = -18.0
@@ -43,8 +43,8 @@ def ungauged(kernel):
     return UngaugedKernel(kernel.projection_matrix, hyperbolic=True)
 
 
-class UngaugedKernel(ExponentialKernel):
-    """A hyperbolic `ExponentialKernel` that leaves the running maximum as it is."""
+class UngaugedKernel(WithoutGauge, ExponentialKernel):
+    """A hyperbolic `ExponentialKernel` whose features nothing scales."""
 
     def project_keys(self, y, mask):
         """Log-features of the first part, and the bias of both."""
@@ -58,33 +58,13 @@ class UngaugedKernel(ExponentialKernel):
     def query_features(self, a, r):
         return _pair(a, 1.0), tf.zeros_like(a[..., :1])
 
-    def normalizer(self, peak, denominator):
-        return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
-
-    def normalized_query_features(self, a, r, normalizer):
-        features, _ = self.query_features(a, r)
-        return features
-
-    def divided(self, d, normalizer):
-        return d * normalizer
-
-    def running_max(self, r, b):
-        return r
-
-    def rescale(self, old, new):
-        return each(tf.ones_like, old)
-
-    def balance(self, r, sums):
-        return r, sums
-
     def first_fit(self, x, mask=None):
         """Whether this kernel is worth a try, after the first queries or keys."""
-        bias = self.bias(x, mask)
-        return tf.reduce_all(tf.logical_or(bias >= MIN_FIRST_BIAS, bias < EMPTY))
+        return _all_above(MIN_FIRST_BIAS, self.bias(x, mask))
 
     def keys_fit(self, b):
-        _, bias = b
-        return tf.reduce_all(tf.logical_or(bias >= MIN_BIAS, bias < EMPTY))  # masked
+        """Whether floats hold the features of these keys, if they hold their sums."""
+        return _all_above(MIN_BIAS, b[1])
 
     def sums_fit(self, sums):
         """Whether the sums, parts `(X, V + 1, M / 2)`, hold all features of keys."""
@@ -93,7 +73,12 @@ class UngaugedKernel(ExponentialKernel):
         return tf.reduce_all(tf.logical_or(in_range, total == 0))  # no visible key
 
     def queries_fit(self, denominator):
+        """Whether floats hold features of queries whose weights sum to this."""
         return tf.reduce_all(denominator <= MAX_DENOMINATOR)
+
+
+def _all_above(least, bias):
+    return tf.reduce_all(tf.logical_or(bias >= least, bias < EMPTY))  # or masked
 
 
 def _pair(first, product):

@@ -124,7 +124,7 @@ class Heads:
         if self.group == 1:
             return self.key_rows(x, i)
         tokens, dim = size(x, 2), size(x, 4)
-        x = tf.cast(x[:, i], self.dtype)
+        x = tf.cast(block(x, i), self.dtype)
         x = tf.reshape(x, (-1, tokens, self.num_key_value_heads, self.group, dim))
         x = tf.transpose(x, (0, 2, 1, 3, 4))
         return tf.reshape(x, (-1, tokens * self.group, dim))
@@ -132,7 +132,7 @@ class Heads:
     def key_rows(self, x, i):
         """Block i of `(B, count, tokens, K, dim)` as `(X, tokens, dim)`."""
         tokens, dim = size(x, 2), size(x, 4)
-        x = tf.transpose(tf.cast(x[:, i], self.dtype), (0, 2, 1, 3))
+        x = tf.transpose(tf.cast(block(x, i), self.dtype), (0, 2, 1, 3))
         return tf.reshape(x, (-1, tokens, dim))
 
     def mask_rows(self, mask, i):
@@ -172,6 +172,15 @@ class Heads:
             tf.reshape(r, (-1, self.num_key_value_heads, features)),
             tf.reshape(sums, (-1, self.num_key_value_heads, rows, features)),
         )
+
+
+def block(x, i):
+    """Block i of `(B, count, ...)`, without a copy if there is one, or one example."""
+    if x.shape[1] == 1:
+        return tf.squeeze(x, 1)
+    if x.shape[0] == 1:
+        return x[0][i][tf.newaxis]
+    return x[:, i]
 
 
 def with_ones(x):

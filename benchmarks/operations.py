@@ -3,16 +3,18 @@
     python -m benchmarks.operations [--threads 2] [--output runs/bench]
 
 The arithmetic floor divides all floating-point operations by the rate of a 2048^3
-product. The products of attention are smaller, and the functions that make features are
-no products: here each is timed alone, at the shape it has for one block of 512 tokens,
-in a loop. Their sum is the time of attention to 4,096 tokens without any maximum, mask,
-transposition or addition, where no operation runs beside another; with it stand the
-share of the arithmetic floor that such attention would reach, and the time of the op
-itself. The process has as many cores as threads: with `--threads 1` nothing can run
-beside anything. `benchmarks.report` reads the shares from `operations.json`.
+product. The products of attention are smaller, and it needs more than products: here
+each operation is timed alone, at the shape it has for one block of 512 tokens, in a
+loop, with inputs that stay in cache. Their sum is the time of attention to 4,096 tokens
+without any gauge, key mask or column of ones, where no operation runs beside another;
+with it stand the share of the arithmetic floor that such attention would reach, and the
+time of the op itself. The process has as many cores as threads: with `--threads 1`
+nothing can run beside anything. `benchmarks.report` reads the shares from
+`operations.json`.
 """
 
 import argparse
+import itertools
 import pathlib
 
 import numpy as np
@@ -215,7 +217,7 @@ PART = FEATURES // 2
 CHUNKS = (HEADS, TOKENS // CHUNK)
 # Name: the operation, the shapes of its inputs, how often a block with hyperbolic
 # features needs it, in the order of `FORMS`. A training step is forward and backward.
-OPERATIONS = {
+PRODUCTS = {
     "project": (
         lambda x, w: tf.matmul(x, w, transpose_b=True),
         [(FLAT, DIM), (PART, DIM)],
@@ -225,16 +227,6 @@ OPERATIONS = {
         lambda a, w: tf.matmul(a, w),
         [(FLAT, PART), (PART, DIM)],
         (0, 2, 0, 2),
-    ),
-    "exp": (
-        lambda a: tf.exp(a),
-        [(HEADS, TOKENS, PART)],
-        (2, 4, 4, 8),
-    ),
-    "inverse": (
-        lambda a: tf.math.reciprocal(a),
-        [(HEADS, TOKENS, PART)],
-        (2, 4, 0, 0),
     ),
     "sum over tokens": (
         lambda v, e: tf.matmul(v, e, transpose_a=True),
@@ -297,6 +289,41 @@ OPERATIONS = {
         (0, 0, 0, 2),
     ),
 }
+# A batch of products needs heads first: queries, keys and values in both passes, and
+# the gradient of the output. Outputs and the other gradients go back.
+OTHERS = {
+    "exp": (
+        lambda a: tf.exp(a),
+        [(HEADS, TOKENS, PART)],
+        (2, 4, 4, 8),
+    ),
+    "inverse": (
+        lambda a: tf.math.reciprocal(a),
+        [(HEADS, TOKENS, PART)],
+        (2, 4, 0, 0),
+    ),
+    "gradient of what both parts project": (
+        lambda p, dp, e, de: p * dp - e * de,
+        [(HEADS, TOKENS, PART)] * 4,
+        (0, 2, 0, 2),
+    ),
+    "heads first, or back": (
+        lambda x: tf.transpose(x, (1, 0, 2)),
+        [(TOKENS, HEADS, DIM)],
+        (4, 11, 4, 11),
+    ),
+    "chunk: sums before each": (
+        lambda x: tf.stack(list(itertools.accumulate(tf.unstack(x, axis=1))), 1),
+        [(*CHUNKS, DIM + 1, PART)],
+        (0, 0, 2, 6),
+    ),
+    "chunk: mask": (
+        lambda w: tf.linalg.band_part(w, -1, 0),
+        [(*CHUNKS, CHUNK, CHUNK)],
+        (0, 0, 1, 3),
+    ),
+}
+OPERATIONS = PRODUCTS | OTHERS
 
 
 if __name__ == "__main__":

@@ -13,9 +13,13 @@ FORMS = ("bidirectional", "causal")
 
 # Contender, its environment, and its modes ("graph" is eager in PyTorch).
 BOTH = ("graph", "xla")
+# What the layer's `jit_compile="auto"` does not choose for that step.
+OTHER_CHOICE = {
+    "training": ("softmax, jit_compile=False", "keras", ("graph",)),
+    "forward": ("softmax, jit_compile=True", "keras", ("graph",)),
+}
 ALWAYS = (
     ("softmax", "keras", BOTH),
-    ("softmax, jit_compile=False", "keras", ("graph",)),
     ("exact", "keras", BOTH),
     ("returns V", "keras", BOTH),
     ("KernelAttention exp", "kernel_attention", BOTH),
@@ -27,9 +31,12 @@ DETAILED = (
     ("favor+", "keras", BOTH),
     ("KernelAttention relu", "kernel_attention", BOTH),
 )
-ALONE = (("softmax", "keras", BOTH),)
+# By itself the op is compiled only if told to.
+ALONE = (("softmax", "keras", BOTH), ("softmax, jit_compile=True", "keras", ("graph",)))
 BFLOAT16 = ("softmax", "relu", "favor+", "returns V")
-CONTENDERS = [contender for contender, *_ in (*ALWAYS, *DETAILED)]
+CONTENDERS = [
+    contender for contender, *_ in (*ALWAYS, *OTHER_CHOICE.values(), *DETAILED)
+]
 # How fast the machine multiplies matrices meanwhile, in every group.
 MATMUL = ("matmul", "keras", ("graph",))
 
@@ -58,8 +65,9 @@ def all_groups(lengths):
                 shared = {"length": length, "form": form, "step": step}
                 detailed = length in DETAILED_LENGTHS
                 if step == "training" or length in FORWARD_LENGTHS:
+                    entries = (MATMUL, *ALWAYS, OTHER_CHOICE[step])
                     others = DETAILED if detailed else ()
-                    group = cases((MATMUL, *ALWAYS, *others), "layer", **shared)
+                    group = cases((*entries, *others), "layer", **shared)
                     if detailed:
                         halves = [(contender, "keras", BOTH) for contender in BFLOAT16]
                         group += cases(halves, "layer", "bfloat16", **shared)
@@ -74,7 +82,13 @@ def memory_cases(lengths):
         case
         for length in sorted(set(lengths) & set(MEMORY_LENGTHS))
         for form in FORMS
-        for case in cases(ALWAYS, "layer", length=length, form=form, step="training")
+        for case in cases(
+            (*ALWAYS, OTHER_CHOICE["training"]),
+            "layer",
+            length=length,
+            form=form,
+            step="training",
+        )
     ]
 
 

@@ -58,9 +58,10 @@ def layers(form, contender, limits):
     ]
 
 
-def shares(form, step, mode, least):
+def shares(form, step, mode, least, option=""):
     ours = {"form": form, "step": step, "part": "attention"}
-    label = f"{form}, share of the floor, attention alone, {step}"
+    ours["contender"] = OURS + option
+    label = f"{form}, share of the floor, attention alone, {step}{option}"
     return Target(label, mode, ours, None, (least, least))
 
 
@@ -89,5 +90,7 @@ TARGETS = [
     shares("causal", "forward", "xla", 0.6),
     shares("causal", "training", "xla", 0.6),
     shares("bidirectional", "forward", "graph", 0.5),
+    shares("bidirectional", "forward", "graph", 0.5, ", jit_compile=True"),
     shares("causal", "forward", "graph", 0.3),
+    shares("causal", "forward", "graph", 0.3, ", jit_compile=True"),
 ]

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import keras_performer
 from benchmarks import contenders, tensorflow_programs
-from keras_performer import feature_maps, ops
+from keras_performer import feature_maps
+from keras_performer.layers import compiled
 
 
 def start(threads):
@@ -57,7 +58,7 @@ def layer(case):
         feature_map=feature_map(case),
         num_random_features=contenders.NUM_RANDOM_FEATURES,
         seed=0,
-        jit_compile=False if "jit_compile" in case["contender"] else "auto",
+        jit_compile=jit_compile(case),
     )
     # as Keras' `fit` and `predict` call it
     return lambda x: ours(x, training=case["step"] == "training")
@@ -82,10 +83,15 @@ def feature_map(case):
     return case["contender"].partition(",")[0]
 
 
+def jit_compile(case):
+    """The layer's argument, from that option."""
+    _, given, value = case["contender"].partition(", jit_compile=")
+    return value == "True" if given else "auto"
+
+
 def attention(case):
     features = feature_maps.get(feature_map(case))
     matrix = features.draw(contenders.NUM_RANDOM_FEATURES, contenders.KEY_DIM, (0, 0))
-    kernel = features.kernel(matrix)
-    if case["form"] == "causal":
-        return lambda q, k, v: ops.causal_attention(q, k, v, kernel)[0]
-    return lambda q, k, v: ops.bidirectional_attention(q, k, v, kernel)
+    compiles = jit_compile(case) is True
+    attend = compiled.attention(compiles, features, case["form"] == "causal", None)
+    return lambda q, k, v: attend(q, k, v, matrix, None, None)[0]

@@ -59,8 +59,9 @@ class PerformerAttention(keras.layers.Layer):
             of features: leave it out to decode token by token. Defaults to never.
         jit_compile: bool, whether XLA compiles the attention by itself, also in a model
             that is not compiled; it takes seconds for each shape, and has no second
-            derivatives. "auto" (default): when training on a known length of at least
-            1,024, in a graph without `tf.distribute`, on a GPU or by <= 3 CPU threads.
+            derivatives. "auto" (default): when training on a known length >= 1,024, in
+            a graph without `tf.distribute`, on a GPU or by <= 4 CPU threads (there
+            causal attention from TensorFlow 2.21 on only).
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -283,7 +284,7 @@ class PerformerAttention(keras.layers.Layer):
         matrix = self.projection_matrix
         matrix = None if matrix is None else tf.convert_to_tensor(matrix)
         attend = compiled.attention(
-            compiled.should_compile(self.jit_compile, q, k, training),
+            compiled.should_compile(self.jit_compile, causal, q, k, training),
             *(self.feature_map, causal, self.chunk_size),
         )
         if state is not None or return_state:

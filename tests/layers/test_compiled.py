@@ -63,7 +63,7 @@ def test_auto_compiles_long_training_steps_of_known_length_only(two_threads):
 
 @pytest.mark.parametrize(
     "threads, gpus, expected",
-    [(1, [], 1), (2, [], 1), (3, [], 1), (4, [], 0), (16, ["GPU:0"], 1)],
+    [(1, [], 1), (2, [], 1), (4, [], 1), (5, [], 0), (16, ["GPU:0"], 1)],
 )
 def test_auto_compiles_for_few_threads_or_a_gpu(monkeypatch, threads, gpus, expected):
     monkeypatch.setattr(
@@ -72,6 +72,21 @@ def test_auto_compiles_for_few_threads_or_a_gpu(monkeypatch, threads, gpus, expe
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
     assert traced(small_layer()) == bool(expected)
     assert traced(small_layer(jit_compile=True))
+
+
+@pytest.mark.parametrize(
+    "version, gpus, expected",
+    [("2.19.1", [], 0), ("2.20.0", [], 0), ("2.21.0-rc1", [], 1), ("3.0.0", [], 1)]
+    + [("2.19.1", ["GPU:0"], 1)],
+)
+def test_auto_compiles_causal_attention_on_cpus_from_tensorflow_2_21_on(
+    monkeypatch, two_threads, version, gpus, expected
+):
+    monkeypatch.setattr(tf, "__version__", version)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    assert traced(small_layer(causal=True)) == bool(expected)
+    assert traced(small_layer(causal=True, jit_compile=True))
+    assert traced(small_layer())
 
 
 def test_threads_are_the_cores_at_hand_unless_set(monkeypatch):
@@ -89,7 +104,7 @@ def test_threads_are_the_cores_at_hand_unless_set(monkeypatch):
 def test_auto_leaves_eager_calls_and_strategies_alone(two_threads):
     attention = small_layer()
     x = tf.zeros((1, LENGTH, 3))
-    assert not compiled.should_compile("auto", x, x, True)  # eager
+    assert not compiled.should_compile("auto", False, x, x, True)  # eager
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         assert not traced(attention)
 

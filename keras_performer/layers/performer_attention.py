@@ -57,11 +57,10 @@ class PerformerAttention(keras.layers.Layer):
             with the same weights: it is faster there. For feature maps that estimate
             softmax only. A layer with it takes and returns no state, as a state is made
             of features: leave it out to decode token by token. Defaults to never.
-        jit_compile: bool, whether XLA compiles the attention by itself, also in a model
-            that is not compiled; it takes seconds for each shape, and has no second
-            derivatives. "auto" (default): when training on a known length >= 1,024, in
-            a graph without `tf.distribute`, on a GPU or by <= 4 CPU threads (there
-            causal attention from TensorFlow 2.21 on only).
+        jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
+            for each shape, and has no second derivatives. "auto" (default): training,
+            on a known length >= 1,024, in a graph without `tf.distribute`, on a GPU or
+            by <= 4 CPU threads (there, if causal, from TensorFlow 2.21 on).
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

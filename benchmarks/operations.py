@@ -6,11 +6,11 @@ The arithmetic floor divides all floating-point operations by the rate of a 2048
 product. The products of attention are smaller, and it needs more than products: here
 each operation is timed alone, at the shape it has for one block of 512 tokens, in a
 loop, with inputs that stay in cache. Their sum is the time of attention to 4,096 tokens
-without any gauge, key mask or column of ones, where no operation runs beside another;
-with it stand the share of the arithmetic floor that such attention would reach, and the
-time of the op itself. The process has as many cores as threads: with `--threads 1`
-nothing can run beside anything. `benchmarks.report` reads the shares from
-`operations.json`.
+where no operation runs beside another, without any gauge, key mask, other addition,
+division or column of ones; with it stand the share of the arithmetic floor that such
+attention would reach, and the time of the op itself. The process has as many cores as
+threads: with `--threads 1` nothing can run beside anything. `benchmarks.report` reads
+the shares from `operations.json`.
 """
 
 import argparse

@@ -248,7 +248,9 @@ class _Bidirectional:
         Returns whether it did, the gauge, the sums, and the arrays.
         """
         heads, tried = self.heads, kernel is self.ungauged
-        batch_size, value_dim = size(keys, 0), size(values, 4)
+        # a loop keeps its shapes; TensorFlow dies optimizing one block of no examples
+        shape = (size(keys, 0), heads.num_key_value_heads)
+        shape = shape if self.key_blocks.many else (1, 1)
 
         def absorb_keys(i, fits, r, sums):
             mask = heads.mask_rows(self.mask, i)
@@ -274,11 +276,7 @@ class _Bidirectional:
             )
 
         start = initial_state(
-            batch_size,
-            heads.num_key_value_heads,
-            self.num_features,
-            value_dim,
-            heads.dtype,
+            *shape, self.num_features, size(values, 4), heads.dtype
         )
         start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
         fits, *state = self.key_blocks.loop(absorb_keys, (runs, *start), runs=runs)

@@ -94,6 +94,18 @@ def test_unknown_batch_and_length(attention, jit_compile):
     assert forward.traces == 2 + 1  # the eager calls, and one trace
 
 
+@pytest.mark.parametrize("name", ["favor+", "softmax", "relu"])
+@pytest.mark.parametrize("length", [1, 20, 600])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_batch_of_no_examples_in_a_graph(attention, length, name):
+    """TensorFlow 2.21 divides by a size while it optimizes some graphs, and dies."""
+    inputs = [x[:0] for x in batch(length)]
+    actual = tf.function(step(attention, KERNELS[name]()))(*inputs)
+    shapes = [tuple(x.shape) for x in actual]
+    query, key, value, _ = inputs
+    assert shapes == [(*query.shape[:3], 7), query.shape, key.shape, value.shape]
+
+
 def concrete(attention, length, dtype=tf.float32):
     """The graph of a step with the default chunks, and the seconds to trace it."""
     kernel = KERNELS["softmax"]()

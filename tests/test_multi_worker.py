@@ -19,7 +19,7 @@ from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 120  # until a worker that hangs is killed
+SECONDS = 300  # until a worker that hangs is killed
 STEPS = multi_worker.STEPS_PER_EPOCH * multi_worker.EPOCHS
 DIES_AT, RESUMES_AFTER = 8, 6  # in the third epoch; the last save ends the second
 

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_performer.layers.dense import HeadsDense
+
 
 class PerformerBlock(keras.layers.Layer):
     """Self-attention and a feed-forward network, each normalized first and added.
@@ -30,16 +32,12 @@ class PerformerBlock(keras.layers.Layer):
         self.intermediate_dim = intermediate_dim
         self.attention_norm = keras.layers.LayerNormalization(dtype=dtype)
         self.feedforward_norm = keras.layers.LayerNormalization(dtype=dtype)
-        self.expand = keras.layers.Dense(
-            intermediate_dim, activation="gelu", dtype=dtype, name="expand"
-        )
+        self.expand = self._dense("expand", intermediate_dim, activation="gelu")
         self.dropout = keras.layers.Dropout(dropout, seed=seed, dtype=dtype)
 
     def build(self, input_shape):
         dim = input_shape[-1]
-        self.contract = keras.layers.Dense(
-            dim, dtype=self.dtype_policy, name="contract"
-        )
+        self.contract = self._dense("contract", dim)
         for layer in (self.attention_norm, self.attention, self.feedforward_norm):
             layer.build(input_shape)
         self.expand.build(input_shape)
@@ -63,3 +61,12 @@ class PerformerBlock(keras.layers.Layer):
         x += self.dropout(attended, training=training)
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
         return x + self.dropout(hidden, training=training)
+
+    def _dense(self, name, dim, **options):
+        return HeadsDense(
+            *("abc,cd->abd", (None, dim)),
+            bias_axes="d",
+            dtype=self.dtype_policy,
+            name=name,
+            **options,
+        )

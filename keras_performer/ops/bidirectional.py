@@ -275,9 +275,7 @@ class _Bidirectional:
                 normalizers.write(i, normalizer),
             )
 
-        start = initial_state(
-            *shape, self.num_features, size(values, 4), heads.dtype
-        )
+        start = initial_state(*shape, self.num_features, size(values, 4), heads.dtype)
         start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
         fits, *state = self.key_blocks.loop(absorb_keys, (runs, *start), runs=runs)
         r, sums = kernel.balance(*state)

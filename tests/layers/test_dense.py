@@ -77,6 +77,24 @@ def test_equals_einsum_dense_with_lora_and_policy(tokens):
     np.testing.assert_array_equal(dense(x), keras_dense(x))
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_bias_gradients_of_half_precision_do_not_stall(dtype, jit_compile):
+    """A running sum in bfloat16 stops at 64 here, one in float16 at 2,048."""
+    dense = heads_dense("dense", (1, 100_000, 1), 1, (2, 2), **OPTIONS, dtype=dtype)
+
+    @tf.function(jit_compile=jit_compile)
+    def run(x, weight):
+        bias = dense.bias.value
+        with tf.GradientTape() as tape:
+            output = dense(x)
+        return tape.gradient(output, bias, weight)
+
+    quarters = tf.fill((1, 100_000, 2, 2), tf.constant(0.25, dtype))
+    gradient = run(tf.zeros((1, 100_000, 1), dtype), quarters)
+    np.testing.assert_allclose(tf.cast(gradient, tf.float32), 25_000, rtol=4e-3)
+
+
 @pytest.mark.parametrize("dtype", ["int32", "bool"])
 def test_integers_are_as_good_as_floats(dtype):
     x = (normal((2, 9, 7), 0) > 0).astype(dtype)

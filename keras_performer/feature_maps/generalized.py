@@ -1,5 +1,8 @@
 """The generalized kernels of the paper: an activation of projected inputs."""
 
+import math
+from numbers import Real
+
 import keras
 import tensorflow as tf
 
@@ -62,12 +65,13 @@ class GeneralizedFeatures(FeatureMap):
                 f"activation must be one of {', '.join(NAMES)}, or a function. "
                 f"Received: activation={activation!r}"
             )
-        if not epsilon >= 0:
+        if not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
             raise ValueError(
-                f"epsilon must be a float of at least 0. Received: epsilon={epsilon}"
+                "epsilon must be a finite float of at least 0. Received: "
+                f"epsilon={epsilon!r}"
             )
         self.activation = activation
-        self.epsilon = epsilon
+        self.epsilon = float(epsilon)
 
     def draw(self, num_features, head_dim, seed):
         return ops.orthogonal_gaussian_matrix(num_features, head_dim, seed)
@@ -75,9 +79,7 @@ class GeneralizedFeatures(FeatureMap):
     def kernel(self, projection_matrix):
         activation = self.activation
         if not callable(activation):
-            activation = _ACTIVATIONS.get(activation) or keras.activations.get(
-                activation
-            )
+            activation = _function(activation)
         return ops.ActivationKernel(projection_matrix, activation, self.epsilon)
 
     def get_config(self):
@@ -94,12 +96,21 @@ class GeneralizedFeatures(FeatureMap):
         return cls(**{**config, "activation": activation})
 
 
+def _function(name):
+    return _ACTIVATIONS.get(name) or keras.activations.get(name)
+
+
 def _serialize(activation):
-    """A name or a config that `keras.activations.get` finds the function by."""
+    """A name, or a config that `keras.activations.get` finds the function by."""
     name = getattr(activation, "__name__", None)
     if name is not None:
-        if getattr(keras.activations, name, None) is activation and name not in NAMES:
+        means = _function(name) if name in NAMES else None
+        if means is activation:
             return name
+        if getattr(keras.activations, name, None) is activation:
+            # "elu" alone would be elu(x) + 1
+            named = keras.saving.serialize_keras_object(activation)
+            return named if means else name
         registered_name = keras.saving.get_registered_name(activation)
         if keras.saving.get_registered_object(registered_name) is activation:
             return keras.saving.serialize_keras_object(activation)

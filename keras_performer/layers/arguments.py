@@ -1,7 +1,9 @@
 """Checks of arguments, with errors that say what was wanted and what came."""
 
 import math
-from numbers import Integral
+from numbers import Integral, Real
+
+import tensorflow as tf
 
 from keras_performer.feature_maps import SoftmaxFeatures
 
@@ -10,27 +12,34 @@ def positive_int(name, value, default=...):
     """`value` if it is a positive int; `None` becomes `default`, if there is one."""
     if value is None and default is not ...:
         return default
-    if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
+    if not _is_int(value) or not 0 < value < 2**31:
         or_none = "" if default is ... else " or None"
+        below = " below 2**31" if _is_int(value) and value > 0 else ""
         raise ValueError(
-            f"{name} must be a positive int{or_none}. Received: {name}={value!r}"
+            f"{name} must be a positive int{below}{or_none}. Received: {name}={value!r}"
         )
     return int(value)
 
 
+def boolean(name, value):
+    if value not in (True, False):
+        raise ValueError(f"{name} must be True or False. Received: {name}={value!r}")
+    return bool(value)
+
+
 def seed(value):
     """`None`, or a seed as an int."""
-    if value is not None and not isinstance(value, Integral):
+    if value is not None and not _is_int(value):
         raise ValueError(f"seed must be an int or None. Received: seed={value!r}")
     return None if value is None else int(value)
 
 
 def rate(name, value):
-    if not isinstance(value, (int, float)) or not 0 <= value < 1:
+    if not isinstance(value, Real) or not 0 <= value < 1:
         raise ValueError(
             f"{name} must be a float in the range [0, 1). Received: {name}={value!r}"
         )
-    return value
+    return float(value)
 
 
 def int_tuple(name, value):
@@ -38,13 +47,26 @@ def int_tuple(name, value):
     if value is None:
         return None
     values = (value,) if isinstance(value, Integral) else value
-    if not isinstance(values, (list, tuple)) or not all(
-        isinstance(v, Integral) for v in values
-    ):
+    if not isinstance(values, (list, tuple)) or not all(map(_is_int, values)):
         raise ValueError(
             f"{name} must be an int or a tuple of ints. Received: {name}={value!r}"
         )
     return tuple(int(v) for v in values)
+
+
+def sizes(name, value):
+    """As `int_tuple`, of positive ints."""
+    values = int_tuple(name, value)
+    if values is not None and not (values and min(values) > 0):
+        raise ValueError(
+            f"{name} must be a positive int or a tuple of such. Received: "
+            f"{name}={value!r}"
+        )
+    return values
+
+
+def _is_int(value):
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def key_value_heads(value, num_heads):
@@ -105,7 +127,7 @@ def recompute(value, causal, exact_below):
 
 def grid_shape(position_shape, max_length):
     """The axes that `max_length` positions run through."""
-    shape = int_tuple("position_shape", position_shape) or (max_length,)
+    shape = sizes("position_shape", position_shape) or (max_length,)
     if math.prod(shape) != max_length:
         raise ValueError(
             "The product of position_shape must be max_length. Received: "
@@ -114,7 +136,9 @@ def grid_shape(position_shape, max_length):
     return shape
 
 
-def check_state(causal, state, return_state, return_attention_scores, exact_below):
+def check_state(
+    causal, state, return_state, return_attention_scores, exact_below, axes
+):
     if state is None and not return_state:
         return
     if exact_below is not None:
@@ -135,21 +159,31 @@ def check_state(causal, state, return_state, return_attention_scores, exact_belo
             "scores of keys that only the state knows cannot be told apart. Call "
             "without state."
         )
+    if len(axes.batch) != 1:
+        raise ValueError(
+            "A state needs attention over all axes but batch and features. Received: "
+            f"attention_axes={axes.attended}"
+        )
+
+
+def check_shapes(query_shape, value_shape, key_shape):
+    if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+        raise ValueError(
+            "value and key must have the same shape but for the last axis. Received: "
+            f"value_shape={value_shape}, key_shape={key_shape}"
+        )
+    if len(query_shape) != len(value_shape):
+        raise ValueError(
+            "query and value must have as many axes, (batch, ..., features). Received: "
+            f"query_shape={query_shape}, value_shape={value_shape}"
+        )
 
 
 def check_causal_lengths(query, key):
-    if not query.shape[1:-1].is_compatible_with(key.shape[1:-1]):
+    if not tf.TensorShape(query.shape[1:-1]).is_compatible_with(key.shape[1:-1]):
         raise ValueError(
             "Causal attention needs as many queries as keys (T == S). Received: query "
             f"of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}. For "
             "cross-attention use causal=False; to continue a sequence pass the new "
             "tokens as query, and state."
-        )
-
-
-def check_state_axes(axes):
-    if len(axes.batch) != 1:
-        raise ValueError(
-            "A state needs attention over all axes but batch and features. Received: "
-            f"attention_axes={axes.attended}"
         )

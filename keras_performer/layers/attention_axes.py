@@ -37,6 +37,23 @@ class AttentionAxes:
         """Whether inputs are `(B, length, features)` already."""
         return self.batch == (0,) and self.attended == (1,)
 
+    def check_batches(self, query, key):
+        """Raises an error unless queries and keys agree where they do not attend."""
+        if query is key:
+            return
+        message = (
+            "query, key and value must have the same sizes in the batch axis and in "
+            f"those that attention does not run over. Received: query of shape "
+            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}, with "
+            f"attention_axes={self.attended}"
+        )
+        for axis in self.batch:
+            one, other = size(query, axis), size(key, axis)
+            if not (isinstance(one, int) and isinstance(other, int)):
+                tf.debugging.assert_equal(one, other, message)
+            elif one != other:
+                raise ValueError(message)
+
     def fold(self, x):
         if self.is_plain:
             return x
@@ -57,6 +74,15 @@ class AttentionAxes:
         x = tf.reshape(x, shape)
         inverse = [order.index(axis) for axis in range(len(order))]
         return tf.transpose(x, inverse + list(range(len(order), len(shape))))
+
+    def unfold_scores(self, scores, query, key):
+        """Scores `(B', N, T, S)` with every folded axis of query and key again."""
+        if self.is_plain:
+            return scores
+        shape = [size(query, axis) for axis in self.batch]
+        shape.append(scores.shape[1])
+        shape += [size(x, axis) for x in (query, key) for axis in self.attended]
+        return tf.reshape(scores, shape)
 
 
 def _product(x, axes):

@@ -5,41 +5,49 @@ import tensorflow as tf
 from keras_performer.ops.blocks import size
 
 
-def by_length(exact_below, exact, linear, query, key, *value):
-    """`exact(query, key, *value)` for fewer keys than `exact_below`, else `linear`.
+def by_length(exact_below, exact, linear, inputs, constants):
+    """`exact(*inputs, *constants)` for fewer keys than `exact_below`, else `linear`.
 
     Args:
         exact_below: int, or `None` for never.
         exact, linear: functions of the tensors that follow, with outputs alike.
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, K, H)`. If S is known only when a graph runs, that
+        inputs: tuple of query, key and, if the functions take one, value, tensors of
+            shape `(B, T or S, heads, dim)`. If S is known only when a graph runs, that
             is when the choice is made.
-        *value: tensor of shape `(B, S, K, V)`, if the functions take one.
+        constants: tuple of further arguments, to which no gradient flows; each a tensor
+            or `None`.
     """
-    inputs = (query, key, *value)
     if exact_below is None:
-        return linear(*inputs)
-    is_short = size(key, 1) < exact_below
+        return linear(*inputs, *constants)
+    is_short = size(inputs[1], 1) < exact_below
     if isinstance(is_short, bool):
-        return exact(*inputs) if is_short else linear(*inputs)
+        return (exact if is_short else linear)(*inputs, *constants)
 
     # The backward pass computes its branch again: tensors of unknown shape that go from
-    # a branch to its gradient are what XLA cannot compile.
+    # a branch to its gradient are what XLA cannot compile. And a branch takes copies:
+    # under several tapes its gradient must hold tensors of the branch only.
     @tf.custom_gradient
     def choose(*inputs):
         def gradient(doutput):
             def pull(function):
+                copies = _copies(inputs)
                 with tf.GradientTape() as tape:
-                    tape.watch(inputs)
-                    output = function(*inputs)
-                return tape.gradient(output, inputs, doutput)
+                    tape.watch(copies)
+                    output = function(*copies, *_copies(constants))
+                return tape.gradient(output, copies, tf.identity(doutput))
 
             return tf.cond(is_short, lambda: pull(exact), lambda: pull(linear))
 
-        output = tf.cond(is_short, lambda: exact(*inputs), lambda: linear(*inputs))
-        return output, gradient
+        def push(function):
+            return function(*_copies(inputs), *_copies(constants))
+
+        return tf.cond(is_short, lambda: push(exact), lambda: push(linear)), gradient
 
     return choose(*inputs)
+
+
+def _copies(tensors):
+    return [None if x is None else tf.identity(x) for x in tensors]
 
 
 def exact_attention(query, key, value, key_mask=None, causal=False):

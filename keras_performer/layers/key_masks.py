@@ -47,6 +47,9 @@ def as_mask(name, mask, x):
     # only a batch of one is repeated: the other axes must be those of x
     repeats = tf.where(tf.shape(mask)[0] == 1, tf.shape(x)[0], 1)
     mask = tf.repeat(mask, repeats, axis=0)
+    message = f"{name} must have a value for each token: the shapes of {name} and of "
+    message += "what it masks, without its last axis, differ"
+    tf.debugging.assert_equal(tf.shape(mask), tf.shape(x)[:-1], message)
     return tf.ensure_shape(tf.reshape(mask, tf.shape(x)[:-1]), shape)
 
 

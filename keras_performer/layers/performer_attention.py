@@ -67,13 +67,15 @@ class PerformerAttention(keras.layers.Layer):
         query: tensor of shape `(B, T, dim)`.
         value: tensor of shape `(B, S, dim)`. Defaults to `query` (self-attention).
         key: tensor of shape `(B, S, dim)`. Defaults to `value`.
-        query_mask: bool tensor `(B, T)`; rows where it is false see no key.
+        query_mask: bool tensor `(B, T)`; rows where it is false see no key. With
+            `value=None` it also hides them as keys.
         value_mask, key_mask: bool tensors `(B, S)`; keys where one is false are not
             seen. All three default to Keras' implicit masks.
         attention_mask: bool tensor `(B, S)`, `(B, 1, S)` or `(B, 1, 1, S)`: which keys
-            are seen. It cannot differ by query.
+            are seen. It cannot differ by query: Keras' `(T, S)` has no meaning here.
         return_attention_scores: bool, also return the implied attention matrix
-            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic.
+            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
+            `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
         state: the state after earlier tokens (causal only), from `initial_state` or an
@@ -141,9 +143,9 @@ class PerformerAttention(keras.layers.Layer):
         self.key_dim = positive_int("key_dim", key_dim)
         self.value_dim = positive_int("value_dim", value_dim, default=self.key_dim)
         self.dropout = arguments.rate("dropout", dropout)
-        self.use_bias = use_bias
+        self.use_bias = arguments.boolean("use_bias", use_bias)
         # `output_shape` itself would hide a property that Keras' models read.
-        self._output_shape = arguments.int_tuple("output_shape", output_shape)
+        self._output_shape = arguments.sizes("output_shape", output_shape)
         self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -159,7 +161,7 @@ class PerformerAttention(keras.layers.Layer):
             "num_random_features", num_random_features, default=None
         )
         self.feature_map.check(self.num_random_features)
-        self.causal = causal
+        self.causal = arguments.boolean("causal", causal)
         self.num_key_value_heads = arguments.key_value_heads(
             num_key_value_heads, self.num_heads
         )
@@ -171,11 +173,7 @@ class PerformerAttention(keras.layers.Layer):
     def build(self, query_shape, value_shape=None, key_shape=None):
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
-            raise ValueError(
-                "value and key must have the same shape but for the last axis. "
-                f"Received: value_shape={value_shape}, key_shape={key_shape}"
-            )
+        arguments.check_shapes(query_shape, value_shape, key_shape)
         self._axes = AttentionAxes(len(query_shape), self.attention_axes)
         dense = functools.partial(
             heads_dense,
@@ -260,7 +258,8 @@ class PerformerAttention(keras.layers.Layer):
     ):
         causal = self.causal or use_causal_mask
         arguments.check_state(
-            causal, state, return_state, return_attention_scores, self.exact_below
+            *(causal, state, return_state, return_attention_scores),
+            *(self.exact_below, self._axes),
         )
         if query_mask is None:
             query_mask = getattr(query, "_keras_mask", None)
@@ -271,8 +270,7 @@ class PerformerAttention(keras.layers.Layer):
         query_mask = as_mask("query_mask", query_mask, query)
         if causal:
             arguments.check_causal_lengths(query, key)
-        if state is not None or return_state:
-            arguments.check_state_axes(self._axes)
+        self._axes.check_batches(query, key)
 
         fold = self._axes.fold
         # copies without Keras' masks, which the dense layers would warn about
@@ -291,9 +289,9 @@ class PerformerAttention(keras.layers.Layer):
         else:
             attended = exact.by_length(
                 self.exact_below,
-                lambda *qkv: exact.exact_attention(*qkv, visible, causal),
-                lambda *qkv: attend(*qkv, matrix, visible, None)[0],
-                *(q, k, v),
+                lambda q, k, v, _, seen: exact.exact_attention(q, k, v, seen, causal),
+                lambda *arguments: attend(*arguments, None)[0],
+                *((q, k, v), (matrix, visible)),
             )
         attended = self._axes.unfold(attended, query)
         if query_mask is not None:
@@ -304,17 +302,19 @@ class PerformerAttention(keras.layers.Layer):
             return output
         outputs = [output]
         if return_attention_scores:
-            kernel = self.feature_map.kernel(matrix)
+            kernel = self.feature_map.kernel
             scores = exact.by_length(
                 self.exact_below,
-                lambda *qk: exact.exact_scores(*qk, visible, causal),
-                lambda *qk: ops.attention_scores(*qk, kernel, visible, causal),
-                *(q, k),
+                lambda q, k, _, seen: exact.exact_scores(q, k, seen, causal),
+                lambda q, k, matrix, seen: ops.attention_scores(
+                    q, k, kernel(matrix), seen, causal
+                ),
+                *((q, k), (matrix, visible)),
             )
             if query_mask is not None:
                 rows = fold(query_mask[..., tf.newaxis])
                 scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
-            outputs.append(scores)
+            outputs.append(self._axes.unfold_scores(scores, query, key))
         if return_state:
             outputs.append(state)
         return tuple(outputs)

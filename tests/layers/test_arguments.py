@@ -1,8 +1,10 @@
 """Constructor arguments are checked at once, by errors that say what to do."""
 
 import inspect
+import json
 
 import keras
+import numpy as np
 import pytest
 
 from keras_performer import PerformerAttention, PerformerLM
@@ -21,7 +23,15 @@ from tests.layers.inputs import normal
         (dict(value_dim=0), "value_dim must be a positive int or None"),
         (dict(dropout=1.0), r"dropout must be .* \[0, 1\). Received: dropout=1.0"),
         (dict(dropout=-0.1), "dropout must be"),
+        (dict(dropout="0.1"), "dropout must be"),
         (dict(output_shape="8"), "output_shape must be an int or a tuple of ints"),
+        (dict(output_shape=0), "output_shape must be a positive int or a tuple"),
+        (dict(output_shape=(4, -1)), "output_shape must be a positive int or a tuple"),
+        (dict(output_shape=True), "output_shape must be an int or a tuple of ints"),
+        (dict(seed=True), "seed must be an int or None. Received: seed=True"),
+        (dict(causal="False"), "causal must be True or False. Received: causal='Fal"),
+        (dict(use_bias="no"), "use_bias must be True or False"),
+        (dict(chunk_size=2**31), r"chunk_size must be a positive int below 2\*\*31"),
         (dict(attention_axes=1.5), "attention_axes must be an int or a tuple"),
         (dict(num_random_features=0), "num_random_features must be a positive int"),
         (dict(num_random_features=7), "num_random_features must be even"),
@@ -35,6 +45,18 @@ from tests.layers.inputs import normal
 def test_a_wrong_argument_says_what_was_wanted(options, message):
     with pytest.raises(ValueError, match=message):
         PerformerAttention(**{"num_heads": 6, "key_dim": 4, **options})
+
+
+def test_numbers_may_be_of_numpy():
+    options = dict(num_heads=np.int64(6), key_dim=np.int32(4), seed=np.int64(1))
+    layer = PerformerAttention(**options, dropout=np.float32(0.5), causal=np.bool_(1))
+    config = json.loads(json.dumps(layer.get_config()))
+    assert (config["num_heads"], config["dropout"], config["causal"]) == (6, 0.5, True)
+
+
+def test_query_and_value_of_different_ranks_raise():
+    with pytest.raises(ValueError, match="query and value must have as many axes"):
+        PerformerAttention(2, 4)(normal((2, 3, 7)), normal((2, 3, 5, 7)))
 
 
 def test_value_and_key_of_different_lengths_raise():
@@ -113,6 +135,7 @@ def test_lm_checks_what_attention_would_notice_late():
         (dict(vocabulary_size=0), "vocabulary_size must be a positive int"),
         (dict(num_heads=3), "num_heads must divide hidden_dim"),
         (dict(position_shape=(2, 2)), "position_shape must be max_length"),
+        (dict(position_shape=(-2, -3)), "position_shape must be a positive int or a"),
         (dict(num_random_features=7), "must be even"),
     ):
         with pytest.raises(ValueError, match=message):

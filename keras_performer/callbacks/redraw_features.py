@@ -1,8 +1,14 @@
 """Fresh random features during training."""
 
+import warnings
+
 import keras
 
 from keras_performer.layers import PerformerAttention, arguments
+
+# Steps that loss scaling may skip before its scale, 2**15 at first, fits: it halves at
+# each, and no gradient needs a scale of 2**-49.
+_SKIPPED_STEPS = 64
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -18,10 +24,17 @@ class RedrawFeatures(keras.callbacks.Callback):
     Where one execution passes several redraws, only the last is drawn; the count and
     the sequence stay the same.
 
+    The model must be compiled with the optimizer that trains it. At the end of an epoch
+    the callback warns if batches should have moved `optimizer.iterations`, and did not.
+
     Args:
         every_n_steps: int, optimizer steps between redraws. 1000 as in the paper's
             experiments.
         verbose: 0 or 1, whether to print each redraw.
+
+    Raises:
+        ValueError: in training, for a model without random features or an optimizer,
+            and for one that is not built although its optimizer has made steps.
 
     Example:
 
@@ -35,28 +48,47 @@ class RedrawFeatures(keras.callbacks.Callback):
     def __init__(self, every_n_steps=1000, verbose=0):
         super().__init__()
         self.every_n_steps = arguments.positive_int("every_n_steps", every_n_steps)
+        if verbose not in (0, 1):
+            raise ValueError(f"verbose must be 0 or 1. Received: verbose={verbose!r}")
         self.verbose = verbose
-        self._redraws = None
+        self._start()
 
     def on_train_begin(self, logs=None):
-        self._redraws = None
+        self._start()
 
     def on_train_batch_begin(self, batch, logs=None):
         # not in on_train_begin: another callback may restore a checkpoint there
         if self._redraws is None:
-            self._redraws = self._redraws_due()
+            self._first_step = self._step()
+            self._redraws = self._first_step // self.every_n_steps
             for layer in self._layers():
                 # a layer that is built with the first batch starts its sequence
                 made = _as_int(layer.redraw_count) if layer.built else 0
                 if self._redraws > made:
+                    self._check_built(layer)
                     self._redraw(layer, self._redraws - made)
 
     def on_train_batch_end(self, batch, logs=None):
-        passed = self._redraws_due() - self._redraws
+        self.on_train_batch_begin(batch)  # which loops of one's own may leave out
+        self._batches += 1
+        passed = self._step() // self.every_n_steps - self._redraws
         if passed > 0:
             self._redraws += passed
             for layer in self._layers():
                 self._redraw(layer, passed)
+
+    def on_epoch_end(self, epoch, logs=None):
+        few = self._batches < self._batches_of_a_step()
+        if few or self._step() != self._first_step:
+            return
+        warnings.warn(
+            "RedrawFeatures counts model.optimizer.iterations, which did not move in "
+            f"{self._batches} batches: it cannot redraw. Compile the model with the "
+            "optimizer that trains it, or call redraw_features of the layers "
+            "yourself.",
+            stacklevel=2,
+        )
+        self._batches = float("-inf")  # once is enough
 
     def get_config(self):
         return {"every_n_steps": self.every_n_steps, "verbose": self.verbose}
@@ -65,8 +97,34 @@ class RedrawFeatures(keras.callbacks.Callback):
     def from_config(cls, config):
         return cls(**config)
 
-    def _redraws_due(self):
-        return _as_int(self.model.optimizer.iterations) // self.every_n_steps
+    def _start(self):
+        self._redraws, self._first_step, self._batches = None, None, 0
+
+    def _step(self):
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is None:
+            raise ValueError(
+                "RedrawFeatures counts the steps of the model's optimizer: compile the "
+                f"model with one. Received: model={self.model.name!r} with "
+                "optimizer=None"
+            )
+        return _as_int(optimizer.iterations)
+
+    def _batches_of_a_step(self):
+        """After how many batches at the latest `iterations` has moved."""
+        optimizer, attempts = self.model.optimizer, 1
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            optimizer, attempts = optimizer.inner_optimizer, 1 + _SKIPPED_STEPS
+        return attempts * (optimizer.gradient_accumulation_steps or 1)
+
+    def _check_built(self, layer):
+        if not layer.built:
+            raise ValueError(
+                f"After {self._first_step} steps of the optimizer the features must be "
+                "redrawn before training, which needs a built layer: build the model "
+                "first, for example with model.build(input_shape). Received: layer "
+                f"{layer.name!r} with built=False"
+            )
 
     def _layers(self):
         layers = [

@@ -178,20 +178,16 @@ def test_a_model_that_is_built_by_its_first_batch():
     assert int(layer.redraw_count) == 2
 
 
-@pytest.mark.parametrize("has_attention", [False, True])
-def test_a_model_without_random_features_raises(has_attention):
-    options = dict(feature_map="relu", num_random_features=None)
-    layers = [PerformerAttention(2, 3, **options)] if has_attention else []
-    model = keras.Sequential([keras.Input((6, 5)), *layers, keras.layers.Dense(1)])
-    model.compile("sgd", "mse", run_eagerly=True)
-    with pytest.raises(ValueError, match="at least one PerformerAttention"):
-        model.fit(**batches(1), callbacks=[RedrawFeatures(2)])
-
-
-@pytest.mark.parametrize("every_n_steps", [0, -1, 2.5, None, "epoch"])
-def test_every_n_steps_is_checked(every_n_steps):
-    with pytest.raises(ValueError, match="every_n_steps must be a positive int"):
-        RedrawFeatures(every_n_steps)
+def test_a_loop_that_only_tells_of_the_end_of_batches():
+    model = build_model()
+    callback = RedrawFeatures(2)
+    callback.set_model(model)
+    counts = []
+    for batch in range(5):
+        model.optimizer.iterations.assign_add(1)
+        callback.on_train_batch_end(batch)
+        counts.append(int(attention_of(model).redraw_count))
+    assert counts == [0, 1, 1, 2, 2]
 
 
 def test_verbose_prints_each_redraw(capsys):

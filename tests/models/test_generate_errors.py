@@ -1,0 +1,108 @@
+"""What `generate` cannot do, it says in words."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerLM, generate
+from tests.models.test_generate import (
+    PROMPT,
+    VOCABULARY,
+    bias_with,
+    next_logits,
+    small_model,
+)
+
+
+@functools.cache
+def fresh_model():
+    return small_model()
+
+
+@pytest.mark.parametrize(
+    "message, options",
+    [
+        ("prompt must", dict(prompt=[1, 2])),
+        ("prompt must", dict(prompt=np.zeros((1, 0), "int32"))),
+        ("prompt must be ints", dict(prompt=[[1.0, 2.0]])),
+        (r"from 0 to 10.*prompt\[0, 1\] = 4294967299", dict(prompt=[[1, 2**32 + 3]])),
+        (r"prompt\[1, 0\] = -1", dict(prompt=[[2, 1], [-1, 3]])),
+        (r"prompt\[0, 2\] = 11", dict(prompt=tf.constant([[1, 2, VOCABULARY]]))),
+        ("prompt must be ints", dict(prompt=[["a", "b"]])),
+        ("seed must", dict(seed="a")),
+        ("max_length must", dict(max_length=5)),
+        ("max_length must", dict(max_length=42)),
+        ("temperature must", dict(temperature=-1.0)),
+        ("temperature must", dict(temperature=None)),
+        ("temperature must", dict(temperature="1")),
+        ("temperature must", dict(temperature=[1.0])),
+        ("temperature must.*Received: temperature=1e-39", dict(temperature=1e-39)),
+        ("temperature must", dict(temperature=float("nan"))),
+        ("temperature must", dict(temperature=float("inf"))),
+        ("top_k must", dict(top_k=0)),
+        ("top_p must", dict(top_p=1.5)),
+        ("top_p must", dict(top_p=0.0)),
+        ("top_p must", dict(top_p="0.5")),
+        ("top_p must.*Received: top_p=1e-46", dict(top_p=1e-46)),
+        ("verbose must", dict(verbose="loud")),
+        ("verbose must", dict(verbose=2)),
+        ("verbose must", dict(verbose=None)),
+    ],
+)
+def test_bad_arguments_raise(message, options):
+    with pytest.raises(ValueError, match=message):
+        generate(fresh_model(), **{"prompt": PROMPT, "max_length": 9, **options})
+
+
+def test_a_model_that_is_not_causal_raises():
+    with pytest.raises(ValueError, match="causal=True"):
+        generate(small_model(causal=False), PROMPT, 9)
+
+
+class Causal:
+    causal = True
+
+
+@pytest.mark.parametrize("make", [keras.Sequential, Causal, lambda: None])
+def test_a_model_of_another_class_raises(make):
+    with pytest.raises(ValueError, match="needs a PerformerLM with causal=True"):
+        generate(make(), PROMPT, 9)
+
+
+class Negated(PerformerLM):
+    """Reads token i as -i."""
+
+    def embed(self, inputs, state=None):
+        return super().embed(-inputs, state)
+
+
+def test_a_model_with_inputs_of_its_own_may_read_other_ints():
+    model = Negated(VOCABULARY, 16, 1, 1, 8)
+    tokens = generate(model, [[-3, 0]], 3, temperature=0)
+    assert tokens.tolist() == [[-3, 0, next_logits(model, [[-3, 0]]).argmax()]]
+    with pytest.raises(ValueError, match=r"prompt\[0, 0\] = -4294967299"):
+        generate(model, [[-(2**32) - 3, 0]], 3)
+
+
+@pytest.mark.parametrize("options", [{}, dict(temperature=0), dict(top_k=2)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_raise(value, options):
+    model = small_model()
+    model.head.bias.assign(bias_with(value, 6))
+    with pytest.raises(ValueError, match="logits are not finite"):
+        generate(model, PROMPT, 9, **options)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_logits_that_turn_nan_after_some_tokens_raise(temperature):
+    model = small_model()
+    model.head.bias.assign(bias_with(1e4, 2))  # 2 is drawn, and then read
+    embeddings = model.embedding.embeddings.numpy()
+    embeddings[2] = np.nan
+    model.embedding.embeddings.assign(embeddings)
+    assert generate(model, PROMPT, 6, temperature)[0, -1] == 2
+    with pytest.raises(ValueError, match="logits are not finite"):
+        generate(model, PROMPT, 9, temperature)

@@ -252,7 +252,10 @@ def lower_precision(model):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
-@pytest.mark.parametrize("change", [add_lora, quantize, lower_precision])
+@pytest.mark.parametrize(
+    "change",
+    [add_lora, pytest.param(quantize, marks=pytest.mark.slow), lower_precision],
+)
 def test_a_changed_model_is_traced_again(change, monkeypatch):
     model = small_model(num_layers=1)
     before = generate(model, PROMPT, 12, temperature=0)

@@ -10,7 +10,6 @@ What it writes into `output_dir`: `pictures.png`, `curve.png`, `table.txt`,
 
 import dataclasses
 import functools
-import json
 import math
 import pathlib
 
@@ -22,6 +21,7 @@ import keras_performer
 from examples.imagenet64 import (
     callbacks,
     data,
+    folders,
     likelihoods,
     multi_worker,
     optimizer,
@@ -38,25 +38,30 @@ IMAGES_TO_FIT = 32
 def main(argv=None):
     """Runs the whole example and returns its results, label to bits per dimension."""
     config = parse(argv)
-    refuse_to_delete(config)
+    folders.refuse_to_delete(config)
+    keras.utils.set_random_seed(config.seed)
+    keras.config.set_dtype_policy(config.dtype_policy)
     strategy = strategies.make(config)
     is_chief = multi_worker.is_chief(strategy)
     output_dir = pathlib.Path(config.output_dir)
-    if is_chief:
-        prepare_folders(config)
-    keras.utils.set_random_seed(config.seed)
-    keras.config.set_dtype_policy(config.dtype_policy)
-
-    # With several machines the model is made on all at once: by then the chief has
-    # deleted an old checkpoint.
     with strategy.scope():
         model = image_model.make(config)
         compile_model(model, config)
+    images = data.load(config)
+
+    # What may be wrong with the settings has failed by now, before the old checkpoint
+    # is deleted.
+    if is_chief:
+        folders.prepare(config)
+    with strategy.scope():
+        # Several machines make these variables all at once, so that none goes on
+        # before the chief has deleted the checkpoint.
+        model.optimizer.build(model.trainable_variables)
         backup = multi_worker.backup_and_restore(strategy, config.backup_dir)
         backup.delete_checkpoint = False  # training is not all: see what follows
         backup.set_model(model)
         backup.on_train_begin()  # fit would do it too late for the data
-    images = data.load(config, start_step=callbacks.steps_done(model))
+    images = dataclasses.replace(images, start_step=callbacks.steps_done(model))
     print(f"{images.name}\n{model.count_params():,} parameters, {config.preset} preset")
     chosen = [backup, *callbacks.make(config, is_chief)]
     curves = train(model, images, config, strategy, chosen, verbose=is_chief)
@@ -82,26 +87,6 @@ def main(argv=None):
     for name in written:
         print(f"wrote {output_dir / name}")
     return {**results, **baselines}
-
-
-def refuse_to_delete(config):
-    """Raises an error where a new run would delete checkpoints that someone placed."""
-    place = config.checkpoint_dir
-    if place and not config.resume and tf.io.gfile.exists(place):
-        raise ValueError(
-            "resume must be True if checkpoint_dir exists: to begin again, delete it "
-            f"or name another. Received: checkpoint_dir={place}"
-        )
-
-
-def prepare_folders(config):
-    """Makes the output folder; deletes an old checkpoint in it unless it is resumed."""
-    output_dir = pathlib.Path(config.output_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    settings = json.dumps(dataclasses.asdict(config), indent=2)
-    (output_dir / "config.json").write_text(settings + "\n")
-    if not config.resume and tf.io.gfile.exists(config.backup_dir):
-        tf.io.gfile.rmtree(config.backup_dir)
 
 
 def compile_model(model, config):

@@ -105,17 +105,24 @@ def test_checkpoints_on_a_remote_file_system():
     assert tf.io.gfile.stat(weights).mtime_nsec == written
 
 
-def test_a_new_run_deletes_the_checkpoint_in_its_output_folder(tmp_path):
-    config = train.parse(SMALL)
-    kept, old = tmp_path / "out/kept", tmp_path / "out/checkpoint/latest.weights.h5"
-    old.parent.mkdir(parents=True)
-    for file in (kept, old):
-        file.touch()
-    train.prepare_folders(train.parse([*SMALL, "--resume", "true"]))
-    assert old.exists()
-    train.refuse_to_delete(config)
-    train.prepare_folders(config)
-    assert kept.exists() and not old.exists()
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (("--data_dir", "nowhere"), "There is no folder nowhere"),
+        (("--feature_map", "bogus"), "bogus"),
+        (("--batch_size", "3", "--held_out_images", "2"), "batch_size must be at most"),
+        (("--strategy", "mirrored"), "batch_size must be a multiple"),
+    ],
+    ids=["data_dir", "feature_map", "held out", "replicas"],
+)
+def test_a_mistyped_command_deletes_no_checkpoint(tmp_path, mistake, message):
+    old = {"config.json": "{}", "checkpoint/latest.weights.h5": "weights"}
+    (tmp_path / "out/checkpoint").mkdir(parents=True)
+    for name, text in old.items():
+        (tmp_path / "out" / name).write_text(text)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        run(*mistake)
+    assert {name: (tmp_path / "out" / name).read_text() for name in old} == old
 
 
 class Interrupted(Exception):

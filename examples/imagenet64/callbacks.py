@@ -3,13 +3,14 @@
 import time
 
 import keras
+import numpy as np
 
 import keras_performer
 
 
 def make(config, is_chief):
     """Redraws, logs and stops, as the settings say."""
-    chosen = [keras.callbacks.TerminateOnNaN()]
+    chosen = [keras.callbacks.TerminateOnNaN(), SeedDropout(config.seed)]
     if config.every_n_steps:
         chosen.append(keras_performer.RedrawFeatures(config.every_n_steps))
     if config.tensorboard_dir and is_chief:
@@ -38,6 +39,25 @@ class StopAfter(keras.callbacks.Callback):
         if time.monotonic() > self.end:
             print(f"\nStopped after max_minutes={self.minutes}.")
             self.model.stop_training = True
+
+
+class SeedDropout(keras.callbacks.Callback):
+    """Seeds dropout anew before each epoch, from the seed and the steps that were done.
+
+    Keras does not save how far dropout's seeds have moved on: a resumed run would drop
+    again what was dropped first.
+    """
+
+    def __init__(self, seed):
+        super().__init__()
+        self.seed = seed
+
+    def on_epoch_begin(self, epoch, logs=None):
+        step = steps_done(self.model)
+        states = [v for v in self.model.variables if v.name == "seed_generator_state"]
+        for index, state in enumerate(states):
+            words = np.random.SeedSequence((self.seed, step, index)).generate_state(1)
+            state.assign([words[0], 0])  # Keras counts calls in the second
 
 
 class Curve(keras.callbacks.Callback):

@@ -11,6 +11,9 @@ from typing import Literal
 
 from examples.imagenet64.presets import PRESETS
 
+# In others the optimizer would get gradients of different dtypes: heads are float32.
+DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -19,14 +22,14 @@ class Config:
     Args:
         preset: a small model for a few CPU minutes, or the paper's with 6 or 12 layers.
         data_dir: folder with ImageNet64 or with TFRecord shards (these also on gs://);
-            none: the photographs that scikit-learn ships.
+            null: the photographs that scikit-learn ships.
         held_out_images: evaluate on at most so many held-out images.
         output_dir: folder of this machine for the pictures, the curve and the model.
-        checkpoint_dir: folder of checkpoints, also on gs://; none: inside output_dir.
-        tensorboard_dir: folder of TensorBoard logs, also on gs://; none: no logs.
+        checkpoint_dir: folder of checkpoints, also on gs://; null: inside output_dir.
+        tensorboard_dir: folder of TensorBoard logs, also on gs://; null: no logs.
         resume: continue from the checkpoint, if there is one.
         seed: of the weights, the random features, the data order and the samples.
-        dtype_policy: Keras dtype policy: mixed precision if it begins with mixed.
+        dtype_policy: of Keras; mixed_float16 on one replica only.
         strategy: what shares each batch: one device; all GPUs of this machine (its CPUs
             if it has none); the machines that TF_CONFIG names; or a TPU.
         tpu: local for the TPU of this machine, or the name or the address of one.
@@ -38,7 +41,7 @@ class Config:
         feature_map: kernel of the attention, as in keras_performer.feature_maps.get.
         num_random_features: features of each attention head.
         recompute: what the backward pass computes again to save memory, as in
-            keras_performer.PerformerLM; none: nothing.
+            keras_performer.PerformerLM; null: nothing.
         neighbours: feed the colours of neighbouring known pixels beside the token.
         likelihood: of one colour value.
         num_mixtures: logistics in the mixture.
@@ -49,18 +52,19 @@ class Config:
         beta_1: decay of AdamW's first moment.
         beta_2: decay of AdamW's second moment.
         epsilon: of AdamW.
-        global_clipnorm: gradients are scaled down to this global norm; none: never.
+        global_clipnorm: gradients are scaled down to this global norm; null: never.
         batch_size: images in one training step, over all replicas together.
         num_steps: optimizer steps, rounded up to a multiple of steps_per_epoch.
-        max_minutes: stop training earlier, after so many minutes; none: never.
+        max_minutes: stop training earlier, after so many minutes; null: never.
         steps_per_epoch: steps between evaluations, checkpoints and log lines.
-        steps_per_execution: steps in one compiled call, as in keras.Model.compile.
-        every_n_steps: redraw the random features so often; none: never.
+        steps_per_execution: steps in one compiled call, as in keras.Model.compile; it
+            divides steps_per_epoch.
+        every_n_steps: redraw the random features so often; null: never.
         num_samples: images generated from nothing.
         num_completions: held-out images completed from their top half.
         temperature: of sampling; 0 is greedy.
-        top_k: sample among the k likeliest values only; none: all.
-        top_p: sample among the likeliest values of this total probability; none: all.
+        top_k: sample among the k likeliest values only; null: all.
+        top_p: sample among the likeliest values of this total probability; null: all.
     """
 
     preset: Literal["demo", "paper", "paper12"] = "demo"
@@ -74,7 +78,7 @@ class Config:
     resume: bool = False
     # run
     seed: int = 0
-    dtype_policy: str = "float32"
+    dtype_policy: Literal[DTYPE_POLICIES] = "float32"
     strategy: Literal["none", "mirrored", "multi_worker", "tpu"] = "none"
     tpu: str = "local"
     # model
@@ -134,9 +138,17 @@ class Config:
         local = "://" not in self.output_dir
         self._check("output_dir", local, "a folder of this machine")
         self._check("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]")
-        self._check("preset", self.preset in PRESETS, f"one of {', '.join(PRESETS)}")
-        divides = self.hidden_dim % self.num_heads == 0
-        self._check("hidden_dim", divides, f"a multiple of num_heads={self.num_heads}")
+        for name, known in (("preset", PRESETS), ("dtype_policy", DTYPE_POLICIES)):
+            is_known = getattr(self, name) in known
+            self._check(name, is_known, f"one of {', '.join(known)}")
+        self._check("seed", self.seed < 2**31, "below 2**31")
+        for name, part in {
+            "hidden_dim": "num_heads",
+            "steps_per_epoch": "steps_per_execution",  # Keras would add steps
+        }.items():
+            size = getattr(self, part)
+            divides = getattr(self, name) % size == 0
+            self._check(name, divides, f"a multiple of {part}={size}")
 
     def _check(self, name, good, must_be):
         if not good:

@@ -11,8 +11,8 @@ def make(config):
     """Starts the devices that `config` names.
 
     Args:
-        config: has `strategy`, `tpu`, `batch_size`, `steps_per_execution` and
-            `max_minutes`.
+        config: has `strategy`, `tpu`, `batch_size`, `dtype_policy`,
+            `steps_per_execution` and `max_minutes`.
 
     Returns:
         A `tf.distribute.Strategy`; model and optimizer belong into its `scope()`.
@@ -24,6 +24,14 @@ def make(config):
             f"batch_size must be a multiple of the {replicas} replicas of strategy="
             f"{config.strategy}, which share each batch. "
             f"Received: batch_size={config.batch_size}"
+        )
+    if config.dtype_policy == "mixed_float16" and replicas > 1:
+        # By the gradients of the first replica alone: infinities of another one would
+        # go into the weights of all.
+        raise ValueError(
+            "dtype_policy must be mixed_bfloat16 or float32 with several replicas: in "
+            "mixed_float16 Keras looks at one of them to decide whether to skip a "
+            f"step. Received: dtype_policy={config.dtype_policy}"
         )
     if config.steps_per_execution > 1 and replicas > 1 and config.strategy != "tpu":
         raise ValueError(

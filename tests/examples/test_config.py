@@ -1,5 +1,6 @@
 import dataclasses
 import re
+import typing
 
 import pytest
 
@@ -70,6 +71,8 @@ def test_none_and_numbers_of_every_spelling():
             "num_layers must be at least 1. Received: num_layers=0",
         ),
         (["--likelihood", "gaussian"], "gaussian"),
+        (["--dtype_policy", "bfloat16"], "mixed_bfloat16"),
+        (["--seed", "99999999999999"], "seed must be below 2**31"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--config"], "expected one argument"),
         (["stray"], "unrecognized arguments: stray"),
@@ -99,6 +102,14 @@ def test_an_unknown_key_in_a_file_is_an_error(yaml_file, capsys):
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
         ({"seed": -1}, "seed must be at least 0. Received: seed=-1"),
+        ({"seed": 2**31}, r"seed must be below 2\*\*31. Received: seed=2147483648"),
+        ({"dtype_policy": "bogus"}, "dtype_policy must be one of float32, mixed_b"),
+        ({"dtype_policy": "float16"}, "dtype_policy must be one of float32, mixed_b"),
+        (
+            {"steps_per_epoch": 3, "steps_per_execution": 2},
+            "steps_per_epoch must be a multiple of steps_per_execution=2. Received: "
+            "steps_per_epoch=3",
+        ),
         ({"every_n_steps": 0}, "every_n_steps must be at least 1"),
         ({"preset": "huge"}, "preset must be one of demo, paper, paper12"),
     ],
@@ -120,3 +131,14 @@ def test_every_preset_changes_known_fields():
 def test_every_field_is_documented():
     documented = re.findall(r"^        (\w+): ", Config.__doc__, re.MULTILINE)
     assert sorted(documented) == sorted(f.name for f in dataclasses.fields(Config))
+
+
+def test_what_the_help_says_for_nothing_is_read_as_nothing():
+    fields = dataclasses.fields(Config)
+    optional = {f.name for f in fields if type(None) in typing.get_args(f.type)}
+    documented = Config.__doc__.partition("Args:\n")[2]
+    texts = dict(re.findall(r"^ {8}(\w+): ((?:.+\n {12})*.+)", documented, re.M))
+    assert {name for name in texts if "null: " in texts[name]} == optional
+    assert not [name for name in texts if "none: " in texts[name]]
+    for name in optional:
+        assert getattr(parse([f"--{name}", "null"]), name) is None

@@ -13,6 +13,10 @@ def test_none_is_one_device():
     assert strategy is tf.distribute.get_strategy()
 
 
+def test_one_replica_may_train_in_float16():
+    strategies.make(Config(dtype_policy="mixed_float16"))
+
+
 def test_mirrored_takes_all_devices_of_a_kind():
     cpus = tf.config.list_logical_devices("CPU")
     strategy = strategies.make(Config(strategy="mirrored", batch_size=2 * len(cpus)))
@@ -28,6 +32,10 @@ def test_mirrored_takes_all_devices_of_a_kind():
     ("changes", "message"),
     [
         ({"batch_size": 3}, r"batch_size must be a multiple of the \d replicas of str"),
+        (
+            {"batch_size": 4, "dtype_policy": "mixed_float16"},
+            "dtype_policy must be mixed_bfloat16.*dtype_policy=mixed_float16",
+        ),
         (
             {"batch_size": 4, "steps_per_execution": 2},
             "steps_per_execution must be 1 with several replicas.*keras issue 19246",

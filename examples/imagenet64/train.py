@@ -39,11 +39,12 @@ def main(argv=None):
     """Runs the whole example and returns its results, label to bits per dimension."""
     config = parse(argv)
     folders.refuse_to_delete(config)
-    keras.utils.set_random_seed(config.seed)
-    keras.config.set_dtype_policy(config.dtype_policy)
+    folders.refuse_another_model(config)
     strategy = strategies.make(config)
     is_chief = multi_worker.is_chief(strategy)
     output_dir = pathlib.Path(config.output_dir)
+    keras.utils.set_random_seed(config.seed)
+    keras.config.set_dtype_policy(config.dtype_policy)
     with strategy.scope():
         model = image_model.make(config)
         compile_model(model, config)

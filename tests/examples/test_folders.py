@@ -1,5 +1,7 @@
 """What a run finds, deletes and refuses before its first step."""
 
+import dataclasses
+
 import pytest
 
 from examples.imagenet64 import folders
@@ -25,3 +27,42 @@ def test_an_output_folder_that_is_a_file(tmp_path, name):
     with pytest.raises(ValueError, match=f"must be a folder.*output_dir={name}$"):
         folders.prepare(Config(output_dir=name))
     assert (tmp_path / "file").read_text() == "text"
+
+
+def run_with_a_checkpoint(tmp_path, **settings):
+    """Leaves what a run with these settings leaves before it is interrupted."""
+    folders.prepare(Config(output_dir="out", **settings))
+    (tmp_path / "out/checkpoint").mkdir()
+
+
+def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path):
+    run_with_a_checkpoint(tmp_path, hidden_dim=16, num_layers=3)
+    resumed = Config(output_dir="out", resume=True, hidden_dim=32, num_layers=3)
+    wanted = "checkpoint to resume, hidden_dim=16: .* Received: hidden_dim=32$"
+    with pytest.raises(ValueError, match=wanted):
+        folders.refuse_another_model(resumed)
+    two = dataclasses.replace(resumed, likelihood="categorical")
+    wanted = "hidden_dim=16, likelihood=mixture: .* hidden_dim=32, likelihood=categor"
+    with pytest.raises(ValueError, match=wanted):
+        folders.refuse_another_model(two)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_steps": 7, "dropout": 0.1, "seed": 3, "dtype_policy": "mixed_bfloat16"},
+        {"hidden_dim": 32, "resume": False},  # deletes it and begins again
+        {"hidden_dim": 32, "checkpoint_dir": "elsewhere"},
+        {"hidden_dim": 32, "output_dir": "new"},
+    ],
+)
+def test_what_does_not_resume_another_model(tmp_path, changes):
+    run_with_a_checkpoint(tmp_path, hidden_dim=16)
+    (tmp_path / "elsewhere").mkdir()
+    settings = {"output_dir": "out", "resume": True, "hidden_dim": 16, **changes}
+    folders.refuse_another_model(Config(**settings))
+
+
+def test_settings_of_the_model_exist():
+    assert {f.name for f in dataclasses.fields(Config)} >= {*folders.OF_THE_MODEL}

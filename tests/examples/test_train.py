@@ -112,11 +112,12 @@ def test_checkpoints_on_a_remote_file_system():
         (("--feature_map", "bogus"), "bogus"),
         (("--batch_size", "3", "--held_out_images", "2"), "batch_size must be at most"),
         (("--strategy", "mirrored"), "batch_size must be a multiple"),
+        (("--resume", "true"), "hidden_dim=16.* Received: hidden_dim=4$"),
     ],
-    ids=["data_dir", "feature_map", "held out", "replicas"],
+    ids=["data_dir", "feature_map", "held out", "replicas", "another model"],
 )
 def test_a_mistyped_command_deletes_no_checkpoint(tmp_path, mistake, message):
-    old = {"config.json": "{}", "checkpoint/latest.weights.h5": "weights"}
+    old = {"config.json": '{"hidden_dim": 16}', "checkpoint/latest.weights.h5": "?"}
     (tmp_path / "out/checkpoint").mkdir(parents=True)
     for name, text in old.items():
         (tmp_path / "out" / name).write_text(text)

@@ -47,14 +47,20 @@ def _keras_backend():
     if hasattr(keras_config, "backend"):
         return keras_config.backend(), "the Keras that is already imported"
     # From here on as in `keras/src/backend/config.py`.
-    if os.environ.get("KERAS_BACKEND"):
-        return os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
     path = os.path.join(_keras_home(), "keras.json")
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file).get("backend", "tensorflow"), path
+            settings = json.load(file)
     except (OSError, ValueError):  # No such file, or not JSON: Keras' default.
-        return "tensorflow", "Keras"
+        settings = {}
+    if not isinstance(settings, dict):  # Keras fails, whatever the variable says.
+        raise ImportError(
+            f"Keras needs a JSON object, such as {{}}, in {path}, but it holds "
+            f"{settings!r}: delete that file and start Python again."
+        )
+    if os.environ.get("KERAS_BACKEND"):
+        return os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
+    return settings.get("backend", "tensorflow"), path
 
 
 def _keras_home():

@@ -76,6 +76,14 @@ def test_other_backend_in_keras_json_is_refused(tmp_path):
     assert f"{path} selects 'jax'" in sentence
 
 
+@pytest.mark.parametrize("backend", ["", "tensorflow"])  # Keras fails with either
+def test_keras_json_without_an_object_is_refused(tmp_path, backend):
+    path = tmp_path / "keras.json"
+    path.write_text("[]")
+    sentence = refusal(IMPORT, KERAS_HOME=str(tmp_path), KERAS_BACKEND=backend)
+    assert f"needs a JSON object, such as {{}}, in {path}, but it holds []" in sentence
+
+
 def test_backend_of_an_imported_keras_counts_and_not_the_variable():
     stand_in = (
         "import sys, types\n"

@@ -18,6 +18,7 @@ from keras_performer import __version__, preflight
 from keras_performer.preflight.problems import TENSORFLOWS
 
 DISTRIBUTIONS = ("keras", *TENSORFLOWS, "libtpu", "tf-keras", "jax")
+LONGEST = 86400  # TensorFlow may take no longer
 
 
 def main(argv=None):
@@ -26,10 +27,18 @@ def main(argv=None):
         "python -m keras_performer.preflight", description=__doc__.splitlines()[0]
     )
     parser.add_argument(
-        "--tpu", nargs="?", const="local", metavar="NAME", help="require this TPU"
+        "--tpu",
+        nargs="?",
+        const="local",
+        type=_name,
+        metavar="NAME",
+        help="require this TPU",
     )
     parser.add_argument(
-        "--timeout", type=float, default=300, help="seconds that TensorFlow may take"
+        "--timeout",
+        type=_seconds,
+        default=300,
+        help="seconds that TensorFlow may take",
     )
     options = parser.parse_args(argv)
 
@@ -51,6 +60,28 @@ def main(argv=None):
     if not problems:
         print("\nNo known problem.")
     return 1 if problems else 0
+
+
+def _name(text):
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            "must be the name of a TPU; leave out the name for that of this machine, "
+            f"and all of --tpu for none. Received: {text!r}"
+        )
+    return text
+
+
+def _seconds(text):
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= LONGEST:  # nor NaN
+        raise argparse.ArgumentTypeError(
+            f"must be a positive number of seconds, at most {LONGEST} (a day). "
+            f"Received: {text!r}"
+        )
+    return seconds
 
 
 def installed():

@@ -26,6 +26,8 @@ if sys.argv[1:]:
 print(*sorted(device.name.split("device:")[1] for device in devices))
 """
 
+LATE = "if the disk or the machine is slow, try again with a longer --timeout"
+
 # What never tells why: lines of a traceback, of C++ sources and of logs.
 NOISE = r"\s|$|\[\[|@|\*\*\*|===|learning/|[IW]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IW] "
 
@@ -51,9 +53,11 @@ def look_for_devices(environment, tpu=None, timeout=300):
             timeout=timeout,
         )
     except subprocess.TimeoutExpired as late:
+        is_late = True
         end = f"did not finish in {timeout:g} seconds"
         output, errors = late.stdout or b"", late.stderr or b""
     else:
+        is_late = False
         end = _describe(process.returncode)
         output, errors = process.stdout, process.stderr
     imported, _, devices = output.decode(errors="replace").strip().partition("\n")
@@ -62,11 +66,12 @@ def look_for_devices(environment, tpu=None, timeout=300):
     said = last_words(errors.decode(errors="replace"))
     why = f"it {end or 'found ' + devices}, saying: {said}"
     if not imported:
-        advice = _import_advice(said)
+        advice = _import_advice(said, is_late)
         return "unknown", [f"TensorFlow cannot be imported ({why}): {advice}."]
     if not tpu:
-        return "unknown", [f"TensorFlow cannot list its devices ({why})."]
-    advice = _tpu_advice(environment)
+        advice = f": {LATE}" if is_late else ""
+        return "unknown", [f"TensorFlow cannot list its devices ({why}){advice}."]
+    advice = _tpu_advice(environment) + (f"; {LATE}" if is_late else "")
     return "no TPU", [f"TensorFlow finds no TPU {tpu!r} ({why}): {advice}."]
 
 
@@ -84,9 +89,11 @@ def _describe(returncode):
     return f"ended with status {returncode}"
 
 
-def _import_advice(said):
+def _import_advice(said, is_late):
     if "TPU metadata" in said:
         return "only a TPU VM has those; elsewhere install tensorflow, not -tpu"
+    if is_late:
+        return LATE
     return "install it again into a new environment"
 
 

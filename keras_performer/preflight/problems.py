@@ -4,6 +4,8 @@ Nothing is imported to judge what is installed: with some versions of libtpu, im
 TensorFlow ends the process.
 """
 
+import importlib.metadata
+import operator
 import os
 import re
 
@@ -37,13 +39,20 @@ def package_problems(versions, tpu=None):
     Example:
 
     >>> package_problems({"keras": "2.15.0", "tensorflow": "2.21.0"})
-    ['keras 2.15.0 is not Keras 3: `pip install "keras>=3.10,<4"`.']
+    ['keras 2.15.0 is not within >=3.10,<4: `pip install "keras>=3.10,<4"`.']
     """
-    problems = []
+    problems, required = [], {}
+    try:
+        required = _required()
+    except importlib.metadata.PackageNotFoundError:
+        problems.append(
+            "keras_performer is not installed, so that nothing says which versions it "
+            "needs: `pip install -e .` in its folder."
+        )
     installed = [name for name in TENSORFLOWS if name in versions]
     if len(installed) > 1:
         on_tpu = "tensorflow-tpu" in versions
-        right = INSTALL_TPU if on_tpu else f"`pip install {installed[0]}`"
+        right = INSTALL_TPU if on_tpu else _install(installed[0], required)
         problems.append(
             f"{' and '.join(installed)} are installed over one another: "
             f"`pip uninstall -y {' '.join(installed)}`, then {right}, and whatever "
@@ -54,13 +63,47 @@ def package_problems(versions, tpu=None):
             f"{installed[0]} {versions[installed[0]]} cannot use a TPU: "
             f"`pip uninstall -y {installed[0]}`, then {INSTALL_TPU}."
         )
+    else:
+        problems += _version_problems(installed, versions, required)
     if "tensorflow-tpu" in versions:
         problems += _libtpu_problems(versions["tensorflow-tpu"], versions.get("libtpu"))
-    if "keras" in versions and _numbers(versions["keras"]) < (3,):
-        problems.append(
-            f'keras {versions["keras"]} is not Keras 3: `pip install "keras>=3.10,<4"`.'
-        )
+    return problems + _version_problems(["keras"], versions, required)
+
+
+def _required():
+    """What setup.cfg says, extras included: `{"keras": ">=3.10,<4", ...}`."""
+    required = {}
+    for line in importlib.metadata.requires("keras_performer"):
+        name, bounds = re.match(r"([\w.-]+)([^;\s]*)", line).groups()
+        required[name] = ",".join(sorted(bounds.split(","), reverse=True))
+    return required
+
+
+def _install(name, required):
+    return f'`pip install "{name}{required.get(name, "")}"`'
+
+
+def _version_problems(names, versions, required):
+    """Judges those that setup.cfg names; not nightly builds, nor those for TPUs."""
+    problems = []
+    for name in [name for name in names if name in required]:
+        bounds, advice = required[name], _install(name, required)
+        if name not in versions:
+            problems.append(f"{name} is not installed: {advice}.")
+        elif not _is_within(_numbers(versions[name]), bounds):
+            problems.append(
+                f"{name} {versions[name]} is not within {bounds}: {advice}."
+            )
     return problems
+
+
+def _is_within(version, bounds):
+    """Whether a tuple of numbers is in bounds such as ">=3.10,<4"."""
+    compare = {">=": operator.ge, "<": operator.lt}
+    return all(
+        compare[sign](version, _numbers(bound))
+        for sign, bound in re.findall(r"([<>=!~]+)([^,]+)", bounds)
+    )
 
 
 def _libtpu_problems(tensorflow, libtpu):

@@ -53,3 +53,20 @@ def test_command_survives_a_tensorflow_that_aborts(tmp_path):
     process = run()  # in that folder
     assert process.returncode == 1
     assert "TensorFlow cannot be imported (it was ended by SIGABRT" in process.stdout
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "1e300", "soon"])
+def test_a_timeout_that_cannot_be(seconds):
+    process = run(f"--timeout={seconds}")
+    assert process.returncode == 2
+    wanted = (
+        f"a positive number of seconds, at most 86400 (a day). Received: {seconds!r}"
+    )
+    assert wanted in " ".join(process.stderr.split())
+    assert process.stdout == ""
+
+
+def test_an_empty_name_is_not_no_tpu():
+    process = run("--tpu=")
+    assert process.returncode == 2
+    assert "must be the name of a TPU" in process.stderr and process.stdout == ""

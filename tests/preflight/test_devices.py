@@ -1,6 +1,11 @@
 """Looking for devices with a TensorFlow that hangs, crashes, or finds a TPU."""
 
+import pytest
+
 from keras_performer import preflight
+
+WAIT = "import time; time.sleep(60)"
+WAIT_TO_LIST = f"def wait(): {WAIT}\nconfig.list_physical_devices = wait"
 
 # Stands in for TensorFlow: the process that looks for devices imports it instead.
 TENSORFLOW = """
@@ -74,6 +79,24 @@ def test_import_that_hangs_is_given_up(tmp_path):
     assert "only a TPU VM has those" in sentence
 
 
+@pytest.mark.parametrize(
+    ("slow", "tpu", "what"),
+    [
+        ({"and_then": WAIT}, None, "TensorFlow cannot be imported"),
+        ({"and_then": WAIT_TO_LIST}, None, "TensorFlow cannot list its devices"),
+        ({"connect": WAIT}, "local", "TensorFlow finds no TPU 'local'"),
+    ],
+    ids=["import", "list", "connect"],
+)
+def test_what_was_too_slow_is_to_get_more_time(tmp_path, slow, tpu, what):
+    sentence = look(tmp_path, tpu, timeout=3, **slow)[1][0]
+    assert sentence.startswith(f"{what} (it did not finish in 3 seconds")
+    assert sentence.endswith("try again with a longer --timeout.")
+    assert "install it again" not in sentence
+    assert ("set TPU_NAME=local" in sentence) == bool(tpu)
+
+
 def test_import_that_raises_is_reported(tmp_path):
     sentence = look(tmp_path, and_then="import no_such_module_")[1][0]
     assert "No module named 'no_such_module_'" in sentence
+    assert sentence.endswith("install it again into a new environment.")

@@ -1,5 +1,7 @@
 """Judging packages and variables that are made up, and models."""
 
+import importlib.metadata
+
 import keras
 import pytest
 import tensorflow as tf
@@ -41,7 +43,7 @@ def test_two_tensorflows_are_both_to_be_removed(other):
 
 def test_two_tensorflows_without_tpu_leave_the_first():
     sentence = only(preflight.package_problems(GOOD | {"tensorflow-cpu": "2.21.0"}))
-    assert "then `pip install tensorflow`" in sentence
+    assert 'then `pip install "tensorflow>=2.19,<2.22"`' in sentence
 
 
 @pytest.mark.parametrize(
@@ -77,9 +79,62 @@ def test_tensorflow_without_tpus_is_a_problem_only_if_one_is_required():
     assert "then `pip install tensorflow-tpu==2.19.1`" in sentence
 
 
-def test_old_keras_is_refused():
-    sentence = only(preflight.package_problems(GOOD | {"keras": "2.15.0"}))
-    assert "keras 2.15.0 is not Keras 3" in sentence
+@pytest.mark.parametrize("outside", ["2.15.0", "3.0.0", "3.9.2", "4.0.0"])
+def test_keras_outside_of_what_setup_allows(outside):
+    assert only(preflight.package_problems(GOOD | {"keras": outside})) == (
+        f'keras {outside} is not within >=3.10,<4: `pip install "keras>=3.10,<4"`.'
+    )
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu"])
+@pytest.mark.parametrize("outside", ["2.9.0", "2.16.1", "2.18.1", "2.22.0", "3.0.0"])
+def test_tensorflow_outside_of_what_setup_allows(name, outside):
+    versions = {"keras": "3.15.1", name: outside}
+    assert only(preflight.package_problems(versions)) == (
+        f"{name} {outside} is not within >=2.19,<2.22: "
+        f'`pip install "{name}>=2.19,<2.22"`.'
+    )
+
+
+@pytest.mark.parametrize("keras_version", ["3.10.0", "3.100.0"])
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu"])
+@pytest.mark.parametrize("version", ["2.19.0", "2.21.9"])
+def test_the_first_and_the_last_version_that_setup_allows(keras_version, name, version):
+    versions = {"keras": keras_version, name: version}
+    assert preflight.package_problems(versions) == []
+
+
+def test_keras_and_tensorflow_may_both_be_wrong():
+    problems = preflight.package_problems({"keras": "3.0.0", "tensorflow": "2.16.1"})
+    assert [problem.split(" is ")[0] for problem in problems] == [
+        "tensorflow 2.16.1",
+        "keras 3.0.0",
+    ]
+
+
+def test_missing_keras_is_a_problem():
+    sentence = only(preflight.package_problems({"tensorflow": "2.21.0"}))
+    assert sentence == 'keras is not installed: `pip install "keras>=3.10,<4"`.'
+
+
+def test_the_bounds_are_those_of_the_installed_package(monkeypatch):
+    required = ["keras<7,>=6.1", 'tensorflow<9,>=8; extra == "tensorflow"', "numpy"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: required)
+    later = {"keras": "6.1.0", "tensorflow": "8.0.1"}
+    assert preflight.package_problems(later) == []
+    problems = preflight.package_problems(GOOD)
+    assert "tensorflow 2.21.0 is not within >=8,<9" in problems[0]
+    assert "keras 3.15.1 is not within >=6.1,<7" in problems[1]
+
+
+def test_without_the_installed_package_nothing_says_which_versions(monkeypatch):
+    def requires(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.requires", requires)
+    assert "`pip install -e .`" in only(preflight.package_problems(GOOD))
+    wrong_libtpu = preflight.package_problems(GOOD_TPU | {"libtpu": "0.0.48"})
+    assert len(wrong_libtpu) == 2  # what is known without it is still said
 
 
 def test_environment_of_the_tests_is_no_problem():
@@ -90,6 +145,14 @@ def test_legacy_keras_is_a_problem_in_the_words_of_the_import(monkeypatch):
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
     sentence = only(preflight.environment_problems())
     assert "TF_USE_LEGACY_KERAS=1" in sentence and "unset it" in sentence
+
+
+def test_keras_json_without_an_object_is_a_problem_too(monkeypatch, tmp_path):
+    monkeypatch.delattr(keras.config, "backend")  # as if Keras were not yet imported
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    (tmp_path / "keras.json").write_text("[]")
+    sentence = only(preflight.environment_problems())
+    assert f"in {tmp_path}/keras.json, but it holds []: delete that file" in sentence
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(
         np.testing.assert_allclose(continued, uninterrupted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_training_stops_when_its_time_is_up_and_draws_nothing_if_not_asked():
     flags = ["--num_steps", "1000", "--steps_per_epoch", "2", "--max_minutes", "1e-4"]
     run(*flags, "--num_samples", "0", "--num_completions", "0")

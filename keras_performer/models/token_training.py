@@ -51,6 +51,12 @@ class TokenTraining(keras.Model):
         Returns:
             `TokenValues` of tensors `(B, T)`.
         """
+        if not inputs.shape[:2].is_compatible_with(targets.shape[:2]):
+            raise ValueError(
+                "With recompute, y must have a target for each token of the inputs, "
+                f"shape {(*inputs.shape, '...')}. Received: y of shape "
+                f"{tuple(targets.shape)}. Pad or cut both to one length."
+            )
         passes = {"block": recompute.block_by_block, "network": recompute.network}
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape))
         for metric in self.metrics:

@@ -1,6 +1,7 @@
 """A loop over the chunks of a sequence that keeps only what chunks hand on."""
 
 import itertools
+from numbers import Integral
 
 import tensorflow as tf
 
@@ -20,7 +21,7 @@ def chunk_scan(function, chunk_size, sequences, state, params, output_dtypes):
             pure function: of equal arguments it is the same when called again, and it
             reads no variables.
         chunk_size: int, tokens in a chunk; the last may have fewer.
-        sequences: nest of tensors `(B, L, ...)` with L known.
+        sequences: nest of tensors `(B, L, ...)`, all of one known length L.
         state: nest of tensors, the state before the first chunk.
         params: nest of tensors that every chunk reads. Their gradients are summed over
             chunks in their own dtype.
@@ -49,14 +50,9 @@ def chunk_scan(function, chunk_size, sequences, state, params, output_dtypes):
         tf.nest.map_structure(tf.convert_to_tensor, x)
         for x in (sequences, state, params)
     )
-    first = tf.nest.flatten(sequences)[0]
-    length = first.shape[1]
-    if length is None:
-        raise ValueError(
-            "sequences must have a known length. Received: a sequence of shape "
-            f"{tuple(first.shape)}. Give the data a static shape, the same in every "
-            "batch, for example with `padded_batch(..., padded_shapes=...)`."
-        )
+    _check_chunk_size(chunk_size)
+    xs, end, ps = (tf.nest.flatten(x) for x in (sequences, state, params))
+    length = _known_length(xs)
 
     def call(chunk, inner, given):
         """The function of flat lists."""
@@ -71,7 +67,6 @@ def chunk_scan(function, chunk_size, sequences, state, params, output_dtypes):
         new = [tf.ensure_shape(n, s.shape) for n, s in zip(tf.nest.flatten(new), inner)]
         return tf.nest.flatten(output), new
 
-    xs, end, ps = (tf.nest.flatten(x) for x in (sequences, state, params))
     dtypes = tf.nest.flatten(output_dtypes)
     whole = length - length % chunk_size
     parts = []
@@ -85,6 +80,38 @@ def chunk_scan(function, chunk_size, sequences, state, params, output_dtypes):
         tf.nest.pack_sequence_as(output_dtypes, outputs),
         tf.nest.pack_sequence_as(state, end),
     )
+
+
+def _check_chunk_size(chunk_size):
+    is_int = isinstance(chunk_size, Integral) and not isinstance(chunk_size, bool)
+    if not is_int or chunk_size <= 0:
+        raise ValueError(
+            "chunk_size must be a positive int, the tokens in a chunk. Received: "
+            f"chunk_size={chunk_size!r}"
+        )
+
+
+def _known_length(xs):
+    """The length of sequences that the graph knows: XLA leaves out later checks."""
+    shapes = [x.shape for x in xs]
+    received = f"Received: sequences of shapes {[str(shape) for shape in shapes]}"
+    if not xs or any(shape.rank is None or shape.rank < 2 for shape in shapes):
+        raise ValueError(
+            f"sequences must be tensors (batch, length, ...), at least one. {received}"
+        )
+    lengths = {shape[1] for shape in shapes}
+    if None in lengths:
+        raise ValueError(
+            f"sequences must have a known length. {received}. Give the data a static "
+            "shape, the same in every batch, for example with "
+            "`padded_batch(..., padded_shapes=...)`."
+        )
+    if len(lengths) > 1 or 0 in lengths:
+        raise ValueError(
+            "sequences must all have the same length, axis 1, of at least 1. "
+            f"{received}. Pad or cut them to one length."
+        )
+    return lengths.pop()
 
 
 def _scan(call, chunk_size, xs, state, params, dtypes):
@@ -150,7 +177,7 @@ def _backward(call, blocks, xs, starts, params, douts, dend):
         dxs = [array.write(i, d) for array, d in zip(dxs, dchunk)]
         return dstate, dmore, dxs
 
-    dend = [d for d, s in zip(dend, starts) if s.dtype.is_floating]
+    dend = [d for d, s in zip(dend, starts) if _has_gradient(s)]
     dparams = [tf.zeros_like(p) for p in _floats(params)]
     arrays = [blocks.array(x.dtype) for x in _floats(xs)]
     dstate, dparams, arrays = blocks.loop(body, (dend, dparams, arrays), reverse=True)
@@ -160,13 +187,17 @@ def _backward(call, blocks, xs, starts, params, douts, dend):
 
 
 def _floats(tensors):
-    return [x for x in tensors if x.dtype.is_floating]
+    return [x for x in tensors if _has_gradient(x)]
+
+
+def _has_gradient(x):
+    return x.dtype.is_floating or x.dtype.is_complex
 
 
 def _with_none(tensors, gradients):
-    """The gradients of the floating tensors, with `None` for the others."""
+    """The gradients of the tensors that have one, with `None` for the others."""
     gradients = iter(gradients)
-    return [next(gradients) if x.dtype.is_floating else None for x in tensors]
+    return [next(gradients) if _has_gradient(x) else None for x in tensors]
 
 
 def _split(flat, *lengths):

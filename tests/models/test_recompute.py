@@ -90,6 +90,33 @@ def test_fit_is_plain_keras(recompute, jit_compile):
         )
 
 
+REPEATED = RANDOM.integers(0, 3, (2, 11))
+OPTIMIZERS = {
+    "adam": dict(optimizer=keras.optimizers.Adam, learning_rate=0.01),
+    "clipped": dict(optimizer=keras.optimizers.SGD, learning_rate=1.0, clipnorm=0.01),
+}
+
+
+@functools.cache
+def trained_weights(name, recompute):
+    keras.config.set_floatx("float64")
+    model = small_model(recompute, dtype="float64", num_layers=1)
+    options = dict(OPTIMIZERS[name])
+    optimizer = options.pop("optimizer")(**options)
+    model.compile(optimizer, model.loss, run_eagerly=True)
+    model.fit(REPEATED, REPEATED, epochs=3, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("recompute", MODES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_see_the_same_gradients(name, recompute):
+    """Also of tokens that repeat, whose rows an optimizer would square one by one."""
+    results, expected = (trained_weights(name, r) for r in (recompute, None))
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     "recompute, causal", [*((m, True) for m in MODES), ("block", False)]
 )
@@ -277,6 +304,17 @@ def test_sequences_longer_than_the_model_are_refused(recompute):
         small_model(recompute).fit(long, long, verbose=0)
 
 
+@pytest.mark.parametrize("recompute", MODES)
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+@pytest.mark.parametrize("shape", [(4, 14), (4, 22), (4, 9), (4, 9, 1), (4,)], ids=str)
+def test_targets_of_another_length_are_refused(shape, method, recompute):
+    """Not cut to the inputs' length, nor left to an operation of TensorFlow."""
+    model = small_model(recompute)
+    message = r"y must have a target for each token .*\(4, 11, .*Received: .*\(4,"
+    with pytest.raises(ValueError, match=message):
+        getattr(model, method)(IDS, np.zeros(shape, "int32"), verbose=0)
+
+
 @pytest.mark.parametrize(
     "message, options",
     [
@@ -290,10 +328,11 @@ def test_bad_arguments_raise(message, options):
         small_model(**options)
 
 
-def test_lengths_must_be_known():
+@pytest.mark.parametrize("lengths", [(None, None), (11, None), (None, 11)])
+def test_lengths_must_be_known(lengths):
     data = tf.data.Dataset.from_generator(
         lambda: [(IDS, TARGETS)],
-        output_signature=(tf.TensorSpec((4, None), tf.int32),) * 2,
+        output_signature=tuple(tf.TensorSpec((4, n), tf.int32) for n in lengths),
     )
     with pytest.raises(ValueError, match="known length. Received: .*4, None"):
         model = small_model("network")

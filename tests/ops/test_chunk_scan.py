@@ -107,10 +107,66 @@ def test_a_chunk_is_computed_again_from_the_state_before_it():
     np.testing.assert_array_equal(gradient, 2 * np.ones((1, 6, 1)))
 
 
-def test_unknown_lengths_are_refused():
-    @tf.function(input_signature=[tf.TensorSpec((1, None))])
-    def function(x):
-        return chunk_scan(lambda x, s, p: (x, s), 2, x, (), (), tf.float32)
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
+def test_complex_sequences_have_gradients(wrap):
+    x, turn = (
+        tf.complex(normal(shape, seed), normal(shape, seed + 1))
+        for shape, seed in (((BATCH, LENGTH), 6), ((BATCH, 1), 8))
+    )
 
-    with pytest.raises(ValueError, match="known length. Received: .*1, None"):
-        function(tf.ones((1, 4)))
+    def running(x, start, turn):
+        sums = start + turn * tf.cumsum(x**2, 1)
+        return sums, sums[:, -1:]
+
+    def gradients(function):
+        with tf.GradientTape() as tape:
+            tape.watch([x, turn])
+            sums, _ = function(x, tf.zeros_like(turn), turn)
+            loss = tf.reduce_sum(tf.abs(sums) ** 2)
+        return tape.gradient(loss, [x, turn])
+
+    def scanned(*arguments):
+        return chunk_scan(running, 4, *arguments, tf.complex128)
+
+    results = wrap(lambda: gradients(scanned))()
+    for result, wanted in zip(results, gradients(running), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-10)
+
+
+def identity_scan(sequences, chunk_size=2):
+    dtypes = tf.nest.map_structure(lambda x: tf.float32, sequences)
+    return chunk_scan(lambda x, s, p: (x, s), chunk_size, sequences, (), (), dtypes)
+
+
+@pytest.mark.parametrize(
+    "message, shape",
+    [(r"known length. Received: .*\(2, None\)", (2, None)), ("<unknown>", None)],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_unknown_lengths_are_refused(message, shape, is_first):
+    specs = [tf.TensorSpec((2, 4)), tf.TensorSpec(shape)]
+    function = tf.function(identity_scan, [specs[::-1] if is_first else specs])
+    with pytest.raises(ValueError, match=message):
+        function([tf.ones((2, 4))] * 2)
+
+
+@pytest.mark.parametrize(
+    "message, shapes",
+    [
+        (r"at least one\. Received: .*\[\]", []),
+        (r"\(batch, length, ...\).*\(4,\)", [(4,)]),
+        (r"\(batch, length, ...\).*\(4,\)", [(2, 4), (4,)]),
+        (r"same length, axis 1, of at least 1.*\(2, 0\)", [(2, 0)]),
+        (r"same length, axis 1, .*\(2, 4\).*\(2, 5, 3\)", [(2, 4), (2, 5, 3)]),
+        (r"same length, axis 1, .*\(2, 4\).*\(2, 3\)", [(2, 4), (2, 3)]),
+    ],
+)
+def test_sequences_of_no_one_length_are_refused(message, shapes):
+    with pytest.raises(ValueError, match=message):
+        identity_scan([tf.ones(shape) for shape in shapes])
+
+
+@pytest.mark.parametrize("chunk_size", [0, -1, None, 2.0, True])
+def test_chunk_sizes_are_positive_ints(chunk_size):
+    with pytest.raises(ValueError, match=f"positive int.*chunk_size={chunk_size}"):
+        identity_scan(tf.ones((1, 4)), chunk_size)

@@ -9,6 +9,7 @@ from keras_performer import feature_maps
 from keras_performer.layers import PerformerAttention, arguments
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
 from keras_performer.layers.performer_block import PerformerBlock
+from keras_performer.layers.token_embedding import TokenEmbedding
 from keras_performer.models import recompute
 from keras_performer.models.token_training import TokenTraining, WithTargets
 
@@ -89,8 +90,13 @@ class PerformerLM(TokenTraining):
         seed=None,
         **kwargs,
     ):
-        # without autocast Keras leaves the state in float32
-        super().__init__(autocast=False, **kwargs)
+        if kwargs.setdefault("autocast", False):
+            raise ValueError(
+                "autocast must be False: Keras would cast the state, which stays in "
+                "float32, to the compute dtype. Leave it out. Received: autocast="
+                f"{kwargs['autocast']}"
+            )
+        super().__init__(**kwargs)
         self.supports_masking = True
         positive_int = arguments.positive_int
         self.vocabulary_size = positive_int("vocabulary_size", vocabulary_size)
@@ -165,7 +171,7 @@ class PerformerLM(TokenTraining):
 
     def make_embedding(self):
         """The layer that embeds tokens; override it for other inputs."""
-        return keras.layers.Embedding(
+        return TokenEmbedding(
             self.vocabulary_size,
             self.hidden_dim,
             dtype=self.dtype_policy,
@@ -228,7 +234,8 @@ class PerformerLM(TokenTraining):
             `(B, T, ...)` that `read_out` gets, whose dtypes are `extra_dtypes`; and
             the entries of `embedding_state` after these tokens.
         """
-        x = self.embedding(inputs) + self.embed_positions(inputs, state)
+        positions = self.embed_positions(inputs, state)  # first, as it checks inputs
+        x = self.embedding(inputs) + positions
         return x, (), self.next_positions(inputs, state)
 
     def embed_positions(self, inputs, state):
@@ -246,6 +253,11 @@ class PerformerLM(TokenTraining):
         return self.positions(positions)
 
     def _check_length(self, inputs):
+        if not hasattr(inputs, "shape"):
+            raise ValueError(
+                "inputs must be one int tensor (batch, length). Received: inputs of "
+                f"type {type(inputs).__name__}. Pass the tensor itself."
+            )
         if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > self.max_length:
             raise ValueError(
                 "inputs must have shape (batch, length) with at most "
@@ -261,6 +273,12 @@ class PerformerLM(TokenTraining):
     def transform(self, x, mask, training, state, return_state):
         """The blocks: `(B, T, hidden_dim)` to the same, and their states."""
         states = [None] * len(self.blocks) if state is None else state["blocks"]
+        if len(states) != len(self.blocks):
+            raise ValueError(
+                "state must be what initial_state or an earlier call of a model of as "
+                f"many layers gave, {len(self.blocks)}. Received: the states of "
+                f"{len(states)} layers"
+            )
         new_states = []
         for block, block_state in zip(self.blocks, states):
             x = block(

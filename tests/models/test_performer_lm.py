@@ -195,6 +195,72 @@ def test_a_new_model_can_be_exported_for_any_batch_and_length(tmp_path):
     np.testing.assert_allclose(served, model(IDS), atol=1e-6)
 
 
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_a_state_of_another_depth_raises(num_layers):
+    state = small_model(num_layers=num_layers).initial_state(3)
+    with pytest.raises(ValueError, match=f", 2. Received: the states of {num_layers}"):
+        small_model()(IDS, state=state, return_state=True)
+
+
+@pytest.mark.parametrize("recompute", [None, "network"])
+@pytest.mark.parametrize("inputs, name", [({"a": IDS}, "dict"), ([IDS], "tuple")])
+def test_inputs_are_one_tensor(inputs, name, recompute):
+    model = small_model(recompute=recompute)
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=f"one int tensor .* of type {name}"):
+        model.fit(inputs, IDS, verbose=0)
+
+
+def test_autocast_is_false():
+    model, same = small_model(), small_model(autocast=False)
+    same.set_weights(model.get_weights())
+    np.testing.assert_array_equal(same(IDS), model(IDS))
+    with pytest.raises(ValueError, match="autocast must be False.*autocast=True"):
+        small_model(autocast=True)
+
+
+def lora(model):
+    model.embedding.enable_lora(2)
+    model.embedding.lora_embeddings_b.assign(np.ones((2, 8)))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("prepare", [None, lora])
+def test_the_gradient_of_the_embedding_is_one_tensor(prepare, policy, jit_compile):
+    """The sum over all times a token comes; in half precision LoRA's would stop."""
+    model = small_model(dtype=policy)
+    if prepare:
+        prepare(model)
+    ids = np.random.default_rng(0).integers(0, 3, (2, 2000))
+    weights = model.embedding.trainable_weights
+
+    def gradients(embed):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.cast(embed(), "float32"))
+        return tape.gradient(loss, [w.value for w in weights])
+
+    def product():
+        return tf.one_hot(ids, 11) @ tf.cast(model.embedding.embeddings, "float32")
+
+    results = tf.function(gradients, jit_compile=jit_compile)(
+        lambda: model.embedding(tf.constant(ids))
+    )
+    tolerance = 1e-5 if policy == "float32" else 1e-2
+    for result, wanted in zip(results, gradients(product), strict=True):
+        assert isinstance(result, tf.Tensor)
+        limit = tolerance * np.abs(wanted).max()
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=limit)
+
+
+def test_a_quantized_embedding_gives_nearly_the_same():
+    model = small_model()
+    expected = model.embedding(IDS).numpy()
+    model.embedding.quantize("int8")
+    limit = 0.01 * np.abs(expected).max()
+    np.testing.assert_allclose(model.embedding(IDS), expected, atol=limit)
+
+
 def test_sizes_may_be_numpy_ints():
     sizes = dict(hidden_dim=np.int64(8), max_length=np.int64(24), seed=np.int64(1))
     model = small_model(num_random_features=np.int32(6), **sizes)

@@ -1,0 +1,43 @@
+"""An embedding of tokens that optimizers treat as any other weight."""
+
+import keras
+import tensorflow as tf
+
+from keras_performer.ops.blocks import compute_dtype
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class TokenEmbedding(keras.layers.Embedding):
+    """`keras.layers.Embedding` whose table has a tensor as its gradient.
+
+    TensorFlow's gradient of a look-up is one row for each token, and a token that
+    comes again has several. Optimizers that square gradients (Adam, RMSprop), and
+    clipping by norm, take them one by one: the table would train in another way than
+    with the sum of its rows, which is what other passes over the sequence come to.
+    The sum is in float32, as one in half precision stops growing.
+    """
+
+    def call(self, inputs):
+        if inputs.dtype not in ("int32", "int64"):
+            inputs = tf.cast(inputs, "int32")
+        table = tf.convert_to_tensor(self.embeddings)
+        rows = keras.ops.take(_with_dense_gradient(table), inputs, axis=0)
+        return tf.cast(rows, self.compute_dtype)
+
+    def quantize(self, mode=None, type_check=True, **options):
+        # Keras' own check refuses every subclass
+        return super().quantize(mode, type_check=False, **options)
+
+
+def _with_dense_gradient(table):
+    @tf.custom_gradient
+    def identity(table):
+        def gradient(drows):
+            if isinstance(drows, tf.IndexedSlices):
+                values = tf.cast(drows.values, compute_dtype(table))
+                drows = tf.IndexedSlices(values, drows.indices, drows.dense_shape)
+            return tf.cast(tf.convert_to_tensor(drows), table.dtype)
+
+        return tf.identity(table), gradient
+
+    return identity(table)

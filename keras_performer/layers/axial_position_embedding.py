@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
+from keras_performer.layers.token_embedding import with_dense_gradient
 
 
 class AxialPositionEmbedding(keras.layers.Layer):
@@ -42,9 +43,9 @@ class AxialPositionEmbedding(keras.layers.Layer):
         embedding, stride = 0.0, math.prod(self.grid_shape)
         for length, table in zip(self.grid_shape, self.tables):
             stride //= length
-            embedding += tf.gather(
-                tf.cast(table, self.compute_dtype), positions // stride % length
-            )
+            # coordinates repeat: their rows are added up, as `TokenEmbedding` says
+            table = with_dense_gradient(tf.cast(table, self.compute_dtype))
+            embedding += tf.gather(table, positions // stride % length)
         return embedding
 
     def compute_output_shape(self, positions_shape):

@@ -21,7 +21,7 @@ class TokenEmbedding(keras.layers.Embedding):
         if inputs.dtype not in ("int32", "int64"):
             inputs = tf.cast(inputs, "int32")
         table = tf.convert_to_tensor(self.embeddings)
-        rows = keras.ops.take(_with_dense_gradient(table), inputs, axis=0)
+        rows = keras.ops.take(with_dense_gradient(table), inputs, axis=0)
         return tf.cast(rows, self.compute_dtype)
 
     def quantize(self, mode=None, type_check=True, **options):
@@ -29,7 +29,7 @@ class TokenEmbedding(keras.layers.Embedding):
         return super().quantize(mode, type_check=False, **options)
 
 
-def _with_dense_gradient(table):
+def with_dense_gradient(table):
     @tf.custom_gradient
     def identity(table):
         def gradient(drows):

@@ -49,8 +49,9 @@ def as_mask(name, mask, x):
     mask = tf.repeat(mask, repeats, axis=0)
     message = f"{name} must have a value for each token: the shapes of {name} and of "
     message += "what it masks, without its last axis, differ"
-    tf.debugging.assert_equal(tf.shape(mask), tf.shape(x)[:-1], message)
-    return tf.ensure_shape(tf.reshape(mask, tf.shape(x)[:-1]), shape)
+    equal = tf.debugging.assert_equal(tf.shape(mask), tf.shape(x)[:-1], message)
+    with tf.control_dependencies([equal]):
+        return tf.ensure_shape(tf.reshape(mask, tf.shape(x)[:-1]), shape)
 
 
 def _without_queries(attention_mask, key):

@@ -132,8 +132,10 @@ def test_a_config_of_something_else_raises():
     [
         (("swish2",), "activation must be one of relu"),
         ((None,), "activation must be one of relu"),
-        (("relu", -1.0), "epsilon must be a float of at least 0"),
-        (("relu", float("nan")), "epsilon must be a float of at least 0"),
+        (("relu", -1.0), "epsilon must be a finite float of at least 0"),
+        (("relu", float("nan")), "epsilon must be a finite float of at least 0"),
+        (("relu", float("inf")), "epsilon must be a finite float of at least 0"),
+        (("relu", "a"), "epsilon must be a finite float of at least 0"),
     ],
 )
 def test_wrong_generalized_features_raise(arguments, message):
@@ -169,10 +171,12 @@ def test_an_unregistered_function_works_until_it_is_saved(activation):
             save()
 
 
-def test_keras_own_activations_are_saved_by_name():
-    features = GeneralizedFeatures(keras.activations.softplus)
-    restored = feature_maps.deserialize(feature_maps.serialize(features))
-    assert restored.activation is keras.activations.softplus
-    # but "elu" is elu(x) + 1 here, so Keras' own is not to be saved as "elu"
-    with pytest.raises(ValueError, match="cannot be saved"):
-        GeneralizedFeatures(keras.activations.elu).get_config()
+@pytest.mark.parametrize("name", ["softplus", "relu", "gelu", "sigmoid", "tanh", "elu"])
+def test_keras_own_activations_are_saved(name):
+    """Also "elu", which as a name is elu(x) + 1 here."""
+    activation = getattr(keras.activations, name)
+    config = feature_maps.serialize(GeneralizedFeatures(activation))
+    restored = feature_maps.deserialize(json.loads(json.dumps(config)))
+    x = tf.linspace([-3.0], [3.0], 9)
+    features = restored.kernel(None).query_features(x[tf.newaxis], None)[0][0][0]
+    np.testing.assert_allclose(features, activation(x) + 1e-3, rtol=1e-6)

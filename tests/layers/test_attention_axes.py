@@ -1,7 +1,9 @@
 """Attention over some axes of an input equals attention over slices of it."""
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_performer.layers.attention_axes import AttentionAxes
 from tests.contract import relative_error
@@ -35,7 +37,23 @@ def test_first_axis_of_rank_four_equals_slices(causal):
     output, scores = layer(x, return_attention_scores=True)
     expected = [along_one_axis(layer, x[:, :, j]) for j in range(COLUMNS)]
     assert relative_error(output, np.stack(expected, axis=2)) < 1e-6
-    assert scores.shape == (2 * COLUMNS, 3, ROWS, ROWS)
+    assert scores.shape == (2, COLUMNS, 3, ROWS, ROWS)
+    plain = small_layer(causal=causal)
+    plain.build((None, None, DIM))
+    plain.set_weights(layer.get_weights())
+    for j in range(COLUMNS):
+        _, expected = plain(x[:, :, j], return_attention_scores=True)
+        assert relative_error(scores[:, j], expected) < 1e-6
+
+
+@pytest.mark.parametrize("axes", [(1,), (2,), (1, 2), None])
+def test_scores_have_the_shape_of_multi_head_attention(axes):
+    query = normal((2, ROWS, ROWS, DIM))
+    exact = keras.layers.MultiHeadAttention(3, 4, attention_axes=axes)
+    _, expected = exact(query, query, return_attention_scores=True)
+    layer = small_layer(attention_axes=axes)
+    _, scores = layer(query, query, return_attention_scores=True)
+    assert scores.shape == expected.shape
 
 
 def test_two_axes_of_rank_five_equal_one_long_axis():
@@ -66,6 +84,28 @@ def test_cross_attention_to_another_number_of_columns():
     plain.set_weights(layer.get_weights())
     expected = [plain(query[:, i], value[:, i]) for i in range(ROWS)]
     assert relative_error(output, np.stack(expected, axis=1)) < 1e-6
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_batches_of_different_sizes_raise(known):
+    """Also where attention over one axis has as many sequences in all."""
+
+    def attend(layer, query, value):
+        # once of equal sizes: the layer is built
+        layer(query, query)
+        unknown = [tf.TensorSpec((None, None, None, DIM)[-x.ndim :]) for x in (query,)]
+        signature = None if known else unknown * 2
+        return tf.function(layer, input_signature=signature)(query, value)
+
+    wanted = ValueError if known else tf.errors.InvalidArgumentError
+    message = "query, key and value must have the same sizes in the batch axis"
+    layer = small_layer(attention_axes=2)
+    with pytest.raises(wanted, match=message):
+        attend(layer, normal((2, 3, 5, DIM)), normal((3, 2, 5, DIM)))
+    for sizes in ((1, 4), (4, 1)):
+        layer = small_layer(num_key_value_heads=1)
+        with pytest.raises(wanted, match=message):
+            attend(layer, *(normal((size, 5, DIM)) for size in sizes))
 
 
 @pytest.mark.parametrize("axes", [0, 3, -1, (1, 4), ()])

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
+from keras_performer.layers.exact import by_length
 from tests.contract import assert_equal_bits, assert_equal_weights, relative_error
 from tests.layers.inputs import (
     assert_hidden_rows_give_the_bias,
@@ -273,6 +274,42 @@ def test_it_trains_on_batches_of_many_lengths(jit_compile):
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     for one, other in zip(model.get_weights(), eager.get_weights()):
         np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_several_tapes_differentiate_a_choice_that_a_graph_makes():
+    """TensorFlow fails where a branch's gradient holds tensors of outside."""
+
+    def power(exponent):
+        def branch(query, key, factor, _):
+            @tf.custom_gradient
+            def function(x):
+                def gradient(d):
+                    return d * factor * exponent * x ** (exponent - 1.0)
+
+                return factor * x**exponent, gradient
+
+            return function(query)
+
+        return branch
+
+    def run(x):
+        factor = 6.0 + 0.0 * x[0, 0]
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(x)
+                y = by_length(3, power(2.0), power(3.0), (x, x), (factor, None))
+            first = tape.gradient(y, x)
+        return first, outer.gradient(first, x)
+
+    shape = tf.TensorSpec((1, None, 1, 1))
+    compiled = tf.function(run, input_signature=[shape], autograph=False)
+    for length, exponent in ((2, 2.0), (3, 3.0)):
+        x = tf.reshape(tf.range(1.0, length + 1), (1, length, 1, 1))
+        first, second = compiled(x)
+        np.testing.assert_allclose(first, 6 * exponent * x ** (exponent - 1), rtol=1e-6)
+        expected = 6 * exponent * (exponent - 1) * x ** (exponent - 2)
+        np.testing.assert_allclose(second, expected, rtol=1e-6)
 
 
 def layer_built(layer, x=X):

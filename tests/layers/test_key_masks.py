@@ -228,3 +228,19 @@ def test_masks_on_an_input_of_rank_four():
             for i in range(3)
         ]
         assert relative_error(output, np.reshape(rows, output.shape)) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(8, 2), (16, 1), (2, 7)])
+@pytest.mark.parametrize("name", ["key_mask", "attention_mask"])
+def test_a_mask_of_another_shape_raises_when_shapes_become_known(name, shape):
+    """Two of these have as many values as the right one, (2, 8)."""
+    layer = small_layer()
+    layer(KEYS)
+    keys, masks = tf.TensorSpec((None, None, 6)), tf.TensorSpec((None, None), tf.bool)
+    run = tf.function(
+        lambda x, mask: layer(x, x, **{name: mask}), input_signature=[keys, masks]
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name} must have a va"):
+        run(KEYS, np.ones(shape, bool))
+    mask = np.stack([VISIBLE, ~VISIBLE])
+    assert relative_error(run(KEYS, mask), layer(KEYS, KEYS, key_mask=mask)) < 1e-6

@@ -6,7 +6,7 @@ import string
 import keras
 import tensorflow as tf
 
-from keras_performer.ops.blocks import compute_dtype, size
+from keras_performer.ops.blocks import size
 
 
 def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options):
@@ -67,11 +67,14 @@ class HeadsDense(keras.layers.EinsumDense):
 
 
 def _add_bias(rows, bias):
+    if rows.dtype.size > 2:
+        return tf.nn.bias_add(rows, bias)
+
     @tf.custom_gradient
     def add(rows, bias):
         def gradient(drows):
-            drows_sum = tf.reduce_sum(tf.cast(drows, compute_dtype(drows)), 0)
-            return drows, tf.cast(drows_sum, bias.dtype)
+            total = tf.reduce_sum(tf.cast(drows, tf.float32), 0)
+            return drows, tf.cast(total, bias.dtype)
 
         return tf.nn.bias_add(rows, bias), gradient
 

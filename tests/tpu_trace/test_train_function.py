@@ -119,7 +119,7 @@ def test_tpus_have_all_ops_of_recomputed_chunks(recompute):
 
 @pytest.mark.slow
 def test_several_steps_in_one_execution():
-    graph = check(load("v5e-4", steps_per_execution=3), 4)
+    graph = check(load("v5e-4", steps_per_execution=4), 4)
     assert not graphs.unfed_inputs(graph)
 
 

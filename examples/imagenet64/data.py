@@ -46,7 +46,7 @@ class ImageData:
     batch_size: int
     training_split: "Split | Crops"
     seed: int
-    start_step: int
+    start_step: int = 0
 
     @property
     def train(self):
@@ -117,13 +117,12 @@ class Crops:
             index += 1
 
 
-def load(config, start_step=0):
+def load(config):
     """Opens the images that `config` names.
 
     Args:
         config: has `data_dir` (None: the photographs), `seed`, `batch_size` and
             `held_out_images` (at most so many are held out).
-        start_step: int k, the first training batch is batch k.
 
     Returns:
         An `ImageData`.
@@ -148,7 +147,6 @@ def load(config, start_step=0):
         batch_size=config.batch_size,
         training_split=train,
         seed=config.seed,
-        start_step=start_step,
     )
 
 

@@ -43,7 +43,7 @@ class AttentionAxes:
             return
         message = (
             "query, key and value must have the same sizes in the batch axis and in "
-            f"those that attention does not run over. Received: query of shape "
+            "those that attention does not run over. Received: query of shape "
             f"{tuple(query.shape)} and key of shape {tuple(key.shape)}, with "
             f"attention_axes={self.attended}"
         )

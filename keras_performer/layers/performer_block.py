@@ -64,7 +64,8 @@ class PerformerBlock(keras.layers.Layer):
 
     def _dense(self, name, dim, **options):
         return HeadsDense(
-            *("abc,cd->abd", (None, dim)),
+            "abc,cd->abd",
+            output_shape=(None, dim),
             bias_axes="d",
             dtype=self.dtype_policy,
             name=name,

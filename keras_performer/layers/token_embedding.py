@@ -30,6 +30,8 @@ class TokenEmbedding(keras.layers.Embedding):
 
 
 def with_dense_gradient(table):
+    """The table, whose gradient adds up the rows of look-ups."""
+
     @tf.custom_gradient
     def identity(table):
         def gradient(drows):

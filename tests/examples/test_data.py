@@ -12,7 +12,8 @@ from tests.examples import archives
 
 
 def first_batches(count, start_step=0, **settings):
-    dataset = data.load(Config(**settings), start_step).train.take(count)
+    images = dataclasses.replace(data.load(Config(**settings)), start_step=start_step)
+    dataset = images.train.take(count)
     return np.stack(list(dataset.as_numpy_iterator()))
 
 

@@ -1,5 +1,7 @@
 """Several hosts train on the batches of one host, each reading its own images only."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,7 +26,7 @@ def folder(request, tmp_path):
 
 def load(folder, start_step=0, seed=1, batch_size=4):
     config = Config(data_dir=folder, batch_size=batch_size, seed=seed)
-    return data.load(config, start_step)
+    return dataclasses.replace(data.load(config), start_step=start_step)
 
 
 def batches(images, count, context=None):

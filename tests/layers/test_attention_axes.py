@@ -93,8 +93,8 @@ def test_batches_of_different_sizes_raise(known):
     def attend(layer, query, value):
         # once of equal sizes: the layer is built
         layer(query, query)
-        unknown = [tf.TensorSpec((None, None, None, DIM)[-x.ndim :]) for x in (query,)]
-        signature = None if known else unknown * 2
+        unknown = tf.TensorSpec((*[None] * (query.ndim - 1), DIM))
+        signature = None if known else [unknown, unknown]
         return tf.function(layer, input_signature=signature)(query, value)
 
     wanted = ValueError if known else tf.errors.InvalidArgumentError

@@ -29,7 +29,7 @@ def main():
         try:
             if request["do"] == "start":
                 pin(request["threads"])  # first: frameworks count the cores
-                contenders = importlib.import_module(request["module"])
+                contenders = load(request["module"], request["checkout"])
                 answer = contenders.start(request["threads"])
             elif request["do"] == "make":
                 programs[request["name"]], answer = make(contenders, request["case"])
@@ -46,6 +46,21 @@ def main():
             print(json.dumps({"error": message}), file=answers, flush=True)
         else:
             print(json.dumps({"answer": answer}), file=answers, flush=True)
+
+
+def load(module, checkout):
+    """Imports the contenders with keras_performer from another folder, if one is given.
+
+    The contenders, and all of `benchmarks`, are those of the running command.
+    """
+    if checkout is None:
+        return importlib.import_module(module)
+    sys.path.insert(0, checkout)
+    contenders = importlib.import_module(module)
+    found = sys.modules["keras_performer"].__file__
+    if os.path.dirname(os.path.dirname(found)) != checkout:
+        raise ImportError(f"keras_performer comes from {found}, not from {checkout}")
+    return contenders
 
 
 def pin(threads):

@@ -32,9 +32,16 @@ class Ended(RuntimeError):
 
 
 class Worker:
-    """One process; see `benchmarks/worker.py`."""
+    """One process; see `benchmarks/worker.py`.
 
-    def __init__(self, environment, threads):
+    Args:
+        environment: str, a key of `ENVIRONMENTS`.
+        threads: int.
+        checkout: str, the folder whose keras_performer it imports, or `None` for this
+            one.
+    """
+
+    def __init__(self, environment, threads, checkout=None):
         module, packages = ENVIRONMENTS[environment]
         python = pathlib.Path(sys.executable)
         if packages is not None:
@@ -53,7 +60,9 @@ class Worker:
             )
         module = f"benchmarks.contenders.{module}"
         try:
-            self.versions = self.ask(do="start", module=module, threads=threads)
+            self.versions = self.ask(
+                do="start", module=module, threads=threads, checkout=checkout
+            )
         except RuntimeError as error:
             self.stop()
             raise Missing(f"{environment}: {error}") from error

@@ -7,7 +7,6 @@ import tensorflow as tf
 import keras_performer
 from benchmarks import contenders, tensorflow_programs
 from keras_performer import feature_maps
-from keras_performer.layers import compiled
 
 
 def start(threads):
@@ -90,6 +89,9 @@ def jit_compile(case):
 
 
 def attention(case):
+    # here, as another checkout may not have it (`benchmarks.checkouts`)
+    from keras_performer.layers import compiled
+
     features = feature_maps.get(feature_map(case))
     matrix = features.draw(contenders.NUM_RANDOM_FEATURES, contenders.KEY_DIM, (0, 0))
     compiles = jit_compile(case) is True

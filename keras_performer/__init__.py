@@ -1,17 +1,17 @@
 """Performer layers for Keras 3 on TensorFlow: attention linear in the length."""
 
+import importlib
+import typing
+
 from keras_performer import _environment
 
-__version__ = "0.1.0"
-
-# The preflight runs where the rest may not be importable: it says why.
-if not _environment.is_preflight():
-    _environment.check()
-
-    from keras_performer import feature_maps, ops
+if typing.TYPE_CHECKING:
+    from keras_performer import feature_maps, layers, ops
     from keras_performer.callbacks import RedrawFeatures
     from keras_performer.layers import PerformerAttention
     from keras_performer.models import PerformerLM, generate
+
+__version__ = "0.1.0"
 
 __all__ = [
     "PerformerAttention",
@@ -19,5 +19,33 @@ __all__ = [
     "RedrawFeatures",
     "feature_maps",
     "generate",
+    "layers",
     "ops",
 ]
+
+_PARTS = ("ops", "feature_maps", "layers", "callbacks", "models")
+_PART_OF = {
+    "PerformerAttention": "layers",
+    "PerformerLM": "models",
+    "RedrawFeatures": "callbacks",
+    "generate": "models",
+}
+
+
+def __getattr__(name):
+    """Imports what is first used: the preflight must run where nothing can be."""
+    if name in _PARTS:
+        return importlib.import_module(f"keras_performer.{name}")
+    if name not in _PART_OF:
+        raise AttributeError(f"module 'keras_performer' has no attribute {name!r}")
+    part = importlib.import_module(f"keras_performer.{_PART_OF[name]}")
+    return globals().setdefault(name, getattr(part, name))
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
+
+
+# All parts register what they have with Keras, so that a model that was saved can be
+# loaded wherever keras_performer is imported, before Keras or after it.
+_environment.import_with_keras(f"keras_performer.{part}" for part in _PARTS)

@@ -1,5 +1,7 @@
 """Refuses surroundings in which the package cannot work, before Keras is loaded."""
 
+import importlib
+import importlib.abc
 import importlib.util
 import json
 import os
@@ -35,10 +37,59 @@ def check():
         )
 
 
-def is_preflight():
-    """Whether Python is about to run `python -m keras_performer.preflight`."""
-    # While Python looks for the module of `-m`, it has imported nothing else.
-    return sys.argv[:1] == ["-m"] and "keras_performer.preflight" in sys.orig_argv
+def import_with_keras(modules):
+    """Imports modules now if Keras is loaded, else with the first of them or with it.
+
+    Args:
+        modules: names of modules that need Keras.
+
+    Raises:
+        ImportError: as `check`, from whichever import it is that loads them.
+    """
+    modules = tuple(modules)
+    if "keras" in sys.modules:
+        check()
+        _import_all(modules)
+    else:
+        sys.meta_path.insert(0, _Doorkeeper(modules))
+
+
+def _import_all(modules):
+    for module in modules:
+        importlib.import_module(module)
+
+
+class _Doorkeeper(importlib.abc.MetaPathFinder):
+    """Stands before Python's finders until Keras or one of the modules is imported."""
+
+    def __init__(self, modules):
+        self._modules = modules
+
+    def find_spec(self, name, path=None, target=None):
+        if name in self._modules:
+            check()
+        elif name != "keras" or not _is_welcome():
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_import_all(module):
+                execute(module)
+                _import_all(self._modules)
+
+            spec.loader.exec_module = execute_and_import_all
+        return spec
+
+
+def _is_welcome():
+    """Whether `check` passes. Who imports Keras alone need not hear why it does not."""
+    try:
+        check()
+    except ImportError:
+        return False
+    return True
 
 
 def _keras_backend():

@@ -2,10 +2,23 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
+
+import keras_performer
+
+IMPORT = "from keras_performer import PerformerAttention"
+USES = [
+    IMPORT,
+    "import keras_performer; keras_performer.PerformerLM",
+    "import keras_performer; keras_performer.models",
+    "from keras_performer import ops",
+    "import keras_performer.layers",
+    "from keras_performer.feature_maps import softmax",
+]
 
 
 def run_python(code, **environment):
@@ -38,6 +51,71 @@ def refusal(code, **environment):
     name, sentence = error.split(": ", maxsplit=1)
     assert name == "ImportError"
     return sentence
+
+
+def test_nothing_is_loaded_before_it_is_needed():
+    # as the preflight must run where neither can be imported
+    process = run_python(
+        "import sys; sys.modules['tensorflow'] = sys.modules['keras.src'] = None\n"
+        "import keras_performer, keras_performer.preflight\n"
+        "assert keras_performer.__version__\n"
+        "assert 'PerformerAttention' in dir(keras_performer)\n"
+        "assert not hasattr(keras_performer, 'no_such_thing')\n"
+        "assert 'keras' not in sys.modules"
+    )
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_use_is_refused_in_one_sentence(use):
+    assert "needs Keras 3" in refusal(use, TF_USE_LEGACY_KERAS="1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import keras_performer\nfrom keras.saving import get_registered_object",
+        "import keras_performer.layers",
+    ],
+)
+def test_everything_is_registered_by_any_import(imports):
+    process = run_python(imports + REGISTERED)
+    assert process.returncode == 0, process.stderr
+
+
+def test_keras_with_another_backend_is_left_alone():
+    stand_in = (
+        "import sys, importlib.machinery, importlib.util\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'keras':\n"
+        "            return importlib.util.spec_from_loader(name, self)\n"
+        "    def create_module(self, spec): return None\n"
+        "    def exec_module(self, module): module.mine = True\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "import keras_performer\n"
+        "import keras\n"
+        "assert keras.mine and 'tensorflow' not in sys.modules\n"
+    )
+    process = run_python(stand_in, KERAS_BACKEND="jax")
+    assert process.returncode == 0, process.stderr
+    sentence = refusal(stand_in + "keras_performer.ops", KERAS_BACKEND="jax")
+    assert "KERAS_BACKEND selects 'jax'" in sentence
+
+
+def test_every_part_is_imported_with_the_others():
+    folders = {
+        path.parent.name
+        for path in pathlib.Path(keras_performer.__file__).parent.glob("*/__init__.py")
+    }
+    assert set(keras_performer._PARTS) == folders - {"preflight"}
+    assert set(keras_performer.__all__) == {
+        *keras_performer._PART_OF,
+        *("feature_maps", "layers", "ops"),
+    }
+    for name in keras_performer.__all__:
+        assert getattr(keras_performer, name) is not None
 
 
 def test_missing_tensorflow_names_what_to_install():
@@ -90,7 +168,7 @@ def test_backend_of_an_imported_keras_counts_and_not_the_variable():
         "sys.modules['keras'] = keras = types.ModuleType('keras')\n"
         "keras.config = types.SimpleNamespace(backend=lambda: 'torch')\n"
     )
-    sentence = refusal(stand_in + IMPORT, KERAS_BACKEND="tensorflow")
+    sentence = refusal(stand_in + "import keras_performer", KERAS_BACKEND="tensorflow")
     assert "the Keras that is already imported selects 'torch'" in sentence
 
 
@@ -116,8 +194,6 @@ def test_import_has_no_side_effects(tmp_path):
     # TensorFlow may speak while it is loaded; nobody may afterwards.
     assert process.stderr.endswith("before\nafter\n"), process.stderr
 
-
-IMPORT = "import keras_performer"
 
 SIDE_EFFECTS = """
 import os, random, sys, warnings
@@ -150,10 +226,18 @@ assert not changed, changed
 unwanted = {"official", "tensorflow_probability", "tf_keras"} & set(sys.modules)
 assert not unwanted, unwanted
 
+assert keras.saving.get_registered_object("keras_performer>PerformerAttention")
+
 # Raises if a device has been started.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration() for _ in range(2)],
 )
 assert len(tf.config.list_logical_devices("CPU")) == 2
+"""
+
+REGISTERED = """
+from keras.saving import get_registered_object
+for name in "PerformerAttention", "PerformerLM", "RedrawFeatures", "SoftmaxFeatures":
+    assert get_registered_object("keras_performer>" + name), name
 """

@@ -1,4 +1,9 @@
-"""Refuses surroundings in which the package cannot work, before Keras is loaded."""
+"""Refuses surroundings in which the package cannot work, before Keras is loaded.
+
+And has everything imported together with Keras: `import keras_performer` itself must
+import nothing, as `python -m keras_performer.preflight` begins with it where importing
+Keras or TensorFlow fails, hangs or ends the process.
+"""
 
 import importlib
 import importlib.abc
@@ -72,7 +77,7 @@ class _Doorkeeper(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        if spec is not None:
+        if spec is not None and spec.loader is not None:  # as a mere folder has none
             execute = spec.loader.exec_module
 
             def execute_and_import_all(module):

@@ -1,0 +1,73 @@
+"""How all pictures look."""
+
+import io
+import pathlib
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from PIL import Image
+
+INK, MUTED, GRID = "#1a1a1a", "#5f5f5f", "#e4e4e4"
+# One colour means one thing on every page.
+OURS, EXACT, CONTROL = "#0b5cab", "#c2410c", "#7a7a7a"
+FURTHER = ("#2e8b57", "#8e44ad", "#b7791f")
+MATRIX, HIDDEN = "Blues", "#e2e2e2"
+# Inches. Pages show a picture at most this wide, phones half as wide: small figures
+# keep their letters readable there.
+WIDTH = 6.4
+
+
+def panels(columns=1, height=3.2, **options):
+    """A figure and its axes, `columns` of them side by side."""
+    figure = Figure(figsize=(WIDTH, height), facecolor="white", layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False, **options)[0]
+    return figure, axes
+
+
+def tidy(axes, title=None, xlabel=None, ylabel=None):
+    """A plot with a light grid and no box."""
+    axes.grid(True, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(MUTED)
+    axes.tick_params(colors=MUTED, labelsize=10)
+    _label(axes, title, xlabel, ylabel)
+
+
+def lengths(axes, values, labels=None):
+    """A logarithmic axis of lengths with a tick at each value."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, labels or [f"{value:,}" for value in values])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def matrix(axes, values, title=None, xlabel="key", ylabel=None, **options):
+    """One attention matrix: queries down, keys to the right; weights of 0 are grey."""
+    colours = colormaps[MATRIX].with_extremes(bad=HIDDEN)
+    values = np.ma.masked_equal(values, 0)
+    axes.imshow(values, cmap=colours, interpolation="nearest", **options)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_color(MUTED)
+    _label(axes, title, xlabel, ylabel)
+
+
+def save(figure, script):
+    """Writes the PNG of a script; the same figure gives the same file."""
+    path = pathlib.Path(script).with_suffix(".png")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=200)
+    # 128 colours are enough for lines, letters and blues, and a third of the bytes.
+    Image.open(drawn).convert("RGB").quantize(128).save(path, optimize=True)
+    print(f"{path.name}: {path.stat().st_size // 1024} KB")
+
+
+def _label(axes, title, xlabel, ylabel):
+    if title:
+        axes.set_title(title, color=INK, fontsize=11)
+    if xlabel:
+        axes.set_xlabel(xlabel, color=INK, fontsize=10)
+    if ylabel:
+        axes.set_ylabel(ylabel, color=INK, fontsize=10)

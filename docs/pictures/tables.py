@@ -1,0 +1,30 @@
+"""Figures that stand in a table of the repository, read from where they stand."""
+
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def rows(path, first_column):
+    """Rows of the first table of a Markdown file with that head, lists of cells.
+
+    Args:
+        path: str, relative to the repository.
+        first_column: str, the head of the table's first column.
+    """
+    lines = iter((ROOT / path).read_text().splitlines())
+    if not any(line.startswith(f"| {first_column} |") for line in lines):
+        raise ValueError(f"{path} has no table that begins with {first_column}.")
+    next(lines)  # the line of dashes
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+def numbers(cell):
+    """The numbers in a cell, as floats."""
+    return [float(x.replace(",", "")) for x in re.findall(r"\d[\d,]*\.?\d*", cell)]

@@ -1,0 +1,37 @@
+"""Memory of a training step against the length, as the TPU compiler counts it."""
+
+from docs.pictures import style, tables
+
+CHIP = 15.75  # GiB of a v5e chip that a program can use
+LINES = [  # column of the table, label, colour
+    (1, "exact attention", style.EXACT),
+    (2, "plain", style.CONTROL),
+    (3, 'recompute="block"', style.FURTHER[0]),
+    (4, 'recompute="network"', style.OURS),
+]
+
+
+def main():
+    table = tables.rows("benchmarks/tpu/README.md", "tokens")
+    figure, (axes,) = style.panels(height=3.6)
+    lengths = [2 ** int(tables.numbers(row[0].split("^")[1])[0]) for row in table]
+    for column, label, colour in LINES:
+        points = [
+            (length, tables.numbers(row[column])[0])
+            for length, row in zip(lengths, table)
+            if row[column]
+        ]
+        axes.plot(*zip(*points), color=colour, marker="o", ms=4, label=label)
+    axes.axhline(CHIP, color=style.INK, linestyle="--", linewidth=1)
+    axes.text(2**25, CHIP * 1.12, "one v5e chip", ha="right", fontsize=10)
+    style.tidy(axes, None, "tokens in a sequence", "GiB")
+    style.lengths(axes, [2**13, 2**16, 2**19, 2**22, 2**25])
+    axes.set_xticklabels(["8,192", "65,536", "524,288", "4 million", "34 million"])
+    axes.set_yscale("log")
+    axes.set_yticks([1, 4, 16, 64], [1, 4, 16, 64])
+    axes.legend(frameon=False, fontsize=10)
+    style.save(figure, __file__)
+
+
+if __name__ == "__main__":
+    main()

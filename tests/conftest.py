@@ -11,7 +11,7 @@ import keras  # noqa: E402
 import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from keras_performer.layers import compiled  # noqa: E402
+from keras_performer.layers import compile_policy  # noqa: E402
 
 # Logical CPUs stand in for replicas, and cannot be made once TensorFlow runs.
 tf.config.set_logical_device_configuration(
@@ -34,7 +34,7 @@ def fresh_session():
 @pytest.fixture
 def two_threads(monkeypatch):
     """Lets `jit_compile="auto"` compile, whatever the number of this machine's CPUs."""
-    monkeypatch.setattr(compiled, "cpu_threads", lambda: 2)
+    monkeypatch.setattr(compile_policy, "cpu_threads", lambda: 2)
 
 
 _collective_keys = itertools.count(0, 100_000)

@@ -4,16 +4,24 @@
 class FeatureMap:
     """Describes the features of queries and keys whose products are the attention.
 
-    A subclass defines `draw`, which makes a random projection matrix, and `kernel`,
-    which joins such a matrix and the feature map into what `keras_performer.ops`
+    A subclass defines `draw`, which makes the parameters of the features, and `kernel`,
+    which joins such parameters and the feature map into what `keras_performer.ops`
     computes with. Register it with `keras.saving.register_keras_serializable` and
     define `get_config`, so that layers which use it can be saved. Maps with equal
     attributes are equal, and layers with equal maps share compiled functions: the
     attributes must be hashable, and must not change.
+
+    Parameters are one array, which is saved as the weight `projection_matrix`, or a
+    dict of named arrays. An array may have a first axis of key-value heads.
     """
 
     # Whether the map is defined without a random projection.
     projection_is_optional = False
+    # Whether the features estimate softmax attention, so that exact attention may take
+    # their place where it is cheap.
+    estimates_softmax = False
+    # Whether the parameters train; they are not drawn anew then.
+    trainable = False
 
     def check(self, num_random_features):
         """Raises a `ValueError` if the map cannot have that many features."""
@@ -25,22 +33,38 @@ class FeatureMap:
             )
 
     def draw(self, num_features, head_dim, seed):
-        """Draws a float32 projection matrix of shape `(num_features, head_dim)`.
+        """Draws the parameters, such as a float32 matrix `(num_features, head_dim)`.
 
         Args:
             num_features: int M.
             head_dim: int H.
-            seed: int32 tensor of shape `(2,)`.
+            seed: int32 tensor of shape `(2,)`; equal seeds give equal parameters.
+
+        Returns:
+            One tensor, or a dict of named tensors.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `draw`.")
 
-    def kernel(self, projection_matrix):
+    def draw_for_heads(self, num_heads, num_features, head_dim, seed):
+        """As `draw`; define it instead where parameters differ between heads.
+
+        Args:
+            num_heads: int K, the key-value heads.
+            num_features, head_dim, seed: as in `draw`.
+        """
+        return self.draw(num_features, head_dim, seed)
+
+    def kernel(self, parameters):
         """Returns the kernel that `keras_performer.ops` computes attention with.
 
         Args:
-            projection_matrix: tensor of shape `(M, H)`, or `None` for no projection.
+            parameters: what `draw` returned, as tensors; `None` without a projection.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `kernel`.")
+
+    def num_features(self, num_random_features, head_dim):
+        """How many features a query or key of `head_dim` has, an int."""
+        return num_random_features or head_dim
 
     def __eq__(self, other):
         return type(self) is type(other) and vars(self) == vars(other)

@@ -76,11 +76,11 @@ class GeneralizedFeatures(FeatureMap):
     def draw(self, num_features, head_dim, seed):
         return ops.orthogonal_gaussian_matrix(num_features, head_dim, seed)
 
-    def kernel(self, projection_matrix):
+    def kernel(self, parameters):
         activation = self.activation
         if not callable(activation):
             activation = _function(activation)
-        return ops.ActivationKernel(projection_matrix, activation, self.epsilon)
+        return ops.ActivationKernel(parameters, activation, self.epsilon)
 
     def get_config(self):
         activation = self.activation

@@ -36,6 +36,8 @@ class SoftmaxFeatures(FeatureMap):
     TensorShape([8, 4])
     """
 
+    estimates_softmax = True
+
     def __init__(self, hyperbolic=True, regularized=True, orthogonal=True):
         self.hyperbolic = hyperbolic
         self.regularized = regularized
@@ -59,8 +61,8 @@ class SoftmaxFeatures(FeatureMap):
         half = draw(num_features // 2, head_dim, seed, self.regularized)
         return tf.concat([half, -half], 0)
 
-    def kernel(self, projection_matrix):
-        return ops.ExponentialKernel(projection_matrix, self.hyperbolic)
+    def kernel(self, parameters):
+        return ops.ExponentialKernel(parameters, self.hyperbolic)
 
     def get_config(self):
         return {

@@ -1,5 +1,8 @@
 """Keras layers."""
 
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.exact_attention import ExactAttention
 from keras_performer.layers.performer_attention import PerformerAttention
+from keras_performer.layers.performer_block import PerformerBlock
 
-__all__ = ["PerformerAttention"]
+__all__ = ["AttentionLayer", "ExactAttention", "PerformerAttention", "PerformerBlock"]

@@ -5,8 +5,6 @@ from numbers import Integral, Real
 
 import tensorflow as tf
 
-from keras_performer.feature_maps import SoftmaxFeatures
-
 
 def positive_int(name, value, default=...):
     """`value` if it is a positive int; `None` becomes `default`, if there is one."""
@@ -83,7 +81,7 @@ def key_value_heads(value, num_heads):
 def exact_below(value, feature_map):
     """`None`, or the length from which on features of softmax are used."""
     value = positive_int("exact_below", value, default=None)
-    if value is not None and not isinstance(feature_map, SoftmaxFeatures):
+    if value is not None and not feature_map.estimates_softmax:
         raise ValueError(
             "exact_below needs features that estimate softmax: those of "
             f"{type(feature_map).__name__} are a different model, which would change "
@@ -136,11 +134,20 @@ def grid_shape(position_shape, max_length):
     return shape
 
 
-def check_state(
-    causal, state, return_state, return_attention_scores, exact_below, axes
-):
+def check_causal(layer, causal):
+    if causal and not layer.supports_causal:
+        raise ValueError(
+            f"{type(layer).__name__} cannot hide later tokens: make it with "
+            "causal=False, and call it without use_causal_mask. Received: causal=True"
+        )
+
+
+def check_state(layer, causal, state, return_state, return_attention_scores):
     if state is None and not return_state:
         return
+    if not layer.supports_state:
+        layer.empty_state(0)  # says why
+    exact_below = getattr(layer, "exact_below", None)
     if exact_below is not None:
         raise ValueError(
             "A state is made of features, which short inputs do not use with "
@@ -159,10 +166,17 @@ def check_state(
             "scores of keys that only the state knows cannot be told apart. Call "
             "without state."
         )
-    if len(axes.batch) != 1:
+    if len(layer._axes.batch) != 1:
         raise ValueError(
             "A state needs attention over all axes but batch and features. Received: "
-            f"attention_axes={axes.attended}"
+            f"attention_axes={layer._axes.attended}"
+        )
+    entries = {"position", "attention"}
+    if state is not None and not (isinstance(state, dict) and set(state) == entries):
+        raise ValueError(
+            'state must be a dict with the entries "position" and "attention", from '
+            "initial_state or an earlier call. Received: state of type "
+            f"{type(state).__name__}"
         )
 
 

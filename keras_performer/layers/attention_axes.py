@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import size
+from keras_performer.ops.shapes import size
 
 
 class AttentionAxes:

@@ -1,23 +1,17 @@
 """Multi-head attention in time and memory linear in the length."""
 
-import functools
-
 import keras
-import tensorflow as tf
 
 from keras_performer import feature_maps, ops
-from keras_performer.layers import arguments, compiled, exact
-from keras_performer.layers.attention_axes import AttentionAxes
-from keras_performer.layers.dense import heads_dense
-from keras_performer.layers.key_masks import as_mask, visible_keys
+from keras_performer.layers import arguments
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.compile_policy import should_compile
+from keras_performer.layers.exact_below import by_length
 from keras_performer.layers.random_projection import RandomProjection
-
-_DENSE_OPTIONS = """kernel_initializer bias_initializer kernel_regularizer
-    bias_regularizer kernel_constraint bias_constraint""".split()
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerAttention(keras.layers.Layer):
+class PerformerAttention(AttentionLayer):
     """FAVOR+ attention that stands where `keras.layers.MultiHeadAttention` stands.
 
     Queries, keys and values are projected as there; the softmax kernel
@@ -78,8 +72,8 @@ class PerformerAttention(keras.layers.Layer):
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
-        state: the state after earlier tokens (causal only), from `initial_state` or an
-            earlier call. T new tokens cost the same however many came before.
+        state: the state after earlier tokens (causal only), a dict from `initial_state`
+            or an earlier call. T new tokens cost the same however many came before.
         return_state: bool, also return the state after the last token.
 
     Returns:
@@ -108,6 +102,8 @@ class PerformerAttention(keras.layers.Layer):
         Choromanski et al. 2020, Rethinking Attention with Performers, arXiv 2009.14794.
     """
 
+    supports_state = True
+
     def __init__(
         self,
         num_heads,
@@ -135,73 +131,54 @@ class PerformerAttention(keras.layers.Layer):
         jit_compile="auto",
         **kwargs,
     ):
-        # Without autocast Keras leaves the state in float32; the dense layers cast.
-        super().__init__(autocast=False, **kwargs)
-        self.supports_masking = True
-        positive_int = arguments.positive_int
-        self.num_heads = positive_int("num_heads", num_heads)
-        self.key_dim = positive_int("key_dim", key_dim)
-        self.value_dim = positive_int("value_dim", value_dim, default=self.key_dim)
-        self.dropout = arguments.rate("dropout", dropout)
-        self.use_bias = arguments.boolean("use_bias", use_bias)
-        # `output_shape` itself would hide a property that Keras' models read.
-        self._output_shape = arguments.sizes("output_shape", output_shape)
-        self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        # the dense layers' regularizer; `activity_regularizer` would be this layer's
-        self._activity_regularizer = keras.regularizers.get(activity_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed = arguments.seed(seed)
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            **kwargs,
+        )
         self.feature_map = feature_maps.get(feature_map)
-        self.num_random_features = positive_int(
+        self.num_random_features = arguments.positive_int(
             "num_random_features", num_random_features, default=None
         )
         self.feature_map.check(self.num_random_features)
-        self.causal = arguments.boolean("causal", causal)
-        self.num_key_value_heads = arguments.key_value_heads(
-            num_key_value_heads, self.num_heads
-        )
-        self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
+        self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
         self.jit_compile = arguments.jit_compile(jit_compile, self.feature_map)
         self._random_projection = None  # until built, and where there is none
 
-    def build(self, query_shape, value_shape=None, key_shape=None):
-        value_shape = query_shape if value_shape is None else value_shape
-        key_shape = value_shape if key_shape is None else key_shape
-        arguments.check_shapes(query_shape, value_shape, key_shape)
-        self._axes = AttentionAxes(len(query_shape), self.attention_axes)
-        dense = functools.partial(
-            heads_dense,
-            use_bias=self.use_bias,
-            activity_regularizer=self._activity_regularizer,
-            dtype=self.dtype_policy,
-            **{name: getattr(self, name) for name in _DENSE_OPTIONS},
-        )
-        heads, kv_heads = self.num_heads, self.num_key_value_heads
-        attended_shape = (*query_shape[:-1], heads, self.value_dim)
-        output_shape = self._output_shape or (query_shape[-1],)
-        self._query_dense = dense("query", query_shape, 1, (heads, self.key_dim))
-        self._key_dense = dense("key", key_shape, 1, (kv_heads, self.key_dim))
-        self._value_dense = dense("value", value_shape, 1, (kv_heads, self.value_dim))
-        self._output_dense = dense("attention_output", attended_shape, 2, output_shape)
-        self._dropout_layer = keras.layers.Dropout(
-            self.dropout, seed=self.seed, dtype=self.dtype_policy
-        )
+    def build_attention(self):
         if self.num_random_features is not None:
             self._random_projection = RandomProjection(
-                self.feature_map, self.num_random_features, self.key_dim, self.seed
+                self.feature_map,
+                self.num_random_features,
+                self.num_key_value_heads,
+                self.key_dim,
+                self.seed,
             )
             self._random_projection.build()
 
     @property
     def projection_matrix(self):
-        """The random features, a float32 weight `(M, H)`; `None` if there are none."""
-        return self._random_projection and self._random_projection.matrix
+        """The random features, a float32 weight `(M, H)`; `None` if there are none.
+
+        A dict of weights where the feature map has several parameters.
+        """
+        return self._random_projection and self._random_projection.parameters
 
     @property
     def redraw_count(self):
@@ -216,135 +193,120 @@ class PerformerAttention(keras.layers.Layer):
         Args:
             num_redraws: int, how many draws to move on in the sequence.
         """
-        if self.projection_matrix is None:
+        if self._random_projection is None or self.feature_map.trainable:
             raise ValueError(
-                "redraw_features needs a built layer with random features. Received: "
-                f"a layer with built={self.built} and "
-                f"num_random_features={self.num_random_features}"
+                "redraw_features needs a built layer with random features that do not "
+                f"train. Received: a layer with built={self.built}, "
+                f"num_random_features={self.num_random_features} and "
+                f"feature_map={self.feature_map!r}"
             )
         self._random_projection.redraw(num_redraws)
 
-    def initial_state(self, batch_size):
-        """The state before the first token.
+    def kernel(self):
+        """The kernel of the features as they are drawn now, for `ops`."""
+        if self._random_projection is None:
+            return self.feature_map.kernel(None)
+        return self._random_projection.kernel()
 
-        Args:
-            batch_size: int or scalar tensor B.
+    def attend(self, query, key, value, visible, state=None, training=None):
+        kernel = self.kernel()
+        compiles = should_compile(
+            self.jit_compile, visible.causal, query, key, training
+        )
+        if visible.causal and self.exact_below is None:
+            if state is not None:
+                state = ops.State(**state)
+            attended, state = ops.causal_attention(
+                query,
+                key,
+                value,
+                kernel,
+                visible,
+                state,
+                self.chunk_size,
+                jit_compile=compiles,
+            )
+            return attended, state._asdict()
 
-        Returns:
-            Tuple `(running_max, sums)` of tensors `(B, K, M)` and `(B, K, V + 1, M)`.
-        """
-        return ops.initial_state(
+        def linear(inputs, constants):
+            query, key, value, *trained = inputs
+            visible, parameters = constants
+            features = kernel.with_parameters(parameters).with_trained(trained)
+            arguments = query, key, value, features, visible
+            if visible.causal:
+                options = dict(chunk_size=self.chunk_size, jit_compile=compiles)
+                return ops.causal_attention(*arguments, **options)[0]
+            return ops.bidirectional_attention(*arguments, jit_compile=compiles)
+
+        def exact(inputs, constants):
+            return ops.exact_attention(*inputs[:3], constants[0])
+
+        inputs = [query, key, value, *kernel.trained]
+        constants = visible, kernel.parameters
+        return by_length(self.exact_below, exact, linear, inputs, constants), None
+
+    def scores(self, query, key, visible):
+        kernel = self.kernel()
+
+        def linear(inputs, constants):
+            visible, parameters = constants
+            features = kernel.with_parameters(parameters)
+            return ops.attention_scores(*inputs, features, visible)
+
+        def exact(inputs, constants):
+            return ops.exact_scores(*inputs, constants[0])
+
+        constants = visible, kernel.parameters
+        return by_length(self.exact_below, exact, linear, [query, key], constants)
+
+    def empty_state(self, batch_size):
+        state = ops.initial_state(
             batch_size,
             self.num_key_value_heads,
-            self.num_random_features or self.key_dim,
+            self.feature_map.num_features(self.num_random_features, self.key_dim),
             self.value_dim,
             "float64" if self.compute_dtype == "float64" else "float32",
         )
+        return state._asdict()
 
-    def call(
-        self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        state=None,
-        return_state=False,
-    ):
-        causal = self.causal or use_causal_mask
-        arguments.check_state(
-            *(causal, state, return_state, return_attention_scores),
-            *(self.exact_below, self._axes),
-        )
-        if query_mask is None:
-            query_mask = getattr(query, "_keras_mask", None)
-        if value is None:
-            value, value_mask = query, query_mask if value_mask is None else value_mask
-        key = value if key is None else key
-        visible = visible_keys(key, value_mask, key_mask, attention_mask)
-        query_mask = as_mask("query_mask", query_mask, query)
-        if causal:
-            arguments.check_causal_lengths(query, key)
-        self._axes.check_batches(query, key)
+    def absorb(self, x, mask, state):
+        """The first pass of bidirectional self-attention in pieces of a sequence.
 
-        fold = self._axes.fold
-        # copies without Keras' masks, which the dense layers would warn about
-        q = fold(self._query_dense(tf.identity(query)))
-        k = fold(self._key_dense(tf.identity(key)))
-        v = fold(self._value_dense(tf.identity(value)))
-        visible = None if visible is None else fold(visible[..., tf.newaxis])[..., 0]
-        matrix = self.projection_matrix
-        matrix = None if matrix is None else tf.convert_to_tensor(matrix)
-        attend = compiled.attention(
-            compiled.should_compile(self.jit_compile, causal, q, k, training),
-            *(self.feature_map, causal, self.chunk_size),
-        )
-        if state is not None or return_state:
-            attended, state = attend(q, k, v, matrix, visible, state)
-        else:
-            attended = exact.by_length(
-                self.exact_below,
-                lambda q, k, v, _, seen: exact.exact_attention(q, k, v, seen, causal),
-                lambda *arguments: attend(*arguments, None)[0],
-                *((q, k, v), (matrix, visible)),
-            )
-        attended = self._axes.unfold(attended, query)
-        if query_mask is not None:
-            attended *= tf.cast(query_mask, attended.dtype)[..., tf.newaxis, tf.newaxis]
-        attended = self._dropout_layer(attended, training=training)
-        output = self._output_dense(attended)
-        if not (return_attention_scores or return_state):
-            return output
-        outputs = [output]
-        if return_attention_scores:
-            kernel = self.feature_map.kernel
-            scores = exact.by_length(
-                self.exact_below,
-                lambda q, k, _, seen: exact.exact_scores(q, k, seen, causal),
-                lambda q, k, matrix, seen: ops.attention_scores(
-                    q, k, kernel(matrix), seen, causal
-                ),
-                *((q, k), (matrix, visible)),
-            )
-            if query_mask is not None:
-                rows = fold(query_mask[..., tf.newaxis])
-                scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
-            outputs.append(self._axes.unfold_scores(scores, query, key))
-        if return_state:
-            outputs.append(state)
-        return tuple(outputs)
+        With `answer` it is what a call of the layer does at once.
 
-    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
+        Args:
+            x: tensor of shape `(B, tokens, dim)`, one piece.
+            mask: bool tensor of shape `(B, tokens)`, false for keys that nothing sees,
+                or `None`.
+            state: the entry "attention" of a state, from `empty_state` or the piece
+                before.
 
-    def compute_output_spec(self, *args, **kwargs):
-        # by tracing `call`, so that its errors come when a model is made
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        Returns:
+            The same after the keys and values of this piece.
+        """
+        key, value = self.project("key", x), self.project("value", x)
+        state = ops.State(**state)
+        return ops.absorb_keys(key, value, self.kernel(), mask, state)._asdict()
+
+    def answer(self, x, mask, state, training=None):
+        """The second pass: what the layer returns for a piece.
+
+        Args:
+            x, mask: as in `absorb`; rows where the mask is false see no key.
+            state: after the last piece's `absorb`.
+            training: bool, whether to apply dropout.
+
+        Returns:
+            Tensor of shape `(B, tokens, output_shape)`.
+        """
+        state = ops.State(**state)
+        attended = ops.answer_queries(self.project("query", x), self.kernel(), state)
+        return self.write(attended, x, mask, training)
 
     def get_config(self):
-        plain = """num_heads key_dim value_dim dropout use_bias attention_axes seed
-            num_random_features causal num_key_value_heads chunk_size exact_below
-            jit_compile"""
-        config = {name: getattr(self, name) for name in plain.split()}
-        for name in _DENSE_OPTIONS:
-            kind = getattr(keras, name.split("_")[1] + "s")  # keras.initializers, ...
-            config[name] = kind.serialize(getattr(self, name))
+        names = ("num_random_features", "chunk_size", "exact_below", "jit_compile")
         return {
             **super().get_config(),
-            **config,
-            "output_shape": self._output_shape,
-            "activity_regularizer": keras.regularizers.serialize(
-                self._activity_regularizer
-            ),
+            **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
         }
-
-    query_dense = property(lambda self: self._query_dense)
-    key_dense = property(lambda self: self._key_dense)
-    value_dense = property(lambda self: self._value_dense)
-    output_dense = property(lambda self: self._output_dense)

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_performer.layers.dense import HeadsDense
+from keras_performer.layers.heads_dense import HeadsDense
 
 
 class PerformerBlock(keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""The random projection matrix of an attention layer, and how it is redrawn."""
+"""The random features of an attention layer, and how they are redrawn."""
 
 import random
 
@@ -9,19 +9,22 @@ _MAX_SEED = 2**31 - 1
 
 
 class RandomProjection(keras.layers.Layer):
-    """Holds a matrix of random features and draws the next one.
+    """Holds the parameters of random features and draws the next ones.
 
     Args:
         feature_map: a `FeatureMap`.
         num_features: int M.
+        num_heads: int K, key-value heads.
         head_dim: int H.
         seed: int or `None`.
     """
 
-    def __init__(self, feature_map, num_features, head_dim, seed=None):
-        super().__init__(name="random_projection", dtype="float32", trainable=False)
+    def __init__(self, feature_map, num_features, num_heads, head_dim, seed=None):
+        trainable = feature_map.trainable
+        super().__init__(name="random_projection", dtype="float32", trainable=trainable)
         self.feature_map = feature_map
         self.num_features = num_features
+        self.num_heads = num_heads
         self.head_dim = head_dim
         self.seed = seed
 
@@ -41,23 +44,47 @@ class RandomProjection(keras.layers.Layer):
         self.redraw_count = self.add_weight(
             name="redraw_count", initializer="zeros", **counter
         )
-        self.matrix = self.add_weight(
-            name="projection_matrix",
-            shape=(self.num_features, self.head_dim),
-            dtype="float32",
-            initializer=lambda shape, dtype: self._draw(seed, 0),
-            trainable=False,
-            autocast=False,
+        with tf.init_scope():
+            drawn = self._draw(seed, 0)
+        if isinstance(drawn, dict):
+            self.parameters = {
+                name: self._add_parameter(name, drawn[name]) for name in sorted(drawn)
+            }
+        else:
+            self.parameters = self._add_parameter("projection_matrix", drawn)
+
+    def kernel(self):
+        """The kernel of the features as they are drawn now."""
+        kernel = self.feature_map.kernel(
+            tf.nest.map_structure(tf.convert_to_tensor, self._nest())
         )
+        return kernel.with_gradients() if self.feature_map.trainable else kernel
 
     def redraw(self, num_redraws):
-        """Moves on in the sequence of matrices, which the seed alone determines."""
+        """Moves on in the sequence of features, which the seed alone determines."""
         count = tf.convert_to_tensor(self.redraw_count) + num_redraws
-        matrix = self._draw(tf.convert_to_tensor(self.first_seed), count)
+        drawn = self._draw(tf.convert_to_tensor(self.first_seed), count)
         self.redraw_count.assign(count)
-        self.matrix.assign(matrix)
+        tf.nest.map_structure(lambda w, x: w.assign(x), self._nest(), drawn)
+
+    def _nest(self):
+        # not Keras' own dict, which tf.nest does not take for one
+        is_one = not isinstance(self.parameters, dict)
+        return self.parameters if is_one else dict(self.parameters)
+
+    def _add_parameter(self, name, value):
+        return self.add_weight(
+            name=name,
+            shape=value.shape,
+            dtype=value.dtype.name,
+            initializer=lambda shape, dtype: value,
+            trainable=self.feature_map.trainable,
+            autocast=False,
+        )
 
     def _draw(self, seed, redraw_count):
         with tf.device("CPU:0"):  # so that all kinds of machines draw the same
             seed = tf.stack([tf.cast(seed, tf.int32), tf.cast(redraw_count, tf.int32)])
-            return self.feature_map.draw(self.num_features, self.head_dim, seed)
+            return self.feature_map.draw_for_heads(
+                self.num_heads, self.num_features, self.head_dim, seed
+            )

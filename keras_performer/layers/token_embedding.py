@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_performer.ops.blocks import compute_dtype
+from keras_performer.ops.shapes import compute_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -7,7 +7,6 @@ states between chunks; how the chain is cut into scans decides what is kept.
 
 import tensorflow as tf
 
-from keras_performer.layers import two_pass
 from keras_performer.models.chain import Link, scan
 
 
@@ -94,18 +93,16 @@ def _keys(block, batch):
     def step(stream, state, sides, given):
         (x, _), (mask, _) = stream, sides
         x = block.attention_norm(x)
-        return (), two_pass.absorb_keys(block.attention, x, *mask, state=state)
+        return (), block.attention.absorb(x, mask[0] if mask else None, state)
 
-    return Link(block.variables, step, block.attention.initial_state(batch), ())
+    return Link(block.variables, step, block.attention.empty_state(batch), ())
 
 
 def _queries(block, keys, training):
     def step(stream, state, sides, keys):
         (x, extra), (mask, _) = stream, sides
-        attended = two_pass.answer_queries(
-            *(block.attention, block.attention_norm(x), *mask),
-            state=keys,
-            training=training,
+        attended = block.attention.answer(
+            block.attention_norm(x), mask[0] if mask else None, keys, training
         )
         return (block.add(x, attended, training), extra), state
 

@@ -1,25 +1,16 @@
 """Sequences cut into blocks of tokens, and loops over them.
 
-Inside a loop a block is `(X, rows, dim)`: X = batch size times key-value heads, and
-rows are tokens, or for queries tokens times the query heads that share a key-value
-head. Sizes are Python ints where they are known and scalar tensors where not.
+Sizes are Python ints where they are known and scalar tensors where not.
 """
 
 import tensorflow as tf
+
+from keras_performer.ops.shapes import ceil_div, size
 
 # Features of one block, X * tokens * M: 4 MB in float32, so that they stay in cache.
 BLOCK_ELEMENTS = 2**20
 MIN_BLOCK_TOKENS = 64
 MAX_BLOCK_TOKENS = 512
-
-
-def size(x, axis):
-    """The length of an axis: an int where it is known, else a scalar tensor."""
-    return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
-
-
-def ceil_div(a, b):
-    return -(-a // b)
 
 
 def tokens_per_block(x, num_features):
@@ -78,22 +69,18 @@ class Blocks:
         """An array of blocks of the gradient of x as a tensor like x."""
         return tf.cast(self.join(array, x.shape), x.dtype)
 
-    def loop(self, body, state, reverse=False, runs=True):
-        """Runs `state = body(i, *state)` for every block; one block needs no loop.
-
-        Of several, none if the scalar `runs` is false.
-        """
+    def loop(self, body, state, reverse=False):
+        """Runs `state = body(i, *state)` for every block; one block needs no loop."""
         state = tuple(state)
         if not self.many:
             return body(0, *state)
-        count = self.count if runs is True else tf.where(runs, self.count, 0)
 
         def step(i, *state):
             return (i + 1, *body(self.count - 1 - i if reverse else i, *state))
 
         start = tf.constant(0)
         return tf.while_loop(
-            lambda i, *_: i < count, step, (start, *state), parallel_iterations=1
+            lambda i, *_: i < self.count, step, (start, *state), parallel_iterations=1
         )[1:]
 
     def array(self, dtype):
@@ -103,101 +90,3 @@ class Blocks:
         there float32, and a cast of what is joined, is faster.
         """
         return tf.TensorArray(dtype, size=self.count)
-
-
-class Heads:
-    """How heads become rows: query heads that share a key-value head stand together.
-
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
-        value: tensor of shape `(B, S, K, V)`.
-    """
-
-    def __init__(self, query, key, value):
-        self.dtype = compute_dtype(query, key, value)
-        self.num_key_value_heads = key.shape[2]
-        self.group = query.shape[2] // key.shape[2]
-
-    def query_rows(self, x, i):
-        """Block i of `(B, count, tokens, N, dim)` as `(X, tokens * N / K, dim)`."""
-        if self.group == 1:
-            return self.key_rows(x, i)
-        tokens, dim = size(x, 2), size(x, 4)
-        x = tf.cast(block(x, i), self.dtype)
-        x = tf.reshape(x, (-1, tokens, self.num_key_value_heads, self.group, dim))
-        x = tf.transpose(x, (0, 2, 1, 3, 4))
-        return tf.reshape(x, (-1, tokens * self.group, dim))
-
-    def key_rows(self, x, i):
-        """Block i of `(B, count, tokens, K, dim)` as `(X, tokens, dim)`."""
-        tokens, dim = size(x, 2), size(x, 4)
-        x = tf.transpose(tf.cast(block(x, i), self.dtype), (0, 2, 1, 3))
-        return tf.reshape(x, (-1, tokens, dim))
-
-    def mask_rows(self, mask, i):
-        """Block i of a mask `(B, count, tokens)` as `(X, tokens, 1)`; `None` stays."""
-        if mask is None:
-            return None
-        return tf.repeat(mask[:, i], self.num_key_value_heads, axis=0)[..., tf.newaxis]
-
-    def query_block(self, x):
-        """The inverse of `query_rows`: one `(B, tokens, N, dim)` block."""
-        if self.group == 1:
-            return self.key_block(x)
-        tokens, dim = size(x, 1) // self.group, size(x, 2)
-        x = tf.reshape(x, (-1, self.num_key_value_heads, tokens, self.group, dim))
-        x = tf.transpose(x, (0, 2, 1, 3, 4))
-        return tf.reshape(x, (-1, tokens, self.num_key_value_heads * self.group, dim))
-
-    def key_block(self, x):
-        """The inverse of `key_rows`: one `(B, tokens, K, dim)` block."""
-        tokens, dim = size(x, 1), size(x, 2)
-        x = tf.reshape(x, (-1, self.num_key_value_heads, tokens, dim))
-        return tf.transpose(x, (0, 2, 1, 3))
-
-    def state_rows(self, state):
-        """A state of the kernel with batch and heads as one axis."""
-        r, sums = state
-        features, rows = r.shape[-1], size(sums, -2)
-        return (
-            tf.reshape(tf.cast(r, self.dtype), (-1, 1, features)),
-            tf.reshape(tf.cast(sums, self.dtype), (-1, rows, features)),
-        )
-
-    def state(self, r, sums):
-        """The inverse of `state_rows`."""
-        features, rows = r.shape[-1], size(sums, -2)
-        return (
-            tf.reshape(r, (-1, self.num_key_value_heads, features)),
-            tf.reshape(sums, (-1, self.num_key_value_heads, rows, features)),
-        )
-
-
-def block(x, i):
-    """Block i of `(B, count, ...)`, without a copy if there is one, or one example."""
-    if x.shape[1] == 1:
-        return tf.squeeze(x, 1)
-    if x.shape[0] == 1:
-        return x[0][i][tf.newaxis]
-    return x[:, i]
-
-
-def with_ones(x):
-    """Values with a column of ones, whose weighted sum is the normalizer."""
-    return tf.concat([x, tf.ones_like(x[..., :1])], -1)
-
-
-def with_normalizer_gradient(doutput, output):
-    """The gradient of `normalize` with respect to its input, times the normalizer."""
-    return tf.concat([doutput, -tf.reduce_sum(doutput * output, -1, keepdims=True)], -1)
-
-
-def normalize(sums):
-    """Divides `(..., V + 1)` by its last column; rows of zeros stay zeros."""
-    return tf.math.divide_no_nan(sums[..., :-1], sums[..., -1:])
-
-
-def compute_dtype(*tensors):
-    """Sums over a sequence are float32, or float64 if any input is."""
-    return tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32

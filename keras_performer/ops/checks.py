@@ -3,14 +3,7 @@
 import tensorflow as tf
 
 
-def as_key_mask(key_mask):
-    """A mask of keys as a bool tensor; `None` stays."""
-    if key_mask is None:
-        return None
-    return tf.cast(tf.convert_to_tensor(key_mask), tf.bool)
-
-
-def check_attention_inputs(query, key, value, key_mask):
+def check_attention_inputs(query, key, value, visible):
     """Raises a `ValueError` unless the shapes are those of one attention."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if len(x.shape) != 4:
@@ -39,6 +32,7 @@ def check_attention_inputs(query, key, value, key_mask):
             "key and value must have the same batch size and length. Received: key of "
             f"shape {tuple(key.shape)} and value of shape {tuple(value.shape)}"
         )
+    key_mask = visible.key_mask
     if key_mask is not None and not key.shape[:2].is_compatible_with(key_mask.shape):
         raise ValueError(
             "key_mask must have shape (batch, length of key). Received: key_mask of "

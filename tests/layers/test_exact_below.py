@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
-from keras_performer.layers.exact import by_length
+from keras_performer.layers.exact_below import by_length
 from tests.contract import assert_equal_bits, assert_equal_weights, relative_error
 from tests.layers.inputs import (
     assert_hidden_rows_give_the_bias,
@@ -280,7 +280,9 @@ def test_several_tapes_differentiate_a_choice_that_a_graph_makes():
     """TensorFlow fails where a branch's gradient holds tensors of outside."""
 
     def power(exponent):
-        def branch(query, key, factor, _):
+        def branch(inputs, constants):
+            (query, _), (factor, _) = inputs, constants
+
             @tf.custom_gradient
             def function(x):
                 def gradient(d):
@@ -298,7 +300,7 @@ def test_several_tapes_differentiate_a_choice_that_a_graph_makes():
             outer.watch(x)
             with tf.GradientTape(persistent=True) as tape:
                 tape.watch(x)
-                y = by_length(3, power(2.0), power(3.0), (x, x), (factor, None))
+                y = by_length(3, power(2.0), power(3.0), [x, x], (factor, None))
             first = tape.gradient(y, x)
         return first, outer.gradient(first, x)
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_performer import layers
 from tests.contract import relative_error
 from tests.layers.inputs import normal, small_layer
 
@@ -24,6 +25,11 @@ def in_pieces(layer, x, pieces, mask=None):
     return tf.concat(outputs, 1), state
 
 
+def attention_of(state):
+    """The tensors `running_max` and `sums` of a layer's state."""
+    return [state["attention"]["running_max"], state["attention"]["sums"]]
+
+
 @pytest.mark.parametrize("feature_map", ["softmax", "favor+", "relu", "exp"])
 @pytest.mark.parametrize("pieces", [[7, 1, 1, 1, 1], [1] * LENGTH, [4, 7], [LENGTH]])
 def test_prefill_and_steps_give_the_whole(feature_map, pieces):
@@ -36,8 +42,10 @@ def test_prefill_and_steps_give_the_whole(feature_map, pieces):
     np.testing.assert_array_equal(layer(x), whole)
     output, state = in_pieces(layer, x, pieces)
     assert relative_error(output, whole) < 3e-6
-    for one, other in zip(state, last):
+    for one, other in zip(attention_of(state), attention_of(last)):
         assert relative_error(one, other) < 3e-6
+    assert state["position"].numpy().tolist() == [LENGTH, LENGTH]
+    assert last["position"].numpy().tolist() == [LENGTH, LENGTH]
     # the state is not ignored
     assert relative_error(layer(x[:, 4:]), whole[:, 4:]) > 0.05
 
@@ -62,7 +70,7 @@ def test_state_with_padding():
         here = slice(row, row + 1)
         alone, dropped = layer(x[here, mask[row]], return_state=True)
         assert relative_error(output[row][mask[row]], alone[0]) < 3e-6
-        for one, other in zip(state, dropped):
+        for one, other in zip(attention_of(state), attention_of(dropped)):
             assert relative_error(one[here], other) < 3e-6
 
 
@@ -81,7 +89,7 @@ def test_state_is_as_precise_as_the_sums_under_every_policy(
     layer = small_layer(causal=True, dtype=policy)
     x = normal((2, LENGTH, 7), dtype="float64")
     output, state = in_pieces(layer, x, [4] + [1] * 7)
-    assert {part.dtype.name for part in state} == {state_dtype}
+    assert {part.dtype.name for part in attention_of(state)} == {state_dtype}
     cast = keras.backend.standardize_dtype(layer.compute_dtype)
     assert output.dtype == cast
     assert relative_error(output, layer(x)) < tolerance
@@ -91,12 +99,12 @@ def test_a_bfloat16_layer_loses_nothing_of_a_float32_state():
     layer = small_layer(causal=True, dtype="mixed_bfloat16")
     x = normal((1, 1, 7))
     layer(x)
-    state = [tf.constant(normal(s.shape, 3)) for s in layer.initial_state(1)]
+    state = layer.initial_state(1)
+    for name, part in state["attention"].items():
+        state["attention"][name] = tf.constant(normal(part.shape, 3))
     # no visible new token: the state has to come out as it went in
-    _, after = layer(
-        x, state=tuple(state), return_state=True, key_mask=np.zeros((1, 1), bool)
-    )
-    for one, other in zip(after, state):
+    _, after = layer(x, state=state, return_state=True, key_mask=np.zeros((1, 1), bool))
+    for one, other in zip(attention_of(after), attention_of(state)):
         np.testing.assert_array_equal(one, other)
 
 
@@ -104,23 +112,24 @@ def test_a_bfloat16_layer_loses_nothing_of_a_float32_state():
 def test_functional_model_with_a_state(policy):
     layer = small_layer(causal=True, dtype=policy)
     x = keras.Input((None, 7))
-    state = tuple(
-        keras.Input(part.shape[1:], dtype=part.dtype.name)
-        for part in layer.initial_state(1)
+    state = tf.nest.map_structure(
+        lambda part: keras.Input(part.shape[1:], dtype=part.dtype.name),
+        layer.initial_state(1),
     )
     output, new_state = layer(x, state=state, return_state=True)
-    assert [s.shape for s in new_state] == [s.shape for s in state]
-    assert [s.dtype for s in new_state] == ["float32", "float32"]
-    model = keras.Model([x, *state], [output, *new_state])
+    for new, old in zip(tf.nest.flatten(new_state), tf.nest.flatten(state)):
+        assert (new.shape, new.dtype) == (old.shape, old.dtype)
+    assert [s.dtype for s in attention_of(new_state)] == ["float32", "float32"]
+    model = keras.Model([x, state], [output, new_state])
     model.save("step.keras")
     restored = keras.saving.load_model("step.keras")
     sequence = tf.constant(normal((2, LENGTH, 7)))
-    first, *middle = restored([sequence[:, :4], *layer.initial_state(2)])
-    second, *last = restored([sequence[:, 4:], *middle])
+    first, middle = restored([sequence[:, :4], layer.initial_state(2)])
+    second, _ = restored([sequence[:, 4:], middle])
     tolerance = 3e-6 if policy == "float32" else 1e-2
     whole = layer(sequence)
     assert relative_error(tf.concat([first, second], 1), whole) < tolerance
-    predicted = restored.predict([sequence, *layer.initial_state(2)], verbose=0)
+    predicted = restored.predict([sequence, layer.initial_state(2)], verbose=0)
     assert relative_error(predicted[0], whole) < tolerance
 
 
@@ -151,10 +160,12 @@ def test_exported_step_function():
     whole = layer(x)
     module = tf.Module()
     module.layer = layer
-    shapes = [tf.TensorSpec((None, *s.shape[1:])) for s in layer.initial_state(1)]
+    specs = tf.nest.map_structure(
+        lambda s: tf.TensorSpec((None, *s.shape[1:]), s.dtype), layer.initial_state(1)
+    )
     module.step = tf.function(
         lambda x, state: layer(x, state=state, return_state=True),
-        input_signature=[tf.TensorSpec((None, None, 7)), tuple(shapes)],
+        input_signature=[tf.TensorSpec((None, None, 7)), specs],
     )
     module.start = tf.function(
         layer.initial_state, input_signature=[tf.TensorSpec((), tf.int32)]
@@ -200,6 +211,13 @@ def test_calls_that_a_state_cannot_serve_raise():
             normal((1, 3, 2, 7)), return_state=True
         )
     _, used = bidirectional(x, use_causal_mask=True, return_state=True)
-    assert [part.shape for part in used] == [part.shape for part in state]
+    assert tf.nest.map_structure(lambda part: part.shape, used) == (
+        tf.nest.map_structure(lambda part: part.shape, state)
+    )
+    old = tuple(attention_of(state))
+    with pytest.raises(ValueError, match='"position" and "attention".*type tuple'):
+        causal(x, state=old)
+    with pytest.raises(ValueError, match="ExactAttention has no state"):
+        layers.ExactAttention(2, 3, causal=True)(x, return_state=True)
     output, scores, _ = causal(x, return_attention_scores=True, return_state=True)
     assert (output.shape, scores.shape) == ((1, 3, 7), (1, 3, 3, 3))

@@ -11,7 +11,9 @@ from keras_performer import ops
 from .cases import KERNELS, normal, qkv
 
 LENGTH, CHANGED, CHUNK = 96, 50, 8
-BLOCK = 4 * CHUNK  # a gauge, and the choice between two forms, is shared by a block
+BLOCK = (
+    4 * CHUNK
+)  # a stabilizer, and the choice between two forms, is shared by a block
 
 
 @functools.cache

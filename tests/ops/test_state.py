@@ -30,7 +30,7 @@ def in_pieces(kernel, inputs, lengths, mask=None, chunk_size=None, state=None):
     return tf.concat(outputs, axis=1), state
 
 
-def without_gauge(state):
+def without_stabilizer(state):
     """What the state stands for: `sums * exp(running_max)`, free of the stabilizer."""
     running_max, sums = state
     return sums * tf.exp(running_max)[:, :, tf.newaxis]
@@ -43,10 +43,10 @@ def test_whole_equals_prefill_and_steps_equals_token_by_token(name, padded):
     inputs = qkv(batch=3, queries=LENGTH, keys=LENGTH, heads=2, groups=2)
     mask = masks(LENGTH)["different"] if padded else None
     expected, expected_state = reference.recurrent_attention(*inputs, kernel, mask)
-    expected = [expected, without_gauge(expected_state)]
+    expected = [expected, without_stabilizer(expected_state)]
     for lengths in ([23], [9, 1, 1, 12], [1] * 23):
         output, state = in_pieces(kernel, inputs, lengths, mask, chunk_size=3)
-        assert_all_close([output, without_gauge(state)], expected, 1e-10)
+        assert_all_close([output, without_stabilizer(state)], expected, 1e-10)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, 64, LENGTH])
@@ -58,8 +58,8 @@ def test_every_chunk_size_in_float32(name, chunk_size):
     expected, expected_state = ops.causal_attention(*inputs, kernel, mask)
     for lengths in ([23], [1, 22], [9, 14], [18] + [1] * 5):
         output, state = in_pieces(kernel, inputs, lengths, mask, chunk_size)
-        actual = [output, without_gauge(state)]
-        assert_all_close(actual, [expected, without_gauge(expected_state)], 3e-6)
+        actual = [output, without_stabilizer(state)]
+        assert_all_close(actual, [expected, without_stabilizer(expected_state)], 3e-6)
 
 
 @pytest.mark.parametrize("name", ["softmax", "favor+"])
@@ -118,7 +118,7 @@ def test_gradients_through_the_state(name, padded):
     mask = masks(LENGTH)["different"] if padded else None
 
     def loss(output, state):
-        return tf.reduce_sum(output**2) + tf.reduce_sum(without_gauge(state) ** 2)
+        return tf.reduce_sum(output**2) + tf.reduce_sum(without_stabilizer(state) ** 2)
 
     with tf.GradientTape() as tape:
         tape.watch(inputs)
@@ -145,7 +145,9 @@ def test_gradient_of_the_sums_of_a_given_state(name):
             output, state = attention(
                 query, -key, value, kernel, state=(running_max, sums)
             )
-            loss = tf.reduce_sum(output**2) + tf.reduce_sum(without_gauge(state) ** 2)
+            loss = tf.reduce_sum(output**2) + tf.reduce_sum(
+                without_stabilizer(state) ** 2
+            )
         return [tape.gradient(loss, sums)]
 
     expected = gradient(reference.recurrent_attention)
@@ -176,8 +178,8 @@ def test_the_state_survives_a_while_loop(name, jit_compile):
     output, state = decode(*inputs, mask)
     expected, expected_state = ops.causal_attention(*inputs, kernel, mask)
     assert relative_error(output, expected) < 3e-6
-    actual = [without_gauge(state)]
-    assert_all_close(actual, [without_gauge(expected_state)], 3e-6)
+    actual = [without_stabilizer(state)]
+    assert_all_close(actual, [without_stabilizer(expected_state)], 3e-6)
 
 
 def test_half_precision_pieces_keep_a_float32_state():

@@ -22,7 +22,7 @@ PIECES = [1, 7, 5]  # of 13 keys; queries come in pieces of their own
 def two_passes(kernel, mask=None, pieces=PIECES):
     def attend(query, key, value):
         batch, _, heads, head_dim = key.shape
-        features = ops.kernels.num_features(kernel, head_dim)
+        features = kernel.num_features(head_dim)
         dtype = "float64" if key.dtype == "float64" else "float32"
         state = ops.initial_state(batch, heads, features, value.shape[3], dtype)
         piece_masks = [None] * len(pieces)

@@ -1,6 +1,6 @@
 """One block of causal attention, token after token.
 
-The gauge follows every single key, so that no row underflows however much one key
+The stabilizer follows every single key, so that no row underflows however much one key
 dwarfs the others. Slow; used for the rare block in which a key rises more than
 `kernel.max_rise` above the block's reference. States are not stored: one pass in the
 order of the tokens gives the gradients of queries, one against it those of keys and
@@ -11,18 +11,24 @@ import functools
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import normalize, size
-from keras_performer.ops.kernels import absorb
-from keras_performer.ops.parts import each, over_features, over_rows, per_feature
+from keras_performer.ops.kernels.parts import (
+    each,
+    over_features,
+    over_rows,
+    per_feature,
+)
+from keras_performer.ops.normalizer import normalize
+from keras_performer.ops.shapes import size
+from keras_performer.ops.state import absorb
 
 
 def forward(kernel, a, b, v, r, sums):
     """Outputs, normalizers and the sums after the block, as the chunked form gives.
 
     Args:
-        kernel: an `ExponentialKernel`.
+        kernel: a `Kernel` with a stabilizer.
         a: projected queries, `(X, tokens * group, M / num_parts)`.
-        b: log-features of keys, parts `(X, tokens, M / num_parts)`.
+        b: projected keys, parts `(X, tokens, M / num_parts)`.
         v: values with a column of ones, `(X, tokens, V + 1)`.
         r: running maximum before the block, parts `(X, 1, M / num_parts)`.
         sums: sums before the block, parts `(X, V + 1, M / num_parts)`.
@@ -30,7 +36,7 @@ def forward(kernel, a, b, v, r, sums):
     a, b, v = _query_steps(a, v), each(_steps, b), _steps(v)
     tokens = size(v, 0)
 
-    def step(t, r, sums, outputs, normalizers):
+    def token_step(t, r, sums, outputs, normalizers):
         r, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         features, peak = kernel.query_features(a[t], r)
         output = over_features(features, sums)
@@ -46,7 +52,7 @@ def forward(kernel, a, b, v, r, sums):
     arrays = [tf.TensorArray(v.dtype, size=tokens) for _ in range(2)]
     _, _, sums, outputs, normalizers = tf.while_loop(
         lambda t, *_: t < tokens,
-        step,
+        token_step,
         (tf.constant(0), r, sums, *arrays),
         parallel_iterations=1,
     )
@@ -70,43 +76,44 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
     """
     a, d, normalizer = (_query_steps(x, v) for x in (a, d, normalizer))
     b, v = each(_steps, b), _steps(v)
-    tokens, drawn = size(v, 0), a.shape[3]
+    tokens = size(v, 0)
 
-    def ahead(t, r, sums, du_queries, maxima):
+    def query_step(t, r, sums, dqueries, maxima):
         r_new, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
-        du = kernel.query_gradient(a[t], p, per_feature(d[t], sums))
+        da = kernel.query_gradient(a[t], p, per_feature(d[t], sums))
         maxima = each(lambda maximum, r: maximum.write(t, r), maxima, r)
-        return t + 1, r_new, sums, du_queries.write(t, du), maxima
+        return t + 1, r_new, sums, dqueries.write(t, da), maxima
 
-    def back(t, r_new, dsums, du_keys, dvalues):
+    def key_step(t, r_new, dsums, dkeys, dvalues):
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
         dsums = each(tf.add, dsums, over_rows(d[t], p))
         e = kernel.key_features(_at(b, t), r_new, None)
-        du = kernel.key_gradient(_at(b, t), e, per_feature(v[t], dsums), None)
+        db = kernel.key_gradient(_at(b, t), e, per_feature(v[t], dsums), None)
+        dkeys = each(lambda dkey, x: dkey.write(t, x), dkeys, db)
         dv = over_features(e, dsums)
         r = _at(maxima, t)
         dsums = each(tf.multiply, dsums, kernel.rescale(r, r_new))
-        return t - 1, r, dsums, du_keys.write(t, du), dvalues.write(t, dv)
+        return t - 1, r, dsums, dkeys, dvalues.write(t, dv)
 
     new_array = functools.partial(tf.TensorArray, v.dtype, size=tokens)
-    maxima = tuple(new_array() for _ in r)
-    _, r, _, du_queries, maxima = tf.while_loop(
+    maxima, dkeys = (tuple(new_array() for _ in r) for _ in range(2))
+    _, r, _, dqueries, maxima = tf.while_loop(
         lambda t, *_: t < tokens,
-        ahead,
+        query_step,
         (tf.constant(0), r, sums, new_array(), maxima),
         parallel_iterations=1,
     )
     maxima = each(lambda maximum: maximum.stack(), maxima)
-    _, _, dsums, du_keys, dvalues = tf.while_loop(
+    _, _, dsums, dkeys, dvalues = tf.while_loop(
         lambda t, *_: t >= 0,
-        back,
-        (tf.convert_to_tensor(tokens - 1), r, dsums, new_array(), new_array()),
+        key_step,
+        (tf.convert_to_tensor(tokens - 1), r, dsums, dkeys, new_array()),
         parallel_iterations=1,
     )
     return (
-        _rows(du_queries, size(a, 0) * size(a, 2), drawn),
-        _rows(du_keys, tokens, drawn),
+        _rows(dqueries, size(a, 0) * size(a, 2), a.shape[3]),
+        each(lambda dkey, x: _rows(dkey, tokens, x.shape[3]), dkeys, b),
         _rows(dvalues, tokens, size(v, 3)),
         dsums,
     )

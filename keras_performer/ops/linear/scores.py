@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
-from keras_performer.ops.bidirectional import bidirectional_attention
-from keras_performer.ops.causal import causal_attention
+from keras_performer.ops.linear.bidirectional import bidirectional_attention
+from keras_performer.ops.linear.causal import causal_attention
+from keras_performer.ops.visibility import Visibility
 
 
 def attention_scores(query, key, kernel, key_mask=None, causal=False):
@@ -12,22 +13,24 @@ def attention_scores(query, key, kernel, key_mask=None, causal=False):
     Args:
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
-        kernel: an `ExponentialKernel` or `ActivationKernel`.
-        key_mask: optional bool tensor of shape `(B, S)`, true for visible keys.
+        kernel: a `Kernel`.
+        key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
+            `Visibility`.
         causal: bool, hide later keys.
 
     Returns:
         Tensor of shape `(B, N, T, S)` in the dtype of `query`. Rows sum to 1, or to 0
         where no key is visible.
     """
+    visible = Visibility.of(key_mask, causal)
     key = tf.convert_to_tensor(key)
     batch_size, length = tf.unstack(tf.shape(key)[:2])
     # the output for one-hot values is the weight of each key
     value = tf.eye(length, dtype=key.dtype)[tf.newaxis, :, tf.newaxis]
     value = tf.tile(value, (batch_size, 1, key.shape[2], 1))
     value = tf.ensure_shape(value, (*key.shape[:3], key.shape[1]))
-    if causal:
-        scores, _ = causal_attention(query, key, value, kernel, key_mask)
+    if visible.causal:
+        scores, _ = causal_attention(query, key, value, kernel, visible)
     else:
-        scores = bidirectional_attention(query, key, value, kernel, key_mask)
+        scores = bidirectional_attention(query, key, value, kernel, visible)
     return tf.transpose(scores, (0, 2, 1, 3))

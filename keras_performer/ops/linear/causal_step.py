@@ -5,15 +5,16 @@ It has no blocks, and features in one part: what a token costs is operations.
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import normalize, size, with_ones
-from keras_performer.ops.parts import each
+from keras_performer.ops.kernels.parts import each
+from keras_performer.ops.normalizer import normalize, with_ones
+from keras_performer.ops.shapes import size
 
 
 def one_token(kernel, mask, query, key, value, r, sums):
     """The output for the token, `(B, 1, N, V)`, and the state after it.
 
     Args:
-        kernel: an `ExponentialKernel` or `ActivationKernel`.
+        kernel: a `Kernel` in the dtype of the state.
         mask: bool tensor of shape `(B, 1)`, true for a visible key, or `None`.
         query: tensor of shape `(B, 1, N, H)`.
         key: tensor of shape `(B, 1, K, H)`.
@@ -22,7 +23,7 @@ def one_token(kernel, mask, query, key, value, r, sums):
         sums: sums before the token, `(X, V + 1, M)`.
     """
     # a small product costs less than more operations
-    kernel = kernel.astype(r.dtype).in_one_part()
+    kernel = kernel.in_one_part()
     heads, group = key.shape[2], query.shape[2] // key.shape[2]
     # a single token needs no transposition: heads stand together as they are
     q, k, v = (

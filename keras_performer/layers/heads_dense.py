@@ -6,7 +6,7 @@ import string
 import keras
 import tensorflow as tf
 
-from keras_performer.ops.blocks import size
+from keras_performer.ops.shapes import size
 
 
 def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options):

@@ -1,14 +1,20 @@
-"""The softmax kernel: positive random features, held in a gauge."""
+"""The softmax kernel: positive random features, held by a stabilizer."""
 
+import copy
 import functools
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels import EMPTY, MASKED, constant, flat_matmul, scale
-from keras_performer.ops.parts import each, split
+from keras_performer.ops.kernels.base import Kernel, flat_matmul, scale, split_heads
+from keras_performer.ops.kernels.parts import each, split
+
+# A feature that no key has reached yet, and the log-feature of a masked key: far
+# below any real log-feature, finite in float32, and exp(MASKED - EMPTY) is 0.
+EMPTY = -1e30
+MASKED = -2e30
 
 
-class ExponentialKernel:
+class ExponentialKernel(Kernel):
     """Positive random features of the softmax kernel, in the logarithmic domain.
 
     With x = q / H^(1/4) and y = k / H^(1/4), exp(q . k / sqrt(H)) is estimated by
@@ -19,11 +25,13 @@ class ExponentialKernel:
     |x|^2 / 2 is common to all features of a query, cancels, and is never computed.
 
     Args:
-        projection_matrix: tensor `(M, H)`, the matrix W.
+        projection_matrix: tensor `(M, H)`, the matrix W, or `(K, M, H)` with one for
+            each key-value head.
         hyperbolic: bool, the second half of W's rows is minus the first half; only
             the first half is then multiplied, and features come in two parts.
-        log_weights: optional tensor `(M,)`, the importance weights
+        log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights
             log N(w; 0, I) - log p(w) of rows drawn from another density p.
+        trainable: bool, whether gradients flow to the matrix and the log-weights.
 
     Reference:
         arXiv 2009.14794, Lemma 1 and section 2.3.
@@ -33,39 +41,48 @@ class ExponentialKernel:
     # features leave float32's range; past that the sequential form is used.
     max_rise = 60.0
 
-    def __init__(self, projection_matrix, hyperbolic=False, log_weights=None):
-        self.projection_matrix = constant(projection_matrix)
+    def __init__(
+        self, projection_matrix, hyperbolic=False, log_weights=None, trainable=False
+    ):
         self.hyperbolic = hyperbolic
-        self.log_weights = None
+        matrix = tf.convert_to_tensor(projection_matrix)
+        parameters = {"projection_matrix": matrix}
         if log_weights is not None:
-            dtype = self.projection_matrix.dtype
-            self.log_weights = tf.cast(constant(log_weights), dtype)
-        num_rows = self.projection_matrix.shape[0]
-        if hyperbolic and num_rows % 2:
+            log_weights = tf.convert_to_tensor(log_weights)
+            parameters["log_weights"] = tf.cast(log_weights, matrix.dtype)
+        if hyperbolic and matrix.shape[-2] % 2:
             raise ValueError(
                 "A hyperbolic projection_matrix must have an even number of rows: the "
                 "second half is minus the first. Received: projection_matrix of shape "
-                f"{tuple(self.projection_matrix.shape)}"
+                f"{tuple(matrix.shape)}"
             )
-        self.num_parts = 2 if hyperbolic else 1
-        drawn = num_rows // self.num_parts
-        self._weights = self.projection_matrix[:drawn] * scale(self.projection_matrix)
+        super().__init__(parameters, trainable)
 
-    def astype(self, dtype):
-        """The same kernel computing in `dtype`."""
-        if dtype == self.projection_matrix.dtype:
-            return self
-        matrix = tf.cast(self.projection_matrix, dtype)
-        return ExponentialKernel(matrix, self.hyperbolic, self.log_weights)
+    @property
+    def num_parts(self):
+        return 2 if self.hyperbolic else 1
+
+    @property
+    def log_weights(self):
+        """The importance weights, or `None` if there are none."""
+        return self.parameters.get("log_weights")
 
     def in_one_part(self):
-        """The same kernel with a product for every feature, in fewer operations."""
+        """This kernel with a product for every feature, in fewer operations."""
         if not self.hyperbolic:
             return self
-        return ExponentialKernel(self.projection_matrix, log_weights=self.log_weights)
+        kernel, parameters = copy.copy(self), dict(self.parameters)
+        kernel.hyperbolic = False
+        if self.trainable:  # then only the first half moves
+            half = tf.split(self.projection_matrix, 2, axis=-2)[0]
+            parameters["projection_matrix"] = tf.concat([half, -half], -2)
+        return kernel.with_parameters(parameters)
 
-    def project_queries(self, x):
-        return flat_matmul(x, self._weights, transpose=True)
+    def _hold(self, parameters):
+        self.parameters = parameters
+        matrix = parameters["projection_matrix"]
+        drawn = matrix.shape[-2] // self.num_parts
+        self._weights = matrix[..., :drawn, :] * scale(matrix)
 
     def bias(self, y, mask):
         """-|y|^2 / 2, which all log-features of a key have in common, `(..., 1)`."""
@@ -79,17 +96,20 @@ class ExponentialKernel:
         b = self._plus_and_minus(bias, self.project_queries(y))
         if self.log_weights is None:
             return b
-        return each(tf.add, b, split(self.log_weights, self.num_parts))
+        return each(_add_to_rows, b, split(self.log_weights, self.num_parts))
 
-    def pull_queries(self, du):
-        """Gradient with respect to a block of queries."""
-        return flat_matmul(du, self._weights)
+    def pull_queries(self, x, da):
+        if self.trainable:
+            return super().pull_queries(x, da)
+        return flat_matmul(da, self._weights), []
 
-    def pull_keys(self, du, y, v, dv):
-        """Gradient with respect to a block of keys, with its values and theirs."""
+    def pull_keys(self, y, mask, db, v, dv):
+        if self.trainable:
+            return super().pull_keys(y, mask, db, v, dv)
         # of the bias, which scales the features of a key and its values alike
         dbias = tf.reduce_sum(v * dv, -1, keepdims=True)
-        return self.pull_queries(du) - scale(y) ** 2 * y * dbias
+        du = functools.reduce(tf.subtract, db)
+        return flat_matmul(du, self._weights) - scale(y) ** 2 * y * dbias, []
 
     def key_features(self, b, r, mask):
         # a masked key has b = MASKED, and r >= EMPTY: its features are exactly 0
@@ -99,12 +119,12 @@ class ExponentialKernel:
         """Features whose largest is 1, and the logarithm of their common divisor."""
         logs = self._plus_and_minus(r, a)
         peaks = [tf.reduce_max(x, -1, keepdims=True) for x in logs]
-        # a gauge too, of each row
+        # a stabilizer too, of each row
         peak = tf.stop_gradient(functools.reduce(tf.maximum, peaks))
         return each(lambda x: tf.exp(x - peak), logs), peak
 
     def normalizer(self, peak, denominator):
-        """What a backward pass needs: here the logarithm of the sum of weights."""
+        """The logarithm of the sum of weights."""
         visible = denominator > 0
         log = tf.math.log(tf.where(visible, denominator, tf.ones_like(denominator)))
         return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
@@ -114,19 +134,14 @@ class ExponentialKernel:
         return each(tf.exp, self._plus_and_minus(shift, a))
 
     def divided(self, d, normalizer):
-        """Gradients of weighted sums, divided by the sum of weights.
-
-        Here the normalized features are.
-        """
-        return d
+        return d  # the normalized features are
 
     def query_gradient(self, a, features, dfeatures):
-        """Gradient with respect to the product of queries and matrix."""
-        return self._pull_signs(features, dfeatures)
+        # of the product u that the parts share, as u and -u
+        return functools.reduce(tf.subtract, each(tf.multiply, features, dfeatures))
 
     def key_gradient(self, b, features, dfeatures, mask):
-        """Gradient with respect to the product of keys and matrix."""
-        return self._pull_signs(features, dfeatures)
+        return each(tf.multiply, features, dfeatures)
 
     def running_max(self, r, b):
         return each(
@@ -134,7 +149,7 @@ class ExponentialKernel:
         )
 
     def reference(self, r, b, mask):
-        """A gauge for one block in which no row that sees a key underflows.
+        """A stabilizer for one block under which no row that sees a key underflows.
 
         The maximum of the past and of the block's first key, so that it depends on no
         later key than any row that it serves; while nothing has been seen, of the
@@ -153,7 +168,7 @@ class ExponentialKernel:
         return each(lambda old, new: tf.exp(old - new), old, new)
 
     def balance(self, r, sums):
-        """The gauge in which every normalizer is 1 ("two softmaxes").
+        """The stabilizer under which every normalizer is 1 ("two softmaxes").
 
         The query features then are a softmax over features, and the sums are convex
         averages of the values.
@@ -167,6 +182,10 @@ class ExponentialKernel:
         signs = (tf.add, tf.subtract)[: self.num_parts]
         return each(lambda sign, x: sign(x, u), signs, shift)
 
-    def _pull_signs(self, features, dfeatures):
-        """Gradient of the product u that the parts share."""
-        return functools.reduce(tf.subtract, each(tf.multiply, features, dfeatures))
+
+def _add_to_rows(b, log_weights):
+    """`(X, tokens, M)` plus `(M,)`, or plus `(K, M)` for the K heads in X."""
+    if len(log_weights.shape) == 1:
+        return b + log_weights
+    by_head = split_heads(b, log_weights.shape[0]) + log_weights[:, tf.newaxis]
+    return tf.reshape(by_head, tf.shape(b))

@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 from keras_performer.feature_maps import SoftmaxFeatures
-from keras_performer.layers import compiled
+from keras_performer.layers import compile_policy
 from keras_performer.ops import blocks
 from tests.layers.inputs import normal, small_layer, twin, value_and_gradients
 
-LENGTH = compiled.MIN_COMPILED_LENGTH
+LENGTH = compile_policy.MIN_COMPILED_LENGTH
 
 
 def compiled_functions(graph):
@@ -92,19 +92,19 @@ def test_auto_compiles_causal_attention_on_cpus_from_tensorflow_2_21_on(
 def test_threads_are_the_cores_at_hand_unless_set(monkeypatch):
     threading = tf.config.threading
     monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 5)
-    assert compiled.cpu_threads() == 5
+    assert compile_policy.cpu_threads() == 5
     monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 4, 6}, raising=False)
-    assert compiled.cpu_threads() == 3
+    assert compile_policy.cpu_threads() == 3
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert compiled.cpu_threads() == 7
+    assert compile_policy.cpu_threads() == 7
 
 
 def test_auto_leaves_eager_calls_and_strategies_alone(two_threads):
     attention = small_layer()
     x = tf.zeros((1, LENGTH, 3))
-    assert not compiled.should_compile("auto", False, x, x, True)  # eager
+    assert not compile_policy.should_compile("auto", False, x, x, True)  # eager
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         assert not traced(attention)
 
@@ -132,8 +132,8 @@ def test_training_compiles_two_passes_and_copies_no_inputs():
     library = graph.as_graph_def().library.function
     names = compiled_functions(graph)
     signatures = [f.signature for f in library if f.signature.name in names]
-    # attended values, gauge, sums, normalizers, and which kernel; three gradients
-    assert sorted(len(s.output_arg) for s in signatures) == [3, 5]
+    # attended values, stabilizer, sums, normalizers; three gradients
+    assert sorted(len(s.output_arg) for s in signatures) == [3, 4]
 
 
 def test_a_redraw_reaches_the_compiled_function():

@@ -4,20 +4,11 @@ import functools
 
 import tensorflow as tf
 
-from keras_performer.ops import sequential
-from keras_performer.ops.blocks import (
-    Blocks,
-    Heads,
-    normalize,
-    size,
-    tokens_per_block,
-    with_normalizer_gradient,
-    with_ones,
-)
-from keras_performer.ops.checks import as_key_mask, check_attention_inputs, check_state
-from keras_performer.ops.kernels import initial_state, num_features, plain_call
-from keras_performer.ops.one_token import one_token
-from keras_performer.ops.parts import (
+from keras_performer.ops import compile
+from keras_performer.ops.blocks import Blocks, tokens_per_block
+from keras_performer.ops.checks import check_attention_inputs, check_state
+from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.parts import (
     each,
     join,
     over_features,
@@ -25,6 +16,16 @@ from keras_performer.ops.parts import (
     per_feature,
     split,
 )
+from keras_performer.ops.linear import causal_tokens
+from keras_performer.ops.linear.causal_step import one_token
+from keras_performer.ops.normalizer import (
+    normalize,
+    with_normalizer_gradient,
+    with_ones,
+)
+from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.state import State, initial_state
+from keras_performer.ops.visibility import Visibility
 
 # Tokens of a chunk: the products inside a chunk cost chunk_size * (M + V) a token, the
 # chunk states V * M / chunk_size. 64 measured fastest on CPUs for M = 256, V = 64.
@@ -40,7 +41,8 @@ def causal_attention(
     key_mask=None,
     state=None,
     chunk_size=None,
-    call=plain_call,
+    *,
+    jit_compile=False,
 ):
     """Attention of every query to the keys up to its own position.
 
@@ -53,17 +55,17 @@ def causal_attention(
         key: tensor of shape `(B, T, K, H)`. N is a multiple of K; the query head n
             attends to the key-value head `n // (N // K)`.
         value: tensor of shape `(B, T, K, V)`.
-        kernel: an `ExponentialKernel` or `ActivationKernel`. No gradient flows to its
-            projection matrix.
-        key_mask: optional bool tensor of shape `(B, T)`, true for visible keys.
+        kernel: as in `bidirectional_attention`.
+        key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
+            `Visibility`.
         state: the state after earlier tokens, from `initial_state` or an earlier
             call. Defaults to no earlier tokens.
         chunk_size: int, the most tokens in a chunk. Changes speed and rounding only.
-        call: as in `bidirectional_attention`.
+        jit_compile: as in `bidirectional_attention`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible, and the state after the last token, `(running_max,
+        where no key is visible, and the state after the last token, `State(running_max,
         sums)` of shapes `(B, K, M)` and `(B, K, V + 1, M)`, float32 (float64 for
         float64 inputs).
 
@@ -83,8 +85,8 @@ def causal_attention(
     True
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
-    key_mask = as_key_mask(key_mask)
-    check_attention_inputs(query, key, value, key_mask)
+    visible = Visibility.of(key_mask, causal=True)
+    check_attention_inputs(query, key, value, visible)
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
             "Causal attention needs one key for each query. Received: query of shape "
@@ -94,67 +96,82 @@ def causal_attention(
         raise ValueError(
             f"chunk_size must be a positive int. Received: chunk_size={chunk_size}"
         )
-    heads = Heads(query, key, value)
-    features = num_features(kernel, key.shape[3])
-    start = initial_state(
-        size(key, 0), key.shape[2], features, size(value, 3), heads.dtype
-    )
+    dtype = compute_dtype(query, key, value)
+    features = kernel.num_features(key.shape[3])
+    start = initial_state(size(key, 0), key.shape[2], features, size(value, 3), dtype)
     if state is not None:
         check_state(state, start)
-        start = state
-    r_start, sums_start = heads.state_rows(start)
+        start = State(*state)
+    kernel = kernel.astype(dtype)
+    arguments = visible, query, key, value, start, chunk_size, jit_compile
+    if jit_compile and tf.executing_eagerly():
+        return compile.call_in_graph(attend, kernel, *arguments)
+    return attend(kernel, *arguments)
+
+
+def attend(kernel, visible, query, key, value, state, chunk_size, jit_compile=False):
+    """`causal_attention` of checked arguments."""
+    heads = Heads(query, key, value)
+    r_start, sums_start = heads.state_rows(state)
     r_start = tf.stop_gradient(r_start)
     if query.shape[1] == 1:
-        output, r, sums = call(
-            one_token, kernel, key_mask, query, key, value, r_start, sums_start
-        )
-        return output, heads.state(r, sums)
+        inputs = kernel, visible.key_mask, query, key, value, r_start, sums_start
+        output, r, sums = compile.call(one_token, *inputs, jit_compile=jit_compile)
+        return output, State(*heads.state(r, sums))
 
     @tf.custom_gradient
-    def attend(*qkv_and_sums):
-        *qkv, sums_start = qkv_and_sums
-        output, r, sums, saved = call(
-            _forward, kernel, key_mask, chunk_size, *qkv, r_start, sums_start
+    def attention(query, key, value, sums_start, *trained):
+        inputs = kernel.with_trained(trained), visible, chunk_size, query, key, value
+        output, r, sums, saved = compile.call(
+            _forward, *inputs, r_start, sums_start, jit_compile=jit_compile
         )
 
         def gradient(doutput, _, dsums):
-            ends = output, r, saved, doutput, dsums
-            return call(_backward, kernel, key_mask, chunk_size, *qkv, *ends)
+            ends = output, saved, r, doutput, dsums
+            return compile.call(_backward, *inputs, *ends, jit_compile=jit_compile)
 
         return (tf.cast(output, query.dtype), r, sums), gradient
 
-    output, r, sums = attend(query, key, value, sums_start)
-    return output, heads.state(tf.stop_gradient(r), sums)
+    output, r, sums = attention(query, key, value, sums_start, *kernel.trained)
+    return output, State(*heads.state(tf.stop_gradient(r), sums))
 
 
-def _forward(kernel, mask, chunk_size, query, key, value, r, sums):
-    run = _Causal(query, key, value, kernel, mask, chunk_size)
-    return run.forward(query, key, value, r, sums)
+def _forward(kernel, visible, chunk_size, query, key, value, r, sums):
+    loops = _Causal(query, key, value, kernel, visible, chunk_size)
+    return loops.forward(query, key, value, r, sums)
 
 
-def _backward(
-    kernel, mask, chunk_size, query, key, value, output, r, saved, doutput, dsums
-):
-    run = _Causal(query, key, value, kernel, mask, chunk_size)
-    return run.backward(query, key, value, output, saved, r, doutput, dsums)
+def _backward(kernel, visible, chunk_size, query, key, value, *saved):
+    loops = _Causal(query, key, value, kernel, visible, chunk_size)
+    return loops.backward(query, key, value, *saved)
 
 
 class _Causal:
-    """The forward and the backward loop; they share sizes, blocks and the mask."""
+    """The forward and the backward loop; they share sizes, blocks and what is visible.
 
-    def __init__(self, query, key, value, kernel, key_mask, chunk_size):
+    In the loops, with the shapes of `Kernel`:
+
+        x, a, p    queries, projected queries, their features
+        y, b, e    keys, projected keys, their features
+        v          values with a column of ones
+        r, sums    stabilizer and sums before the block; r_new, after them
+        reference  the stabilizer inside the block
+        d...       a gradient; d alone is that of the sums of a query, times its
+                   normalizer
+    """
+
+    def __init__(self, query, key, value, kernel, visible, chunk_size):
         self.heads = Heads(query, key, value)
-        self.kernel = kernel.astype(self.heads.dtype)
-        self.group = self.heads.group
+        self.kernel = kernel
         chunk = chunk_size or DEFAULT_CHUNK_SIZE
-        budget = tokens_per_block(query, num_features(kernel, key.shape[3]))
+        budget = tokens_per_block(query, kernel.num_features(key.shape[3]))
         chunks = min(max(budget // chunk, 1), MAX_CHUNKS_PER_BLOCK)
         length = query.shape[1]
         if length is not None:
             chunks = min(chunks, -(-max(length, 1) // chunk))
         self.chunks = chunks
         self.blocks = Blocks(size(query, 1), chunks * chunk, multiple=chunks)
-        self.mask = self.blocks.cut_mask(key_mask, size(key, 0))
+        self.visible = visible.in_blocks(self.blocks, self.heads, size(key, 0))
 
     def forward(self, query, key, value, r, sums):
         heads, kernel, blocks = self.heads, self.kernel, self.blocks
@@ -163,10 +180,10 @@ class _Causal:
         # one block starts from the initial state: nothing to keep
         keep = blocks.many
 
-        def body(i, r, sums, outputs, normalizers, *states):
+        def forward_step(i, r, sums, outputs, normalizers, *states):
             if keep:
                 states = [s.write(i, x) for s, x in zip(states, (*r, *sums))]
-            mask = heads.mask_rows(self.mask, i)
+            mask = self.visible.rows(i)
             b = kernel.project_keys(heads.key_rows(keys, i), mask)
             a = kernel.project_queries(heads.query_rows(queries, i))
             v = with_ones(heads.key_rows(values, i))
@@ -188,7 +205,9 @@ class _Causal:
 
         num_states = 2 * kernel.num_parts if keep else 0
         arrays = [blocks.array(heads.dtype) for _ in range(2 + num_states)]
-        r, sums, outputs, normalizers, *states = blocks.loop(body, (*start, *arrays))
+        r, sums, outputs, normalizers, *states = blocks.loop(
+            forward_step, (*start, *arrays)
+        )
         output = blocks.join(outputs, (*query.shape[:3], value.shape[3]))
         states = [s.stack() for s in states] or [
             x[tf.newaxis] for x in (*start[0], *start[1])
@@ -202,47 +221,52 @@ class _Causal:
             blocks.cut(x) for x in (query, key, value, output, doutput)
         )
 
-        def body(i, r_new, dsums, dqueries, dkeys, dvalues):
+        def backward_step(i, r_new, dsums, dqueries, dkeys, dvalues, dtrained):
             state = tuple(s[i] for s in states)
             r, sums = state[: kernel.num_parts], state[kernel.num_parts :]
             normalizer = normalizers[i]
-            mask = heads.mask_rows(self.mask, i)
-            y = heads.key_rows(keys, i)
+            mask = self.visible.rows(i)
+            x, y = heads.query_rows(queries, i), heads.key_rows(keys, i)
             b = kernel.project_keys(y, mask)
-            a = kernel.project_queries(heads.query_rows(queries, i))
+            a = kernel.project_queries(x)
             v = with_ones(heads.key_rows(values, i))
             d = with_normalizer_gradient(
                 heads.query_rows(doutputs, i), heads.query_rows(outputs, i)
             )
             reference = kernel.reference(r, b, mask)
-            dq, dk, dv, dsums = self._choose(
+            da, db, dv, dsums = self._choose(
                 each(tf.subtract, r_new, reference),
                 lambda: self._backward_block(
                     a, b, v, d, mask, normalizer, r, sums, reference, r_new, dsums
                 ),
-                lambda: sequential.backward(
+                lambda: causal_tokens.backward(
                     kernel, a, b, v, d, normalizer, r, sums, dsums
                 ),
             )
-            dkey = kernel.pull_keys(dk, y, v, dv)
+            dx, from_queries = kernel.pull_queries(x, da)
+            dy, from_keys = kernel.pull_keys(y, mask, db, v, dv)
             return (
                 r,
                 dsums,
-                dqueries.write(i, heads.query_block(kernel.pull_queries(dq))),
-                dkeys.write(i, heads.key_block(dkey)),
+                dqueries.write(i, heads.query_block(dx)),
+                dkeys.write(i, heads.key_block(dy)),
                 dvalues.write(i, heads.key_block(dv[..., :-1])),
+                each(lambda *x: tf.add_n(x), dtrained, from_queries, from_keys),
             )
 
         end = [split(x, kernel.num_parts) for x in (r_end, dsums)]
         arrays = [blocks.array(heads.dtype) for _ in range(3)]
-        _, dsums, *arrays = blocks.loop(body, (*end, *arrays), reverse=True)
+        dtrained = each(tf.zeros_like, kernel.trained)
+        _, dsums, *arrays, dtrained = blocks.loop(
+            backward_step, (*end, *arrays, dtrained), reverse=True
+        )
         gradients = [
             blocks.join_like(array, x) for array, x in zip(arrays, (query, key, value))
         ]
-        return *gradients, join(dsums)
+        return *gradients, join(dsums), *dtrained
 
     def _choose(self, rise, fast, safe):
-        """The sequential form where a later key of the block dwarfs the reference."""
+        """Token after token where a later key of the block dwarfs the reference."""
         if self.kernel.max_rise is None:
             return fast()
         return tf.cond(tf.reduce_max(join(rise)) < self.kernel.max_rise, fast, safe)
@@ -255,8 +279,9 @@ class _Causal:
         v = self._to_chunks(v)
         start = each(tf.multiply, sums, kernel.rescale(r, reference))
         before, after = _prefix_sums(over_rows(v, e), start)
+        visible = self.visible.pairs(size(v, 2))
         weights = over_features(p, e)
-        weights = tf.where(self._visible(v), weights, tf.zeros_like(weights))
+        weights = tf.where(visible, weights, tf.zeros_like(weights))
         output = _from_chunks(tf.matmul(weights, v) + over_features(p, before))
         normalizer = kernel.normalizer(peak, output[..., -1:])
         after = each(tf.multiply, after, kernel.rescale(reference, r_new))
@@ -267,7 +292,7 @@ class _Causal:
 
         Those come from the chunked form, so that no bit of theirs depends on that key.
         """
-        output, normalizer, after = sequential.forward(self.kernel, a, b, v, r, sums)
+        output, normalizer, after = causal_tokens.forward(self.kernel, a, b, v, r, sums)
         fast_output, fast_normalizer, _ = self._forward_block(
             a, b, v, mask, r, sums, reference, r_new
         )
@@ -295,7 +320,7 @@ class _Causal:
         before, _ = _prefix_sums(over_rows(v, e_), start)
         end = each(tf.multiply, dsums, kernel.rescale(reference, r_new))
         dafter, dbefore = _prefix_sums(over_rows(d, p_), end, reverse=True)
-        visible = self._visible(v)
+        visible = self.visible.pairs(size(v, 2))
         weights = over_features(p_, e_)
         weights = tf.where(visible, weights, tf.zeros_like(weights))
         dweights = tf.matmul(d, v, transpose_b=True)
@@ -314,11 +339,6 @@ class _Causal:
         """`(X, rows, dim)` to chunks `(X, chunks, rows of a chunk, dim)`."""
         rows = size(x, 1) // self.chunks
         return tf.reshape(x, (-1, self.chunks, rows, size(x, 2)))
-
-    def _visible(self, values):
-        """Which keys of its chunk a query row may see, `(rows of a chunk, tokens)`."""
-        tokens = tf.range(size(values, 2))
-        return tf.repeat(tokens, self.group)[:, tf.newaxis] >= tokens
 
 
 def _from_chunks(x):

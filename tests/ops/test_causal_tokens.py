@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops import sequential
-from keras_performer.ops.exponential import ExponentialKernel
+from keras_performer.ops.linear import causal_tokens
+
 
 from .cases import assert_all_close, normal, softmax_kernel, value_and_gradients
 
@@ -29,13 +29,13 @@ def calls(monkeypatch):
     counts = {"forward": 0, "backward": 0}
 
     def counting(name):
-        function = getattr(sequential, name)
+        function = getattr(causal_tokens, name)
 
         def counted(*args):
             counts[name] += 1
             return function(*args)
 
-        monkeypatch.setattr(sequential, name, counted)
+        monkeypatch.setattr(causal_tokens, name, counted)
 
     counting("forward")
     counting("backward")
@@ -62,7 +62,7 @@ def test_both_forms_agree(monkeypatch):
     kernel, mask = softmax_kernel(32, 16), np.arange(96)[None] % 7 > 2
     mask = np.concatenate([mask, mask[:, ::-1]])
     by_chunks = attend(kernel, inputs(), mask)
-    monkeypatch.setattr(ExponentialKernel, "max_rise", -1.0)
+    monkeypatch.setattr(ops.ExponentialKernel, "max_rise", -1.0)
     token_by_token = attend(kernel, inputs(), mask)
     assert_all_close(token_by_token, by_chunks, 3e-6)
     different = [a != b for a, b in zip(by_chunks, token_by_token, strict=True)]

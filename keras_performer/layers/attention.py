@@ -1,0 +1,391 @@
+"""What every attention layer has, whatever its mechanism."""
+
+import functools
+import typing
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.layers import arguments
+from keras_performer.layers.attention_axes import AttentionAxes
+from keras_performer.layers.heads_dense import heads_dense
+from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.key_masks import as_mask, visible_keys
+
+_DENSE_OPTIONS = (
+    "kernel_initializer",
+    "bias_initializer",
+    "kernel_regularizer",
+    "bias_regularizer",
+    "kernel_constraint",
+    "bias_constraint",
+)
+
+
+class Inputs(typing.NamedTuple):
+    """What a call is about, checked and complete.
+
+    Attributes:
+        query, key, value: tensors, as the layer was given them.
+        query_mask: bool tensor of the shape of the query without its last axis, false
+            for rows that see no key; or `None`.
+        visible: an `ops.Visibility` of the keys, over one axis of keys.
+    """
+
+    query: tf.Tensor
+    key: tf.Tensor
+    value: tf.Tensor
+    query_mask: tf.Tensor | None
+    visible: ops.Visibility
+
+
+class AttentionLayer(keras.layers.Layer):
+    """The base class of attention layers with the interface of Keras' own.
+
+    It has all of `keras.layers.MultiHeadAttention` that does not depend on how
+    attention is computed: arguments, dense layers and their names, masks, axes,
+    positions, states, output and config. A subclass is a mechanism. It defines
+
+        attend(query, key, value, visible, state=None, training=None)
+
+    with query `(B, T, N, H)`, key `(B, S, K, H)` and value `(B, S, K, V)`, where N is a
+    multiple of K; `visible` is the `ops.Visibility` of the keys. It returns the
+    attended values `(B, T, N, V)`, 0 where a query sees no key, and what is to be the
+    entry `"attention"` of the state, or `None`. Where it makes sense it also defines
+    `scores(query, key, visible)`, which returns the weights `(B, N, T, S)`,
+    `empty_state(batch_size)`, a nest of tensors with the batch first, and
+    `build_attention()`, which makes weights of its own. An argument of its own goes
+    into `__init__` and `get_config`; register the class with
+    `keras.saving.register_keras_serializable`.
+
+    Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
+    and `projections`, those of "query", "key", "value" that it has a dense layer for;
+    `attend` gets `None` for the others.
+
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
+        value_dim: int V, size of each head of value. Defaults to `key_dim`.
+        dropout: float, dropout rate. It falls on the attended values, before the output
+            projection: linear attention has no attention matrix to drop from.
+        use_bias: bool, whether the dense layers use bias vectors.
+        output_shape: int or tuple, the shape of the output besides batch and sequence.
+            Defaults to the last dimension of the query.
+        attention_axes: int or tuple of ints, the axes that attention runs over.
+            Defaults to all but batch and features.
+        kernel_initializer: initializer of the dense layers' kernels.
+        bias_initializer: initializer of the dense layers' biases.
+        kernel_regularizer: regularizer of the dense layers' kernels.
+        bias_regularizer: regularizer of the dense layers' biases.
+        activity_regularizer: regularizer of the dense layers' outputs.
+        kernel_constraint: constraint of the dense layers' kernels.
+        bias_constraint: constraint of the dense layers' biases.
+        seed: int, seeds dropout, and what a mechanism draws.
+        causal: bool, hide later tokens.
+        num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
+            value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        query: tensor of shape `(B, T, dim)`.
+        value: tensor of shape `(B, S, dim)`. Defaults to `query` (self-attention).
+        key: tensor of shape `(B, S, dim)`. Defaults to `value`.
+        query_mask: bool tensor `(B, T)`; rows where it is false see no key. With
+            `value=None` it also hides them as keys.
+        value_mask, key_mask: bool tensors `(B, S)`; keys where one is false are not
+            seen. All three default to Keras' implicit masks.
+        attention_mask: bool tensor `(B, S)`, `(B, 1, S)` or `(B, 1, 1, S)`: which keys
+            are seen. It cannot differ by query: Keras' `(T, S)` has no meaning here.
+        return_attention_scores: bool, also return the implied attention matrix
+            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
+            `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
+        training: bool, whether to apply dropout.
+        use_causal_mask: bool, hide later tokens in this call.
+        state: the state after earlier tokens (causal only), from `initial_state` or an
+            earlier call.
+        return_state: bool, also return the state after the last token.
+
+    Returns:
+        Tensor of shape `(B, T, output_shape)`; then the scores and the state, if asked
+        for. Where no key is visible the attended values are 0.
+
+    Raises:
+        ValueError: for a mask that differs by query, causal attention with T != S, and
+            what the mechanism cannot do.
+
+    Example:
+
+    A mechanism that gives all visible keys the same weight:
+
+    >>> class MeanAttention(AttentionLayer):
+    ...     projections = ("value",)
+    ...     supports_causal = False
+    ...     def attend(self, query, key, value, visible, state=None, training=None):
+    ...         seen = tf.cast(visible.matrix(1, value.shape[1]), value.dtype)
+    ...         mean = tf.einsum("bts,bskv->btkv", seen, value)
+    ...         mean = tf.math.divide_no_nan(mean, tf.reduce_sum(seen, -1)[..., None, None])
+    ...         return tf.repeat(mean, value.shape[1], axis=1), None
+    >>> MeanAttention(num_heads=2, key_dim=8)(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    projections = ("query", "key", "value")
+    supports_causal = True
+    supports_state = False
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        dropout=0.0,
+        use_bias=True,
+        output_shape=None,
+        attention_axes=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        *,
+        causal=False,
+        num_key_value_heads=None,
+        **kwargs,
+    ):
+        # Without autocast Keras leaves the state in float32; the dense layers cast.
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        positive_int = arguments.positive_int
+        self.num_heads = positive_int("num_heads", num_heads)
+        self.key_dim = positive_int("key_dim", key_dim)
+        self.value_dim = positive_int("value_dim", value_dim, default=self.key_dim)
+        self.dropout = arguments.rate("dropout", dropout)
+        self.use_bias = arguments.boolean("use_bias", use_bias)
+        # `output_shape` itself would hide a property that Keras' models read.
+        self._output_shape = arguments.sizes("output_shape", output_shape)
+        self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        # the dense layers' regularizer; `activity_regularizer` would be this layer's
+        self._activity_regularizer = keras.regularizers.get(activity_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.seed = arguments.seed(seed)
+        self.causal = arguments.boolean("causal", causal)
+        arguments.check_causal(self, self.causal)
+        self.num_key_value_heads = arguments.key_value_heads(
+            num_key_value_heads, self.num_heads
+        )
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        arguments.check_shapes(query_shape, value_shape, key_shape)
+        self._axes = AttentionAxes(len(query_shape), self.attention_axes)
+        dense = functools.partial(
+            heads_dense,
+            use_bias=self.use_bias,
+            activity_regularizer=self._activity_regularizer,
+            dtype=self.dtype_policy,
+            **{name: getattr(self, name) for name in _DENSE_OPTIONS},
+        )
+        heads, kv_heads = self.num_heads, self.num_key_value_heads
+        made = {
+            "query": (query_shape, (heads, self.key_dim)),
+            "key": (key_shape, (kv_heads, self.key_dim)),
+            "value": (value_shape, (kv_heads, self.value_dim)),
+        }
+        for name in self.projections:
+            shape, sizes = made[name]
+            setattr(self, f"_{name}_dense", dense(name, shape, 1, sizes))
+        attended_shape = (*query_shape[:-1], heads, self.value_dim)
+        output_shape = self._output_shape or (query_shape[-1],)
+        self._output_dense = dense("attention_output", attended_shape, 2, output_shape)
+        self._dropout_layer = keras.layers.Dropout(
+            self.dropout, seed=self.seed, dtype=self.dtype_policy
+        )
+        self.build_attention()
+
+    def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        state=None,
+        return_state=False,
+    ):
+        masks = query_mask, value_mask, key_mask, attention_mask
+        inputs = self.read(query, value, key, *masks, use_causal_mask)
+        arguments.check_state(
+            self, inputs.visible.causal, state, return_state, return_attention_scores
+        )
+        q = self.project("query", inputs.query)
+        k = self.project("key", inputs.key)
+        v = self.project("value", inputs.value)
+        earlier = None if state is None else state["attention"]
+        attended, later = self.attend(q, k, v, inputs.visible, earlier, training)
+        output = self.write(attended, inputs.query, inputs.query_mask, training)
+        if not (return_attention_scores or return_state):
+            return output
+        outputs = [output]
+        if return_attention_scores:
+            outputs.append(self._scores(q, k, inputs))
+        if return_state:
+            outputs.append(
+                {"position": self._position(query, state), "attention": later}
+            )
+        return tuple(outputs)
+
+    def read(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+    ):
+        """Checks the inputs of a call, and joins all that says who may see whom.
+
+        Returns:
+            `Inputs`.
+        """
+        causal = self.causal or use_causal_mask
+        arguments.check_causal(self, causal)
+        if query_mask is None:
+            query_mask = implicit_mask(query)
+        if value is None:
+            value, value_mask = query, query_mask if value_mask is None else value_mask
+        key = value if key is None else key
+        visible = visible_keys(key, value_mask, key_mask, attention_mask)
+        query_mask = as_mask("query_mask", query_mask, query)
+        if causal:
+            arguments.check_causal_lengths(query, key)
+        self._axes.check_batches(query, key)
+        if visible is not None:
+            visible = self._axes.fold(visible[..., tf.newaxis])[..., 0]
+        visible = ops.Visibility(visible, causal)
+        return Inputs(query, key, value, query_mask, visible)
+
+    def project(self, name, x):
+        """Heads of an input, `(B, length, heads, dim)`; `None` without a dense layer.
+
+        Args:
+            name: "query", "key" or "value".
+            x: tensor of shape `(B, length, features)`, or with more axes; those that
+                attention does not run over become part of the batch.
+        """
+        if name not in self.projections:
+            return None
+        # a copy without Keras' mask, which the dense layer would warn about
+        return self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
+
+    def write(self, attended, query, query_mask, training=None):
+        """The output of the layer from attended values `(B, T, N, V)`.
+
+        Args:
+            attended: what `attend` returned.
+            query: the query that the layer was given, whose axes the output has.
+            query_mask: as in `Inputs`.
+            training: bool, whether to apply dropout.
+        """
+        attended = self._axes.unfold(attended, query)
+        if query_mask is not None:
+            attended *= tf.cast(query_mask, attended.dtype)[..., tf.newaxis, tf.newaxis]
+        attended = self._dropout_layer(attended, training=training)
+        return self._output_dense(attended)
+
+    def scores(self, query, key, visible):
+        raise ValueError(
+            f"{type(self).__name__} has no attention scores: call it with "
+            "return_attention_scores=False. Received: return_attention_scores=True"
+        )
+
+    def build_attention(self):
+        """Makes what a mechanism needs beside the dense layers."""
+
+    def empty_state(self, batch_size):
+        """The entry `"attention"` of the state before the first token."""
+        raise ValueError(
+            f"{type(self).__name__} has no state: it sees a sequence as a whole. Use "
+            "PerformerAttention(causal=True) to go through a sequence in pieces."
+        )
+
+    def initial_state(self, batch_size):
+        """The state before the first token.
+
+        Args:
+            batch_size: int or scalar tensor B.
+
+        Returns:
+            Dict of `"position"`, an int32 tensor `(B,)` that counts tokens, and
+            `"attention"`, a nest of tensors with the batch first.
+        """
+        attention = self.empty_state(batch_size)
+        return {"position": tf.zeros((batch_size,), tf.int32), "attention": attention}
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
+
+    def compute_output_spec(self, *args, **kwargs):
+        # by tracing `call`, so that its errors come when a model is made
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        names = (
+            "num_heads",
+            "key_dim",
+            "value_dim",
+            "dropout",
+            "use_bias",
+            "attention_axes",
+            "seed",
+            "causal",
+            "num_key_value_heads",
+        )
+        config = {name: getattr(self, name) for name in names}
+        for name in _DENSE_OPTIONS:
+            kind = getattr(keras, name.split("_")[1] + "s")  # keras.initializers, ...
+            config[name] = kind.serialize(getattr(self, name))
+        return {
+            **super().get_config(),
+            **config,
+            "output_shape": self._output_shape,
+            "activity_regularizer": keras.regularizers.serialize(
+                self._activity_regularizer
+            ),
+        }
+
+    query_dense = property(lambda self: self._query_dense)
+    key_dense = property(lambda self: self._key_dense)
+    value_dense = property(lambda self: self._value_dense)
+    output_dense = property(lambda self: self._output_dense)
+
+    def _scores(self, query, key, inputs):
+        scores = self.scores(query, key, inputs.visible)
+        if inputs.query_mask is not None:
+            rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
+            scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
+        return self._axes.unfold_scores(scores, inputs.query, inputs.key)
+
+    def _position(self, query, state):
+        new = tf.fill((tf.shape(query)[0],), tf.shape(query)[1])
+        return new if state is None else state["position"] + new

@@ -1,0 +1,33 @@
+"""Exact attention: what linear attention estimates, and every comparison needs."""
+
+import keras
+
+from keras_performer import ops
+from keras_performer.layers.attention import AttentionLayer
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class ExactAttention(AttentionLayer):
+    """Softmax attention in time and memory quadratic in the length.
+
+    It computes what `keras.layers.MultiHeadAttention` computes, with the masks, grouped
+    heads and weights of `PerformerAttention`: the baseline that linear attention is
+    compared with. It has no state.
+
+    Args: those of `AttentionLayer`.
+
+    Reference:
+        Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762.
+
+    Example:
+
+    >>> layer = ExactAttention(num_heads=2, key_dim=8, causal=True)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        return ops.exact_attention(query, key, value, visible), None
+
+    def scores(self, query, key, visible):
+        return ops.exact_scores(query, key, visible)

@@ -1,0 +1,48 @@
+"""Functions of a kernel and tensors that XLA compiles by themselves."""
+
+import weakref
+
+import tensorflow as tf
+
+# The functions of a graph, by what they compute and the shapes. Not of the process: a
+# function keeps what it was traced for, and what differentiates it changes it.
+_functions = weakref.WeakKeyDictionary()
+
+
+def call(function, kernel, *arguments, jit_compile):
+    """`function(kernel, *arguments)`, compiled by XLA if `jit_compile`.
+
+    Args:
+        function: a function of a module, such as one pass of attention.
+        kernel: a `Kernel`.
+        *arguments: nests of tensors, ints, bools and `None`.
+        jit_compile: bool.
+    """
+    if not jit_compile:
+        return function(kernel, *arguments)
+    # one function for each shape: TensorFlow warns where one has many
+    shapes = [str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments)]
+    compiled = _shared(function, kernel, *shapes, jit_compile=True)
+    return compiled(kernel.parameters, *arguments)
+
+
+def call_in_graph(function, kernel, *arguments):
+    """`function(kernel, *arguments)` in a graph, which compiles parts of itself.
+
+    Eagerly a tape would differentiate each compiled part by itself, which XLA refuses.
+    """
+    return _shared(function, kernel)(kernel.parameters, *arguments)
+
+
+def _shared(function, kernel, *shapes, **options):
+    """The `tf.function` for equal kernels in this graph; made if there is none."""
+    functions = _functions.setdefault(tf.compat.v1.get_default_graph(), {})
+    name = function, kernel.identity(), shapes
+    if name not in functions:
+        blank = kernel.blank()  # tensors would keep their graph alive
+
+        def run(parameters, *arguments):
+            return function(blank.with_parameters(parameters), *arguments)
+
+        functions[name] = tf.function(run, autograph=False, **options)
+    return functions[name]

@@ -1,0 +1,57 @@
+"""Exact softmax attention, quadratic in the length."""
+
+import tensorflow as tf
+
+from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.visibility import Visibility
+
+
+def exact_attention(query, key, value, key_mask=None, causal=False):
+    """Softmax attention as `keras.layers.MultiHeadAttention` computes it.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
+        value: tensor of shape `(B, S, K, V)`.
+        key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
+            `Visibility`.
+        causal: bool, hide later keys.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
+        visible. The softmax is float32, or float64 for float64 inputs.
+
+    Reference:
+        Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762, equation 1.
+
+    Example:
+
+    >>> x = tf.random.stateless_normal((1, 5, 1, 2), seed=(0, 2))
+    >>> exact_attention(x, x, tf.ones((1, 5, 1, 3))).numpy().round(6).max()
+    1.0
+    """
+    weights = _weights(query, key, key_mask, causal)
+    attended = tf.einsum("bkgts,bskv->btkgv", weights, tf.cast(value, weights.dtype))
+    shape = (size(query, 0), size(query, 1), query.shape[2], value.shape[3])
+    return tf.cast(tf.reshape(attended, shape), query.dtype)
+
+
+def exact_scores(query, key, key_mask=None, causal=False):
+    """The weights of `exact_attention`, `(B, N, T, S)` in the dtype of `query`."""
+    weights = _weights(query, key, key_mask, causal)
+    shape = (size(query, 0), query.shape[2], size(query, 1), size(key, 1))
+    return tf.cast(tf.reshape(weights, shape), query.dtype)
+
+
+def _weights(query, key, key_mask, causal):
+    """`(B, K, N / K, T, S)` weights in float32, or float64 for such queries."""
+    visible = Visibility.of(key_mask, causal)
+    dtype = compute_dtype(query)
+    length, heads, key_dim = size(query, 1), query.shape[2], query.shape[3]
+    shape = (-1, length, key.shape[2], heads // key.shape[2], key_dim)
+    query = tf.reshape(tf.cast(query, dtype) * key_dim**-0.5, shape)
+    logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
+    seen = visible.matrix(length, size(key, 1))[:, tf.newaxis, tf.newaxis]
+    # not -inf, whose softmax is NaN where no key is visible
+    weights = tf.nn.softmax(tf.where(seen, logits, dtype.min))
+    return tf.where(seen, weights, tf.zeros_like(weights))

@@ -1,0 +1,88 @@
+"""How heads become rows: query heads that share a key-value head stand together.
+
+Inside a loop a block is `(X, rows, dim)`: X = batch size times key-value heads, the
+batch varying slowest, and rows are tokens, or for queries tokens times the query heads
+that share a key-value head.
+"""
+
+import tensorflow as tf
+
+from keras_performer.ops.shapes import compute_dtype, size
+
+
+class Heads:
+    """The heads of one attention.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
+        value: tensor of shape `(B, S, K, V)`.
+    """
+
+    def __init__(self, query, key, value):
+        self.dtype = compute_dtype(query, key, value)
+        self.num_key_value_heads = key.shape[2]
+        self.group = query.shape[2] // key.shape[2]
+
+    def query_rows(self, x, i):
+        """Block i of `(B, count, tokens, N, dim)` as `(X, tokens * N / K, dim)`."""
+        if self.group == 1:
+            return self.key_rows(x, i)
+        tokens, dim = size(x, 2), size(x, 4)
+        x = tf.cast(_block(x, i), self.dtype)
+        x = tf.reshape(x, (-1, tokens, self.num_key_value_heads, self.group, dim))
+        x = tf.transpose(x, (0, 2, 1, 3, 4))
+        return tf.reshape(x, (-1, tokens * self.group, dim))
+
+    def key_rows(self, x, i):
+        """Block i of `(B, count, tokens, K, dim)` as `(X, tokens, dim)`."""
+        tokens, dim = size(x, 2), size(x, 4)
+        x = tf.transpose(tf.cast(_block(x, i), self.dtype), (0, 2, 1, 3))
+        return tf.reshape(x, (-1, tokens, dim))
+
+    def mask_rows(self, mask, i):
+        """Block i of a mask `(B, count, tokens)` as `(X, tokens, 1)`; `None` stays."""
+        if mask is None:
+            return None
+        return tf.repeat(mask[:, i], self.num_key_value_heads, axis=0)[..., tf.newaxis]
+
+    def query_block(self, x):
+        """The inverse of `query_rows`: one `(B, tokens, N, dim)` block."""
+        if self.group == 1:
+            return self.key_block(x)
+        tokens, dim = size(x, 1) // self.group, size(x, 2)
+        x = tf.reshape(x, (-1, self.num_key_value_heads, tokens, self.group, dim))
+        x = tf.transpose(x, (0, 2, 1, 3, 4))
+        return tf.reshape(x, (-1, tokens, self.num_key_value_heads * self.group, dim))
+
+    def key_block(self, x):
+        """The inverse of `key_rows`: one `(B, tokens, K, dim)` block."""
+        tokens, dim = size(x, 1), size(x, 2)
+        x = tf.reshape(x, (-1, self.num_key_value_heads, tokens, dim))
+        return tf.transpose(x, (0, 2, 1, 3))
+
+    def state_rows(self, state):
+        """A `State` with batch and heads as one axis, as loops carry it."""
+        r, sums = state
+        features, rows = r.shape[-1], size(sums, -2)
+        return (
+            tf.reshape(tf.cast(r, self.dtype), (-1, 1, features)),
+            tf.reshape(tf.cast(sums, self.dtype), (-1, rows, features)),
+        )
+
+    def state(self, r, sums):
+        """The inverse of `state_rows`: running maxima and sums of a `State`."""
+        features, rows = r.shape[-1], size(sums, -2)
+        return (
+            tf.reshape(r, (-1, self.num_key_value_heads, features)),
+            tf.reshape(sums, (-1, self.num_key_value_heads, rows, features)),
+        )
+
+
+def _block(x, i):
+    """Block i of `(B, count, ...)`, without a copy if there is one, or one example."""
+    if x.shape[1] == 1:
+        return tf.squeeze(x, 1)
+    if x.shape[0] == 1:
+        return x[0][i][tf.newaxis]
+    return x[:, i]

@@ -1,0 +1,7 @@
+"""Kernels: which weights attention gives, and how loops compute with them."""
+
+from keras_performer.ops.kernels.activation import ActivationKernel
+from keras_performer.ops.kernels.base import Kernel
+from keras_performer.ops.kernels.exponential import ExponentialKernel
+
+__all__ = ["ActivationKernel", "ExponentialKernel", "Kernel"]

@@ -1,0 +1,54 @@
+"""The kernel of generalized attention: features that an activation makes."""
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.base import Kernel, flat_matmul, scale
+
+
+class ActivationKernel(Kernel):
+    """Features `activation(W x) + epsilon` of the paper's generalized attention.
+
+    A different model from softmax attention, not an approximation of it.
+
+    Args:
+        projection_matrix: tensor `(M, H)`, or `(K, M, H)` with one for each key-value
+            head, or `None` for `activation(x) + epsilon`.
+        activation: function of a tensor, applied to every element.
+        epsilon: float added to each feature. 1e-3 as in the paper's code.
+        trainable: bool, whether gradients flow to the projection matrix.
+
+    Reference:
+        arXiv 2009.14794, section 2.2 and appendix B.3 (generalized attention).
+    """
+
+    def __init__(self, projection_matrix, activation, epsilon=1e-3, trainable=False):
+        self.activation = activation
+        self.epsilon = epsilon
+        parameters = {}
+        if projection_matrix is not None:
+            parameters["projection_matrix"] = tf.convert_to_tensor(projection_matrix)
+        super().__init__(parameters, trainable)
+
+    def query_features(self, a, r):
+        return (self.activation(a) + self.epsilon,), tf.zeros_like(a[..., :1])
+
+    def key_features(self, b, r, mask):
+        features = self.activation(b[0]) + self.epsilon
+        if mask is not None:
+            features = tf.where(mask, features, tf.zeros_like(features))
+        return (features,)
+
+    def pull_queries(self, x, da):
+        if self.trainable:
+            return super().pull_queries(x, da)
+        return self._pull_product(da), []
+
+    def pull_keys(self, y, mask, db, v, dv):
+        if self.trainable:
+            return super().pull_keys(y, mask, db, v, dv)
+        return self._pull_product(db[0]), []
+
+    def _pull_product(self, du):
+        if self.projection_matrix is None:
+            return du * scale(du)
+        return flat_matmul(du, self._weights)

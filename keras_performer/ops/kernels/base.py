@@ -1,0 +1,258 @@
+"""What attention needs of a kernel, a weight function `phi(q) . phi(k)`."""
+
+import copy
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.parts import each
+
+
+class Kernel:
+    """The base class of kernels: the whole of what the attention loops call.
+
+    A subclass defines `query_features` and `key_features`. All else has a default that
+    is right for any features: queries and keys are multiplied by the projection matrix,
+    gradients come from a tape, and nothing scales the features. `ExponentialKernel`
+    replaces most of it, for features whose exponents need a stabilizer.
+
+    Shapes, where X = batch size times key-value heads (the batch varies slowest):
+
+        x, y    block of queries or of keys, `(X, rows, H)`
+        a       what `project_queries` makes of x, one tensor `(X, rows, ...)`
+        b       what `project_keys` makes of y, a tuple of tensors `(X, tokens, ...)`
+        phi     features in `num_parts` equal parts (`parts.py` says why), a tuple of
+                tensors `(X, rows, M / num_parts)`
+        r       the stabilizer, parts `(X, 1, M / num_parts)`: logarithms that scale the
+                features of all keys so far. What is computed does not depend on it, so
+                that it carries no gradient. Kernels without one leave it as it is
+        sums    values, with a column of ones, weighted by the features of keys and
+                added up, parts `(X, V + 1, M / num_parts)`
+        mask    bool tensor `(X, tokens, 1)`, true for visible keys, or `None`
+
+    Attributes that do not begin with an underscore are options: hashable, they and the
+    class tell kernels apart where functions are compiled. Every conversion keeps the
+    class and the options.
+
+    Args:
+        parameters: dict of named tensors. A leaf is of any shape, or has a first axis
+            of K key-value heads; `"projection_matrix"`, if there, is `(M, H)` or
+            `(K, M, H)`.
+        trainable: bool, whether gradients flow to the parameters.
+
+    Example:
+
+    >>> class SquaredKernel(Kernel):
+    ...     def query_features(self, a, r):
+    ...         return (a**2,), tf.zeros_like(a[..., :1])
+    ...     def key_features(self, b, r, mask):
+    ...         return (b[0] ** 2 if mask is None else tf.where(mask, b[0] ** 2, 0),)
+    >>> kernel = SquaredKernel({"projection_matrix": tf.constant([[1.0, 1.0]])})
+    >>> kernel.num_features(head_dim=2)
+    1
+    """
+
+    # In how many parts features come.
+    num_parts = 1
+    # How far keys of a block may rise above its reference, as logarithms; `None` where
+    # there is no range to watch.
+    max_rise = None
+
+    def __init__(self, parameters, trainable=False):
+        self.trainable = trainable
+        self._hold(tf.nest.map_structure(tf.convert_to_tensor, parameters))
+
+    # -- Features: what a subclass defines.
+
+    def query_features(self, a, r):
+        """Features of queries, and the logarithm of what they were divided by.
+
+        Returns:
+            `(phi, peak)`; peak is `(X, rows, 1)`, zeros if nothing was divided.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define query_features.")
+
+    def key_features(self, b, r, mask):
+        """Features of keys, divided by exp(r); 0 where the mask is false."""
+        raise NotImplementedError(f"{type(self).__name__} must define key_features.")
+
+    # -- Projections.
+
+    def project_queries(self, x):
+        if self.projection_matrix is None:
+            return x * scale(x)
+        return flat_matmul(x, self._weights, transpose=True)
+
+    def project_keys(self, y, mask):
+        return (self.project_queries(y),)
+
+    def pull_queries(self, x, da):
+        """Gradients of a block of queries, and a list of those of `trained`."""
+        return self._pull(lambda kernel, x: kernel.project_queries(x), x, da)
+
+    def pull_keys(self, y, mask, db, v, dv):
+        """As `pull_queries`, of keys.
+
+        Args:
+            y, mask: the block of keys.
+            db: gradient of b.
+            v: values with their ones, `(X, tokens, V + 1)`.
+            dv: their gradient: the row sums of `v * dv` and of features times their
+                gradients are the same.
+        """
+        return self._pull(lambda kernel, y: kernel.project_keys(y, mask), y, db)
+
+    # -- Gradients of features.
+
+    def query_gradient(self, a, features, dfeatures):
+        """Gradient of a; `features` are those of `normalized_query_features`."""
+        return _derivative(lambda a: self.query_features(a, None)[0], a, dfeatures)
+
+    def key_gradient(self, b, features, dfeatures, mask):
+        """Gradient of b."""
+        return _derivative(lambda b: self.key_features(b, None, mask), b, dfeatures)
+
+    def normalizer(self, peak, denominator):
+        """What a backward pass needs of sums of weights: here 1 / the sum."""
+        return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
+
+    def normalized_query_features(self, a, r, normalizer):
+        """Features whose weights sum to 1, or plain ones if `divided` divides."""
+        return self.query_features(a, r)[0]
+
+    def divided(self, d, normalizer):
+        """Gradients of weighted sums, divided by the sum of weights."""
+        return d * normalizer
+
+    # -- The stabilizer.
+
+    def running_max(self, r, b):
+        """The stabilizer after a further block of keys, or that of later keys as b."""
+        return r
+
+    def reference(self, r, b, mask):
+        """A stabilizer for one block that depends on no later key than its rows do."""
+        return r
+
+    def rescale(self, old, new):
+        """What turns sums under one stabilizer into sums under another, parts."""
+        return each(tf.ones_like, old)
+
+    def balance(self, r, sums):
+        """The stabilizer and sums of all keys as queries read them."""
+        return r, sums
+
+    # -- Parameters and conversions.
+
+    @property
+    def projection_matrix(self):
+        """The matrix W, or `None` if there is none."""
+        return self.parameters.get("projection_matrix")
+
+    def num_features(self, head_dim):
+        """int M, how many features heads of size `head_dim` have."""
+        matrix = self.projection_matrix
+        return head_dim if matrix is None else matrix.shape[-2]
+
+    @property
+    def trained(self):
+        """List of the parameters that gradients flow to."""
+        return tf.nest.flatten(self.parameters) if self.trainable else []
+
+    def with_trained(self, tensors):
+        """This kernel with other tensors in the place of `trained`."""
+        if not tensors:
+            return self
+        return self.with_parameters(tf.nest.pack_sequence_as(self.parameters, tensors))
+
+    def with_parameters(self, parameters):
+        """This kernel with other parameters."""
+        kernel = copy.copy(self)
+        kernel._hold(parameters)
+        return kernel
+
+    def with_gradients(self):
+        """This kernel with parameters that gradients flow to."""
+        kernel = copy.copy(self)
+        kernel.trainable = True
+        return kernel
+
+    def astype(self, dtype):
+        """This kernel computing in `dtype`; what does not train becomes constant."""
+
+        def convert(x):
+            x = tf.cast(x, dtype) if x.dtype.is_floating else x
+            return x if self.trainable else tf.stop_gradient(x)
+
+        return self.with_parameters(tf.nest.map_structure(convert, self.parameters))
+
+    def in_one_part(self):
+        """This kernel with its features in one part, for few rows."""
+        return self
+
+    def blank(self):
+        """This kernel without its tensors, for `with_parameters`."""
+        kernel = copy.copy(self)
+        for name in vars(self):
+            if name == "parameters" or name.startswith("_"):
+                delattr(kernel, name)
+        return kernel
+
+    def identity(self):
+        """Class and options: hashable, equal for kernels that compute the same."""
+        options = sorted(vars(self.blank()).items(), key=lambda item: item[0])
+        return (type(self), *options)
+
+    def _hold(self, parameters):
+        """Keeps the parameters, and as `_...` what blocks need of them."""
+        self.parameters = parameters
+        matrix = parameters.get("projection_matrix")
+        self._weights = None if matrix is None else matrix * scale(matrix)
+
+    def _pull(self, project, x, upstream):
+        sources = [tf.identity(tensor) for tensor in (x, *self.trained)]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            projected = project(self.with_trained(sources[1:]), sources[0])
+        dx, *dtrained = _gradient(tape, projected, sources, upstream)
+        return dx, dtrained
+
+
+def scale(x):
+    """H^(-1/4): queries and keys each take half of the softmax's 1 / sqrt(H)."""
+    return x.shape[-1] ** -0.25
+
+
+def flat_matmul(x, w, transpose=False):
+    """`x @ w` for x `(X, rows, D)`, with w one matrix or `(K, ...)` one for each head.
+
+    One matrix is one flat product, faster than X small ones.
+    """
+    rows = tf.shape(x)[1] if x.shape[1] is None else x.shape[1]
+    dim = w.shape[-2 if transpose else -1]
+    if len(w.shape) == 2:
+        flat = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), w, transpose_b=transpose)
+        return tf.reshape(flat, (-1, rows, dim))
+    by_head = tf.matmul(split_heads(x, w.shape[0]), w, transpose_b=transpose)
+    return tf.reshape(by_head, (-1, rows, dim))
+
+
+def split_heads(x, num_heads):
+    """`(X, rows, D)` to `(B, K, rows, D)`."""
+    rows = tf.shape(x)[1] if x.shape[1] is None else x.shape[1]
+    return tf.reshape(x, (-1, num_heads, rows, x.shape[2]))
+
+
+def _derivative(function, x, upstream):
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(x)
+        y = function(x)
+    return _gradient(tape, y, x, upstream)
+
+
+def _gradient(tape, target, sources, upstream):
+    return tape.gradient(
+        target,
+        sources,
+        output_gradients=upstream,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )

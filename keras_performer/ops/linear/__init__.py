@@ -1,0 +1,7 @@
+"""Attention in time and memory linear in the length, through the features of a kernel."""
+
+from keras_performer.ops.linear.bidirectional import bidirectional_attention
+from keras_performer.ops.linear.causal import causal_attention
+from keras_performer.ops.linear.scores import attention_scores
+
+__all__ = ["attention_scores", "bidirectional_attention", "causal_attention"]

@@ -1,0 +1,219 @@
+"""Attention to every key, in time and memory linear in the length."""
+
+import tensorflow as tf
+
+from keras_performer.ops import compile
+from keras_performer.ops.blocks import Blocks, tokens_per_block
+from keras_performer.ops.checks import check_attention_inputs
+from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.parts import (
+    each,
+    over_features,
+    over_rows,
+    per_feature,
+    split,
+)
+from keras_performer.ops.normalizer import (
+    normalize,
+    with_normalizer_gradient,
+    with_ones,
+)
+from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.state import absorb, initial_state
+from keras_performer.ops.visibility import Visibility
+
+
+def bidirectional_attention(
+    query, key, value, kernel, key_mask=None, *, jit_compile=False
+):
+    """Attention of every query to every key, through the features of a kernel.
+
+    For the exponential kernel this equals the two-softmax form, which needs no epsilon:
+    one softmax over keys for each feature, one over features for each query.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, S, K, H)`. N is a multiple of K; the query head n
+            attends to the key-value head `n // (N // K)`.
+        value: tensor of shape `(B, S, K, V)`.
+        kernel: a `Kernel`, such as `ExponentialKernel` or `ActivationKernel`. Gradients
+            flow to its parameters only if it is made with `trainable=True`.
+        key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
+            `Visibility`.
+        jit_compile: bool, whether XLA compiles the passes, forward and backward. It
+            takes seconds for each shape, and there are no second derivatives.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
+        visible. Sums are float32, or float64 for float64 inputs.
+
+    Reference:
+        arXiv 2009.14794, section 2.2, equations 4-5 (linear attention) and Lemma 1.
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> matrix = ops.orthogonal_gaussian_matrix(8, 2, seed=(0, 1))
+    >>> kernel = ops.ExponentialKernel(matrix)
+    >>> x = tf.random.stateless_normal((1, 5, 1, 2), seed=(0, 2))
+    >>> output = bidirectional_attention(x, x, tf.ones((1, 5, 1, 3)), kernel)
+    >>> bool(tf.reduce_all(tf.abs(output - 1) < 1e-6))
+    True
+    """
+    query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    visible = Visibility.of(key_mask)
+    check_attention_inputs(query, key, value, visible)
+    if visible.causal:
+        raise ValueError(
+            "bidirectional_attention has no causality: use causal_attention. Received: "
+            "key_mask=Visibility(..., causal=True)"
+        )
+    kernel = kernel.astype(compute_dtype(query, key, value))
+    arguments = visible, query, key, value, jit_compile
+    if jit_compile and tf.executing_eagerly():
+        return compile.call_in_graph(attend, kernel, *arguments)
+    return attend(kernel, *arguments)
+
+
+def attend(kernel, visible, query, key, value, jit_compile=False, block_tokens=None):
+    """`bidirectional_attention` of checked arguments.
+
+    `block_tokens`, the tokens of a block, is an int where a test wants small ones.
+    """
+
+    @tf.custom_gradient
+    def attention(query, key, value, *trained):
+        inputs = kernel.with_trained(trained), visible, block_tokens, query, key, value
+        output, *saved = compile.call(_forward, *inputs, jit_compile=jit_compile)
+
+        def gradient(doutput):
+            ends = output, *saved, doutput
+            return compile.call(_backward, *inputs, *ends, jit_compile=jit_compile)
+
+        return tf.cast(output, query.dtype), gradient
+
+    return attention(query, key, value, *kernel.trained)
+
+
+def _forward(kernel, visible, block_tokens, query, key, value):
+    loops = _Bidirectional(query, key, value, kernel, visible, block_tokens)
+    return loops.forward(query, key, value)
+
+
+def _backward(kernel, visible, block_tokens, query, key, value, *saved):
+    loops = _Bidirectional(query, key, value, kernel, visible, block_tokens)
+    return loops.backward(query, key, value, *saved)
+
+
+class _Bidirectional:
+    """The four loops of one attention; they share sizes, blocks and what is visible.
+
+    In the loops, with the shapes of `Kernel`:
+
+        x, a, p    queries, projected queries, their features
+        y, b, e    keys, projected keys, their features
+        v          values with a column of ones
+        r, sums    stabilizer and sums of all keys
+        d...       a gradient; d alone is that of the sums of a query, times its
+                   normalizer
+    """
+
+    def __init__(self, query, key, value, kernel, visible, block_tokens=None):
+        self.heads = Heads(query, key, value)
+        self.kernel = kernel
+        self.num_features = kernel.num_features(key.shape[3])
+        tokens = block_tokens or tokens_per_block(key, self.num_features)
+        self.query_blocks = Blocks(size(query, 1), max(tokens // self.heads.group, 1))
+        self.key_blocks = Blocks(size(key, 1), tokens)
+        self.visible = visible.in_blocks(self.key_blocks, self.heads, size(key, 0))
+
+    def forward(self, query, key, value):
+        """The output, and what `backward` needs of it.
+
+        That is the stabilizer of all keys, parts `(X, 1, M / num_parts)`; the sums of
+        values that their features weigh, parts `(X, V + 1, M / num_parts)`; and the
+        normalizers of queries.
+        """
+        heads, kernel = self.heads, self.kernel
+        queries = self.query_blocks.cut(query)
+        keys, values = self.key_blocks.cut(key), self.key_blocks.cut(value)
+
+        def key_step(i, r, sums):
+            mask = self.visible.rows(i)
+            b = kernel.project_keys(heads.key_rows(keys, i), mask)
+            v = with_ones(heads.key_rows(values, i))
+            return absorb(kernel, b, v, r, sums, mask)
+
+        def query_step(i, outputs, normalizers):
+            a = kernel.project_queries(heads.query_rows(queries, i))
+            p, peak = kernel.query_features(a, r)
+            output = over_features(p, sums)
+            normalizer = kernel.normalizer(peak, output[..., -1:])
+            return (
+                outputs.write(i, heads.query_block(normalize(output))),
+                normalizers.write(i, normalizer),
+            )
+
+        # a loop keeps its shapes; TensorFlow dies optimizing one block of no examples
+        shape = (size(keys, 0), heads.num_key_value_heads)
+        shape = shape if self.key_blocks.many else (1, 1)
+        start = initial_state(*shape, self.num_features, size(values, 4), heads.dtype)
+        start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
+        r, sums = kernel.balance(*self.key_blocks.loop(key_step, start))
+        arrays = [self.query_blocks.array(heads.dtype) for _ in range(2)]
+        outputs, normalizers = self.query_blocks.loop(query_step, arrays)
+        output = self.query_blocks.join(outputs, (*query.shape[:3], value.shape[3]))
+        return output, r, sums, normalizers.stack()
+
+    def backward(self, query, key, value, output, r, sums, normalizer, doutput):
+        """The gradients of query, key, value, and what of the kernel trains."""
+        heads, kernel = self.heads, self.kernel
+        queries, outputs, doutputs = map(
+            self.query_blocks.cut, (query, output, doutput)
+        )
+        keys, values = map(self.key_blocks.cut, (key, value))
+
+        def query_step(i, dqueries, dsums, dtrained):
+            x = heads.query_rows(queries, i)
+            a = kernel.project_queries(x)
+            p = kernel.normalized_query_features(a, r, normalizer[i])
+            d = with_normalizer_gradient(
+                heads.query_rows(doutputs, i), heads.query_rows(outputs, i)
+            )
+            d = kernel.divided(d, normalizer[i])
+            da = kernel.query_gradient(a, p, per_feature(d, sums))
+            dx, more = kernel.pull_queries(x, da)
+            dsums = each(tf.add, dsums, over_rows(d, p))
+            dqueries = dqueries.write(i, heads.query_block(dx))
+            return dqueries, dsums, each(tf.add, dtrained, more)
+
+        def key_step(i, dkeys, dvalues, dtrained):
+            mask = self.visible.rows(i)
+            y = heads.key_rows(keys, i)
+            b = kernel.project_keys(y, mask)
+            e = kernel.key_features(b, r, mask)
+            v = with_ones(heads.key_rows(values, i))
+            db = kernel.key_gradient(b, e, per_feature(v, dsums), mask)
+            dv = over_features(e, dsums)
+            dy, more = kernel.pull_keys(y, mask, db, v, dv)
+            return (
+                dkeys.write(i, heads.key_block(dy)),
+                dvalues.write(i, heads.key_block(dv[..., :-1])),
+                each(tf.add, dtrained, more),
+            )
+
+        dqueries = self.query_blocks.array(heads.dtype)
+        dkeys, dvalues = (self.key_blocks.array(heads.dtype) for _ in range(2))
+        dsums, dtrained = each(tf.zeros_like, sums), each(tf.zeros_like, kernel.trained)
+        dqueries, dsums, dtrained = self.query_blocks.loop(
+            query_step, (dqueries, dsums, dtrained)
+        )
+        dkeys, dvalues, dtrained = self.key_blocks.loop(
+            key_step, (dkeys, dvalues, dtrained)
+        )
+        return (
+            self.query_blocks.join_like(dqueries, query),
+            self.key_blocks.join_like(dkeys, key),
+            self.key_blocks.join_like(dvalues, value),
+            *dtrained,
+        )

@@ -1,0 +1,18 @@
+"""Weighted means as sums: values get a column of ones, whose sum is the normalizer."""
+
+import tensorflow as tf
+
+
+def with_ones(x):
+    """Values with a column of ones, whose weighted sum is the normalizer."""
+    return tf.concat([x, tf.ones_like(x[..., :1])], -1)
+
+
+def normalize(sums):
+    """Divides `(..., V + 1)` by its last column; rows of zeros stay zeros."""
+    return tf.math.divide_no_nan(sums[..., :-1], sums[..., -1:])
+
+
+def with_normalizer_gradient(doutput, output):
+    """The gradient of `normalize` with respect to its input, times the normalizer."""
+    return tf.concat([doutput, -tf.reduce_sum(doutput * output, -1, keepdims=True)], -1)

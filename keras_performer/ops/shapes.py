@@ -1,0 +1,17 @@
+"""Sizes and dtypes of tensors whose shape may be known only when a graph runs."""
+
+import tensorflow as tf
+
+
+def size(x, axis):
+    """The length of an axis: an int where it is known, else a scalar tensor."""
+    return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
+
+
+def ceil_div(a, b):
+    return -(-a // b)
+
+
+def compute_dtype(*tensors):
+    """Sums over a sequence are float32, or float64 if any input is."""
+    return tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32

@@ -1,0 +1,181 @@
+"""The state of linear attention: all that later queries need of earlier keys.
+
+For every feature it holds the largest log-feature of the keys so far, and the sums of
+values, with a column of ones, weighted by that feature. States of pieces of a sequence
+merge to the state of the whole, in any order of merging.
+"""
+
+import typing
+
+import tensorflow as tf
+
+from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.exponential import EMPTY
+from keras_performer.ops.kernels.parts import (
+    each,
+    join,
+    over_features,
+    over_rows,
+    split,
+)
+from keras_performer.ops.normalizer import normalize, with_ones
+from keras_performer.ops.shapes import compute_dtype
+from keras_performer.ops.visibility import Visibility
+
+
+class State(typing.NamedTuple):
+    """What attention keeps of the keys it has seen.
+
+    Attributes:
+        running_max: tensor `(B, K, M)`, the largest log-feature so far; kernels without
+            a stabilizer leave it as it is.
+        sums: tensor `(B, K, V + 1, M)`, sums of values and of ones, weighted by the
+            features divided by `exp(running_max)`.
+    """
+
+    running_max: tf.Tensor
+    sums: tf.Tensor
+
+
+def initial_state(
+    batch_size, num_key_value_heads, num_features, value_dim, dtype="float32"
+):
+    """The state before the first token.
+
+    Args:
+        batch_size: int or scalar tensor B.
+        num_key_value_heads: int K.
+        num_features: int M.
+        value_dim: int V.
+        dtype: "float32", or "float64" for float64 inputs.
+
+    Returns:
+        `State(running_max, sums)`, tensors of shapes `(B, K, M)` and `(B, K, V + 1,
+        M)`.
+    """
+    shape = (batch_size, num_key_value_heads)
+    return State(
+        tf.fill((*shape, num_features), tf.constant(EMPTY, dtype)),
+        tf.zeros((*shape, value_dim + 1, num_features), dtype),
+    )
+
+
+def absorb_keys(key, value, kernel, key_mask, state):
+    """The state of attention after further keys, all of which later queries see.
+
+    With `answer_queries` it is `bidirectional_attention` in two passes over a sequence
+    that comes in pieces. Both are differentiated as they stand, so that memory is
+    linear in the piece times M.
+
+    Args:
+        key: tensor of shape `(B, S, K, H)`.
+        value: tensor of shape `(B, S, K, V)`.
+        kernel: as in `bidirectional_attention`.
+        key_mask: bool tensor of shape `(B, S)`, true for visible keys, a `Visibility`,
+            or `None`.
+        state: from `initial_state` or from earlier keys.
+
+    Returns:
+        The `State`, of the same shapes.
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(8, 2, (0, 1)))
+    >>> x = tf.random.stateless_normal((1, 6, 1, 2), seed=(0, 2))
+    >>> state = ops.initial_state(1, 1, 8, 2)
+    >>> for piece in tf.split(x, 3, axis=1):
+    ...     state = absorb_keys(piece, piece, kernel, None, state)
+    >>> difference = answer_queries(x, kernel, state) - ops.bidirectional_attention(
+    ...     x, x, x, kernel)
+    >>> bool(tf.reduce_max(tf.abs(difference)) < 1e-5)
+    True
+    """
+    heads, kernel, r, sums = _one_block(key, key, value, kernel, state)
+    mask = Visibility.of(key_mask).key_mask
+    mask = heads.mask_rows(None if mask is None else mask[:, tf.newaxis], 0)
+    b = kernel.project_keys(heads.key_rows(key[:, tf.newaxis], 0), mask)
+    v = with_ones(heads.key_rows(value[:, tf.newaxis], 0))
+    return State(*heads.state(*map(join, absorb(kernel, b, v, r, sums, mask))))
+
+
+def answer_queries(query, kernel, state):
+    """Attention of queries to all keys that the state holds.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        kernel: as in `bidirectional_attention`.
+        state: from `absorb_keys`.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`.
+    """
+    key_shape = state[0][:, tf.newaxis]  # (B, 1, K, M): only heads are read
+    heads, kernel, r, sums = _one_block(query, key_shape, query, kernel, state)
+    a = kernel.project_queries(heads.query_rows(query[:, tf.newaxis], 0))
+    features, _ = kernel.query_features(a, r)
+    output = normalize(over_features(features, sums))
+    return heads.query_block(tf.cast(output, query.dtype))
+
+
+def merge_states(kernel, left, right):
+    """The state of two pieces of a sequence, from the states of each.
+
+    It is associative: pieces may be merged in any bracketing. Both must come from the
+    same kernel with the same parameters.
+
+    Args:
+        kernel: as in `bidirectional_attention`.
+        left, right: `State` of the earlier and of the later keys, each from
+            `initial_state` on.
+
+    Returns:
+        `State` of all keys, of the same shapes.
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(8, 2, (0, 1)))
+    >>> x = tf.random.stateless_normal((1, 6, 1, 2), seed=(0, 2))
+    >>> empty = ops.initial_state(1, 1, 8, 2)
+    >>> whole = absorb_keys(x, x, kernel, None, empty)
+    >>> left, right = (
+    ...     absorb_keys(piece, piece, kernel, None, empty) for piece in tf.split(x, 2, 1)
+    ... )
+    >>> difference = merge_states(kernel, left, right).sums - whole.sums
+    >>> bool(tf.reduce_max(tf.abs(difference)) < 1e-5)
+    True
+    """
+    num_features = left[0].shape[-1]
+    maxima = [(tf.reshape(r, (-1, 1, num_features)),) for r, _ in (left, right)]
+    joint = kernel.running_max(*maxima)
+    sums = tf.zeros_like(left[1])
+    for own, (_, own_sums) in zip(maxima, (left, right)):
+        (rescale,) = kernel.rescale(own, joint)
+        sums += own_sums * tf.reshape(rescale, tf.shape(left[0]))[:, :, tf.newaxis]
+    return State(tf.reshape(joint[0], tf.shape(left[0])), sums)
+
+
+def absorb(kernel, b, v, r, sums, mask):
+    """The stabilizer, and the sums, after a block of further keys.
+
+    Args:
+        kernel: a `Kernel`.
+        b: projected keys, parts `(X, tokens, M / num_parts)`.
+        v: their values with a column of ones, `(X, tokens, V + 1)`.
+        r: running maximum before them, parts `(X, 1, M / num_parts)`.
+        sums: sums before them, parts `(X, V + 1, M / num_parts)`.
+        mask: bool tensor `(X, tokens, 1)`, true for visible keys, or `None`.
+    """
+    r_new = each(tf.stop_gradient, kernel.running_max(r, b))
+    added = over_rows(v, kernel.key_features(b, r_new, mask))
+    sums = each(tf.multiply, sums, kernel.rescale(r, r_new))
+    return r_new, each(tf.add, sums, added)
+
+
+def _one_block(query, key, value, kernel, state):
+    heads = Heads(query, key, value)
+    kernel = kernel.astype(compute_dtype(query, key, value))
+    r, sums = heads.state_rows(state)
+    r, sums = (split(x, kernel.num_parts) for x in (tf.stop_gradient(r), sums))
+    return heads, kernel, r, sums

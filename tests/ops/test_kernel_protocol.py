@@ -1,0 +1,289 @@
+"""What a kernel may be: subclasses, parameters of each head, parameters that train."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.ops.linear import bidirectional
+
+from .cases import HEAD_DIM, assert_all_close, masks, normal, pairs, qkv
+
+BATCH, LENGTH, HEADS, GROUPS, FEATURES = 3, 29, 2, 2, 14
+
+
+def dense(query, key, value, features, mask=None, causal=False):
+    """Attention by the whole matrix, which autodiff differentiates.
+
+    `features(x, is_key)` gives `(B, length, K, ..., M)` of x `(B, length, K, ..., H)`.
+    """
+    batch, length = query.shape[:2]
+    query = tf.reshape(query, (batch, length, HEADS, GROUPS, HEAD_DIM))
+    scale = HEAD_DIM**-0.25
+    phi_q = features(query * scale, False)
+    phi_k = features((key * scale)[:, :, :, tf.newaxis], True)[:, :, :, 0]
+    weights = tf.einsum("btkgm,bskm->bkgts", phi_q, phi_k)
+    seen = np.ones((length, length), bool)
+    seen = np.tril(seen) if causal else seen
+    seen = seen[None] if mask is None else seen[None] & mask[:, None]
+    weights = tf.where(seen[:, None, None], weights, 0)
+    total = tf.reduce_sum(weights, -1, keepdims=True)
+    weights = tf.math.divide_no_nan(weights, total)
+    output = tf.einsum("bkgts,bskv->btkgv", weights, value)
+    return tf.reshape(output, (batch, length, HEADS * GROUPS, value.shape[3]))
+
+
+def gradients(function, inputs):
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output = function(*inputs)
+        loss = tf.reduce_sum(output * normal(output.shape, 99, dtype=output.dtype))
+    return [output, *tape.gradient(loss, inputs)]
+
+
+# Two ways to call each attention, with several blocks or chunks each.
+def attend_to_all(query, key, value, kernel, mask):
+    visible = ops.Visibility.of(mask)
+    kernel = kernel.astype(query.dtype)
+    return bidirectional.attend(kernel, visible, query, key, value, block_tokens=8)
+
+
+def attend_to_past(query, key, value, kernel, mask):
+    return ops.causal_attention(query, key, value, kernel, mask, chunk_size=3)[0]
+
+
+def absorb_and_answer(query, key, value, kernel, mask):
+    num_features = kernel.num_features(HEAD_DIM)
+    state = ops.initial_state(BATCH, HEADS, num_features, value.shape[3], "float64")
+    state = ops.absorb_keys(key, value, kernel, mask, state)
+    return ops.answer_queries(query, kernel, state)
+
+
+def token_by_token(query, key, value, kernel, mask):
+    outputs, state = [], None
+    for t in range(query.shape[1]):
+        now = slice(t, t + 1)
+        output, state = ops.causal_attention(
+            query[:, now],
+            key[:, now],
+            value[:, now],
+            kernel,
+            None if mask is None else mask[:, now],
+            state,
+        )
+        outputs.append(output)
+    return tf.concat(outputs, 1)
+
+
+ATTENTIONS = {
+    "all": (attend_to_all, False),
+    "past": (attend_to_past, True),
+    "states": (absorb_and_answer, False),
+    "tokens": (token_by_token, True),
+}
+
+
+# Kernels of parameters, and the features that they define.
+def exponential(hyperbolic, matrix, log_weights):
+    kernel = ops.ExponentialKernel(matrix, hyperbolic, log_weights, trainable=True)
+
+    def features(x, is_key):
+        # only the first half of a hyperbolic matrix is read
+        half = matrix[..., : matrix.shape[-2] // 2, :]
+        w = tf.concat([half, -half], -2) if hyperbolic else matrix
+        w = tf.broadcast_to(w, (HEADS, *w.shape[-2:]))
+        logs = tf.einsum("btkgh,kmh->btkgm", x, w)
+        if is_key:
+            logs -= tf.reduce_sum(x * x, -1, keepdims=True) / 2
+            logs += tf.broadcast_to(log_weights, (HEADS, FEATURES))[:, tf.newaxis]
+        return tf.exp(logs)
+
+    return kernel, features
+
+
+def activation(matrix):
+    kernel = ops.ActivationKernel(matrix, tf.nn.softplus, trainable=True)
+
+    def features(x, is_key):
+        w = tf.broadcast_to(matrix, (HEADS, *matrix.shape[-2:]))
+        return tf.nn.softplus(tf.einsum("btkgh,kmh->btkgm", x, w)) + 1e-3
+
+    return kernel, features
+
+
+class TwoMatrices(ops.Kernel):
+    """Another matrix for queries than for keys, of each head; two methods more."""
+
+    def __init__(self, query_matrix, key_matrix):
+        parameters = {"queries": query_matrix, "keys": key_matrix}
+        super().__init__(parameters, trainable=True)
+
+    def num_features(self, head_dim):
+        return self.parameters["queries"].shape[-2]
+
+    def project_queries(self, x):
+        return project_heads(x, self.parameters["queries"])
+
+    def project_keys(self, y, mask):
+        return (project_heads(y, self.parameters["keys"]),)
+
+    def query_features(self, a, r):
+        return (tf.nn.sigmoid(a),), tf.zeros_like(a[..., :1])
+
+    def key_features(self, b, r, mask):
+        features = tf.exp(-b[0] * b[0])
+        return (features if mask is None else tf.where(mask, features, 0),)
+
+
+def project_heads(x, matrix):
+    by_head = tf.reshape(x, (-1, HEADS, *x.shape[1:]))
+    projected = tf.einsum("bkth,kmh->bktm", by_head, matrix) * HEAD_DIM**-0.25
+    return tf.reshape(projected, (-1, x.shape[1], matrix.shape[1]))
+
+
+def two_matrices(query_matrix, key_matrix):
+    def features(x, is_key):
+        projected = tf.einsum(
+            "btkgh,kmh->btkgm", x, key_matrix if is_key else query_matrix
+        )
+        return tf.exp(-projected * projected) if is_key else tf.nn.sigmoid(projected)
+
+    return TwoMatrices(query_matrix, key_matrix), features
+
+
+MATRIX, OF_HEADS = (FEATURES, HEAD_DIM), (HEADS, FEATURES, HEAD_DIM)
+# a function of parameters, and the shapes of these
+KERNELS = {
+    "one matrix": (functools.partial(exponential, False), [MATRIX, (FEATURES,)]),
+    "a matrix of each head": (
+        functools.partial(exponential, False),
+        [OF_HEADS, (HEADS, FEATURES)],
+    ),
+    "hyperbolic": (
+        functools.partial(exponential, True),
+        [OF_HEADS, (HEADS, FEATURES)],
+    ),
+    "activation": (activation, [OF_HEADS]),
+    "queries and keys": (two_matrices, [OF_HEADS, OF_HEADS]),
+}
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_parameters_of_heads_and_their_gradients(name, attention):
+    make, shapes = KERNELS[name]
+    function, causal = ATTENTIONS[attention]
+    parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
+    inputs = [*qkv(BATCH, LENGTH, LENGTH, HEADS, GROUPS), *parameters]
+    mask = masks(LENGTH)["different"]
+
+    def fast(query, key, value, *parameters):
+        kernel, _ = make(*parameters)
+        return function(query, key, value, kernel, tf.constant(mask))
+
+    def slow(query, key, value, *parameters):
+        _, features = make(*parameters)
+        return dense(query, key, value, features, mask, causal)
+
+    expected = gradients(slow, inputs)
+    assert_all_close(gradients(fast, inputs), expected, 1e-10)
+    assert all(np.abs(x).max() > 1e-3 for x in expected)
+
+
+def test_gradients_of_parameters_in_compiled_passes():
+    make, shapes = KERNELS["a matrix of each head"]
+    parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
+    inputs = [*qkv(BATCH, 9, 9, HEADS, GROUPS), *parameters]
+
+    def compiled(query, key, value, *parameters):
+        kernel, _ = make(*parameters)
+        return ops.bidirectional_attention(query, key, value, kernel, jit_compile=True)
+
+    def slow(query, key, value, *parameters):
+        return dense(query, key, value, make(*parameters)[1])
+
+    assert_all_close(gradients(compiled, inputs), gradients(slow, inputs), 1e-10)
+
+
+def test_a_block_with_a_dwarfing_key_has_gradients_of_parameters_too():
+    """The token-by-token form of causal attention."""
+    make, shapes = KERNELS["hyperbolic"]
+    parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
+    query, key, value = qkv(BATCH, LENGTH, LENGTH, HEADS, GROUPS)
+    scale = np.where(np.arange(LENGTH) % 10 == 0, 12.0, 1.0)[:, None, None]
+    inputs = [query, key * scale, value, *parameters]
+
+    def fast(query, key, value, *parameters):
+        return attend_to_past(query, key, value, make(*parameters)[0], None)
+
+    def slow(query, key, value, *parameters):
+        return dense(query, key, value, make(*parameters)[1], causal=True)
+
+    assert_all_close(gradients(fast, inputs), gradients(slow, inputs), 1e-8)
+
+
+class Tempered(ops.ExponentialKernel):
+    """The softmax kernel with keys that fade with their norm; options of its own."""
+
+    def __init__(self, projection_matrix, hyperbolic, strength):
+        self.strength = strength
+        super().__init__(projection_matrix, hyperbolic)
+
+    def bias(self, y, mask):
+        return self.strength * super().bias(y, mask)
+
+    def pull_keys(self, y, mask, db, v, dv):
+        return ops.Kernel.pull_keys(self, y, mask, db, v, dv)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("hyperbolic", [False, True])
+def test_a_subclass_survives_every_conversion(hyperbolic, attention):
+    """float32 parameters, float64 inputs, decoding: all of them convert."""
+    function, causal = ATTENTIONS[attention]
+    matrix = pairs(FEATURES, HEAD_DIM)
+    kernel = Tempered(matrix, hyperbolic, 3.0)
+    inputs = qkv(BATCH, LENGTH, LENGTH, HEADS, GROUPS)
+
+    def features(x, is_key):
+        logs = tf.einsum("btkgh,mh->btkgm", x, tf.cast(matrix, x.dtype))
+        if is_key:
+            logs -= 3.0 * tf.reduce_sum(x * x, -1, keepdims=True) / 2
+        return tf.exp(logs)
+
+    actual = gradients(lambda *x: function(*x, kernel, None), list(inputs))
+    expected = gradients(lambda *x: dense(*x, features, None, causal), list(inputs))
+    assert_all_close(actual, expected, 1e-10)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda kernel: kernel.astype("float64"),
+        lambda kernel: kernel.in_one_part(),
+        lambda kernel: kernel.with_gradients(),
+        lambda kernel: kernel.with_parameters(kernel.parameters),
+        lambda kernel: kernel.blank().with_parameters(kernel.parameters),
+    ],
+)
+def test_conversions_keep_class_and_options(convert):
+    kernel = convert(Tempered(pairs(FEATURES, HEAD_DIM), True, 3.0))
+    assert type(kernel) is Tempered
+    assert kernel.strength == 3.0
+
+
+def test_kernels_with_equal_options_share_what_is_compiled():
+    one, same = (Tempered(pairs(8, 2, seed), True, 3.0) for seed in (0, 1))
+    other = Tempered(pairs(8, 2), True, 2.0)
+    assert hash(one.identity()) == hash(same.identity())
+    assert one.identity() == same.identity() != other.identity()
+    assert one.identity() != one.with_gradients().identity()
+
+
+def test_a_kernel_without_features_says_what_is_missing():
+    x = tf.ones((1, 3, 1, 2))
+    kernel = ops.Kernel({"projection_matrix": tf.ones((4, 2))})
+    with pytest.raises(NotImplementedError, match="Kernel must define key_features"):
+        ops.bidirectional_attention(x, x, x, kernel)

@@ -123,8 +123,8 @@ class AttentionLayer(keras.layers.Layer):
     ...     supports_causal = False
     ...     def attend(self, query, key, value, visible, state=None, training=None):
     ...         seen = tf.cast(visible.matrix(1, value.shape[1]), value.dtype)
+    ...         seen /= tf.maximum(tf.reduce_sum(seen, -1, keepdims=True), 1)
     ...         mean = tf.einsum("bts,bskv->btkv", seen, value)
-    ...         mean = tf.math.divide_no_nan(mean, tf.reduce_sum(seen, -1)[..., None, None])
     ...         return tf.repeat(mean, value.shape[1], axis=1), None
     >>> MeanAttention(num_heads=2, key_dim=8)(keras.ops.ones((1, 100, 16))).shape
     TensorShape([1, 100, 16])

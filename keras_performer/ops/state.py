@@ -139,9 +139,8 @@ def merge_states(kernel, left, right):
     >>> x = tf.random.stateless_normal((1, 6, 1, 2), seed=(0, 2))
     >>> empty = ops.initial_state(1, 1, 8, 2)
     >>> whole = absorb_keys(x, x, kernel, None, empty)
-    >>> left, right = (
-    ...     absorb_keys(piece, piece, kernel, None, empty) for piece in tf.split(x, 2, 1)
-    ... )
+    >>> pieces = tf.split(x, 2, axis=1)
+    >>> left, right = (absorb_keys(p, p, kernel, None, empty) for p in pieces)
     >>> difference = merge_states(kernel, left, right).sums - whole.sums
     >>> bool(tf.reduce_max(tf.abs(difference)) < 1e-5)
     True

@@ -7,7 +7,6 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.ops.linear import causal_tokens
 
-
 from .cases import assert_all_close, normal, softmax_kernel, value_and_gradients
 
 

@@ -1,4 +1,4 @@
-"""Attention in time and memory linear in the length, through the features of a kernel."""
+"""Attention through the features of a kernel, linear in the length."""
 
 from keras_performer.ops.linear.bidirectional import bidirectional_attention
 from keras_performer.ops.linear.causal import causal_attention

@@ -1,5 +1,6 @@
 """The random features of an attention layer, and how they are redrawn."""
 
+import operator
 import random
 
 import keras
@@ -44,14 +45,26 @@ class RandomProjection(keras.layers.Layer):
         self.redraw_count = self.add_weight(
             name="redraw_count", initializer="zeros", **counter
         )
-        with tf.init_scope():
+        with tf.Graph().as_default():  # only to see what there is to draw
             drawn = self._draw(seed, 0)
+
+        def add(name, like, value):
+            return self.add_weight(
+                name=name,
+                shape=like.shape,
+                dtype=like.dtype.name,
+                initializer=lambda shape, dtype: value(self._draw(seed, 0)),
+                trainable=self.feature_map.trainable,
+                autocast=False,
+            )
+
         if isinstance(drawn, dict):
             self.parameters = {
-                name: self._add_parameter(name, drawn[name]) for name in sorted(drawn)
+                name: add(name, drawn[name], operator.itemgetter(name))
+                for name in sorted(drawn)
             }
         else:
-            self.parameters = self._add_parameter("projection_matrix", drawn)
+            self.parameters = add("projection_matrix", drawn, lambda value: value)
 
     def kernel(self):
         """The kernel of the features as they are drawn now."""
@@ -71,16 +84,6 @@ class RandomProjection(keras.layers.Layer):
         # not Keras' own dict, which tf.nest does not take for one
         is_one = not isinstance(self.parameters, dict)
         return self.parameters if is_one else dict(self.parameters)
-
-    def _add_parameter(self, name, value):
-        return self.add_weight(
-            name=name,
-            shape=value.shape,
-            dtype=value.dtype.name,
-            initializer=lambda shape, dtype: value,
-            trainable=self.feature_map.trainable,
-            autocast=False,
-        )
 
     def _draw(self, seed, redraw_count):
         with tf.device("CPU:0"):  # so that all kinds of machines draw the same

@@ -5,12 +5,6 @@ import typing
 
 from keras_performer import _environment
 
-if typing.TYPE_CHECKING:
-    from keras_performer import feature_maps, layers, ops
-    from keras_performer.callbacks import RedrawFeatures
-    from keras_performer.layers import PerformerAttention
-    from keras_performer.models import PerformerLM, generate
-
 __version__ = "0.1.0"
 
 __all__ = [
@@ -32,14 +26,22 @@ _PART_OF = {
 }
 
 
-def __getattr__(name):
-    """Imports what is first used: the preflight must run where nothing can be."""
-    if name in _PARTS:
-        return importlib.import_module(f"keras_performer.{name}")
-    if name not in _PART_OF:
-        raise AttributeError(f"module 'keras_performer' has no attribute {name!r}")
-    part = importlib.import_module(f"keras_performer.{_PART_OF[name]}")
-    return globals().setdefault(name, getattr(part, name))
+if typing.TYPE_CHECKING:
+    from keras_performer import feature_maps, layers, ops
+    from keras_performer.callbacks import RedrawFeatures
+    from keras_performer.layers import PerformerAttention
+    from keras_performer.models import PerformerLM
+    from keras_performer.models.generate import generate
+else:
+
+    def __getattr__(name):
+        """Imports what is first used: the preflight must run where nothing can be."""
+        if name in _PARTS:
+            return importlib.import_module(f"keras_performer.{name}")
+        if name not in _PART_OF:
+            raise AttributeError(f"module 'keras_performer' has no attribute {name!r}")
+        part = importlib.import_module(f"keras_performer.{_PART_OF[name]}")
+        return globals().setdefault(name, getattr(part, name))
 
 
 def __dir__():

@@ -1,5 +1,6 @@
 """Fresh random features during training."""
 
+import typing
 import warnings
 
 import keras
@@ -45,7 +46,9 @@ class RedrawFeatures(keras.callbacks.Callback):
         arXiv 2009.14794, section 4.3 (resampling of features).
     """
 
-    def __init__(self, every_n_steps=1000, verbose=0):
+    def __init__(
+        self, every_n_steps: int = 1000, verbose: typing.Literal[0, 1] = 0
+    ) -> None:
         super().__init__()
         self.every_n_steps = arguments.positive_int("every_n_steps", every_n_steps)
         if verbose not in (0, 1):

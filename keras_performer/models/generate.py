@@ -2,10 +2,12 @@
 
 import functools
 import random
+import typing
 import weakref
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from keras_performer.layers import arguments
@@ -14,22 +16,22 @@ from keras_performer.models.performer_lm import PerformerLM
 # Tokens made by one call of the compiled loop, between updates of the progress bar.
 _TOKENS_PER_CALL = 256
 # What is compiled for each model, so that generating again does not trace again.
-_functions = weakref.WeakKeyDictionary()
+_functions: weakref.WeakKeyDictionary[PerformerLM, dict] = weakref.WeakKeyDictionary()
 # The smallest float32 that hardware does not take for 0, and the largest.
 _SMALLEST = float(np.finfo("float32").tiny)
 _LARGEST = float(np.finfo("float32").max)
 
 
 def generate(
-    model,
-    prompt,
-    max_length,
-    temperature=1.0,
-    top_k=None,
-    top_p=None,
-    seed=None,
-    verbose="auto",
-):
+    model: PerformerLM,
+    prompt: npt.ArrayLike,
+    max_length: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    verbose: typing.Literal["auto", 0, 1] = "auto",
+) -> npt.NDArray[np.int32]:
     """Continues sequences with tokens drawn from a causal model.
 
     A compiled loop carries the model's recurrent state, so that a token costs the same
@@ -66,9 +68,9 @@ def generate(
     (1, 8)
     """
     _check_model(model)
-    prompt = _checked_prompt(model, prompt)
-    length = prompt.shape[1]
-    max_length = _checked_length(model, prompt, max_length)
+    ids = _checked_prompt(model, prompt)
+    length = ids.shape[1]
+    max_length = _checked_length(model, ids, max_length)
     temperature = _checked_temperature(temperature)
     top_k = arguments.positive_int("top_k", top_k, default=None)
     nucleus = top_p is not None
@@ -83,10 +85,10 @@ def generate(
         tf.constant(temperature, tf.float32),
         tf.constant(top_p, tf.float32),
     )
-    state = model.initial_state(prompt.shape[0])
-    token, state, finite = begin(prompt, state, tf.constant(length), *options)
+    state = model.initial_state(ids.shape[0])
+    token, state, finite = begin(ids, state, tf.constant(length), *options)
     _check_finite(model, finite)
-    sequences = [prompt.numpy(), token.numpy()]
+    sequences = [ids.numpy(), token.numpy()]
     for start in range(length + 1, max_length, _TOKENS_PER_CALL):
         count = min(_TOKENS_PER_CALL, max_length - start)
         span = tf.constant(start), tf.constant(count)

@@ -1,0 +1,26 @@
+"""The text that package indexes show; all else about the package is in setup.cfg.
+
+It is README.md without what works only beside it: links to files of the repository
+become their text, and pictures go.
+"""
+
+import pathlib
+import re
+
+import setuptools
+
+# A target that is neither a page of the web nor a place on the same page.
+_TO_A_FILE = r"\((?!https?://|#)[^)\s]*\)"
+
+
+def description_for_indexes(markdown):
+    """Returns Markdown without pictures and links that lead to files."""
+    without_pictures = re.sub(r"!\[[^\]]*\]" + _TO_A_FILE, "", markdown)
+    plain = re.sub(r"\[([^\]]*)\]" + _TO_A_FILE, r"\1", without_pictures)
+    return re.sub(r"\n{3,}", "\n\n", plain)
+
+
+# Also when a test reads the function above; then nothing is to be set up.
+if __name__ == "__main__":
+    readme = pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    setuptools.setup(long_description=description_for_indexes(readme))

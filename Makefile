@@ -25,6 +25,7 @@ help:
 	@echo "make quickstart  a Performer in keras.Sequential, a few seconds"
 	@echo "make test        lint, then the whole test suite"
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
+	@echo "make docs        the documentation as pages, into site"
 	@echo "make test-matrix the suite on each TensorFlow from 2.19 to 2.21"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
 	@echo "make lint        ruff only"
@@ -50,6 +51,25 @@ bench: $(installed)
 	$(python) -m benchmarks.operations
 	$(python) -m benchmarks.operations --threads 1 --output runs/bench/one_thread
 	$(python) -m benchmarks.report
+
+# The pages, in an environment without TensorFlow: docstrings are read, not imported.
+.PHONY: docs docs-pictures
+docs: .docs/.installed
+	.docs/bin/mkdocs build --strict --quiet
+	.docs/bin/python docs/check_links.py site
+	@echo "Open site/index.html."
+
+# A few minutes: one of them trains small models.
+docs-pictures: $(installed)
+	set -e; for script in docs/pictures/[!_]*.py; do \
+		case $$script in */style.py|*/tables.py) continue;; esac; \
+		$(python) -m docs.pictures.$$(basename $$script .py); \
+	done
+
+.docs/.installed: setup.cfg
+	$(PYTHON) -m venv .docs
+	.docs/bin/python -m pip install --disable-pip-version-check --editable ".[docs]"
+	@touch $@
 
 .PHONY: .venv
 .venv: $(installed)
@@ -88,5 +108,5 @@ $(installed): setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv .bench .tpu .matrix build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .bench .docs .tpu .matrix build site dist *.egg-info .pytest_cache .ruff_cache
 	find examples keras_performer tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,98 @@
+"""What MkDocs does besides: the README is the home page, linked files are pages.
+
+Pages link as the files of a repository do, so that they can be read there too. A file
+outside of docs/ that a page links to becomes a page of the site, under repository/:
+nothing points to an address that may not exist.
+"""
+
+import os
+import pathlib
+import posixpath
+import re
+
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).parents[1]
+LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
+FENCE = re.compile(r"^(```.*?^```\n?)", re.MULTILINE | re.DOTALL)
+PICTURES = {".png", ".svg"}
+LANGUAGES = {".py": "python", ".sh": "sh", ".yaml": "yaml", ".yml": "yaml"}
+
+
+def on_files(files, config):
+    """Adds the README and all that pages link to, and what that links to."""
+    waiting = ["README.md"]
+    for file in files.documentation_pages():
+        waiting += linked_files(f"docs/{file.src_uri}")
+    added = set()
+    while waiting:
+        path = waiting.pop()
+        if path.startswith("docs/") or path in added:
+            continue
+        added.add(path)
+        files.append(published(path, config))
+        if path.endswith(".md"):
+            waiting += linked_files(path)
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Turns links between files into links between pages."""
+    source = getattr(page.file, "repository_path", f"docs/{page.file.src_uri}")
+    folder = posixpath.dirname(page.file.src_uri) or "."
+
+    def page_link(match):
+        path = target(source, match[2])
+        if path is None:
+            return match[0]
+        link = posixpath.relpath(site_path(path), folder)
+        return f"{match[1]}{link}{match[3] or ''})"
+
+    return "".join(
+        part if part.startswith("```") else LINK.sub(page_link, part)
+        for part in FENCE.split(markdown)
+    )
+
+
+def linked_files(source):
+    """Files that a Markdown file of the repository links to."""
+    text = FENCE.sub("", (ROOT / source).read_text())
+    targets = (target(source, match[2]) for match in LINK.finditer(text))
+    return [path for path in targets if path is not None]
+
+
+def target(source, link):
+    """The file that a link means, relative to the repository.
+
+    `None` for addresses, and for files that are not there, of which MkDocs warns.
+    """
+    if ":" in link:
+        return None
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    if (ROOT / path).is_dir():
+        path = posixpath.join(path, "README.md")
+    return path if (ROOT / path).is_file() and not path.startswith("..") else None
+
+
+def site_path(path):
+    """Where a file of the repository is in the source of the site."""
+    if path == "README.md":
+        return "index.md"
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    suffix = os.path.splitext(path)[1]
+    return f"repository/{path}" + ("" if suffix in {".md", *PICTURES} else ".md")
+
+
+def published(path, config):
+    """A file of the repository as a file of the site."""
+    source, uri = ROOT / path, site_path(path)
+    if source.suffix in PICTURES:
+        return File.generated(config, uri, abs_src_path=str(source))
+    text = source.read_text()
+    if source.suffix != ".md":
+        language = LANGUAGES.get(source.suffix, "text")
+        text = f"# {path}\n\n```{language}\n{text}\n```\n"
+    file = File.generated(config, uri, content=text)
+    file.repository_path = path
+    return file

@@ -1,0 +1,47 @@
+"""Every block of Python in the README and the documentation runs, page by page."""
+
+import contextlib
+import io
+
+import keras
+import pytest
+
+from docs.pages import PAGES, blocks, promised_output
+
+
+def run(text, name):
+    """Runs the blocks of a page in one namespace, and checks what they print."""
+    namespace = {"__name__": "__main__"}
+    for code in blocks(text, "python"):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, name, "exec"), namespace)
+        lines = iter(printed.getvalue().splitlines())  # loops print more than once
+        missing = [line for line in promised_output(code) if line not in lines]
+        assert missing == [], printed.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    registered = dict(keras.saving.get_custom_objects())
+    try:
+        run(page.read_text(), str(page))
+    finally:
+        keras.saving.get_custom_objects().clear()
+        keras.saving.get_custom_objects().update(registered)
+
+
+@pytest.mark.parametrize(
+    "code", ["x = 1 / 0", "print(1 + 1)  # 3", "print(2)  # 2\nprint(1)  # 2"]
+)
+def test_a_block_that_is_wrong_is_noticed(code):
+    with pytest.raises((ZeroDivisionError, AssertionError)):
+        run(f"text\n\n```python\n{code}\n```\n", "page.md")
+
+
+def test_blocks_of_a_page_share_names_and_errors_name_the_line():
+    text = "# Page\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n"
+    with pytest.raises(AssertionError) as error:
+        run(text, "page.md")
+    assert error.traceback[-1].lineno == 7

@@ -1,0 +1,188 @@
+"""Classifies sequences of different lengths: padding, masks and PerformerAttention.
+
+    python -m examples.classification              # a minute or two on 2 cores
+    python -m examples.classification --steps 20   # seconds, only to see that it runs
+
+A sequence is a handwritten digit (scikit-learn's, 8x8 pixels) that was laid somewhere
+on a page of 10x10: one token for each pixel with ink, 16 to 42 of them, in zeros up to
+the longest. Where a pixel lies says little, how pixels lie to each other says all:
+without attention, which alone compares tokens, the same model does worse.
+
+Keras makes the mask (`Embedding(mask_zero=True)`) and hands it from layer to layer.
+The example pads the held-out sequences to twice the length and prints by how much that
+moves the outputs; beside it stands the same model without masks. The accuracies are
+drawn into `runs/classification/curves.png`.
+"""
+
+import pathlib
+
+import keras
+import numpy as np
+from keras import layers
+from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+
+import keras_performer
+
+PAGE = 10  # rows and columns
+DIM = 64
+ROWS = {
+    "no attention": {"make": lambda: None, "color": "#8a8a8a"},
+    "Performer": {
+        "make": lambda: keras_performer.PerformerAttention(
+            num_heads=4, key_dim=16, num_random_features=128
+        ),
+        "color": "#0b5cab",
+    },
+    "exact attention": {
+        "make": lambda: layers.MultiHeadAttention(num_heads=4, key_dim=16),
+        "color": "#d1701c",
+    },
+}
+EVALUATIONS = 10
+
+
+def main(steps: int = 1000, output_dir: str = "runs/classification"):
+    """Trains, prints and draws.
+
+    Args:
+        steps: optimizer steps of each model, rounded to a multiple of 10.
+        output_dir: folder for `curves.png`.
+
+    Returns:
+        Two dicts: accuracies after a tenth of the steps, two tenths and so on, and the
+        largest change of an output when the padding doubles.
+    """
+    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    training, test = load_data(32 * steps)
+    lengths = (test[0][0] > 0).sum(1)
+    print(f"held-out sequences of {lengths.min()} to {lengths.max()} tokens")
+    models, curves = {}, {}
+    for label, row in ROWS.items():
+        print(f"\n{label}: {steps} steps")
+        keras.utils.set_random_seed(0)
+        models[label] = make_model(row["make"])
+        curves[label] = train(models[label], training, test)
+
+    masked = models["Performer"]
+    unmasked = make_model(ROWS["Performer"]["make"], use_masks=False)
+    unmasked.set_weights(masked.get_weights())
+    changes = {
+        "with masks": padding_changes(masked, test[0]),
+        "without masks": padding_changes(unmasked, test[0]),
+    }
+    print(
+        "\nlargest change of a probability when sequences are padded to twice as long"
+    )
+    for label, change in changes.items():
+        print(f"{label:20}{change:.1e}")
+    print("\nheld-out accuracy")
+    for label, curve in curves.items():
+        print(f"{label:20}{curve[-1]:.3f}")
+    path = pathlib.Path(output_dir) / "curves.png"
+    draw(path, steps, curves)
+    print(f"wrote {path}")
+    return curves, changes
+
+
+def load_data(num_sequences):
+    """Training sequences, each digit in new places, and those of held-out digits."""
+    digits = load_digits()
+    random = np.random.default_rng(0)
+    held_out, known = np.split(random.permutation(len(digits.target)), [450])
+    # epoch after epoch in a new order
+    epochs = -(-num_sequences // len(known))
+    training = np.concatenate([random.permutation(known) for _ in range(epochs)])
+    return [
+        (to_sequences(digits.images[chosen], random), digits.target[chosen])
+        for chosen in (training[:num_sequences], held_out)
+    ]
+
+
+def to_sequences(images, random):
+    """Ink, row and column of the pixels with ink, `(n, length)` each; 0 is padding."""
+    images = images.astype(int)
+    longest = (images > 0).sum((1, 2)).max()
+    sequences = np.zeros((3, len(images), longest), "int32")
+    corners = random.integers(1, PAGE - 8 + 2, (len(images), 2))
+    for index, (image, (top, left)) in enumerate(zip(images, corners)):
+        rows, columns = np.nonzero(image)
+        tokens = image[rows, columns], rows + top, columns + left
+        sequences[:, index, : len(rows)] = tokens
+    return list(sequences)
+
+
+def make_model(make_attention, use_masks=True):
+    """Two blocks of attention and a dense network, then the mean over the tokens."""
+    sizes = {"ink": 17, "row": PAGE + 1, "column": PAGE + 1}
+    inputs = [keras.Input((None,), dtype="int32", name=name) for name in sizes]
+    x = layers.add(
+        [
+            layers.Embedding(size, DIM, mask_zero=use_masks)(tokens)
+            for size, tokens in zip(sizes.values(), inputs)
+        ]
+    )
+    for _ in range(2):
+        attention = make_attention()
+        if attention is not None:
+            normalized = layers.LayerNormalization()(x)
+            # `add` keeps the mask, `x + y` would lose it
+            x = layers.add([x, attention(normalized, normalized)])
+        y = layers.LayerNormalization()(x)
+        y = layers.Dense(2 * DIM, activation="gelu")(y)
+        x = layers.add([x, layers.Dense(DIM)(y)])
+    x = layers.LayerNormalization()(x)
+    x = layers.GlobalAveragePooling1D()(x)  # the mean of the tokens that are no padding
+    model = keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
+    model.compile(
+        keras.optimizers.Adam(3e-3),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def train(model, training, test):
+    """Fits a model; returns its held-out accuracy, ten times in the run."""
+    history = model.fit(
+        *training,
+        batch_size=32,
+        shuffle=False,  # so that all models see the same, in the same order
+        epochs=EVALUATIONS,
+        steps_per_epoch=len(training[1]) // 32 // EVALUATIONS,
+        validation_data=test,
+        verbose=2,
+    )
+    return history.history["val_accuracy"]
+
+
+def padding_changes(model, sequences):
+    """The largest change of a probability if the sequences get twice as long."""
+    length = sequences[0].shape[1]
+    longer = [np.pad(tokens, [(0, 0), (0, length)]) for tokens in sequences]
+    before, after = (model.predict(x, verbose=0) for x in (sequences, longer))
+    return float(np.abs(before - after).max())
+
+
+def draw(path, steps, curves):
+    """Draws accuracies against steps."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
+    for label, curve in curves.items():
+        name = f"{label}, {curve[-1]:.2f}"
+        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label]["color"], label=name)
+    axes.set_xlim(0)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("held-out accuracy")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    import jsonargparse
+
+    jsonargparse.auto_cli(main, as_positional=False)

@@ -1,0 +1,187 @@
+"""A feature map of your own: fifteen lines, trained, saved, loaded and compared.
+
+    python -m examples.own_feature_map               # about a minute on 2 cores
+    python -m examples.own_feature_map --steps 20    # seconds, only to see that it runs
+
+A feature map phi makes the weights of attention, phi(q) . phi(k). `PowerFeatures` below
+are relu(W x)^p: the larger the power p, the more a key that fits outweighs the others.
+W is drawn, and with `trainable=True` it is trained with the rest of the model.
+
+The task is to look words up: a sequence of 32 pairs of words, new in each example, is a
+dictionary, and for 16 of its first words the model is to say the second ones. Only
+attention sees the dictionary, so without it one answer in 64 is right. Accuracies are
+drawn into `runs/own_feature_map/curves.png`.
+"""
+
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+from matplotlib.figure import Figure
+
+import keras_performer
+from keras_performer import feature_maps, ops
+
+
+# Registered, and with all arguments in its config, so that models can be saved.
+@keras.saving.register_keras_serializable(package="examples")
+class PowerFeatures(feature_maps.FeatureMap):
+    """Features relu(W x)^power; rows of W are drawn, and may be trained."""
+
+    def __init__(self, power=2, trainable=False):
+        self.power = power
+        self.trainable = trainable
+
+    def draw(self, num_features, head_dim, seed):
+        return ops.orthogonal_gaussian_matrix(num_features, head_dim, seed)
+
+    def kernel(self, parameters):
+        return ops.ActivationKernel(parameters, self.activation)
+
+    def activation(self, x):
+        return tf.nn.relu(x) ** self.power
+
+    def get_config(self):
+        return {"power": self.power, "trainable": self.trainable}
+
+
+WORDS = 64
+PAIRS = 32
+QUESTIONS = 16
+DIM = 32
+EVALUATIONS = 10
+
+
+def performer(feature_map):
+    """An attention layer of two heads of 16 dimensions."""
+    return keras_performer.PerformerAttention(
+        num_heads=2,
+        key_dim=16,
+        feature_map=feature_map,
+        num_random_features=128,
+        seed=0,
+    )
+
+
+# Functions that make an attention layer, and the colours of their curves.
+ROWS = {
+    "no attention": (lambda: None, "#8a8a8a"),
+    '"relu"': (lambda: performer("relu"), "#9ec5e8"),
+    "relu^2": (lambda: performer(PowerFeatures(2)), "#2f9e44"),
+    "relu^2, W trained": (lambda: performer(PowerFeatures(2, True)), "#9c36b5"),
+    '"softmax"': (lambda: performer("softmax"), "#0b5cab"),
+    "exact attention": (lambda: layers.MultiHeadAttention(2, 16), "#d1701c"),
+}
+
+
+def main(steps: int = 400, output_dir: str = "runs/own_feature_map"):
+    """Trains, prints and draws.
+
+    Args:
+        steps: optimizer steps of each model, rounded to a multiple of 10.
+        output_dir: folder for `curves.png`.
+
+    Returns:
+        A dict of accuracies after a tenth of the steps, two tenths and so on, and
+        whether a model that was saved and loaded predicts the same.
+    """
+    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    random = np.random.default_rng(0)
+    training, test = dictionaries(32 * steps, random), dictionaries(512, random)
+    models, curves = {}, {}
+    for label, (make_attention, _) in ROWS.items():
+        print(f"\n{label}: {steps} steps")
+        keras.utils.set_random_seed(0)
+        models[label] = make_model(make_attention())
+        curves[label] = train(models[label], training, test)
+
+    is_same = predicts_the_same_when_loaded(models["relu^2, W trained"], test[0])
+    print("\nequal after loading:", is_same)
+    print("\nheld-out accuracy")
+    for label, curve in curves.items():
+        print(f"{label:20}{curve[-1]:.3f}")
+    path = pathlib.Path(output_dir) / "curves.png"
+    draw(path, steps, curves)
+    print(f"wrote {path}")
+    return curves, is_same
+
+
+def dictionaries(count, random):
+    """Inputs (questions, first words, second words), and the answers."""
+    shuffled = random.permuted(np.tile(np.arange(WORDS), (count, 1)), axis=1)
+    first = shuffled[:, :PAIRS]  # no word twice
+    second = random.integers(0, WORDS, (count, PAIRS))
+    asked = random.integers(0, PAIRS, (count, QUESTIONS))
+    questions, answers = (np.take_along_axis(x, asked, 1) for x in (first, second))
+    return [questions, first, second], answers
+
+
+def make_model(attention):
+    """Questions attend to first words and read second words."""
+    inputs = questions, first, second = [
+        keras.Input((None,), dtype="int32") for _ in range(3)
+    ]
+    embed = layers.Embedding(WORDS, DIM)
+    x = embed(questions)
+    if attention is not None:
+        values = layers.Embedding(WORDS, DIM)(second)
+        x = layers.add([x, attention(x, value=values, key=embed(first))])
+    x = layers.Dense(2 * DIM, activation="gelu")(x)
+    model = keras.Model(inputs, layers.Dense(WORDS, activation="softmax")(x))
+    model.compile(
+        keras.optimizers.Adam(1e-2),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def train(model, training, test):
+    """Fits a model; returns its held-out accuracy, ten times in the run."""
+    history = model.fit(
+        *training,
+        batch_size=32,
+        shuffle=False,  # so that all models see the same, in the same order
+        epochs=EVALUATIONS,
+        steps_per_epoch=len(training[1]) // 32 // EVALUATIONS,
+        validation_data=test,
+        verbose=2,
+    )
+    return history.history["val_accuracy"]
+
+
+def predicts_the_same_when_loaded(model, inputs):
+    """Whether a model is the same when it is saved and loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path)
+    before, after = (m.predict(inputs, verbose=0) for m in (model, loaded))
+    return bool(np.array_equal(before, after))
+
+
+def draw(path, steps, curves):
+    """Draws accuracies against steps."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
+    for label, curve in curves.items():
+        name = f"{label}, {curve[-1]:.2f}"
+        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label][1], label=name)
+    axes.set_xlim(0)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("held-out accuracy")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    import jsonargparse
+
+    jsonargparse.auto_cli(main, as_positional=False)

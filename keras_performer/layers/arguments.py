@@ -63,6 +63,12 @@ def sizes(name, value):
     return values
 
 
+def output_shape(value):
+    """`None`, or the sizes that the output has instead of features."""
+    is_empty = isinstance(value, (list, tuple)) and not value  # Keras takes it as None
+    return None if is_empty else sizes("output_shape", value)
+
+
 def _is_int(value):
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -134,6 +140,21 @@ def grid_shape(position_shape, max_length):
     return shape
 
 
+def check_tokens(inputs, max_length):
+    """Raises a `ValueError` if inputs are no tokens `(B, T)`, or too many."""
+    if not hasattr(inputs, "shape"):
+        raise ValueError(
+            "inputs must be one int tensor (batch, length). Received: inputs of "
+            f"type {type(inputs).__name__}. Pass the tensor itself."
+        )
+    if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > max_length:
+        raise ValueError(
+            "inputs must have shape (batch, length) with at most "
+            f"max_length={max_length} tokens. Received: inputs of shape "
+            f"{tuple(inputs.shape)}"
+        )
+
+
 def check_causal(layer, causal):
     if causal and not layer.supports_causal:
         raise ValueError(
@@ -180,7 +201,29 @@ def check_state(layer, causal, state, return_state, return_attention_scores):
         )
 
 
-def check_shapes(query_shape, value_shape, key_shape):
+def check_inputs(**inputs):
+    for name, x in inputs.items():
+        if not hasattr(x, "shape"):
+            _refuse_nest(name, f"{name} of type {type(x).__name__}")
+
+
+def _refuse_nest(name, received):
+    raise ValueError(
+        f"{name} must be one tensor of shape (batch, length, features). Pass each "
+        "tensor as an argument of its own: layer(query, value, key). Received: "
+        f"{received}"
+    )
+
+
+def complete_shapes(query_shape, value_shape=None, key_shape=None):
+    """The shapes of query, value and key, checked; a value is a key, too."""
+    value_shape = query_shape if value_shape is None else value_shape
+    key_shape = value_shape if key_shape is None else key_shape
+    shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
+    for name, shape in shapes.items():
+        is_dict = isinstance(shape, dict)
+        if is_dict or not all(size is None or _is_int(size) for size in shape):
+            _refuse_nest(name, f"{name} of shape {shape}")
     if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
         raise ValueError(
             "value and key must have the same shape but for the last axis. Received: "
@@ -191,6 +234,7 @@ def check_shapes(query_shape, value_shape, key_shape):
             "query and value must have as many axes, (batch, ..., features). Received: "
             f"query_shape={query_shape}, value_shape={value_shape}"
         )
+    return query_shape, value_shape, key_shape
 
 
 def check_causal_lengths(query, key):

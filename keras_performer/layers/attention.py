@@ -1,6 +1,7 @@
 """What every attention layer has, whatever its mechanism."""
 
 import functools
+import inspect
 import typing
 
 import keras
@@ -62,6 +63,11 @@ class AttentionLayer(keras.layers.Layer):
     Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
     and `projections`, those of "query", "key", "value" that it has a dense layer for;
     `attend` gets `None` for the others.
+
+    A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
+    by `load_weights`, if all its attention layers are swapped and keep their names;
+    what a mechanism draws stays. The other way Keras finds them as attributes only,
+    not in functional and Sequential models: there `set_weights` moves them.
 
     Args:
         num_heads: int N, number of attention heads.
@@ -166,7 +172,7 @@ class AttentionLayer(keras.layers.Layer):
         self.dropout = arguments.rate("dropout", dropout)
         self.use_bias = arguments.boolean("use_bias", use_bias)
         # `output_shape` itself would hide a property that Keras' models read.
-        self._output_shape = arguments.sizes("output_shape", output_shape)
+        self._output_shape = arguments.output_shape(output_shape)
         self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -184,9 +190,8 @@ class AttentionLayer(keras.layers.Layer):
         )
 
     def build(self, query_shape, value_shape=None, key_shape=None):
-        value_shape = query_shape if value_shape is None else value_shape
-        key_shape = value_shape if key_shape is None else key_shape
-        arguments.check_shapes(query_shape, value_shape, key_shape)
+        shapes = arguments.complete_shapes(query_shape, value_shape, key_shape)
+        query_shape, value_shape, key_shape = shapes
         self._axes = AttentionAxes(len(query_shape), self.attention_axes)
         dense = functools.partial(
             heads_dense,
@@ -272,6 +277,7 @@ class AttentionLayer(keras.layers.Layer):
         if value is None:
             value, value_mask = query, query_mask if value_mask is None else value_mask
         key = value if key is None else key
+        arguments.check_inputs(query=query, value=value, key=key)
         visible = visible_keys(key, value_mask, key_mask, attention_mask)
         query_mask = as_mask("query_mask", query_mask, query)
         if causal:
@@ -343,11 +349,13 @@ class AttentionLayer(keras.layers.Layer):
         return {"position": tf.zeros((batch_size,), tf.int32), "attention": attention}
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        arguments.complete_shapes(query_shape, value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
         # by tracing `call`, so that its errors come when a model is made
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        layer = self if self.built else self._built_copy(*args, **kwargs)
+        return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
     def get_config(self):
         names = (
@@ -385,6 +393,16 @@ class AttentionLayer(keras.layers.Layer):
             rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
             scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
         return self._axes.unfold_scores(scores, inputs.query, inputs.key)
+
+    def _built_copy(self, *args, **kwargs):
+        """A layer like this one with weights, built for the inputs of a call."""
+        # that draws nothing: what this layer will draw stays the same
+        quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros", "seed": 0}
+        copy = type(self).from_config({**self.get_config(), **quiet})
+        given = inspect.signature(self.call).bind(*args, **kwargs).arguments
+        inputs = [given.get(name) for name in ("query", "value", "key")]
+        copy.build(*(None if x is None else x.shape for x in inputs))
+        return copy
 
     def _position(self, query, state):
         new = tf.fill((tf.shape(query)[0],), tf.shape(query)[1])

@@ -1,11 +1,13 @@
 """The dense layers of `keras.layers.MultiHeadAttention`."""
 
 import math
+import re
 import string
 
 import keras
 import tensorflow as tf
 
+from keras_performer.layers.keras_privates import same_named_entry
 from keras_performer.ops.shapes import size
 
 
@@ -46,7 +48,44 @@ class HeadsDense(keras.layers.EinsumDense):
     `EinsumDense` itself is a batched product: the same speed for many tokens, but a
     third of it for one token. And the gradient of its bias adds up in float32, as that
     of `keras.layers.Dense` does not in graphs on CPUs: a bfloat16 sum stops growing.
+
+    Args:
+        equation: str, "(kept)(summed),(summed)(made)->(kept)(made)" with at least one
+            letter for each, and no letter twice: such as "btd,dnh->btnh".
+        output_shape: tuple, `None` for each kept axis but the batch, then the sizes of
+            the made axes. An int for a single one.
+        activation: as in `EinsumDense`.
+        bias_axes: the letters of all made axes, or `None` for no bias.
+        **kwargs: the other arguments of `EinsumDense`.
+
+    Raises:
+        ValueError: for what `EinsumDense` can do, and this product cannot.
     """
+
+    def __init__(
+        self, equation, output_shape, activation=None, bias_axes=None, **kwargs
+    ):
+        super().__init__(equation, output_shape, activation, bias_axes, **kwargs)
+        kept, made = _kept_and_made(equation)
+        sizes = self.partial_output_shape
+        num_free = len(kept) - 1
+        if (
+            len(sizes) != num_free + len(made)
+            or any(size is not None for size in sizes[:num_free])
+            or None in sizes[num_free:]
+        ):
+            raise ValueError(
+                "output_shape must have None for each axis that is kept, but for the "
+                f"batch, then the sizes of the axes {made!r}. Use "
+                "keras.layers.EinsumDense for other shapes. Received: "
+                f"output_shape={output_shape!r}, equation={equation!r}"
+            )
+        if bias_axes is not None and sorted(bias_axes) != sorted(made):
+            raise ValueError(
+                f"bias_axes must be {made!r}, all axes that are made, or None. Use "
+                "keras.layers.EinsumDense for other biases. Received: "
+                f"bias_axes={bias_axes!r}, equation={equation!r}"
+            )
 
     def call(self, inputs, training=None):
         made = [dim for dim in self.partial_output_shape if dim is not None]
@@ -64,6 +103,33 @@ class HeadsDense(keras.layers.EinsumDense):
     def quantize(self, mode=None, type_check=True, **options):
         # Keras' own check refuses every subclass
         return super().quantize(mode, type_check=False, **options)
+
+    def load_own_variables(self, store):
+        store = same_named_entry(store, self)
+        if not store.keys():
+            raise ValueError(
+                f"The file has no weights for {self.path}. Functional and Sequential "
+                "models find the layers of a class by their order, and those of "
+                "another attention by the name alone: give the attention layers of "
+                "both models the same names."
+            )
+        super().load_own_variables(store)
+
+
+def _kept_and_made(equation):
+    """The letters of an equation that are in the input, or new, in the output."""
+    letter = "[a-zA-Z]"
+    match = re.fullmatch(rf"({letter}+)({letter}+),\2({letter}+)->\1\3", equation)
+    if match:
+        letters = "".join(match.groups())
+        if len(set(letters)) == len(letters):
+            return match[1], match[3]
+    raise ValueError(
+        "equation must sum over the last axes of the input and put new ones in their "
+        'place, "(kept)(summed),(summed)(made)->(kept)(made)", such as '
+        '"btd,dnh->btnh". Use keras.layers.EinsumDense for others. Received: '
+        f"equation={equation!r}"
+    )
 
 
 def _add_bias(rows, bias):

@@ -4,6 +4,8 @@ No other file of the package uses any. `tests/layers/test_keras_privates.py` hol
 is said here against the oldest and the newest Keras that setup.cfg allows.
 """
 
+import tensorflow as tf
+
 
 def implicit_mask(x):
     """The mask that Keras keeps on a tensor, or `None`.
@@ -13,3 +15,95 @@ def implicit_mask(x):
     layer's `call` is read from the tensor. Keras itself has `backend.get_keras_mask`.
     """
     return getattr(x, "_keras_mask", None)
+
+
+def set_implicit_mask(x, mask):
+    """Puts a mask on a tensor, as Keras' layers and losses do.
+
+    A loss with `ignore_class` says by a mask on its values which of them count, and
+    `keras.losses.Loss` reads it there. Values that were computed in chunks have to get
+    it again.
+    """
+    x._keras_mask = mask
+
+
+def all_layers(layer):
+    """The layer itself and all layers inside it, however deep.
+
+    `Model.layers` has the outermost ones only, and other layers have no public list.
+    """
+    return layer._flatten_layers()
+
+
+def value_without_autocast(variable):
+    """The value of a variable in its own dtype, inside of any layer's `call`.
+
+    `Variable.value` casts to the compute dtype of the layer that is being called. What
+    is summed up over chunks must not be rounded before.
+    """
+    return tf.convert_to_tensor(variable._value)
+
+
+def compile_options(model):
+    """What `compile` was called with, a dict.
+
+    The public `get_compile_config` serializes the optimizer, for which it reads
+    variables: it works eagerly only, and not in a training step.
+    """
+    return model._compile_config.config
+
+
+def additional_loss(model, loss):
+    """A loss of `model.losses` as `compute_loss` adds it to the compiled one.
+
+    Keras sums it up, and in `tf.distribute` divides it by the number of replicas. The
+    public `compute_loss` does both only together with the compiled loss.
+    """
+    return model._aggregate_additional_loss(loss)
+
+
+def wrapped_function(wrapper):
+    """The function inside a wrapper of Keras, and its keyword arguments.
+
+    Args:
+        wrapper: a `keras.metrics.MeanMetricWrapper`, or a loss.
+
+    Returns:
+        `(function, kwargs)`, or `(None, {})` for a loss of one's own, which has none.
+        The public `get_config` has them serialized, which functions that are not
+        registered cannot be.
+    """
+    return getattr(wrapper, "_fn", None), getattr(wrapper, "_fn_kwargs", {})
+
+
+def same_named_entry(store, layer):
+    """Where a file of weights has those of `layer`, if not where Keras looks.
+
+    Keras looks for the layers of a functional model by their class and their order:
+    what a file of `keras.layers.MultiHeadAttention` has, no other class finds. But each
+    entry has the name of its layer. This takes the entry beside the one where Keras
+    looks that is named like the layer around `layer`, if there is one such.
+
+    Args:
+        store: what `load_own_variables` is given, empty if nothing was found.
+        layer: a built layer that is an attribute of the layer around it.
+
+    Returns:
+        The store, moved to another entry or not.
+    """
+    path = getattr(store, "_h5_entry_path", None)
+    if len(store.keys()) or not path:
+        return store
+    *folder, _, attribute = path.split("/")
+    beside = "/".join(folder) or "/"
+    if beside not in store.h5_file:
+        return store
+    owner = layer.path.split("/")[-2]  # names, where those above are attributes
+    named = []
+    for key, entry in store.h5_file[beside].items():
+        if "vars" in entry and entry["vars"].attrs.get("name") == owner:
+            # the layers of `keras.layers.GroupQueryAttention` have no public attributes
+            for name in (attribute, f"_{attribute}"):
+                if name in entry:
+                    named.append("/".join([*folder, key, name]))
+    return store.get(named[0]) if len(named) == 1 else store

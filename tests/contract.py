@@ -22,9 +22,20 @@ def check_layer(case, promises=None):
         promise(case)
 
 
+def named_arguments(layer_class):
+    """Names of all arguments that a layer takes besides those of Keras' own base."""
+    named = set()
+    for base in layer_class.__mro__:
+        if base.__module__.startswith("keras.src"):
+            break
+        if "__init__" in vars(base):
+            signature = inspect.signature(base.__init__).parameters.values()
+            named |= {p.name for p in signature if p.kind is not p.VAR_KEYWORD}
+    return named - {"self"}
+
+
 def config_is_the_signature(case):
-    signature = inspect.signature(case.layer_class.__init__).parameters.values()
-    named = {p.name for p in signature if p.kind is not p.VAR_KEYWORD} - {"self"}
+    named = named_arguments(case.layer_class)
     config = case.make(name="a_name", dtype="mixed_bfloat16").get_config()
     # what Keras' own `get_config` adds is taken by **kwargs
     base = {"name", "trainable", "dtype"}
@@ -183,7 +194,8 @@ def tensors(inputs):
 
 def redraw(model):
     for layer in model._flatten_layers():
-        if getattr(layer, "projection_matrix", None) is not None:
+        drawn = getattr(layer, "projection_matrix", None) is not None
+        if drawn and not layer.feature_map.trainable:
             layer.redraw_features()
 
 

@@ -9,14 +9,12 @@ def by_length(exact_below, exact, linear, inputs, constants):
     """`exact(inputs, constants)` for fewer keys than `exact_below`, else `linear`.
 
     Args:
-        exact_below: int, or `None` for never.
+        exact_below: int.
         exact, linear: functions of the nests that follow, with outputs alike.
         inputs: list of query, key, and further tensors; keys are `(B, S, heads, dim)`.
             If S is known only when a graph runs, that is when the choice is made.
         constants: nest of tensors, to which no gradient flows, and of other things.
     """
-    if exact_below is None:
-        return linear(inputs, constants)
     is_short = size(inputs[1], 1) < exact_below
     if isinstance(is_short, bool):
         return (exact if is_short else linear)(inputs, constants)

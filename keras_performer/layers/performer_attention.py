@@ -18,6 +18,10 @@ class PerformerAttention(AttentionLayer):
     exp(q . k / sqrt(key_dim)) is then estimated by products of positive random
     features, so that time and memory are linear in the length of the sequence.
 
+    `load_weights` takes a file of the same model with `keras.layers.MultiHeadAttention`
+    if all attention layers are swapped and keep their names; the random features are
+    this layer's own.
+
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
@@ -210,51 +214,50 @@ class PerformerAttention(AttentionLayer):
 
     def attend(self, query, key, value, visible, state=None, training=None):
         kernel = self.kernel()
-        compiles = should_compile(
-            self.jit_compile, visible.causal, query, key, training
-        )
-        if visible.causal and self.exact_below is None:
-            if state is not None:
-                state = ops.State(**state)
-            attended, state = ops.causal_attention(
-                query,
-                key,
-                value,
-                kernel,
-                visible,
-                state,
-                self.chunk_size,
-                jit_compile=compiles,
-            )
-            return attended, state._asdict()
+        if self.exact_below is None:
+            return self._linear(query, key, value, visible, kernel, state, training)
+
+        def exact(inputs, constants):
+            return ops.exact_attention(*inputs[:3], constants[0])
 
         def linear(inputs, constants):
             query, key, value, *trained = inputs
             visible, parameters = constants
-            features = kernel.with_parameters(parameters).with_trained(trained)
-            arguments = query, key, value, features, visible
-            if visible.causal:
-                options = dict(chunk_size=self.chunk_size, jit_compile=compiles)
-                return ops.causal_attention(*arguments, **options)[0]
-            return ops.bidirectional_attention(*arguments, jit_compile=compiles)
-
-        def exact(inputs, constants):
-            return ops.exact_attention(*inputs[:3], constants[0])
+            copied = kernel.with_parameters(parameters).with_trained(trained)
+            return self._linear(query, key, value, visible, copied, None, training)[0]
 
         inputs = [query, key, value, *kernel.trained]
         constants = visible, kernel.parameters
         return by_length(self.exact_below, exact, linear, inputs, constants), None
 
+    def _linear(self, query, key, value, visible, kernel, state, training):
+        """Attention through the features of a kernel, and its state if causal."""
+        inputs = query, key, value, kernel, visible
+        compiles = should_compile(
+            self.jit_compile, visible.causal, query, key, training
+        )
+        if not visible.causal:
+            return ops.bidirectional_attention(*inputs, jit_compile=compiles), None
+        attended, state = ops.causal_attention(
+            *inputs,
+            None if state is None else ops.State(**state),
+            self.chunk_size,
+            jit_compile=compiles,
+        )
+        return attended, state._asdict()
+
     def scores(self, query, key, visible):
         kernel = self.kernel()
-
-        def linear(inputs, constants):
-            visible, parameters = constants
-            features = kernel.with_parameters(parameters)
-            return ops.attention_scores(*inputs, features, visible)
+        if self.exact_below is None:
+            return ops.attention_scores(query, key, kernel, visible)
 
         def exact(inputs, constants):
             return ops.exact_scores(*inputs, constants[0])
+
+        def linear(inputs, constants):
+            visible, parameters = constants
+            copied = kernel.with_parameters(parameters)
+            return ops.attention_scores(*inputs, copied, visible)
 
         constants = visible, kernel.parameters
         return by_length(self.exact_below, exact, linear, [query, key], constants)

@@ -1,0 +1,298 @@
+"""What a stranger writes, an attention and feature maps, keeps the whole contract."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_performer
+from keras_performer import feature_maps, layers, ops
+from tests.cases import Case
+from tests.contract import PROMISES, check_layer, relative_error
+
+# -- An attention in one file.
+
+
+@keras.saving.register_keras_serializable("tests")
+class FadingMean(layers.AttentionLayer):
+    """Means of earlier values, whose weights fade by a trained rate of each head."""
+
+    projections = ("value",)
+    supports_state = True
+
+    def __init__(self, num_heads, key_dim, half_life=8.0, **kwargs):
+        super().__init__(num_heads, key_dim, **{"causal": True, **kwargs})
+        self.half_life = half_life
+
+    def build_attention(self):
+        start = keras.initializers.Constant(math.log(2) / self.half_life)
+        shape = (self.num_key_value_heads,)
+        self.rate = self.add_weight(name="rate", shape=shape, initializer=start)
+
+    def empty_state(self, batch_size):
+        return tf.zeros((batch_size, self.num_key_value_heads, self.value_dim + 1))
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        v = tf.cast(tf.concat([value, tf.ones_like(value[..., :1])], -1), tf.float32)
+        if visible.key_mask is not None:
+            v *= tf.cast(visible.key_mask, v.dtype)[..., tf.newaxis, tf.newaxis]
+        now = tf.range(tf.shape(v)[1])
+        age = tf.cast(now[:, tf.newaxis] - now, v.dtype)
+        rate = tf.cast(self.rate, v.dtype)[:, tf.newaxis, tf.newaxis]
+        fade = tf.where(age < 0, 0.0, tf.exp(-rate * tf.maximum(age, 0.0)))
+        sums = tf.einsum("kts,bskv->btkv", fade, v)
+        if state is not None:
+            before = tf.exp(-tf.cast(self.rate, v.dtype) * (age[:, :1] + 1.0))
+            sums += before[..., tf.newaxis] * state[:, tf.newaxis]
+        attended = tf.math.divide_no_nan(sums[..., :-1], sums[..., -1:])
+        attended = tf.repeat(attended, self.num_heads // value.shape[2], axis=2)
+        return tf.cast(attended, value.dtype), sums[:, -1]
+
+    def get_config(self):
+        return {**super().get_config(), "half_life": self.half_life}
+
+
+# -- A feature map of several parameters, for a kernel of the package.
+
+
+@keras.saving.register_keras_serializable("tests")
+class WideSoftmaxFeatures(feature_maps.FeatureMap):
+    """Rows of another variance than 1, which log-weights make up for."""
+
+    estimates_softmax = True
+
+    def __init__(self, variance=1.5):
+        self.variance = variance
+
+    def draw(self, num_features, head_dim, seed):
+        rows = self.variance**0.5 * ops.gaussian_matrix(num_features, head_dim, seed)
+        squares = tf.reduce_sum(rows**2, -1)
+        log_weights = (1 / self.variance - 1) * squares / 2
+        log_weights += head_dim / 2 * math.log(self.variance)
+        return {"rows": rows, "log_weights": log_weights}
+
+    def kernel(self, parameters):
+        return ops.ExponentialKernel(
+            parameters["rows"], log_weights=parameters["log_weights"]
+        )
+
+    def get_config(self):
+        return {"variance": self.variance}
+
+
+# -- A feature map that trains, with parameters of each head, and its kernel.
+
+
+class SquareKernel(ops.Kernel):
+    """Squares of projected queries and keys."""
+
+    def query_features(self, a, r):
+        return (a**2,), tf.zeros_like(a[..., :1])
+
+    def key_features(self, b, r, mask):
+        return (b[0] ** 2 if mask is None else tf.where(mask, b[0] ** 2, 0.0),)
+
+
+@keras.saving.register_keras_serializable("tests")
+class TrainedSquares(feature_maps.FeatureMap):
+    trainable = True
+
+    def draw_for_heads(self, num_heads, num_features, head_dim, seed):
+        rows = ops.gaussian_matrix(num_heads * num_features, head_dim, seed)
+        return tf.reshape(rows, (num_heads, num_features, head_dim))
+
+    def kernel(self, parameters):
+        return SquareKernel({"projection_matrix": parameters})
+
+
+SMALL = dict(num_heads=4, key_dim=3, num_key_value_heads=2, seed=1)
+CASES = {
+    "attention": Case(FadingMean, {**SMALL, "half_life": 2.0}, widths=(7,)),
+    "feature_map": Case(
+        keras_performer.PerformerAttention,
+        {**SMALL, "num_random_features": 9, "feature_map": WideSoftmaxFeatures(1.3)},
+        widths=(7,),
+    ),
+    "causal_feature_map": Case(
+        keras_performer.PerformerAttention,
+        {
+            **SMALL,
+            "num_random_features": 9,
+            "feature_map": WideSoftmaxFeatures(1.3),
+            "causal": True,
+        },
+        widths=(7,),
+    ),
+    "trained_feature_map": Case(
+        keras_performer.PerformerAttention,
+        {
+            **SMALL,
+            "num_random_features": 9,
+            "feature_map": TrainedSquares(),
+            "causal": True,
+        },
+        widths=(7,),
+        half_precision=4e-2,
+    ),
+}
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_stranger_wrote_keeps_the_contract(name, promise):
+    check_layer(CASES[name], [promise])
+
+
+# -- The numbers, by NumPy.
+
+
+def heads(sublayer, x):
+    kernel, bias = (np.asarray(w, "float64") for w in sublayer.get_weights())
+    return np.einsum("btd,dnh->btnh", x, kernel) + bias
+
+
+def output(layer, attended):
+    kernel, bias = (np.asarray(w, "float64") for w in layer.output_dense.get_weights())
+    return np.einsum("btnv,nvd->btd", attended, kernel) + bias
+
+
+def fading_mean(layer, x, mask):
+    """Token after token."""
+    value = heads(layer.value_dense, x)
+    fade = np.exp(-np.asarray(layer.rate, "float64"))[None, :, None]
+    sums, weight = np.zeros_like(value[:, 0]), np.zeros_like(value[:, 0, :, :1])
+    attended = []
+    for t in range(x.shape[1]):
+        seen = mask[:, t, None, None]
+        sums = sums * fade + value[:, t] * seen
+        weight = weight * fade + seen
+        attended.append(np.divide(sums, weight, where=weight > 0, out=0 * sums))
+    return output(layer, np.repeat(np.stack(attended, 1), 2, axis=2))
+
+
+def performer(layer, x, mask, features):
+    """The whole matrix of weights; `features(x, is_key, parameters of the head)`."""
+    query = heads(layer.query_dense, x) / 3**0.25
+    key = heads(layer.key_dense, x) / 3**0.25
+    value = heads(layer.value_dense, x)
+    attended = np.zeros((*query.shape[:3], 3))
+    for n in range(4):
+        phi_q = features(query[:, :, n], False, n // 2)
+        phi_k = features(key[:, :, n // 2], True, n // 2)
+        weights = np.einsum("btm,bsm->bts", phi_q, phi_k) * mask[:, None]
+        if layer.causal:
+            weights = np.tril(weights)
+        total = weights.sum(-1, keepdims=True)
+        weights = np.divide(weights, total, where=total > 0, out=0 * weights)
+        attended[:, :, n] = np.einsum("bts,bsv->btv", weights, value[:, :, n // 2])
+    return output(layer, attended)
+
+
+def wide_softmax(layer):
+    rows, log_weights = (
+        np.asarray(layer.projection_matrix[name], "float64")
+        for name in ("rows", "log_weights")
+    )
+
+    def features(x, is_key, head):
+        norms = (x**2).sum(-1, keepdims=True) / 2
+        return np.exp(x @ rows.T - norms + is_key * log_weights)
+
+    return features
+
+
+def trained_squares(layer):
+    rows = np.asarray(layer.projection_matrix, "float64")
+    return lambda x, is_key, head: (x @ rows[head].T) ** 2
+
+
+def expected(name, layer, x, mask):
+    if name == "attention":
+        return fading_mean(layer, x, mask)
+    own = trained_squares if name == "trained_feature_map" else wide_softmax
+    return performer(layer, x, mask, own(layer))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_are_those_of_numpy(name):
+    layer, (x,) = CASES[name].make(), CASES[name].inputs(length=11)
+    mask = np.ones((2, 11), bool)
+    mask[0, :3] = mask[1, 6:8] = False
+    actual = layer(tf.constant(x), value_mask=mask)
+    assert relative_error(actual, expected(name, layer, x, mask)) < 2e-6
+
+
+@pytest.mark.parametrize("name", ["attention", "causal_feature_map"])
+def test_states_of_pieces_give_the_whole(name):
+    layer, (x,) = CASES[name].make(), CASES[name].inputs(length=11)
+    whole = layer(tf.constant(x))
+    state, pieces = layer.initial_state(2), []
+    for here in (slice(0, 4), slice(4, 5), slice(5, 11)):
+        piece, state = layer(tf.constant(x[:, here]), state=state, return_state=True)
+        pieces.append(piece)
+    assert relative_error(tf.concat(pieces, 1), whole) < 3e-6
+    assert relative_error(whole, expected(name, layer, x, np.ones((2, 11)))) < 2e-6
+    assert state["position"].numpy().tolist() == [11, 11]
+
+
+@pytest.mark.parametrize("name", ["attention", "trained_feature_map"])
+def test_gradients_of_own_weights_are_differences(name):
+    layer, (x,) = CASES[name].make(dtype="float64"), CASES[name].inputs(length=11)
+    x = tf.constant(x, "float64")
+    weights = np.random.default_rng(4).standard_normal(layer(x).shape)
+    own = layer.rate if name == "attention" else layer.projection_matrix
+
+    def loss():
+        return tf.reduce_sum(layer(x) * weights)
+
+    with tf.GradientTape() as tape:
+        value = loss()
+    gradient = np.asarray(tape.gradient(value, own.value), "float64")
+    start = own.numpy()
+    direction = (
+        np.random.default_rng(5).standard_normal(start.shape).astype(start.dtype)
+    )
+    step = 2.0**-8
+    values = []
+    for sign in (1, -1):
+        own.assign(start + sign * step * direction)
+        values.append(float(loss()))
+    slope = (values[0] - values[1]) / (2 * step)
+    assert slope == pytest.approx((gradient * direction).sum(), rel=2e-3)
+    assert abs(slope) > 1e-2
+
+
+def test_features_that_train_are_not_drawn_anew():
+    layer = CASES["trained_feature_map"].make()
+    layer(np.zeros((1, 3, 7), "float32"))
+    with pytest.raises(ValueError, match="do not train.*TrainedSquares"):
+        layer.redraw_features()
+
+
+def test_log_weights_take_part():
+    """Without them the features would estimate another kernel."""
+    layer, (x,) = CASES["feature_map"].make(), CASES["feature_map"].inputs(length=11)
+    before = layer(tf.constant(x))
+    log_weights = layer.projection_matrix["log_weights"]
+    log_weights.assign(tf.zeros_like(log_weights))
+    assert relative_error(layer(tf.constant(x)), before) > 1e-3
+
+
+def test_what_a_mechanism_cannot_do_is_said():
+    class Sees(layers.AttentionLayer):
+        supports_causal = False
+
+        def attend(self, query, key, value, visible, state=None, training=None):
+            return value, None
+
+    x = tf.ones((1, 3, 7))
+    with pytest.raises(ValueError, match="Sees cannot hide later tokens"):
+        Sees(2, 3, causal=True)
+    with pytest.raises(ValueError, match="Sees cannot hide later tokens"):
+        Sees(2, 3)(x, use_causal_mask=True)
+    with pytest.raises(ValueError, match="Sees has no state"):
+        Sees(2, 3)(x, return_state=True)
+    with pytest.raises(ValueError, match="Sees has no attention scores"):
+        Sees(2, 3)(x, return_attention_scores=True)

@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.10 or newer (3.11 is what we test) and
+# `make demo` and `make test` need Python 3.11 (or newer, which we do not test) and
 # nothing else: both install everything they use into .venv first.
 
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
@@ -18,7 +18,7 @@ python := .venv/bin/python
 installed := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test lint bench clean tpu-check test-matrix
+.PHONY: help demo quickstart test lint bench clean tpu-check test-matrix dist
 
 help:
 	@echo "make demo        train on 64x64 photographs, generate, write runs/demo"
@@ -28,7 +28,8 @@ help:
 	@echo "make docs        the documentation as pages, into site"
 	@echo "make test-matrix the suite on each TensorFlow from 2.19 to 2.21"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
-	@echo "make lint        ruff only"
+	@echo "make lint        ruff, and the type checker"
+	@echo "make dist        the archives of a release, into dist"
 	@echo "make .venv       only install into .venv (the others do it when needed)"
 	@echo "make clean       remove .venv, .bench, all that was built; keeps runs/"
 
@@ -51,6 +52,16 @@ bench: $(installed)
 	$(python) -m benchmarks.operations
 	$(python) -m benchmarks.operations --threads 1 --output runs/bench/one_thread
 	$(python) -m benchmarks.report
+
+# Into an empty folder, so that what is checked is what was built.
+dist: .venv/.dist
+	rm -rf dist
+	$(python) -m build
+	$(python) -m twine check --strict dist/*
+
+.venv/.dist: $(installed)
+	$(python) -m pip install --disable-pip-version-check --editable ".[dist]"
+	@touch $@
 
 # The pages, in an environment without TensorFlow: docstrings are read, not imported.
 .PHONY: docs docs-pictures
@@ -108,5 +119,5 @@ $(installed): setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv .bench .docs .tpu .matrix build site dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .bench .docs .tpu .matrix build site dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find examples keras_performer tests -name __pycache__ -prune -exec rm -rf {} +

@@ -7,8 +7,6 @@ become their text, and pictures go.
 import pathlib
 import re
 
-import setuptools
-
 # A target that is neither a page of the web nor a place on the same page.
 _TO_A_FILE = r"\((?!https?://|#)[^)\s]*\)"
 
@@ -20,7 +18,8 @@ def description_for_indexes(markdown):
     return re.sub(r"\n{3,}", "\n\n", plain)
 
 
-# Also when a test reads the function above; then nothing is to be set up.
-if __name__ == "__main__":
+if __name__ == "__main__":  # not where a test reads the function above
+    import setuptools
+
     readme = pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8")
     setuptools.setup(long_description=description_for_indexes(readme))

@@ -2,9 +2,13 @@
 
 import configparser
 import importlib.metadata
+import importlib.resources
 import pathlib
+import re
+import runpy
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 import keras_performer
@@ -37,6 +41,8 @@ def test_base_requirements_leave_the_choice_of_tensorflow_open():
         ("cpu", {"tensorflow-cpu"}),
         ("examples", {"tensorflow-probability", "tf-keras", "scikit-learn"}),
         ("test", {"keras_performer", "pytest", "scipy", "ruff"}),
+        ("types", {"mypy"}),
+        ("dist", {"build", "twine"}),
     ],
 )
 def test_extra_brings(extra, names):
@@ -50,7 +56,7 @@ def test_no_other_extra_brings_tensorflow():
 
 def test_ranges_of_versions():
     metadata = importlib.metadata.metadata("keras_performer")
-    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["Requires-Python"] == ">=3.11"
     versions = {
         requirement.name: requirement.specifier
         for requirement in map(Requirement, metadata.get_all("Requires-Dist"))
@@ -62,12 +68,80 @@ def test_ranges_of_versions():
         assert supported == [False, True, True, True, False]
 
 
+def test_pythons_that_are_named_are_those_that_are_tested():
+    metadata = importlib.metadata.metadata("keras_performer")
+    named = {
+        classifier.rpartition(" ")[2]
+        for classifier in metadata.get_all("Classifier")
+        if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", classifier)
+    }
+    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
+    steps = [step.get("with", {}) for step in workflow["jobs"]["test"]["steps"]]
+    tested = {step["python-version"] for step in steps if "python-version" in step}
+    assert named == tested == {"3.11"}
+    assert "python3.11" in (ROOT / "Makefile").read_text()
+
+
+def test_hints_are_shipped():
+    assert importlib.resources.files("keras_performer").joinpath("py.typed").is_file()
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert setup["options.package_data"]["keras_performer"] == "py.typed"
+
+
+@pytest.fixture(scope="module")
+def description_for_indexes():
+    return runpy.run_path(str(ROOT / "setup.py"))["description_for_indexes"]
+
+
+def targets(markdown):
+    """Where the links and pictures of a text lead, in Markdown and in HTML."""
+    links = re.findall(r"\]\(([^)\s]*)", markdown)
+    return links + re.findall(r"""(?:href|src)=["']([^"']*)""", markdown)
+
+
+def test_links_of_the_readme_lead_somewhere():
+    readme = (ROOT / "README.md").read_text()
+    headings = re.findall(r"^#+ (.*)$", readme, re.MULTILINE)
+    anchors = {
+        "#" + re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+        for heading in headings
+    }
+    for target in targets(readme):
+        if not target.startswith("https://"):
+            path = ROOT / target.partition("#")[0]
+            assert target in anchors or path.exists(), target
+
+
+def test_the_text_for_indexes_has_links_of_the_web_only(description_for_indexes):
+    readme = (ROOT / "README.md").read_text()
+    text = description_for_indexes(readme)
+    wrong = [x for x in targets(text) if not x.startswith(("https://", "#"))]
+    assert wrong == []
+    assert len(text) > 0.8 * len(readme)
+    assert description_for_indexes(
+        "See [the page](docs/a.md), [b](#b), [c](https://c.org).\n\n"
+        "![A picture](docs/a.png)\n\nEnd"
+    ) == ("See the page, [b](#b), [c](https://c.org).\n\nEnd")
+
+
 def test_installed_version_is_the_one_in_the_source():
     installed = importlib.metadata.version("keras_performer")
     assert installed == keras_performer.__version__, (
         "the version has changed since the package was installed: "
         "`touch setup.cfg && make .venv`"
     )
+
+
+def test_citation_names_this_version_and_the_paper():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == keras_performer.__version__
+    assert citation["license"] == "Apache-2.0"
+    (paper,) = citation["references"]
+    assert paper["title"] == "Rethinking Attention with Performers"
+    assert len(paper["authors"]) == 13
+    assert paper["identifiers"][0]["value"] == "arXiv:2009.14794"
 
 
 def test_licence_is_named_and_shipped():

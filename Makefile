@@ -5,8 +5,11 @@ PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python
 # What else to install. `make TENSORFLOW="tensorflow[and-cuda]" demo` adds the CUDA
 # libraries for an NVIDIA GPU. (tensorflow-cpu is no choice here: see setup.cfg.)
 TENSORFLOW ?= tensorflow
-# What `make test-matrix` tests: all that setup.cfg allows.
-VERSIONS ?= 2.19 2.20 2.21
+# What `make test-matrix` tests: all that setup.cfg allows. 2.19-keras-3.10 is the
+# oldest TensorFlow with the oldest Keras; the others take the newest.
+VERSIONS ?= 2.19-keras-3.10 2.19 2.20 2.21
+# How many processes share the tests, of up to 2 GB each; 0 for none beside pytest's own.
+WORKERS ?= 2
 # Further arguments of the program, as in `make demo ARGS=--help`.
 ARGS ?=
 
@@ -16,6 +19,8 @@ export TF_CPP_MIN_LOG_LEVEL
 
 python := .venv/bin/python
 installed := .venv/.installed
+# A worker that has nothing left to do takes tests from the other's end.
+pytest := pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo quickstart test lint bench clean tpu-check test-matrix dist
@@ -26,9 +31,9 @@ help:
 	@echo "make test        lint, then the whole test suite"
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
 	@echo "make docs        the documentation as pages, into site"
-	@echo "make test-matrix the suite on each TensorFlow from 2.19 to 2.21"
+	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
-	@echo "make lint        ruff, and the type checker"
+	@echo "make lint        ruff, its format, and the type checker"
 	@echo "make dist        the archives of a release, into dist"
 	@echo "make .venv       only install into .venv (the others do it when needed)"
 	@echo "make clean       remove .venv, .bench, all that was built; keeps runs/"
@@ -40,10 +45,11 @@ quickstart: $(installed)
 	$(python) -m examples.quickstart $(ARGS)
 
 test: lint
-	$(python) -m pytest $(ARGS)
+	$(python) -m $(pytest) $(ARGS)
 
 lint: $(installed)
 	$(python) -m ruff check .
+	$(python) -m ruff format --check .
 
 # The other libraries are installed into .bench, each in the environment it needs.
 bench: $(installed)
@@ -100,14 +106,19 @@ tpu-check: .tpu/.installed
 test-matrix: $(VERSIONS:%=.matrix/%/.installed)
 	set -e; for version in $(VERSIONS); do \
 		echo "TensorFlow $$version"; \
-		.matrix/$$version/bin/python -m pytest $(ARGS); \
+		.matrix/$$version/bin/python -m $(pytest) $(ARGS); \
 	done
+
+# What `%` names: 2.19-keras-3.10 is two words, 2.20 is one.
+versions = $(subst -keras-, ,$*)
 
 .matrix/%/.installed: setup.cfg pyproject.toml
 	@echo "Installing TensorFlow $* into .matrix/$*: about 1 GB to download."
 	$(PYTHON) -m venv .matrix/$*
 	.matrix/$*/bin/python -m pip install --disable-pip-version-check \
-		--editable ".[tensorflow,examples,test]" "$(TENSORFLOW)==$*.*"
+		--editable ".[tensorflow,examples,test]" \
+		"$(TENSORFLOW)==$(word 1,$(versions)).*" \
+		$(if $(word 2,$(versions)),"keras==$(word 2,$(versions)).*")
 	@touch $@
 
 # Installed again when setup.cfg has changed.

@@ -109,16 +109,16 @@ test-matrix: $(VERSIONS:%=.matrix/%/.installed)
 		.matrix/$$version/bin/python -m $(pytest) $(ARGS); \
 	done
 
-# What `%` names: 2.19-keras-3.10 is two words, 2.20 is one.
+# What `%` names, 2.19-keras-3.10 or 2.20, as words, and what pip is to install of Keras.
 versions = $(subst -keras-, ,$*)
+keras = $(patsubst %,"keras==%.*",$(word 2,$(versions)))
 
 .matrix/%/.installed: setup.cfg pyproject.toml
 	@echo "Installing TensorFlow $* into .matrix/$*: about 1 GB to download."
 	$(PYTHON) -m venv .matrix/$*
 	.matrix/$*/bin/python -m pip install --disable-pip-version-check \
 		--editable ".[tensorflow,examples,test]" \
-		"$(TENSORFLOW)==$(word 1,$(versions)).*" \
-		$(if $(word 2,$(versions)),"keras==$(word 2,$(versions)).*")
+		"$(TENSORFLOW)==$(firstword $(versions)).*" $(keras)
 	@touch $@
 
 # Installed again when setup.cfg has changed.

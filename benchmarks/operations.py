@@ -6,11 +6,11 @@ The arithmetic floor divides all floating-point operations by the rate of a 2048
 product. The products of attention are smaller, and it needs more than products: here
 each operation is timed alone, at the shape it has for one block of 512 tokens, in a
 loop, with inputs that stay in cache. Their sum is the time of attention to 4,096 tokens
-where no operation runs beside another, without any gauge, key mask, other addition,
-division or column of ones; with it stand the share of the arithmetic floor that such
-attention would reach, and the time of the op itself. The process has as many cores as
-threads: with `--threads 1` nothing can run beside anything. `benchmarks.report` reads
-the shares from `operations.json`.
+where no operation runs beside another, without any stabilizer, key mask, other
+addition, division or column of ones; with it stand the share of the arithmetic floor
+that such attention would reach, and the time of the op itself. The process has as many
+cores as threads: with `--threads 1` nothing can run beside anything.
+`benchmarks.report` reads the shares and the table from `operations.json`.
 """
 
 import argparse
@@ -71,9 +71,11 @@ def main():
         pairs = zip(attention[form], total)
         ops = (f"{ms:.1f} ({ms / least:.2f} of the sum)" for ms, least in pairs)
         rows.append([f"the op, {form}", f"{LENGTH} tokens", "", *ops])
-    print(tables.table(header, rows))
+    table = tables.table(header, rows)
+    print(table)
     turns.save(
-        options.output / "operations.json", {"machine": described, "shares": reached}
+        options.output / "operations.json",
+        {"machine": described, "shares": reached, "table": table},
     )
 
 
@@ -295,12 +297,7 @@ OTHERS = {
     "exp": (
         lambda a: tf.exp(a),
         [(HEADS, TOKENS, PART)],
-        (2, 4, 4, 8),
-    ),
-    "inverse": (
-        lambda a: tf.math.reciprocal(a),
-        [(HEADS, TOKENS, PART)],
-        (2, 4, 0, 0),
+        (4, 8, 4, 8),
     ),
     "gradient of what both parts project": (
         lambda p, dp, e, de: p * dp - e * de,

@@ -9,6 +9,44 @@ from benchmarks.results import NAMES, ratio
 from benchmarks.targets import LENGTHS, OURS, TARGETS
 
 NOTHING = "–"
+# The columns of the first table, which `benchmarks/README.md` shows.
+OVERVIEW = (
+    "softmax",
+    "exact",
+    "scaled_dot_product_attention",
+    "KernelAttention exp",
+    "performer-pytorch",
+)
+
+
+def overview(results):
+    """Milliseconds of a training step in a graph, bidirectional / causal"""
+    rows = []
+    for length in results.lengths():
+        rows.append([f"{length:,}"])
+        for contender in OVERVIEW:
+            both = [
+                milliseconds(
+                    results.row(
+                        contender=contender, form=form, mode="graph", length=length
+                    )
+                )
+                for form in FORMS
+            ]
+            if not both[0][0].isdigit():  # the same reason need not stand there twice
+                both = dict.fromkeys(both)
+            rows[-1].append(" / ".join(both))
+    return table(["tokens", *(NAMES[contender] for contender in OVERVIEW)], rows)
+
+
+def milliseconds(row):
+    """The median of a row, or in two or three words why there is none."""
+    if row.get("times"):
+        return f"{1e3 * statistics.median(row['times']):,.0f}"
+    reason = row.get("reason")
+    if reason is None:
+        return NOTHING
+    return reason.partition(",")[0] if reason.startswith("needs") else "not run"
 
 
 def product_rates(results):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import keras_performer
 from benchmarks import contenders, tensorflow_programs
-from keras_performer import feature_maps
+from keras_performer import feature_maps, ops
 
 
 def start(threads):
@@ -89,11 +89,15 @@ def jit_compile(case):
 
 
 def attention(case):
-    # here, as another checkout may not have it (`benchmarks.checkouts`)
-    from keras_performer.layers import compiled
-
     features = feature_maps.get(feature_map(case))
-    matrix = features.draw(contenders.NUM_RANDOM_FEATURES, contenders.KEY_DIM, (0, 0))
+    sizes = contenders.NUM_RANDOM_FEATURES, contenders.KEY_DIM
+    kernel = features.kernel(features.draw(*sizes, (0, 0)))
     compiles = jit_compile(case) is True
-    attend = compiled.attention(compiles, features, case["form"] == "causal", None)
-    return lambda q, k, v: attend(q, k, v, matrix, None, None)[0]
+
+    def bidirectional(q, k, v):
+        return ops.bidirectional_attention(q, k, v, kernel, jit_compile=compiles)
+
+    def causal(q, k, v):
+        return ops.causal_attention(q, k, v, kernel, jit_compile=compiles)[0]
+
+    return causal if case["form"] == "causal" else bidirectional

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 
 import pytest
 
@@ -28,7 +29,7 @@ CASE = {
 
 @pytest.fixture
 def two_checkouts(tmp_path, monkeypatch):
-    """Folders of which the one that is compared is three times as slow."""
+    """Folders of which the one that is compared is ten times as slow."""
     contenders = tmp_path / "benchmarks" / "contenders"
     contenders.mkdir(parents=True)
     (contenders / "fake.py").write_text(CONTENDERS)
@@ -40,7 +41,7 @@ def two_checkouts(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "FOLDER", tmp_path / ".bench")
     monkeypatch.setattr(workers, "ENVIRONMENTS", {"keras": ("fake", None)})
     folders = []
-    for name, seconds in ("slow", 0.03), ("quick", 0.01):
+    for name, seconds in ("slow", 0.1), ("quick", 0.01):
         package = tmp_path / name / "keras_performer"
         package.mkdir(parents=True)
         text = f"__version__, SECONDS = {name!r}, {seconds}"
@@ -69,7 +70,7 @@ def test_each_process_has_the_package_of_its_checkout(two_checkouts, tmp_path, c
         assert len(row["pairs"]) == 5 and len(row["made"]) == 2
         # neither side always goes first
         assert {next(iter(pair)) for pair in row["pairs"]} == {"this", "other"}
-        assert 2 < min(checkouts.ratios(row["pairs"]))
+        assert 2 < statistics.median(checkouts.ratios(row["pairs"]))
     assert "above 1.05: softmax, 7 tokens, bidirectional, training, xla; " in (
         capsys.readouterr().out
     )

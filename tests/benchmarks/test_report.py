@@ -1,6 +1,8 @@
 """Tables of made-up measurements, against numbers computed by hand."""
 
 import json
+import pathlib
+import re
 
 import pytest
 
@@ -60,7 +62,11 @@ MEMORY = [
     memory("KernelAttention exp", 1000, 16384),
 ]
 MEASURED = {
-    "machine": {"cpu": "Abacus", "threads": 2},
+    "machine": {
+        "cpu": "Abacus (2)",
+        "threads": 2,
+        "date": "2026-11-22T07:33:13+00:00",
+    },
     "versions": {"keras": {"keras": "3.15"}},
     "missing": {"torch": "torch: No matching distribution"},
     "rows": ROWS,
@@ -207,28 +213,64 @@ def test_decoding():
     assert failed[3] == "out of memory"
 
 
+def test_overview(measured):
+    rows = {row[0]: row[1:] for row in lines(tables.overview(measured))}
+    # in a graph: bidirectional / causal, of which there is none
+    assert rows["4,096"] == ["300 / –", "–", "–", "450 / –", "300 / –"]
+    assert rows["256"] == ["–"] * 5
+    why = {"reason": "needs 26 GB, 9 GB are free"}
+    assert tables.milliseconds(row("exact", None, **why)) == "needs 26 GB"
+    why = {"reason": "a run would take 194 s (12.1 s at length 16384)"}
+    assert tables.milliseconds(row("exact", None, **why)) == "not run"
+
+
 def test_the_whole_report_and_its_pictures(tmp_path, monkeypatch, capsys):
+    output = tmp_path / "results"
     (tmp_path / "results.json").write_text(json.dumps(MEASURED))
     operations = {
         "machine": {"threads": 2},
         "shares": {"bidirectional, training": {"faster": 0.5}},
+        "table": "| made | up |",
     }
     (tmp_path / "operations.json").write_text(json.dumps(operations))
-    monkeypatch.setattr("sys.argv", ["report", "--input", str(tmp_path)])
-    report.main()
-    text = capsys.readouterr().out
+
+    def reported(*options):
+        options = ["--input", str(tmp_path), "--output", str(output), *options]
+        monkeypatch.setattr("sys.argv", ["report", *options])
+        report.main()
+        return capsys.readouterr().out
+
+    assert reported().startswith(str(output / "2026-11-22-abacus-2.md") + "\n\n| tok")
+    text = (output / "2026-11-22-abacus-2.md").read_text()
+    assert text.startswith("# 2026-11-22, Abacus (2)\n\n- cpu: Abacus (2)\n")
     assert "- missing: torch: No matching distribution" in text
-    assert "- cpu: Abacus" in text and "- environment keras: keras 3.15" in text
+    assert "- environment keras: keras 3.15" in text
     assert "| 0.50 | <= 0.55 | reached | 0.48 |" in text
+    assert "## Operations by themselves, threads: 2\n\n| made | up |" in text
     # what was not measured is in its table
     left_out = text[text.index("Not measured, and why") :]
     assert "exact | xla" in left_out and "needs 26 GB, 9 GB are free" in left_out
     for name in ("time.png", "memory.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    # what is there is never written over
+    with pytest.raises(SystemExit):
+        reported()
     # another number of threads is another measurement
     operations["machine"]["threads"] = 4
     (tmp_path / "operations.json").write_text(json.dumps(operations))
-    report.main()
-    text = capsys.readouterr().out
-    assert "operations.json of 4 threads, the rest has 2" in text
+    printed = reported("--machine", "Another")
+    assert "operations.json of 4 threads, the rest has 2" in printed
+    text = (output / "2026-11-22-another.md").read_text()
     assert "| 0.50 | <= 0.55 | reached | – |" in text
+
+
+def test_the_page_shows_the_table_of_a_kept_result():
+    folder = pathlib.Path(report.__file__).parent
+    page = (folder / "README.md").read_text()
+    (name,) = set(re.findall(r"\(results/([^)#]*\.md)", page))
+    kept = (folder / "results" / name).read_text()
+    title = tables.overview.__doc__
+    table = kept[kept.index(f"## {title}") :].split("\n\n")[1]
+    assert table.count("\n") == 1 + 7 and table in page
+    for picture in re.findall(r"!\[.*\]\((.*)\)", page):
+        assert (folder / picture).exists()

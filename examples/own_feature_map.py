@@ -7,10 +7,14 @@ A feature map phi makes the weights of attention, phi(q) . phi(k). `PowerFeature
 are relu(W x)^p: the larger the power p, the more a key that fits outweighs the others.
 W is drawn, and with `trainable=True` it is trained with the rest of the model.
 
-The task is to look words up: a sequence of 32 pairs of words, new in each example, is a
-dictionary, and for 16 of its first words the model is to say the second ones. Only
-attention sees the dictionary, so without it one answer in 64 is right. Accuracies are
-drawn into `runs/own_feature_map/curves.png`.
+The task is to look words up: 32 pairs of words, new in each example, are a dictionary,
+and for 16 of its first words the model is to say the second ones. Only attention sees
+the dictionary: without it one answer in 64 is right. Curves go to
+`runs/own_feature_map`.
+
+Held-out accuracy (one run; 2 busy cores of an AMD EPYC, Zen 5, where it took 0.9
+minutes of CPU time): no attention 0.016, "relu" 0.596, relu^2 0.986, relu^2 with W
+trained 1.000, "softmax" 1.000, exact attention 1.000. The saved model predicts the same.
 """
 
 import pathlib

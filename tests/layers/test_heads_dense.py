@@ -95,6 +95,87 @@ def test_bias_gradients_of_half_precision_do_not_stall(dtype, jit_compile):
     np.testing.assert_allclose(tf.cast(gradient, tf.float32), 25_000, rtol=4e-3)
 
 
+REFUSED = {
+    "equation must sum over the last axes": [
+        dict(equation="btd,hd->bth", output_shape=(None, 4)),  # a transposed kernel
+        dict(equation="btd,dh->bht", output_shape=(4, None)),  # axes in another order
+        dict(equation="btd,dh->tbh", output_shape=(2, 4)),
+        dict(equation="btdc,cd->bt", output_shape=(None,)),  # nothing is made
+        dict(equation="btd,->btd", output_shape=(None, 8)),  # nothing is summed
+        dict(equation="d,dh->h", output_shape=4),  # nothing is kept
+        dict(equation="bdt,dh->bth", output_shape=(None, 4)),  # not the last axis
+        dict(equation="btd,bdh->bth", output_shape=(None, 4)),  # a kernel for each row
+        dict(equation="btd,tdh->bth", output_shape=(None, 4)),
+        dict(equation="bdd,ddh->bh", output_shape=(4,)),  # a letter twice
+        dict(equation="btd,dhh->bthh", output_shape=(None, 4, 4)),
+        dict(equation="...d,dh->...h", output_shape=4),
+        dict(equation="btd,dh", output_shape=(None, 4)),
+    ],
+    "output_shape must have None for each": [
+        dict(equation="btd,dh->bth", output_shape=(5, 4)),
+        dict(equation="btd,dh->bth", output_shape=(None, None)),
+        dict(equation="btd,dh->bth", output_shape=(4,)),
+        dict(equation="btd,dh->bth", output_shape=4),
+        dict(equation="btd,dnh->btnh", output_shape=(None, 4)),
+        dict(equation="btd,dh->bth", output_shape=(None, None, 4)),
+    ],
+    "bias_axes must be 'nh'": [
+        dict(equation="btd,dnh->btnh", output_shape=(None, 2, 4), bias_axes=axes)
+        for axes in ("h", "n", "tnh", "nhn", "x", "")
+    ],
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_the_product_would_ignore_raises(message):
+    for options in REFUSED[message]:
+        with pytest.raises(ValueError, match=f"{message}.*EinsumDense.*Received"):
+            HeadsDense(**options)
+
+
+def test_letters_of_the_bias_in_any_order():
+    """As in `EinsumDense`, which takes their order from the equation."""
+    options = dict(output_shape=(None, 2, 4), bias_axes="hn", **OPTIONS)
+    del options["use_bias"]
+    dense, expected = (
+        layer_class("btd,dnh->btnh", **options)
+        for layer_class in (HeadsDense, keras.layers.EinsumDense)
+    )
+    x = normal((3, 5, 8))
+    assert relative_error(dense(x), expected(x)) < 1e-6
+    assert dense.bias.shape == (2, 4)
+
+
+# from files that 0.1 saved: the dense layers of inputs of three, four and five axes
+SAVED = [
+    dict(equation="abc,cde->abde", output_shape=[None, 3, 4], bias_axes="de"),
+    dict(equation="abcd,cde->abe", output_shape=[None, 7], bias_axes="e"),
+    dict(equation="abcd,cdef->abef", output_shape=[None, 3, 2], bias_axes=None),
+    dict(equation="abcd,def->abcef", output_shape=[None, None, 3, 4], bias_axes="ef"),
+    dict(
+        equation="abcde,efg->abcdfg",
+        output_shape=[None, None, None, 3, 4],
+        bias_axes="fg",
+    ),
+]
+
+
+@pytest.mark.parametrize("saved", SAVED)
+def test_configs_of_saved_files_are_taken(saved):
+    config = heads_dense("dense", (2, 5, 8), 1, (2, 4), **OPTIONS).get_config()
+    dense = HeadsDense.from_config({**config, **saved})
+    again = HeadsDense.from_config(dense.get_config())
+    inputs = saved["equation"].split(",")[0]
+    shape = dict(zip("abcdefg", (2, 3, 4, 2, 5, 6, 7)))
+    x = normal([shape[letter] for letter in inputs])
+    output = again(x)
+    kernel = again.kernel.numpy()
+    right = np.einsum(saved["equation"], x, kernel)
+    if saved["bias_axes"]:
+        right = right + again.bias.numpy()
+    assert relative_error(output, right) < 1e-6
+
+
 @pytest.mark.parametrize("dtype", ["int32", "bool"])
 def test_integers_are_as_good_as_floats(dtype):
     x = (normal((2, 9, 7), 0) > 0).astype(dtype)

@@ -130,6 +130,9 @@ TOKENS = np.array([[1, 2, 3, 0, 0], [3, 3, 1, 1, 2], [1, 0, 0, 0, 0]])
 
 
 @EVERY_KIND
+# Keras' layer warns of its own dense layers
+@pytest.mark.filterwarnings("ignore:Exception encountered when calling GroupedQuery")
+@pytest.mark.filterwarnings("ignore:Layer .* .of type EinsumDense. was passed an input")
 def test_the_mask_of_the_query_goes_on(kind):
     query = keras.layers.Embedding(4, 8, mask_zero=True)(TOKENS)
     layer = grouped_query(kind)

@@ -107,6 +107,30 @@ def test_a_mask_that_differs_by_query_or_head_raises(shape):
         assert wanted in str(error.value)
 
 
+@pytest.mark.parametrize("shape", [(2, 5, 1), (1, 5, 1), (2, 1, 5, 1)])
+def test_a_mask_of_queries_is_told_its_name(shape):
+    """Keras takes `(B, T, 1)` as a mask of whole rows: here that is `query_mask`."""
+    layer = small_layer()
+    rows = np.broadcast_to(np.array([1, 0, 1, 1, 0], bool).reshape(-1, 1), shape)
+    with pytest.raises(
+        ValueError, match=r"query_mask \(B, T\) for queries that see no"
+    ):
+        layer(QUERY, KEYS, attention_mask=rows)
+    query_mask = rows.reshape(shape[0], 5)
+    output = layer(QUERY, KEYS, query_mask=query_mask)
+    exact = keras.layers.MultiHeadAttention(3, 4)
+    exact.build(QUERY.shape, KEYS.shape)
+    ours = small_layer(exact_below=99)
+    ours.build(QUERY.shape, KEYS.shape)
+    exact.set_weights(ours.get_weights()[:8])
+    seen = np.broadcast_to(query_mask, (2, 5))
+    expected = exact(QUERY, KEYS, attention_mask=query_mask[..., np.newaxis])
+    same = ours(QUERY, KEYS, query_mask=query_mask)
+    assert relative_error(same.numpy()[seen], expected.numpy()[seen]) < 1e-5
+    bias = layer.output_dense.bias.numpy()
+    np.testing.assert_array_equal(output.numpy()[~seen], np.tile(bias, (4, 1)))
+
+
 @pytest.mark.parametrize(
     "shape", [(5, LENGTH), (LENGTH,), (2, LENGTH - 1), (3, LENGTH)]
 )

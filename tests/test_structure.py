@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "feature_maps": LAYERS_MAY - {"keras_performer.feature_maps"},
     "layers": LAYERS_MAY,
     "callbacks": LAYERS_MAY | {"keras_performer.layers"},
-    "models": LAYERS_MAY | {"keras_performer.layers"},
+    "recompute": LAYERS_MAY | {"keras_performer.layers"},
+    "models": LAYERS_MAY | {"keras_performer.layers", "keras_performer.recompute"},
     "preflight": {"tensorflow", "keras_performer.__version__"}
     | {"keras_performer._environment"},
 }
@@ -84,6 +85,7 @@ def test_imports_follow_the_arrows():
         ("callbacks/a.py", "import keras_performer.models.generate"),
         ("models/a.py", "def f():\n    import tensorflow_probability as tfp"),
         ("models/a.py", "import tf_keras"),
+        ("recompute/a.py", "from keras_performer.models import PerformerLM"),
         ("_environment.py", "import keras"),
         ("__init__.py", "import tensorflow as tf"),
     ],

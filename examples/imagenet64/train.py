@@ -111,7 +111,7 @@ def train(model, images, config, strategy, chosen, verbose=True):
     if isinstance(model, image_model.PixelPerformer):
         batches = math.ceil(IMAGES_TO_FIT / config.batch_size)
         examples = data.load(config).train.take(batches)
-        model.fit_prediction(tf.concat(list(examples), 0))
+        model.embedding.fit_prediction(tf.concat(list(examples), 0))
     curve = callbacks.Curve()
     try:
         model.fit(

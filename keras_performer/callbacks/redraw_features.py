@@ -6,6 +6,7 @@ import warnings
 import keras
 
 from keras_performer.layers import PerformerAttention, arguments
+from keras_performer.layers.keras_privates import all_layers
 
 # Steps that loss scaling may skip before its scale, 2**15 at first, fits: it halves at
 # each, and no gradient needs a scale of 2**-49.
@@ -21,6 +22,7 @@ class RedrawFeatures(keras.callbacks.Callback):
     training. The features after step s are redraw number `s // every_n_steps` of each
     layer, counted from where a fresh optimizer starts. If training starts at a step
     that should have seen more redraws than the layer has, they are made up for first.
+    Layers whose features train, or that have no random features, are left as they are.
 
     Where one execution passes several redraws, only the last is drawn; the count and
     the sequence stay the same.
@@ -132,14 +134,15 @@ class RedrawFeatures(keras.callbacks.Callback):
     def _layers(self):
         layers = [
             layer
-            for layer in self.model._flatten_layers()
+            for layer in all_layers(self.model)
             if isinstance(layer, PerformerAttention)
             and layer.num_random_features is not None
+            and not layer.feature_map.trainable
         ]
         if not layers:
             raise ValueError(
                 "RedrawFeatures needs a model with at least one PerformerAttention "
-                "that has random features. Received: "
+                "that has random features which do not train. Received: "
                 f"model={self.model.name!r} without any."
             )
         return layers

@@ -1,8 +1,15 @@
 """Keras layers."""
 
 from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.embedding_layer import EmbeddingLayer
 from keras_performer.layers.exact_attention import ExactAttention
 from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.performer_block import PerformerBlock
 
-__all__ = ["AttentionLayer", "ExactAttention", "PerformerAttention", "PerformerBlock"]
+__all__ = [
+    "AttentionLayer",
+    "EmbeddingLayer",
+    "ExactAttention",
+    "PerformerAttention",
+    "PerformerBlock",
+]

@@ -1,15 +1,25 @@
 """One block of a Performer: attention, then a feed-forward network."""
 
+import typing
+
 import keras
+import tensorflow as tf
 
+from keras_performer.layers import arguments
+from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.heads_dense import HeadsDense
+from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.layer_config import as_layer, config_of
 
 
+@keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerBlock(keras.layers.Layer):
     """Self-attention and a feed-forward network, each normalized first and added.
 
     Args:
-        attention: a `PerformerAttention`.
+        attention: an `AttentionLayer`, such as `PerformerAttention(...)`, or the config
+            of one. `None` leaves the attention out, with its normalization: tokens then
+            know nothing of each other, which is the control of every comparison.
         intermediate_dim: int, width of the feed-forward network.
         dropout: float, dropout rate after each part.
         seed: int, seeds dropout.
@@ -17,33 +27,73 @@ class PerformerBlock(keras.layers.Layer):
 
     Call arguments:
         x: tensor of shape `(B, T, dim)`.
-        mask: bool tensor `(B, T)`, false for padding.
+        mask: bool tensor `(B, T)`, false for padding. Defaults to Keras' implicit mask.
         training: bool, whether to apply dropout.
-        state: the attention's state after earlier tokens, or `None`.
+        state: the attention's state after earlier tokens (causal only), from
+            `initial_state` or an earlier call.
         return_state: bool, also return the state after the last token.
+
+    Returns:
+        Tensor of shape `(B, T, dim)`, or `(tensor, state)`.
+
+    Raises:
+        ValueError: for what the attention cannot do.
+
+    Example:
+
+    >>> from keras_performer.layers import PerformerAttention
+    >>> block = PerformerBlock(PerformerAttention(num_heads=2, key_dim=8), 64)
+    >>> block(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
     """
 
-    def __init__(self, attention, intermediate_dim, dropout=0.0, seed=None, **kwargs):
+    def __init__(
+        self,
+        attention: AttentionLayer | dict | None,
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        **kwargs: typing.Any,
+    ) -> None:
         # without autocast Keras leaves the state in float32
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
+        self.attention = as_layer("attention", attention, AttentionLayer)
+        self.intermediate_dim = arguments.positive_int(
+            "intermediate_dim", intermediate_dim
+        )
+        rate = arguments.rate("dropout", dropout)
+        self.seed = arguments.seed(seed)
         dtype = self.dtype_policy
-        self.attention = attention
-        self.intermediate_dim = intermediate_dim
-        self.attention_norm = keras.layers.LayerNormalization(dtype=dtype)
+        if self.attention is not None:
+            self.attention_norm = keras.layers.LayerNormalization(dtype=dtype)
         self.feedforward_norm = keras.layers.LayerNormalization(dtype=dtype)
-        self.expand = self._dense("expand", intermediate_dim, activation="gelu")
-        self.dropout = keras.layers.Dropout(dropout, seed=seed, dtype=dtype)
+        self.expand = self._dense("expand", self.intermediate_dim, activation="gelu")
+        # not the rate: files hold the layer's seed under this name
+        self.dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=dtype)
 
     def build(self, input_shape):
+        if len(input_shape) != 3:
+            raise ValueError(
+                "PerformerBlock needs inputs of shape (batch, length, features). "
+                f"Received: inputs of shape {tuple(input_shape)}"
+            )
         dim = input_shape[-1]
         self.contract = self._dense("contract", dim)
-        for layer in (self.attention_norm, self.attention, self.feedforward_norm):
-            layer.build(input_shape)
+        if self.attention is not None:
+            self.attention_norm.build(input_shape)
+            self.attention.build(input_shape)
+        self.feedforward_norm.build(input_shape)
         self.expand.build(input_shape)
         self.contract.build((*input_shape[:-1], self.intermediate_dim))
 
     def call(self, x, mask=None, training=None, state=None, return_state=False):
+        if mask is None:
+            mask = implicit_mask(x)
+        x = tf.cast(x, self.compute_dtype)
+        if self.attention is None:
+            x = self.feed_forward(x, training)
+            return (x, ()) if return_state else x
         attended = self.attention(
             self.attention_norm(x),
             query_mask=mask,
@@ -56,11 +106,42 @@ class PerformerBlock(keras.layers.Layer):
         x = self.add(x, attended, training)
         return (x, state) if return_state else x
 
-    def add(self, x, attended, training):
+    def add(self, x, attended, training=None):
         """Adds what attention gave, then the feed-forward network."""
-        x += self.dropout(attended, training=training)
+        return self.feed_forward(
+            x + self.dropout(attended, training=training), training
+        )
+
+    def feed_forward(self, x, training=None):
+        """Adds what the feed-forward network makes of each token."""
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
         return x + self.dropout(hidden, training=training)
+
+    def initial_state(self, batch_size):
+        """The attention's state before the first token; `()` without attention.
+
+        Args:
+            batch_size: int or scalar tensor B.
+        """
+        if self.attention is None:
+            return ()
+        return self.attention.initial_state(batch_size)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # by tracing `call`: it may also return a state
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "attention": config_of(self.attention),
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout.rate,
+            "seed": self.seed,
+        }
 
     def _dense(self, name, dim, **options):
         return HeadsDense(

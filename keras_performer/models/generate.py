@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_performer.layers import arguments
+from keras_performer.layers.keras_privates import all_layers
 from keras_performer.models.performer_lm import PerformerLM
 
 # Tokens made by one call of the compiled loop, between updates of the progress bar.
@@ -38,7 +39,8 @@ def generate(
     at the end of a long sequence as at its start.
 
     Args:
-        model: a `PerformerLM` with `causal=True`.
+        model: a `PerformerLM` with `causal=True`, of whose attention a state is all
+            that later tokens need: not `attention="exact"`.
         prompt: int array of shape `(B, P)`, at least one token for each sequence;
             ids below `model.vocabulary_size`.
         max_length: int, length of the sequences that are returned, prompt included; at
@@ -56,9 +58,9 @@ def generate(
         int32 array of shape `(B, max_length)` that begins with the prompt.
 
     Raises:
-        ValueError: for a model that is not causal or whose logits are not finite, a
-            prompt that is empty or holds other ids, or lengths and sampling options
-            out of range.
+        ValueError: for a model that is not causal, has no state or whose logits are not
+            finite, a prompt that is empty or holds other ids, or lengths and sampling
+            options out of range.
 
     Example:
 
@@ -106,7 +108,7 @@ def _compiled(model, *options):
     weights = model.weights
     made_from = (
         [id(weight) for weight in weights],
-        [layer.dtype_policy.name for layer in model._flatten_layers()],
+        [layer.dtype_policy.name for layer in all_layers(model)],
     )
     cached = _functions.get(model)
     if cached is None or cached["made_from"] != made_from:
@@ -204,6 +206,13 @@ def _check_model(model):
         raise ValueError(
             f"generate needs a PerformerLM with causal=True. Received: model={model!r}"
         )
+    for block in model.blocks:
+        if block.attention is not None and not block.attention.supports_state:
+            raise ValueError(
+                "generate needs an attention with a state, such as "
+                'attention="performer": others see a sequence as a whole. Received: '
+                f"model={model.name!r} with {type(block.attention).__name__}"
+            )
 
 
 def _checked_prompt(model, prompt):
@@ -231,8 +240,7 @@ def _checked_prompt(model, prompt):
 
 def _allowed_ids(model):
     """The smallest and the largest int that the model may read."""
-    plain = type(model).embed is PerformerLM.embed  # others may read other ints
-    if plain and isinstance(model.embedding, keras.layers.Embedding):
+    if isinstance(model.embedding, keras.layers.Embedding):
         return 0, model.embedding.input_dim - 1
     return tf.int32.min, tf.int32.max
 

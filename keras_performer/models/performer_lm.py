@@ -1,17 +1,19 @@
 """A Performer language model."""
 
 import random
+import typing
 
 import keras
 import tensorflow as tf
 
 from keras_performer import feature_maps
-from keras_performer.layers import PerformerAttention, arguments
+from keras_performer.layers import AttentionLayer, EmbeddingLayer, arguments
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
+from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
-from keras_performer.models import recompute
-from keras_performer.models.token_training import TokenTraining, WithTargets
+from keras_performer.models.attention_choice import attention_maker
+from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -20,7 +22,7 @@ class PerformerLM(TokenTraining):
 
     Embedding and learned positions, blocks of `PerformerAttention` and feed-forward
     network (each normalized before), a last normalization, and logits in float32
-    (float64 under that policy).
+    (float64 under that policy). Other attentions, embeddings and heads are passed in.
 
     Args:
         vocabulary_size: int, number of token ids.
@@ -47,6 +49,18 @@ class PerformerLM(TokenTraining):
             run through a grid, such as (64, 64, 3): positions are then embedded by
             row, column and channel. Defaults to `(max_length,)`.
         seed: int, seeds random features and dropout.
+        attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
+            attention, the control of every comparison), an `AttentionLayer` that each
+            block gets a copy of, with a seed of its own and the dtype of the model, or
+            the config of one. `feature_map`, `num_random_features`, `chunk_size` and
+            `exact_below` belong to "performer". Exact attention has no state.
+        embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
+            are added; an `EmbeddingLayer` if it remembers inputs or tells the head
+            something. Defaults to a table of `vocabulary_size` tokens.
+        head: layer from `(B, T, hidden_dim)` to the outputs; it is called with `extra`
+            too if the embedding returns any. If outputs are not logits, `generate`
+            needs a method `next_token_logits` of it, from outputs `(B, dim)` to logits
+            `(B, vocabulary_size)`. Defaults to `Dense(vocabulary_size)`.
         **kwargs: arguments of `keras.Model`, such as `name` and `dtype`.
 
     Call arguments:
@@ -58,7 +72,10 @@ class PerformerLM(TokenTraining):
         return_state: bool, also return the state after the last token.
 
     Returns:
-        Logits of shape `(B, T, vocabulary_size)`, or `(logits, state)`.
+        Logits of shape `(B, T, vocabulary_size)`, or what `head` returns; with
+        `return_state` also the state: a dict of `"position"`, an int32 tensor `(B,)`
+        that counts tokens, `"embedding"`, what the embedding remembers (`()` for a
+        table), and `"blocks"`, a list of the states of the attentions.
 
     Example:
 
@@ -68,28 +85,29 @@ class PerformerLM(TokenTraining):
     TensorShape([1, 10, 256])
     """
 
-    extra_dtypes = ()  # of what `embed` gives to `read_out`
-
     def __init__(
         self,
-        vocabulary_size,
-        max_length,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim=None,
-        dropout=0.0,
-        causal=True,
-        recompute=None,
+        vocabulary_size: int,
+        max_length: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int | None = None,
+        dropout: float = 0.0,
+        causal: bool = True,
+        recompute: typing.Literal[None, "block", "network"] = None,
         *,
-        feature_map="softmax",
-        num_random_features=256,
-        chunk_size=None,
-        exact_below=None,
-        position_shape=None,
-        seed=None,
-        **kwargs,
-    ):
+        feature_map: str | dict | feature_maps.FeatureMap = "softmax",
+        num_random_features: int | None = 256,
+        chunk_size: int | None = None,
+        exact_below: int | None = None,
+        position_shape: tuple[int, ...] | None = None,
+        seed: int | None = None,
+        attention: str | dict | AttentionLayer = "performer",
+        embedding: keras.layers.Layer | dict | None = None,
+        head: keras.layers.Layer | dict | None = None,
+        **kwargs: typing.Any,
+    ) -> None:
         if kwargs.setdefault("autocast", False):
             raise ValueError(
                 "autocast must be False: Keras would cast the state, which stays in "
@@ -104,16 +122,12 @@ class PerformerLM(TokenTraining):
         self.num_layers = positive_int("num_layers", num_layers)
         self.num_heads = positive_int("num_heads", num_heads)
         self.hidden_dim = positive_int("hidden_dim", hidden_dim)
-        if hidden_dim % num_heads:
-            raise ValueError(
-                "num_heads must divide hidden_dim. Received: "
-                f"num_heads={num_heads}, hidden_dim={hidden_dim}"
-            )
+        head_dim = arguments.head_dim(self.hidden_dim, self.num_heads)
         self.intermediate_dim = positive_int(
             "intermediate_dim", intermediate_dim, default=4 * self.hidden_dim
         )
         self.dropout = arguments.rate("dropout", dropout)
-        self.causal = causal
+        self.causal = arguments.boolean("causal", causal)
         self.feature_map = feature_maps.get(feature_map)
         self.num_random_features = positive_int(
             "num_random_features", num_random_features, default=None
@@ -123,77 +137,80 @@ class PerformerLM(TokenTraining):
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
         self.seed = arguments.seed(seed)
+        make_attention = attention_maker(
+            attention,
+            dict(
+                num_heads=self.num_heads,
+                key_dim=head_dim,
+                dropout=self.dropout,
+                causal=self.causal,
+                dtype=self.dtype_policy,
+            ),
+            dict(
+                feature_map=self.feature_map,
+                num_random_features=self.num_random_features,
+                chunk_size=self.chunk_size,
+                exact_below=self.exact_below,
+            ),
+        )
+        self._attention_name = attention if isinstance(attention, str) else None
+        self._has_own_embedding = embedding is not None
+        self._has_own_head = head is not None
         seeds = random.Random(self.seed)
         dtype = self.dtype_policy
-        self.embedding = self.make_embedding()
+        self.embedding = as_layer("embedding", embedding) or TokenEmbedding(
+            self.vocabulary_size, self.hidden_dim, dtype=dtype, name="embedding"
+        )
         self.positions = AxialPositionEmbedding(
             self.position_shape, self.hidden_dim, dtype=dtype, name="positions"
         )
         self.embedding_dropout = keras.layers.Dropout(
-            dropout, seed=self.seed, dtype=dtype
+            self.dropout, seed=self.seed, dtype=dtype
         )
         self.blocks = []
-        for index in range(num_layers):
+        for index in range(self.num_layers):
             layer_seed = None if seed is None else seeds.randrange(2**31 - 1)
-            attention = PerformerAttention(
-                self.num_heads,
-                self.hidden_dim // self.num_heads,
-                dropout=dropout,
-                seed=layer_seed,
-                feature_map=self.feature_map,
-                num_random_features=self.num_random_features,
-                causal=causal,
-                chunk_size=self.chunk_size,
-                exact_below=self.exact_below,
+            block = PerformerBlock(
+                make_attention(layer_seed),
+                self.intermediate_dim,
+                self.dropout,
+                layer_seed,
                 dtype=dtype,
-                name="attention",
+                name=f"block_{index}",
             )
-            self.blocks.append(
-                PerformerBlock(
-                    attention,
-                    self.intermediate_dim,
-                    dropout,
-                    layer_seed,
-                    dtype=dtype,
-                    name=f"block_{index}",
-                )
-            )
+            self.blocks.append(block)
+        passes.check_attention(recompute, self.causal, self.blocks[0].attention)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
-        self.head = self.make_head()
+        self.head = as_layer("head", head) or keras.layers.Dense(
+            self.vocabulary_size,
+            # losses need more than half precision
+            dtype="float64" if self.compute_dtype == "float64" else "float32",
+            name="logits",
+        )
         # at once, for sequences of any length: exported models then take any too
         self.build((None, None))
-        # and traced, as Keras exports only models that have been called
-        tf.function(self).get_concrete_function(tf.TensorSpec((1, 1), tf.int32))
 
     @property
     def input_dtype(self):
-        return "int32"  # what `export` declares
-
-    def make_embedding(self):
-        """The layer that embeds tokens; override it for other inputs."""
-        return TokenEmbedding(
-            self.vocabulary_size,
-            self.hidden_dim,
-            dtype=self.dtype_policy,
-            name="embedding",
-        )
-
-    def make_head(self):
-        """The last layer; override it for outputs other than logits."""
-        # losses need more than half precision
-        is_float64 = self.compute_dtype == "float64"
-        return keras.layers.Dense(
-            self.vocabulary_size,
-            dtype="float64" if is_float64 else "float32",
-            name="logits",
-        )
+        return "int32"  # what `tf.saved_model.save` declares
 
     def build(self, input_shape):
         hidden_shape = (*input_shape[:2], self.hidden_dim)
-        self.embedding.build(input_shape)
-        self.positions.build(input_shape)
-        for layer in (*self.blocks, self.norm, self.head):
-            layer.build(hidden_shape)
+        shapes = [
+            (self.head, hidden_shape),
+            (self.embedding, input_shape),
+            (self.positions, input_shape),
+            *((layer, hidden_shape) for layer in (*self.blocks, self.norm)),
+        ]
+        for layer, shape in shapes:
+            if not layer.built:  # one that was passed in may be
+                layer.build(shape)
+
+    def export(self, filepath, *args, **kwargs):
+        # Keras knows the inputs only of models that have been called
+        tokens = keras.InputSpec(dtype=self.input_dtype, shape=(None, None))
+        kwargs.setdefault("input_signature", [tokens])
+        return super().export(filepath, *args, **kwargs)
 
     def initial_state(self, batch_size):
         """The state before the first token: a nest of tensors, batch first.
@@ -201,47 +218,51 @@ class PerformerLM(TokenTraining):
         Args:
             batch_size: int or scalar tensor B.
         """
-        states = [block.attention.initial_state(batch_size) for block in self.blocks]
+        states = [block.initial_state(batch_size) for block in self.blocks]
         return {**self.embedding_state(batch_size), "blocks": states}
 
     def embedding_state(self, batch_size):
-        """The part of the state that `embed` reads and returns, a dict of tensors."""
-        return {"position": tf.zeros((batch_size,), tf.int32)}
+        """The part of the state that `embed` reads and returns."""
+        remembered = ()
+        if isinstance(self.embedding, EmbeddingLayer):
+            remembered = self.embedding.empty_state(batch_size)
+        position = tf.zeros((batch_size,), tf.int32)
+        return {"position": position, "embedding": remembered}
+
+    @property
+    def extra_dtypes(self):
+        """The dtypes of what the embedding hands round the blocks."""
+        return getattr(self.embedding, "extra_dtypes", ())
 
     def call(self, inputs, mask=None, training=None, state=None, return_state=False):
         if isinstance(inputs, WithTargets):
-            self._check_length(inputs.inputs)  # `embed` sees chunks
+            arguments.check_tokens(inputs.inputs, self.max_length)
             return self.token_values(*inputs, training)
-        x, extra, new_state = self.embed(inputs, state)
-        x = self.embedding_dropout(x, training=training)
+        arguments.check_tokens(inputs, self.max_length)
+        x, extra, new_state = self.embed(inputs, state, training)
         if self.recompute == "block" and training and state is None:
             if not return_state:
-                return self.read_out(recompute.blocks(self, x, mask, training), extra)
-        x, states = self.transform(x, mask, training, state, return_state)
+                return self.read_out(passes.blocks(self, x, mask, training), extra)
+        x, states = self._transform(x, mask, training, state, return_state)
         outputs = self.read_out(x, extra)
         return (outputs, {**new_state, "blocks": states}) if return_state else outputs
 
-    def embed(self, inputs, state=None):
-        """Embeds tokens; override it for inputs that need more than a table.
+    def embed(self, inputs, state=None, training=None):
+        """Embeds tokens and their positions.
 
         Args:
             inputs: int tensor of shape `(B, T)`.
-            state: a dict with the entries of `embedding_state` after earlier tokens,
-                or `None`.
+            state: a dict with the entries of `embedding_state` after earlier tokens, or
+                `None`.
+            training: bool, whether to apply dropout.
 
         Returns:
-            `(x, extra, state)`: embedded tokens `(B, T, hidden_dim)`; a nest of tensors
-            `(B, T, ...)` that `read_out` gets, whose dtypes are `extra_dtypes`; and
-            the entries of `embedding_state` after these tokens.
+            `(x, extra, state)`: embedded tokens `(B, T, hidden_dim)`; what the
+            embedding hands round the blocks to `read_out`, `()` for nothing; and the
+            state after these tokens.
         """
-        positions = self.embed_positions(inputs, state)  # first, as it checks inputs
-        x = self.embedding(inputs) + positions
-        return x, (), self.next_positions(inputs, state)
-
-    def embed_positions(self, inputs, state):
-        """Embedded positions of `(B, T)` inputs that follow on `state`."""
-        self._check_length(inputs)
-        positions = tf.range(tf.shape(inputs)[1])[tf.newaxis]
+        batch, length = tf.unstack(tf.shape(inputs))
+        positions = tf.range(length)[tf.newaxis]
         if state is not None:
             positions += state["position"][:, tf.newaxis]
         # what the shapes do not tell; accelerators leave the check out
@@ -250,35 +271,20 @@ class PerformerLM(TokenTraining):
             self.max_length,
             f"The sequence is longer than max_length={self.max_length}.",
         )
-        return self.positions(positions)
+        start = self.embedding_state(batch) if state is None else state
+        if isinstance(self.embedding, EmbeddingLayer):
+            x, extra, remembered = self.embedding(inputs, start["embedding"])
+        else:
+            x, extra, remembered = self.embedding(inputs), (), ()
+        x += self.positions(positions)
+        x = self.embedding_dropout(x, training=training)
+        position = start["position"] + length
+        return x, extra, {"position": position, "embedding": remembered}
 
-    def _check_length(self, inputs):
-        if not hasattr(inputs, "shape"):
-            raise ValueError(
-                "inputs must be one int tensor (batch, length). Received: inputs of "
-                f"type {type(inputs).__name__}. Pass the tensor itself."
-            )
-        if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > self.max_length:
-            raise ValueError(
-                "inputs must have shape (batch, length) with at most "
-                f"max_length={self.max_length} tokens. Received: inputs of shape "
-                f"{tuple(inputs.shape)}"
-            )
-
-    def next_positions(self, inputs, state):
-        """The entry of the state that counts the tokens of each sequence."""
-        seen = tf.fill((tf.shape(inputs)[0],), tf.shape(inputs)[1])
-        return {"position": seen if state is None else seen + state["position"]}
-
-    def transform(self, x, mask, training, state, return_state):
+    def _transform(self, x, mask, training, state, return_state):
         """The blocks: `(B, T, hidden_dim)` to the same, and their states."""
         states = [None] * len(self.blocks) if state is None else state["blocks"]
-        if len(states) != len(self.blocks):
-            raise ValueError(
-                "state must be what initial_state or an earlier call of a model of as "
-                f"many layers gave, {len(self.blocks)}. Received: the states of "
-                f"{len(states)} layers"
-            )
+        arguments.check_depth(states, len(self.blocks))
         new_states = []
         for block, block_state in zip(self.blocks, states):
             x = block(
@@ -295,29 +301,49 @@ class PerformerLM(TokenTraining):
 
     def read_out(self, x, extra):
         """The outputs for what the blocks give, `(B, T, hidden_dim)`."""
-        return self.head(self.norm(x))
+        x = self.norm(x)
+        return self.head(x, extra) if tf.nest.flatten(extra) else self.head(x)
 
     def next_token_logits(self, outputs):
         """Logits `(B, vocabulary_size)` of the token after outputs `(B, dim)`.
 
-        `generate` samples from them. Override it where `call` returns something else
-        than logits, such as the parameters of a distribution.
+        `generate` samples from them. They are the outputs themselves if the head does
+        not say otherwise.
         """
+        if hasattr(self.head, "next_token_logits"):
+            return self.head.next_token_logits(outputs)
         return outputs
 
     def compute_output_shape(self, input_shape):
-        return (*input_shape, self.vocabulary_size)
+        return self.head.compute_output_shape((*input_shape, self.hidden_dim))
 
     def compute_output_spec(self, *args, **kwargs):
         # by tracing `call`: it may also return a state
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
-        names = """vocabulary_size max_length num_layers num_heads hidden_dim
-            intermediate_dim dropout causal num_random_features chunk_size
-            exact_below recompute position_shape seed"""
+        names = (
+            "vocabulary_size",
+            "max_length",
+            "num_layers",
+            "num_heads",
+            "hidden_dim",
+            "intermediate_dim",
+            "dropout",
+            "causal",
+            "num_random_features",
+            "chunk_size",
+            "exact_below",
+            "recompute",
+            "position_shape",
+            "seed",
+        )
+        attention = self._attention_name or config_of(self.blocks[0].attention)
         return {
             **super().get_config(),
-            **{name: getattr(self, name) for name in names.split()},
+            **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
+            "attention": attention,
+            "embedding": config_of(self.embedding) if self._has_own_embedding else None,
+            "head": config_of(self.head) if self._has_own_head else None,
         }

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from examples.imagenet64 import likelihoods
+from examples.imagenet64 import likelihoods, pixels
 from examples.imagenet64 import model as image_model
 from examples.imagenet64.config import Config
-from keras_performer.models.token_training import WithTargets
+from keras_performer.recompute import WithTargets
 
 SMALL = dict(
     num_layers=1,
@@ -33,6 +33,14 @@ def photograph(seed=0):
     return np.clip(image + random.normal(size=image.shape), 0, 255).astype(np.uint8)
 
 
+def look_back(model, inputs):
+    """The reference and the differences that the model sees."""
+    embedding = model.embedding
+    start = embedding.empty_state(inputs.shape[0])
+    seen = tf.concat([start["seen"], inputs], 1)
+    return embedding._look_back(inputs, seen, start["position"])
+
+
 def test_inputs_are_the_targets_one_later():
     image = photograph()[np.newaxis]
     inputs, targets = image_model.shift(image)
@@ -44,19 +52,18 @@ def test_inputs_are_the_targets_one_later():
 def test_reference_and_differences_are_the_neighbouring_colours():
     model, image = small_model(), photograph()
     inputs, _ = image_model.shift(image[np.newaxis])
-    start = model.initial_state(1)
-    seen = tf.concat([start["seen"], inputs], 1)
-    reference, differences = model._look_back(inputs, seen, start["position"])
+    reference, differences = look_back(model, inputs)
     reference = reference.numpy().reshape(64, 64, 3)
     image = image.astype("float32")
     np.testing.assert_array_equal(reference[:, 1:], image[:, :-1])
     np.testing.assert_array_equal(reference[1:, 0], image[:-1, 0])
     np.testing.assert_array_equal(reference[0, 0], 128.0)
-    differences = differences.numpy().reshape(64, 64, 3, 3, len(model.distances))
-    above = differences[..., model.distances.index(image_model.ROW)]
+    distances = model.embedding.distances
+    differences = differences.numpy().reshape(64, 64, 3, 3, len(distances))
+    above = differences[..., distances.index(pixels.ROW)]
     for channel in range(3):
         own = above[1:, 1:, channel]
-        expected = (image[:-1, 1:] - image[1:, :-1])[..., channel] / image_model.UNIT
+        expected = (image[:-1, 1:] - image[1:, :-1])[..., channel] / pixels.UNIT
         np.testing.assert_allclose(own[..., channel], expected, atol=1e-6)
         others = [c for c in range(3) if c != channel]
         assert (own[..., others] == 0).all()
@@ -70,10 +77,7 @@ def test_a_pixel_across_the_border_is_not_read():
 
     def differences(image):
         inputs, _ = image_model.shift(image[np.newaxis])
-        start = model.initial_state(1)
-        seen = tf.concat([start["seen"], inputs], 1)
-        x = model._look_back(inputs, seen, start["position"])[1].numpy()
-        return x.reshape(64, 64, -1)
+        return look_back(model, inputs)[1].numpy().reshape(64, 64, -1)
 
     # far from the right border nothing changes, also not at the start of the next row
     np.testing.assert_array_equal(
@@ -111,17 +115,12 @@ def test_the_prediction_is_least_squares():
     model = small_model()
     images = np.stack([photograph(seed) for seed in range(2)])
     inputs, targets = image_model.shift(images)
-    start = model.initial_state(2)
-    seen = tf.concat([start["seen"], inputs], 1)
-    reference, x = (
-        t.numpy().astype("float64")
-        for t in model._look_back(inputs, seen, start["position"])
-    )
-    y = (targets.numpy() - reference).ravel() / image_model.UNIT
+    reference, x = (t.numpy().astype("float64") for t in look_back(model, inputs))
+    y = (targets.numpy() - reference).ravel() / pixels.UNIT
     x = x.reshape(-1, x.shape[-1])
     best = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
-    model.fit_prediction(images)
-    fitted = model.prediction.kernel.numpy()[:, 0]
+    model.embedding.fit_prediction(images)
+    fitted = model.embedding.prediction.kernel.numpy()[:, 0]
     residual = ((x @ fitted - y) ** 2).mean()
     assert residual < 1.001 * ((x @ best - y) ** 2).mean() < 0.6 * (y**2).mean()
 
@@ -152,7 +151,7 @@ def test_the_papers_preset_is_the_papers_model():
 
 def test_a_saved_model_loads_and_gives_the_same_outputs(tmp_path):
     model = small_model()
-    model.fit_prediction(photograph()[np.newaxis])
+    model.embedding.fit_prediction(photograph()[np.newaxis])
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     inputs = image_model.shift(photograph()[np.newaxis])[0][:, :300]
@@ -168,7 +167,7 @@ def test_what_is_computed_again_gives_the_loss_and_gradients_of_plain_training(
     def loss_and_gradients(recompute):
         keras.utils.set_random_seed(1)
         model = small_model(num_layers=2, recompute=recompute)
-        model.fit_prediction(photograph()[None])
+        model.embedding.fit_prediction(photograph()[None])
         model.compile("sgd", likelihoods.BitsPerDimension("mixture", 5))
         x = WithTargets(inputs, targets) if recompute else inputs
         with tf.GradientTape() as tape:

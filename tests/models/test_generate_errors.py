@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, generate
+from keras_performer.layers.token_embedding import TokenEmbedding
 from tests.models.test_generate import (
     PROMPT,
     VOCABULARY,
@@ -57,6 +58,12 @@ def test_bad_arguments_raise(message, options):
         generate(fresh_model(), **{"prompt": PROMPT, "max_length": 9, **options})
 
 
+def test_attention_without_a_state_raises():
+    model = PerformerLM(VOCABULARY, 16, 1, 1, 8, attention="exact")
+    with pytest.raises(ValueError, match="needs an attention with a state.*ExactA"):
+        generate(model, PROMPT, 9)
+
+
 def test_a_model_that_is_not_causal_raises():
     with pytest.raises(ValueError, match="causal=True"):
         generate(small_model(causal=False), PROMPT, 9)
@@ -72,15 +79,19 @@ def test_a_model_of_another_class_raises(make):
         generate(make(), PROMPT, 9)
 
 
-class Negated(PerformerLM):
+class Negated(keras.layers.Layer):
     """Reads token i as -i."""
 
-    def embed(self, inputs, state=None):
-        return super().embed(-inputs, state)
+    def build(self, input_shape):
+        self.table = TokenEmbedding(VOCABULARY, 8)
+        self.table.build(input_shape)
+
+    def call(self, inputs):
+        return self.table(-inputs)
 
 
 def test_a_model_with_inputs_of_its_own_may_read_other_ints():
-    model = Negated(VOCABULARY, 16, 1, 1, 8)
+    model = PerformerLM(VOCABULARY, 16, 1, 1, 8, embedding=Negated())
     tokens = generate(model, [[-3, 0]], 3, temperature=0)
     assert tokens.tolist() == [[-3, 0, next_logits(model, [[-3, 0]]).argmax()]]
     with pytest.raises(ValueError, match=r"prompt\[0, 0\] = -4294967299"):

@@ -95,10 +95,11 @@ def test_positions_of_a_grid_are_sums_of_row_column_and_channel():
     rows, columns, channels = (table.numpy() for table in model.positions.tables)
     assert (len(rows), len(columns), len(channels)) == (2, 4, 3)
     expected = rows[:, None, None] + columns[:, None] + channels
-    embedded = model.embed_positions(IDS[:1], None).numpy()[0]
+    model.embedding.embeddings.assign(tf.zeros((11, 8)))
+    embedded = model.embed(IDS[:1])[0].numpy()[0]
     np.testing.assert_allclose(embedded, expected.reshape(24, 8), atol=1e-7)
-    state = {"position": tf.constant([17])}
-    later = model.embed_positions(IDS[:1, :3], state).numpy()[0]
+    state = {**model.embedding_state(1), "position": tf.constant([17])}
+    later = model.embed(IDS[:1, :3], state)[0].numpy()[0]
     np.testing.assert_allclose(later, expected.reshape(24, 8)[17:20], atol=1e-7)
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, RedrawFeatures
+from keras_performer.layers.token_embedding import TokenEmbedding
 from tests.models.token_models import (
     IDS,
     MODES,
@@ -208,20 +209,29 @@ def test_chunks_so_long_that_attention_is_compiled(two_threads):
     assert_alike(step(), expected)
 
 
-class Tied(PerformerLM):
-    """Logits from the embedding's table, scaled by a weight of the model itself."""
+class TiedHead(keras.layers.Layer):
+    """Logits from the table of an embedding, and a weight of its own that scales."""
 
-    def make_head(self):
-        return keras.layers.Dropout(0.0)
+    def __init__(self, embedding):
+        super().__init__(autocast=False)
+        self.embedding = embedding
 
     def build(self, input_shape):
         self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
-        super().build(input_shape)
 
-    def read_out(self, x, extra):
-        table = tf.convert_to_tensor(self.embedding.embeddings)
-        logits = tf.matmul(self.norm(x), table, transpose_b=True)
-        return tf.cast(logits * tf.convert_to_tensor(self.scale), "float32")
+    def call(self, x):
+        table = tf.cast(self.embedding.embeddings, x.dtype)
+        logits = tf.cast(tf.matmul(x, table, transpose_b=True), "float32")
+        return logits * tf.convert_to_tensor(self.scale)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], 11)
+
+
+def tied(*args, dtype=None, **options):
+    embedding = TokenEmbedding(11, 8, dtype=dtype)
+    options.update(embedding=embedding, head=TiedHead(embedding))
+    return PerformerLM(*args, dtype=dtype, **options)
 
 
 def lora(model):
@@ -242,8 +252,8 @@ CHANGES = {
     "lora": dict(prepare=lora),
     "frozen": dict(prepare=frozen),
     "regularized": dict(prepare=regularized),
-    "tied": dict(cls=Tied),
-    "tied_bfloat16": dict(cls=Tied, dtype="mixed_bfloat16"),
+    "tied": dict(cls=tied),
+    "tied_bfloat16": dict(cls=tied, dtype="mixed_bfloat16"),
     "unprojected": dict(feature_map="sigmoid", num_random_features=None),
 }
 
@@ -260,30 +270,33 @@ def changed(name, recompute=None):
     return loss_and_gradients(small_model(recompute, **CHANGES[name]))
 
 
-class AddsALoss(PerformerLM):
-    def embed(self, inputs, state=None):
-        x, extra, state = super().embed(inputs, state)
+class AddsALoss(TokenEmbedding):
+    def call(self, inputs):
+        x = super().call(inputs)
         self.add_loss(tf.reduce_mean(x**2))
-        return x, extra, state
+        return x
 
 
-class Counts(PerformerLM):
+class Counts(keras.layers.Dense):
     def build(self, input_shape):
         self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
         super().build(input_shape)
 
-    def read_out(self, x, extra):
+    def call(self, x):
         self.count.assign_add(1.0)
-        return super().read_out(x, extra)
+        return super().call(x)
 
 
 @pytest.mark.parametrize("recompute", MODES)
 @pytest.mark.parametrize(
-    "cls, message",
-    [(AddsALoss, "Received: 1 losses"), (Counts, r"updates of \['counts.*/variable'")],
+    "make, message",
+    [
+        (lambda: dict(embedding=AddsALoss(11, 8)), "Received: 1 losses"),
+        (lambda: dict(head=Counts(11)), r"updates of \['.*counts.*/variable'"),
+    ],
 )
-def test_what_calls_do_on_the_way_is_not_lost_silently(recompute, cls, message):
-    model = small_model(recompute, cls)
+def test_what_calls_do_on_the_way_is_not_lost_silently(recompute, make, message):
+    model = small_model(recompute, **make())
     with pytest.raises(ValueError, match=message):
         model.fit(IDS, TARGETS, verbose=0)
 

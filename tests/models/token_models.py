@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import PerformerLM
-from keras_performer.models.token_training import WithTargets
+from keras_performer.recompute import WithTargets
 
 RANDOM = np.random.default_rng(0)
 IDS, TARGETS = RANDOM.integers(0, 11, (2, 4, 11))

@@ -1,4 +1,4 @@
-"""A chain of links, parts of a model, and the scan that runs some of them.
+"""Links, the parts of a model's chain, and the scan that runs some of them.
 
 A model's layers read variables, and their dropout moves seeds on. The body of a scan,
 which is run again for its gradient, may do neither, so that here all of them are
@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.layers.keras_privates import value_without_autocast
 
 
 class Link(typing.NamedTuple):
@@ -105,7 +106,7 @@ class _Run(keras.layers.Layer):
 
 def _values(variables):
     # not autocast: gradients are summed over chunks in the dtype that goes in
-    return [tf.convert_to_tensor(v._value) for v in variables]
+    return [value_without_autocast(v) for v in variables]
 
 
 def _check_nothing_is_lost(scope, fixed, constants):
@@ -124,13 +125,21 @@ def _chunk_tokens(model, length):
     """How many tokens to a chunk: long chunks keep more inside, short ones more states.
 
     A token keeps about 64 `hidden_dim` bytes inside each block of its chunk, a chunk
-    hands on `4 hidden_dim num_random_features`; both take alike at the root. A divisor
-    of the length near it leaves no rest, which would be traced once more.
+    hands on `4 hidden_dim` for each feature of the attention; both take alike at the
+    root. A divisor of the length near it leaves no rest, which would be traced once
+    more.
     """
     if length is None:
         return 1  # `chunk_scan` says what is wrong
-    features = model.num_random_features or model.hidden_dim // model.num_heads
-    least = model.chunk_size or 64
-    tokens = max(math.isqrt(length * features // 16), least)
+    attention = model.blocks[0].attention
+    least = getattr(attention, "chunk_size", None) or 64
+    tokens = max(math.isqrt(length * _num_features(attention) // 16), least)
     divisors = (n for n in range(tokens, tokens // 2, -1) if length % n == 0)
     return next(divisors, tokens)
+
+
+def _num_features(attention):
+    """The last and longest axis of what the attention hands on."""
+    if attention is None:
+        return 0
+    return max(x.shape[-1] for x in tf.nest.flatten(attention.empty_state(1)))

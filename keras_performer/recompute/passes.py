@@ -7,7 +7,29 @@ states between chunks; how the chain is cut into scans decides what is kept.
 
 import tensorflow as tf
 
-from keras_performer.models.chain import Link, scan
+from keras_performer.recompute.chain import Link, scan
+
+
+def check_attention(recompute, causal, attention):
+    """Raises a `ValueError` if no pass can go through this attention in chunks.
+
+    Args:
+        recompute: `None`, "block" or "network".
+        causal: bool, whether the model hides later tokens.
+        attention: an `AttentionLayer`, or `None` for none.
+    """
+    if recompute is None or attention is None:
+        return
+    in_two_passes = hasattr(attention, "absorb") and hasattr(attention, "answer")
+    if not attention.supports_state or not (causal or in_two_passes):
+        needed = "a state"
+        if not causal:
+            needed = "`absorb` and `answer`, as `PerformerAttention` has them"
+        raise ValueError(
+            "recompute goes through a sequence in chunks, for which attention needs "
+            f"{needed}: use recompute=None. Received: recompute={recompute!r}, "
+            f"causal={causal} and {type(attention).__name__}"
+        )
 
 
 def network(model, measure, inputs, targets, training):
@@ -25,7 +47,7 @@ def network(model, measure, inputs, targets, training):
         list of tensors `(B, T)`.
     """
     batch = tf.shape(inputs)[0]
-    blocks = [_causal_block(block, batch, training) for block in model.blocks]
+    blocks = [_block(block, batch, training) for block in model.blocks]
     links = [_embedding(model, batch, training), *blocks, _read_out(model, measure)]
     return scan(model, links, inputs, ((), targets))[0]
 
@@ -56,12 +78,13 @@ def blocks(model, x, mask, training):
 def _blocks(model, links, end, stream, sides, training):
     """Cuts the chain between blocks; the ends share a scan with the block beside."""
     for index, block in enumerate(model.blocks):
-        if links and (index or not model.causal):
+        needs_all_keys = block.attention is not None and not model.causal
+        if links and (index or needs_all_keys):
             stream, _ = scan(model, links, stream, sides)
             links = []
         batch = tf.shape(tf.nest.flatten(stream)[0])[0]
-        if model.causal:
-            links = [*links, _causal_block(block, batch, training)]
+        if not needs_all_keys:
+            links = [*links, _block(block, batch, training)]
         else:
             _, [keys] = scan(model, [_keys(block, batch)], stream, sides)
             links = [_queries(block, keys, training)]
@@ -70,21 +93,23 @@ def _blocks(model, links, end, stream, sides, training):
 
 def _embedding(model, batch, training):
     def step(inputs, state, sides, given):
-        x, extra, state = model.embed(inputs, state)
-        return (model.embedding_dropout(x, training=training), extra), state
+        x, extra, state = model.embed(inputs, state, training)
+        return (x, extra), state
 
     variables = _without(model.variables, model.blocks)
     dtypes = model.compute_dtype, model.extra_dtypes
     return Link(variables, step, model.embedding_state(batch), dtypes)
 
 
-def _causal_block(block, batch, training):
+def _block(block, batch, training):
+    """A block whose tokens need nothing of later ones."""
+
     def step(stream, state, sides, given):
         (x, extra), (mask, _) = stream, sides
         x, state = block(x, *mask, training=training, state=state, return_state=True)
         return (x, extra), state
 
-    return Link(block.variables, step, block.attention.initial_state(batch), None)
+    return Link(block.variables, step, block.initial_state(batch), None)
 
 
 def _keys(block, batch):
@@ -114,8 +139,8 @@ def _read_out(model, measure):
         _, targets = sides
         return measure(targets, model.read_out(*stream)), state
 
-    # a model may read out with what it embeds with, but hardly with positions, whose
-    # table may be long
+    # a head may read out with what the model embeds with, but hardly with positions,
+    # whose table may be long
     variables = _without(model.variables, [*model.blocks, model.positions])
     return Link(variables, step, (), measure.dtypes)
 

@@ -6,7 +6,14 @@ import typing
 import keras
 import tensorflow as tf
 
-from keras_performer.models import recompute
+from keras_performer.layers.keras_privates import (
+    additional_loss,
+    compile_options,
+    implicit_mask,
+    set_implicit_mask,
+    wrapped_function,
+)
+from keras_performer.recompute import passes
 
 
 class WithTargets(typing.NamedTuple):
@@ -57,14 +64,14 @@ class TokenTraining(keras.Model):
                 f"shape {(*inputs.shape, '...')}. Received: y of shape "
                 f"{tuple(targets.shape)}. Pad or cut both to one length."
             )
-        passes = {"block": recompute.block_by_block, "network": recompute.network}
+        run = {"block": passes.block_by_block, "network": passes.network}
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape))
         for metric in self.metrics:
             # Keras builds these when it first sees outputs
             if not getattr(metric, "built", True):
                 metric.build(targets, outputs)
         measure = _Measure(self)
-        values = passes[self.recompute](self, measure, inputs, targets, training)
+        values = run[self.recompute](self, measure, inputs, targets, training)
         return measure.token_values(values)
 
     def compute_loss(
@@ -73,15 +80,16 @@ class TokenTraining(keras.Model):
         if not isinstance(y_pred, TokenValues):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         loss = _reduced(_loss(self), y_pred.loss, sample_weight)
-        more = map(self._aggregate_additional_loss, self.losses)
+        more = [additional_loss(self, x) for x in self.losses]
         return tf.add_n([loss, *(tf.cast(x, loss.dtype) for x in more)])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not isinstance(y_pred, TokenValues):
             return super().compute_metrics(x, y, y_pred, sample_weight)
         for metric, values in zip(_metrics(self), y_pred.metrics):
-            if isinstance(metric._fn, keras.losses.Loss):
-                values = _reduced(metric._fn, values)
+            function, _ = wrapped_function(metric)
+            if isinstance(function, keras.losses.Loss):
+                values = _reduced(function, values)
             keras.metrics.Mean.update_state(metric, values)
         return self.get_metrics_result()
 
@@ -106,7 +114,7 @@ class _Measure:
         loss = self.loss(targets, outputs)
         values = [("loss", loss)]
         if self.is_masked:
-            values.append(("the mask of loss", loss._keras_mask))
+            values.append(("the mask of loss", implicit_mask(loss)))
         values += [(name, call(targets, outputs)) for name, call in self.metrics]
         return [self._values(*value, outputs) for value in values]
 
@@ -115,7 +123,7 @@ class _Measure:
         loss, *values = values
         if self.is_masked:
             mask, *values = values
-            loss._keras_mask = tf.cast(mask, "bool")  # Keras' own losses read it
+            set_implicit_mask(loss, tf.cast(mask, "bool"))
         return TokenValues(loss, values)
 
     def _values(self, name, values, outputs):
@@ -144,13 +152,13 @@ def _reduced(loss, values, sample_weight=None):
 
 def _ignores_a_class(loss):
     """Whether the values of a loss have a mask."""
-    return getattr(loss, "_fn_kwargs", {}).get("ignore_class") is not None
+    _, options = wrapped_function(loss)
+    return options.get("ignore_class") is not None
 
 
 def _loss(model):
     """The loss that the model was compiled with, as a `keras.losses.Loss`."""
-    # not get_compile_config, which reads variables and so works eagerly only
-    config = model._compile_config.config
+    config = compile_options(model)
     for name in ("loss_weights", "weighted_metrics"):
         if config.get(name):
             raise ValueError(
@@ -189,7 +197,7 @@ def _metrics(model):
         wrapper = keras.metrics.MeanMetricWrapper
         own_update = getattr(type(metric), "update_state", None)
         is_mean = own_update is wrapper.update_state
-        if not is_mean or _ignores_a_class(metric._fn):
+        if not is_mean or _ignores_a_class(wrapped_function(metric)[0]):
             raise ValueError(
                 "With recompute the outputs exist for a chunk at a time, so that "
                 "metrics must be means over tokens (keras.metrics.MeanMetricWrapper, "
@@ -202,9 +210,10 @@ def _metrics(model):
 
 def _function(metric):
     """What a metric takes the mean of, for each token."""
-    if isinstance(metric._fn, keras.losses.Loss):
-        return _unreduced(metric._fn)
-    return functools.partial(metric._fn, **metric._fn_kwargs)
+    function, options = wrapped_function(metric)
+    if isinstance(function, keras.losses.Loss):
+        return _unreduced(function)
+    return functools.partial(function, **options)
 
 
 def _unreduced(loss):

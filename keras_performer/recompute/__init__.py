@@ -1,0 +1,26 @@
+"""Training that computes again instead of keeping: memory for sequences that are long.
+
+The words of this folder:
+
+- A *chunk* is a piece of the sequence, some tokens of every example.
+- A model is a *chain* of *links*: its embedding, its blocks, and what reads them out. A
+  link takes a chunk of the stream and its own state, and returns the next of both.
+- The *stream* is what goes from link to link: inputs at first, then `(x, extra)`, the
+  hidden vectors and what the embedding hands round the blocks to the head.
+- The *sides* go to every link unchanged, a chunk of them with each chunk of the stream:
+  `(mask, targets)`, a tuple of no or one mask and the targets.
+- What is *given* to a link is the same for all chunks, such as the keys of the whole
+  sequence in the second pass of a block that is not causal.
+- A *scan* runs some links over chunk after chunk. It keeps the stream that goes in and
+  the states between chunks, and computes what is inside a chunk again for the gradient.
+- A *pass* says how the chain is cut into scans, and so what is kept: `"block"` one
+  stream for each block, `"network"` none but the inputs.
+
+`chain` holds links and scans, `passes` cuts chains, and `token_training` is the model
+whose `fit` and `evaluate` go through them.
+"""
+
+from keras_performer.recompute import passes
+from keras_performer.recompute.token_training import TokenTraining, WithTargets
+
+__all__ = ["TokenTraining", "WithTargets", "passes"]

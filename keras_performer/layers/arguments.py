@@ -140,6 +140,25 @@ def grid_shape(position_shape, max_length):
     return shape
 
 
+def head_dim(hidden_dim, num_heads):
+    """The size of one of `num_heads` heads that share `hidden_dim`."""
+    if hidden_dim % num_heads:
+        raise ValueError(
+            "num_heads must divide hidden_dim. Received: "
+            f"num_heads={num_heads}, hidden_dim={hidden_dim}"
+        )
+    return hidden_dim // num_heads
+
+
+def check_depth(states, num_layers):
+    if len(states) != num_layers:
+        raise ValueError(
+            "state must be what initial_state or an earlier call of a model of as "
+            f"many layers gave, {num_layers}. Received: the states of "
+            f"{len(states)} layers"
+        )
+
+
 def check_tokens(inputs, max_length):
     """Raises a `ValueError` if inputs are no tokens `(B, T)`, or too many."""
     if not hasattr(inputs, "shape"):

@@ -1,5 +1,15 @@
 """What every feature map can do."""
 
+from typing import Any, Self, TypeAlias
+
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.ops.tensors import TensorLike
+
+# One array, or named ones.
+Parameters: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
+
 
 class FeatureMap:
     """Describes the features of queries and keys whose products are the attention.
@@ -23,7 +33,7 @@ class FeatureMap:
     # Whether the parameters train; they are not drawn anew then.
     trainable = False
 
-    def check(self, num_random_features):
+    def check(self, num_random_features: int | None) -> None:
         """Raises a `ValueError` if the map cannot have that many features."""
         if num_random_features is None and not self.projection_is_optional:
             raise ValueError(
@@ -32,7 +42,7 @@ class FeatureMap:
                 'kernels such as "relu". Received: num_random_features=None'
             )
 
-    def draw(self, num_features, head_dim, seed):
+    def draw(self, num_features: int, head_dim: int, seed: TensorLike) -> Parameters:
         """Draws the parameters, such as a float32 matrix `(num_features, head_dim)`.
 
         Args:
@@ -45,7 +55,9 @@ class FeatureMap:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `draw`.")
 
-    def draw_for_heads(self, num_heads, num_features, head_dim, seed):
+    def draw_for_heads(
+        self, num_heads: int, num_features: int, head_dim: int, seed: TensorLike
+    ) -> Parameters:
         """As `draw`; define it instead where parameters differ between heads.
 
         Args:
@@ -54,7 +66,7 @@ class FeatureMap:
         """
         return self.draw(num_features, head_dim, seed)
 
-    def kernel(self, parameters):
+    def kernel(self, parameters: Parameters | None) -> ops.Kernel:
         """Returns the kernel that `keras_performer.ops` computes attention with.
 
         Args:
@@ -62,7 +74,7 @@ class FeatureMap:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `kernel`.")
 
-    def num_features(self, num_random_features, head_dim):
+    def num_features(self, num_random_features: int | None, head_dim: int) -> int:
         """How many features a query or key of `head_dim` has, an int."""
         return num_random_features or head_dim
 
@@ -80,9 +92,9 @@ class FeatureMap:
                 f"Received: {type(self).__name__} with {vars(self)}"
             ) from error
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         return cls(**config)

@@ -1,13 +1,16 @@
 """The generalized kernels of the paper: an activation of projected inputs."""
 
 import math
+from collections.abc import Callable
 from numbers import Real
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.feature_maps.feature_map import FeatureMap
+from keras_performer.feature_maps.feature_map import FeatureMap, Parameters
+from keras_performer.ops.tensors import TensorLike
 
 # What Keras' own activations lack. The others are Keras' of the same name.
 _ACTIVATIONS = {
@@ -59,41 +62,46 @@ class GeneralizedFeatures(FeatureMap):
 
     projection_is_optional = True
 
-    def __init__(self, activation, epsilon=1e-3):
+    def __init__(
+        self, activation: str | Callable[[tf.Tensor], tf.Tensor], epsilon: float = 1e-3
+    ) -> None:
         if activation not in NAMES and not callable(activation):
             raise ValueError(
                 f"activation must be one of {', '.join(NAMES)}, or a function. "
                 f"Received: activation={activation!r}"
             )
-        if not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
-            raise ValueError(
-                "epsilon must be a finite float of at least 0. Received: "
-                f"epsilon={epsilon!r}"
-            )
         self.activation = activation
-        self.epsilon = float(epsilon)
+        self.epsilon = _checked_epsilon(epsilon)
 
-    def draw(self, num_features, head_dim, seed):
+    def draw(self, num_features: int, head_dim: int, seed: TensorLike) -> Parameters:
         return ops.orthogonal_gaussian_matrix(num_features, head_dim, seed)
 
-    def kernel(self, parameters):
+    def kernel(self, parameters: Parameters | None) -> ops.Kernel:
         activation = self.activation
         if not callable(activation):
             activation = _function(activation)
         return ops.ActivationKernel(parameters, activation, self.epsilon)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         activation = self.activation
         if callable(activation):
             activation = _serialize(activation)
         return {"activation": activation, "epsilon": self.epsilon}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         activation = config["activation"]
         if activation not in NAMES:
             activation = keras.activations.get(activation)
         return cls(**{**config, "activation": activation})
+
+
+def _checked_epsilon(epsilon):
+    if not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
+        raise ValueError(
+            f"epsilon must be a finite float of at least 0. Received: epsilon={epsilon!r}"
+        )
+    return float(epsilon)
 
 
 def _function(name):

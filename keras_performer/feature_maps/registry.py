@@ -1,5 +1,7 @@
 """Feature maps by name, object or config."""
 
+from typing import Any
+
 import keras
 
 from keras_performer.feature_maps.feature_map import FeatureMap
@@ -7,7 +9,7 @@ from keras_performer.feature_maps.generalized import NAMES, GeneralizedFeatures
 from keras_performer.feature_maps.softmax import SoftmaxFeatures
 
 
-def get(identifier):
+def get(identifier: str | FeatureMap | dict[str, Any]) -> FeatureMap:
     """Returns a feature map, as `keras.initializers.get` does an initializer.
 
     Args:
@@ -40,12 +42,12 @@ def get(identifier):
     )
 
 
-def serialize(feature_map):
+def serialize(feature_map: FeatureMap) -> dict[str, Any]:
     """Returns the config dict of a feature map."""
     return keras.saving.serialize_keras_object(feature_map)
 
 
-def deserialize(config):
+def deserialize(config: dict[str, Any]) -> FeatureMap:
     """Returns the feature map of a config dict made by `serialize`."""
     feature_map = keras.saving.deserialize_keras_object(config)
     if not isinstance(feature_map, FeatureMap):

@@ -1,10 +1,13 @@
 """Positive random features of the softmax kernel."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.feature_maps.feature_map import FeatureMap
+from keras_performer.feature_maps.feature_map import FeatureMap, Parameters
+from keras_performer.ops.tensors import TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -38,21 +41,26 @@ class SoftmaxFeatures(FeatureMap):
 
     estimates_softmax = True
 
-    def __init__(self, hyperbolic=True, regularized=True, orthogonal=True):
+    def __init__(
+        self,
+        hyperbolic: bool = True,
+        regularized: bool = True,
+        orthogonal: bool = True,
+    ) -> None:
         self.hyperbolic = hyperbolic
         self.regularized = regularized
         self.orthogonal = orthogonal
 
-    def check(self, num_random_features):
+    def check(self, num_random_features: int | None) -> None:
         super().check(num_random_features)
-        if self.hyperbolic and num_random_features % 2:
+        if self.hyperbolic and num_random_features and num_random_features % 2:
             raise ValueError(
                 "Hyperbolic features come in pairs (w, -w): num_random_features must "
                 "be even; make it even or use SoftmaxFeatures(hyperbolic=False). "
                 f"Received: num_random_features={num_random_features}"
             )
 
-    def draw(self, num_features, head_dim, seed):
+    def draw(self, num_features: int, head_dim: int, seed: TensorLike) -> Parameters:
         draw = (
             ops.orthogonal_gaussian_matrix if self.orthogonal else ops.gaussian_matrix
         )
@@ -61,10 +69,10 @@ class SoftmaxFeatures(FeatureMap):
         half = draw(num_features // 2, head_dim, seed, self.regularized)
         return tf.concat([half, -half], 0)
 
-    def kernel(self, parameters):
+    def kernel(self, parameters: Parameters | None) -> ops.Kernel:
         return ops.ExponentialKernel(parameters, self.hyperbolic)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "hyperbolic": self.hyperbolic,
             "regularized": self.regularized,

@@ -1,14 +1,23 @@
 """A loop over the chunks of a sequence that keeps only what chunks hand on."""
 
 import itertools
+from collections.abc import Callable
 from numbers import Integral
+from typing import Any
 
 import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks
 
 
-def chunk_scan(function, chunk_size, sequences, state, params, output_dtypes):
+def chunk_scan(
+    function: Callable[[Any, Any, Any], tuple[Any, Any]],
+    chunk_size: int,
+    sequences: Any,
+    state: Any,
+    params: Any,
+    output_dtypes: Any,
+) -> tuple[Any, Any]:
     """Applies a function to chunk after chunk; the gradient computes each chunk again.
 
     For the backward pass it keeps the sequences and the state before each chunk,

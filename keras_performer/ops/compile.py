@@ -6,7 +6,7 @@ import tensorflow as tf
 
 # The functions of a graph, by what they compute and the shapes. Not of the process: a
 # function keeps what it was traced for, and what differentiates it changes it.
-_functions = weakref.WeakKeyDictionary()
+_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def call(function, kernel, *arguments, jit_compile):

@@ -3,10 +3,17 @@
 import tensorflow as tf
 
 from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
 
-def exact_attention(query, key, value, key_mask=None, causal=False):
+def exact_attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    key_mask: TensorLike | Visibility | None = None,
+    causal: bool = False,
+) -> tf.Tensor:
     """Softmax attention as `keras.layers.MultiHeadAttention` computes it.
 
     Args:
@@ -36,7 +43,12 @@ def exact_attention(query, key, value, key_mask=None, causal=False):
     return tf.cast(tf.reshape(attended, shape), query.dtype)
 
 
-def exact_scores(query, key, key_mask=None, causal=False):
+def exact_scores(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    key_mask: TensorLike | Visibility | None = None,
+    causal: bool = False,
+) -> tf.Tensor:
     """The weights of `exact_attention`, `(B, N, T, S)` in the dtype of `query`."""
     weights = _weights(query, key, key_mask, causal)
     shape = (size(query, 0), query.shape[2], size(query, 1), size(key, 1))

@@ -4,8 +4,12 @@ import math
 
 import tensorflow as tf
 
+from keras_performer.ops.tensors import TensorLike
 
-def gaussian_matrix(num_rows, num_cols, seed, regularized=False):
+
+def gaussian_matrix(
+    num_rows: int, num_cols: int, seed: TensorLike, regularized: bool = False
+) -> tf.Tensor:
     """Draws independent Gaussian rows.
 
     Args:
@@ -29,7 +33,9 @@ def gaussian_matrix(num_rows, num_cols, seed, regularized=False):
     return rows
 
 
-def orthogonal_gaussian_matrix(num_rows, num_cols, seed, regularized=False):
+def orthogonal_gaussian_matrix(
+    num_rows: int, num_cols: int, seed: TensorLike, regularized: bool = False
+) -> tf.Tensor:
     """Draws Gaussian rows that are orthogonal within blocks of `num_cols`.
 
     Each block is a Haar-distributed orthogonal matrix: the Q of a Gaussian matrix

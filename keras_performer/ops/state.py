@@ -10,6 +10,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.kernels.exponential import EMPTY
 from keras_performer.ops.kernels.parts import (
     each,
@@ -20,6 +21,7 @@ from keras_performer.ops.kernels.parts import (
 )
 from keras_performer.ops.normalizer import normalize, with_ones
 from keras_performer.ops.shapes import compute_dtype
+from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
 
@@ -38,8 +40,12 @@ class State(typing.NamedTuple):
 
 
 def initial_state(
-    batch_size, num_key_value_heads, num_features, value_dim, dtype="float32"
-):
+    batch_size: int | tf.Tensor,
+    num_key_value_heads: int,
+    num_features: int,
+    value_dim: int | tf.Tensor,
+    dtype: str | tf.DType = "float32",
+) -> State:
     """The state before the first token.
 
     Args:
@@ -60,7 +66,13 @@ def initial_state(
     )
 
 
-def absorb_keys(key, value, kernel, key_mask, state):
+def absorb_keys(
+    key: tf.Tensor,
+    value: tf.Tensor,
+    kernel: Kernel,
+    key_mask: TensorLike | Visibility | None,
+    state: State,
+) -> State:
     """The state of attention after further keys, all of which later queries see.
 
     With `answer_queries` it is `bidirectional_attention` in two passes over a sequence
@@ -99,7 +111,7 @@ def absorb_keys(key, value, kernel, key_mask, state):
     return State(*heads.state(*map(join, absorb(kernel, b, v, r, sums, mask))))
 
 
-def answer_queries(query, kernel, state):
+def answer_queries(query: tf.Tensor, kernel: Kernel, state: State) -> tf.Tensor:
     """Attention of queries to all keys that the state holds.
 
     Args:
@@ -118,7 +130,7 @@ def answer_queries(query, kernel, state):
     return heads.query_block(tf.cast(output, query.dtype))
 
 
-def merge_states(kernel, left, right):
+def merge_states(kernel: Kernel, left: State, right: State) -> State:
     """The state of two pieces of a sequence, from the states of each.
 
     It is associative: pieces may be merged in any bracketing. Both must come from the

@@ -4,6 +4,8 @@ import typing
 
 import tensorflow as tf
 
+from keras_performer.ops.tensors import TensorLike
+
 
 class Visibility(typing.NamedTuple):
     """Which keys the queries of one attention may see.
@@ -28,7 +30,9 @@ class Visibility(typing.NamedTuple):
     causal: bool = False
 
     @classmethod
-    def of(cls, key_mask, causal=False):
+    def of(
+        cls, key_mask: "TensorLike | Visibility | None", causal: bool = False
+    ) -> "Visibility":
         """A `Visibility` of a mask of keys, of `None`, or of a `Visibility`."""
         if isinstance(key_mask, cls):
             return key_mask._replace(causal=key_mask.causal or causal)
@@ -36,7 +40,9 @@ class Visibility(typing.NamedTuple):
             key_mask = tf.cast(tf.convert_to_tensor(key_mask), tf.bool)
         return cls(key_mask, causal)
 
-    def matrix(self, num_queries, num_keys):
+    def matrix(
+        self, num_queries: int | tf.Tensor, num_keys: int | tf.Tensor
+    ) -> tf.Tensor:
         """Who sees whom in full: bool, `(B, T, S)` or broadcastable to it.
 
         Args:

@@ -1,8 +1,11 @@
 """The kernel of generalized attention: features that an activation makes."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import Kernel, flat_matmul, scale
+from keras_performer.ops.tensors import TensorLike
 
 
 class ActivationKernel(Kernel):
@@ -21,7 +24,13 @@ class ActivationKernel(Kernel):
         arXiv 2009.14794, section 2.2 and appendix B.3 (generalized attention).
     """
 
-    def __init__(self, projection_matrix, activation, epsilon=1e-3, trainable=False):
+    def __init__(
+        self,
+        projection_matrix: TensorLike | None,
+        activation: Callable[[tf.Tensor], tf.Tensor],
+        epsilon: float = 1e-3,
+        trainable: bool = False,
+    ) -> None:
         self.activation = activation
         self.epsilon = epsilon
         parameters = {}

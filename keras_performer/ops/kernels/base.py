@@ -1,10 +1,12 @@
 """What attention needs of a kernel, a weight function `phi(q) . phi(k)`."""
 
 import copy
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from keras_performer.ops.kernels.parts import each
+from keras_performer.ops.tensors import TensorLike
 
 
 class Kernel:
@@ -55,9 +57,11 @@ class Kernel:
     num_parts = 1
     # How far keys of a block may rise above its reference, as logarithms; `None` where
     # there is no range to watch.
-    max_rise = None
+    max_rise: float | None = None
 
-    def __init__(self, parameters, trainable=False):
+    def __init__(
+        self, parameters: Mapping[str, TensorLike], trainable: bool = False
+    ) -> None:
         self.trainable = trainable
         self._hold(tf.nest.map_structure(tf.convert_to_tensor, parameters))
 
@@ -148,7 +152,7 @@ class Kernel:
         """The matrix W, or `None` if there is none."""
         return self.parameters.get("projection_matrix")
 
-    def num_features(self, head_dim):
+    def num_features(self, head_dim: int) -> int:
         """int M, how many features heads of size `head_dim` have."""
         matrix = self.projection_matrix
         return head_dim if matrix is None else matrix.shape[-2]

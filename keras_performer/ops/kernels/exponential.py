@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_performer.ops.kernels.base import Kernel, flat_matmul, scale, split_heads
 from keras_performer.ops.kernels.parts import each, split
+from keras_performer.ops.tensors import TensorLike
 
 # A feature that no key has reached yet, and the log-feature of a masked key: far
 # below any real log-feature, finite in float32, and exp(MASKED - EMPTY) is 0.
@@ -42,8 +43,12 @@ class ExponentialKernel(Kernel):
     max_rise = 60.0
 
     def __init__(
-        self, projection_matrix, hyperbolic=False, log_weights=None, trainable=False
-    ):
+        self,
+        projection_matrix: TensorLike,
+        hyperbolic: bool = False,
+        log_weights: TensorLike | None = None,
+        trainable: bool = False,
+    ) -> None:
         self.hyperbolic = hyperbolic
         matrix = tf.convert_to_tensor(projection_matrix)
         parameters = {"projection_matrix": matrix}

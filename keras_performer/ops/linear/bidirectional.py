@@ -6,6 +6,7 @@ from keras_performer.ops import compile
 from keras_performer.ops.blocks import Blocks, tokens_per_block
 from keras_performer.ops.checks import check_attention_inputs
 from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.kernels.parts import (
     each,
     over_features,
@@ -20,12 +21,19 @@ from keras_performer.ops.normalizer import (
 )
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import absorb, initial_state
+from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
 
 def bidirectional_attention(
-    query, key, value, kernel, key_mask=None, *, jit_compile=False
-):
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    kernel: Kernel,
+    key_mask: TensorLike | Visibility | None = None,
+    *,
+    jit_compile: bool = False,
+) -> tf.Tensor:
     """Attention of every query to every key, through the features of a kernel.
 
     For the exponential kernel this equals the two-softmax form, which needs no epsilon:

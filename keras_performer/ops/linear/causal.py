@@ -8,6 +8,7 @@ from keras_performer.ops import compile
 from keras_performer.ops.blocks import Blocks, tokens_per_block
 from keras_performer.ops.checks import check_attention_inputs, check_state
 from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.kernels.parts import (
     each,
     join,
@@ -25,6 +26,7 @@ from keras_performer.ops.normalizer import (
 )
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State, initial_state
+from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
 # Tokens of a chunk: the products inside a chunk cost chunk_size * (M + V) a token, the
@@ -34,16 +36,16 @@ MAX_CHUNKS_PER_BLOCK = 8
 
 
 def causal_attention(
-    query,
-    key,
-    value,
-    kernel,
-    key_mask=None,
-    state=None,
-    chunk_size=None,
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    kernel: Kernel,
+    key_mask: TensorLike | Visibility | None = None,
+    state: State | tuple[tf.Tensor, tf.Tensor] | None = None,
+    chunk_size: int | None = None,
     *,
-    jit_compile=False,
-):
+    jit_compile: bool = False,
+) -> tuple[tf.Tensor, State]:
     """Attention of every query to the keys up to its own position.
 
     A loop over blocks of tokens carries the state: for every feature the running

@@ -2,12 +2,20 @@
 
 import tensorflow as tf
 
+from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear.bidirectional import bidirectional_attention
 from keras_performer.ops.linear.causal import causal_attention
+from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
 
-def attention_scores(query, key, kernel, key_mask=None, causal=False):
+def attention_scores(
+    query: TensorLike,
+    key: TensorLike,
+    kernel: Kernel,
+    key_mask: TensorLike | Visibility | None = None,
+    causal: bool = False,
+) -> tf.Tensor:
     """The weights that linear attention gives to each key, in quadratic memory.
 
     Args:

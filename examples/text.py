@@ -1,0 +1,190 @@
+"""A language model of bytes learns Python from the standard library, and writes some.
+
+    python -m examples.text               # some five minutes on 2 cores
+    python -m examples.text --steps 30    # seconds, only to see that it runs
+
+It trains the same model three times, without attention, with Performer attention and
+with exact softmax attention, lets two of them continue a line, and draws their bits per
+byte of held-out files into `runs/text`. Tables that count which byte followed the last
+one or two stand beside them. (At 128 bytes attention of linear cost saves no time.)
+
+One run, on 2 busy cores of an AMD EPYC (Zen 4), where it took 7.7 minutes of CPU time;
+the modules are those of Python 3.11. Bits per held-out byte: no attention 3.522,
+Performer 2.590, exact attention 2.357; tables of 0, 1 and 2 bytes before 4.529, 3.504
+and 2.714. `    def ` was continued with `closet = openaralany self.vbopenderedting ame`
+by the Performer, with `     taconar  cabanurrnd  spe,` without attention.
+"""
+
+import math
+import pathlib
+import sysconfig
+
+import keras
+import numpy as np
+from matplotlib.figure import Figure
+
+import keras_performer
+
+ROWS = {
+    "no attention": {"attention": "none", "color": "#8a8a8a"},
+    "Performer": {"attention": "performer", "color": "#0b5cab"},
+    "exact attention": {"attention": "exact", "color": "#d1701c"},
+}
+EVALUATIONS = 10
+PROMPT = b"    def "
+
+
+def main(steps: int = 1500, output_dir: str = "runs/text", length: int = 128):
+    """Trains, prints and draws.
+
+    Args:
+        steps: optimizer steps of each model, rounded to a multiple of 10.
+        output_dir: folder for `curves.png`.
+        length: bytes that a model sees at once.
+
+    Returns:
+        Two dicts to bits per held-out byte: of tables, and of models after a tenth of
+        the steps, two tenths and so on.
+    """
+    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    training, held_out = read_sources()
+    print(f"{len(training):,} bytes to train on, {len(held_out):,} in held-out files")
+    random = np.random.default_rng(0)
+    starts = random.integers(0, len(training) - length, steps * 16)
+    batches = windows(training, starts, length)
+    starts = np.linspace(0, len(held_out) - length - 1, 256, dtype=int)
+    test = windows(held_out, starts, length)
+
+    tables = {
+        f"table of {n} byte{'s' * (n != 1)} before": table_bits(training, test, n)
+        for n in (0, 1, 2)
+    }
+    models, curves = {}, {}
+    for label, row in ROWS.items():
+        print(f"\n{label}: {steps} steps")
+        models[label] = make_model(row["attention"], length)
+        curves[label] = train(models[label], batches, test)
+
+    for label in ("no attention", "Performer"):
+        print(f"\n{label} continues {PROMPT.decode()!r}:\n{sample(models[label])}")
+    print(f"\n{'bits per held-out byte':30}")
+    last = {label: curve[-1] for label, curve in curves.items()}
+    for label, bits in {**tables, **last}.items():
+        print(f"{label:30}{bits:.3f}")
+    path = pathlib.Path(output_dir) / "curves.png"
+    draw(path, steps, tables, curves)
+    print(f"wrote {path}")
+    return tables, curves
+
+
+def read_sources(every=10):
+    """The top modules of the standard library as bytes; every tenth is held out."""
+    folder = pathlib.Path(sysconfig.get_path("stdlib"))
+    files = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
+    held_out = files[::every]
+    training = [file for i, file in enumerate(files) if i % every]
+    return [np.frombuffer(b"".join(part), np.uint8) for part in (training, held_out)]
+
+
+def windows(text, starts, length):
+    """Inputs `(n, length)`, and as targets the byte that follows each input."""
+    cut = text[np.asarray(starts)[:, np.newaxis] + np.arange(length + 1)]
+    return cut[:, :-1], cut[:, 1:]
+
+
+def table_bits(training, test, num_before):
+    """Bits per byte of counts of what followed the last `num_before` bytes.
+
+    A table of more bytes falls back on that of one byte less where it has seen little.
+    """
+    inputs, targets = test
+    probability = np.full(targets[:, num_before:].shape, 1 / 256)
+    for n in range(num_before + 1):
+        contexts = np.zeros(len(training) - n, int)
+        test_contexts = np.zeros(probability.shape, int)
+        for back in range(n, 0, -1):  # base 256, the last byte in the lowest place
+            first = n - back
+            contexts = 256 * contexts + training[first : first + len(contexts)]
+            first = num_before - back + 1
+            last = first + probability.shape[1]
+            test_contexts = 256 * test_contexts + inputs[:, first:last]
+        followed = np.bincount(contexts, minlength=256**n)[test_contexts]
+        pairs = np.bincount(256 * contexts + training[n:], minlength=256 ** (n + 1))
+        seen = pairs[256 * test_contexts + targets[:, num_before:]]
+        probability = (seen + probability) / (followed + 1)
+    return float(-np.log2(probability).mean())
+
+
+def make_model(attention, length):
+    """A causal model of 0.15 M parameters, whose heads have 16 dimensions."""
+    keras.utils.set_random_seed(0)
+    model = keras_performer.PerformerLM(
+        vocabulary_size=256,
+        max_length=length,
+        num_layers=2,
+        num_heads=4,
+        hidden_dim=64,
+        attention=attention,
+        seed=0,
+    )
+    model.compile(
+        keras.optimizers.Adam(3e-3, clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model
+
+
+def train(model, batches, test):
+    """Fits a model; returns its bits per held-out byte, ten times in the run."""
+    history = model.fit(
+        *batches,
+        batch_size=16,
+        shuffle=False,  # so that all models see the same, in the same order
+        epochs=EVALUATIONS,
+        steps_per_epoch=len(batches[0]) // 16 // EVALUATIONS,
+        validation_data=test,
+        verbose=2,
+    )
+    return [loss / math.log(2) for loss in history.history["val_loss"]]
+
+
+def sample(model):
+    """What the model writes after the prompt."""
+    prompt = np.frombuffer(PROMPT, np.uint8).astype("int32")[np.newaxis]
+    text = keras_performer.generate(
+        model, prompt, model.max_length, temperature=0.7, seed=0, verbose=0
+    )
+    return bytes(text[0].tolist()).decode(errors="replace")
+
+
+def draw(path, steps, tables, curves):
+    """Draws bits per byte against steps, tables as horizontal lines."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for label, bits in tables.items():
+        axes.axhline(bits, color="#b0b0b0", linewidth=0.8, linestyle="--")
+        axes.annotate(
+            label,
+            (0, bits),
+            xytext=(4, 2),
+            textcoords="offset points",
+            color="#6b6b6b",
+            size=8,
+        )
+    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
+    for label, curve in curves.items():
+        name = f"{label}, {curve[-1]:.2f}"
+        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label]["color"], label=name)
+    axes.set_xlim(0)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("bits per held-out byte")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    import jsonargparse
+
+    jsonargparse.CLI(main, as_positional=False)

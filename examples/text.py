@@ -163,14 +163,8 @@ def draw(path, steps, tables, curves):
     axes = figure.add_subplot()
     for label, bits in tables.items():
         axes.axhline(bits, color="#b0b0b0", linewidth=0.8, linestyle="--")
-        axes.annotate(
-            label,
-            (0, bits),
-            xytext=(4, 2),
-            textcoords="offset points",
-            color="#6b6b6b",
-            size=8,
-        )
+        beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        axes.text(1.01, bits, f"{label}, {bits:.2f}", color="#6b6b6b", size=8, **beside)
     at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
     for label, curve in curves.items():
         name = f"{label}, {curve[-1]:.2f}"
@@ -179,7 +173,7 @@ def draw(path, steps, tables, curves):
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("bits per held-out byte")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right center", frameon=False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 

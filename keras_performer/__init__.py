@@ -17,7 +17,7 @@ __all__ = [
     "ops",
 ]
 
-_PARTS = ("ops", "feature_maps", "layers", "callbacks", "models")
+_PARTS = ("ops", "feature_maps", "layers", "callbacks", "recompute", "models")
 _PART_OF = {
     "PerformerAttention": "layers",
     "PerformerLM": "models",

@@ -99,7 +99,8 @@ class GeneralizedFeatures(FeatureMap):
 def _checked_epsilon(epsilon):
     if not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
         raise ValueError(
-            f"epsilon must be a finite float of at least 0. Received: epsilon={epsilon!r}"
+            "epsilon must be a finite float of at least 0. Received: "
+            f"epsilon={epsilon!r}"
         )
     return float(epsilon)
 

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import typing
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -13,6 +14,12 @@ from keras_performer.layers.attention_axes import AttentionAxes
 from keras_performer.layers.heads_dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
+from keras_performer.layers.signatures import (
+    Constraint,
+    Initializer,
+    LayerInput,
+    Regularizer,
+)
 
 _DENSE_OPTIONS = (
     "kernel_initializer",
@@ -136,32 +143,32 @@ class AttentionLayer(keras.layers.Layer):
     TensorShape([1, 100, 16])
     """
 
-    projections = ("query", "key", "value")
+    projections: tuple[str, ...] = ("query", "key", "value")
     supports_causal = True
     supports_state = False
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        dropout=0.0,
-        use_bias=True,
-        output_shape=None,
-        attention_axes=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        seed: int | None = None,
         *,
-        causal=False,
-        num_key_value_heads=None,
-        **kwargs,
-    ):
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        **kwargs: typing.Any,
+    ) -> None:
         # Without autocast Keras leaves the state in float32; the dense layers cast.
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
@@ -219,19 +226,19 @@ class AttentionLayer(keras.layers.Layer):
 
     def call(
         self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        state=None,
-        return_state=False,
-    ):
+        query: LayerInput,
+        value: LayerInput | None = None,
+        key: LayerInput | None = None,
+        query_mask: LayerInput | None = None,
+        value_mask: LayerInput | None = None,
+        key_mask: LayerInput | None = None,
+        attention_mask: LayerInput | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        state: dict[str, typing.Any] | None = None,
+        return_state: bool = False,
+    ) -> typing.Any:
         masks = query_mask, value_mask, key_mask, attention_mask
         inputs = self.read(query, value, key, *masks, use_causal_mask)
         arguments.check_state(
@@ -253,6 +260,9 @@ class AttentionLayer(keras.layers.Layer):
                 {"position": self._position(query, state), "attention": later}
             )
         return tuple(outputs)
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
 
     def read(
         self,
@@ -301,7 +311,15 @@ class AttentionLayer(keras.layers.Layer):
         # a copy without Keras' mask, which the dense layer would warn about
         return self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
 
-    def attend(self, query, key, value, visible, state=None, training=None):
+    def attend(
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        visible: ops.Visibility,
+        state: typing.Any = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, typing.Any]:
         raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
 
     def write(self, attended, query, query_mask, training=None):
@@ -319,23 +337,25 @@ class AttentionLayer(keras.layers.Layer):
         attended = self._dropout_layer(attended, training=training)
         return self._output_dense(attended)
 
-    def scores(self, query, key, visible):
+    def scores(
+        self, query: tf.Tensor, key: tf.Tensor, visible: ops.Visibility
+    ) -> tf.Tensor:
         raise ValueError(
             f"{type(self).__name__} has no attention scores: call it with "
             "return_attention_scores=False. Received: return_attention_scores=True"
         )
 
-    def build_attention(self):
+    def build_attention(self) -> None:
         """Makes what a mechanism needs beside the dense layers."""
 
-    def empty_state(self, batch_size):
+    def empty_state(self, batch_size: int | tf.Tensor) -> typing.Any:
         """The entry `"attention"` of the state before the first token."""
         raise ValueError(
             f"{type(self).__name__} has no state: it sees a sequence as a whole. Use "
             "PerformerAttention(causal=True) to go through a sequence in pieces."
         )
 
-    def initial_state(self, batch_size):
+    def initial_state(self, batch_size: int | tf.Tensor) -> dict[str, typing.Any]:
         """The state before the first token.
 
         Args:

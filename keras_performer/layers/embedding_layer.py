@@ -1,6 +1,11 @@
 """What an embedding can do that is more than a table."""
 
+import typing
+
 import keras
+import tensorflow as tf
+
+from keras_performer.layers.signatures import LayerInput
 
 
 class EmbeddingLayer(keras.layers.Layer):
@@ -42,11 +47,11 @@ class EmbeddingLayer(keras.layers.Layer):
     (TensorShape([1, 3, 4]), array([[3]], dtype=int32))
     """
 
-    extra_dtypes = ()
+    extra_dtypes: typing.Any = ()
 
-    def empty_state(self, batch_size):
+    def empty_state(self, batch_size: int | tf.Tensor) -> typing.Any:
         """The state before the first token."""
         return ()
 
-    def call(self, inputs, state):
+    def call(self, inputs: LayerInput, state: typing.Any) -> typing.Any:
         raise NotImplementedError(f"{type(self).__name__} must define `call`.")

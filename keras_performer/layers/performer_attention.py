@@ -1,5 +1,8 @@
 """Multi-head attention in time and memory linear in the length."""
 
+import typing
+from collections.abc import Sequence
+
 import keras
 
 from keras_performer import feature_maps, ops
@@ -8,6 +11,11 @@ from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.compile_policy import should_compile
 from keras_performer.layers.exact_below import by_length
 from keras_performer.layers.random_projection import RandomProjection
+from keras_performer.layers.signatures import (
+    Constraint,
+    Initializer,
+    Regularizer,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -110,31 +118,31 @@ class PerformerAttention(AttentionLayer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        dropout=0.0,
-        use_bias=True,
-        output_shape=None,
-        attention_axes=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        seed=None,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        seed: int | None = None,
         *,
-        feature_map="softmax",
-        num_random_features=256,
-        causal=False,
-        num_key_value_heads=None,
-        chunk_size=None,
-        exact_below=None,
-        jit_compile="auto",
-        **kwargs,
-    ):
+        feature_map: str | dict | feature_maps.FeatureMap = "softmax",
+        num_random_features: int | None = 256,
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        chunk_size: int | None = None,
+        exact_below: int | None = None,
+        jit_compile: bool | typing.Literal["auto"] = "auto",
+        **kwargs: typing.Any,
+    ) -> None:
         super().__init__(
             num_heads,
             key_dim,
@@ -189,7 +197,7 @@ class PerformerAttention(AttentionLayer):
         """How often the features were redrawn, an int32 weight."""
         return self._random_projection and self._random_projection.redraw_count
 
-    def redraw_features(self, num_redraws=1):
+    def redraw_features(self, num_redraws: int = 1) -> None:
         """Replaces the random features by the next ones.
 
         The n-th matrix is a function of the layer's seed and n alone.

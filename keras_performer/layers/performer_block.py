@@ -10,6 +10,7 @@ from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.heads_dense import HeadsDense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.layer_config import as_layer, config_of
+from keras_performer.layers.signatures import LayerInput
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -87,7 +88,14 @@ class PerformerBlock(keras.layers.Layer):
         self.expand.build(input_shape)
         self.contract.build((*input_shape[:-1], self.intermediate_dim))
 
-    def call(self, x, mask=None, training=None, state=None, return_state=False):
+    def call(
+        self,
+        x: LayerInput,
+        mask: LayerInput | None = None,
+        training: bool | None = None,
+        state: typing.Any = None,
+        return_state: bool = False,
+    ) -> typing.Any:
         if mask is None:
             mask = implicit_mask(x)
         x = tf.cast(x, self.compute_dtype)
@@ -106,6 +114,9 @@ class PerformerBlock(keras.layers.Layer):
         x = self.add(x, attended, training)
         return (x, state) if return_state else x
 
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
     def add(self, x, attended, training=None):
         """Adds what attention gave, then the feed-forward network."""
         return self.feed_forward(
@@ -117,7 +128,7 @@ class PerformerBlock(keras.layers.Layer):
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
         return x + self.dropout(hidden, training=training)
 
-    def initial_state(self, batch_size):
+    def initial_state(self, batch_size: int | tf.Tensor) -> typing.Any:
         """The attention's state before the first token; `()` without attention.
 
         Args:

@@ -212,7 +212,7 @@ class PerformerLM(TokenTraining):
         kwargs.setdefault("input_signature", [tokens])
         return super().export(filepath, *args, **kwargs)
 
-    def initial_state(self, batch_size):
+    def initial_state(self, batch_size: int | tf.Tensor) -> dict[str, typing.Any]:
         """The state before the first token: a nest of tensors, batch first.
 
         Args:

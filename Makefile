@@ -74,7 +74,7 @@ dist: .venv/.dist
 docs: .docs/.installed
 	.docs/bin/mkdocs build --strict --quiet
 	.docs/bin/python docs/check_links.py site
-	@echo "Open site/index.html."
+	@echo "Open site/index.html; with search: .docs/bin/mkdocs serve"
 
 # A few minutes: one of them trains small models.
 docs-pictures: $(installed)

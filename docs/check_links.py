@@ -1,12 +1,15 @@
-"""Checks built pages: every link leads somewhere, and nothing comes from elsewhere.
+"""Checks built pages: links lead somewhere, public names are there, all is local.
 
 python docs/check_links.py site
 """
 
+import ast
 import html.parser
 import pathlib
 import sys
 import urllib.parse
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "keras_performer"
 
 
 class Page(html.parser.HTMLParser):
@@ -52,7 +55,22 @@ def problems(site):
                 yield f"{name} links to {link}, which has no such anchor"
 
 
+def missing_names(site, package=PACKAGE):
+    """Sentences that say which public names the page of the API lacks."""
+    anchors = filter(None, Page(pathlib.Path(site) / "api.html").anchors)
+    documented = {anchor.rsplit(".", 1)[-1] for anchor in anchors}
+    parts = {"layers", "feature_maps", "ops"}  # headings, not entries
+    for file in [package, *(package / part for part in sorted(parts))]:
+        for node in ast.parse((file / "__init__.py").read_text()).body:
+            if (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "__all__"
+            ):
+                for name in set(ast.literal_eval(node.value)) - documented - parts:
+                    yield f"api.html lacks {name} of {file.name}"
+
+
 if __name__ == "__main__":
-    found = list(problems(sys.argv[1]))
+    found = [*problems(sys.argv[1]), *missing_names(sys.argv[1])]
     print("\n".join(found) or "Every link leads somewhere.")
     sys.exit(bool(found))

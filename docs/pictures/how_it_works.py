@@ -19,9 +19,9 @@ def main():
         scores = ops.attention_scores(query, key, kernel)[0, 0].numpy()
         pictures.append((f"{num_features:,} features", scores))
     mean = np.full_like(exact, 1 / LENGTH)
-    pictures.append(("mean of all values", mean))
+    pictures.append(("mean of values", mean))
 
-    figure, axes = style.panels(len(pictures), height=2.3)
+    figure, axes = style.panels(len(pictures), height=2.1)
     for panel, (title, scores) in zip(axes, pictures):
         style.matrix(panel, scores, title, vmin=0, vmax=exact.max())
         error = np.linalg.norm((scores - exact) @ value)

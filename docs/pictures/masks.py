@@ -19,7 +19,7 @@ def main():
         ("causal", {"use_causal_mask": True}),
         ("keys hidden", {"key_mask": np.arange(LENGTH)[None] % 5 > 0}),
     ]
-    figure, axes = style.panels(len(cases), height=2.2)
+    figure, axes = style.panels(len(cases), height=2.0)
     layer = keras_performer.PerformerAttention(1, 16, seed=0)
     keras.utils.set_random_seed(0)
     for panel, (title, masks) in zip(axes, cases):

@@ -16,7 +16,7 @@ FURTHER = ("#2e8b57", "#8e44ad", "#b7791f")
 MATRIX, HIDDEN = "Blues", "#e2e2e2"
 # Inches. Pages show a picture at most this wide, phones half as wide: small figures
 # keep their letters readable there.
-WIDTH = 6.4
+WIDTH = 5.6
 
 
 def panels(columns=1, height=3.2, **options):

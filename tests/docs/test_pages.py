@@ -1,0 +1,123 @@
+"""What the README and the documentation refer to exists."""
+
+import importlib.util
+import re
+
+import pytest
+from PIL import Image
+
+from docs import check_links
+from docs.pages import BLOCK, PAGES, ROOT
+
+DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+for folder in ("benchmarks", "examples", "tpu_configs"):
+    DOCUMENTS += sorted((ROOT / folder).rglob("*.md"))
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PICTURE = re.compile(r"!\[([^\]]+)\]\(([^)]+)\)")
+
+
+def ids(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_links_lead_to_files_and_headings(document):
+    text = BLOCK.sub("", document.read_text())
+    broken = [
+        link for link in LINK.findall(text) if not leads_somewhere(document, link)
+    ]
+    assert broken == []
+
+
+def leads_somewhere(document, link):
+    if re.match(r"https?://|mailto:", link):
+        return True
+    path, _, anchor = link.partition("#")
+    target = document.parent / path if path else document
+    if anchor and target.suffix == ".md":
+        headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+        words = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+        return anchor in {heading.strip().replace(" ", "-") for heading in words}
+    return target.exists()
+
+
+def test_a_broken_link_is_noticed():
+    assert leads_somewhere(ROOT / "README.md", "docs/benchmarks.md#learning")
+    assert not leads_somewhere(ROOT / "README.md", "docs/benchmarks.md#a-demo")
+    assert not leads_somewhere(ROOT / "README.md", "docs/none.md")
+
+
+# Of versions there is nothing to draw.
+ILLUSTRATED = [page for page in PAGES if page.stem != "versioning"]
+
+
+@pytest.mark.parametrize("page", ILLUSTRATED, ids=ids)
+def test_page_has_one_picture_that_a_script_draws(page):
+    ((description, link),) = PICTURE.findall(page.read_text())
+    assert len(description) > 20
+    picture = (page.parent / link).resolve()
+    with Image.open(picture) as image:
+        assert image.width >= 1000  # sharp on a page of 640 points
+    if picture.parent.name == "pictures":
+        assert picture.stat().st_size < 100_000
+        assert picture.stem == page.stem.lower()
+        assert picture.with_suffix(".py").exists()
+    else:
+        assert picture.parent == ROOT / "benchmarks"  # which `make bench` draws
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_commands_exist(page):
+    text = page.read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    commands = re.findall(r"(?:`|^)make ([\w.-]+)", text, re.MULTILINE)
+    assert [c for c in commands if not re.search(rf"^{c}:", makefile, re.M)] == []
+    modules = re.findall(r"python -m ([\w.]+)", text)
+    assert [m for m in modules if importlib.util.find_spec(m) is None] == []
+
+
+def test_readme_is_one_page():
+    text = (ROOT / "README.md").read_text()
+    lines = text.splitlines()
+    assert lines.index("```python") < 30
+    assert len(lines) <= 130
+    assert len(re.sub(r"```.*?```|\|", "", text, flags=re.DOTALL).split()) <= 1000
+
+
+SITE = {
+    "index.html": '<h1 id="top">A</h1><a href="b.html#there">b</a><img src="a.png">',
+    "b.html": '<h2 id="there">B</h2><a href="./#top">back</a>',
+    "a.png": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        ("<p></p>", None),
+        ('<a href="none.html">x</a>', "not there"),
+        ('<a href="b.html#nowhere">x</a>', "no such anchor"),
+        ('<img src="none.png">', "not there"),
+        ('<script src="https://example.org/x.js"></script>', "needs a network"),
+        ('<a href="https://example.org/">x</a>', None),
+    ],
+)
+def test_check_of_built_pages(tmp_path, page, reason):
+    for name, text in {**SITE, "page.html": page}.items():
+        (tmp_path / name).write_text(text)
+    problems = list(check_links.problems(tmp_path))
+    assert len(problems) == (reason is not None)
+    assert reason is None or reason in problems[0]
+
+
+def test_names_that_the_api_lacks_are_noticed(tmp_path):
+    package = tmp_path / "package"
+    for part in (".", "layers", "feature_maps", "ops"):
+        (package / part).mkdir(parents=True, exist_ok=True)
+        (package / part / "__init__.py").write_text('__all__ = ["one", "ops"]\n')
+    (tmp_path / "api.html").write_text('<h3 id="package.one">one</h3>')
+    assert list(check_links.missing_names(tmp_path, package)) == []
+    (package / "ops" / "__init__.py").write_text('__all__ = ["one", "two"]\n')
+    assert list(check_links.missing_names(tmp_path, package)) == [
+        "api.html lacks two of ops"
+    ]

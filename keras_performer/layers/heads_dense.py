@@ -88,8 +88,10 @@ class HeadsDense(keras.layers.EinsumDense):
             )
 
     def call(self, inputs, training=None):
-        made = [dim for dim in self.partial_output_shape if dim is not None]
         kernel = tf.convert_to_tensor(self.kernel)
+        _, kernel_axes, output_axes = re.split(",|->", self.equation)
+        axes = zip(kernel_axes, kernel.shape)
+        made = [dim for axis, dim in axes if axis in output_axes]
         num_kept = len(inputs.shape) - (len(kernel.shape) - len(made))
         matrix = tf.reshape(kernel, (-1, math.prod(made)))
         inputs = tf.cast(inputs, matrix.dtype)  # Keras casts no integers

@@ -108,6 +108,63 @@ def test_an_arrow_that_points_on_is_allowed(path, source):
     assert forbidden_imports(source, PACKAGE / path) == []
 
 
+# The one file that may use what Keras does not publish.
+PRIVATES = PACKAGE / "layers" / "keras_privates.py"
+# Private by name, but part of the interface of tuples and of their classes.
+OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
+# Not private by name, but not in Keras' documentation either.
+UNDOCUMENTED = {"get_quantization_mode", "partial_output_shape", "quantized_build"}
+
+
+def private_attributes(source):
+    """The attributes with private names that `source` reads or sets."""
+    nodes = ast.walk(ast.parse(source))
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    private = {x for x in names if x.startswith("_") and not x.startswith("__")}
+    return (private - OF_NAMED_TUPLES) | (names & UNDOCUMENTED)
+
+
+def own_names(source):
+    """What `source` defines: functions, classes, and attributes of `self`."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) == "self":
+                names.add(node.attr)
+        elif isinstance(node, ast.JoinedStr):  # setattr(self, f"_{name}_dense", ...)
+            names.update(f"_{x}_dense" for x in ("query", "key", "value"))
+    return names
+
+
+def foreign_privates(sources):
+    """Private attributes that none of the sources defines."""
+    own = set().union(*(own_names(source) for source in sources.values()))
+    found = {path: private_attributes(source) - own for path, source in sources.items()}
+    return {path: names for path, names in found.items() if names}
+
+
+def test_privates_of_keras_are_used_in_one_file():
+    sources = {path: path.read_text() for path in FILES if path != PRIVATES}
+    assert foreign_privates(sources) == {}
+    # and there each is read from an object, so that the test above would see it
+    assert len(private_attributes(PRIVATES.read_text())) >= 4
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "layers = model._flatten_layers()",
+        "loss._keras_mask = mask",
+        "self._aggregate_additional_loss(loss)",
+        "made = dense.partial_output_shape",
+    ],
+)
+def test_a_private_of_keras_is_noticed(source):
+    assert foreign_privates({"models/a.py": source, "b.py": "x._asdict()"})
+
+
 def test_a_file_holds_one_idea():
     lengths = {
         str(path.relative_to(PACKAGE)): len(path.read_text().splitlines())

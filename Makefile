@@ -50,6 +50,7 @@ test: lint
 lint: $(installed)
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
+	$(python) -m mypy
 
 # The other libraries are installed into .bench, each in the environment it needs.
 bench: $(installed)

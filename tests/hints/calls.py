@@ -1,0 +1,72 @@
+"""Calls for the type checker of `make lint`, not to be run.
+
+It must accept the first ones, and refuse each line that ends in `type: ignore[...]`:
+where it does not, it reports the comment as unused.
+"""
+
+from typing import assert_type
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+import keras_performer
+from keras_performer import feature_maps, layers, ops
+
+
+def right(x: tf.Tensor, mask: np.ndarray) -> None:
+    layer = keras_performer.PerformerAttention(
+        8,
+        64,
+        dropout=0.1,
+        output_shape=(4, 4),
+        kernel_initializer="he_normal",
+        feature_map=feature_maps.SoftmaxFeatures(regularized=False),
+        num_random_features=None,
+        jit_compile="auto",
+        name="attention",
+    )
+    layer(x, key_mask=mask, return_state=True, state=layer.initial_state(2))
+    layer.redraw_features(3)
+    layers.PerformerBlock(layers.ExactAttention(8, 64, causal=True), 128)(x, mask)
+    layers.PerformerBlock(None, 128)
+    model = keras_performer.PerformerLM(256, 64, 2, 4, 32, attention="exact")
+    tokens = keras_performer.generate(model, [[1, 2]], 8, top_k=3, verbose=0)
+    assert_type(tokens, npt.NDArray[np.int32])
+    keras_performer.RedrawFeatures(every_n_steps=10)
+
+    kernel = ops.ExponentialKernel(ops.gaussian_matrix(8, 2, (0, 1)), trainable=True)
+    ops.bidirectional_attention(x, x, x, kernel, mask, jit_compile=True)
+    output, state = ops.causal_attention(x, x, x, kernel, ops.Visibility(mask))
+    assert_type(state, ops.State)
+    assert_type(ops.merge_states(kernel, state, state), ops.State)
+    ops.causal_attention(x, x, x, kernel, state=state, chunk_size=32)
+    assert_type(kernel.num_features(64), int)
+    assert_type(feature_maps.get("relu"), feature_maps.FeatureMap)
+
+
+def wrong(x: tf.Tensor) -> None:
+    keras_performer.PerformerAttention("8", 64)  # type: ignore[arg-type]
+    keras_performer.PerformerAttention(8)  # type: ignore[call-arg]
+    keras_performer.PerformerAttention(8, 64, feature_map=3)  # type: ignore[arg-type]
+    keras_performer.PerformerAttention(8, 64, jit_compile="yes")  # type: ignore[arg-type]
+    layer = layers.ExactAttention(8, 64, causal="yes")  # type: ignore[arg-type]
+    layer(x, retrun_state=True)  # type: ignore[call-arg]
+    layer(x, use_causal_mask="yes")  # type: ignore[arg-type]
+    layers.PerformerBlock("performer", 128)  # type: ignore[arg-type]
+    layers.PerformerBlock(layer, 128)(x, return_state="yes")  # type: ignore[arg-type]
+    model = keras_performer.PerformerLM(256, 64, 2, 4, "32")  # type: ignore[arg-type]
+    keras_performer.generate(model, [[1, 2]], "8")  # type: ignore[arg-type]
+    keras_performer.generate(model, [[1, 2]], 8, verbose=2)  # type: ignore[arg-type]
+    keras_performer.RedrawFeatures(every_n_steps="10")  # type: ignore[arg-type]
+    keras_performer.PerfomerAttention(8, 64)  # type: ignore[attr-defined]
+
+    ops.bidirectional_attention(x, x, x, "softmax")  # type: ignore[arg-type]
+    kernel = ops.ActivationKernel(x, "relu")  # type: ignore[arg-type]
+    ops.causal_attention(x, x, x, kernel, None, None, 1.5)  # type: ignore[arg-type]
+    ops.bidirectional_attention(x, x, x, kernel, call=print)  # type: ignore[call-arg]
+    ops.merge_states(kernel, x)  # type: ignore[call-arg]
+    ops.chunk_scan(print, "2", x, x, x, None)  # type: ignore[arg-type]
+    feature_maps.get(3)  # type: ignore[arg-type]
+    feature_maps.SoftmaxFeatures(hyperbolic="no")  # type: ignore[arg-type]
+    feature_maps.GeneralizedFeatures(3)  # type: ignore[arg-type]

@@ -20,8 +20,15 @@ PARAMETERS = [
 ]
 
 
+# models of several layers take as long for most promises
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] * name.startswith("lm"))
+    for name in CASES
+]
+
+
 @pytest.mark.parametrize("promise", PARAMETERS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_layer_keeps_its_promises(name, promise):
     check_layer(CASES[name], [promise])
 

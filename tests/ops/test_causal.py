@@ -155,7 +155,9 @@ def inputs_of_head_size_16(length=149, std=1.0, seed=1):
     return std * query, std * key, value
 
 
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 149])
+@pytest.mark.parametrize(
+    "chunk_size", [pytest.param(1, marks=pytest.mark.slow), 7, 64, 149]
+)
 @pytest.mark.parametrize("name", ["softmax", "abs"])
 def test_chunk_size_changes_rounding_only(name, chunk_size):
     inputs = inputs_of_head_size_16()
@@ -224,6 +226,7 @@ def test_norms_of_50_stay_finite(name):
     assert np.abs(results[0]).max() <= np.abs(value[:, 5:]).max() * (1 + 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 2e-2), ("float16", 3e-3)])
 @pytest.mark.parametrize("name", ["softmax", "favor+"])
 def test_half_precision_over_8192_tokens(name, dtype, bound):
@@ -240,6 +243,7 @@ def test_half_precision_over_8192_tokens(name, dtype, bound):
     assert relative_error(actual[0][:, late], expected[0][:, late]) < bound
 
 
+@pytest.mark.slow
 def test_float16_over_70000_tokens():
     """Longer than float16 can count: a sum of ones stops at 2048, and 65504 is inf."""
     kernel = softmax_kernel(8, 8)

@@ -52,6 +52,7 @@ def test_eager_equals_graph_equals_xla(attention, name, jit_compile):
     assert function.traces == traces + 1  # the eager call, and no other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_keys_that_dwarf_others_under_xla(attention, jit_compile):
@@ -135,6 +136,7 @@ def nodes(graph_def):
     return [node for body in (graph_def.node, *bodies) for node in body]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_tracing_a_long_sequence_takes_no_longer(attention):
     concrete(attention, 1024)

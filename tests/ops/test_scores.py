@@ -46,6 +46,7 @@ def test_scores_have_the_dtype_of_the_query():
     np.testing.assert_allclose(np.sum(scores, axis=-1), 1, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_of_scores_at_unknown_length_are_those_at_known_length(causal):
     kernel = KERNELS["softmax"]()

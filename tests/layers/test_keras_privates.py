@@ -108,3 +108,49 @@ def test_the_function_inside_a_metric_and_a_loss():
             return y_pred
 
     assert keras_privates.wrapped_function(OwnLoss()) == (None, {})
+
+
+def test_an_entry_of_the_same_name_is_found_beside_the_one_of_the_class():
+    found = []
+
+    class Inner(keras.layers.Dense):
+        def load_own_variables(self, store):
+            assert len(store.keys()) == 0  # what Keras itself finds
+            entry = keras_privates.same_named_entry(store, self)
+            found.append([entry[key] for key in entry.keys()])
+
+    class Owner(keras.layers.Layer):
+        inner_class = keras.layers.Dense
+
+        def build(self, input_shape):
+            self.inner = self.inner_class(1, name="inner_name")
+            self.inner.build(input_shape)
+
+        def call(self, x):
+            return self.inner(x)
+
+    class OtherOwner(Owner):
+        inner_class = Inner
+
+    class HiddenOwner(Owner):
+        def build(self, input_shape):
+            super().build(input_shape)
+            self._inner = self.__dict__.pop("inner")
+
+        def call(self, x):
+            return self._inner(x)
+
+    def model(owner, *names):
+        layers = [owner(name=name) for name in names]
+        return keras.Sequential([keras.Input((1,)), *layers])
+
+    for owner in (Owner, HiddenOwner):
+        expected = model(owner, "first", "second")
+        expected.save_weights("owner.weights.h5")
+        found.clear()
+        model(OtherOwner, "second", "third", "first").load_weights("owner.weights.h5")
+        first, second = (layer.get_weights() for layer in expected.layers)
+        for entry, weights in zip(found, (second, [], first), strict=True):
+            assert len(entry) == len(weights)
+            for one, other in zip(entry, weights):
+                np.testing.assert_array_equal(one, other)

@@ -102,8 +102,5 @@ def same_named_entry(store, layer):
     named = []
     for key, entry in store.h5_file[beside].items():
         if "vars" in entry and entry["vars"].attrs.get("name") == owner:
-            # the layers of `keras.layers.GroupQueryAttention` have no public attributes
-            for name in (attribute, f"_{attribute}"):
-                if name in entry:
-                    named.append("/".join([*folder, key, name]))
+            named.append("/".join([*folder, key, attribute]))
     return store.get(named[0]) if len(named) == 1 else store

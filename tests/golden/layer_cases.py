@@ -1,0 +1,278 @@
+"""Configurations of `PerformerAttention`: outputs, gradients, scores, states."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_performer import PerformerAttention, feature_maps
+from tests.golden.numbers import normal, set_weights, state_arrays
+
+BATCH, LENGTH, DIM = 2, 13, 7
+# More tokens than one block of the loops holds.
+TWO_BLOCKS = (1, 600, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCase:
+    """One configuration.
+
+    Attributes:
+        options: dict of arguments of `PerformerAttention`, besides `SMALL`.
+        shapes: tuple of the shapes of query, value and key, as many as are given.
+        masks: dict of masks by the name of the argument of `call`.
+        call: dict of further arguments of `call`.
+        std: float, standard deviation of the inputs. The kernels keep it, so that it
+            is that of queries and keys as well.
+        graph: `None` (eager), "known" or "unknown" lengths in a `tf.function`.
+        more: bool, also look at the attention matrix and, if the layer has a state,
+            take the sequence in pieces.
+    """
+
+    options: dict = dataclasses.field(default_factory=dict)
+    shapes: tuple = ((BATCH, LENGTH, DIM),)
+    masks: dict = dataclasses.field(default_factory=dict)
+    call: dict = dataclasses.field(default_factory=dict)
+    std: float = 1.0
+    graph: str = None
+    more: bool = True
+
+    def numbers(self):
+        """A dict of arrays by name."""
+        layer = PerformerAttention(**{**SMALL, **self.options}, name="attention")
+        layer.build(*self.shapes)
+        set_weights(layer)
+        inputs = self.inputs(layer.compute_dtype)
+        numbers = self.value_and_gradients(layer, inputs)
+        if not self.more:
+            return numbers
+        call = {**self.masks, **self.call, "return_attention_scores": True}
+        numbers["scores"] = layer(*inputs, **call)[1]
+        if layer.causal and layer.exact_below is None and len(self.shapes[0]) == 3:
+            numbers.update(self.in_pieces(layer, inputs))
+        return numbers
+
+    def inputs(self, compute_dtype):
+        dtype = "float64" if compute_dtype == "float64" else "float32"
+        names = ("query", "value", "key")
+        return [
+            tf.constant(normal(name, shape, self.std, dtype))
+            for name, shape in zip(names, self.shapes)
+        ]
+
+    def value_and_gradients(self, layer, inputs):
+        """The output, and gradients for the inputs and all weights that train."""
+
+        shape = layer.compute_output_shape(*self.shapes)
+
+        def compute(*inputs):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                output = layer(*inputs, **self.masks, **self.call)
+                loss = _weighted_sum(output, shape)
+            variables = [weight.value for weight in layer.trainable_weights]
+            return output, *tape.gradient(loss, [*inputs, *variables])
+
+        if self.graph:
+            known = self.graph == "known"
+            specs = [
+                tf.TensorSpec(x.shape if known else (None, None, x.shape[2]), x.dtype)
+                for x in inputs
+            ]
+            compute = tf.function(compute, input_signature=specs, autograph=False)
+        output, *gradients = compute(*inputs)
+        names = ["query", "value", "key"][: len(inputs)]
+        names += [w.path.split("/", 1)[1] for w in layer.trainable_weights]
+        named = {f"gradient {n}": g for n, g in zip(names, gradients)}
+        losses = {"losses": tf.stack(layer.losses)} if layer.losses else {}
+        return {"output": output, **named, **losses}
+
+    def in_pieces(self, layer, inputs):
+        """The same sequence in three calls, of which the second has one token."""
+        (x,), state = inputs, None
+        at = x.shape[1] // 2
+        numbers, outputs = {}, []
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            for start, end in ((0, at), (at, at + 1), (at + 1, None)):
+                masks = {name: mask[:, start:end] for name, mask in self.masks.items()}
+                output, state = layer(
+                    x[:, start:end], state=state, return_state=True, **masks
+                )
+                outputs.append(output)
+                if start == 0:
+                    early = state
+            output = tf.concat(outputs, 1)
+            loss = _weighted_sum(output, output.shape)
+        numbers["pieces output"] = output
+        numbers["pieces gradient query"] = tape.gradient(loss, x)
+        for time, reached in (("early", early), ("last", state)):
+            running_max, sums = state_arrays(reached)
+            numbers[f"pieces {time} running_max"] = running_max
+            numbers[f"pieces {time} sums"] = sums
+        return numbers
+
+
+def _weighted_sum(output, shape):
+    """A scalar whose gradients are dense; not in half precision, where sums are poor.
+
+    The shape is an argument as that of a graph's output may be unknown.
+    """
+    dtype = "float64" if output.dtype == "float64" else "float32"
+    return tf.reduce_sum(tf.cast(output, dtype) * normal("output", shape, 1.0, dtype))
+
+
+def _padding(first, last):
+    """Two rows, of which one is visible from `first` on, the other up to `last`."""
+    positions = np.arange(LENGTH)
+    return np.stack([positions >= first, positions < last])
+
+
+def _holes(length=LENGTH, hidden_row=False):
+    """Every third key hidden, in the second row other ones, or all."""
+    positions = np.arange(length)
+    second = np.zeros(length, bool) if hidden_row else positions % 3 != 0
+    return np.stack([positions % 3 != 1, second])
+
+
+SMALL = dict(num_heads=2, key_dim=4, num_random_features=10, seed=5)
+CAUSAL = dict(causal=True)
+GROUPED = dict(num_heads=4, num_key_value_heads=2)
+CROSS = ((BATCH, LENGTH, DIM), (BATCH, 17, 5), (BATCH, 17, 6))
+
+
+CASES = {
+    # feature maps
+    "softmax": LayerCase(),
+    "softmax causal": LayerCase(CAUSAL),
+    "favor+": LayerCase(dict(feature_map="favor+")),
+    "favor+ causal": LayerCase(dict(feature_map="favor+", **CAUSAL)),
+    "relu": LayerCase(dict(feature_map="relu")),
+    "relu causal": LayerCase(dict(feature_map="relu", **CAUSAL)),
+    "elu without projection": LayerCase(
+        dict(feature_map="elu", num_random_features=None)
+    ),
+    "elu without projection, causal": LayerCase(
+        dict(feature_map="elu", num_random_features=None, **CAUSAL)
+    ),
+    "sigmoid": LayerCase(dict(feature_map="sigmoid")),
+    "exp causal": LayerCase(
+        dict(feature_map=feature_maps.GeneralizedFeatures("exp", 0.01), **CAUSAL)
+    ),
+    # shapes
+    "grouped heads": LayerCase(dict(value_dim=3, **GROUPED)),
+    "grouped heads, causal": LayerCase(dict(value_dim=3, **GROUPED, **CAUSAL)),
+    "one key-value head, output shape": LayerCase(
+        dict(num_heads=3, num_key_value_heads=1, output_shape=(2, 3))
+    ),
+    "without bias": LayerCase(dict(use_bias=False, value_dim=6)),
+    "cross attention": LayerCase(shapes=CROSS),
+    "attention axes": LayerCase(dict(attention_axes=2), shapes=((BATCH, 3, 5, DIM),)),
+    "attention axes, causal": LayerCase(
+        dict(attention_axes=(1, 3), **CAUSAL), shapes=((BATCH, 2, 3, 4, 5),)
+    ),
+    "chunks": LayerCase(dict(chunk_size=3, **CAUSAL)),
+    "chunks of grouped heads": LayerCase(
+        dict(chunk_size=2, feature_map="favor+", **GROUPED, **CAUSAL)
+    ),
+    # several blocks
+    "two blocks": LayerCase(shapes=(TWO_BLOCKS,), more=False),
+    # small enough for features that no stabilizer holds, which aa2d4ca tried first
+    "two blocks of small inputs": LayerCase(shapes=(TWO_BLOCKS,), std=0.5, more=False),
+    "two blocks, relu, grouped heads": LayerCase(
+        dict(feature_map="relu", **GROUPED), shapes=(TWO_BLOCKS,), more=False
+    ),
+    "two blocks, keys hidden": LayerCase(
+        dict(feature_map="favor+", **GROUPED),
+        shapes=(TWO_BLOCKS,),
+        masks=dict(key_mask=_holes(600)[:1]),
+        more=False,
+    ),
+    "two blocks, causal": LayerCase(CAUSAL, shapes=(TWO_BLOCKS,), more=False),
+    "two blocks, causal, keys hidden": LayerCase(
+        dict(chunk_size=50, **GROUPED, **CAUSAL),
+        shapes=(TWO_BLOCKS,),
+        masks=dict(key_mask=_holes(600)[:1]),
+        more=False,
+    ),
+    # masks
+    "padding": LayerCase(masks=dict(query_mask=_padding(4, 9))),
+    "padding, causal": LayerCase(CAUSAL, masks=dict(query_mask=_padding(4, 9))),
+    "a row without keys": LayerCase(masks=dict(key_mask=_holes(hidden_row=True))),
+    "a row without keys, causal": LayerCase(
+        CAUSAL, masks=dict(key_mask=_holes(hidden_row=True))
+    ),
+    "a row without keys, relu, causal": LayerCase(
+        dict(feature_map="relu", **CAUSAL),
+        masks=dict(key_mask=_holes(hidden_row=True)),
+    ),
+    "every mask": LayerCase(
+        GROUPED,
+        shapes=CROSS,
+        masks=dict(
+            query_mask=_padding(2, 11),
+            value_mask=_holes(17),
+            key_mask=np.arange(17)[np.newaxis] < [[17], [12]],
+            attention_mask=np.arange(17)[np.newaxis, np.newaxis] != [[[3]], [[5]]],
+        ),
+    ),
+    "causal by the call": LayerCase(
+        masks=dict(attention_mask=_holes()), call=dict(use_causal_mask=True)
+    ),
+    # what becomes exact attention
+    "exact below, short": LayerCase(
+        dict(exact_below=32, use_bias=False), masks=dict(key_mask=_padding(4, 9))
+    ),
+    "exact below, short, causal": LayerCase(
+        dict(exact_below=32, use_bias=False, **GROUPED, **CAUSAL)
+    ),
+    "exact below, long": LayerCase(dict(exact_below=13)),
+    "exact below, long, causal": LayerCase(dict(exact_below=13, **CAUSAL)),
+    "exact below, length unknown": LayerCase(
+        dict(exact_below=32, use_bias=False, **CAUSAL), graph="unknown", more=False
+    ),
+    # graphs and compilation
+    "graph, lengths unknown": LayerCase(graph="unknown", more=False),
+    "graph, lengths unknown, causal": LayerCase(
+        dict(chunk_size=3, **CAUSAL), graph="unknown", more=False
+    ),
+    "compiled": LayerCase(dict(jit_compile=True), graph="known", more=False),
+    "compiled, causal": LayerCase(
+        dict(jit_compile=True, **CAUSAL), graph="known", more=False
+    ),
+    # what lies round the attention
+    "dropout": LayerCase(dict(dropout=0.4), call=dict(training=True), more=False),
+    "regularized": LayerCase(
+        dict(
+            kernel_regularizer=keras.regularizers.L2(0.1),
+            bias_regularizer=keras.regularizers.L1(0.2),
+            activity_regularizer=keras.regularizers.L2(0.3),
+        ),
+        more=False,
+    ),
+    # dtypes
+    "float64": LayerCase(dict(dtype="float64", **GROUPED)),
+    "float64, causal": LayerCase(dict(dtype="float64", chunk_size=4, **CAUSAL)),
+    "float64, relu": LayerCase(dict(dtype="float64", feature_map="relu")),
+    "bfloat16": LayerCase(dict(dtype="mixed_bfloat16")),
+    "bfloat16, causal": LayerCase(dict(dtype="mixed_bfloat16", **CAUSAL)),
+    "float16": LayerCase(dict(dtype="mixed_float16")),
+    "float16, causal": LayerCase(dict(dtype="mixed_float16", **CAUSAL)),
+    # large queries and keys, for which causal attention takes its safe form
+    "large": LayerCase(std=6.0),
+    "large, causal": LayerCase(CAUSAL, std=6.0),
+    "large, float64": LayerCase(dict(dtype="float64"), std=6.0),
+    "large, float64, causal": LayerCase(
+        dict(dtype="float64", **GROUPED, **CAUSAL),
+        masks=dict(key_mask=_holes()),
+        std=6.0,
+    ),
+    "large, float64, two blocks, causal": LayerCase(
+        dict(dtype="float64", num_heads=1, **CAUSAL),
+        shapes=(TWO_BLOCKS,),
+        std=6.0,
+        graph="known",
+        more=False,
+    ),
+}

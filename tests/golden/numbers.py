@@ -1,0 +1,90 @@
+"""Inputs and weights of the golden test, the same on every machine.
+
+All of them come from NumPy's `RandomState`, whose stream NumPy promises to keep, each
+array from a seed of its own that is made of its name: what one configuration gets does
+not depend on which others there are, nor on the order in which a layer makes weights.
+"""
+
+import contextlib
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+_moved = None
+
+
+def normal(name, shape, std=1.0, dtype="float32"):
+    """Normal values that belong to `name`."""
+    random = np.random.RandomState(zlib.crc32(name.encode()))
+    values = (std * random.standard_normal(shape)).astype(dtype)
+    if _moved is None:
+        return values
+    towards = _moved.choice([-np.inf, np.inf], size=shape).astype(dtype)
+    return np.nextafter(values, towards)
+
+
+@contextlib.contextmanager
+def moved_by_rounding(seed):
+    """Moves all normal values by one unit in the last place, up or down.
+
+    What is computed from them then moves as rounding moves it, which may be far where
+    large terms cancel.
+    """
+    global _moved
+    _moved = np.random.RandomState(seed)
+    try:
+        yield
+    finally:
+        _moved = None
+
+
+def ids(name, shape, count):
+    """Ints from 0 to `count - 1` that belong to `name`."""
+    random = np.random.RandomState(zlib.crc32(name.encode()))
+    return random.randint(count, size=shape).astype("int32")
+
+
+def projection(name, shape, hyperbolic=False):
+    """Random features; hyperbolic ones come in pairs w and -w."""
+    matrix, half = normal(name, shape), shape[0] // 2
+    if hyperbolic:
+        matrix[half:] = -matrix[:half]
+    return matrix
+
+
+def set_weights(model, projections=True):
+    """Gives every weight of a layer or model values that belong to its path.
+
+    Args:
+        model: a built layer or model.
+        projections: bool, also replace the random features. A draw of them takes
+            logarithms, cosines and a QR decomposition, which machines round in
+            different ways.
+    """
+    for weight in model.weights:
+        *_, leaf = path = weight.path.split("/")[1:]
+        name, shape = "/".join(path), tuple(weight.shape)
+        if leaf in ("projection_seed", "redraw_count"):
+            continue
+        if leaf == "projection_matrix":
+            if projections:
+                drawn, half = np.asarray(weight), shape[0] // 2
+                hyperbolic = np.array_equal(drawn[half:], -drawn[:half])
+                weight.assign(projection(name, shape, hyperbolic))
+        elif leaf in ("bias", "beta"):
+            weight.assign(normal(name, shape, 0.3))
+        elif leaf == "gamma":
+            weight.assign(1 + normal(name, shape, 0.2))
+        elif leaf == "kernel":
+            weight.assign(normal(name, shape, shape[0] ** -0.5))
+        else:  # tables of embeddings
+            weight.assign(normal(name, shape, 0.7))
+
+
+def state_arrays(state):
+    """The running maxima and the sums of a state, in the order of the layers.
+
+    Whatever nest holds them: they are its only tensors of three axes and more.
+    """
+    return [x for x in tf.nest.flatten(state) if len(x.shape) >= 3]

@@ -1,0 +1,68 @@
+"""The file of numbers, and how it is compared with others.
+
+An array of more than 24 numbers is kept as a sketch: each number, with a random sign,
+is added to one of 24 sums. The norm of a difference of sketches is that of the
+difference of the arrays, but for a factor near 1, so that the sketches of two arrays
+are as far apart as the arrays themselves.
+"""
+
+import json
+import pathlib
+
+import numpy as np
+
+FOLDER = pathlib.Path(__file__).parent / "recorded"
+SKETCH_SIZE = 24
+
+
+def sketch(array):
+    """An array as at most 24 float64."""
+    values = np.ravel(array).astype("float64")
+    if values.size <= SKETCH_SIZE:
+        return values
+    random = np.random.RandomState(values.size)
+    sums = random.randint(SKETCH_SIZE, size=values.size)
+    signed = values * random.choice([-1.0, 1.0], size=values.size)
+    sketched = np.bincount(sums, weights=signed, minlength=SKETCH_SIZE)
+    # the file is half as long if what was float32 has no more digits
+    return sketched.astype(array.dtype).astype("float64")
+
+
+def sketches(numbers):
+    """The sketches of a dict of dicts of arrays."""
+    return {
+        name: {key: sketch(array) for key, array in arrays.items()}
+        for name, arrays in numbers.items()
+    }
+
+
+def difference(a, b):
+    """|a - b| / |b|, norms over all numbers; 0 if both are 0."""
+    a, b = np.ravel(a).astype("float64"), np.ravel(b).astype("float64")
+    if a.shape != b.shape:
+        return float("inf")
+    norm = np.linalg.norm(a - b)
+    return norm / np.linalg.norm(b) if norm else 0.0
+
+
+def save(path, numbers):
+    """Writes a dict of dicts of arrays, a file entry for each of the outer ones."""
+    index = {
+        name: {key: np.size(array) for key, array in arrays.items()}
+        for name, arrays in numbers.items()
+    }
+    joined = {
+        name: np.concatenate([np.ravel(x) for x in arrays.values()])
+        for name, arrays in numbers.items()
+    }
+    np.savez_compressed(path, index=json.dumps(index), **joined)
+
+
+def load(path):
+    """What `save` wrote."""
+    with np.load(path) as file:
+        index = json.loads(str(file["index"]))
+        return {
+            name: dict(zip(sizes, np.split(file[name], np.cumsum([*sizes.values()]))))
+            for name, sizes in index.items()
+        }

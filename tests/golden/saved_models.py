@@ -1,0 +1,105 @@
+"""Models whose files the recorded commit saved, each after redraws."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_performer import PerformerAttention, PerformerLM, generate
+from tests.golden.numbers import ids, normal, set_weights
+
+INPUTS = {
+    "functional": ids("functional", (3, 9), 7),
+    "sequential": normal("sequential", (2, 8, 6)),
+    "lm": ids("lm", (2, 10), 11),
+}
+
+
+def functional(seed=1):
+    """Padded ids: an implicit mask, self-attention, cross-attention."""
+    attention = dict(num_heads=2, key_dim=4, num_random_features=6, seed=seed)
+    inputs = keras.Input((None,), dtype="int32", name="ids")
+    x = keras.layers.Embedding(7, 6, mask_zero=True, name="embedding")(inputs)
+    own = PerformerAttention(causal=True, num_key_value_heads=1, **attention)(x)
+    cross = PerformerAttention(value_dim=3, use_bias=False, **attention)(own, x)
+    return keras.Model(inputs, keras.layers.Add()([x, own, cross]), name="functional")
+
+
+def sequential(seed=1):
+    """No names given, no random features in one of the layers."""
+    attention = dict(num_heads=2, key_dim=4, seed=seed)
+    return keras.Sequential(
+        [
+            keras.Input((None, 6)),
+            PerformerAttention(
+                num_random_features=8, exact_below=4, dropout=0.1, **attention
+            ),
+            keras.layers.LayerNormalization(),
+            PerformerAttention(
+                feature_map="relu",
+                num_random_features=None,
+                output_shape=5,
+                **attention,
+            ),
+        ]
+    )
+
+
+def lm(seed=1):
+    return PerformerLM(
+        11,
+        max_length=16,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=12,
+        num_random_features=6,
+        feature_map="favor+",
+        position_shape=(4, 4),
+        seed=seed,
+    )
+
+
+MAKE = {"functional": functional, "sequential": sequential, "lm": lm}
+
+
+def make(name, seed=1):
+    """A model with fresh names, of which the first of a session has no numbers."""
+    keras.utils.clear_session(free_memory=False)
+    return MAKE[name](seed)
+
+
+def make_to_save(name):
+    model = make(name)
+    set_weights(model, projections=False)
+    for redraws, layer in enumerate(_with_features(model)):
+        layer.redraw_features(redraws + 2)
+    return model
+
+
+def weights(model):
+    """Path, shape and dtype of all weights in their order, and which do not train."""
+    return [
+        f"{weight.path} {tuple(weight.shape)} {weight.dtype}"
+        + ("" if weight.trainable else " not trained")
+        for weight in model.weights
+    ]
+
+
+def outputs(name, model):
+    """What the model computes; then what it would after one more redraw."""
+    inputs = tf.constant(INPUTS[name])
+    numbers = {"output": model(inputs)}
+    if name == "lm":
+        numbers["tokens"] = generate(model, INPUTS[name][:, :3], 8, temperature=0)
+    for index, layer in enumerate(_with_features(model)):
+        layer.redraw_features()
+        numbers[f"count {index}"] = layer.redraw_count
+        numbers[f"matrix {index}"] = layer.projection_matrix
+    numbers["output redrawn"] = model(inputs)
+    return {key: np.asarray(x) for key, x in numbers.items()}
+
+
+def _with_features(model):
+    layers = model._flatten_layers()
+    attentions = [x for x in layers if isinstance(x, PerformerAttention)]
+    return [x for x in attentions if x.num_random_features is not None]

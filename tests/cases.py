@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import keras
 import numpy as np
 
 import keras_performer
@@ -53,6 +54,8 @@ class Case:
 attention = functools.partial(Case, keras_performer.PerformerAttention)
 SMALL = dict(num_heads=3, key_dim=4, num_random_features=10, seed=1)
 
+block = functools.partial(Case, keras_performer.layers.PerformerBlock, widths=(7,))
+
 language_model = functools.partial(
     Case, keras_performer.PerformerLM, vocabulary_size=601, half_precision=4e-2
 )
@@ -87,6 +90,26 @@ CASES = {
         {**SMALL, "num_heads": 6, "num_key_value_heads": 2, "use_bias": False},
         widths=(7,),
     ),
+    "exact": Case(
+        keras_performer.layers.ExactAttention,
+        dict(num_heads=6, key_dim=4, num_key_value_heads=2, causal=True, seed=1),
+        widths=(7,),
+    ),
+    "block": block(
+        dict(
+            # the config of one, as each layer that is made of this has its own
+            attention=keras.saving.serialize_keras_object(
+                keras_performer.PerformerAttention(**SMALL, causal=True)
+            ),
+            intermediate_dim=11,
+            dropout=0.1,
+            seed=1,
+        )
+    ),
+    "block_without_attention": block(dict(attention=None, intermediate_dim=11)),
     "lm": language_model(LM),
+    "lm_exact": language_model(
+        {**LM, "num_random_features": 256, "attention": "exact", "causal": False}
+    ),
     "lm_recompute": language_model({**LM, "recompute": "block", "chunk_size": 3}),
 }

@@ -70,11 +70,6 @@ class PixelPerformer(keras_performer.PerformerLM):
             **kwargs,
         )
 
-    @property
-    def prediction(self):
-        # files of models from before the embedding was a layer have it here
-        return self.embedding.prediction
-
     def get_config(self):
         config = super().get_config()
         del config["embedding"], config["head"]

@@ -64,16 +64,15 @@ class PixelEmbedding(EmbeddingLayer):
         self.bias = self.add_weight(
             name="bias", shape=(self.output_dim,), initializer="zeros"
         )
-        # float32 throughout: colours up to 255 in steps of 1
-        self.prediction = keras.layers.Dense(
-            1,
-            use_bias=False,
-            kernel_initializer="zeros",
-            trainable=False,
-            dtype="float32",
+        self.prediction = self.add_weight(
             name="prediction",
+            shape=(width, 1),
+            initializer="zeros",
+            # float32 throughout: colours up to 255 in steps of 1
+            dtype="float32",
+            autocast=False,
+            trainable=False,
         )
-        self.prediction.build((*input_shape, width))
 
     def empty_state(self, batch_size):
         seen = tf.zeros((batch_size, max(self.distances) - 1), tf.int32)
@@ -83,9 +82,9 @@ class PixelEmbedding(EmbeddingLayer):
         inputs = tf.cast(inputs, tf.int32)
         seen = tf.concat([state["seen"], inputs], 1)
         reference, differences = self._look_back(inputs, seen, state["position"])
-        reference += UNIT * self.prediction(differences)[..., 0]
+        reference += UNIT * keras.ops.matmul(differences, self.prediction)[..., 0]
         x = tf.cast(differences, self.compute_dtype)
-        x = keras.ops.matmul(x, self.kernel) + self.bias
+        x = keras.ops.add(keras.ops.matmul(x, self.kernel), self.bias)
         position = state["position"] + tf.shape(inputs)[1]
         last = seen[:, -state["seen"].shape[1] :]
         return x, reference, {"position": position, "seen": last}
@@ -103,7 +102,14 @@ class PixelEmbedding(EmbeddingLayer):
         y = (tf.cast(targets, tf.float32) - reference) / UNIT
         x, y = tf.reshape(x, (-1, x.shape[-1])), tf.reshape(y, (-1, 1))
         kernel = tf.linalg.lstsq(x, y, l2_regularizer=1.0)
-        self.prediction.kernel.assign(kernel)
+        self.prediction.assign(kernel)
+
+    def load_own_variables(self, store):
+        if "2" not in store:
+            # a file from before this was a layer: the model held the prediction
+            old = store.h5_file["layers/dense_2/vars/0"]
+            store = {**{name: store[name] for name in store.keys()}, "2": old}
+        super().load_own_variables(store)
 
     def _look_back(self, inputs, seen, position):
         """The reference `(B, T)`, and the differences to it for each channel.
@@ -169,7 +175,7 @@ class PixelHead(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
 
     def call(self, x, reference):
-        outputs = keras.ops.matmul(x, self.kernel) + self.bias
+        outputs = keras.ops.add(keras.ops.matmul(x, self.kernel), self.bias)
         return tf.concat([outputs, reference[..., tf.newaxis]], -1)
 
     def next_token_logits(self, outputs):

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, RedrawFeatures
+from keras_performer import PerformerAttention, RedrawFeatures, feature_maps
 from tests.callbacks.test_redraw_features import batches, build_model
 
 
@@ -18,6 +18,33 @@ def test_a_model_without_random_features_raises(has_attention):
     model.compile("sgd", "mse", run_eagerly=True)
     with pytest.raises(ValueError, match="at least one PerformerAttention"):
         model.fit(**batches(1), callbacks=[RedrawFeatures(2)])
+
+
+class Trained(feature_maps.SoftmaxFeatures):
+    trainable = True
+
+
+@pytest.mark.parametrize("num_drawn", [0, 1])
+def test_features_that_train_are_left_as_they_are(num_drawn):
+    feature_map = ["softmax"] * num_drawn + [Trained()]
+    layers = [
+        PerformerAttention(2, 3, num_random_features=8, feature_map=one)
+        for one in feature_map
+    ]
+    model = keras.Sequential([keras.Input((6, 5)), *layers, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.0), "mse", run_eagerly=True)
+    matrices = [layer.projection_matrix.numpy() for layer in layers]
+    if not num_drawn:
+        with pytest.raises(ValueError, match="random features which do not train"):
+            model.fit(**batches(1), callbacks=[RedrawFeatures(1)])
+        return
+    model.fit(**batches(2), callbacks=[RedrawFeatures(1)])
+    changed = [
+        (layer.projection_matrix.numpy() != matrix).any()
+        for layer, matrix in zip(layers, matrices)
+    ]
+    assert changed == [True, False]
+    assert [int(layer.redraw_count) for layer in layers] == [2, 0]
 
 
 @pytest.mark.parametrize("every_n_steps", [0, -1, 2.5, None, "epoch"])

@@ -1,5 +1,6 @@
 """The image model: what it reads, that it is causal, and its state."""
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def test_the_prediction_is_least_squares():
     x = x.reshape(-1, x.shape[-1])
     best = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
     model.embedding.fit_prediction(images)
-    fitted = model.embedding.prediction.kernel.numpy()[:, 0]
+    fitted = model.embedding.prediction.numpy()[:, 0]
     residual = ((x @ fitted - y) ** 2).mean()
     assert residual < 1.001 * ((x @ best - y) ** 2).mean() < 0.6 * (y**2).mean()
 
@@ -156,6 +157,19 @@ def test_a_saved_model_loads_and_gives_the_same_outputs(tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     inputs = image_model.shift(photograph()[np.newaxis])[0][:, :300]
     np.testing.assert_array_equal(loaded(inputs), model(inputs))
+
+
+def test_weights_from_before_the_embedding_was_a_layer(tmp_path):
+    """The model held the prediction, which Keras kept under `layers`."""
+    model, other = small_model(), small_model(seed=2)
+    model.embedding.fit_prediction(photograph()[np.newaxis])
+    model.save_weights(tmp_path / "old.weights.h5")
+    with h5py.File(tmp_path / "old.weights.h5", "r+") as file:
+        file.move("embedding/vars/2", "layers/dense_2/vars/0")
+    other.load_weights(tmp_path / "old.weights.h5")
+    assert np.abs(model.embedding.prediction).max() > 0.1
+    for one, wanted in zip(other.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, wanted)
 
 
 @pytest.mark.parametrize("recompute", ["block", "network"])

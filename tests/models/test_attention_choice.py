@@ -1,0 +1,210 @@
+"""PerformerLM(attention=, embedding=, head=): what is passed in or refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerAttention, PerformerLM, generate
+from keras_performer.layers import EmbeddingLayer, ExactAttention
+from tests.models.token_models import IDS, MODES, loss_and_gradients, small_model
+
+
+def model_with(attention, recompute=None, **options):
+    """A model without the options of "performer" that `small_model` has."""
+    defaults = dict(num_random_features=256, chunk_size=None)
+    return small_model(recompute, attention=attention, **{**defaults, **options})
+
+
+def wide(**options):
+    return PerformerAttention(2, 3, num_random_features=6, causal=True, **options)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_exact_is_the_model_whose_inputs_are_all_short(causal):
+    exact = model_with("exact", causal=causal)
+    short = small_model(exact_below=100, num_random_features=8, causal=causal)
+    assert {type(b.attention) for b in exact.blocks} == {ExactAttention}
+    own = [w for w in short.weights if "random_projection" not in w.path]
+    assert len(own) == len(short.weights) - 2 * 3
+    exact.set_weights([w.numpy() for w in own])
+    np.testing.assert_allclose(exact(IDS), short(IDS), atol=1e-6)
+
+
+@pytest.mark.parametrize("recompute", [None, *MODES])
+def test_none_is_a_model_of_single_tokens(recompute):
+    model = model_with("none", recompute=recompute)
+    changed = IDS.copy()
+    changed[:, 4] = (changed[:, 4] + 1) % 11
+    moved = np.abs(model(changed) - model(IDS)).max((0, 2)) > 1e-4
+    assert np.flatnonzero(moved).tolist() == [4]
+    expected = loss_and_gradients(model_with("none"))
+    for result, wanted in zip(
+        tf.nest.flatten(loss_and_gradients(model)), tf.nest.flatten(expected)
+    ):
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
+    drawn = generate(model, IDS[:, :3], 8, temperature=0)
+    np.testing.assert_array_equal(
+        drawn[:, 3:], model(drawn[:, :-1]).numpy().argmax(-1)[:, 2:]
+    )
+
+
+def test_none_need_not_be_causal():
+    causal, other = (model_with("none", causal=c) for c in (True, False))
+    np.testing.assert_array_equal(causal(IDS), other(IDS))
+
+
+def test_a_layer_is_copied_for_each_block():
+    template = wide(value_dim=5, feature_map="relu", name="mine", seed=7)
+    model = model_with(template, dtype="float64")
+    first, second = (block.attention for block in model.blocks)
+    for layer in (first, second):
+        assert layer is not template
+        assert (layer.value_dim, layer.key_dim, layer.name) == (5, 3, "attention")
+        assert layer.feature_map == template.feature_map
+        assert layer.compute_dtype == "float64"
+    difference = first.projection_matrix.numpy() - second.projection_matrix.numpy()
+    assert np.abs(difference).max() > 0.1
+    assert not template.built
+    same = model_with(keras.saving.serialize_keras_object(template), dtype="float64")
+    same.set_weights(model.get_weights())
+    np.testing.assert_array_equal(same(IDS), model(IDS))
+    # the seeds of the blocks are those that a name gets
+    named = small_model()
+    assert named.blocks[1].attention.seed == second.seed
+
+
+@pytest.mark.parametrize("attention", ["exact", "none", wide(value_dim=5)])
+def test_a_model_is_saved_with_its_attention(attention, tmp_path):
+    model = model_with(attention)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(IDS), model(IDS))
+    assert loaded.get_config() == model.get_config()
+
+
+@pytest.mark.parametrize(
+    "message, options",
+    [
+        ("an AttentionLayer or the config of one", dict(attention="softmax")),
+        ("an AttentionLayer or the config of one", dict(attention=None)),
+        ("must be a AttentionLayer", dict(attention=keras.layers.Dense(1))),
+        ('of attention="performer".*: chunk_size. L', dict(chunk_size=4)),
+        ('of attention="performer".*: feature_map. L', dict(feature_map="relu")),
+        ('of attention="performer".*: exact_below. L', dict(exact_below=4)),
+        (
+            ": num_random_features. Leave",
+            dict(attention="none", num_random_features=8),
+        ),
+        (": chunk_size. Leave", dict(attention=wide(), chunk_size=8)),
+        ("have the causal of the model", dict(attention=wide(), causal=False)),
+        ("have the num_heads of the model", dict(attention=wide(), num_heads=4)),
+        ("attention needs a state: use recompute=None", dict(recompute="block")),
+        ("attention needs a state: use recompute=None", dict(recompute="network")),
+    ],
+)
+def test_what_does_not_fit_is_refused(message, options):
+    defaults = dict(num_layers=1, num_heads=2, hidden_dim=8, attention="exact")
+    with pytest.raises(ValueError, match=message):
+        PerformerLM(11, 16, **{**defaults, **options})
+
+
+class Pairs(EmbeddingLayer):
+    """Embeds a token with the one before it, which also goes to the head."""
+
+    extra_dtypes = tf.float32
+
+    def build(self, input_shape):
+        self.table = self.add_weight(shape=(11, 11, 8), name="table")
+
+    def empty_state(self, batch_size):
+        return tf.zeros((batch_size, 1), tf.int32)
+
+    def call(self, inputs, state):
+        inputs = tf.cast(inputs, tf.int32)
+        before = tf.concat([state, inputs[:, :-1]], 1)
+        table = tf.convert_to_tensor(self.table)
+        x = tf.gather(tf.reshape(table, (-1, 8)), 11 * before + inputs)
+        return x, tf.cast(before, tf.float32), inputs[:, -1:]
+
+
+class Shifted(keras.layers.Layer):
+    """Logits that the token before moves, by a weight."""
+
+    def build(self, input_shape):
+        self.dense = keras.layers.Dense(11)
+        self.dense.build(input_shape)
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x, before):
+        ids = tf.range(11, dtype=before.dtype)
+        return self.dense(x) + self.scale * tf.abs(before[..., tf.newaxis] - ids)
+
+    def next_token_logits(self, outputs):
+        return -outputs
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], 11)
+
+
+def pairs(recompute=None, **options):
+    return small_model(recompute, embedding=Pairs(), head=Shifted(), **options)
+
+
+def test_an_embedding_remembers_inputs_and_tells_the_head():
+    model = pairs()
+    changed = IDS.copy()
+    changed[:, 4] = (changed[:, 4] + 1) % 11
+    logits = model(IDS)
+    assert (np.abs(model(changed) - logits)[:, :4].max() < 1e-6).all()
+    state, parts = model.initial_state(4), []
+    for start, end in ((0, 1), (1, 5), (5, 11)):
+        part, state = model(IDS[:, start:end], state=state, return_state=True)
+        parts.append(part)
+    np.testing.assert_allclose(tf.concat(parts, 1), logits, atol=1e-5)
+    np.testing.assert_array_equal(state["embedding"], IDS[:, -1:])
+    assert model.compute_output_shape((2, 3)) == (2, 3, 11)
+
+
+def test_a_head_says_what_generate_samples_from():
+    model = pairs()
+    drawn = generate(model, IDS[:, :3], 7, temperature=0)
+    likeliest = model(drawn[:, :-1]).numpy().argmin(-1)
+    np.testing.assert_array_equal(drawn[:, 3:], likeliest[:, 2:])
+
+
+@pytest.mark.parametrize("recompute", MODES)
+def test_gradients_of_layers_that_are_passed_in(recompute):
+    results = tf.nest.flatten(loss_and_gradients(pairs(recompute)))
+    expected = tf.nest.flatten(loss_and_gradients(pairs()))
+    for result, wanted in zip(results, expected, strict=True):
+        assert np.abs(wanted).max() > 0
+        limit = 1e-5 * max(np.abs(wanted).max(), 1e-3)
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=limit)
+
+
+def test_layers_that_are_passed_in_are_saved(tmp_path):
+    with keras.saving.custom_object_scope({"Pairs": Pairs, "Shifted": Shifted}):
+        model = pairs()
+        model.save(tmp_path / "model.keras")
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(IDS), model(IDS))
+    assert [w.name for w in loaded.weights] == [w.name for w in model.weights]
+
+
+class Scaled(PerformerLM):
+    """What a subclass sets after the constructor is there when it is first called."""
+
+    def __init__(self, *args, scale, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scale = scale
+
+    def call(self, inputs, **kwargs):
+        return self.scale * super().call(inputs, **kwargs)
+
+
+def test_a_constructor_does_not_call_the_model():
+    model = Scaled(11, 16, 1, 1, 8, scale=3.0)
+    plain = PerformerLM(11, 16, 1, 1, 8)
+    plain.set_weights(model.get_weights())
+    np.testing.assert_allclose(model(IDS), 3 * plain(IDS), rtol=1e-6)

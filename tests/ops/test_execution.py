@@ -108,7 +108,7 @@ def test_a_batch_of_no_examples_in_a_graph(attention, length, name):
 
 
 def concrete(attention, length, dtype=tf.float32):
-    """The graph of a step with the default chunks, and the CPU's seconds to trace it."""
+    """The graph of a step with the default chunks, and the seconds to trace it."""
     kernel = KERNELS["softmax"]()
 
     def function(query, key, value):

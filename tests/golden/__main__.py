@@ -7,13 +7,15 @@ Python finds the package beside this file otherwise):
     python -m tests.golden record old.npz --package ../old_checkout
     python -m tests.golden compare new.npz old.npz
 
-The recording of the test, in `tests/golden/recorded`, is written by
+What the test compares with, in `tests/golden/recorded`, is written by
 
     python -m tests.golden remake --package ../old_checkout
+    python -m tests.golden save --package ../old_checkout
 
-It was made of commit aa2d4ca, the last one before `AttentionLayer`, with TensorFlow
-2.21.0, Keras 3.15.1 and NumPy 2.4 on a CPU (x86-64 with AVX-512, 2 cores). Make it
-anew only for numbers that are meant to change, and say which and why.
+It was made of commit aa2d4ca, the last one before `AttentionLayer`, on a CPU (x86-64
+with AVX-512, 2 cores) with TensorFlow 2.21.0: the numbers with Keras 3.15.1, the saved
+models with Keras 3.10.0, the oldest that is allowed, as none reads files of later ones.
+Make it anew only for numbers that are meant to change, and say which and why.
 """
 
 import argparse
@@ -29,21 +31,21 @@ def record(path, word):
 
 
 def remake():
-    """Writes sketches of all arrays, how far rounding moves them, and saved models."""
+    """Writes sketches of all arrays, and how far rounding moves them."""
     from tests.golden import configurations
 
     folder, numbers = recording.FOLDER, _computed("")
     folder.mkdir(exist_ok=True)
     recording.save(folder / "numbers.npz", recording.sketches(numbers))
     recording.save(folder / "rounding.npz", configurations.rounding(numbers))
-    save_models(folder)
 
 
-def save_models(folder):
+def save():
     """Writes files of models, what they compute, and the names of their weights."""
     from tests.golden import saved_models
 
-    outputs, weights = {}, {}
+    folder, outputs, weights = recording.FOLDER, {}, {}
+    folder.mkdir(exist_ok=True)
     for name in saved_models.MAKE:
         model = saved_models.make_to_save(name)
         weights[name] = saved_models.weights(model)
@@ -98,8 +100,9 @@ def main():
     recorder = commands.add_parser("record", help="compute, and write all arrays")
     recorder.add_argument("path")
     recorder.add_argument("--word", default="", help="of the configurations to compute")
-    remaker = commands.add_parser("remake", help="write the recording of the test")
-    for command in (recorder, remaker):
+    remaker = commands.add_parser("remake", help="write the numbers of the test")
+    saver = commands.add_parser("save", help="write the saved models of the test")
+    for command in (recorder, remaker, saver):
         command.add_argument("--package", help="folder of another checkout")
     comparer = commands.add_parser("compare", help="compare two files of `record`")
     comparer.add_argument("new")
@@ -112,8 +115,10 @@ def main():
         sys.path.insert(0, arguments.package)
     if arguments.command == "record":
         record(arguments.path, arguments.word)
-    else:
+    elif arguments.command == "remake":
         remake()
+    else:
+        save()
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ class HeadsDense(keras.layers.EinsumDense):
     ):
         super().__init__(equation, output_shape, activation, bias_axes, **kwargs)
         kept, made = _kept_and_made(equation)
-        sizes = self.partial_output_shape
+        is_one = isinstance(output_shape, int)
+        sizes = (output_shape,) if is_one else tuple(output_shape)
         num_free = len(kept) - 1
         if (
             len(sizes) != num_free + len(made)
@@ -86,12 +87,11 @@ class HeadsDense(keras.layers.EinsumDense):
                 "keras.layers.EinsumDense for other biases. Received: "
                 f"bias_axes={bias_axes!r}, equation={equation!r}"
             )
+        self._made_sizes = sizes[num_free:]
 
     def call(self, inputs, training=None):
+        made = self._made_sizes
         kernel = tf.convert_to_tensor(self.kernel)
-        _, kernel_axes, output_axes = re.split(",|->", self.equation)
-        axes = zip(kernel_axes, kernel.shape)
-        made = [dim for axis, dim in axes if axis in output_axes]
         num_kept = len(inputs.shape) - (len(kernel.shape) - len(made))
         matrix = tf.reshape(kernel, (-1, math.prod(made)))
         inputs = tf.cast(inputs, matrix.dtype)  # Keras casts no integers

@@ -71,21 +71,34 @@ class _Doorkeeper(importlib.abc.MetaPathFinder):
         self._modules = modules
 
     def find_spec(self, name, path=None, target=None):
-        if name in self._modules:
-            check()
-        elif name != "keras" or not _is_welcome():
+        if name != "keras" and name not in self._modules:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = self._found_by_others(name, path, target)
         if spec is not None and spec.loader is not None:  # as a mere folder has none
             execute = spec.loader.exec_module
-
-            def execute_and_import_all(module):
-                execute(module)
-                _import_all(self._modules)
-
-            spec.loader.exec_module = execute_and_import_all
+            spec.loader.exec_module = lambda module: self._let_in(module, execute)
         return spec
+
+    def _found_by_others(self, *arguments):
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(*arguments)
+            if spec is not None:
+                return spec
+        return None
+
+    def _let_in(self, module, execute):
+        """Executes the module, then imports all; what it imports comes in freely."""
+        if module.__name__ != "keras":
+            check()
+        if self not in sys.meta_path or not _is_welcome():
+            return execute(module)
+        sys.meta_path.remove(self)
+        try:
+            execute(module)
+        except BaseException:
+            sys.meta_path.insert(0, self)
+            raise
+        _import_all(self._modules)
 
 
 def _is_welcome():

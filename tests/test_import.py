@@ -75,7 +75,11 @@ def test_every_use_is_refused_in_one_sentence(use):
 @pytest.mark.parametrize(
     "imports",
     [
-        "import keras_performer\nfrom keras.saving import get_registered_object",
+        # to look whether there is a Keras is not to import it
+        "import importlib.util, keras_performer\n"
+        "assert importlib.util.find_spec('keras')\n"
+        "assert importlib.util.find_spec('keras_performer.layers')\n"
+        "from keras.saving import get_registered_object",
         "import keras_performer.layers",
     ],
 )

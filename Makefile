@@ -73,7 +73,7 @@ dist: .venv/.dist
 # The pages, in an environment without TensorFlow: docstrings are read, not imported.
 .PHONY: docs docs-pictures
 docs: .docs/.installed
-	.docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
 	.docs/bin/python docs/check_links.py site
 	@echo "Open site/index.html; with search: .docs/bin/mkdocs serve"
 

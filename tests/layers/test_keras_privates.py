@@ -117,7 +117,7 @@ def test_an_entry_of_the_same_name_is_found_beside_the_one_of_the_class():
         def load_own_variables(self, store):
             assert len(store.keys()) == 0  # what Keras itself finds
             entry = keras_privates.same_named_entry(store, self)
-            found.append([entry[key] for key in entry.keys()])
+            found.append([np.array(entry[key]) for key in entry.keys()])
 
     class Owner(keras.layers.Layer):
         inner_class = keras.layers.Dense

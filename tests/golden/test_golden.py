@@ -79,7 +79,6 @@ def test_weights_keep_names_order_and_shapes(name):
 @pytest.mark.parametrize("name", saved_models.MAKE)
 def test_saved_model_computes_the_same(name):
     model = keras.saving.load_model(FOLDER / f"{name}.keras")
-    assert saved_models.weights(model) == WEIGHTS[name]
     assert_same(saved_models.outputs(name, model), SAVED[name], lambda key: BOUND)
 
 

@@ -165,12 +165,25 @@ def test_a_private_of_keras_is_noticed(source):
     assert foreign_privates({"models/a.py": source, "b.py": "x._asdict()"})
 
 
+def lines_of_code(source):
+    """How many lines a file has without its docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = [
+        node.body[0]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, documented) and ast.get_docstring(node) is not None
+    ]
+    lines = (node.end_lineno - node.lineno + 1 for node in docstrings)
+    return len(source.splitlines()) - sum(lines)
+
+
 def test_a_file_holds_one_idea():
+    # a long docstring is no second idea
     lengths = {
-        str(path.relative_to(PACKAGE)): len(path.read_text().splitlines())
+        str(path.relative_to(PACKAGE)): lines_of_code(path.read_text())
         for path in FILES
     }
-    assert {path: n for path, n in lengths.items() if n > 350} == {}
+    assert {path: n for path, n in lengths.items() if n > 300} == {}
     assert [path for path in lengths if "utils" in pathlib.Path(path).stem] == []
 
 

@@ -6,57 +6,42 @@ from docs.pages import ROOT
 from docs.pictures import style
 
 PACKAGE = ROOT / "keras_performer"
-# Where a part stands: column, row. What others build on is at the bottom.
+# Where a part stands, and what it is. What others build on is at the bottom.
 PLACES = {
-    "models": (1.0, 3),
-    "callbacks": (2.4, 3),
-    "recompute": (0.2, 1.9),
-    "layers": (1.7, 1.9),
-    "feature_maps": (2.7, 0.9),
-    "ops": (1.0, 0),
-    "preflight": (3.4, 3),
-}
-MEANINGS = {
-    "models": "PerformerLM, generate",
-    "callbacks": "RedrawFeatures",
-    "recompute": "training in chunks",
-    "layers": "PerformerAttention, ...",
-    "feature_maps": "which kernel",
-    "ops": "the mathematics",
-    "preflight": "checks a machine",
+    "models": (0, 4, "PerformerLM, generate"),
+    "recompute": (0, 3, "training in chunks"),
+    "callbacks": (1, 3, "RedrawFeatures"),
+    "layers": (0.5, 2, "PerformerAttention, ..."),
+    "feature_maps": (0.5, 1, "which kernel"),
+    "ops": (0.5, 0, "the mathematics"),
+    "preflight": (1, 0, "checks a machine"),
 }
 
 
 def main():
-    parts = [part for part in PLACES if (PACKAGE / part).is_dir()]
-    figure, (axes,) = style.panels(height=3.6)
-    for part in parts:
-        x, y = PLACES[part]
-        write(axes, x, y, f"{part}\n", fontsize=11, color=style.OURS)
-        write(axes, x, y, f"\n{MEANINGS[part]}", fontsize=8.5, color=style.INK)
-        for used in used_by(part):
-            if used in parts:
-                axes.annotate(
-                    "",
-                    xy=PLACES[used],
-                    xytext=(x, y),
-                    arrowprops={
-                        "arrowstyle": "-|>",
-                        "color": style.CONTROL,
-                        "shrinkA": 18,
-                        "shrinkB": 22,
-                    },
-                )
-    axes.set_xlim(-0.7, 3.9)
-    axes.set_ylim(-0.4, 3.4)
+    figure, (axes,) = style.panels(height=3.8)
+    for part, (x, y, meaning) in PLACES.items():
+        centred = {"x": x, "ha": "center"}
+        axes.text(y=y, s=part, va="bottom", fontsize=11, color=style.OURS, **centred)
+        axes.text(y=y, s=meaning, va="top", fontsize=9, color=style.INK, **centred)
+        for used in used_directly(part):
+            to_x, to_y, _ = PLACES[used]
+            axes.annotate(
+                "",
+                xy=(to_x, to_y + 0.32),
+                xytext=(x, y - 0.25),
+                arrowprops={"arrowstyle": "-|>", "color": style.CONTROL},
+            )
+    axes.set_xlim(-0.5, 1.5)
+    axes.set_ylim(-0.3, 4.3)
     axes.set_axis_off()
     style.save(figure, __file__)
 
 
-def write(axes, x, y, text, **options):
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    options = {"ha": "center", "va": "center", "zorder": 3, **options}
-    axes.text(x, y, text, bbox=box, **options)
+def used_directly(part):
+    """What a part imports, less what those parts import themselves."""
+    used = used_by(part)
+    return sorted(used - set().union(*map(used_by, used)))
 
 
 def used_by(part):
@@ -75,7 +60,7 @@ def used_by(part):
                 for name in imported
                 if name.startswith("keras_performer.")
             }
-    return sorted(names - {part})
+    return names & set(PLACES) - {part}
 
 
 if __name__ == "__main__":

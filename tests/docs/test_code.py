@@ -21,7 +21,13 @@ def run(text, name):
         assert missing == [], printed.getvalue()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def marked(page):
+    # it compiles a training step in chunks, which takes seconds
+    is_slow = page.stem == "very_long"
+    return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * is_slow)
+
+
+@pytest.mark.parametrize("page", map(marked, PAGES))
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     registered = dict(keras.saving.get_custom_objects())

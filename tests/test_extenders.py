@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import keras_performer
 from keras_performer import feature_maps, layers, ops
+from keras_performer.ops import compile
 from tests.cases import Case
 from tests.contract import PROMISES, check_layer, relative_error
 
@@ -296,3 +297,85 @@ def test_what_a_mechanism_cannot_do_is_said():
         Sees(2, 3)(x, return_state=True)
     with pytest.raises(ValueError, match="Sees has no attention scores"):
         Sees(2, 3)(x, return_attention_scores=True)
+
+
+@keras.saving.register_keras_serializable("tests")
+class FreshFunction(feature_maps.FeatureMap):
+    """Makes a new function for each kernel, and draws by NumPy."""
+
+    def draw(self, num_features, head_dim, seed):
+        random = np.random.default_rng(int(seed[0]) + int(seed[1]))
+        return random.standard_normal((num_features, head_dim)).astype("float32")
+
+    def kernel(self, parameters):
+        return ops.ActivationKernel(parameters, lambda x: tf.nn.relu(x) + 1.0)
+
+
+def test_calls_share_what_is_compiled_although_kernels_have_functions_of_their_own():
+    layer = keras_performer.PerformerAttention(
+        2, 3, num_random_features=4, feature_map=FreshFunction(), jit_compile=True
+    )
+    x = tf.ones((1, 5, 7))
+    layer(x)
+    functions = compile._functions[tf.compat.v1.get_default_graph()]
+    number = len(functions)
+    layer(x)
+    assert len(functions) == number
+    layer.redraw_features()  # eager draws are allowed
+    expected = np.random.default_rng(layer._random_projection.first_seed.numpy() + 1)
+    np.testing.assert_array_equal(
+        layer.projection_matrix, expected.standard_normal((4, 3)).astype("float32")
+    )
+
+
+def test_scores_have_gradients_of_parameters_on_either_side_of_a_choice():
+    options = {**CASES["trained_feature_map"].arguments, "causal": False}
+    x = tf.constant(CASES["trained_feature_map"].inputs(length=6)[0])
+
+    class TrainedSoftmax(TrainedSquares):
+        estimates_softmax = True
+
+    gradients, weights = [], None
+    for exact_below in (None, 3):
+        layer = keras_performer.PerformerAttention(
+            **{**options, "feature_map": TrainedSoftmax(), "exact_below": exact_below}
+        )
+        layer.build(x.shape)
+        weights = weights or layer.get_weights()
+        layer.set_weights(weights)
+
+        @tf.function(input_signature=[tf.TensorSpec((None, None, 7))])
+        def gradient(x, layer=layer):
+            with tf.GradientTape() as tape:
+                _, scores = layer(x, return_attention_scores=True)
+                loss = tf.reduce_sum(scores**2)
+            return tape.gradient(loss, layer.projection_matrix.value)
+
+        gradients.append(gradient(x))
+    assert np.abs(gradients[0]).max() > 1e-3
+    assert relative_error(gradients[1], gradients[0]) < 1e-5
+
+
+def test_a_file_without_features_is_refused_where_features_are_another_model():
+    inputs = keras.Input((None, 7))
+    without, within = (
+        keras.Model(
+            inputs,
+            keras_performer.PerformerAttention(
+                2, 3, feature_map="relu", num_random_features=features
+            )(inputs),
+        )
+        for features in (None, 8)
+    )
+    without.save_weights("without.weights.h5")
+    with pytest.raises(ValueError, match="could not be loaded|expected"):
+        within.load_weights("without.weights.h5")
+
+
+def test_a_state_of_other_entries_is_refused():
+    layer = keras_performer.PerformerAttention(2, 3, causal=True)
+    x = tf.ones((1, 2, 7))
+    state = layer.initial_state(1)
+    for wrong in ((), {"sums": state["attention"]["sums"]}):
+        with pytest.raises(ValueError, match='"running_max" and "sums"'):
+            layer(x, state={**state, "attention": wrong})

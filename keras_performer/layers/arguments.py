@@ -182,11 +182,19 @@ def check_causal(layer, causal):
         )
 
 
+def no_state(layer):
+    """The error of a mechanism that has no state."""
+    return ValueError(
+        f"{type(layer).__name__} has no state: it sees a sequence as a whole. Use "
+        "PerformerAttention(causal=True) to go through a sequence in pieces."
+    )
+
+
 def check_state(layer, causal, state, return_state, return_attention_scores):
     if state is None and not return_state:
         return
     if not layer.supports_state:
-        layer.empty_state(0)  # says why
+        raise no_state(layer)
     exact_below = getattr(layer, "exact_below", None)
     if exact_below is not None:
         raise ValueError(

@@ -14,6 +14,7 @@ from keras_performer.layers.attention_axes import AttentionAxes
 from keras_performer.layers.heads_dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
+from keras_performer.layers.layer_config import built_copy
 from keras_performer.layers.signatures import (
     Constraint,
     Initializer,
@@ -350,10 +351,7 @@ class AttentionLayer(keras.layers.Layer):
 
     def empty_state(self, batch_size: int | tf.Tensor) -> typing.Any:
         """The entry `"attention"` of the state before the first token."""
-        raise ValueError(
-            f"{type(self).__name__} has no state: it sees a sequence as a whole. Use "
-            "PerformerAttention(causal=True) to go through a sequence in pieces."
-        )
+        raise arguments.no_state(self)
 
     def initial_state(self, batch_size: int | tf.Tensor) -> dict[str, typing.Any]:
         """The state before the first token.
@@ -374,7 +372,11 @@ class AttentionLayer(keras.layers.Layer):
 
     def compute_output_spec(self, *args, **kwargs):
         # by tracing `call`, so that its errors come when a model is made
-        layer = self if self.built else self._built_copy(*args, **kwargs)
+        layer = self
+        if not self.built:
+            given = inspect.signature(self.call).bind(*args, **kwargs).arguments
+            inputs = [given.get(name) for name in ("query", "value", "key")]
+            layer = built_copy(self, [None if x is None else x.shape for x in inputs])
         return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
     def get_config(self):
@@ -402,10 +404,21 @@ class AttentionLayer(keras.layers.Layer):
             ),
         }
 
-    query_dense = property(lambda self: self._query_dense)
-    key_dense = property(lambda self: self._key_dense)
-    value_dense = property(lambda self: self._value_dense)
-    output_dense = property(lambda self: self._output_dense)
+    @property
+    def query_dense(self):
+        return self._query_dense
+
+    @property
+    def key_dense(self):
+        return self._key_dense
+
+    @property
+    def value_dense(self):
+        return self._value_dense
+
+    @property
+    def output_dense(self):
+        return self._output_dense
 
     def _scores(self, query, key, inputs):
         scores = self.scores(query, key, inputs.visible)
@@ -413,16 +426,6 @@ class AttentionLayer(keras.layers.Layer):
             rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
             scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
         return self._axes.unfold_scores(scores, inputs.query, inputs.key)
-
-    def _built_copy(self, *args, **kwargs):
-        """A layer like this one with weights, built for the inputs of a call."""
-        # that draws nothing: what this layer will draw stays the same
-        quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros", "seed": 0}
-        copy = type(self).from_config({**self.get_config(), **quiet})
-        given = inspect.signature(self.call).bind(*args, **kwargs).arguments
-        inputs = [given.get(name) for name in ("query", "value", "key")]
-        copy.build(*(None if x is None else x.shape for x in inputs))
-        return copy
 
     def _position(self, query, state):
         new = tf.fill((tf.shape(query)[0],), tf.shape(query)[1])

@@ -1,4 +1,4 @@
-"""Layers as arguments of layers: given as such or by their config."""
+"""Layers made from configs: as arguments of other layers, and as copies."""
 
 import keras
 
@@ -31,3 +31,18 @@ def config_of(layer):
     config = keras.saving.serialize_keras_object(layer)
     config.pop("build_config", None)
     return config
+
+
+def built_copy(attention, shapes):
+    """An attention layer like this one with weights, which draws none of them.
+
+    What the layer itself will draw stays the same.
+
+    Args:
+        attention: an `AttentionLayer`.
+        shapes: shapes of query, value and key; `None` for those not given.
+    """
+    quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros", "seed": 0}
+    copy = type(attention).from_config({**attention.get_config(), **quiet})
+    copy.build(*shapes)
+    return copy

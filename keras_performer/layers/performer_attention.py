@@ -217,8 +217,13 @@ class PerformerAttention(AttentionLayer):
     def kernel(self):
         """The kernel of the features as they are drawn now, for `ops`."""
         if self._random_projection is None:
-            return self.feature_map.kernel(None)
-        return self._random_projection.kernel()
+            kernel = self.feature_map.kernel(None)
+        else:
+            kernel = self._random_projection.kernel()
+        if not self.jit_compile:
+            return kernel
+        # layers with equal maps share what is compiled
+        return kernel.made_by(self.feature_map)
 
     def attend(self, query, key, value, visible, state=None, training=None):
         kernel = self.kernel()
@@ -248,7 +253,7 @@ class PerformerAttention(AttentionLayer):
             return ops.bidirectional_attention(*inputs, jit_compile=compiles), None
         attended, state = ops.causal_attention(
             *inputs,
-            None if state is None else ops.State(**state),
+            None if state is None else _as_state(state),
             self.chunk_size,
             jit_compile=compiles,
         )
@@ -260,15 +265,17 @@ class PerformerAttention(AttentionLayer):
             return ops.attention_scores(query, key, kernel, visible)
 
         def exact(inputs, constants):
-            return ops.exact_scores(*inputs, constants[0])
+            return ops.exact_scores(*inputs[:2], constants[0])
 
         def linear(inputs, constants):
+            query, key, *trained = inputs
             visible, parameters = constants
-            copied = kernel.with_parameters(parameters)
-            return ops.attention_scores(*inputs, copied, visible)
+            copied = kernel.with_parameters(parameters).with_trained(trained)
+            return ops.attention_scores(query, key, copied, visible)
 
+        inputs = [query, key, *kernel.trained]
         constants = visible, kernel.parameters
-        return by_length(self.exact_below, exact, linear, [query, key], constants)
+        return by_length(self.exact_below, exact, linear, inputs, constants)
 
     def empty_state(self, batch_size):
         state = ops.initial_state(
@@ -296,7 +303,7 @@ class PerformerAttention(AttentionLayer):
             The same after the keys and values of this piece.
         """
         key, value = self.project("key", x), self.project("value", x)
-        state = ops.State(**state)
+        state = _as_state(state)
         return ops.absorb_keys(key, value, self.kernel(), mask, state)._asdict()
 
     def answer(self, x, mask, state, training=None):
@@ -310,8 +317,8 @@ class PerformerAttention(AttentionLayer):
         Returns:
             Tensor of shape `(B, tokens, output_shape)`.
         """
-        state = ops.State(**state)
-        attended = ops.answer_queries(self.project("query", x), self.kernel(), state)
+        query = self.project("query", x)
+        attended = ops.answer_queries(query, self.kernel(), _as_state(state))
         return self.write(attended, x, mask, training)
 
     def get_config(self):
@@ -321,3 +328,14 @@ class PerformerAttention(AttentionLayer):
             **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
         }
+
+
+def _as_state(state):
+    """The entry "attention" of a layer's state, as `ops` takes it."""
+    if not isinstance(state, dict) or set(state) != set(ops.State._fields):
+        raise ValueError(
+            'The entry "attention" of state must be a dict of "running_max" and '
+            '"sums", from initial_state or an earlier call. Received: '
+            f"{sorted(state) if isinstance(state, dict) else type(state).__name__}"
+        )
+    return ops.State(**state)

@@ -1,9 +1,9 @@
 """The random features of an attention layer, and how they are redrawn."""
 
-import operator
 import random
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 _MAX_SEED = 2**31 - 1
@@ -45,26 +45,16 @@ class RandomProjection(keras.layers.Layer):
         self.redraw_count = self.add_weight(
             name="redraw_count", initializer="zeros", **counter
         )
-        with tf.Graph().as_default():  # only to see what there is to draw
+        with tf.init_scope():
             drawn = self._draw(seed, 0)
-
-        def add(name, like, value):
-            return self.add_weight(
-                name=name,
-                shape=like.shape,
-                dtype=like.dtype.name,
-                initializer=lambda shape, dtype: value(self._draw(seed, 0)),
-                trainable=self.feature_map.trainable,
-                autocast=False,
-            )
-
+            if tf.executing_eagerly():  # constants, which every graph can lift
+                drawn = tf.nest.map_structure(np.asarray, drawn)
         if isinstance(drawn, dict):
             self.parameters = {
-                name: add(name, drawn[name], operator.itemgetter(name))
-                for name in sorted(drawn)
+                name: self._add_parameter(name, drawn[name]) for name in sorted(drawn)
             }
         else:
-            self.parameters = add("projection_matrix", drawn, lambda value: value)
+            self.parameters = self._add_parameter("projection_matrix", drawn)
 
     def kernel(self):
         """The kernel of the features as they are drawn now."""
@@ -81,14 +71,25 @@ class RandomProjection(keras.layers.Layer):
         tf.nest.map_structure(lambda w, x: w.assign(x), self._nest(), drawn)
 
     def load_own_variables(self, store):
-        # a file of `keras.layers.MultiHeadAttention` has no features: these stay
-        if store.keys():
+        # what estimates softmax always has features: such a file is one of exact
+        # attention, as `keras.layers.MultiHeadAttention` is; the features stay
+        if store.keys() or not self.feature_map.estimates_softmax:
             super().load_own_variables(store)
 
     def _nest(self):
         # not Keras' own dict, which tf.nest does not take for one
         is_one = not isinstance(self.parameters, dict)
         return self.parameters if is_one else dict(self.parameters)
+
+    def _add_parameter(self, name, value):
+        return self.add_weight(
+            name=name,
+            shape=value.shape,
+            dtype=value.dtype.name,
+            initializer=lambda shape, dtype: tf.convert_to_tensor(value),
+            trainable=self.feature_map.trainable,
+            autocast=False,
+        )
 
     def _draw(self, seed, redraw_count):
         with tf.device("CPU:0"):  # so that all kinds of machines draw the same

@@ -1,16 +1,10 @@
 """Which attention the blocks of a model have."""
 
+import inspect
+
 from keras_performer import feature_maps
 from keras_performer.layers import AttentionLayer, ExactAttention, PerformerAttention
 from keras_performer.layers.layer_config import as_layer
-
-# What only attention="performer" has, with the defaults of `PerformerLM`.
-_PERFORMER_DEFAULTS = {
-    "feature_map": feature_maps.get("softmax"),
-    "num_random_features": 256,
-    "chunk_size": None,
-    "exact_below": None,
-}
 
 
 def attention_maker(attention, common, performer):
@@ -53,7 +47,10 @@ def attention_maker(attention, common, performer):
 
 
 def _check_not_given(attention, performer):
-    given = [name for name in performer if performer[name] != _PERFORMER_DEFAULTS[name]]
+    parameters = inspect.signature(PerformerAttention.__init__).parameters
+    defaults = {name: parameters[name].default for name in performer}
+    defaults["feature_map"] = feature_maps.get(defaults["feature_map"])
+    given = [name for name in performer if performer[name] != defaults[name]]
     if given:
         raise ValueError(
             'These are options of attention="performer" (an AttentionLayer has its own)'

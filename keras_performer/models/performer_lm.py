@@ -58,7 +58,8 @@ class PerformerLM(TokenTraining):
             are added; an `EmbeddingLayer` if it remembers inputs or tells the head
             something. Defaults to a table of `vocabulary_size` tokens.
         head: layer from `(B, T, hidden_dim)` to the outputs; it is called with `extra`
-            too if the embedding returns any. If outputs are not logits, `generate`
+            too if the embedding returns any. `recompute` asks for its
+            `compute_output_shape`. If outputs are not logits, `generate`
             needs a method `next_token_logits` of it, from outputs `(B, dim)` to logits
             `(B, vocabulary_size)`. Defaults to `Dense(vocabulary_size)`.
         **kwargs: arguments of `keras.Model`, such as `name` and `dtype`.
@@ -276,7 +277,12 @@ class PerformerLM(TokenTraining):
             x, extra, remembered = self.embedding(inputs, start["embedding"])
         else:
             x, extra, remembered = self.embedding(inputs), (), ()
-        x += self.positions(positions)
+        if x.shape[-1] != self.hidden_dim:
+            raise ValueError(
+                f"embedding must give vectors of hidden_dim={self.hidden_dim}. "
+                f"Received: a tensor of shape {tuple(x.shape)}"
+            )
+        x = tf.cast(x, self.compute_dtype) + self.positions(positions)
         x = self.embedding_dropout(x, training=training)
         position = start["position"] + length
         return x, extra, {"position": position, "embedding": remembered}

@@ -40,6 +40,15 @@ def check_attention_inputs(query, key, value, visible):
         )
 
 
+def check_not_causal(function, visible):
+    """Raises a `ValueError` for a `Visibility` that the function does not serve."""
+    if visible.causal:
+        raise ValueError(
+            f"{function} lets all queries see the same keys: use causal_attention to "
+            "hide later ones. Received: key_mask=Visibility(..., causal=True)"
+        )
+
+
 def check_state(state, expected):
     """Raises a `ValueError` unless a state has the shapes of the `expected` one."""
     names = ("running_max", "sums")

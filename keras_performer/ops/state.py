@@ -9,6 +9,7 @@ import typing
 
 import tensorflow as tf
 
+from keras_performer.ops.checks import check_not_causal
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.kernels.exponential import EMPTY
@@ -104,7 +105,9 @@ def absorb_keys(
     True
     """
     heads, kernel, r, sums = _one_block(key, key, value, kernel, state)
-    mask = Visibility.of(key_mask).key_mask
+    visible = Visibility.of(key_mask)
+    check_not_causal("absorb_keys", visible)
+    mask = visible.key_mask
     mask = heads.mask_rows(None if mask is None else mask[:, tf.newaxis], 0)
     b = kernel.project_keys(heads.key_rows(key[:, tf.newaxis], 0), mask)
     v = with_ones(heads.key_rows(value[:, tf.newaxis], 0))
@@ -186,6 +189,7 @@ def absorb(kernel, b, v, r, sums, mask):
 
 def _one_block(query, key, value, kernel, state):
     heads = Heads(query, key, value)
+    kernel.check_heads(heads.num_key_value_heads)
     kernel = kernel.astype(compute_dtype(query, key, value))
     r, sums = heads.state_rows(state)
     r, sums = (split(x, kernel.num_parts) for x in (tf.stop_gradient(r), sums))

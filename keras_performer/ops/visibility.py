@@ -35,7 +35,8 @@ class Visibility(typing.NamedTuple):
     ) -> "Visibility":
         """A `Visibility` of a mask of keys, of `None`, or of a `Visibility`."""
         if isinstance(key_mask, cls):
-            return key_mask._replace(causal=key_mask.causal or causal)
+            causal = key_mask.causal or causal
+            key_mask = key_mask.key_mask
         if key_mask is not None:
             key_mask = tf.cast(tf.convert_to_tensor(key_mask), tf.bool)
         return cls(key_mask, causal)

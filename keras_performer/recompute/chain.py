@@ -142,4 +142,5 @@ def _num_features(attention):
     """The last and longest axis of what the attention hands on."""
     if attention is None:
         return 0
-    return max(x.shape[-1] for x in tf.nest.flatten(attention.empty_state(1)))
+    state = tf.nest.flatten(attention.empty_state(1))
+    return max((x.shape[-1] for x in state), default=0)

@@ -208,3 +208,25 @@ def test_a_constructor_does_not_call_the_model():
     plain = PerformerLM(11, 16, 1, 1, 8)
     plain.set_weights(model.get_weights())
     np.testing.assert_allclose(model(IDS), 3 * plain(IDS), rtol=1e-6)
+
+
+def test_an_embedding_of_another_dtype_is_cast():
+    """A float32 embedding in a mixed_bfloat16 model, beside one of its own policy."""
+    table = np.random.default_rng(0).standard_normal((11, 8)).astype("float32")
+    models = []
+    for dtype in ("float32", "mixed_bfloat16"):
+        embedding = keras.layers.Embedding(11, 8, dtype=dtype)
+        embedding.build(None)
+        embedding.embeddings.assign(table)
+        models.append(small_model(embedding=embedding, dtype="mixed_bfloat16", seed=1))
+    models[1].set_weights(models[0].get_weights())
+    tokens = np.arange(8)[np.newaxis]
+    one, other = (np.asarray(tf.cast(m(tokens), "float32")) for m in models)
+    assert np.abs(one).max() > 1e-2
+    np.testing.assert_allclose(one, other, atol=2e-2 * np.abs(one).max())
+
+
+def test_an_embedding_of_another_width_is_refused():
+    model = small_model(embedding=keras.layers.Embedding(11, 1))
+    with pytest.raises(ValueError, match=r"hidden_dim=.*Received.*shape \(1, 3, 1\)"):
+        model(np.zeros((1, 3), int))

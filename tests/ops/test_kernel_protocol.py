@@ -287,3 +287,75 @@ def test_a_kernel_without_features_says_what_is_missing():
     kernel = ops.Kernel({"projection_matrix": tf.ones((4, 2))})
     with pytest.raises(NotImplementedError, match="Kernel must define key_features"):
         ops.bidirectional_attention(x, x, x, kernel)
+
+
+def test_parameters_of_another_number_of_heads_are_refused():
+    x = tf.ones((1, 3, 4, 2))
+    for kernel in (
+        ops.ActivationKernel(tf.ones((2, 5, 2)), tf.nn.relu),
+        ops.ExponentialKernel(tf.ones((5, 2)), log_weights=tf.ones((2, 5))),
+    ):
+        for attention in (ops.bidirectional_attention, ops.causal_attention):
+            with pytest.raises(ValueError, match=r"value, 4.*Received.*\(2, 5"):
+                attention(x, x, x, kernel)
+        state = ops.initial_state(1, 4, 5, 2)
+        with pytest.raises(ValueError, match="each head of key and value, 4"):
+            ops.absorb_keys(x, x, kernel, None, state)
+
+
+def test_causality_where_all_keys_are_seen_is_refused():
+    x = tf.ones((1, 3, 1, 2))
+    kernel, visible = ops.ActivationKernel(None, tf.nn.relu), ops.Visibility(None, True)
+    with pytest.raises(ValueError, match="absorb_keys.*causal_attention"):
+        ops.absorb_keys(x, x, kernel, visible, ops.initial_state(1, 1, 2, 2))
+    with pytest.raises(ValueError, match="bidirectional_attention.*causal_attention"):
+        ops.bidirectional_attention(x, x, x, kernel, visible)
+
+
+class Offset(ops.Kernel):
+    """Features of an option that begins with an underscore."""
+
+    def __init__(self, offset):
+        self._offset = offset
+        super().__init__({})
+
+    def query_features(self, a, r):
+        return (a**2 + self._offset,), tf.zeros_like(a[..., :1])
+
+    def key_features(self, b, r, mask):
+        return (b[0] ** 2 + self._offset,)
+
+
+def test_private_options_reach_what_is_compiled():
+    query, key, value = qkv(1, 5, 5, 1, dtype="float32")
+    plain, compiled = (
+        ops.bidirectional_attention(
+            query, key, value, Offset(0.5), jit_compile=jit_compile
+        )
+        for jit_compile in (False, True)
+    )
+    np.testing.assert_allclose(compiled, plain, rtol=1e-5)
+    assert Offset(0.5).identity() != Offset(0.25).identity()
+
+
+def test_options_that_cannot_be_compared_are_refused_where_they_count():
+    query, key, value = qkv(1, 5, 5, 1, dtype="float32")
+    kernel = Offset(np.float32(0.5))
+    kernel.sizes = [1, 2]
+    ops.bidirectional_attention(query, key, value, kernel)
+    with pytest.raises(TypeError, match="hashable.*jit_compile=False.*sizes"):
+        ops.bidirectional_attention(query, key, value, kernel, jit_compile=True)
+
+
+@pytest.mark.parametrize(
+    "mask", [[[1, 1, 0, 1, 0]], [[True, True, False, True, False]]]
+)
+def test_a_visibility_takes_the_masks_that_functions_take(mask):
+    query, key, value = qkv(1, 5, 5, 1)
+    kernel = ops.ActivationKernel(None, tf.nn.softplus)
+    for attention in (
+        lambda mask: ops.bidirectional_attention(query, key, value, kernel, mask),
+        lambda mask: ops.causal_attention(query, key, value, kernel, mask)[0],
+        lambda mask: ops.exact_attention(query, key, value, mask),
+    ):
+        np.testing.assert_array_equal(attention(ops.Visibility(mask)), attention(mask))

@@ -1,6 +1,7 @@
 """What attention needs of a kernel, a weight function `phi(q) . phi(k)`."""
 
 import copy
+import typing
 from collections.abc import Mapping
 
 import tensorflow as tf
@@ -31,9 +32,11 @@ class Kernel:
                 added up, parts `(X, V + 1, M / num_parts)`
         mask    bool tensor `(X, tokens, 1)`, true for visible keys, or `None`
 
-    Attributes that do not begin with an underscore are options: hashable, they and the
-    class tell kernels apart where functions are compiled. Every conversion keeps the
-    class and the options.
+    Attributes that hold no tensors are options: hashable, they and the class tell
+    kernels apart where functions are compiled. Every conversion keeps the class and the
+    options. Tensors belong into the parameters; what is derived of them is made in
+    `_hold`. A subclass with features in two parts defines `in_one_part` too, and one
+    with a stabilizer of its own the gradients of features.
 
     Args:
         parameters: dict of named tensors. A leaf is of any shape, or has a first axis
@@ -55,6 +58,8 @@ class Kernel:
 
     # In how many parts features come.
     num_parts = 1
+    # What stands for the options in `identity`, if anything does.
+    stands_for: typing.Any = None
     # How far keys of a block may rise above its reference, as logarithms; `None` where
     # there is no range to watch.
     max_rise: float | None = None
@@ -196,15 +201,44 @@ class Kernel:
     def blank(self):
         """This kernel without its tensors, for `with_parameters`."""
         kernel = copy.copy(self)
-        for name in vars(self):
-            if name == "parameters" or name.startswith("_"):
+        for name, value in vars(self).items():
+            has_tensors = any(map(tf.is_tensor, tf.nest.flatten(value)))
+            if name == "parameters" or has_tensors:
                 delattr(kernel, name)
         return kernel
 
+    def made_by(self, maker):
+        """This kernel with what it was made by, which then stands for its options.
+
+        Args:
+            maker: hashable; kernels of one class that equal makers made are equal.
+        """
+        kernel = copy.copy(self)
+        kernel.stands_for = maker
+        return kernel
+
     def identity(self):
-        """Class and options: hashable, equal for kernels that compute the same."""
+        """Class and options, or maker: hashable, equal for kernels of equal numbers."""
+        if self.stands_for is not None:
+            return (type(self), self.trainable, self.stands_for)
         options = sorted(vars(self.blank()).items(), key=lambda item: item[0])
-        return (type(self), *options)
+        identity = (type(self), *options)
+        try:
+            hash(identity)
+        except TypeError as error:
+            raise TypeError(
+                "The attributes of a kernel must be tensors or hashable (numbers, "
+                "strings, tuples, functions), as kernels with equal attributes share "
+                "what is compiled. Change them, or use jit_compile=False. Received: "
+                f"{type(self).__name__} with {dict(options)}"
+            ) from error
+        return identity
+
+    def check_heads(self, num_key_value_heads):
+        """Raises a `ValueError` unless parameters of heads are of so many heads."""
+        matrix = self.projection_matrix
+        if matrix is not None and matrix.shape.rank == 3:
+            check_axis_of_heads("projection_matrix", matrix, num_key_value_heads)
 
     def _hold(self, parameters):
         """Keeps the parameters, and as `_...` what blocks need of them."""
@@ -260,3 +294,11 @@ def _gradient(tape, target, sources, upstream):
         output_gradients=upstream,
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
     )
+
+
+def check_axis_of_heads(name, x, num_key_value_heads):
+    if x.shape[0] != num_key_value_heads:
+        raise ValueError(
+            f"{name} with a first axis of heads must have one for each head of key and "
+            f"value, {num_key_value_heads}. Received: {name} of shape {tuple(x.shape)}"
+        )

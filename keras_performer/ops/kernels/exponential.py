@@ -5,7 +5,13 @@ import functools
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels.base import Kernel, flat_matmul, scale, split_heads
+from keras_performer.ops.kernels.base import (
+    Kernel,
+    check_axis_of_heads,
+    flat_matmul,
+    scale,
+    split_heads,
+)
 from keras_performer.ops.kernels.parts import each, split
 from keras_performer.ops.tensors import TensorLike
 
@@ -32,7 +38,8 @@ class ExponentialKernel(Kernel):
             the first half is then multiplied, and features come in two parts.
         log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights
             log N(w; 0, I) - log p(w) of rows drawn from another density p.
-        trainable: bool, whether gradients flow to the matrix and the log-weights.
+        trainable: bool, whether gradients flow to the matrix and the log-weights. Of a
+            hyperbolic matrix only the first half is read, so that it alone trains.
 
     Reference:
         arXiv 2009.14794, Lemma 1 and section 2.3.
@@ -82,6 +89,11 @@ class ExponentialKernel(Kernel):
             half = tf.split(self.projection_matrix, 2, axis=-2)[0]
             parameters["projection_matrix"] = tf.concat([half, -half], -2)
         return kernel.with_parameters(parameters)
+
+    def check_heads(self, num_key_value_heads):
+        super().check_heads(num_key_value_heads)
+        if self.log_weights is not None and self.log_weights.shape.rank == 2:
+            check_axis_of_heads("log_weights", self.log_weights, num_key_value_heads)
 
     def _hold(self, parameters):
         self.parameters = parameters

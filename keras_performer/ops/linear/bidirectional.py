@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_performer.ops import compile
 from keras_performer.ops.blocks import Blocks, tokens_per_block
-from keras_performer.ops.checks import check_attention_inputs
+from keras_performer.ops.checks import check_attention_inputs, check_not_causal
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.kernels.parts import (
@@ -71,11 +71,8 @@ def bidirectional_attention(
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     visible = Visibility.of(key_mask)
     check_attention_inputs(query, key, value, visible)
-    if visible.causal:
-        raise ValueError(
-            "bidirectional_attention has no causality: use causal_attention. Received: "
-            "key_mask=Visibility(..., causal=True)"
-        )
+    check_not_causal("bidirectional_attention", visible)
+    kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
     arguments = visible, query, key, value, jit_compile
     if jit_compile and tf.executing_eagerly():

@@ -83,6 +83,7 @@ def causal_attention(
     if state is not None:
         check_state(state, start)
         start = State(*state)
+    kernel.check_heads(key.shape[2])
     kernel = kernel.astype(dtype)
     arguments = visible, query, key, value, start, chunk_size, jit_compile
     if jit_compile and tf.executing_eagerly():

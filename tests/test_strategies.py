@@ -21,14 +21,21 @@ def mirrored(replicas, **options):
     return tf.distribute.MirroredStrategy(devices, **options)
 
 
-def make_model(strategy, causal=False, **options):
+def make_model(strategy, causal=False, jit_compile=False, **options):
+    """Not compiled: that takes longer than these runs, and one test does it."""
     keras.utils.set_random_seed(7)
     with strategy.scope():
         layer = PerformerAttention(
             2, 3, num_random_features=8, seed=3, causal=causal, chunk_size=2
         )
         model = keras.Sequential([keras.Input((6, 5)), layer, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"], **options)
+        model.compile(
+            keras.optimizers.Adam(0.05),
+            "mse",
+            metrics=["mae"],
+            jit_compile=jit_compile,
+            **options,
+        )
     return model
 
 
@@ -55,12 +62,13 @@ def on_replicas(strategy, variable):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("replicas", "options"),
-    [(4, dict(causal=True, jit_compile=False)), (2, dict())],  # what Keras chooses
-    ids=["4-causal", "2-default"],
+    "options",
+    [dict(causal=True), dict(jit_compile="auto")],  # what Keras chooses
+    ids=["causal", "default"],
 )
-def test_n_replicas_do_what_one_device_does(replicas, options, tmp_path):
-    strategy = mirrored(replicas)
+def test_two_replicas_do_what_one_device_does(options, tmp_path):
+    """Four do in the next test: tracing takes a time in proportion."""
+    strategy = mirrored(2)
     model, alone = make_model(strategy, **options), make_model(one_device(), **options)
     losses, expected = fit(model), fit(alone)
     assert losses == pytest.approx(expected, rel=1e-5)
@@ -69,10 +77,8 @@ def test_n_replicas_do_what_one_device_does(replicas, options, tmp_path):
     counts = [int(to_numpy(m.layers[0].redraw_count)) for m in (model, alone)]
     assert counts == [STEPS * EPOCHS // 2] * 2
     for weight, other in zip(model.weights, alone.weights):
-        first, *others = on_replicas(strategy, weight)
-        assert len(others) == replicas - 1
-        for replica in others:
-            np.testing.assert_array_equal(replica, first, err_msg=weight.path)
+        first, second = on_replicas(strategy, weight)
+        np.testing.assert_array_equal(second, first, err_msg=weight.path)
         np.testing.assert_allclose(first, to_numpy(other), atol=1e-5)
     matrices = (to_numpy(m.layers[0].projection_matrix) for m in (model, alone))
     np.testing.assert_array_equal(*matrices)
@@ -152,7 +158,7 @@ def test_a_language_model_trains_as_on_one_device():
         with strategy.scope():
             model = PerformerLM(11, 24, 2, 2, 8, num_random_features=6, seed=1)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile(keras.optimizers.SGD(0.1), loss)
+            model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
         data = tf.data.Dataset.from_tensor_slices((ids, ids)).batch(8)
         redraw = RedrawFeatures(2)
         history = model.fit(

@@ -1,6 +1,7 @@
 """The whole example and the quickstart, small, as a newcomer runs them."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -20,6 +21,18 @@ SMALL = """--num_layers 1 --num_heads 1 --hidden_dim 4 --intermediate_dim 4
 
 def run(*flags):
     return train.main([*SMALL, *flags])
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Spares runs of a few steps the compiler, which takes longer than they do."""
+    compile_model = train.compile_model
+
+    def compile_for_graphs(model, config):
+        compile_model(model, config)
+        model.jit_compile = False
+
+    monkeypatch.setattr(train, "compile_model", compile_for_graphs)
 
 
 @pytest.mark.slow
@@ -57,7 +70,7 @@ def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch):
+def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch, uncompiled):
     # from shards, as on a TPU
     two = tf.config.list_logical_devices("CPU")[:2]
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: two)
@@ -92,7 +105,7 @@ def test_a_copy_on_one_device_predicts_what_the_shared_model_does():
 
 
 @pytest.mark.slow
-def test_checkpoints_on_a_remote_file_system():
+def test_checkpoints_on_a_remote_file_system(uncompiled):
     flags = ["--num_steps", "2", "--steps_per_epoch", "2", "--num_samples", "0"]
     flags += ["--num_completions", "0", "--checkpoint_dir", "ram://run/checkpoint"]
     first = run(*flags)
@@ -131,16 +144,13 @@ class Interrupted(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("killed_while_writing", "more"),
-    # recomputing draws several times for each dropout layer in a step
-    [(False, ""), (True, "--dropout 0.5 --recompute network")],
-)
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(
-    tmp_path, monkeypatch, killed_while_writing, more
+    tmp_path, monkeypatch, uncompiled
 ):
     monkeypatch.setattr(train, "pictures", lambda *_: None)
-    flags = ["--num_steps", "6", "--steps_per_epoch", "2", *more.split()]
+    flags = ["--num_steps", "6", "--steps_per_epoch", "2"]
+    # recomputing draws several times for each dropout layer in a step
+    flags += ["--dropout", "0.5", "--recompute", "network"]
     whole = run(*flags)
 
     class Interrupt(train.callbacks.Curve):
@@ -150,22 +160,22 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(train.callbacks, "Curve", Interrupt)
-        run(*flags, "--output_dir", "again")
-    if killed_while_writing:  # then the checkpoint before it is used
-        weights = tmp_path / "again/checkpoint/latest.weights.h5"
-        weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-    resumed = run(*flags, "--output_dir", "again", "--resume", "true")
-    assert resumed["this model"] == pytest.approx(whole["this model"], abs=1e-6)
-    weights = [
-        keras.models.load_model(f"{folder}/model.keras").get_weights()
-        for folder in ("out", "again")
-    ]
-    for uninterrupted, continued in zip(*weights, strict=True):
-        np.testing.assert_allclose(continued, uninterrupted, rtol=0, atol=1e-6)
+        run(*flags, "--output_dir", "interrupted")
+    # as if killed while it was writing: then the checkpoint before it is used
+    shutil.copytree("interrupted", "killed")
+    weights = tmp_path / "killed/checkpoint/latest.weights.h5"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    expected = keras.models.load_model("out/model.keras").get_weights()
+    for folder in ("interrupted", "killed"):
+        resumed = run(*flags, "--output_dir", folder, "--resume", "true")
+        assert resumed["this model"] == pytest.approx(whole["this model"], abs=1e-6)
+        weights = keras.models.load_model(f"{folder}/model.keras").get_weights()
+        for continued, uninterrupted in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(continued, uninterrupted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_training_stops_when_its_time_is_up_and_draws_nothing_if_not_asked():
+def test_training_stops_when_its_time_is_up_and_draws_nothing_if_not_asked(uncompiled):
     flags = ["--num_steps", "1000", "--steps_per_epoch", "2", "--max_minutes", "1e-4"]
     run(*flags, "--num_samples", "0", "--num_completions", "0")
     model = keras.models.load_model("out/model.keras")

@@ -198,9 +198,9 @@ def test_bfloat16_rounds_neither_sums_over_chunks_nor_what_is_float32(recompute)
 @pytest.mark.slow
 def test_chunks_so_long_that_attention_is_compiled(two_threads):
     """In a graph `PerformerAttention` compiles 1,024 tokens by itself, in the loop."""
-    # no divisor makes chunks alike: 1,500, 1,500 and 1,099
-    ids, targets = RANDOM.integers(0, 11, (2, 1, 4099))
-    options = dict(max_length=4100, chunk_size=1500, num_layers=1)
+    # no divisor makes chunks alike: 1,032, 1,032 and 1,025
+    ids, targets = RANDOM.integers(0, 11, (2, 1, 3089))
+    options = dict(max_length=3100, chunk_size=1032, num_layers=1)
     model = small_model("network", **options)
     step = tf.function(lambda: loss_and_gradients(model, ids, targets))
     functions = step.get_concrete_function().graph.as_graph_def().library.function

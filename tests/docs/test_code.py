@@ -27,7 +27,7 @@ def marked(page):
     return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * is_slow)
 
 
-@pytest.mark.parametrize("page", map(marked, PAGES))
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES])
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     registered = dict(keras.saving.get_custom_objects())

@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import socket
+import sys
 import types
 
 # Before TensorFlow is loaded, which reads it once.
@@ -51,11 +52,19 @@ def freed_graphs():
     for name in set(gradient_registry.list()) - before:
         del gradient_registry._registry[name]
     # looking for garbage after every test would take a quarter of the suite's time
-    if resident_bytes() > _cleaned.resident_bytes + 2**28:
+    if resident_bytes() > _cleaned.resident_bytes + 2**27:
+        forget_distributions()
         gc.collect()
         if hasattr(_c_library, "malloc_trim"):  # glibc keeps what it is given back
             _c_library.malloc_trim(0)
         _cleaned.resident_bytes = resident_bytes()
+
+
+def forget_distributions():
+    """Empties tensorflow-probability's cache, which keeps tensors and their graphs."""
+    name = "tensorflow_probability.python.bijectors.bijector"
+    if name in sys.modules:
+        vars(sys.modules[name].Bijector)["_cache"].clear()
 
 
 def resident_bytes():

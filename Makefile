@@ -22,6 +22,11 @@ installed := .venv/.installed
 # A worker that has nothing left to do takes tests from the other's end.
 pytest := pytest --numprocesses $(WORKERS) --dist worksteal
 
+# Whatever is in neither of the first two is in the last.
+first := keras_performer tests/benchmarks tests/docs tests/examples
+second := tests/golden tests/layers tests/models
+parts := "$(first)" "$(second)" "tests $(patsubst %,--ignore=%,$(filter tests/%,$(first) $(second)))"
+
 .DEFAULT_GOAL := help
 .PHONY: help demo quickstart test lint bench clean tpu-check test-matrix dist
 
@@ -30,6 +35,7 @@ help:
 	@echo "make quickstart  a Performer in keras.Sequential, a few seconds"
 	@echo "make test        lint, then the whole test suite"
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
+	@echo "make bench-learning  small models that learn with each attention, and without"
 	@echo "make docs        the documentation as pages, into site"
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
@@ -44,8 +50,16 @@ demo: $(installed)
 quickstart: $(installed)
 	$(python) -m examples.quickstart $(ARGS)
 
+# With ARGS in one go; the whole in parts, as TensorFlow keeps all that it compiles for
+# as long as a process lives: in one go it takes 8 GB.
 test: lint
+ifeq ($(strip $(ARGS)),)
+	failed=0; for part in $(parts); do \
+		$(python) -m $(pytest) $$part || failed=1; \
+	done; exit $$failed
+else
 	$(python) -m $(pytest) $(ARGS)
+endif
 
 lint: $(installed)
 	$(python) -m ruff check .
@@ -59,6 +73,11 @@ bench: $(installed)
 	$(python) -m benchmarks.operations
 	$(python) -m benchmarks.operations --threads 1 --output runs/bench/one_thread
 	$(python) -m benchmarks.report
+
+# The core, within the hour on two cores; ARGS=--quick for a look, --full for days.
+.PHONY: bench-learning
+bench-learning: $(installed)
+	$(python) -m benchmarks.learning $(ARGS)
 
 # Into an empty folder, so that what is checked is what was built.
 dist: .venv/.dist

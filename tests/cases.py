@@ -103,6 +103,23 @@ CASES = {
         ),
         widths=(7,),
     ),
+    "local": Case(
+        keras_performer.layers.LocalAttention,
+        dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, seed=1),
+        widths=(7,),
+    ),
+    "local_causal": Case(
+        keras_performer.layers.LocalAttention,
+        dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, causal=True),
+        widths=(7,),
+    ),
+    "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
+    "exact_window_causal": attention(
+        {**SMALL, "exact_window": 2, "causal": True}, widths=(7,)
+    ),
+    "taylor": attention(
+        {**SMALL, "feature_map": "taylor", "num_random_features": None}, widths=(7,)
+    ),
     "block": block(
         dict(
             # the config of one, as each layer that is made of this has its own

@@ -7,6 +7,7 @@ import keras
 from keras_performer.feature_maps.feature_map import FeatureMap
 from keras_performer.feature_maps.generalized import NAMES, GeneralizedFeatures
 from keras_performer.feature_maps.softmax import SoftmaxFeatures
+from keras_performer.feature_maps.taylor import TaylorFeatures
 
 
 def get(identifier: str | FeatureMap | dict[str, Any]) -> FeatureMap:
@@ -14,9 +15,9 @@ def get(identifier: str | FeatureMap | dict[str, Any]) -> FeatureMap:
 
     Args:
         identifier: "softmax" (the default of the layers), "favor+" (the paper's
-            default), the name of a generalized kernel ("relu", "elu", "square", "abs",
-            "exp", "gelu", "sigmoid", "tanh", "cos", "identity"), a `FeatureMap`, or
-            the config of one.
+            default), "taylor" (a polynomial, nothing random), the name of a generalized
+            kernel ("relu", "elu", "square", "abs", "exp", "gelu", "sigmoid", "tanh",
+            "cos", "identity"), a `FeatureMap`, or the config of one.
 
     Raises:
         ValueError: if the identifier is none of these.
@@ -34,11 +35,13 @@ def get(identifier: str | FeatureMap | dict[str, Any]) -> FeatureMap:
         return SoftmaxFeatures()
     if identifier == "favor+":
         return SoftmaxFeatures(hyperbolic=False, regularized=False)
+    if identifier == "taylor":
+        return TaylorFeatures()
     if isinstance(identifier, str) and identifier in NAMES:
         return GeneralizedFeatures(identifier)
     raise ValueError(
-        f"feature_map must be one of softmax, favor+, {', '.join(NAMES)}, a FeatureMap "
-        f"or its config. Received: feature_map={identifier!r}"
+        f"feature_map must be one of softmax, favor+, taylor, {', '.join(NAMES)}, a "
+        f"FeatureMap or its config. Received: feature_map={identifier!r}"
     )
 
 

@@ -97,7 +97,20 @@ def exact_below(value, feature_map):
     return value
 
 
-def jit_compile(value, feature_map):
+def exact_window(value, feature_map):
+    """`None`, or how near keys have their exact weight."""
+    value = positive_int("exact_window", value, default=None)
+    if value is not None and not feature_map.estimates_softmax:
+        raise ValueError(
+            "exact_window needs features that estimate softmax, as exact weights stand "
+            f"beside estimated ones: those of {type(feature_map).__name__} are of "
+            'another kernel. Use feature_map="softmax" or exact_window=None. Received: '
+            f"exact_window={value}"
+        )
+    return value
+
+
+def jit_compile(value, feature_map=None):
     if value not in (True, False, "auto"):
         raise ValueError(
             'jit_compile must be True, False or "auto". Received: '

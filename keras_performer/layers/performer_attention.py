@@ -4,12 +4,14 @@ import typing
 from collections.abc import Sequence
 
 import keras
+import tensorflow as tf
 
 from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.compile_policy import should_compile
 from keras_performer.layers.exact_below import by_length
+from keras_performer.layers.far_gain import FarGain
 from keras_performer.layers.random_projection import RandomProjection
 from keras_performer.layers.signatures import (
     Constraint,
@@ -63,6 +65,11 @@ class PerformerAttention(AttentionLayer):
             with the same weights: it is faster there. For feature maps that estimate
             softmax only. A layer with it takes and returns no state, as a state is made
             of features: leave it out to decode token by token. Defaults to never.
+        exact_window: int W, keys at less than this distance from a query have their
+            exact softmax weight, and only those further off an estimated one. Distance
+            is counted in places of the sequence, masked ones included, so that query
+            and key must have the same length. For feature maps that estimate softmax
+            only. It adds a weight, `log_gain`. Defaults to no window.
         jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
             for each shape, and has no second derivatives. "auto" (default): training,
             on a known length >= 1,024, in a graph without `tf.distribute`, on a GPU or
@@ -140,6 +147,7 @@ class PerformerAttention(AttentionLayer):
         num_key_value_heads: int | None = None,
         chunk_size: int | None = None,
         exact_below: int | None = None,
+        exact_window: int | None = None,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
@@ -170,8 +178,10 @@ class PerformerAttention(AttentionLayer):
         self.feature_map.check(self.num_random_features)
         self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
+        self.exact_window = arguments.exact_window(exact_window, self.feature_map)
         self.jit_compile = arguments.jit_compile(jit_compile, self.feature_map)
         self._random_projection = None  # until built, and where there is none
+        self._far_gain = None
 
     def build_attention(self):
         if self.num_random_features is not None:
@@ -183,6 +193,9 @@ class PerformerAttention(AttentionLayer):
                 self.seed,
             )
             self._random_projection.build()
+        if self.exact_window is not None:
+            self._far_gain = FarGain(self.num_heads)
+            self._far_gain.build()
 
     @property
     def projection_matrix(self):
@@ -191,6 +204,13 @@ class PerformerAttention(AttentionLayer):
         A dict of weights where the feature map has several parameters.
         """
         return self._random_projection and self._random_projection.parameters
+
+    @property
+    def log_gain(self):
+        """What far keys' log-weights get, times 0.1, a weight `(N,)`; `None` if built
+        without `exact_window`.
+        """
+        return self._far_gain and self._far_gain.log_gain
 
     @property
     def redraw_count(self):
@@ -226,54 +246,85 @@ class PerformerAttention(AttentionLayer):
         return kernel.made_by(self.feature_map)
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        kernel = self.kernel()
+        kernel, gain = self.kernel(), self._gain()
         if self.exact_below is None:
-            return self._linear(query, key, value, visible, kernel, state, training)
+            inputs = query, key, value, visible
+            return self._linear(*inputs, kernel, gain, state, training)
 
         def exact(inputs, constants):
             return ops.exact_attention(*inputs[:3], constants[0])
 
         def linear(inputs, constants):
-            query, key, value, *trained = inputs
+            query, key, value, gain, *trained = inputs
             visible, parameters = constants
             copied = kernel.with_parameters(parameters).with_trained(trained)
-            return self._linear(query, key, value, visible, copied, None, training)[0]
+            inputs = query, key, value, visible
+            return self._linear(*inputs, copied, gain, None, training)[0]
 
-        inputs = [query, key, value, *kernel.trained]
+        inputs = [query, key, value, gain, *kernel.trained]
         constants = visible, kernel.parameters
         return by_length(self.exact_below, exact, linear, inputs, constants), None
 
-    def _linear(self, query, key, value, visible, kernel, state, training):
+    def _linear(self, query, key, value, visible, kernel, gain, state, training):
         """Attention through the features of a kernel, and its state if causal."""
-        inputs = query, key, value, kernel, visible
-        compiles = should_compile(
-            self.jit_compile, visible.causal, query, key, training
-        )
-        if not visible.causal:
-            return ops.bidirectional_attention(*inputs, jit_compile=compiles), None
-        attended, state = ops.causal_attention(
-            *inputs,
-            None if state is None else _as_state(state),
-            self.chunk_size,
-            jit_compile=compiles,
-        )
-        return attended, state._asdict()
+        inputs = query, key, value, kernel
+        # beside a window both directions take the causal loops
+        in_order = visible.causal or self.exact_window is not None
+        compiles = should_compile(self.jit_compile, in_order, query, key, training)
+        if state is not None:
+            state = self._as_state(state)
+        if self.exact_window is not None:
+            attended, state = ops.windowed_attention(
+                *inputs,
+                self.exact_window,
+                gain,
+                visible,
+                state,
+                self.chunk_size,
+                jit_compile=compiles,
+            )
+        elif visible.causal:
+            attended, state = ops.causal_attention(
+                *inputs, visible, state, self.chunk_size, jit_compile=compiles
+            )
+        else:
+            attended = ops.bidirectional_attention(
+                *inputs, visible, jit_compile=compiles
+            )
+        return attended, None if state is None else state._asdict()
+
+    def _gain(self):
+        """What is added to the log-weights of far keys, `(N,)`."""
+        if self._far_gain is None:
+            return tf.zeros((self.num_heads,))
+        return self._far_gain.of_heads()
 
     def scores(self, query, key, visible):
-        kernel = self.kernel()
+        kernel, gain = self.kernel(), self._gain()
+
+        def estimated(query, key, kernel, visible, gain):
+            return ops.attention_scores(
+                query,
+                key,
+                kernel,
+                visible,
+                exact_window=self.exact_window,
+                log_gain=gain,
+            )
+
         if self.exact_below is None:
-            return ops.attention_scores(query, key, kernel, visible)
+            return estimated(query, key, kernel, visible, gain)
 
         def exact(inputs, constants):
             return ops.exact_scores(*inputs[:2], constants[0])
 
         def linear(inputs, constants):
-            query, key, *trained = inputs
+            query, key, gain, *trained = inputs
             visible, parameters = constants
             copied = kernel.with_parameters(parameters).with_trained(trained)
-            return ops.attention_scores(query, key, copied, visible)
+            return estimated(query, key, copied, visible, gain)
 
-        inputs = [query, key, *kernel.trained]
+        inputs = [query, key, gain, *kernel.trained]
         constants = visible, kernel.parameters
         return by_length(self.exact_below, exact, linear, inputs, constants)
 
@@ -285,7 +336,23 @@ class PerformerAttention(AttentionLayer):
             self.value_dim,
             "float64" if self.compute_dtype == "float64" else "float32",
         )
+        if self.exact_window is not None:
+            state = ops.with_recent_keys(
+                state, self.exact_window, self.key_dim, self.compute_dtype
+            )
         return state._asdict()
+
+    def _as_state(self, state):
+        """The entry "attention" of the layer's state, as `ops` takes it."""
+        kind = ops.State if self.exact_window is None else ops.WindowedState
+        if not isinstance(state, dict) or set(state) != set(kind._fields):
+            raise ValueError(
+                'The entry "attention" of state must be a dict of '
+                f"{', '.join(kind._fields)}, from initial_state or an earlier call "
+                f"of this layer (exact_window={self.exact_window}). Received: "
+                f"{sorted(state) if isinstance(state, dict) else type(state).__name__}"
+            )
+        return kind(**state)
 
     def absorb(self, x, mask, state):
         """The first pass of bidirectional self-attention in pieces of a sequence.
@@ -303,7 +370,7 @@ class PerformerAttention(AttentionLayer):
             The same after the keys and values of this piece.
         """
         key, value = self.project("key", x), self.project("value", x)
-        state = _as_state(state)
+        state = self._as_state(state)
         return ops.absorb_keys(key, value, self.kernel(), mask, state)._asdict()
 
     def answer(self, x, mask, state, training=None):
@@ -318,24 +385,19 @@ class PerformerAttention(AttentionLayer):
             Tensor of shape `(B, tokens, output_shape)`.
         """
         query = self.project("query", x)
-        attended = ops.answer_queries(query, self.kernel(), _as_state(state))
+        attended = ops.answer_queries(query, self.kernel(), self._as_state(state))
         return self.write(attended, x, mask, training)
 
     def get_config(self):
-        names = ("num_random_features", "chunk_size", "exact_below", "jit_compile")
+        names = (
+            "num_random_features",
+            "chunk_size",
+            "exact_below",
+            "exact_window",
+            "jit_compile",
+        )
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
         }
-
-
-def _as_state(state):
-    """The entry "attention" of a layer's state, as `ops` takes it."""
-    if not isinstance(state, dict) or set(state) != set(ops.State._fields):
-        raise ValueError(
-            'The entry "attention" of state must be a dict of "running_max" and '
-            '"sums", from initial_state or an earlier call. Received: '
-            f"{sorted(state) if isinstance(state, dict) else type(state).__name__}"
-        )
-    return ops.State(**state)

@@ -39,6 +39,8 @@ class PerformerLM(TokenTraining):
         chunk_size: as in `PerformerAttention`.
         exact_below: as in `PerformerAttention`. A model with it has no state: leave it
             out of a model that is to `generate`.
+        exact_window: as in `PerformerAttention`. With `recompute` for causal models
+            only.
         recompute: "block" or "network", what training computes again in chunks of the
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
             each block, "network" (causal only) only the states between chunks; in both
@@ -52,8 +54,9 @@ class PerformerLM(TokenTraining):
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each
             block gets a copy of, with a seed of its own and the dtype of the model, or
-            the config of one. `feature_map`, `num_random_features`, `chunk_size` and
-            `exact_below` belong to "performer". Exact attention has no state.
+            the config of one. `feature_map`, `num_random_features`, `chunk_size`,
+            `exact_below` and `exact_window` belong to "performer". Exact attention has
+            no state.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added; an `EmbeddingLayer` if it remembers inputs or tells the head
             something. Defaults to a table of `vocabulary_size` tokens.
@@ -102,6 +105,7 @@ class PerformerLM(TokenTraining):
         num_random_features: int | None = 256,
         chunk_size: int | None = None,
         exact_below: int | None = None,
+        exact_window: int | None = None,
         position_shape: tuple[int, ...] | None = None,
         seed: int | None = None,
         attention: str | dict | AttentionLayer = "performer",
@@ -135,6 +139,7 @@ class PerformerLM(TokenTraining):
         )
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
+        self.exact_window = arguments.exact_window(exact_window, self.feature_map)
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
         self.seed = arguments.seed(seed)
@@ -152,6 +157,7 @@ class PerformerLM(TokenTraining):
                 num_random_features=self.num_random_features,
                 chunk_size=self.chunk_size,
                 exact_below=self.exact_below,
+                exact_window=self.exact_window,
             ),
         )
         self._attention_name = attention if isinstance(attention, str) else None
@@ -340,6 +346,7 @@ class PerformerLM(TokenTraining):
             "num_random_features",
             "chunk_size",
             "exact_below",
+            "exact_window",
             "recompute",
             "position_shape",
             "seed",

@@ -2,13 +2,16 @@
 
 from keras_performer.ops.chunk_scan import chunk_scan
 from keras_performer.ops.exact import exact_attention, exact_scores
-from keras_performer.ops.kernels import ActivationKernel, ExponentialKernel, Kernel
-from keras_performer.ops.linear import (
-    attention_scores,
-    bidirectional_attention,
-    causal_attention,
+from keras_performer.ops.kernels import (
+    ActivationKernel,
+    ExponentialKernel,
+    Kernel,
+    TaylorKernel,
 )
+from keras_performer.ops.linear import bidirectional_attention, causal_attention
+from keras_performer.ops.local import Recent, local_attention
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
+from keras_performer.ops.scores import attention_scores
 from keras_performer.ops.state import (
     State,
     absorb_keys,
@@ -17,13 +20,21 @@ from keras_performer.ops.state import (
     merge_states,
 )
 from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.windowed import (
+    WindowedState,
+    windowed_attention,
+    with_recent_keys,
+)
 
 __all__ = [
     "ActivationKernel",
     "ExponentialKernel",
     "Kernel",
+    "Recent",
     "State",
+    "TaylorKernel",
     "Visibility",
+    "WindowedState",
     "absorb_keys",
     "answer_queries",
     "attention_scores",
@@ -34,6 +45,9 @@ __all__ = [
     "exact_scores",
     "gaussian_matrix",
     "initial_state",
+    "local_attention",
     "merge_states",
     "orthogonal_gaussian_matrix",
+    "windowed_attention",
+    "with_recent_keys",
 ]

@@ -1,5 +1,7 @@
 """Errors for inputs that attention cannot take."""
 
+from numbers import Integral
+
 import tensorflow as tf
 
 
@@ -37,6 +39,32 @@ def check_attention_inputs(query, key, value, visible):
         raise ValueError(
             "key_mask must have shape (batch, length of key). Received: key_mask of "
             f"shape {tuple(key_mask.shape)} and key of shape {tuple(key.shape)}"
+        )
+
+
+def check_window(name, window, query, key):
+    """Raises a `ValueError` unless a window of keys fits queries and keys."""
+    is_int = isinstance(window, Integral) and not isinstance(window, bool)
+    if not is_int or window < 1:
+        raise ValueError(
+            f"{name} must be a positive int, the keys that a query sees to each side "
+            f"with its own. Received: {name}={window!r}"
+        )
+    if not query.shape[:2].is_compatible_with(key.shape[:2]):
+        raise ValueError(
+            f"{name} needs one key for each query, as it counts places from the "
+            f"query's own. Received: query of shape {tuple(query.shape)} and key of "
+            f"shape {tuple(key.shape)}"
+        )
+
+
+def check_no_window(visible):
+    """Raises a `ValueError` where all keys count, however far."""
+    if visible.sliding_window is not None:
+        raise ValueError(
+            "Attention through features sees keys at any distance: use local_attention "
+            "for a sliding window, or windowed_attention for both. Received: "
+            f"Visibility(..., sliding_window={visible.sliding_window})"
         )
 
 

@@ -14,7 +14,7 @@ def call(function, kernel, *arguments, jit_compile):
 
     Args:
         function: a function of a module, such as one pass of attention.
-        kernel: a `Kernel`.
+        kernel: a `Kernel`, or `None` for functions that need none.
         *arguments: nests of tensors, ints, bools and `None`.
         jit_compile: bool.
     """
@@ -23,7 +23,7 @@ def call(function, kernel, *arguments, jit_compile):
     # one function for each shape: TensorFlow warns where one has many
     shapes = [str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments)]
     compiled = _shared(function, kernel, *shapes, jit_compile=True)
-    return compiled(kernel.parameters, *arguments)
+    return compiled(_parameters(kernel), *arguments)
 
 
 def call_in_graph(function, kernel, *arguments):
@@ -31,18 +31,23 @@ def call_in_graph(function, kernel, *arguments):
 
     Eagerly a tape would differentiate each compiled part by itself, which XLA refuses.
     """
-    return _shared(function, kernel)(kernel.parameters, *arguments)
+    return _shared(function, kernel)(_parameters(kernel), *arguments)
+
+
+def _parameters(kernel):
+    return {} if kernel is None else kernel.parameters
 
 
 def _shared(function, kernel, *shapes, **options):
     """The `tf.function` for equal kernels in this graph; made if there is none."""
     functions = _functions.setdefault(tf.compat.v1.get_default_graph(), {})
-    name = function, kernel.identity(), shapes
+    name = function, None if kernel is None else kernel.identity(), shapes
     if name not in functions:
-        blank = kernel.blank()  # tensors would keep their graph alive
+        blank = kernel and kernel.blank()  # tensors would keep their graph alive
 
         def run(parameters, *arguments):
-            return function(blank.with_parameters(parameters), *arguments)
+            copied = blank and blank.with_parameters(parameters)
+            return function(copied, *arguments)
 
         functions[name] = tf.function(run, autograph=False, **options)
     return functions[name]

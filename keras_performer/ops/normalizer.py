@@ -13,6 +13,16 @@ def normalize(sums):
     return tf.math.divide_no_nan(sums[..., :-1], sums[..., -1:])
 
 
-def with_normalizer_gradient(doutput, output):
-    """The gradient of `normalize` with respect to its input, times the normalizer."""
-    return tf.concat([doutput, -tf.reduce_sum(doutput * output, -1, keepdims=True)], -1)
+def with_normalizer_gradient(doutput, output, dlog_sums=None):
+    """The gradient of `normalize` with respect to its input, times the normalizer.
+
+    Args:
+        doutput: gradient of what `normalize` returned.
+        output: what it returned.
+        dlog_sums: gradient of the logarithm of the normalizer, `(..., 1)`; `None` if
+            nothing is made of it.
+    """
+    dnormalizer = -tf.reduce_sum(doutput * output, -1, keepdims=True)
+    if dlog_sums is not None:
+        dnormalizer += dlog_sums
+    return tf.concat([doutput, dnormalizer], -1)

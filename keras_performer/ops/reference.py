@@ -10,6 +10,8 @@ Use float64 inputs for an oracle; the result has the dtype of the inputs.
 
 import tensorflow as tf
 
+from keras_performer.ops.kernels import ExponentialKernel, TaylorKernel
+
 
 def attention(query, key, value, kernel, key_mask=None, causal=False):
     """Attention with the weights of `kernel`, by forming the whole matrix.
@@ -172,14 +174,26 @@ def activation_features(inputs, kernel):
         Tensor of shape `(B, L, N, M)`.
     """
     projected = inputs * inputs.shape[-1] ** -0.25
+    if isinstance(kernel, TaylorKernel):
+        return taylor_features(projected)
     if kernel.projection_matrix is not None:
         projection = tf.cast(kernel.projection_matrix, inputs.dtype)
         projected = tf.einsum("blnh,mh->blnm", projected, projection)
     return kernel.activation(projected) + kernel.epsilon
 
 
+def taylor_features(x):
+    """1, every element, and every product of two, a square divided by sqrt(2)."""
+    elements = tf.unstack(x, axis=-1)
+    features = [tf.ones_like(elements[0]), *elements]
+    for i, first in enumerate(elements):
+        features.append(first * first / 2**0.5)
+        features.extend(first * second for second in elements[i + 1 :])
+    return tf.stack(features, -1)
+
+
 def _is_exponential(kernel):
-    return getattr(kernel, "activation", None) is None
+    return isinstance(kernel, ExponentialKernel)
 
 
 def _log_weights(kernel, dtype):
@@ -242,8 +256,7 @@ def _softmax_over_visible(logits, visible):
 
 def _empty_state(kernel, key, value):
     batch, heads = tf.shape(value)[0], value.shape[2]
-    value_dim, projection = value.shape[-1], kernel.projection_matrix
-    num_features = key.shape[-1] if projection is None else projection.shape[0]
+    value_dim, num_features = value.shape[-1], kernel.num_features(key.shape[-1])
     no_key_yet = tf.constant(-1e30, value.dtype)
     running_max = tf.fill((batch, heads, num_features), no_key_yet)
     sums = tf.zeros((batch, heads, value_dim + 1, num_features), value.dtype)

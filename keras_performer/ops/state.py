@@ -9,10 +9,9 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.checks import check_not_causal
+from keras_performer.ops.checks import check_no_window, check_not_causal
 from keras_performer.ops.heads import Heads
-from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.kernels.exponential import EMPTY
+from keras_performer.ops.kernels.base import EMPTY, Kernel
 from keras_performer.ops.kernels.parts import (
     each,
     join,
@@ -107,6 +106,7 @@ def absorb_keys(
     heads, kernel, r, sums = _one_block(key, key, value, kernel, state)
     visible = Visibility.of(key_mask)
     check_not_causal("absorb_keys", visible)
+    check_no_window(visible)
     mask = visible.key_mask
     mask = heads.mask_rows(None if mask is None else mask[:, tf.newaxis], 0)
     b = kernel.project_keys(heads.key_rows(key[:, tf.newaxis], 0), mask)

@@ -18,6 +18,8 @@ class Visibility(typing.NamedTuple):
             `None` for all.
         causal: bool, whether query t sees keys 0 to t only. There are as many queries
             as keys then.
+        sliding_window: int W, query t sees keys at less than this distance only; or
+            `None` for any distance.
 
     Example:
 
@@ -28,18 +30,23 @@ class Visibility(typing.NamedTuple):
 
     key_mask: tf.Tensor | None = None
     causal: bool = False
+    sliding_window: int | None = None
 
     @classmethod
     def of(
-        cls, key_mask: "TensorLike | Visibility | None", causal: bool = False
+        cls,
+        key_mask: "TensorLike | Visibility | None",
+        causal: bool = False,
+        sliding_window: int | None = None,
     ) -> "Visibility":
         """A `Visibility` of a mask of keys, of `None`, or of a `Visibility`."""
         if isinstance(key_mask, cls):
             causal = key_mask.causal or causal
+            sliding_window = sliding_window or key_mask.sliding_window
             key_mask = key_mask.key_mask
         if key_mask is not None:
             key_mask = tf.cast(tf.convert_to_tensor(key_mask), tf.bool)
-        return cls(key_mask, causal)
+        return cls(key_mask, causal, sliding_window)
 
     def matrix(
         self, num_queries: int | tf.Tensor, num_keys: int | tf.Tensor
@@ -53,9 +60,11 @@ class Visibility(typing.NamedTuple):
         visible = tf.ones((1, 1, num_keys), tf.bool)
         if self.key_mask is not None:
             visible = self.key_mask[:, tf.newaxis]
+        distance = tf.range(num_queries)[:, tf.newaxis] - tf.range(num_keys)
         if self.causal:
-            is_past = tf.range(num_queries)[:, tf.newaxis] >= tf.range(num_keys)
-            visible = tf.logical_and(visible, is_past)
+            visible = tf.logical_and(visible, distance >= 0)
+        if self.sliding_window is not None:
+            visible = tf.logical_and(visible, tf.abs(distance) < self.sliding_window)
         return visible
 
     def in_blocks(self, blocks, heads, batch_size):

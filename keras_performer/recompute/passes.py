@@ -21,6 +21,13 @@ def check_attention(recompute, causal, attention):
     if recompute is None or attention is None:
         return
     in_two_passes = hasattr(attention, "absorb") and hasattr(attention, "answer")
+    if not causal and getattr(attention, "exact_window", None) is not None:
+        raise ValueError(
+            "recompute goes through a sequence that is not causal in two passes, where "
+            "a window of near keys is cut off: use recompute=None, causal=True or "
+            f"exact_window=None. Received: recompute={recompute!r}, causal=False and "
+            f"exact_window={attention.exact_window}"
+        )
     if not attention.supports_state or not (causal or in_two_passes):
         needed = "a state"
         if not causal:

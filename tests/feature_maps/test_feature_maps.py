@@ -47,6 +47,26 @@ def test_name_object_and_config_are_the_same(name):
     assert configs[0] == configs[1] == configs[2]
 
 
+def test_taylor_features_are_the_polynomial():
+    random = np.random.default_rng(1)
+    query, key = random.standard_normal((2, 1, 6, 1, 4))
+    kernel = feature_maps.get("taylor").kernel(None)
+    value = tf.eye(6, dtype=tf.float64)[tf.newaxis, :, tf.newaxis]
+    weights = ops.bidirectional_attention(query, key, value, kernel)[0, :, 0]
+    t = query[0, :, 0] @ key[0, :, 0].T / 2
+    expected = 1 + t + t**2 / 2
+    expected /= expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
+    assert kernel.num_features(4) == 1 + 4 + 10
+    layer = PerformerAttention(
+        2, 4, feature_map="taylor", num_random_features=None, causal=True
+    )
+    layer.build((None, None, 8))
+    assert layer.initial_state(1)["attention"]["sums"].shape == (1, 2, 5, 15)
+    with pytest.raises(ValueError, match='"taylor" has no random features'):
+        PerformerAttention(2, 4, feature_map="taylor")
+
+
 def test_names_mean_what_the_documentation_says():
     assert feature_maps.get("softmax").get_config() == SoftmaxFeatures().get_config()
     assert SoftmaxFeatures().get_config() == dict(

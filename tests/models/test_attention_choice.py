@@ -31,6 +31,22 @@ def test_exact_is_the_model_whose_inputs_are_all_short(causal):
     np.testing.assert_allclose(exact(IDS), short(IDS), atol=1e-6)
 
 
+@pytest.mark.parametrize("recompute", MODES)
+def test_a_window_trains_with_recomputed_chunks(recompute):
+    plain, again = (
+        small_model(r, exact_window=4, num_layers=1) for r in (None, recompute)
+    )
+    again.set_weights(plain.get_weights())
+    results = [loss_and_gradients(m, IDS, IDS) for m in (again, plain)]
+    for got, right in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-5)
+
+
+def test_a_window_is_not_cut_off_by_two_passes():
+    with pytest.raises(ValueError, match="a window of near keys is cut off"):
+        small_model("block", causal=False, exact_window=4)
+
+
 @pytest.mark.parametrize("recompute", [None, *MODES])
 def test_none_is_a_model_of_single_tokens(recompute):
     model = model_with("none", recompute=recompute)

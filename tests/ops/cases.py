@@ -60,6 +60,7 @@ KERNELS = {
     "favor+": favor_plus_kernel,
     "log_weights": weighted_kernel,
     "hyperbolic_log_weights": lambda: weighted_kernel(22, hyperbolic=True),
+    "taylor": ops.TaylorKernel,
     "relu": lambda: activation_kernel(tf.nn.relu, epsilon=0.1),
     "elu": lambda: activation_kernel(tf.nn.elu, epsilon=1.1),
     "square": lambda: activation_kernel(tf.square),

@@ -9,6 +9,9 @@ import tensorflow as tf
 from keras_performer.ops.kernels.parts import each
 from keras_performer.ops.tensors import TensorLike
 
+# The logarithm of nothing: far below that of any weight, and finite in float32.
+EMPTY = -1e30
+
 
 class Kernel:
     """The base class of kernels: the whole of what the attention loops call.
@@ -123,6 +126,29 @@ class Kernel:
     def normalizer(self, peak, denominator):
         """What a backward pass needs of sums of weights: here 1 / the sum."""
         return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
+
+    def log_normalizer(self, normalizer):
+        """Logarithm of the sums of weights; `EMPTY` where a sum is 0.
+
+        Args:
+            normalizer: what `normalizer` returned.
+        """
+        visible = normalizer > 0
+        log = -tf.math.log(tf.where(visible, normalizer, tf.ones_like(normalizer)))
+        return tf.where(visible, log, tf.constant(EMPTY, log.dtype))
+
+    def log_left_out(self, query):
+        """Logarithm of a factor of a query's weights, which cancels in their mean.
+
+        Features leave it out; it counts where weights of another kind stand beside.
+
+        Args:
+            query: tensor `(..., H)`.
+
+        Returns:
+            Tensor `(..., 1)`.
+        """
+        return tf.zeros_like(query[..., :1])
 
     def normalized_query_features(self, a, r, normalizer):
         """Features whose weights sum to 1, or plain ones if `divided` divides."""

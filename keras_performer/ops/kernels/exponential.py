@@ -2,10 +2,12 @@
 
 import copy
 import functools
+import math
 
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import (
+    EMPTY,
     Kernel,
     check_axis_of_heads,
     flat_matmul,
@@ -15,9 +17,8 @@ from keras_performer.ops.kernels.base import (
 from keras_performer.ops.kernels.parts import each, split
 from keras_performer.ops.tensors import TensorLike
 
-# A feature that no key has reached yet, and the log-feature of a masked key: far
-# below any real log-feature, finite in float32, and exp(MASKED - EMPTY) is 0.
-EMPTY = -1e30
+# The log-feature of a masked key; that of a feature that no key has reached yet is
+# EMPTY. exp(MASKED - EMPTY) is 0.
 MASKED = -2e30
 
 
@@ -145,6 +146,16 @@ class ExponentialKernel(Kernel):
         visible = denominator > 0
         log = tf.math.log(tf.where(visible, denominator, tf.ones_like(denominator)))
         return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
+
+    def log_normalizer(self, normalizer):
+        empty = tf.constant(EMPTY, normalizer.dtype)
+        return tf.where(normalizer < -EMPTY, normalizer, empty)
+
+    def log_left_out(self, query):
+        # -|x|^2 / 2, and the mean over features
+        squares = tf.reduce_sum(query**2, -1, keepdims=True)
+        features = self.num_features(query.shape[-1])
+        return -0.5 * scale(query) ** 2 * squares - math.log(features)
 
     def normalized_query_features(self, a, r, normalizer):
         shift = each(lambda r: r - normalizer, r)

@@ -4,7 +4,11 @@ import tensorflow as tf
 
 from keras_performer.ops import compile
 from keras_performer.ops.blocks import Blocks, tokens_per_block
-from keras_performer.ops.checks import check_attention_inputs, check_not_causal
+from keras_performer.ops.checks import (
+    check_attention_inputs,
+    check_no_window,
+    check_not_causal,
+)
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.kernels.parts import (
@@ -71,6 +75,7 @@ def bidirectional_attention(
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     visible = Visibility.of(key_mask)
     check_attention_inputs(query, key, value, visible)
+    check_no_window(visible)
     check_not_causal("bidirectional_attention", visible)
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))

@@ -1,9 +1,15 @@
 """Attention to the past, in time and memory linear in the length."""
 
+import functools
+
 import tensorflow as tf
 
 from keras_performer.ops import compile
-from keras_performer.ops.checks import check_attention_inputs, check_state
+from keras_performer.ops.checks import (
+    check_attention_inputs,
+    check_no_window,
+    check_state,
+)
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear.causal_loops import backward_pass, forward_pass
@@ -68,6 +74,7 @@ def causal_attention(
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     visible = Visibility.of(key_mask, causal=True)
     check_attention_inputs(query, key, value, visible)
+    check_no_window(visible)
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
             "Causal attention needs one key for each query. Received: query of shape "
@@ -77,6 +84,17 @@ def causal_attention(
         raise ValueError(
             f"chunk_size must be a positive int. Received: chunk_size={chunk_size}"
         )
+    kernel, start = kernel_and_state(query, key, value, kernel, state)
+    arguments = visible, query, key, value, start, chunk_size, jit_compile
+    if jit_compile and tf.executing_eagerly():
+        output, _, later = compile.call_in_graph(attend, kernel, *arguments)
+    else:
+        output, _, later = attend(kernel, *arguments)
+    return output, later
+
+
+def kernel_and_state(query, key, value, kernel, state):
+    """The kernel in the dtype of the loops, and the state that they start from."""
     dtype = compute_dtype(query, key, value)
     features = kernel.num_features(key.shape[3])
     start = initial_state(size(key, 0), key.shape[2], features, size(value, 3), dtype)
@@ -84,35 +102,69 @@ def causal_attention(
         check_state(state, start)
         start = State(*state)
     kernel.check_heads(key.shape[2])
-    kernel = kernel.astype(dtype)
-    arguments = visible, query, key, value, start, chunk_size, jit_compile
-    if jit_compile and tf.executing_eagerly():
-        return compile.call_in_graph(attend, kernel, *arguments)
-    return attend(kernel, *arguments)
+    return kernel.astype(dtype), start
 
 
-def attend(kernel, visible, query, key, value, state, chunk_size, jit_compile=False):
-    """`causal_attention` of checked arguments."""
+def attend(
+    kernel,
+    visible,
+    query,
+    key,
+    value,
+    state,
+    chunk_size,
+    jit_compile=False,
+    with_log_sums=False,
+):
+    """`causal_attention` of checked arguments.
+
+    Returns:
+        `(output, log_sums, state)`. With `with_log_sums` they are the logarithms of the
+        sums of weights, `(B, T, N, 1)`, and the output is not rounded to the dtype of
+        the query; without, they are `None`.
+    """
     heads = Heads(query, key, value)
-    r_start, sums_start = heads.state_rows(state)
-    r_start = tf.stop_gradient(r_start)
+    r, sums = heads.state_rows(state)
+    rows = tf.stop_gradient(r), sums
+    call = functools.partial(compile.call, jit_compile=jit_compile)
     if query.shape[1] == 1:
-        inputs = kernel, visible.key_mask, query, key, value, r_start, sums_start
-        output, r, sums = compile.call(one_token, *inputs, jit_compile=jit_compile)
-        return output, State(*heads.state(r, sums))
+        inputs = kernel, visible.key_mask, query, key, value, *rows
+        output, log_sums, r, sums = call(one_token, *inputs, with_log_sums)
+    else:
+        inputs = kernel, visible, chunk_size, query, key, value, rows, with_log_sums
+        output, log_sums, r, sums = _many_tokens(call, *inputs)
+    if with_log_sums:
+        log_sums += kernel.log_left_out(tf.cast(query, heads.dtype))
+    return output, log_sums, State(*heads.state(tf.stop_gradient(r), sums))
+
+
+def _many_tokens(
+    call, kernel, visible, chunk_size, query, key, value, rows, with_log_sums
+):
+    """The loops with their own gradient.
+
+    Args:
+        call: `compile.call`, with its choice.
+        rows: the state as rows, its maxima and its sums.
+    """
+    r_start, sums_start = rows
 
     @tf.custom_gradient
     def attention(query, key, value, sums_start, *trained):
         inputs = kernel.with_trained(trained), visible, chunk_size, query, key, value
-        output, r, sums, saved = compile.call(
-            forward_pass, *inputs, r_start, sums_start, jit_compile=jit_compile
-        )
+        forward = call(forward_pass, *inputs, r_start, sums_start, with_log_sums)
+        output, log_sums, r, sums, saved = forward
 
-        def gradient(doutput, _, dsums):
-            ends = output, saved, r, doutput, dsums
-            return compile.call(backward_pass, *inputs, *ends, jit_compile=jit_compile)
+        def gradient(doutput, *dothers):
+            dlog_sums = dothers[0] if with_log_sums else None
+            ends = output, saved, r, doutput, dlog_sums, dothers[-1]
+            return call(backward_pass, *inputs, *ends)
 
+        if with_log_sums:
+            return (output, log_sums, r, sums), gradient
         return (tf.cast(output, query.dtype), r, sums), gradient
 
-    output, r, sums = attention(query, key, value, sums_start, *kernel.trained)
-    return output, State(*heads.state(tf.stop_gradient(r), sums))
+    output, *log_sums, r, sums = attention(
+        query, key, value, sums_start, *kernel.trained
+    )
+    return output, log_sums[0] if with_log_sums else None, r, sums

@@ -32,9 +32,11 @@ DEFAULT_CHUNK_SIZE = 64
 MAX_CHUNKS_PER_BLOCK = 8
 
 
-def forward_pass(kernel, visible, chunk_size, query, key, value, r, sums):
+def forward_pass(kernel, visible, chunk_size, query, key, value, r, sums, log_sums):
     loops = _Causal(query, key, value, kernel, visible, chunk_size)
-    return loops.forward(query, key, value, r, sums)
+    output, *state, saved = loops.forward(query, key, value, r, sums)
+    log_sums = loops.log_sums(saved[0], query) if log_sums else None
+    return output, log_sums, *state, saved
 
 
 def backward_pass(kernel, visible, chunk_size, query, key, value, *saved):
@@ -110,12 +112,24 @@ class _Causal:
         ]
         return output, join(r), join(sums), (normalizers.stack(), *states)
 
-    def backward(self, query, key, value, output, saved, r_end, doutput, dsums):
+    def log_sums(self, normalizers, query):
+        """Logarithms of the sums of weights, `(B, T, N, 1)`, from all normalizers."""
+        rows = self.kernel.log_normalizer(normalizers)
+        count, shape = size(rows, 0), (-1, size(rows, 2), 1)
+        blocks = self.heads.query_block(tf.reshape(rows, shape))
+        tokens = size(blocks, 1)
+        blocks = tf.reshape(blocks, (count, -1, tokens, query.shape[2], 1))
+        return self.blocks.join_blocks(blocks, (*query.shape[:3], 1))
+
+    def backward(
+        self, query, key, value, output, saved, r_end, doutput, dlog_sums, dsums
+    ):
         heads, kernel, blocks = self.heads, self.kernel, self.blocks
         normalizers, *states = saved
         queries, keys, values, outputs, doutputs = (
             blocks.cut(x) for x in (query, key, value, output, doutput)
         )
+        dlogs = None if dlog_sums is None else blocks.cut(dlog_sums)
 
         def backward_step(i, r_new, dsums, dqueries, dkeys, dvalues, dtrained):
             state = tuple(s[i] for s in states)
@@ -127,7 +141,9 @@ class _Causal:
             a = kernel.project_queries(x)
             v = with_ones(heads.key_rows(values, i))
             d = with_normalizer_gradient(
-                heads.query_rows(doutputs, i), heads.query_rows(outputs, i)
+                heads.query_rows(doutputs, i),
+                heads.query_rows(outputs, i),
+                None if dlogs is None else heads.query_rows(dlogs, i),
             )
             reference = kernel.reference(r, b, mask)
             da, db, dv, dsums = self._choose(

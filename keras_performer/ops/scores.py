@@ -7,6 +7,7 @@ from keras_performer.ops.linear.bidirectional import bidirectional_attention
 from keras_performer.ops.linear.causal import causal_attention
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.windowed import windowed_attention
 
 
 def attention_scores(
@@ -15,6 +16,8 @@ def attention_scores(
     kernel: Kernel,
     key_mask: TensorLike | Visibility | None = None,
     causal: bool = False,
+    exact_window: int | None = None,
+    log_gain: TensorLike | None = None,
 ) -> tf.Tensor:
     """The weights that linear attention gives to each key, in quadratic memory.
 
@@ -25,6 +28,7 @@ def attention_scores(
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
             `Visibility`.
         causal: bool, hide later keys.
+        exact_window, log_gain: as in `windowed_attention`; `None` for no window.
 
     Returns:
         Tensor of shape `(B, N, T, S)` in the dtype of `query`. Rows sum to 1, or to 0
@@ -37,7 +41,10 @@ def attention_scores(
     value = tf.eye(length, dtype=key.dtype)[tf.newaxis, :, tf.newaxis]
     value = tf.tile(value, (batch_size, 1, key.shape[2], 1))
     value = tf.ensure_shape(value, (*key.shape[:3], key.shape[1]))
-    if visible.causal:
+    if exact_window is not None:
+        inputs = query, key, value, kernel, exact_window, log_gain, visible
+        scores, _ = windowed_attention(*inputs)
+    elif visible.causal:
         scores, _ = causal_attention(query, key, value, kernel, visible)
     else:
         scores = bidirectional_attention(query, key, value, kernel, visible)

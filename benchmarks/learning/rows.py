@@ -1,0 +1,56 @@
+"""The attentions that are compared, controls first."""
+
+from keras_performer import PerformerAttention
+from keras_performer.layers import ExactAttention, LocalAttention
+
+WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
+# The controls, and what features learn alone and beside a window.
+ROWS = (
+    WITHOUT,
+    EXACT,
+    WINDOW,
+    "softmax",
+    "taylor",
+    "window + softmax",
+    "window + taylor",
+)
+# What `--full` adds.
+FURTHER = ("favor+", "relu", "window + favor+")
+
+
+def attention(row, task, num_heads, key_dim):
+    """The attention layer of a row; "none" without one.
+
+    Args:
+        row: a name of `ROWS` or `FURTHER`.
+        task: a `Task`.
+        num_heads, key_dim: ints.
+    """
+    common = dict(num_heads=num_heads, key_dim=key_dim, causal=not task.num_classes)
+    if row == WITHOUT:
+        return "none"
+    if row == EXACT:
+        return ExactAttention(**common)
+    if row == WINDOW:
+        return LocalAttention(**common, sliding_window=task.window)
+    *window, feature_map = row.split(" + ")
+    return PerformerAttention(
+        **common,
+        feature_map=feature_map,
+        num_random_features=None if feature_map == "taylor" else 256,
+        exact_window=task.window if window else None,
+    )
+
+
+def numbers_in_state(row, task, num_heads, key_dim):
+    """How many numbers a layer keeps of a sequence in causal use, for one example."""
+    if row == WITHOUT:
+        return 0
+    cache = num_heads * 2 * key_dim
+    if row == EXACT:
+        return task.length * cache
+    layer = attention(row, task, num_heads, key_dim)
+    if task.num_classes:
+        return None
+    state = layer.initial_state(1)["attention"]
+    return sum(int(x.shape.num_elements()) for x in state.values())

@@ -1,0 +1,6 @@
+"""Exact attention to the keys near a query, linear in the length."""
+
+from keras_performer.ops.local.attention import local_attention
+from keras_performer.ops.local.recent import Recent
+
+__all__ = ["Recent", "local_attention"]

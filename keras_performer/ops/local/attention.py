@@ -1,0 +1,114 @@
+"""Exact attention to near keys, in time and memory linear in the length."""
+
+import tensorflow as tf
+
+from keras_performer.ops import compile
+from keras_performer.ops.checks import check_attention_inputs, check_window
+from keras_performer.ops.local.loops import backward_pass, forward_pass
+from keras_performer.ops.local.recent import (
+    Recent,
+    after_recent,
+    alone,
+    check_recent,
+    reach_within,
+)
+from keras_performer.ops.shapes import size
+from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.visibility import Visibility
+
+
+def local_attention(
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    sliding_window: int,
+    key_mask: TensorLike | Visibility | None = None,
+    causal: bool = False,
+    state: Recent | None = None,
+    *,
+    jit_compile: bool = False,
+) -> tuple[tf.Tensor, Recent | None]:
+    """Softmax attention of every query to the keys near it.
+
+    Query i sees the keys j with `|i - j| < sliding_window`, or with
+    `0 <= i - j < sliding_window` if causal. Masked keys count as places.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
+        value: tensor of shape `(B, T, K, V)`.
+        sliding_window: int W, the keys to each side that are seen, with the own.
+        key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
+            `Visibility`.
+        causal: bool, hide later keys.
+        state: causal only: the keys before these, from `Recent.empty` or an earlier
+            call. Defaults to none.
+        jit_compile: as in `bidirectional_attention`.
+
+    Returns:
+        `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
+        where no key is visible, and the last W keys, `Recent`; `None` unless causal.
+
+    Reference:
+        Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1 (sliding window).
+
+    Example:
+
+    >>> x = tf.random.stateless_normal((1, 9, 1, 2), seed=(0, 2))
+    >>> steps = tf.reshape(tf.range(9.0), (1, 9, 1, 1))
+    >>> own, _ = local_attention(x, x, steps, sliding_window=1)
+    >>> own[0, :, 0, 0].numpy().tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    """
+    query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    visible = Visibility.of(key_mask, causal)
+    check_attention_inputs(query, key, value, visible)
+    check_window("sliding_window", sliding_window, query, key)
+    check_recent(state, sliding_window, key, visible)
+    reach = reach_within(sliding_window, query, state)
+    if visible.causal:
+        keys = after_recent(state, key, value, visible.key_mask, sliding_window)
+        later = keys.between(size(query, 1), None)
+        keys = keys.between(sliding_window - reach, None)
+    else:
+        keys, later = alone(key, value, visible.key_mask, reach, reach), None
+    arguments = query, keys, reach, sliding_window, visible.causal, jit_compile
+    if jit_compile and tf.executing_eagerly():
+        output, _ = compile.call_in_graph(attend, None, *arguments)
+    else:
+        output, _ = attend(None, *arguments)
+    return tf.cast(output, query.dtype), later
+
+
+def attend(_, query, keys, reach, sliding_window, causal, jit_compile=False):
+    """`local_attention` of checked arguments.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        keys: `Recent` keys, with `reach` places before the first query and, unless
+            causal, as many after the last.
+        reach: int, at most W - 1.
+        sliding_window, causal: as in `local_attention`.
+
+    Returns:
+        `(output, log_sums)`: tensors `(B, T, N, V)` and `(B, T, N, 1)` in the dtype of
+        the loops, float32 or float64. The log-sums are logarithms of the sums of
+        weights exp(q . k / sqrt(H)).
+    """
+
+    @tf.custom_gradient
+    def attention(query, key, value):
+        inputs = (reach, sliding_window, causal), query, key, value, keys.seen
+        output, log_sums = compile.call(
+            forward_pass, None, *inputs, jit_compile=jit_compile
+        )
+
+        def gradient(doutput, dlog_sums):
+            ends = output, log_sums, doutput, dlog_sums
+            return compile.call(
+                backward_pass, None, *inputs, *ends, jit_compile=jit_compile
+            )
+
+        return (output, log_sums), gradient
+
+    return attention(query, keys.key, keys.value)

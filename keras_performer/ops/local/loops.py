@@ -1,0 +1,211 @@
+"""The loops of local attention: blocks of chunks, forward and backward.
+
+Queries stand in chunks, and a chunk sees a few chunks of keys: its own, those before it
+that its window reaches, and those after it unless later keys are hidden. A loop over
+blocks of chunks computes weights; its gradient computes them again.
+"""
+
+import tensorflow as tf
+
+from keras_performer.ops.blocks import BLOCK_ELEMENTS, Blocks
+from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
+from keras_performer.ops.shapes import ceil_div, size
+
+# Tokens of a chunk, unless the window is much longer or the sequence is shorter.
+CHUNK_SIZE = 64
+# The most chunks that the window reaches to one side.
+MAX_REACH = 4
+
+
+def forward_pass(_, options, query, key, value, seen):
+    loops = _Local(options, query, key, value)
+    return loops.forward(query, Recent(key, value, seen))
+
+
+def backward_pass(_, options, query, key, value, seen, *ends):
+    loops = _Local(options, query, key, value)
+    return loops.backward(query, Recent(key, value, seen), *ends)
+
+
+class _Local:
+    """The forward and the backward loop.
+
+    In the loops X is batch size times key-value heads, a chunk of queries has `rows`
+    tokens times the query heads that share a key, and its keys are `span` tokens:
+
+        x       queries, `(X, chunks, rows, H)`
+        y, v    keys, values and their ones, `(X, chunks, span, ...)`
+        p       weights that sum to 1, `(X, chunks, rows, span)`
+        d...    a gradient
+    """
+
+    def __init__(self, options, query, key, value):
+        self.reach, self.window, self.causal = options
+        self.heads = Heads(query, key, value)
+        self.scale = query.shape[3] ** -0.5
+        length = query.shape[1]
+        self.chunk = max(CHUNK_SIZE, ceil_div(self.reach, MAX_REACH))
+        # a short sequence is one chunk, whose span is what is given and no more
+        self.single = length is not None and length <= self.chunk
+        if self.single:
+            self.chunk, self.lead = max(length, 1), self.reach
+        else:
+            self.lead = ceil_div(self.reach, self.chunk) * self.chunk
+        self.trail = 0 if self.causal else self.lead
+        self.span = self.lead + self.chunk + self.trail
+        examples = (query.shape[0] or 1) * query.shape[2]
+        weights = examples * self.chunk * self.span
+        most = max(BLOCK_ELEMENTS // weights, 1) * self.chunk
+        self.blocks = Blocks(size(query, 1), most, multiple=self.chunk)
+
+    def forward(self, query, keys):
+        heads, blocks = self.heads, self.blocks
+        queries, keys = blocks.cut(query), self._padded(keys)
+
+        def step(i, outputs, log_sums):
+            x, y, v, visible = self._block(queries, keys, i)
+            logits = tf.matmul(x, y, transpose_b=True)
+            logits = tf.where(visible, logits, tf.constant(EMPTY, logits.dtype))
+            peak = tf.reduce_max(logits, -1, keepdims=True)
+            weights = tf.exp(logits - peak)
+            weights = tf.where(visible, weights, tf.zeros_like(weights))
+            sums = self._from_chunks(tf.matmul(weights, v))
+            found = sums[..., -1:] > 0
+            total = tf.where(found, sums[..., -1:], tf.ones_like(peak[:, 0, :1, :1]))
+            log = self._from_chunks(peak) + tf.math.log(total)
+            return (
+                outputs.write(i, heads.query_block(sums[..., :-1] / total)),
+                log_sums.write(i, heads.query_block(log)),
+            )
+
+        arrays = [blocks.array(heads.dtype) for _ in range(2)]
+        outputs, log_sums = blocks.loop(step, arrays)
+        shape = query.shape[:3]
+        return (
+            blocks.join(outputs, (*shape, keys.value.shape[3])),
+            blocks.join(log_sums, (*shape, 1)),
+        )
+
+    def backward(self, query, keys, output, log_sums, doutput, dlog_sums):
+        heads, blocks = self.heads, self.blocks
+        queries, outputs, logs, doutputs, dlogs = map(
+            blocks.cut, (query, output, log_sums, doutput, dlog_sums)
+        )
+        given, keys = keys, self._padded(keys)
+
+        def step(i, dqueries, dkeys, dvalues, *tails):
+            x, y, v, visible = self._block(queries, keys, i)
+            d = with_normalizer_gradient(
+                *(heads.query_rows(z, i) for z in (doutputs, outputs, dlogs))
+            )
+            d = self._to_chunks(d)
+            log = self._to_chunks(heads.query_rows(logs, i))
+            p = tf.exp(tf.matmul(x, y, transpose_b=True) - log)
+            p = tf.where(visible, p, tf.zeros_like(p))
+            dlogits = p * tf.matmul(d, v, transpose_b=True)
+            dx = self._from_chunks(tf.matmul(dlogits, y)) * self.scale
+            dkey, dvalue = (
+                self._overlapped(tf.matmul(a, b, transpose_a=True), tail)
+                for a, b, tail in ((dlogits, x, tails[0]), (p, d[..., :-1], tails[1]))
+            )
+            own = blocks.tokens
+            ends = zip((dkey, dvalue), tails)
+            return (
+                dqueries.write(i, heads.query_block(dx)),
+                dkeys.write(i, heads.key_block(dkey[:, :own])),
+                dvalues.write(i, heads.key_block(dvalue[:, :own])),
+                *(tf.ensure_shape(x[:, own:], t.shape) for x, t in ends),
+            )
+
+        arrays = [blocks.array(heads.dtype) for _ in range(3)]
+        rows = size(query, 0) * heads.num_key_value_heads
+        tails = [
+            tf.zeros((rows, self.lead + self.trail, size(z, 3)), heads.dtype)
+            for z in (given.key, given.value)
+        ]
+        dqueries, *arrays, dkey, dvalue = blocks.loop(step, (*arrays, *tails))
+        return blocks.join_like(dqueries, query), *(
+            self._unpadded(array, tail, like)
+            for array, tail, like in zip(arrays, (dkey, dvalue), given)
+        )
+
+    def _padded(self, keys):
+        """The keys with as many more places as whole chunks take."""
+        first = self.lead - self.reach
+        total = self.lead + self.blocks.count * self.blocks.tokens + self.trail
+        last = total - first - size(keys.seen, 1)
+        return Recent(
+            *(
+                tf.pad(x, [[0, 0], [first, last]] + [[0, 0]] * (len(x.shape) - 2))
+                for x in keys
+            )
+        )
+
+    def _unpadded(self, array, tail, like):
+        """The gradient of keys or values from those of the blocks and what is left."""
+        shape = size(like, 0), self.blocks.count * self.blocks.tokens
+        x = tf.transpose(array.stack(), (1, 0, 2, 3, 4))
+        x = tf.reshape(x, (*shape, like.shape[2], size(like, 3)))
+        x = tf.concat([x, self.heads.key_block(tail)], 1)
+        first = self.lead - self.reach
+        x = x[:, first : first + size(like, 1)]
+        return tf.ensure_shape(tf.cast(x, like.dtype), like.shape)
+
+    def _block(self, queries, keys, i):
+        """Queries, keys, values with ones, and who sees whom, in chunks."""
+        heads = self.heads
+        tokens = self.blocks.tokens
+        x = self._to_chunks(heads.query_rows(queries, i) * self.scale)
+        length = self.lead + tokens + self.trail
+        key, value, seen = (z[:, i * tokens : i * tokens + length] for z in keys)
+        y, v = (heads.key_rows(z[:, tf.newaxis], 0) for z in (key, value))
+        seen = heads.mask_rows(seen[:, tf.newaxis], 0)
+        y, v, seen = (self._spans(z) for z in (y, with_ones(v), seen))
+        visible = tf.logical_and(self._near(), tf.linalg.matrix_transpose(seen))
+        return x, y, v, visible
+
+    def _near(self):
+        """Which keys of its span a row is near to, `(rows, span)`."""
+        token = tf.repeat(tf.range(self.chunk), self.heads.group)[:, tf.newaxis]
+        distance = token - (tf.range(self.span) - self.lead)
+        if self.causal:
+            return tf.logical_and(distance >= 0, distance < self.window)
+        return tf.abs(distance) < self.window
+
+    def _spans(self, x):
+        """Keys `(X, tokens, dim)` to what each chunk sees, `(X, chunks, span, dim)`."""
+        if self.single:
+            return x[:, tf.newaxis]
+        x = tf.reshape(x, (size(x, 0), -1, self.chunk, size(x, 2)))
+        chunks = self.blocks.tokens // self.chunk
+        shifts = range(self.span // self.chunk)
+        return tf.concat([x[:, shift : shift + chunks] for shift in shifts], 2)
+
+    def _overlapped(self, spans, tail):
+        """The sum over chunks of what is said of their keys, `(X, tokens, dim)`.
+
+        Args:
+            spans: tensor `(X, chunks, span, dim)`.
+            tail: what the block before said of the first tokens.
+        """
+        if self.single:
+            return spans[:, 0]
+        parts = tf.split(spans, self.span // self.chunk, 2)
+        last = len(parts) - 1
+        tail = tf.reshape(tail, (size(tail, 0), last, self.chunk, size(tail, 2)))
+        total = tf.pad(tail, [[0, 0], [0, size(spans, 1)], [0, 0], [0, 0]])
+        for shift, part in enumerate(parts):
+            total += tf.pad(part, [[0, 0], [shift, last - shift], [0, 0], [0, 0]])
+        return tf.reshape(total, (size(total, 0), -1, size(total, 3)))
+
+    def _to_chunks(self, x):
+        """`(X, rows, dim)` to chunks `(X, chunks, rows of a chunk, dim)`."""
+        rows = self.chunk * self.heads.group
+        return tf.reshape(x, (size(x, 0), -1, rows, size(x, 2)))
+
+    def _from_chunks(self, x):
+        """The inverse of `_to_chunks`."""
+        return tf.reshape(x, (size(x, 0), -1, size(x, 3)))

@@ -1,0 +1,88 @@
+"""The last keys of a sequence: what attention to near keys needs of earlier ones."""
+
+import typing
+
+import tensorflow as tf
+
+from keras_performer.ops.shapes import size
+
+
+class Recent(typing.NamedTuple):
+    """The last keys of a sequence: the state of local attention.
+
+    Attributes:
+        key: tensor `(B, W, K, H)`.
+        value: tensor `(B, W, K, V)`.
+        seen: bool tensor `(B, W)`, false for keys that are hidden, or before the first.
+    """
+
+    key: tf.Tensor
+    value: tf.Tensor
+    seen: tf.Tensor
+
+    @classmethod
+    def empty(cls, batch_size, sliding_window, num_heads, key_dim, value_dim, dtype):
+        """Before the first token."""
+        shape = batch_size, sliding_window, num_heads
+        return cls(
+            tf.zeros((*shape, key_dim), dtype),
+            tf.zeros((*shape, value_dim), dtype),
+            tf.zeros((batch_size, sliding_window), tf.bool),
+        )
+
+    def followed_by(self, key, value, key_mask):
+        """These keys and further ones."""
+        if key_mask is None:
+            key_mask = tf.ones((size(key, 0), size(key, 1)), tf.bool)
+        later = key, value, key_mask
+        joined = [tf.concat([tf.cast(x, y.dtype), y], 1) for x, y in zip(self, later)]
+        return Recent(*joined)
+
+    def between(self, start, stop):
+        """Some of these keys, as slices name them."""
+        return Recent(*(x[:, start:stop] for x in self))
+
+
+def check_recent(state, window, key, visible):
+    """Raises a `ValueError` unless a state is of this window and these keys."""
+    if state is None:
+        return
+    if not visible.causal:
+        raise ValueError(
+            "A state belongs to causal attention: use Visibility(..., causal=True). "
+            "Received: a state, and causal=False"
+        )
+    expected = tf.TensorShape((key.shape[0], window, *key.shape[2:]))
+    if not expected.is_compatible_with(state.key.shape):
+        raise ValueError(
+            "state must be of the same window, and from an earlier call for this batch "
+            f"size: its keys of shape {tuple(expected)}. Received: keys of shape "
+            f"{tuple(state.key.shape)}"
+        )
+
+
+def reach_within(window, query, state):
+    """How many keys to one side a query may see."""
+    length = query.shape[1]
+    if state is not None or length is None:
+        return window - 1
+    return min(window, max(length, 1)) - 1
+
+
+def after_recent(state, key, value, key_mask, window):
+    """Keys after the last of earlier ones, or after hidden places."""
+    if state is None:
+        return alone(key, value, key_mask, window, 0)
+    return state.followed_by(key, value, key_mask)
+
+
+def alone(key, value, key_mask, before, after):
+    """Keys with places before and after them that nothing sees."""
+    sizes = before, key.shape[2], key.shape[3], size(value, 3)
+    hidden = Recent.empty(size(key, 0), *sizes, key.dtype)
+    keys = hidden.followed_by(key, value, key_mask)
+    if not after:
+        return keys
+    return Recent(
+        *(tf.pad(x, [[0, 0], [0, after]] + [[0, 0]] * (len(x.shape) - 2)) for x in keys)
+    )

@@ -1,0 +1,221 @@
+"""Exact weights for near keys and estimated ones for far keys, under one normalizer.
+
+The far keys of causal attention are its keys delayed by the window: a query that sees
+key i - W of a sequence sees key i of the delayed one. Attention to both sides adds the
+same over the reversed sequence.
+"""
+
+import typing
+
+import tensorflow as tf
+
+from keras_performer.ops import compile
+from keras_performer.ops.checks import (
+    check_attention_inputs,
+    check_no_window,
+    check_window,
+)
+from keras_performer.ops.kernels.base import Kernel
+from keras_performer.ops.linear import causal
+from keras_performer.ops.local import attention as local
+from keras_performer.ops.local import recent
+from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.state import State
+from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.visibility import Visibility
+
+
+class WindowedState(typing.NamedTuple):
+    """The state of causal attention with an exact window.
+
+    Attributes:
+        running_max, sums: the `State` of keys that no later window reaches.
+        key, value, seen: the `Recent` keys, as many as the window.
+    """
+
+    running_max: tf.Tensor
+    sums: tf.Tensor
+    key: tf.Tensor
+    value: tf.Tensor
+    seen: tf.Tensor
+
+
+def windowed_attention(
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    kernel: Kernel,
+    exact_window: int,
+    log_gain: TensorLike | None = None,
+    key_mask: TensorLike | Visibility | None = None,
+    state: WindowedState | None = None,
+    chunk_size: int | None = None,
+    *,
+    jit_compile: bool = False,
+) -> tuple[tf.Tensor, WindowedState | None]:
+    """Attention with exact weights for near keys, and estimated ones for the others.
+
+    A near key has the weight exp(q . k / sqrt(H)), a far one
+    exp(log_gain) phi(q) . phi(k); a query's weights are divided by their sum. Key j is
+    near to query i if `|i - j| < exact_window`; masked keys count as places.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
+        value: tensor of shape `(B, T, K, V)`.
+        kernel: a `Kernel` that estimates exp(q . k / sqrt(H)).
+        exact_window: int W.
+        log_gain: tensor of shape `(N,)`; 0 if not given.
+        key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
+            `Visibility`, which also says whether later keys are hidden.
+        state: causal only: the state after earlier tokens. Defaults to none.
+        chunk_size: as in `causal_attention`.
+        jit_compile: as in `bidirectional_attention`.
+
+    Returns:
+        `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
+        where no key is visible, and the state after the last token; `None` unless
+        causal.
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(8, 2, (0, 1)))
+    >>> x = tf.random.stateless_normal((1, 9, 1, 2), seed=(0, 2))
+    >>> output, _ = windowed_attention(x, x, x, kernel, exact_window=9)
+    >>> bool(tf.reduce_max(abs(output - ops.exact_attention(x, x, x))) < 1e-5)
+    True
+    """
+    query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    visible = Visibility.of(key_mask)
+    check_attention_inputs(query, key, value, visible)
+    check_no_window(visible)
+    check_window("exact_window", exact_window, query, key)
+    far, near = (None, None) if state is None else _far_and_near(state)
+    recent.check_recent(near, exact_window, key, visible)
+    kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
+    dtype = compute_dtype(query, key, value)
+    gain = tf.zeros((query.shape[2],)) if log_gain is None else log_gain
+    gain = tf.cast(gain, dtype)[:, tf.newaxis]
+    options = exact_window, chunk_size, jit_compile
+    arguments = query, key, value, visible.key_mask, gain, far, near, options
+    attend = attend_causal if visible.causal else attend_both_ways
+    if jit_compile and tf.executing_eagerly():
+        output, *state = compile.call_in_graph(attend, kernel, *arguments)
+    else:
+        output, *state = attend(kernel, *arguments)
+    return tf.cast(output, query.dtype), WindowedState(*state) if state else None
+
+
+def with_recent_keys(
+    state: State, exact_window: int, key_dim: int, dtype: str | tf.DType = "float32"
+) -> WindowedState:
+    """The state of `windowed_attention` before the first token.
+
+    Args:
+        state: from `initial_state`.
+        exact_window: int W.
+        key_dim: int H.
+        dtype: of keys and values.
+
+    Returns:
+        `WindowedState`; its keys and values are of shapes `(B, W, K, H)` and
+        `(B, W, K, V)`.
+    """
+    batch_size, num_heads = size(state.sums, 0), state.sums.shape[1]
+    shape = batch_size, exact_window, num_heads, key_dim, size(state.sums, 2) - 1
+    return WindowedState(*state, *Recent.empty(*shape, dtype))
+
+
+def attend_causal(kernel, query, key, value, key_mask, gain, far, near, options):
+    """`windowed_attention` to earlier keys."""
+    window, chunk_size, jit_compile = options
+    keys = recent.after_recent(near, key, value, key_mask, window)
+    length = size(query, 1)
+    reach = recent.reach_within(window, query, near)
+    parts = [
+        local.attend(
+            None,
+            query,
+            keys.between(window - reach, None),
+            reach,
+            window,
+            True,
+            jit_compile,
+        )
+    ]
+    if near is not None or not _sees_all(window, length):
+        delayed = keys.between(0, length)
+        visible = Visibility(delayed.seen, causal=True)
+        output, log_sums, far = causal.attend(
+            kernel,
+            visible,
+            query,
+            delayed.key,
+            delayed.value,
+            far,
+            chunk_size,
+            jit_compile,
+            with_log_sums=True,
+        )
+        parts.append((output, log_sums + gain))
+    return joined(parts), *far, *keys.between(length, None)
+
+
+def attend_both_ways(kernel, query, key, value, key_mask, gain, far, near, options):
+    """`windowed_attention` to all keys; `far` is the state before any, `near` none."""
+    window, chunk_size, jit_compile = options
+    length = size(query, 1)
+    reach = recent.reach_within(window, query, None)
+    keys = recent.alone(key, value, key_mask, reach, reach)
+    parts = [local.attend(None, query, keys, reach, window, False, jit_compile)]
+    if not _sees_all(window, length):
+        for turn in (_as_it_is, _reversed):
+            sequences = [turn(x) for x in (key, value, key_mask)]
+            delayed = recent.alone(*sequences, window, 0).between(0, length)
+            output, log_sums, _ = causal.attend(
+                kernel,
+                Visibility(delayed.seen, causal=True),
+                turn(query),
+                delayed.key,
+                delayed.value,
+                far,
+                chunk_size,
+                jit_compile,
+                with_log_sums=True,
+            )
+            parts.append((turn(output), turn(log_sums) + gain))
+    return (joined(parts),)
+
+
+def joined(parts):
+    """The weighted means of sets of keys as one weighted mean of them all.
+
+    Args:
+        parts: list of `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`: weighted
+            means of values, and the logarithms of the sums of their weights.
+    """
+    outputs, logs = zip(*parts)
+    if len(outputs) == 1:
+        return outputs[0]
+    shares = tf.nn.softmax(tf.concat(logs, -1))
+    return tf.add_n(
+        [output * shares[..., i : i + 1] for i, output in enumerate(outputs)]
+    )
+
+
+def _far_and_near(state):
+    return State(*state[:2]), Recent(*state[2:])
+
+
+def _sees_all(window, length):
+    return isinstance(length, int) and window >= length
+
+
+def _as_it_is(x):
+    return x
+
+
+def _reversed(x):
+    return None if x is None else tf.reverse(x, [1])

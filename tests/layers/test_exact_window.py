@@ -1,0 +1,144 @@
+"""`PerformerAttention(exact_window=...)`, the layer around `ops.windowed_attention`."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerAttention, ops
+from keras_performer.layers import ExactAttention
+from tests.layers.inputs import normal
+
+
+def made(**options):
+    options = {"num_random_features": 8, "exact_window": 3, "seed": 1, **options}
+    layer = PerformerAttention(4, 5, **options)
+    layer.build((2, None, 8))
+    if layer.exact_window is not None:
+        layer.log_gain.assign(normal((4,), 3, std=0.05))
+    return layer
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_numbers_are_those_of_the_operation_on_projected_inputs(causal):
+    layer = made(causal=causal, num_key_value_heads=2)
+    x = tf.constant(normal((2, 20, 8), 1))
+    seen = np.arange(20) < [[20], [13]]
+    q, k, v = (layer.project(name, x) for name in ("query", "key", "value"))
+    gain = 10 * layer.log_gain
+    visible = ops.Visibility.of(seen, causal)
+    attended, _ = ops.windowed_attention(q, k, v, layer.kernel(), 3, gain, visible)
+    expected = layer.output_dense(attended)
+    output = layer(x, attention_mask=seen)
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+    without = made(causal=causal, num_key_value_heads=2, exact_window=None)
+    without.set_weights(
+        [w for w, v in zip(layer.get_weights(), layer.weights) if v.name != "log_gain"]
+    )
+    assert np.abs(without(x, attention_mask=seen) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_are_the_weights_of_the_output(causal):
+    layer = made(causal=causal)
+    x = normal((2, 20, 8), 1)
+    output, scores = layer(x, return_attention_scores=True)
+    values = layer.project("value", tf.constant(x))
+    attended = tf.einsum("bnts,bsnv->btnv", scores, values)
+    np.testing.assert_allclose(layer.output_dense(attended), output, atol=1e-5)
+    np.testing.assert_allclose(tf.reduce_sum(scores, -1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_as_long_as_the_sequence_is_exact_attention(causal):
+    layer = made(exact_window=20, causal=causal)
+    exact = ExactAttention(4, 5, causal=causal)
+    exact.build((2, None, 8))
+    exact.set_weights(layer.get_weights()[:8])
+    x = normal((2, 20, 8), 1, std=3.0)
+    np.testing.assert_allclose(layer(x), exact(x), rtol=1e-5, atol=1e-5)
+
+
+def test_token_by_token_is_the_whole():
+    layer = made(causal=True)
+    x, seen = normal((2, 12, 8), 1), np.arange(12) >= [[0], [4]]
+    whole = layer(x, attention_mask=seen)
+    state, outputs = layer.initial_state(2), []
+    for t in range(12):
+        now = slice(t, t + 1)
+        output, state = layer(
+            x[:, now], attention_mask=seen[:, now], state=state, return_state=True
+        )
+        outputs.append(output)
+    np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-5)
+    assert state["attention"]["key"].shape == (2, 3, 4, 5)  # however many tokens
+
+
+def test_a_later_key_moves_nothing_however_large():
+    layer = made(causal=True)
+    x = normal((1, 200, 8), 1)
+    larger = x.copy()
+    larger[:, 150:] *= 1e4
+    np.testing.assert_array_equal(layer(x)[:, :150], layer(larger)[:, :150])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_falls_back_to_exact_attention_on_short_inputs(causal):
+    layer = made(causal=causal, exact_below=10)
+    exact = ExactAttention(4, 5, causal=causal)
+    exact.build((2, None, 8))
+    exact.set_weights(layer.get_weights()[:8])
+    plain = made(causal=causal)
+    plain.set_weights(layer.get_weights())
+    called = tf.function(layer, input_signature=[tf.TensorSpec((2, None, 8))])
+    for length, expected in ((9, exact), (10, plain)):
+        x = normal((2, length, 8), 1)
+        np.testing.assert_allclose(called(x), expected(x), atol=1e-5)
+
+
+def test_the_gain_trains_with_the_far_keys_alone():
+    layer = made(causal=True, exact_window=6)
+    for length, moves in ((6, False), (7, True)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(normal((1, length, 8), 1)) ** 2)
+        gradient = tape.gradient(
+            loss,
+            layer.log_gain.value,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        assert (np.abs(gradient) > 1e-6).all() == moves
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_half_precision_is_near_to_float32(dtype, causal):
+    layer, half = made(causal=causal), made(causal=causal, dtype=dtype)
+    half.set_weights(layer.get_weights())
+    x = normal((1, 3000, 8), 1)
+    expected, output = layer(x), half(x)
+    assert output.dtype == dtype.removeprefix("mixed_")
+    error = np.linalg.norm(tf.cast(output, "float32") - expected)
+    assert error < 1e-2 * np.linalg.norm(expected)
+
+
+def test_a_kernel_that_does_not_estimate_softmax_raises():
+    with pytest.raises(ValueError, match="exact_window needs features that estimate"):
+        PerformerAttention(2, 4, feature_map="relu", exact_window=4)
+
+
+@pytest.mark.parametrize("window", [0, -3, 1.5, True])
+def test_a_window_that_is_no_positive_int_raises(window):
+    with pytest.raises(ValueError, match="exact_window must be a positive int"):
+        PerformerAttention(2, 4, exact_window=window)
+
+
+def test_keys_of_another_length_raise():
+    with pytest.raises(ValueError, match="one key for each query"):
+        made()(normal((1, 5, 8), 1), normal((1, 6, 8), 2))
+
+
+@pytest.mark.parametrize("other", [None, 4])
+def test_a_state_of_another_window_raises(other):
+    x = normal((1, 1, 8), 1)
+    _, state = made(causal=True)(x, return_state=True)
+    with pytest.raises(ValueError, match="state must be"):
+        made(causal=True, exact_window=other)(x, state=state)

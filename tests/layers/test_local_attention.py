@@ -1,0 +1,82 @@
+"""`LocalAttention` beside Keras' layer with a band for a mask."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer.layers import LocalAttention
+from tests.layers.inputs import normal
+from tests.layers.like_keras import copy_weights
+
+
+def pair(sliding_window, width=8, **options):
+    options.setdefault(
+        "bias_initializer", keras.initializers.RandomNormal(stddev=0.5, seed=6)
+    )
+    expected = keras.layers.MultiHeadAttention(3, 4, **options)
+    layer = LocalAttention(3, 4, sliding_window=sliding_window, **options)
+    for each in expected, layer:
+        each.build((2, None, width), (2, None, width))
+    copy_weights(layer, expected)
+    return expected, layer
+
+
+def band(length, sliding_window):
+    distance = np.arange(length)[:, None] - np.arange(length)
+    return np.abs(distance) < sliding_window
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length, window", [(2, 3), (9, 1), (9, 4), (9, 50), (150, 70)])
+def test_it_is_keras_attention_with_a_band(length, window, causal):
+    expected, layer = pair(window)
+    x, seen = normal((2, length, 8), 1), np.ones((2, length), bool)
+    seen[0, length // 2 :: 3] = False
+    mask = band(length, window) & seen[:, None]
+    call = dict(use_causal_mask=causal, return_attention_scores=True)
+    rows = mask & (np.tri(length, dtype=bool) if causal else True)
+    wanted, right = expected(x, x, attention_mask=mask, **call)
+    got, scores = layer(x, attention_mask=seen, **call)
+    sees = rows.any(-1)
+    np.testing.assert_allclose(got[sees], wanted[sees], atol=1e-5)
+    if not sees.all():  # Keras gives such rows the mean of all values
+        bias = layer.output_dense.bias
+        np.testing.assert_allclose(got[~sees], np.tile(bias, (np.sum(~sees), 1)))
+    both = [np.moveaxis(s, 1, -1)[sees] for s in (scores, right)]
+    np.testing.assert_allclose(*both, atol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [(1,) * 12, (5, 1, 6)])
+def test_pieces_with_a_state_are_the_whole(pieces):
+    layer = LocalAttention(3, 4, sliding_window=4, causal=True)
+    x, seen = normal((2, 12, 8), 1), np.ones((2, 12), bool)
+    seen[1, :5] = False
+    whole, end = layer(x, key_mask=seen, return_state=True)
+    state, outputs = layer.initial_state(2), []
+    for part, mask in zip(tf.split(x, pieces, 1), tf.split(seen, pieces, 1)):
+        output, state = layer(part, key_mask=mask, state=state, return_state=True)
+        outputs.append(output)
+    np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-5)
+    for got, right in zip(tf.nest.flatten(state), tf.nest.flatten(end), strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.5, True, None])
+def test_a_window_that_is_no_positive_int_raises(window):
+    with pytest.raises(ValueError, match="sliding_window must be a positive int"):
+        LocalAttention(2, 4, sliding_window=window)
+
+
+def test_keys_of_another_length_raise():
+    layer = LocalAttention(2, 4, sliding_window=3)
+    with pytest.raises(ValueError, match="one key for each query"):
+        layer(normal((1, 5, 8), 1), normal((1, 6, 8), 2))
+
+
+def test_a_state_of_another_window_raises():
+    x = normal((1, 1, 8), 1)
+    layers = [LocalAttention(2, 4, sliding_window=w, causal=True) for w in (3, 5)]
+    _, state = layers[0](x, return_state=True)
+    with pytest.raises(ValueError, match="state must be of the same window"):
+        layers[1](x, state=state)

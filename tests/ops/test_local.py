@@ -1,0 +1,96 @@
+"""Attention to near keys, against exact attention with a band for a mask."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+from tests.ops.cases import normal, qkv
+
+
+def near_and_band(causal, window, key_mask=None, **options):
+    """Functions of query, key and value: ours, and the matrix under autodiff."""
+    visible = ops.Visibility.of(key_mask, causal)
+
+    def near(*inputs):
+        return ops.local_attention(*inputs, window, visible, **options)[0]
+
+    def band(*inputs):
+        return ops.exact_attention(*inputs, visible._replace(sliding_window=window))
+
+    return near, band
+
+
+def with_gradients(function, inputs):
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output = function(*inputs)
+        loss = tf.reduce_sum(output * normal(output.shape, 5, dtype=output.dtype))
+    return [output, *tape.gradient(loss, inputs)]
+
+
+def hidden(length):
+    seen = np.random.default_rng(0).random((3, length)) < 0.5
+    seen[2] = False
+    return tf.constant(seen)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("window", [1, 5, 64, 65, 300])
+@pytest.mark.parametrize("length", [1, 64, 65, 211])
+def test_it_is_exact_attention_in_a_band(length, window, masked, causal):
+    inputs = qkv(3, length, length, 2, groups=2)
+    key_mask = hidden(length) if masked else None
+    both = near_and_band(causal, window, key_mask)
+    for got, right in zip(*(with_gradients(f, inputs) for f in both), strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_several_blocks(causal):
+    """Of 4 chunks each: what one block says of another's keys is handed on."""
+    inputs = qkv(2, 700, 700, 16, std=2.0, dtype="float64")
+    both = near_and_band(causal, 100)
+    for got, right in zip(*(with_gradients(f, inputs) for f in both), strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_unknown_lengths_and_xla(causal):
+    near, band = near_and_band(causal, 20)
+    compiled, _ = near_and_band(causal, 20, jit_compile=True)
+    inputs = qkv(2, 150, 150, 2, dtype="float32")
+    specs = [tf.TensorSpec((None, None, *x.shape[2:]), x.dtype) for x in inputs]
+    unknown = tf.function(near, input_signature=specs)
+    right = with_gradients(band, inputs)
+    for function in unknown, compiled, tf.function(near, jit_compile=True):
+        got = with_gradients(function, inputs)
+        for x, y in zip(got, right, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_far_keys_move_nothing_however_large(causal):
+    query, key, value = qkv(1, 200, 200, 1, dtype="float32")
+    near, _ = near_and_band(causal, 10)
+    larger = tf.where(tf.range(200)[:, None, None] < 100, key, 1e6)
+    values = tf.where(tf.range(200)[:, None, None] < 100, value, 1e6)
+    unmoved = 100 if causal else 91
+    before, after = near(query, key, value), near(query, larger, values)
+    np.testing.assert_array_equal(before[:, :unmoved], after[:, :unmoved])
+
+
+@pytest.mark.parametrize(
+    "function", ["causal_attention", "bidirectional_attention", "absorb_keys"]
+)
+def test_features_have_no_window(function):
+    query, key, value = qkv(1, 6, 6, 1)
+    kernel = ops.TaylorKernel()
+    visible = ops.Visibility(sliding_window=3)
+    with pytest.raises(ValueError, match="sees keys at any distance"):
+        if function == "absorb_keys":
+            state = ops.initial_state(1, 1, 21, 7, tf.float64)
+            ops.absorb_keys(key, value, kernel, visible, state)
+        else:
+            getattr(ops, function)(query, key, value, kernel, visible)

@@ -1,0 +1,130 @@
+"""The exact window against the whole matrix of weights, outputs and gradients."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+from tests.ops.cases import favor_plus_kernel, normal, qkv, softmax_kernel
+
+KERNELS = {"softmax": softmax_kernel, "favor+": favor_plus_kernel}
+
+
+def log_kernel(query, key, kernel):
+    """log of phi(x) . phi(y), from the definition of the features: `(B, N, T, S)`."""
+    matrix = tf.cast(kernel.projection_matrix, query.dtype)
+    root = query.shape[-1] ** -0.25
+    x, y = (tf.transpose(z, (0, 2, 1, 3)) * root for z in (query, key))
+    logs = [
+        tf.einsum("bnth,mh->bntm", z, matrix)
+        - tf.reduce_sum(z * z, -1, keepdims=True) / 2
+        for z in (x, y)
+    ]
+    both = logs[0][:, :, :, tf.newaxis] + logs[1][:, :, tf.newaxis]
+    return tf.reduce_logsumexp(both, -1) - np.log(matrix.shape[0])
+
+
+def dense(query, key, value, kernel, window, log_gain, key_mask, causal):
+    """Every weight by its definition, in quadratic memory, under autodiff."""
+    group = query.shape[2] // key.shape[2]
+    key, value = (tf.repeat(x, group, axis=2) for x in (key, value))
+    exact = tf.einsum("btnh,bsnh->bnts", query, key) / query.shape[-1] ** 0.5
+    far = log_kernel(query, key, kernel) + log_gain[:, tf.newaxis, tf.newaxis]
+    distance = np.arange(query.shape[1])[:, None] - np.arange(key.shape[1])
+    log = tf.where(np.abs(distance) < window, exact, far)
+    seen = np.ones_like(distance, bool) if not causal else distance >= 0
+    if key_mask is not None:
+        seen = seen & np.asarray(key_mask)[:, None, None, :]
+    log = tf.where(seen, log, tf.constant(-np.inf, log.dtype))
+    peak = tf.stop_gradient(tf.reduce_max(log, -1, keepdims=True))
+    weights = tf.exp(log - tf.where(tf.math.is_finite(peak), peak, 0.0))
+    weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, -1, keepdims=True))
+    return tf.einsum("bnts,bsnv->btnv", weights, value)
+
+
+def with_gradients(function, inputs, weights):
+    """The output, and the gradients of its sum weighted by `weights`."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output = function(*inputs)
+        loss = tf.reduce_sum(output * weights)
+    return [output, *tape.gradient(loss, inputs)]
+
+
+def assert_all_close(found, expected, tolerance=1e-10):
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def mask(length):
+    """Of three examples: the first keys hidden, some within, and all."""
+    seen = np.ones((3, length), bool)
+    seen[0, : length // 3] = False
+    seen[1, length // 2 :: 3] = False
+    seen[2] = False
+    return tf.constant(seen)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("window", [1, 3, 70, 200])
+@pytest.mark.parametrize("name", sorted(KERNELS))
+@pytest.mark.parametrize("length", [1, 67, 151])
+def test_outputs_and_gradients_are_those_of_the_matrix(
+    length, name, window, masked, causal
+):
+    kernel = KERNELS[name]()
+    *inputs, gain = *qkv(3, length, length, 2, groups=2), normal((4,), 9)
+    inputs = [*inputs, gain]
+    key_mask = mask(length) if masked else None
+    weights = normal((3, length, 4, 7), 11)
+
+    def ours(query, key, value, gain):
+        visible = ops.Visibility.of(key_mask, causal)
+        return ops.windowed_attention(
+            query, key, value, kernel, window, gain, visible, chunk_size=16
+        )[0]
+
+    def matrix(query, key, value, gain):
+        return dense(query, key, value, kernel, window, gain, key_mask, causal)
+
+    expected = with_gradients(matrix, inputs, weights)
+    found = with_gradients(ours, inputs, weights)
+    # no far key: no gradient of the gain
+    found = [tf.zeros_like(gain) if x is None else x for x in found]
+    assert_all_close(found, expected)
+
+
+@pytest.mark.parametrize("window", [1, 3, 12])
+@pytest.mark.parametrize("pieces", [(1,) * 12, (5, 1, 6), (2, 10)])
+def test_pieces_with_a_state_are_the_whole(pieces, window):
+    kernel = softmax_kernel()
+    query, key, value = qkv(3, 12, 12, 2, groups=2)
+    gain, key_mask = normal((4,), 9), mask(12)
+    visible = ops.Visibility.of(key_mask, causal=True)
+    whole, end = ops.windowed_attention(
+        query, key, value, kernel, window, gain, visible
+    )
+    state = ops.initial_state(3, 2, 22, 7, tf.float64)
+    state = ops.with_recent_keys(state, window, 5, tf.float64)
+    outputs = []
+    for q, k, v, seen in zip(
+        *(tf.split(x, pieces, 1) for x in (query, key, value, key_mask))
+    ):
+        visible = ops.Visibility.of(seen, causal=True)
+        output, state = ops.windowed_attention(
+            q, k, v, kernel, window, gain, visible, state
+        )
+        outputs.append(output)
+    np.testing.assert_allclose(tf.concat(outputs, 1), whole, rtol=1e-12, atol=1e-12)
+    for x, y in zip(tf.nest.flatten(state), tf.nest.flatten(end), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_as_long_as_the_sequence_is_exact_attention(causal):
+    inputs = qkv(3, 67, 67, 2, groups=2, dtype="float32", std=2.0)
+    visible = ops.Visibility.of(mask(67), causal)
+    output, _ = ops.windowed_attention(*inputs, softmax_kernel(), 67, key_mask=visible)
+    exact = ops.exact_attention(*inputs, visible)
+    np.testing.assert_allclose(output, exact, rtol=1e-5, atol=1e-5)

@@ -22,10 +22,12 @@ installed := .venv/.installed
 # A worker that has nothing left to do takes tests from the other's end.
 pytest := pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Whatever is in neither of the first two is in the last.
+# Whatever is in none of the first three is in the last.
 first := keras_performer tests/benchmarks tests/docs tests/examples
 second := tests/golden tests/layers tests/models
-parts := "$(first)" "$(second)" "tests $(patsubst %,--ignore=%,$(filter tests/%,$(first) $(second)))"
+third := tests/callbacks tests/ops
+rest := tests $(patsubst %,--ignore=%,$(filter tests/%,$(first) $(second) $(third)))
+parts := "$(first)" "$(second)" "$(third)" "$(rest)"
 
 .DEFAULT_GOAL := help
 .PHONY: help demo quickstart test lint bench clean tpu-check test-matrix dist

@@ -140,6 +140,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_stranger_wrote_keeps_the_contract(name, promise):

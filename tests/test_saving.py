@@ -127,6 +127,7 @@ def test_fresh_processes_compute_the_same(tmp_path):
         assert relative_error(got[name], outputs[data]) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_training_goes_on_where_it_was_saved(weights_only):
     def build():

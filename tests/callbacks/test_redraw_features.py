@@ -63,6 +63,7 @@ class Record(keras.callbacks.Callback):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps_per_execution", "every_n_steps", "jit_compile"),
     [(1, 5, False), (3, 5, False), (7, 5, False), (7, 2, "auto")],
@@ -237,6 +238,7 @@ def uninterrupted_steps():
     return record.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save_freq", ["epoch", 3])
 @pytest.mark.parametrize("redraw_first", [False, True])
 def test_resumed_training_equals_uninterrupted_training(save_freq, redraw_first):

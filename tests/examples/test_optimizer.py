@@ -55,6 +55,7 @@ def step_by_hand(config):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("clip", [None, 4.0])
 def test_a_step_is_that_of_the_whole_batch(replicas, clip):

@@ -29,6 +29,7 @@ def traced(layer, known=LENGTH, training=True):
     return bool(compiled_functions(graph.get_concrete_function(spec).graph))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked, eager", [(False, False), (True, False), (True, True)])
 def test_compiled_equals_plain(causal, masked, eager, monkeypatch):
@@ -148,6 +149,7 @@ def test_a_redraw_reaches_the_compiled_function():
     np.testing.assert_allclose(graph(x), plain(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_graph_leaves_the_next_as_it_was():
     """A second derivative fails under XLA, and changes the functions of its graph."""
     x = tf.random.stateless_normal((1, 40, 3), seed=(0, 8))

@@ -131,6 +131,7 @@ def test_from_that_length_on_it_is_the_layer_without(causal, masked):
     assert relative_error(layer(x, **call), without(x, **call)) > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jit_compile", "causal"),
     [

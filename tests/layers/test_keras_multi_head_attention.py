@@ -426,6 +426,7 @@ def test_a_map_of_policies_reaches_the_dense_layers(kind):
     assert np.isfinite(layer(*map(normal, shapes))).all()
 
 
+@pytest.mark.slow
 @EVERY_KIND
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_int8_weights_give_nearly_the_same(kind):

@@ -189,6 +189,7 @@ def test_a_head_says_what_generate_samples_from():
     np.testing.assert_array_equal(drawn[:, 3:], likeliest[:, 2:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", MODES)
 def test_gradients_of_layers_that_are_passed_in(recompute):
     results = tf.nest.flatten(loss_and_gradients(pairs(recompute)))

@@ -41,6 +41,7 @@ def gradients(recompute, length, **options):
     return loss_and_gradients(model, IDS[:, :length], TARGETS[:, :length])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "length, feature_map",
     [*((length, "softmax") for length in LENGTHS), (LENGTHS[0], "relu")],
@@ -109,6 +110,7 @@ def trained_weights(name, recompute):
     return model.get_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", MODES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_see_the_same_gradients(name, recompute):
@@ -118,6 +120,7 @@ def test_optimizers_see_the_same_gradients(name, recompute):
         np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recompute, causal", [*((m, True) for m in MODES), ("block", False)]
 )
@@ -258,6 +261,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", MODES)
 @pytest.mark.parametrize("name", CHANGES)
 def test_changed_models(name, recompute):

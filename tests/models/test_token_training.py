@@ -55,6 +55,7 @@ def losses(recompute, loss, metrics=(), x=IDS, y=TARGETS, sample_weight=None):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", MODES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name, recompute):

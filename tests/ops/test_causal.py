@@ -192,6 +192,7 @@ def hard_case(case, name):
     return (query, key, value), tf.constant(mask), expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chunk_size"), [("softmax", None), ("softmax", 13), ("favor+", 13)]
 )

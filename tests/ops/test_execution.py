@@ -95,6 +95,7 @@ def test_unknown_batch_and_length(attention, jit_compile):
     assert forward.traces == 2 + 1  # the eager calls, and one trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["favor+", "softmax", "relu"])
 @pytest.mark.parametrize("length", [1, 20, 600])
 @pytest.mark.parametrize("attention", ATTENTIONS)

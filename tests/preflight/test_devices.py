@@ -79,6 +79,7 @@ def test_import_that_hangs_is_given_up(tmp_path):
     assert "only a TPU VM has those" in sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slow", "tpu", "what"),
     [

@@ -1,7 +1,7 @@
 """Exact weights for near keys and estimated ones for far keys, under one normalizer.
 
-The far keys of causal attention are its keys delayed by the window: a query that sees
-key i - W of a sequence sees key i of the delayed one. Attention to both sides adds the
+The far keys of causal attention are those of causal attention without its first W
+queries: of the others, number i sees the keys 0 to i. Attention to both sides adds the
 same over the reversed sequence.
 """
 
@@ -15,7 +15,7 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_window,
 )
-from keras_performer.ops.kernels.base import Kernel
+from keras_performer.ops.kernels.base import EMPTY, Kernel
 from keras_performer.ops.linear import causal
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local import recent
@@ -130,63 +130,71 @@ def with_recent_keys(
 
 def attend_causal(kernel, query, key, value, key_mask, gain, far, near, options):
     """`windowed_attention` to earlier keys."""
-    window, chunk_size, jit_compile = options
-    keys = recent.after_recent(near, key, value, key_mask, window)
+    window, _, jit_compile = options
     length = size(query, 1)
+    keys = recent.after_recent(near, key, value, key_mask, window)
     reach = recent.reach_within(window, query, near)
-    parts = [
-        local.attend(
-            None,
-            query,
-            keys.between(window - reach, None),
-            reach,
-            window,
-            True,
-            jit_compile,
-        )
-    ]
-    if near is not None or not _sees_all(window, length):
-        delayed = keys.between(0, length)
-        visible = Visibility(delayed.seen, causal=True)
-        output, log_sums, far = causal.attend(
-            kernel,
-            visible,
-            query,
-            delayed.key,
-            delayed.value,
-            far,
-            chunk_size,
-            jit_compile,
-            with_log_sums=True,
-        )
-        parts.append((output, log_sums + gain))
+    given = keys.between(window - reach, None)
+    parts = [local.attend(None, query, given, reach, window, True, jit_compile)]
+    if near is not None:
+        further, far = far_part(kernel, query, *keys, gain, far, 0, options)
+        parts.append(further)
+    elif not _sees_all(window, length):
+        given = key, value, key_mask
+        further, far = far_part(kernel, query, *given, gain, far, window, options)
+        parts.append(further)
     return joined(parts), *far, *keys.between(length, None)
 
 
 def attend_both_ways(kernel, query, key, value, key_mask, gain, far, near, options):
     """`windowed_attention` to all keys; `far` is the state before any, `near` none."""
-    window, chunk_size, jit_compile = options
-    length = size(query, 1)
+    window, _, jit_compile = options
     reach = recent.reach_within(window, query, None)
     keys = recent.alone(key, value, key_mask, reach, reach)
     parts = [local.attend(None, query, keys, reach, window, False, jit_compile)]
-    if not _sees_all(window, length):
+    if not _sees_all(window, size(query, 1)):
         for turn in (_as_it_is, _reversed):
-            sequences = [turn(x) for x in (key, value, key_mask)]
-            delayed = recent.alone(*sequences, window, 0).between(0, length)
-            output, log_sums, _ = causal.attend(
-                kernel,
-                Visibility(delayed.seen, causal=True),
-                turn(query),
-                delayed.key,
-                delayed.value,
-                far,
-                chunk_size,
-                jit_compile,
-                with_log_sums=True,
-            )
-            parts.append((turn(output), turn(log_sums) + gain))
+            given = [turn(x) for x in (query, key, value, key_mask)]
+            further, _ = far_part(kernel, *given, gain, far, window, options)
+            parts.append([turn(x) for x in further])
     return (joined(parts),)
+
+
+def far_part(kernel, query, key, value, key_mask, gain, state, skipped, options):
+    """What earlier keys out of the window add.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key, value, key_mask: keys from the first that the first query with a far key
+            sees, in order, and maybe more; `key_mask` may be `None`.
+        gain: tensor `(N, 1)`.
+        state: `State` before these keys.
+        skipped: int, how many of the first queries have no far key.
+        options: `(exact_window, chunk_size, jit_compile)`.
+
+    Returns:
+        `((output, log_sums), state)`, see `joined`.
+    """
+    _, chunk_size, jit_compile = options
+    late = query[:, skipped:]
+    count = size(late, 1)
+    key, value, key_mask = (
+        None if x is None else x[:, :count] for x in (key, value, key_mask)
+    )
+    output, log_sums, state = causal.attend(
+        kernel,
+        Visibility(key_mask, causal=True),
+        late,
+        key,
+        value,
+        state,
+        chunk_size,
+        jit_compile,
+        with_log_sums=True,
+    )
+    first = [[0, 0], [size(query, 1) - count, 0], [0, 0], [0, 0]]
+    log_sums = tf.pad(log_sums + gain, first, constant_values=EMPTY)
+    return (tf.pad(output, first), log_sums), state
 
 
 def joined(parts):

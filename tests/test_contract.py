@@ -6,15 +6,17 @@ import keras
 import pytest
 
 import keras_performer
+from tests import contract
 from tests.cases import CASES
-from tests.contract import PROMISES, check_layer, saved_model_gives_the_same_numbers
+from tests.contract import PROMISES, check_layer
 
+# tracing a model takes long, for two kinds of SavedModel and for XLA
+SLOW = {contract.saved_model_gives_the_same_numbers, contract.eager_graph_and_xla_agree}
 PARAMETERS = [
     pytest.param(
         promise,
         id=promise.__name__,
-        # tracing a model for two kinds of SavedModel takes long
-        marks=[pytest.mark.slow] * (promise is saved_model_gives_the_same_numbers),
+        marks=[pytest.mark.slow] * (promise in SLOW),
     )
     for promise in PROMISES
 ]

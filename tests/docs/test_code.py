@@ -27,6 +27,7 @@ def marked(page):
     return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * is_slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES])
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

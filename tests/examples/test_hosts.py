@@ -34,6 +34,7 @@ def batches(images, count, context=None):
     return list(images.training_batches(context).take(count).as_numpy_iterator())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "replicas"), [(2, 2), (2, 4), (4, 4), (1, 4)])
 def test_the_parts_of_all_hosts_are_the_batch(folder, hosts, replicas):
     steps = 6  # two epochs
@@ -48,6 +49,7 @@ def test_the_parts_of_all_hosts_are_the_batch(folder, hosts, replicas):
     np.testing.assert_array_equal(together.reshape(steps, 4, 64, 64, 3), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [1, 2, 3, 7])
 def test_a_resumed_run_goes_on_where_it_was(folder, start):
     whole = batches(load(folder), 10)

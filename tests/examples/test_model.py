@@ -172,6 +172,7 @@ def test_weights_from_before_the_embedding_was_a_layer(tmp_path):
         np.testing.assert_array_equal(one, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["block", "network"])
 def test_what_is_computed_again_gives_the_loss_and_gradients_of_plain_training(
     recompute,

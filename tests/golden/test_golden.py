@@ -65,6 +65,7 @@ def test_every_configuration_is_recorded():
     assert list(RECORDED) == list(ROUNDING) == list(configurations.CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED)
 def test_numbers(name):
     recorded = RECORDED[name]

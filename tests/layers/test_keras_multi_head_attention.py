@@ -485,6 +485,7 @@ MODELS = {
 PAIR = [normal((B, T, 6)), normal((B, S, 6), 1)]
 
 
+@pytest.mark.slow
 @OUR_KINDS
 @pytest.mark.parametrize("model", MODELS)
 def test_weights_of_keras_load_by_name(kind, model):

@@ -189,6 +189,7 @@ def test_query_mask_hides_rows_only():
     np.testing.assert_array_equal(scores, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("inputs", ["self", "query_and_value"])
 def test_implicit_mask_reaches_the_layer_and_what_comes_after(causal, inputs):

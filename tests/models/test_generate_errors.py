@@ -98,6 +98,7 @@ def test_a_model_with_inputs_of_its_own_may_read_other_ints():
         generate(model, [[-(2**32) - 3, 0]], 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, dict(temperature=0), dict(top_k=2)])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_raise(value, options):
@@ -107,6 +108,7 @@ def test_logits_that_are_not_finite_raise(value, options):
         generate(model, PROMPT, 9, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_logits_that_turn_nan_after_some_tokens_raise(temperature):
     model = small_model()

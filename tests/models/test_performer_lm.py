@@ -63,6 +63,7 @@ def test_gradients_in_bfloat16_of_many_tokens():
         assert error < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy, tolerance",
     [

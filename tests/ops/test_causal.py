@@ -155,6 +155,7 @@ def inputs_of_head_size_16(length=149, std=1.0, seed=1):
     return std * query, std * key, value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chunk_size", [pytest.param(1, marks=pytest.mark.slow), 7, 64, 149]
 )

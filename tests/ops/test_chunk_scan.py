@@ -65,6 +65,7 @@ def _value_and_gradients(function):
     return [first, second, end["sum"], end["count"], *gradients]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [1, 4, 10, 11, 100])
 @pytest.mark.parametrize("jit_compile", [None, False, True], ids=str)
 def test_chunks_change_nothing(chunk_size, jit_compile):

@@ -67,9 +67,10 @@ def mask(length):
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("window", [1, 3, 70, 200])
 @pytest.mark.parametrize("name", sorted(KERNELS))
-@pytest.mark.parametrize("length", [1, 67, 151])
+@pytest.mark.parametrize(
+    "length, window", [(1, 1), (67, 1), (67, 3), (67, 200), (151, 3), (151, 70)]
+)
 def test_outputs_and_gradients_are_those_of_the_matrix(
     length, name, window, masked, causal
 ):

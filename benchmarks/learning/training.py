@@ -129,7 +129,7 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
         "learning_rate": learning_rate,
         "steps": steps,
         "window": task.window,
-        "parameters": model.count_params(),
+        "parameters": sum(int(np.prod(w.shape)) for w in model.trainable_weights),
         "state": rows.numbers_in_state(row, task, task.hidden_dim // key_dim, key_dim),
         "result": curve[-1][3],
         "seconds": curve[-1][1],

@@ -150,7 +150,7 @@ def attend_both_ways(kernel, query, key, value, key_mask, gain, far, near, optio
     """`windowed_attention` to all keys; `far` is the state before any, `near` none."""
     window, _, jit_compile = options
     reach = recent.reach_within(window, query, None)
-    keys = recent.alone(key, value, key_mask, reach, reach)
+    keys = Recent.of(key, value, key_mask).padded(reach, reach)
     parts = [local.attend(None, query, keys, reach, window, False, jit_compile)]
     if not _sees_all(window, size(query, 1)):
         for turn in (_as_it_is, _reversed):

@@ -8,7 +8,6 @@ from keras_performer.ops.local.loops import backward_pass, forward_pass
 from keras_performer.ops.local.recent import (
     Recent,
     after_recent,
-    alone,
     check_recent,
     reach_within,
 )
@@ -71,7 +70,8 @@ def local_attention(
         later = keys.between(size(query, 1), None)
         keys = keys.between(sliding_window - reach, None)
     else:
-        keys, later = alone(key, value, visible.key_mask, reach, reach), None
+        keys, later = Recent.of(key, value, visible.key_mask), None
+        keys = keys.padded(reach, reach)
     arguments = query, keys, reach, sliding_window, visible.causal, jit_compile
     if jit_compile and tf.executing_eagerly():
         output, _ = compile.call_in_graph(attend, None, *arguments)

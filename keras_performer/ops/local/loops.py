@@ -141,12 +141,7 @@ class _Local:
         first = self.lead - self.reach
         total = self.lead + self.blocks.count * self.blocks.tokens + self.trail
         last = total - first - size(keys.seen, 1)
-        return Recent(
-            *(
-                tf.pad(x, [[0, 0], [first, last]] + [[0, 0]] * (len(x.shape) - 2))
-                for x in keys
-            )
-        )
+        return keys.padded(first, last)
 
     def _unpadded(self, array, tail, like):
         """The gradient of keys or values from those of the blocks and what is left."""

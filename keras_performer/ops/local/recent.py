@@ -30,13 +30,22 @@ class Recent(typing.NamedTuple):
             tf.zeros((batch_size, sliding_window), tf.bool),
         )
 
-    def followed_by(self, key, value, key_mask):
-        """These keys and further ones."""
+    @classmethod
+    def of(cls, key, value, key_mask):
+        """All keys that a mask does not hide; `None` hides none."""
         if key_mask is None:
             key_mask = tf.ones((size(key, 0), size(key, 1)), tf.bool)
-        later = key, value, key_mask
+        return cls(key, value, key_mask)
+
+    def followed_by(self, later):
+        """These keys and `Recent` later ones."""
         joined = [tf.concat([tf.cast(x, y.dtype), y], 1) for x, y in zip(self, later)]
         return Recent(*joined)
+
+    def padded(self, before, after):
+        """These keys between places that nothing sees."""
+        ends = [[0, 0], [before, after]]
+        return Recent(*(tf.pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 
     def between(self, start, stop):
         """Some of these keys, as slices name them."""
@@ -71,18 +80,5 @@ def reach_within(window, query, state):
 
 def after_recent(state, key, value, key_mask, window):
     """Keys after the last of earlier ones, or after hidden places."""
-    if state is None:
-        return alone(key, value, key_mask, window, 0)
-    return state.followed_by(key, value, key_mask)
-
-
-def alone(key, value, key_mask, before, after):
-    """Keys with places before and after them that nothing sees."""
-    sizes = before, key.shape[2], key.shape[3], size(value, 3)
-    hidden = Recent.empty(size(key, 0), *sizes, key.dtype)
-    keys = hidden.followed_by(key, value, key_mask)
-    if not after:
-        return keys
-    return Recent(
-        *(tf.pad(x, [[0, 0], [0, after]] + [[0, 0]] * (len(x.shape) - 2)) for x in keys)
-    )
+    keys = Recent.of(key, value, key_mask)
+    return keys.padded(window, 0) if state is None else state.followed_by(keys)

@@ -63,8 +63,8 @@ class Kernel:
     num_parts = 1
     # What stands for the options in `identity`, if anything does.
     stands_for: typing.Any = None
-    # How far keys of a block may rise above its reference, as logarithms; `None` where
-    # there is no range to watch.
+    # Where b are log-features: how far keys of a block may rise above its reference.
+    # `None` where there is no range to watch.
     max_rise: float | None = None
 
     def __init__(

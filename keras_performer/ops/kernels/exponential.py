@@ -47,7 +47,7 @@ class ExponentialKernel(Kernel):
     """
 
     # Keys of one block may exceed the reference by exp(60) before products of
-    # features leave float32's range; past that the sequential form is used.
+    # features leave float32's range; past that a safe form is used.
     max_rise = 60.0
 
     def __init__(

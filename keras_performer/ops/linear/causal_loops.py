@@ -18,7 +18,7 @@ from keras_performer.ops.kernels.parts import (
     per_feature,
     split,
 )
-from keras_performer.ops.linear import causal_tokens
+from keras_performer.ops.linear import causal_stable, causal_tokens
 from keras_performer.ops.normalizer import (
     normalize,
     with_normalizer_gradient,
@@ -151,8 +151,8 @@ class _Causal:
                 lambda: self._backward_block(
                     a, b, v, d, mask, normalizer, r, sums, reference, r_new, dsums
                 ),
-                lambda: causal_tokens.backward(
-                    kernel, a, b, v, d, normalizer, r, sums, dsums
+                lambda: self._safe_backward(
+                    a, b, v, d, mask, normalizer, r, sums, dsums
                 ),
             )
             dx, from_queries = kernel.pull_queries(x, da)
@@ -178,7 +178,7 @@ class _Causal:
         return *gradients, join(dsums), *dtrained
 
     def _choose(self, rise, fast, safe):
-        """Token after token where a later key of the block dwarfs the reference."""
+        """The safe form where a later key of the block dwarfs the reference."""
         if self.kernel.max_rise is None:
             return fast()
         return tf.cond(tf.reduce_max(join(rise)) < self.kernel.max_rise, fast, safe)
@@ -200,24 +200,72 @@ class _Causal:
         return normalize(output), normalizer, after
 
     def _safe_forward(self, a, b, v, mask, r, sums, reference, r_new):
-        """Token after token, but for the chunks before the first key that dwarfs.
+        """The form for keys that rise, and others where it is not needed or not right.
 
-        Those come from the chunked form, so that no bit of theirs depends on that key.
+        Chunks before the first key that dwarfs the reference come from the fast form,
+        so that no bit of theirs depends on that key; those from the first that lost
+        weights on, token after token.
         """
-        output, normalizer, after = causal_tokens.forward(self.kernel, a, b, v, r, sums)
-        fast_output, fast_normalizer, _ = self._forward_block(
-            a, b, v, mask, r, sums, reference, r_new
-        )
+        kernel = self.kernel
+        chunks = self._in_chunks(a, b, v, mask)
+        *found, after, lost = causal_stable.forward(kernel, *chunks, r, sums)
+        found = each(_from_chunks, found)
+
+        def token_by_token():
+            return self._from_first(
+                lost, causal_tokens.forward(kernel, a, b, v, r, sums)[:2], found
+            )
+
+        def fast():
+            return self._forward_block(a, b, v, mask, r, sums, reference, r_new)[:2]
+
+        found = tf.cond(tf.reduce_any(lost), token_by_token, lambda: found)
         rise = self._to_chunks(join(each(tf.subtract, b, reference)))
-        rise = tf.reduce_max(rise, (0, 2, 3))
-        dwarfed = tf.math.cumsum(tf.cast(rise >= self.kernel.max_rise, tf.int32)) > 0
-        rows = size(a, 1) // self.chunks
-        dwarfed = tf.repeat(dwarfed, rows)[:, tf.newaxis]
-        return (
-            tf.where(dwarfed, output, fast_output),
-            tf.where(dwarfed, normalizer, fast_normalizer),
-            after,
-        )
+        dwarfed = tf.reduce_max(rise, (0, 2, 3)) >= kernel.max_rise
+        early = tf.cond(dwarfed[0], lambda: found, fast)
+        return *self._from_first(dwarfed, found, early), after
+
+    def _safe_backward(self, a, b, v, d, mask, normalizer, r, sums, dsums):
+        kernel = self.kernel
+        *chunks, visible = self._in_chunks(a, b, v, mask)
+        d_, normalizer_ = self._to_chunks(d), self._to_chunks(normalizer)
+
+        def stable():
+            da, db, dv, dstart = causal_stable.backward(
+                kernel, *chunks[:3], d_, chunks[3], visible, normalizer_, r, sums, dsums
+            )
+            return (
+                _from_chunks(da),
+                each(_from_chunks, db),
+                _from_chunks(dv),
+                dstart,
+            )
+
+        def token_by_token():
+            return causal_tokens.backward(
+                kernel, a, b, v, d, normalizer, r, sums, dsums
+            )
+
+        bounds = causal_stable.bounds(kernel, *chunks[:2], chunks[3], visible)
+        lost = causal_stable.lost(kernel, bounds, normalizer_)
+        return tf.cond(tf.reduce_any(lost), token_by_token, stable)
+
+    def _from_first(self, flags, later, early):
+        """Rows of `later` from the first flagged chunk on, before it those of `early`.
+
+        Args:
+            flags: bool `(chunks,)`.
+            later, early: tuples of tensors `(X, rows, dim)`.
+        """
+        late = tf.math.cumsum(tf.cast(flags, tf.int32)) > 0
+        late = tf.repeat(late, size(early[0], 1) // self.chunks)[:, tf.newaxis]
+        return each(functools.partial(tf.where, late), later, early)
+
+    def _in_chunks(self, a, b, v, mask):
+        """Projections, values and masks as `causal_stable` takes them."""
+        mask = None if mask is None else self._to_chunks(mask)
+        b, v = each(self._to_chunks, b), self._to_chunks(v)
+        return self._to_chunks(a), b, v, mask, self.visible.pairs(size(v, 2))
 
     def _backward_block(
         self, a, b, v, d, mask, normalizer, r, sums, reference, r_new, dsums

@@ -1,0 +1,147 @@
+"""One block of causal attention whose keys rise far above what came before.
+
+Inside a chunk the features of a query are divided by the largest of them, and those of
+a key by the largest of them; the sums of past keys have a stabilizer for each chunk.
+That takes a second set of features. A weight is lost if it is far less than its bound,
+the product of the two largest: where a bound is `kernel.max_rise` above the sum of a
+row's weights, this form is not to be used.
+
+Shapes are those of `Kernel` in chunks: `(X, chunks, rows or tokens of a chunk, dim)`,
+but for maxima and sums before and after the block.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.kernels.parts import (
+    each,
+    over_features,
+    over_rows,
+    per_feature,
+)
+from keras_performer.ops.normalizer import normalize
+
+# The logarithm of the largest feature. With it queries and keys of standard deviation 8
+# fit into float32's range (head size 64: bounds are up to 62 above sums of weights).
+HEADROOM = 12.0
+
+
+def forward(kernel, a, b, v, mask, visible, r, sums):
+    """Outputs, normalizers, the sums after the block, and which chunks lost weights.
+
+    Args:
+        kernel: a `Kernel` with a stabilizer.
+        a: projected queries.
+        b: projected keys, parts.
+        v: values with a column of ones.
+        mask: bool, true for visible keys, or `None`.
+        visible: bool `(rows, tokens)`, keys of its own chunk that a query may see.
+        r: running maximum before the block, parts `(X, 1, M / num_parts)`.
+        sums: sums before the block, parts `(X, V + 1, M / num_parts)`.
+    """
+    maxima, _, before, after = _past(kernel, b, v, mask, r, sums)
+    p, peak = kernel.query_features(a, maxima)
+    near_p, near_e, bounds = _near_features(kernel, a, b, mask, visible)
+    weights = over_features(near_p, near_e)
+    logs = tf.math.log(tf.where(weights > 0, weights, tf.ones_like(weights))) + bounds
+    logs = tf.where(weights > 0, logs, tf.constant(EMPTY, logs.dtype))
+    top = tf.maximum(tf.maximum(peak, tf.constant(EMPTY, peak.dtype)), _largest(logs))
+    weights = tf.where(weights > 0, tf.exp(logs - top), tf.zeros_like(logs))
+    weighted = tf.matmul(weights, v) + tf.exp(peak - top) * over_features(p, before)
+    normalizer = kernel.normalizer(top, weighted[..., -1:])
+    return normalize(weighted), normalizer, after, lost(kernel, bounds, normalizer)
+
+
+def backward(kernel, a, b, v, d, mask, visible, normalizer, r, sums, dsums):
+    """Gradients of projected queries and keys, values with their ones, and the sums.
+
+    Args:
+        kernel, a, b, v, mask, visible, r, sums: as in `forward`.
+        d: gradient of the sums of each row, times its normalizer.
+        normalizer: what `forward` returned.
+        dsums: gradient of the sums after the block, parts.
+    """
+    maxima, later, before, _ = _past(kernel, b, v, mask, r, sums)
+    p = kernel.normalized_query_features(a, maxima, normalizer)
+    e = kernel.key_features(b, later, mask)
+    rescale = kernel.rescale(maxima, later)
+    dlater, dsums = _scan(rescale, over_rows(d, p), dsums, reverse=True)
+    near_p, near_e, bounds = _near_features(kernel, a, b, mask, visible)
+    scale = tf.exp(bounds - normalizer)
+    weights = over_features(near_p, near_e) * scale
+    dweights = tf.matmul(d, v, transpose_b=True) * scale
+    dweights = tf.where(visible, dweights, tf.zeros_like(dweights))
+    da = kernel.query_gradient(a, p, per_feature(d, before))
+    da += kernel.query_gradient(a, near_p, per_feature(dweights, near_e))
+    db = each(
+        tf.add,
+        kernel.key_gradient(b, e, per_feature(v, dlater), mask),
+        kernel.key_gradient(b, near_e, over_rows(dweights, near_p), mask),
+    )
+    dv = over_features(e, dlater) + tf.matmul(weights, d, transpose_a=True)
+    return da, db, dv, dsums
+
+
+def bounds(kernel, a, b, mask, visible):
+    """What weights inside chunks were divided by, `(X, chunks, rows, tokens)`, as logs.
+
+    Far below `EMPTY` where a key is not to be seen.
+    """
+    return _near_features(kernel, a, b, mask, visible)[2]
+
+
+def lost(kernel, bounds, normalizer):
+    """Which chunks have rows whose weights may have been lost, bool `(chunks,)`."""
+    excess = bounds - kernel.log_normalizer(normalizer)
+    return tf.reduce_max(excess, (0, 2, 3)) >= kernel.max_rise
+
+
+def _near_features(kernel, a, b, mask, visible):
+    """Features of queries and of keys for weights inside chunks, and the bounds."""
+    nothing = each(lambda b: tf.zeros_like(b[:, :, :1, :1]), b)
+    peak = kernel.query_features(a, nothing)[1] - HEADROOM
+    p = kernel.normalized_query_features(a, nothing, peak)
+    top = functools.reduce(tf.maximum, each(_largest, b))
+    seen = top > EMPTY
+    top = tf.maximum(top, tf.constant(EMPTY, top.dtype)) - HEADROOM
+    e = kernel.key_features(b, each(lambda _: top, b), mask)
+    transposed = functools.partial(tf.transpose, perm=(0, 1, 3, 2))
+    visible = tf.logical_and(visible, transposed(seen))
+    hidden = tf.constant(2 * EMPTY, peak.dtype)
+    return p, e, tf.where(visible, peak + transposed(top), hidden)
+
+
+def _past(kernel, b, v, mask, r, sums):
+    """Running maxima before and after each chunk, sums before each and after all."""
+    maxima = [r]
+    for chunk in zip(*each(lambda b: tf.unstack(b, axis=1), b)):
+        maxima.append(kernel.running_max(maxima[-1], chunk))
+    stack = functools.partial(each, lambda *x: tf.stack(x, 1))
+    earlier, later = stack(*maxima[:-1]), stack(*maxima[1:])
+    added = over_rows(v, kernel.key_features(b, later, mask))
+    before, after = _scan(kernel.rescale(earlier, later), added, sums)
+    return earlier, later, before, after
+
+
+def _scan(rescale, added, start, reverse=False):
+    """Sums that are rescaled by each chunk: before each chunk, and after all.
+
+    In reverse, gradients: what a chunk adds is of the scale before it.
+    """
+    sums = each(functools.partial(_scan_part, reverse=reverse), rescale, added, start)
+    return tuple(zip(*sums))
+
+
+def _scan_part(rescale, added, start, reverse):
+    before = []
+    chunks = list(zip(tf.unstack(rescale, axis=1), tf.unstack(added, axis=1)))
+    for factor, more in reversed(chunks) if reverse else chunks:
+        before.append(start)
+        start = start * factor + more
+    return tf.stack(before[::-1] if reverse else before, 1), start
+
+
+def _largest(x):
+    return tf.reduce_max(x, -1, keepdims=True)

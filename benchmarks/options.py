@@ -1,0 +1,178 @@
+"""What options of the layer cost: a training step with one beside a step without.
+
+    python -m benchmarks.options [--lengths 4096 16384] [--pairs 20] [--threads 2]
+
+A pair is one step of each, one right after the other, in an order that alternates; a
+ratio is the median of its pairs. Memory is what a process of its own needs at its peak
+for three steps above what it had before. One example, 512 units: 8 heads of 64 with 256
+features, for "taylor" 32 heads of 16.
+"""
+
+import argparse
+import concurrent.futures
+import functools
+import multiprocessing
+import resource
+import statistics
+import time
+
+import keras
+import tensorflow as tf
+
+import keras_performer
+from benchmarks import machine
+from benchmarks.tables import table
+
+PLAIN = dict(num_heads=8, key_dim=64)
+SMALL = dict(num_heads=32, key_dim=16, exact_window=64)
+TAYLOR = dict(feature_map="taylor", num_random_features=None)
+SIDES = {"causal": dict(causal=True), "both sides": {}}
+WINDOWS = {f"a window of 64, {name}": side for name, side in SIDES.items()}
+# What is compared: arguments of the layer with the option, and without.
+LAYERS = {
+    **{
+        name: ({**PLAIN, **side, "exact_window": 64}, {**PLAIN, **side})
+        for name, side in WINDOWS.items()
+    },
+    **{
+        f'"taylor" for "softmax", {name}': (
+            {**SMALL, **side, **TAYLOR},
+            {**SMALL, **side},
+        )
+        for name, side in SIDES.items()
+    },
+}
+STD = 8
+LARGE = f"queries and keys of std {STD} for 1, causal"
+
+
+def main(argv=None):
+    """Measures and prints a table."""
+    options = parsed(argv)
+    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    cells = []
+    for name in (*LAYERS, LARGE):
+        if options.only and not any(word in name for word in options.only):
+            continue
+        for length in options.lengths:
+            for jit_compile in options.modes:
+                steps = pair(name, length, jit_compile)
+                ratio, low, high = ratios(steps, options.pairs)
+                row = [name, f"{length:,}", "auto" if jit_compile else "graph"]
+                row += [f"{ratio:.2f}", f"{low:.2f}-{high:.2f}"]
+                row.append(memory(name, length, jit_compile) if options.memory else "-")
+                cells.append(row)
+                print(" | ".join(row), flush=True)
+    print(
+        table(["option", "tokens", "mode", "time", "middle half", "memory"], cells),
+        machine.describe(options.threads),
+        sep="\n\n",
+    )
+
+
+def parsed(argv):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=(4096, 16384))
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="+", help="words of the options' names")
+    parser.add_argument("--no-memory", dest="memory", action="store_false")
+    parser.add_argument(
+        "--modes", nargs="+", type=mode, default=(False, "auto"), help="graph, auto"
+    )
+    return parser.parse_args(argv)
+
+
+def mode(text):
+    return {"graph": False, "auto": "auto"}[text]
+
+
+def pair(name, length, jit_compile):
+    """The steps with an option and without it, functions of nothing."""
+    if name == LARGE:
+        return [attention_step(std, length, jit_compile) for std in (STD, 1)]
+    return [layer_step(given, length, jit_compile) for given in LAYERS[name]]
+
+
+def layer_step(arguments, length, jit_compile):
+    """A training step of a layer."""
+    layer = keras_performer.PerformerAttention(
+        **arguments, jit_compile=jit_compile, seed=0
+    )
+    x = keras.random.normal((1, length, 512), seed=0)
+    layer.build(x.shape)
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(layer(x, training=True) ** 2)
+        return tape.gradient(loss, [x, *layer.trainable_variables])
+
+    return functools.partial(finished, step)
+
+
+def attention_step(std, length, jit_compile):
+    """Outputs and gradients of causal attention to inputs of a standard deviation."""
+    matrix = keras_performer.feature_maps.get("softmax").draw(256, 64, (0, 1))
+    kernel = keras_performer.feature_maps.get("softmax").kernel(matrix)
+    shape = 1, length, 8, 64
+    query, key, value = (keras.random.normal(shape, seed=seed) for seed in range(3))
+    query, key = std * query, std * key
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch((query, key, value))
+            output, _ = keras_performer.ops.causal_attention(
+                query, key, value, kernel, jit_compile=bool(jit_compile)
+            )
+            loss = tf.reduce_sum(output * value)
+        return tape.gradient(loss, (query, key, value))
+
+    return functools.partial(finished, step)
+
+
+def finished(step):
+    """Runs a step to its end."""
+    for gradient in step():
+        gradient.numpy()
+
+
+def ratios(steps, pairs):
+    """The median of the steps' ratios, and their quartiles."""
+    for step in (*steps, *steps):  # TensorFlow optimizes again at the second call
+        step()
+    found = []
+    for index in range(pairs):
+        seconds = {}
+        for side in (0, 1) if index % 2 else (1, 0):
+            start = time.perf_counter()
+            steps[side]()
+            seconds[side] = time.perf_counter() - start
+        found.append(seconds[0] / seconds[1])
+    low, middle, high = statistics.quantiles(found, n=4)
+    return middle, low, high
+
+
+def memory(name, length, jit_compile):
+    """The ratio of what the two steps need, each in a process of its own."""
+    spawn = multiprocessing.get_context("spawn")
+    peaks = []
+    for side in (0, 1):
+        with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+            peaks.append(pool.submit(peak, name, length, jit_compile, side).result())
+    return f"{peaks[0] / peaks[1]:.2f}"
+
+
+def peak(name, length, jit_compile, side):
+    """Kilobytes that steps need at their peak above what the process had before."""
+    step = pair(name, length, jit_compile)[side]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(3):
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ ROWS = (
     "window + taylor",
 )
 # What `--full` adds.
-FURTHER = ("favor+", "relu", "window + favor+")
+FURTHER = ("favor+", "relu", "elu", "window + favor+")
 
 
 def attention(row, task, num_heads, key_dim):

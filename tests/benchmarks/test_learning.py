@@ -1,12 +1,14 @@
 """The tasks are what they say, and the command goes on where it was stopped."""
 
+import dataclasses
 import json
+import pickle
 
 import numpy as np
 import pytest
 
 from benchmarks.learning import __main__ as command
-from benchmarks.learning import rows, tasks, training
+from benchmarks.learning import models, plan, pool, real_tasks, rows, tasks, training
 
 OPTIONS = dict(window=4, steps=3, batch_size=2, learning_rate=1e-3)
 
@@ -37,11 +39,13 @@ def test_a_needle_is_asked_for_at_the_end():
 
 
 def test_targets_are_the_next_bytes_of_other_files_than_held_out():
-    task = tasks.sources(64, **OPTIONS)
+    task = real_tasks.sources(64, **OPTIONS)
     x, y, w = task.draw(np.random.default_rng(0), 4)
     np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
     assert w.all()
-    parts = [tasks.read_sources()[part].tobytes() for part in ("training", "held out")]
+    parts = [
+        real_tasks.read_sources()[part].tobytes() for part in ("training", "held out")
+    ]
     for inputs in task.held_out()[0][0]:
         assert bytes(inputs.astype(np.uint8)) in parts[1]
     assert len(parts[0]) > 9 * len(parts[1])
@@ -50,7 +54,7 @@ def test_targets_are_the_next_bytes_of_other_files_than_held_out():
 def test_folds_are_the_digits_once():
     sizes = []
     for fold in range(5):
-        ((x, y, _),) = tasks.digits(fold, **OPTIONS).held_out()
+        ((x, y, _),) = real_tasks.digits(fold, **OPTIONS).held_out()
         assert x.shape[1] == 64 and y.shape[1] == 1
         sizes.append(len(x))
     assert sum(sizes) == 1797
@@ -59,7 +63,7 @@ def test_folds_are_the_digits_once():
 @pytest.mark.parametrize("row", [rows.WITHOUT, "window + softmax", "taylor"])
 @pytest.mark.parametrize("kind", ["tokens", "classes"])
 def test_a_run_trains_and_notes(row, kind):
-    task = tasks.digits(0, **OPTIONS)
+    task = real_tasks.digits(0, **OPTIONS)
     if kind == "tokens":
         task = tasks.recall(32, 4, **OPTIONS)
     run = training.train(task, row, key_dim=16, seed=0)
@@ -69,17 +73,98 @@ def test_a_run_trains_and_notes(row, kind):
     assert run["result"] == measured[-1]
 
 
-def test_controls_have_no_more_parameters_than_features():
+@pytest.mark.parametrize("make", [tasks.recall, tasks.needle])
+def test_training_ends_where_enough_is_recalled(make, monkeypatch):
+    values = iter([0.5, 0.996, 1.0])
+    monkeypatch.setattr(training, "measuring", lambda *_: lambda: next(values))
+    run = training.train(make(256, 8, **OPTIONS), rows.WITHOUT, key_dim=16, seed=0)
+    assert [point[0] for point in run["curve"]] == [1, 2]
+    assert run["result"] == 0.996 and run["steps"] == 3
+
+
+@pytest.mark.parametrize("hidden_dim", [64, 128])
+def test_all_rows_have_as_many_parameters(hidden_dim):
     task = tasks.recall(32, 4, **OPTIONS)
-    models = {row: training.make_model(task, row, 16, seed=0) for row in rows.ROWS}
+    task = dataclasses.replace(task, hidden_dim=hidden_dim)
     sizes = {
-        row: sum(int(np.prod(w.shape)) for w in model.trainable_weights)
-        for row, model in models.items()
+        row: models.count_parameters(models.make_model(task, row, 16, seed=0))
+        for row in rows.ROWS
     }
     assert sizes[rows.EXACT] == sizes[rows.WINDOW] == sizes["softmax"]
-    gains = 2 * 4  # of each head and block
+    gains = 2 * hidden_dim // 16  # of each head and block
     assert sizes["window + softmax"] == sizes["softmax"] + gains
-    assert sizes[rows.WITHOUT] < sizes[rows.EXACT]
+    assert abs(sizes[rows.WITHOUT] / sizes[rows.EXACT] - 1) < 0.002
+
+
+def test_windows_cover_an_eighth_at_most():
+    tasks.recall(64, 8, **{**OPTIONS, "window": 8})
+    with pytest.raises(ValueError, match="an eighth of its 64 places. .*window=9"):
+        tasks.recall(64, 8, **{**OPTIONS, "window": 9})
+    with pytest.raises(ValueError, match="'digits' must cover"):  # 9 pixels of 64
+        real_tasks.digits(0, **{**OPTIONS, "window": 5})
+
+
+def test_tasks_travel_to_workers():
+    for task, _ in (*plan.core(), *plan.further()):
+        copy = pickle.loads(pickle.dumps(task))
+        batches = [t.draw(np.random.default_rng(5), 2) for t in (task, copy)]
+        np.testing.assert_array_equal(batches[0][0], batches[1][0])
+        np.testing.assert_array_equal(task.held_out()[0][1], copy.held_out()[0][1])
+
+
+def planned(*flags):
+    return plan.plan(command.make_parser().parse_args(flags))
+
+
+def test_the_core_has_every_control_and_one_seed_after_another():
+    runs = planned()
+    for name in ("recall 128", "recall 512", "bytes 512", "digits"):
+        of_task = [run for run in runs if run["task"].name == name]
+        assert {run["row"] for run in of_task} >= {*rows.ROWS} - {"taylor"}
+        for row in rows.ROWS[:3]:
+            seeds = [run["seed"] for run in of_task if run["row"] == row]
+            assert seeds == ([0, 1, 2, 3, 4] if name == "digits" else [0, 1, 2])
+    assert [run["seed"] for run in runs] == sorted(run["seed"] for run in runs)
+    assert {run["key_dim"] for run in runs} == {16}
+
+
+def test_what_is_named_is_chosen_from_all():
+    runs = planned("--tasks", "bytes 2,048", "--key-dims", "64", "--rows", "elu")
+    assert [run["seed"] for run in runs] == [0, 1, 2]
+    assert {(run["task"].length, run["key_dim"]) for run in runs} == {(2048, 64)}
+    quick = planned("--quick", "--tasks", "recall 512")
+    assert [run["steps"] for run in quick] == [60] * 7
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--tasks", "recal 512"], ["recal 512", "'recall 512'", "'needle 1,024'"]),
+        (["--rows", "sofmax"], ["sofmax", "'window + softmax'", "'elu'"]),
+        (["--key-dims", "8"], ["16, 32, 64"]),
+        (["--seeds", "7"], ["0, 1, 2, 3, 4"]),
+        (["--tasks", "recall 128", "--seeds", "4"], ["No chosen task has seed 4"]),
+    ],
+)
+def test_unknown_names_say_what_there_is(flags, words, capsys):
+    with pytest.raises(SystemExit):
+        command.main(flags)
+    message = capsys.readouterr().err
+    assert all(word in message for word in words), message
+
+
+def test_workers_train_what_is_missing(tmp_path, monkeypatch):
+    tiny = tasks.recall(64, 8, **OPTIONS)
+    monkeypatch.setattr(plan, "core", lambda: [(tiny, (0, 1))])
+    flags = ["--rows", rows.WITHOUT, "--output", str(tmp_path), "--workers"]
+    command.main([*flags, "0", "--seeds", "0"])
+    command.main([*flags, "1"])
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["seed"], second["seed"]) == (0, 1)
+    assert second["threads"] == 1
+    (alone,) = pool.results(planned("--rows", rows.WITHOUT, "--seeds", "1"), 0)
+    np.testing.assert_allclose(second["result"], alone["result"], atol=1e-3)
 
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
@@ -91,6 +176,7 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys)
             raise KeyboardInterrupt
         return {
             "task": task.name,
+            "measure": task.measure,
             "row": row,
             "key_dim": key_dim,
             "seed": seed,
@@ -101,17 +187,19 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys)
             "state": 2,
             "result": 0.5 + seed / 4,
             "seconds": 1.0,
+            "seconds_in_all": 2.0,
+            "threads": 1,
             "curve": [[1, 0.5, 2.0, 0.25], [2, 1.0, 1.0, 0.5 + seed / 4]],
         }
 
     monkeypatch.setattr(training, "train", train)
     flags = ["--tasks", "recall 128", "--rows", rows.EXACT, "softmax", "--seeds"]
-    flags += ["0", "1", "--output", str(tmp_path)]
+    flags += ["0", "1", "--workers", "0", "--output", str(tmp_path)]
     with pytest.raises(KeyboardInterrupt):
         command.main(flags)
     command.main(flags)
     assert len(calls) == 5 and len(set(calls)) == 4
     lines = (tmp_path / "runs.jsonl").read_text().splitlines()
-    assert [json.loads(line)["seed"] for line in lines] == [0, 1, 0, 1]
+    assert [json.loads(line)["seed"] for line in lines] == [0, 0, 1, 1]
     assert "0.625 | 0.177 | 0.500 / 0.750" in (tmp_path / "tables.md").read_text()
     assert (tmp_path / "curves.png").stat().st_size > 10_000

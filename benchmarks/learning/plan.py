@@ -1,0 +1,100 @@
+"""Which runs there are: tasks, rows, sizes of heads, seeds and learning rates."""
+
+from benchmarks.learning import real_tasks, rows, tasks
+
+SEEDS = 0, 1, 2
+FOLDS = 0, 1, 2, 3, 4
+KEY_DIM = 16
+KEY_DIMS = 16, 32, 64
+# Of the learning rate of a task: what `--full` tries with the first seed.
+RATES = 1 / 3, 1, 3
+RECALL = dict(learning_rate=3e-3)
+# What the core has no time for, and `--full` has.
+LEFT_OUT = {("bytes 512", "taylor")}
+
+
+def core():
+    """Tasks with their seeds; a fold of the digits is its seed."""
+    yield tasks.recall(128, 16, window=16, steps=250, batch_size=32, **RECALL), SEEDS
+    yield tasks.recall(512, 32, window=64, steps=600, batch_size=8, **RECALL), SEEDS
+    options = dict(steps=1200, batch_size=8, learning_rate=1.5e-3)
+    yield real_tasks.sources(512, window=64, **options), SEEDS
+    for fold in FOLDS:
+        options = dict(steps=400, batch_size=32, learning_rate=1e-3)
+        yield real_tasks.digits(fold, window=4, **options), (fold,)
+
+
+def further():
+    """What the core leaves out."""
+    yield tasks.recall(2048, 64, window=128, steps=600, batch_size=4, **RECALL), SEEDS
+    options = dict(steps=1200, batch_size=2, learning_rate=1.5e-3)
+    yield real_tasks.sources(2048, window=128, **options), SEEDS
+    options = dict(steps=600, batch_size=8, learning_rate=2e-3)
+    yield tasks.needle(1024, window=128, **options), SEEDS
+
+
+def task_names():
+    """Every task that can be asked for by name."""
+    return list(dict.fromkeys(task.name for task, _ in (*core(), *further())))
+
+
+def plan(options):
+    """Arguments of `training.train`, one run after another.
+
+    The first seeds of all tasks come first, so that whoever stops early has a table.
+
+    Args:
+        options: has `quick`, `full`, and `tasks`, `rows`, `key_dims` and `seeds`, each
+            a list of what was asked for, or `None`.
+    """
+    every = [*core(), *further()]
+    if options.tasks:
+        chosen = [pair for pair in every if pair[0].name in options.tasks]
+    else:
+        chosen = every if options.full else [*core()]
+    sizes = options.key_dims or (KEY_DIMS if options.full else (KEY_DIM,))
+    runs = []
+    for key_dim in sizes:
+        of_size = [
+            run
+            for task, seeds in chosen
+            for seed in wanted_seeds(seeds, options)
+            for row in wanted_rows(task, options)
+            for run in with_rates(task, row, key_dim, seed, options)
+        ]
+        runs += sorted(of_size, key=lambda run: run["seed"])
+    return runs
+
+
+def wanted_seeds(seeds, options):
+    if options.seeds:
+        return [seed for seed in seeds if seed in options.seeds]
+    return [seed for seed in seeds if seed == 0] if options.quick else seeds
+
+
+def wanted_rows(task, options):
+    if options.rows:
+        return options.rows
+    if options.full:
+        return rows.ROWS + rows.FURTHER
+    return [row for row in rows.ROWS if (task.name, row) not in LEFT_OUT]
+
+
+def with_rates(task, row, key_dim, seed, options):
+    for factor in RATES if options.full and seed == 0 else (1,):
+        yield {
+            "task": task,
+            "row": row,
+            "key_dim": key_dim,
+            "seed": seed,
+            "learning_rate": factor * task.learning_rate,
+            "steps": task.steps // 10 if options.quick else task.steps,
+        }
+
+
+def name_of(run):
+    """What tells runs apart, in a plan and in `runs.jsonl`."""
+    task = run["task"]
+    task = task if isinstance(task, str) else task.name
+    names = "row", "key_dim", "seed", "learning_rate", "steps"
+    return (task, *(run[name] for name in names))

@@ -1,0 +1,96 @@
+"""What the models are to learn, second part: files and images that people made."""
+
+import functools
+import hashlib
+import pathlib
+import sysconfig
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from benchmarks.learning.tasks import Task, fixed
+
+
+def sources(length, **options):
+    """The next byte of the standard library; one file of twenty is held out."""
+    held_out = functools.partial(draw_sources, "held out", length)
+    return Task(
+        name=f"bytes {length:,}",
+        length=length,
+        vocabulary_size=256,
+        draw=functools.partial(draw_sources, "training", length),
+        held_out=functools.partial(fixed, held_out, 2**16 // length),
+        measure="bits",
+        hidden_dim=128,
+        **options,
+    )
+
+
+def draw_sources(part, length, random, batch_size):
+    text = read_sources()[part]
+    starts = random.integers(len(text) - length - 1, size=batch_size)
+    cut = text[starts[:, np.newaxis] + np.arange(length + 1)].astype(np.int32)
+    return cut[:, :-1], cut[:, 1:], np.ones((batch_size, length), np.float32)
+
+
+@functools.cache
+def read_sources():
+    """Bytes of the standard library without its tests, "training" and "held out"."""
+    root = pathlib.Path(sysconfig.get_path("stdlib"))
+    parts = {"training": [], "held out": []}
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if not {"site-packages", "test", "tests", "idle_test"} & set(name.parts):
+            digest = hashlib.md5(str(name).encode(), usedforsecurity=False).digest()
+            parts["training" if digest[0] % 20 else "held out"].append(
+                path.read_bytes()
+            )
+    return {
+        part: np.frombuffer(b"\n".join(files), np.uint8)
+        for part, files in parts.items()
+    }
+
+
+def digits(fold, num_folds=5, **options):
+    """Which digit an image of 8 x 8 pixels shows; every fifth image is held out."""
+    return Task(
+        name="digits",
+        length=64,
+        vocabulary_size=17,
+        draw=functools.partial(draw_digits, fold, num_folds),
+        held_out=functools.partial(held_out_digits, fold, num_folds),
+        measure="accuracy",
+        hidden_dim=64,
+        num_classes=10,
+        grid=(8, 8),
+        **options,
+    )
+
+
+def draw_digits(fold, num_folds, random, batch_size):
+    training, _ = split_digits(fold, num_folds)
+    return labelled_digits(random.choice(training, batch_size))
+
+
+def held_out_digits(fold, num_folds):
+    _, held_out = split_digits(fold, num_folds)
+    return [labelled_digits(held_out)]
+
+
+@functools.cache
+def split_digits(fold, num_folds):
+    """Indices of the images to train on, and of those held out."""
+    order = np.random.default_rng(99).permutation(len(read_digits().target))
+    held_out = order[fold::num_folds]
+    return np.setdiff1d(order, held_out), held_out
+
+
+def labelled_digits(indices):
+    x = read_digits().data[indices].astype(np.int32)
+    y = read_digits().target[indices][:, np.newaxis].astype(np.int32)
+    return x, y, np.ones_like(y, np.float32)
+
+
+@functools.cache
+def read_digits():
+    return load_digits()

@@ -1,86 +1,54 @@
-"""Tables and learning curves from the runs."""
+"""One page of tables, and the plots."""
 
-import statistics
+from benchmarks import machine
+from benchmarks.learning import plots, tables
 
-import numpy as np
-from matplotlib.figure import Figure
-
-from benchmarks.learning import rows
-from benchmarks.tables import table
-
-COLORS = {rows.WITHOUT: "#8a8a8a", rows.EXACT: "#222222", rows.WINDOW: "#d1701c"}
+ON_ONE_CORE = "each on one core, others beside it"
+ON_ALL_CORES = "one after another on all cores"
 
 
 def write(runs, folder):
-    """Writes `tables.md` and `curves.png`; returns the tables."""
-    text = "\n\n".join(
-        f"### {name}\n\n{task_table(of_task)}" for name, of_task in by(runs, "task")
-    )
+    """Writes `tables.md` and the plots; returns the text.
+
+    Args:
+        runs: dicts as `training.train` returns them, in the order of the plan.
+        folder: path.
+    """
+    text = "# Does it learn?\n\nNo runs." if not runs else page(runs)
     (folder / "tables.md").write_text(text + "\n")
     if runs:
-        draw(runs, folder / "curves.png")
+        plots.draw_curves(runs, folder / "curves.png")
+        plots.draw_states(runs, folder / "state.png")
     return text
 
 
-def task_table(runs):
-    """A row for each attention: results of the seeds, and what they cost."""
-    first = runs[0]
-    cells = []
-    for (key_dim, row, rate), same in by(runs, "key_dim", "row", "learning_rate"):
-        results = [run["result"] for run in sorted(same, key=lambda run: run["seed"])]
-        spread = statistics.stdev(results) if len(results) > 1 else 0.0
-        step = statistics.median(run["seconds"] / run["steps"] for run in same)
-        state = same[0]["state"]
-        cells.append(
-            [
-                row,
-                key_dim,
-                f"{rate:.2g}",
-                f"{statistics.mean(results):.3f}",
-                f"{spread:.3f}",
-                " / ".join(f"{result:.3f}" for result in results),
-                f"{1e3 * step:.0f}",
-                "–" if state is None else f"{state:,}",
-                f"{same[0]['parameters']:,}",
-            ]
+def page(runs):
+    parts = ["# Does it learn?", tables.summary(runs), explanation(runs)]
+    for (name, key_dim), same in tables.by(runs, "task", "key_dim"):
+        window, steps = same[0]["window"], same[0]["steps"]
+        parts.append(
+            f"## {name}\n\nkey_dim {key_dim}, window {window}, {steps:,} steps."
         )
-    header = [
-        f"window {first['window']}, {first['steps']:,} steps",
-        "key_dim",
-        "rate",
-        "mean",
-        "std",
-        "seeds",
-        "ms a step",
-        "state of a layer",
-        "parameters",
-    ]
-    return table(header, cells)
+        parts.append(tables.task_table(same))
+    return "\n\n".join(parts)
 
 
-def draw(runs, path):
-    """What is measured against steps and against wall time, a row of axes a task."""
-    tasks = by(runs, "task")
-    figure = Figure(figsize=(10, 3 * len(tasks)), layout="constrained")
-    axes = figure.subplots(len(tasks), 2, squeeze=False)
-    for (name, of_task), pair in zip(tasks, axes, strict=True):
-        for index, (row, same) in enumerate(by(of_task, "row")):
-            curves = np.array([run["curve"] for run in same if run["seed"] == 0])
-            for curve in curves[:1]:
-                color = COLORS.get(row, f"C{index}")
-                for axis, column in zip(pair, (0, 1), strict=True):
-                    axis.plot(curve[:, column], curve[:, 3], label=row, color=color)
-        for axis, label in zip(pair, ("steps", "seconds of training"), strict=True):
-            axis.set(title=name, xlabel=label)
-            axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+def explanation(runs):
+    """How the figures came about."""
+    places = {run["threads"] for run in runs}
+    where = " or ".join(
+        ON_ONE_CORE if threads == 1 else ON_ALL_CORES for threads in sorted(places)
+    )
+    hours = sum(run["seconds_in_all"] for run in runs) / 3600
+    moment = machine.describe(threads=None)
+    return f"""\
+Means over seeds at the best learning rate that was tried. All rows of a task have the
+same parameters (to 1 %: without attention the feed-forward network is wider) and
+steps. Bits are of held-out data: less is better. A run of recall or needle ends when
+99.5 % of held-out questions are answered; its last value counts.
 
+"After S s" is at equal wall time: that in which the fastest row with attention takes
+all its steps, between measurements on a line. Who has ended keeps the last value.
 
-def by(runs, *names):
-    """Runs grouped by their entries of these names, as they first came."""
-    groups = {}
-    for run in runs:
-        key = tuple(run[name] for name in names)
-        groups.setdefault(key if len(names) > 1 else key[0], []).append(run)
-    return list(groups.items())
+{len(runs)} runs on {moment["cpu"]}, {moment["cores"]} cores, {where};
+{hours:.1f} hours, summed over runs; written {moment["date"][:10]}."""

@@ -1,0 +1,119 @@
+"""The tables of the report, in Markdown."""
+
+import math
+import statistics
+
+from benchmarks.learning import curves, rows
+from benchmarks.tables import NOTHING, table
+
+LEARNED = 0.9
+
+
+def summary(runs):
+    """Which attention for which task, and what it costs; of the smallest heads."""
+    key_dim = min(run["key_dim"] for run in runs)
+    columns = by([run for run in runs if run["key_dim"] == key_dim], "task")
+    lines = []
+    for row in rows.ROWS + rows.FURTHER:
+        cells = []
+        for _, of_task in columns:
+            same = best([run for run in of_task if run["row"] == row])
+            num_seeds = len({run["seed"] for run in of_task})
+            cells += summary_cells(same, num_seeds)
+        if any(cell != NOTHING for cell in cells):
+            lines.append([row, *cells])
+    header = [f"key_dim {key_dim}"]
+    for name, of_task in columns:
+        header += [f"{name}, {of_task[0]['measure']}", "ms a step"]
+    return table(header, lines)
+
+
+def summary_cells(runs, num_seeds):
+    """The mean, with the number of seeds if some are missing, and the time of a step."""
+    if not runs:
+        return [NOTHING, NOTHING]
+    mean = f"{mean_result(runs):.3f}"
+    if len(runs) < num_seeds:
+        mean += f" (n = {len(runs)})"
+    return [mean, milliseconds(runs)]
+
+
+def best(runs):
+    """Those of the learning rate with the best mean result."""
+    groups = [same for _, same in by(runs, "learning_rate")]
+    if not groups:
+        return []
+    choose = max if runs[0]["measure"] == "accuracy" else min
+    return choose(groups, key=mean_result)
+
+
+def task_table(runs):
+    """A row for each attention: results of the seeds, and what they cost.
+
+    Args:
+        runs: those of one task and one `key_dim`.
+    """
+    is_accuracy = runs[0]["measure"] == "accuracy"
+    seconds = curves.equal_time(runs)
+    lines = []
+    for (row, rate), same in by(runs, "row", "learning_rate"):
+        results = [run["result"] for run in sorted(same, key=lambda run: run["seed"])]
+        spread = statistics.stdev(results) if len(results) > 1 else 0.0
+        state = same[0]["state"]
+        line = [
+            row,
+            f"{rate:.2g}",
+            f"{mean_result(same):.3f}",
+            f"{spread:.3f}",
+            " / ".join(f"{result:.3f}" for result in results),
+            at_equal_time(same, seconds),
+            milliseconds(same),
+            NOTHING if state is None else f"{state:,}",
+            f"{same[0]['parameters']:,}",
+        ]
+        if is_accuracy:
+            line.append(when_learned(same))
+        lines.append(line)
+    header = [
+        "attention",
+        "rate",
+        f"{runs[0]['measure']}, mean",
+        "std",
+        "seeds",
+        "at equal time" if seconds is None else f"after {seconds:.0f} s",
+        "ms a step",
+        "state of a layer",
+        "parameters",
+    ]
+    if is_accuracy:
+        header.append(f"{LEARNED:.0%} after")
+    return table(header, lines)
+
+
+def at_equal_time(runs, seconds):
+    if seconds is None:
+        return NOTHING
+    value = statistics.mean(curves.value_at(run, seconds) for run in runs)
+    return NOTHING if math.isnan(value) else f"{value:.3f}"
+
+
+def when_learned(runs):
+    steps = statistics.median(curves.steps_to_reach(run, LEARNED) for run in runs)
+    return "never" if math.isinf(steps) else f"{steps:,.0f} steps"
+
+
+def mean_result(runs):
+    return statistics.mean(run["result"] for run in runs)
+
+
+def milliseconds(runs):
+    return f"{1e3 * statistics.median(map(curves.seconds_of_step, runs)):.0f}"
+
+
+def by(runs, *names):
+    """Runs grouped by their entries of these names, as they first came."""
+    groups = {}
+    for run in runs:
+        key = tuple(run[name] for name in names)
+        groups.setdefault(key if len(names) > 1 else key[0], []).append(run)
+    return list(groups.items())

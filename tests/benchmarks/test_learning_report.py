@@ -1,0 +1,105 @@
+"""The tables say what the runs say."""
+
+import math
+
+import pytest
+
+from benchmarks.learning import curves, report, rows, tables
+
+
+def run(row, result, seconds=10.0, **options):
+    """A run of 100 steps, measured at 50 and 100."""
+    middle = (1.0 + result) / 2
+    return {
+        "task": "bytes 512",
+        "measure": "bits",
+        "row": row,
+        "key_dim": 16,
+        "seed": 0,
+        "learning_rate": 1e-3,
+        "steps": 100,
+        "window": 64,
+        "parameters": 1234,
+        "state": 4096,
+        "result": result,
+        "seconds": seconds,
+        "seconds_in_all": 1800.0,
+        "threads": 1,
+        "curve": [[50, seconds / 2, 3.0, middle], [100, seconds, 2.0, result]],
+        **options,
+    }
+
+
+def cells_of(text, row):
+    """The cells of each line of a row, in any table of a text."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines()]
+    return [line[1:] for line in lines if line[0] == row]
+
+
+def test_values_at_a_time_lie_on_the_line_between_measurements():
+    one = run(rows.EXACT, 3.0, seconds=40.0)  # 2.0 after 20 s, 3.0 after 40 s
+    assert curves.value_at(one, 25.0) == 2.25
+    assert curves.value_at(one, 50.0) == 3.0
+    assert math.isnan(curves.value_at(one, 19.0))
+
+
+def test_equal_time_is_that_of_the_fastest_row_with_attention():
+    runs = [
+        run(rows.WITHOUT, 2.0, seconds=4.0),
+        run(rows.EXACT, 3.0, seconds=40.0),
+        run("softmax", 2.5, seconds=24.0),
+        run("softmax", 2.5, seconds=26.0, seed=1),
+    ]
+    assert curves.equal_time(runs) == 25.0
+    text = tables.task_table(runs)
+    assert "after 25 s" in text
+    assert cells_of(text, rows.EXACT)[0][4] == "2.250"
+    assert cells_of(text, rows.WITHOUT)[0][4] == "2.000"
+    # one that had learned enough after half of its steps would have taken 30 s
+    stopped = run(rows.WINDOW, 1.0, curve=[[50, 15.0, 0.1, 1.0]], seconds=15.0)
+    assert curves.equal_time([*runs, stopped]) == 25.0
+    assert curves.equal_time(runs[:1]) is None
+
+
+def test_the_summary_has_the_best_learning_rate_and_the_time_of_a_step():
+    runs = [
+        run("softmax", 2.5, learning_rate=1e-3),
+        run("softmax", 2.7, learning_rate=1e-3, seed=1),
+        run("softmax", 2.8, learning_rate=3e-3),
+        run("softmax", 2.0, key_dim=64),
+    ]
+    more = dict(task="digits", measure="accuracy")
+    runs += [
+        run("softmax", 0.25, learning_rate=1e-3, **more),
+        run("softmax", 0.75, learning_rate=3e-3, **more),
+        run(rows.EXACT, 0.5, seed=1, **more),
+    ]
+    text = tables.summary(runs)
+    assert cells_of(text, "softmax") == [["2.600", "100", "0.750 (n = 1)", "100"]]
+    assert cells_of(text, rows.EXACT) == [["–", "–", "0.500 (n = 1)", "100"]]
+
+
+def test_the_median_seed_says_when_a_task_was_learned():
+    curve = [[50, 1.0, 1.0, 0.2], [100, 2.0, 1.0, 0.95], [150, 3.0, 1.0, 0.8]]
+    early, never = (
+        run("softmax", 0.8, measure="accuracy", curve=points)
+        for points in (curve, curve[:1])
+    )
+    assert tables.when_learned([early, never, early]) == "100 steps"
+    assert tables.when_learned([early, never, never]) == "never"
+
+
+def test_a_page_says_how_its_figures_came_about(tmp_path):
+    runs = [run(rows.EXACT, 2.5), run("softmax", 2.25, seed=1)]
+    recall = [run(row, 0.5, task="recall 512") for row in (rows.WITHOUT, rows.EXACT)]
+    recall[0]["state"] = 0
+    text = report.write(runs + recall, tmp_path)
+    assert "4 runs on" in text and "each on one core" in text and "2.0 hours" in text
+    assert text + "\n" == (tmp_path / "tables.md").read_text()
+    for name in ("curves.png", "state.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("runs", [[], [run(rows.WITHOUT, 2.0)]])
+def test_a_page_of_little(runs, tmp_path):
+    assert report.write(runs, tmp_path).startswith("# Does it learn?")

@@ -19,7 +19,7 @@ def sources(length, **options):
         length=length,
         vocabulary_size=256,
         draw=functools.partial(draw_sources, "training", length),
-        held_out=functools.partial(fixed, held_out, 2**16 // length),
+        held_out=functools.partial(fixed, held_out, 2**16 // length, length),
         measure="bits",
         hidden_dim=128,
         **options,

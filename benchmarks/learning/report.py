@@ -6,6 +6,12 @@ from benchmarks.learning import plots, tables
 ON_ONE_CORE = "each on one core, others beside it"
 ON_ALL_CORES = "one after another on all cores"
 
+SWAP = """\
+## Exact attention exchanged
+
+What trained models with exact attention lose in held-out bits when other attention
+takes its place, with their weights and without training."""
+
 
 def write(runs, folder):
     """Writes `tables.md` and the plots; returns the text.
@@ -30,6 +36,9 @@ def page(runs):
             f"## {name}\n\nkey_dim {key_dim}, window {window}, {steps:,} steps."
         )
         parts.append(tables.task_table(same))
+    swapped = tables.swap_table(runs)
+    if swapped:
+        parts += [SWAP, swapped]
     return "\n\n".join(parts)
 
 

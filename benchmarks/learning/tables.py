@@ -3,7 +3,7 @@
 import math
 import statistics
 
-from benchmarks.learning import curves, rows
+from benchmarks.learning import curves, rows, swap
 from benchmarks.tables import NOTHING, table
 
 LEARNED = 0.9
@@ -29,7 +29,7 @@ def summary(runs):
 
 
 def summary_cells(runs, num_seeds):
-    """The mean, with the number of seeds if some are missing, and the time of a step."""
+    """The mean, with the number of seeds if some are missing; the time of a step."""
     if not runs:
         return [NOTHING, NOTHING]
     mean = f"{mean_result(runs):.3f}"
@@ -108,6 +108,26 @@ def mean_result(runs):
 
 def milliseconds(runs):
     return f"{1e3 * statistics.median(map(curves.seconds_of_step, runs)):.0f}"
+
+
+def swap_table(runs):
+    """Bits that exact models lose; "" if there are none.
+
+    Args:
+        runs: of any tasks.
+    """
+    swapped = [run for run in runs if run.get("swap")]
+    groups = by(swapped, "task", "key_dim")
+    lines = []
+    for row in swap.SWAPPED:
+        line = [row]
+        for _, same in groups:
+            lost = [run["swap"][row] for run in best(same)]
+            seeds = " / ".join(f"{bits:.3f}" for bits in lost)
+            line.append(f"{statistics.mean(lost):.3f} ({seeds})")
+        lines.append(line)
+    header = ["bits lost", *(f"{task}, key_dim {size}" for (task, size), _ in groups)]
+    return table(header, lines) if groups else ""
 
 
 def by(runs, *names):

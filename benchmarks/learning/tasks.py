@@ -17,6 +17,8 @@ KEYS, VALUES, FILLER = 64, 64, 64
 NEEDLES = 32
 # Recall and needle are learned where so many held-out questions are answered.
 ENOUGH = 0.995
+# Of a held-out batch.
+TOKENS_AT_ONCE = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +78,7 @@ def recall(length, num_pairs, **options):
         length=length,
         vocabulary_size=1 + KEYS + VALUES,
         draw=draw,
-        held_out=functools.partial(fixed, draw, 48),
+        held_out=functools.partial(fixed, draw, 48, length),
         measure="accuracy",
         hidden_dim=64,
         enough=ENOUGH,
@@ -107,7 +109,7 @@ def needle(length, num_pairs=8, num_asked=64, **options):
         length=length,
         vocabulary_size=FILLER + 2 * NEEDLES,
         draw=draw,
-        held_out=functools.partial(fixed, draw, 64),
+        held_out=functools.partial(fixed, draw, 64, length),
         measure="accuracy",
         hidden_dim=64,
         enough=ENOUGH,
@@ -130,8 +132,9 @@ def draw_needle(length, num_pairs, num_asked, random, batch_size):
     return x, y, w
 
 
-def fixed(draw, num_examples, batch_size=16):
-    """Batches that are the same in every run."""
+def fixed(draw, num_examples, length):
+    """Batches that are the same in every run, as long as exact attention can bear."""
+    batch_size = min(16, TOKENS_AT_ONCE // length)
     random = np.random.default_rng(12345)
     return [
         draw(random, batch_size) for _ in range(math.ceil(num_examples / batch_size))

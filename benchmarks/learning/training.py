@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.learning import models, rows
+from benchmarks.learning import models, rows, swap
+from benchmarks.learning.measuring import bits, measuring
 
 WARMUP_STEPS = 50
 EVALUATIONS = 12
@@ -19,7 +20,8 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
         Dict of numbers about the run, and its `"curve"`: lists of steps, seconds of
         training (without the first two steps, which trace), loss in bits of the last
         step, and what `Task.measure` says of held-out data. It ends before `steps`
-        where `Task.enough` was reached.
+        where `Task.enough` was reached. Of exact attention and a task in bits also
+        `"swap"`, from `swap.bits_lost`.
     """
     began = time.perf_counter()
     model = models.make_model(task, row, key_dim, seed)
@@ -52,7 +54,7 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
             curve.append([index, round(seconds, 3), round(loss, 4), round(value, 4)])
             if task.enough is not None and value >= task.enough:
                 break
-    return {
+    result = {
         "task": task.name,
         "measure": task.measure,
         "row": row,
@@ -65,33 +67,10 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
         "state": rows.numbers_in_state(row, task, task.hidden_dim // key_dim, key_dim),
         "result": curve[-1][3],
         "seconds": curve[-1][1],
-        "seconds_in_all": round(time.perf_counter() - began, 1),
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "curve": curve,
     }
-
-
-def measuring(model, task):
-    """A function that says how well the model does, as it then is, on held-out data."""
-    held_out = task.held_out()
-
-    @tf.function(autograph=False)
-    def sums(inputs, targets, weights):
-        logits = model(inputs)
-        right = tf.argmax(logits, -1, output_type=tf.int32) == targets
-        right = tf.reduce_sum(tf.cast(right, tf.float32) * weights)
-        total = tf.reduce_sum(weights)
-        return right, bits(logits, targets, weights) * total, total
-
-    def measure():
-        parts = [sums(*map(tf.constant, batch)) for batch in held_out]
-        right, loss, total = np.sum(parts, axis=0)
-        return float((right if task.measure == "accuracy" else loss) / total)
-
-    return measure
-
-
-def bits(logits, targets, weights):
-    """The mean cross entropy of what is asked, in bits."""
-    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-    return tf.reduce_sum(loss * weights) / tf.reduce_sum(weights) / tf.math.log(2.0)
+    if row == rows.EXACT and task.measure == "bits":
+        result["swap"] = swap.bits_lost(model, task, key_dim, seed)
+    result["seconds_in_all"] = round(time.perf_counter() - began, 1)
+    return result

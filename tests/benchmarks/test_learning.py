@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from benchmarks.learning import __main__ as command
-from benchmarks.learning import models, plan, pool, real_tasks, rows, tasks, training
+from benchmarks.learning import (
+    models,
+    plan,
+    pool,
+    real_tasks,
+    rows,
+    swap,
+    tasks,
+    training,
+)
+from benchmarks.learning.measuring import measuring
+from keras_performer.layers import LocalAttention
 
 OPTIONS = dict(window=4, steps=3, batch_size=2, learning_rate=1e-3)
 
@@ -60,9 +71,16 @@ def test_folds_are_the_digits_once():
     assert sum(sizes) == 1797
 
 
-@pytest.mark.parametrize("row", [rows.WITHOUT, "window + softmax", "taylor"])
-@pytest.mark.parametrize("kind", ["tokens", "classes"])
-def test_a_run_trains_and_notes(row, kind):
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        ("tokens", rows.WITHOUT),
+        ("tokens", "window + softmax"),
+        ("classes", rows.WITHOUT),
+        ("classes", "taylor"),
+    ],
+)
+def test_a_run_trains_and_notes(kind, row):
     task = real_tasks.digits(0, **OPTIONS)
     if kind == "tokens":
         task = tasks.recall(32, 4, **OPTIONS)
@@ -110,6 +128,64 @@ def test_tasks_travel_to_workers():
         batches = [t.draw(np.random.default_rng(5), 2) for t in (task, copy)]
         np.testing.assert_array_equal(batches[0][0], batches[1][0])
         np.testing.assert_array_equal(task.held_out()[0][1], copy.held_out()[0][1])
+
+
+def sharpened(task):
+    """A model with exact attention that looks at few tokens, as trained ones do."""
+    model = models.make_model(task, rows.EXACT, 16, seed=3)
+    for block in model.blocks:
+        for name in ("query_dense", "key_dense", "output_dense"):
+            kernel = getattr(block.attention, name).kernel
+            kernel.assign(4 * kernel)
+    return model
+
+
+def short_sources():
+    """A task of 128 bytes with little to measure."""
+    task = real_tasks.sources(128, **{**OPTIONS, "window": 16})
+    held_out = task.held_out()[:2]
+    return dataclasses.replace(task, held_out=lambda: held_out)
+
+
+@pytest.mark.parametrize("window", [128, 16])
+def test_a_window_of_the_whole_length_loses_nothing(window):
+    task = short_sources()
+    model = sharpened(task)
+    local = LocalAttention(num_heads=8, key_dim=16, causal=True, sliding_window=window)
+    other = models.model_with(local, task, 16, seed=4)
+    swap.copy_weights(model, other)
+    lost = measuring(other, task)() - measuring(model, task)()
+    assert abs(lost) < 1e-5 if window == 128 else abs(lost) > 1e-3
+
+
+def test_swaps_lose_what_other_attention_with_the_same_weights_loses(monkeypatch):
+    task = short_sources()
+    model = sharpened(task)
+    monkeypatch.setattr(swap, "SWAPPED", ["softmax", "window + taylor"])
+    lost = swap.bits_lost(model, task, 16, seed=1)
+    assert list(lost) == swap.SWAPPED
+
+    def bits(row, seed):
+        other = models.make_model(task, row, 16, seed)
+        other.embedding.set_weights(model.embedding.get_weights())
+        other.positions.set_weights(model.positions.get_weights())
+        other.norm.set_weights(model.norm.get_weights())
+        other.head.set_weights(model.head.get_weights())
+        for block, source in zip(other.blocks, model.blocks):
+            for name in ("attention_norm", "feedforward_norm", "expand", "contract"):
+                weights = getattr(source, name).get_weights()
+                getattr(block, name).set_weights(weights)
+            for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+                weights = getattr(source.attention, name).get_weights()
+                getattr(block.attention, name).set_weights(weights)
+        return measuring(other, task)()
+
+    exact = measuring(model, task)()
+    both = [bits("softmax", seed) for seed in (2, 3)]
+    assert abs(both[0] - both[1]) > 1e-3  # two draws indeed
+    np.testing.assert_allclose(lost["softmax"], np.mean(both) - exact, atol=1e-3)
+    expected = bits("window + taylor", 0) - exact
+    np.testing.assert_allclose(lost["window + taylor"], expected, atol=1e-3)
 
 
 def planned(*flags):

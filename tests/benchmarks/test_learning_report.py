@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.learning import curves, report, rows, tables
+from benchmarks.learning import curves, report, rows, swap, tables
 
 
 def run(row, result, seconds=10.0, **options):
@@ -98,6 +98,19 @@ def test_a_page_says_how_its_figures_came_about(tmp_path):
     assert text + "\n" == (tmp_path / "tables.md").read_text()
     for name in ("curves.png", "state.png"):
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_swaps_are_a_table_of_rows_and_sizes_of_heads(tmp_path):
+    lost = dict.fromkeys(swap.SWAPPED, 0.25)
+    runs = [
+        run(rows.EXACT, 2.5, swap={**lost, "window": 0.01}),
+        run(rows.EXACT, 2.5, swap={**lost, "window": 0.03}, seed=1),
+        run(rows.EXACT, 2.5, swap=lost, key_dim=64),
+        run("softmax", 2.5),
+    ]
+    text = report.write(runs, tmp_path)
+    swaps = text[text.index("| bits lost | bytes 512, key_dim 16 | bytes 512") :]
+    assert cells_of(swaps, "window") == [["0.020 (0.010 / 0.030)", "0.250 (0.250)"]]
 
 
 @pytest.mark.parametrize("runs", [[], [run(rows.WITHOUT, 2.0)]])

@@ -31,6 +31,9 @@ def further():
     yield real_tasks.sources(2048, window=128, **options), SEEDS
     options = dict(steps=600, batch_size=8, learning_rate=2e-3)
     yield tasks.needle(1024, window=128, **options), SEEDS
+    # this rate comes from no sweep yet
+    options = dict(steps=600, batch_size=4, learning_rate=2e-3)
+    yield real_tasks.images(window=64, **options), SEEDS
 
 
 def task_names():

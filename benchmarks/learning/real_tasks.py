@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import math
 import pathlib
 import sysconfig
 
@@ -9,6 +10,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmarks.learning.tasks import Task, fixed
+from examples.imagenet64.data import photographs
+
+# Rows, columns and channels of an image whose sub-pixels are predicted.
+SMALL_IMAGE = 16, 16, 3
 
 
 def sources(length, **options):
@@ -94,3 +99,59 @@ def labelled_digits(indices):
 @functools.cache
 def read_digits():
     return load_digits()
+
+
+def images(**options):
+    """The next sub-pixel of small crops of photographs, of other regions held out."""
+    length = math.prod(SMALL_IMAGE)
+    return Task(
+        name=f"images {length:,}",
+        length=length,
+        vocabulary_size=256,
+        draw=draw_images,
+        held_out=held_out_images,
+        measure="bits",
+        hidden_dim=64,
+        grid=SMALL_IMAGE,
+        **options,
+    )
+
+
+def draw_images(random, batch_size):
+    height, width, _ = SMALL_IMAGE
+    crops = []
+    for _ in range(batch_size):
+        region = read_photographs()[0][random.integers(len(read_photographs()[0]))]
+        top = random.integers(region.shape[0] - height + 1)
+        left = random.integers(region.shape[1] - width + 1)
+        crops.append(region[top : top + height, left : left + width])
+    return sub_pixels(np.stack(crops))
+
+
+def held_out_images(num_images=64, batch_size=8):
+    """Crops that do not overlap, evenly from the held-out crops of the demo."""
+    height, width, channels = SMALL_IMAGE
+    crops = read_photographs()[1]
+    tiles = crops.reshape(
+        -1, crops.shape[1] // height, height, crops.shape[2] // width, width, channels
+    )
+    tiles = tiles.swapaxes(2, 3).reshape(-1, *SMALL_IMAGE)
+    chosen = tiles[np.linspace(0, len(tiles) - 1, num_images).round().astype(int)]
+    return [
+        sub_pixels(chosen[start : start + batch_size])
+        for start in range(0, num_images, batch_size)
+    ]
+
+
+@functools.cache
+def read_photographs():
+    """The regions to train on, and held-out crops of the demo, from its `data.py`."""
+    crops, held_out = photographs()
+    return crops.regions, held_out.read(0)
+
+
+def sub_pixels(crops):
+    """Sub-pixels in raster order, each to be told from those before it."""
+    y = crops.reshape(len(crops), -1).astype(np.int32)
+    x = np.pad(y[:, :-1], ((0, 0), (1, 0)))
+    return x, y, np.ones_like(y, np.float32)

@@ -1,11 +1,13 @@
 """The tasks are what they say, and the command goes on where it was stopped."""
 
 import dataclasses
+import itertools
 import json
 import pickle
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_sample_images
 
 from benchmarks.learning import __main__ as command
 from benchmarks.learning import (
@@ -69,6 +71,33 @@ def test_folds_are_the_digits_once():
         assert x.shape[1] == 64 and y.shape[1] == 1
         sizes.append(len(x))
     assert sum(sizes) == 1797
+
+
+def test_sub_pixels_are_told_from_those_before_them_in_other_regions():
+    task = real_tasks.images(**OPTIONS)
+    x, y, w = task.draw(np.random.default_rng(0), 5)
+    np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
+    assert not x[:, 0].any() and w.all()
+    held_out = np.concatenate([targets for _, targets, _ in task.held_out()])
+    assert held_out.shape == (64, 768) and np.unique(held_out, axis=0).shape[0] == 64
+    # each is a piece of a photograph: trained on from its left, held out from the rest
+    pictures = load_sample_images().images
+    for images, in_region in (
+        (y, lambda left: left <= 512 - 16),
+        (held_out[::9], lambda left: left >= 512),
+    ):
+        for image in images.reshape(-1, 16, 16, 3):
+            assert in_region(left_of(image, pictures))
+
+
+def left_of(image, pictures):
+    """The column from which on an image stands in one of the pictures."""
+    for picture in pictures:
+        pieces = np.lib.stride_tricks.sliding_window_view(picture, (1, 16), (0, 1))
+        for top, left in np.argwhere((pieces[:, :, :, 0] == image[0].T).all((2, 3))):
+            if (picture[top : top + 16, left : left + 16] == image).all():
+                return left
+    raise AssertionError("The image stands in no picture.")
 
 
 @pytest.mark.parametrize(
@@ -210,6 +239,21 @@ def test_what_is_named_is_chosen_from_all():
     assert {(run["task"].length, run["key_dim"]) for run in runs} == {(2048, 64)}
     quick = planned("--quick", "--tasks", "recall 512")
     assert [run["steps"] for run in quick] == [60] * 7
+
+
+def test_the_whole_has_every_task_size_and_row_and_three_rates_of_one_seed():
+    runs = planned("--full")
+    assert {run["task"].name for run in runs} == {*plan.task_names()}
+    assert len({plan.name_of(run) for run in runs}) == len(runs)
+    for name in plan.task_names():
+        of_task = [run for run in runs if run["task"].name == name]
+        cases = {(run["row"], run["key_dim"]) for run in of_task}
+        assert cases == set(itertools.product(rows.ROWS + rows.FURTHER, (16, 32, 64)))
+        base = of_task[0]["task"].learning_rate
+        first = {run["learning_rate"] for run in of_task if run["seed"] == 0}
+        others = {run["learning_rate"] for run in of_task if run["seed"] > 0}
+        np.testing.assert_allclose(sorted(first), np.array([1 / 3, 1, 3]) * base)
+        assert others == {base}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from keras_performer.ops.kernels import (
 )
 from keras_performer.ops.linear import bidirectional_attention, causal_attention
 from keras_performer.ops.local import Recent, local_attention
+from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.scores import attention_scores
 from keras_performer.ops.state import (
@@ -17,7 +18,6 @@ from keras_performer.ops.state import (
     absorb_keys,
     answer_queries,
     initial_state,
-    merge_states,
 )
 from keras_performer.ops.visibility import Visibility
 from keras_performer.ops.windowed import (

@@ -1,8 +1,7 @@
 """The state of linear attention: all that later queries need of earlier keys.
 
 For every feature it holds the largest log-feature of the keys so far, and the sums of
-values, with a column of ones, weighted by that feature. States of pieces of a sequence
-merge to the state of the whole, in any order of merging.
+values, with a column of ones, weighted by that feature.
 """
 
 import typing
@@ -131,43 +130,6 @@ def answer_queries(query: tf.Tensor, kernel: Kernel, state: State) -> tf.Tensor:
     features, _ = kernel.query_features(a, r)
     output = normalize(over_features(features, sums))
     return heads.query_block(tf.cast(output, query.dtype))
-
-
-def merge_states(kernel: Kernel, left: State, right: State) -> State:
-    """The state of two pieces of a sequence, from the states of each.
-
-    It is associative: pieces may be merged in any bracketing. Both must come from the
-    same kernel with the same parameters.
-
-    Args:
-        kernel: as in `bidirectional_attention`.
-        left, right: `State` of the earlier and of the later keys, each from
-            `initial_state` on.
-
-    Returns:
-        `State` of all keys, of the same shapes.
-
-    Example:
-
-    >>> from keras_performer import ops
-    >>> kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(8, 2, (0, 1)))
-    >>> x = tf.random.stateless_normal((1, 6, 1, 2), seed=(0, 2))
-    >>> empty = ops.initial_state(1, 1, 8, 2)
-    >>> whole = absorb_keys(x, x, kernel, None, empty)
-    >>> pieces = tf.split(x, 2, axis=1)
-    >>> left, right = (absorb_keys(p, p, kernel, None, empty) for p in pieces)
-    >>> difference = merge_states(kernel, left, right).sums - whole.sums
-    >>> bool(tf.reduce_max(tf.abs(difference)) < 1e-5)
-    True
-    """
-    num_features = left[0].shape[-1]
-    maxima = [(tf.reshape(r, (-1, 1, num_features)),) for r, _ in (left, right)]
-    joint = kernel.running_max(*maxima)
-    sums = tf.zeros_like(left[1])
-    for own, (_, own_sums) in zip(maxima, (left, right)):
-        (rescale,) = kernel.rescale(own, joint)
-        sums += own_sums * tf.reshape(rescale, tf.shape(left[0]))[:, :, tf.newaxis]
-    return State(tf.reshape(joint[0], tf.shape(left[0])), sums)
 
 
 def absorb(kernel, b, v, r, sums, mask):

@@ -92,7 +92,7 @@ def windowed_attention(
     check_attention_inputs(query, key, value, visible)
     check_no_window(visible)
     check_window("exact_window", exact_window, query, key)
-    far, near = (None, None) if state is None else _far_and_near(state)
+    far, near = (None, None) if state is None else far_and_near(state)
     recent.check_recent(near, exact_window, key, visible)
     kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
     dtype = compute_dtype(query, key, value)
@@ -213,7 +213,8 @@ def joined(parts):
     )
 
 
-def _far_and_near(state):
+def far_and_near(state):
+    """The two parts of a `WindowedState`: what left the window, and what is in it."""
     return State(*state[:2]), Recent(*state[2:])
 
 

@@ -40,6 +40,8 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
     output, state = ops.causal_attention(x, x, x, kernel, ops.Visibility(mask))
     assert_type(state, ops.State)
     assert_type(ops.merge_states(kernel, state, state), ops.State)
+    recent = ops.Recent(x, x, mask)
+    assert_type(ops.merge_states(None, recent, recent, 3), ops.Recent)
     ops.causal_attention(x, x, x, kernel, state=state, chunk_size=32)
     assert_type(kernel.num_features(64), int)
     assert_type(feature_maps.get("relu"), feature_maps.FeatureMap)

@@ -73,6 +73,23 @@ def test_token_by_token_is_the_whole():
     assert state["attention"]["key"].shape == (2, 3, 4, 5)  # however many tokens
 
 
+def test_states_of_pieces_merge_by_their_positions():
+    layer = made(causal=True)
+    x, seen = normal((2, 12, 8), 1), np.arange(12) % 5 != [[2], [4]]
+    whole = layer(x, attention_mask=seen)
+
+    def state_of(start, stop):
+        inputs, mask = x[:, start:stop], seen[:, start:stop]
+        _, state = layer(inputs, attention_mask=mask, return_state=True)
+        return ops.WindowedState(**state["attention"]), state["position"]
+
+    (left, before), (right, length) = state_of(0, 8), state_of(8, 10)
+    merged = ops.merge_states(layer.kernel(), left, right, length)
+    state = {"position": before + length, "attention": merged._asdict()}
+    last = layer(x[:, 10:], attention_mask=seen[:, 10:], state=state)
+    np.testing.assert_allclose(last, whole[:, 10:], atol=1e-5)
+
+
 def test_a_later_key_moves_nothing_however_large():
     layer = made(causal=True)
     x = normal((1, 200, 8), 1)

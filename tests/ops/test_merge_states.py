@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -66,3 +67,115 @@ def test_nothing_is_neutral():
         assert_all_close(ops.merge_states(kernel, *pair), whole, 1e-15)
     empty = ops.merge_states(kernel, nothing, nothing)
     assert_all_close(empty, nothing, 1e-15)
+
+
+WINDOW = 4
+# shorter than the window, as long, longer, and none, in different orders
+ORDERS = [(3, 1, 0, 7), (7, 1, 4, 3), (4, 3, 1, 5)]
+
+
+def windowed_pieces(name, window, pieces, mask=None):
+    """The state of all tokens, and `(state, length)` of pieces, each from nothing."""
+    kernel = KERNELS[name]()
+    inputs = qkv(3, sum(pieces), sum(pieces), heads=2, groups=2)
+
+    def state_of(here):
+        seen = None if mask is None else tf.constant(masks(sum(pieces))[mask])[:, here]
+        empty = ops.initial_state(3, 2, kernel.num_features(HEAD_DIM), 7, "float64")
+        empty = ops.with_recent_keys(empty, window, HEAD_DIM, "float64")
+        visible = ops.Visibility.of(seen, causal=True)
+        query, key, value = (x[:, here] for x in inputs)
+        return ops.windowed_attention(
+            query, key, value, kernel, window, key_mask=visible, state=empty
+        )[1]
+
+    ends = itertools.accumulate(pieces)
+    states = [state_of(slice(end - n, end)) for n, end in zip(pieces, ends)]
+    return kernel, state_of(slice(None)), list(zip(states, pieces))
+
+
+def merge_pieces(kernel, left, right):
+    (left, left_length), (right, right_length) = left, right
+    merged = ops.merge_states(kernel, left, right, right_length)
+    return merged, left_length + right_length
+
+
+@pytest.mark.parametrize("mask", [None, "left", "different"])
+@pytest.mark.parametrize(
+    "name, pieces",
+    [("favor+", ORDERS[0]), ("softmax", ORDERS[1]), ("taylor", ORDERS[2])],
+)
+def test_any_bracketing_of_windowed_states_gives_that_of_the_whole(name, pieces, mask):
+    """Also where the last keys are masked: they are places, others are none."""
+    kernel, whole, states = windowed_pieces(name, WINDOW, pieces, mask)
+    merged = bracketings(states, lambda *pair: merge_pieces(kernel, *pair))
+    assert len(merged) == 5
+    for state, length in merged:
+        assert length == sum(pieces)
+        assert_all_close([x for x in state if x.dtype != tf.bool], whole[:4], 1e-10)
+        np.testing.assert_array_equal(state.seen, whole.seen)
+
+
+@pytest.mark.parametrize("window", [1, 100])
+def test_windows_of_the_own_key_alone_and_of_every_key(window):
+    kernel, whole, states = windowed_pieces("softmax", window, ORDERS[0], "different")
+    for state, _ in bracketings(states, lambda *pair: merge_pieces(kernel, *pair)):
+        assert_all_close(state[:4], whole[:4], 1e-10)
+        np.testing.assert_array_equal(state.seen, whole.seen)
+
+
+def test_recent_keys_merge_without_a_kernel_and_each_example_by_its_length():
+    """Two examples, whose right pieces have one and three tokens."""
+
+    def recent(rows):
+        """Of lists of tokens with hidden ones below 0, and places before them."""
+        filled = [[0.0] * (4 - len(row)) + row for row in rows]
+        key = tf.constant(np.abs(filled)[..., None, None])
+        return ops.Recent(key, 10 * key, tf.constant(np.array(filled) > 0))
+
+    left = recent([[1.0, -2.0, 3.0, 4.0], [5.0, 6.0]])
+    right = recent([[-7.0], [8.0, 9.0, -10.0]])
+    merged = ops.merge_states(None, left, right, tf.constant([1, 3]))
+    expected = recent([[-2.0, 3.0, 4.0, -7.0], [6.0, 8.0, 9.0, -10.0]])
+    for found, wanted in zip(merged, expected):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_gradients_flow_through_what_merging_absorbs():
+    kernel = KERNELS["softmax"]()
+    query, key, value = qkv(3, 9, 9, heads=2)
+    visible = ops.Visibility(causal=True)
+
+    def run(start, stop, key, value, state=None):
+        given = (x[:, start:stop] for x in (query, key, value))
+        return ops.windowed_attention(*given, kernel, 3, key_mask=visible, state=state)
+
+    def gradients(state_of):
+        with tf.GradientTape() as tape:
+            tape.watch([key, value])
+            output, _ = run(7, 9, key, value, state_of(key, value))
+            loss = tf.reduce_sum(output**2)
+        return tape.gradient(loss, [key, value])
+
+    def merged(key, value):
+        (_, left), (_, right) = run(0, 5, key, value), run(5, 7, key, value)
+        return ops.merge_states(kernel, left, right, 2)
+
+    expected = gradients(lambda key, value: run(0, 7, key, value)[1])
+    assert_all_close(gradients(merged), expected, 1e-10)
+
+
+def test_states_that_do_not_belong_together_raise():
+    kernel, whole, _ = windowed_pieces("favor+", 4, (3, 2))
+    _, other, _ = windowed_pieces("favor+", 5, (3, 2))
+    with pytest.raises(ValueError, match="need right_length, .*right_length=None"):
+        ops.merge_states(kernel, whole, whole)
+    message = r"of equal shapes.*left WindowedState\(.*key=\(3, 4,.*key=\(3, 5,"
+    with pytest.raises(ValueError, match=message):
+        ops.merge_states(kernel, whole, other, 5)
+    with pytest.raises(ValueError, match="kernel must be.*and kernel=None"):
+        ops.merge_states(None, whole, whole, 5)
+    with pytest.raises(ValueError, match="right State"):
+        ops.merge_states(kernel, whole, ops.State(*whole[:2]), 5)
+    with pytest.raises(ValueError, match="left of type tuple, right of type dict"):
+        ops.merge_states(kernel, tuple(whole), whole._asdict(), 5)

@@ -42,6 +42,26 @@ class Recent(typing.NamedTuple):
         joined = [tf.concat([tf.cast(x, y.dtype), y], 1) for x, y in zip(self, later)]
         return Recent(*joined)
 
+    def joined(self, later, count):
+        """The last keys of two pieces, from those of each.
+
+        Args:
+            later: `Recent` of the later piece, of the same window.
+            count: int32 tensor `()` or `(B,)`, how many tokens that piece has.
+
+        Returns:
+            `(recent, left_out)`, both `Recent`: the last W keys of the joined piece;
+            and these keys, of which those alone are seen that are not among them.
+        """
+        shape = size(self.seen, 0), size(self.seen, 1)
+        window = shape[1]
+        places = tf.broadcast_to(tf.range(window), shape)
+        count = tf.minimum(tf.reshape(count, (-1, 1)), window)
+        taken = places + tf.where(places < window - count, count, window)
+        recent = [tf.gather(x, taken, batch_dims=1) for x in self.followed_by(later)]
+        left_out = tf.logical_and(self.seen, places < count)
+        return Recent(*recent), self._replace(seen=left_out)
+
     def padded(self, before, after):
         """These keys between places that nothing sees."""
         ends = [[0, 0], [before, after]]

@@ -1,0 +1,129 @@
+"""States of pieces of a sequence become the state of the whole, in any bracketing."""
+
+import typing
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.base import Kernel
+from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.state import State, absorb_keys
+from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.windowed import WindowedState, far_and_near
+
+AnyState = typing.TypeVar("AnyState", State, WindowedState, Recent)
+
+
+def merge_states(
+    kernel: Kernel | None,
+    left: AnyState,
+    right: AnyState,
+    right_length: TensorLike | None = None,
+) -> AnyState:
+    """The state of two pieces of a sequence, from the states of each.
+
+    It is associative: pieces may be merged in any bracketing. Both must come from the
+    same kernel with the same parameters. Keys that leave the window of the left piece
+    are absorbed.
+
+    Args:
+        kernel: as in `bidirectional_attention`; `None` for `Recent` states.
+        left, right: states of the earlier and of the later keys, each from the state
+            before the first token on: `State`, `WindowedState` or `Recent`, both alike.
+        right_length: int, or int tensor `()` or `(B,)`, how many tokens the right piece
+            has, masked ones included: the entry `"position"` of a layer's state. States
+            with a window need it, as they do not tell a masked token from no token.
+
+    Returns:
+        The state of all keys, of the same kind and shapes. Its piece is as long as both
+        together.
+
+    Raises:
+        ValueError: for states that are not alike, or a missing kernel or length.
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(8, 2, (0, 1)))
+    >>> x = tf.random.stateless_normal((1, 6, 1, 2), seed=(0, 2))
+    >>> empty = ops.initial_state(1, 1, 8, 2)
+    >>> whole = ops.absorb_keys(x, x, kernel, None, empty)
+    >>> pieces = tf.split(x, 2, axis=1)
+    >>> left, right = (ops.absorb_keys(p, p, kernel, None, empty) for p in pieces)
+    >>> difference = merge_states(kernel, left, right).sums - whole.sums
+    >>> bool(tf.reduce_max(tf.abs(difference)) < 1e-5)
+    True
+
+    With a window of two tokens, of which the right piece has one:
+
+    >>> visible = ops.Visibility(causal=True)
+    >>> left, right, whole = (
+    ...     ops.windowed_attention(p, p, p, kernel, 2, key_mask=visible)[1]
+    ...     for p in (x[:, :5], x[:, 5:], x))
+    >>> merged = merge_states(kernel, left, right, right_length=1)
+    >>> bool(tf.reduce_all(merged.key == whole.key))
+    True
+    """
+    _check_alike(left, right)
+    if isinstance(left, Recent):
+        return left.joined(right, _checked(right_length, left))[0]
+    if kernel is None:
+        raise ValueError(
+            "kernel must be the kernel that the states were made with; only those of "
+            "local attention, Recent, have none. Received: states of type "
+            f"{type(left).__name__} and kernel=None"
+        )
+    if isinstance(left, State):
+        return _merged(kernel, left, right)
+    (left_far, left_near), (right_far, right_near) = map(far_and_near, (left, right))
+    near, left_out = left_near.joined(right_near, _checked(right_length, left))
+    left_far = absorb_keys(
+        left_out.key, left_out.value, kernel, left_out.seen, left_far
+    )
+    return WindowedState(*_merged(kernel, left_far, right_far), *near)
+
+
+def _merged(kernel, left, right):
+    """The `State` of two."""
+    num_features = left.running_max.shape[-1]
+    maxima = [(tf.reshape(r, (-1, 1, num_features)),) for r, _ in (left, right)]
+    joint = kernel.running_max(*maxima)
+    sums = tf.zeros_like(left.sums)
+    shape = tf.shape(left.running_max)
+    for own, (_, own_sums) in zip(maxima, (left, right)):
+        (rescale,) = kernel.rescale(own, joint)
+        sums += own_sums * tf.reshape(rescale, shape)[:, :, tf.newaxis]
+    return State(tf.reshape(joint[0], shape), sums)
+
+
+def _checked(right_length, state):
+    """How many tokens the right piece has, as a tensor."""
+    if right_length is None:
+        raise ValueError(
+            "States with a window need right_length, the number of tokens of the right "
+            'piece: pass the "position" of its state. Received: states of type '
+            f"{type(state).__name__} and right_length=None"
+        )
+    return tf.convert_to_tensor(right_length, tf.int32)
+
+
+def _check_alike(left, right):
+    """Raises a `ValueError` unless both are states of one kind and of equal shapes."""
+    kinds = State, WindowedState, Recent
+    alike = isinstance(left, kinds) and type(left) is type(right)
+    if not alike or not all(
+        x.shape.is_compatible_with(y.shape) for x, y in zip(left, right)
+    ):
+        raise ValueError(
+            "left and right must both be a State, a WindowedState or a Recent, of "
+            "equal shapes: states of one layer for one batch size. Received: left "
+            f"{_described(left)}, right {_described(right)}"
+        )
+
+
+def _described(state):
+    """The type of a state, and the shapes of its entries."""
+    name = type(state).__name__
+    if not isinstance(state, (State, WindowedState, Recent)):
+        return f"of type {name}"
+    shapes = [f"{n}={tuple(x.shape)}" for n, x in state._asdict().items()]
+    return f"{name}({', '.join(shapes)})"

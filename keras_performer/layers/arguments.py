@@ -232,13 +232,42 @@ def check_state(layer, causal, state, return_state, return_attention_scores):
             "A state needs attention over all axes but batch and features. Received: "
             f"attention_axes={layer._axes.attended}"
         )
-    entries = {"position", "attention"}
-    if state is not None and not (isinstance(state, dict) and set(state) == entries):
+    if state is not None and not _has_entries(state, ("position", "attention")):
         raise ValueError(
             'state must be a dict with the entries "position" and "attention", from '
-            "initial_state or an earlier call. Received: state of type "
-            f"{type(state).__name__}"
+            f"initial_state or an earlier call. Received: state {_entries_of(state)}"
         )
+
+
+def attention_state(layer, kind, window, entry):
+    """The entry "attention" of a layer's state, as `ops` takes it.
+
+    Args:
+        layer: the layer that gets it.
+        kind: the named tuple that it is to be.
+        window: str, the argument of the layer that says which state it has.
+        entry: what came, a dict of the fields of `kind`.
+    """
+    if not _has_entries(entry, kind._fields):
+        *names, last = (f'"{name}"' for name in kind._fields)
+        raise ValueError(
+            f'The entry "attention" of state must be a dict of {", ".join(names)} and '
+            f"{last}: pass what initial_state or an earlier call of this "
+            f"{type(layer).__name__}({window}={getattr(layer, window)}) gave. "
+            f"Received: one {_entries_of(entry)}"
+        )
+    return kind(**entry)
+
+
+def _has_entries(state, names):
+    return isinstance(state, dict) and set(state) == set(names)
+
+
+def _entries_of(state):
+    """What is wrong with a state: its entries, or that it has none."""
+    if isinstance(state, dict):
+        return f"with the entries {list(state)}"
+    return f"of type {type(state).__name__}"
 
 
 def check_inputs(**inputs):

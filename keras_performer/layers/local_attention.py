@@ -30,8 +30,8 @@ class LocalAttention(AttentionLayer):
         jit_compile: as in `PerformerAttention`.
 
     Raises:
-        ValueError: for query and key of different lengths, beside what
-            `AttentionLayer` raises.
+        ValueError: for query and key of different lengths, and a state of another
+            window or layer, beside what `AttentionLayer` raises.
 
     Reference:
         Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1.
@@ -98,7 +98,7 @@ class LocalAttention(AttentionLayer):
         )
         window = self.sliding_window
         if state is not None:
-            state = ops.Recent(**state)
+            state = arguments.attention_state(self, ops.Recent, "sliding_window", state)
         attended, state = ops.local_attention(
             query, key, value, window, visible, state=state, jit_compile=compiles
         )

@@ -345,15 +345,7 @@ class PerformerAttention(AttentionLayer):
     def _as_state(self, state):
         """The entry "attention" of the layer's state, as `ops` takes it."""
         kind = ops.State if self.exact_window is None else ops.WindowedState
-        if not isinstance(state, dict) or set(state) != set(kind._fields):
-            *names, last = (f'"{name}"' for name in kind._fields)
-            raise ValueError(
-                'The entry "attention" of state must be a dict of '
-                f"{', '.join(names)} and {last}, from initial_state or an earlier call "
-                f"of this layer (exact_window={self.exact_window}). Received: "
-                f"{sorted(state) if isinstance(state, dict) else type(state).__name__}"
-            )
-        return kind(**state)
+        return arguments.attention_state(self, kind, "exact_window", state)
 
     def absorb(self, x, mask, state):
         """The first pass of bidirectional self-attention in pieces of a sequence.

@@ -93,7 +93,7 @@ def windowed_attention(
     check_no_window(visible)
     check_window("exact_window", exact_window, query, key)
     far, near = (None, None) if state is None else far_and_near(state)
-    recent.check_recent(near, exact_window, key, visible)
+    recent.check_recent(near, exact_window, key, value, visible)
     kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
     dtype = compute_dtype(query, key, value)
     gain = tf.zeros((query.shape[2],)) if log_gain is None else log_gain
@@ -215,6 +215,13 @@ def joined(parts):
 
 def far_and_near(state):
     """The two parts of a `WindowedState`: what left the window, and what is in it."""
+    names = WindowedState._fields
+    if not isinstance(state, (tuple, list)) or len(state) != len(names):
+        raise ValueError(
+            f"state must be a WindowedState ({', '.join(names)}), from "
+            "with_recent_keys or an earlier call. Received: state of type "
+            f"{type(state).__name__}"
+        )
     return State(*state[:2]), Recent(*state[2:])
 
 

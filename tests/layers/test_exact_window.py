@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, ops
-from keras_performer.layers import ExactAttention
+from keras_performer.layers import ExactAttention, LocalAttention
 from tests.layers.inputs import normal
 
 
@@ -159,3 +159,16 @@ def test_a_state_of_another_window_raises(other):
     _, state = made(causal=True)(x, return_state=True)
     with pytest.raises(ValueError, match="state must be"):
         made(causal=True, exact_window=other)(x, state=state)
+
+
+def test_a_state_of_another_layer_raises():
+    x = normal((1, 1, 8), 1)
+    layer = made(causal=True)
+    _, its = LocalAttention(4, 5, sliding_window=3, causal=True)(x, return_state=True)
+    message = r'"value" and "seen": pass.*exact_window=3\).*with the entries \[\'key\','
+    with pytest.raises(ValueError, match=message):
+        layer(x, state=its)
+    state = layer.initial_state(1)
+    del state["attention"]["seen"]
+    with pytest.raises(ValueError, match=r"Received: one with.*'key', 'value'\]"):
+        layer(x, state=state)

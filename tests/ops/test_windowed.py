@@ -122,6 +122,19 @@ def test_pieces_with_a_state_are_the_whole(pieces, window):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
+def test_states_of_other_operations_raise():
+    kernel, inputs = favor_plus_kernel(), qkv(3, 4, 4, 2)
+    visible = ops.Visibility(causal=True)
+    _, plain = ops.causal_attention(*inputs, kernel, visible)
+    _, recent = ops.local_attention(*inputs, 3, visible)
+    for state in (plain, recent):
+        message = rf"a WindowedState \(running_max, .*of type {type(state).__name__}"
+        with pytest.raises(ValueError, match=message):
+            ops.windowed_attention(*inputs, kernel, 3, key_mask=visible, state=state)
+    with pytest.raises(ValueError, match=r"a Recent \(key, .*of type State"):
+        ops.local_attention(*inputs, 3, visible, state=plain)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_window_as_long_as_the_sequence_is_exact_attention(causal):
     inputs = qkv(3, 67, 67, 2, groups=2, dtype="float32", std=2.0)

@@ -63,7 +63,7 @@ def local_attention(
     visible = Visibility.of(key_mask, causal)
     check_attention_inputs(query, key, value, visible)
     check_window("sliding_window", sliding_window, query, key)
-    check_recent(state, sliding_window, key, visible)
+    check_recent(state, sliding_window, key, value, visible)
     reach = reach_within(sliding_window, query, state)
     if visible.causal:
         keys = after_recent(state, key, value, visible.key_mask, sliding_window)

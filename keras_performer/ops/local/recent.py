@@ -72,7 +72,7 @@ class Recent(typing.NamedTuple):
         return Recent(*(x[:, start:stop] for x in self))
 
 
-def check_recent(state, window, key, visible):
+def check_recent(state, window, key, value, visible):
     """Raises a `ValueError` unless a state is of this window and these keys."""
     if state is None:
         return
@@ -81,13 +81,20 @@ def check_recent(state, window, key, visible):
             "A state belongs to causal attention: use Visibility(..., causal=True). "
             "Received: a state, and causal=False"
         )
-    expected = tf.TensorShape((key.shape[0], window, *key.shape[2:]))
-    if not expected.is_compatible_with(state.key.shape):
+    if not isinstance(state, Recent):
         raise ValueError(
-            "state must be of the same window, and from an earlier call for this batch "
-            f"size: its keys of shape {tuple(expected)}. Received: keys of shape "
-            f"{tuple(state.key.shape)}"
+            "state must be a Recent (key, value, seen), from Recent.empty or an "
+            f"earlier call. Received: state of type {type(state).__name__}"
         )
+    places = key.shape[0], window
+    expected = (*places, *key.shape[2:]), (*places, *value.shape[2:]), places
+    for name, x, shape in zip(Recent._fields, state, expected):
+        if not tf.TensorShape(shape).is_compatible_with(x.shape):
+            raise ValueError(
+                "state must be of the same window, and from an earlier call for this "
+                f"batch size: {name} of shape {shape}. Received: {name} of shape "
+                f"{tuple(x.shape)}"
+            )
 
 
 def reach_within(window, query, state):

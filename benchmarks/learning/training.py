@@ -16,6 +16,9 @@ EVALUATIONS = 12
 def train(task, row, key_dim, seed, learning_rate=None, steps=None):
     """Trains a model.
 
+    Seconds are those of the processor if there is one thread: on an idle core they are
+    those of a clock, and what else the machine does adds nothing to them.
+
     Returns:
         Dict of numbers about the run, and its `"curve"`: lists of steps, seconds of
         training (without the first two steps, which trace), loss in bits of the last
@@ -24,6 +27,8 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
         `"swap"`, from `swap.bits_lost`.
     """
     began = time.perf_counter()
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    clock = time.process_time if threads == 1 else time.perf_counter
     model = models.make_model(task, row, key_dim, seed)
     learning_rate = learning_rate or task.learning_rate
     steps = steps or task.steps
@@ -45,10 +50,10 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
     for index in range(1, steps + 1):
         optimizer.learning_rate.assign(learning_rate * min(1.0, index / WARMUP_STEPS))
         batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]
-        start = time.perf_counter()
+        start = clock()
         loss = float(step(*batch))
         if index > 2:
-            seconds += time.perf_counter() - start
+            seconds += clock() - start
         if index in noted:
             value = measure()
             curve.append([index, round(seconds, 3), round(loss, 4), round(value, 4)])
@@ -67,7 +72,7 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
         "state": rows.numbers_in_state(row, task, task.hidden_dim // key_dim, key_dim),
         "result": curve[-1][3],
         "seconds": curve[-1][1],
-        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "threads": threads,
         "curve": curve,
     }
     if row == rows.EXACT and task.measure == "bits":

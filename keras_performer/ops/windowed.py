@@ -131,27 +131,24 @@ def with_recent_keys(
 def attend_causal(kernel, query, key, value, key_mask, gain, far, near, options):
     """`windowed_attention` to earlier keys."""
     window, _, jit_compile = options
-    length = size(query, 1)
-    keys = recent.after_recent(near, key, value, key_mask, window)
-    reach = recent.reach_within(window, query, near)
-    given = keys.between(window - reach, None)
-    parts = [local.attend(None, query, given, reach, window, True, jit_compile)]
+    keys = Recent.of(key, value, key_mask)
+    parts = [local.attend(None, query, keys, near, window, True, jit_compile)]
     if near is not None:
-        further, far = far_part(kernel, query, *keys, gain, far, 0, options)
+        given = near.followed_by(keys)
+        further, far = far_part(kernel, query, *given, gain, far, 0, options)
         parts.append(further)
-    elif not _sees_all(window, length):
+    elif not _sees_all(window, size(query, 1)):
         given = key, value, key_mask
         further, far = far_part(kernel, query, *given, gain, far, window, options)
         parts.append(further)
-    return joined(parts), *far, *keys.between(length, None)
+    return joined(parts), *far, *keys.last(window, near)
 
 
 def attend_both_ways(kernel, query, key, value, key_mask, gain, far, near, options):
     """`windowed_attention` to all keys; `far` is the state before any, `near` none."""
     window, _, jit_compile = options
-    reach = recent.reach_within(window, query, None)
-    keys = Recent.of(key, value, key_mask).padded(reach, reach)
-    parts = [local.attend(None, query, keys, reach, window, False, jit_compile)]
+    keys = Recent.of(key, value, key_mask)
+    parts = [local.attend(None, query, keys, near, window, False, jit_compile)]
     if not _sees_all(window, size(query, 1)):
         for turn in (_as_it_is, _reversed):
             given = [turn(x) for x in (query, key, value, key_mask)]

@@ -7,7 +7,6 @@ from keras_performer.ops.checks import check_attention_inputs, check_window
 from keras_performer.ops.local.loops import backward_pass, forward_pass
 from keras_performer.ops.local.recent import (
     Recent,
-    after_recent,
     check_recent,
     reach_within,
 )
@@ -64,15 +63,9 @@ def local_attention(
     check_attention_inputs(query, key, value, visible)
     check_window("sliding_window", sliding_window, query, key)
     check_recent(state, sliding_window, key, value, visible)
-    reach = reach_within(sliding_window, query, state)
-    if visible.causal:
-        keys = after_recent(state, key, value, visible.key_mask, sliding_window)
-        later = keys.between(size(query, 1), None)
-        keys = keys.between(sliding_window - reach, None)
-    else:
-        keys, later = Recent.of(key, value, visible.key_mask), None
-        keys = keys.padded(reach, reach)
-    arguments = query, keys, reach, sliding_window, visible.causal, jit_compile
+    keys = Recent.of(key, value, visible.key_mask)
+    later = keys.last(sliding_window, state) if visible.causal else None
+    arguments = query, keys, state, sliding_window, visible.causal, jit_compile
     if jit_compile and tf.executing_eagerly():
         output, _ = compile.call_in_graph(attend, None, *arguments)
     else:
@@ -80,14 +73,13 @@ def local_attention(
     return tf.cast(output, query.dtype), later
 
 
-def attend(_, query, keys, reach, sliding_window, causal, jit_compile=False):
+def attend(_, query, keys, state, sliding_window, causal, jit_compile=False):
     """`local_attention` of checked arguments.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
-        keys: `Recent` keys, with `reach` places before the first query and, unless
-            causal, as many after the last.
-        reach: int, at most W - 1.
+        keys: `Recent`, a key for each query.
+        state: `Recent` keys before them, or `None`.
         sliding_window, causal: as in `local_attention`.
 
     Returns:
@@ -95,10 +87,14 @@ def attend(_, query, keys, reach, sliding_window, causal, jit_compile=False):
         the loops, float32 or float64. The log-sums are logarithms of the sums of
         weights exp(q . k / sqrt(H)).
     """
+    reach, before = reach_within(sliding_window, query, state), 0
+    if state is not None:
+        before = reach
+        keys = state.since(sliding_window - reach).followed_by(keys)
 
     @tf.custom_gradient
     def attention(query, key, value):
-        inputs = (reach, sliding_window, causal), query, key, value, keys.seen
+        inputs = (reach, before, sliding_window, causal), query, key, value, keys.seen
         output, log_sums = compile.call(
             forward_pass, None, *inputs, jit_compile=jit_compile
         )

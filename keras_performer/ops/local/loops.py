@@ -47,17 +47,17 @@ class _Local:
     """
 
     def __init__(self, options, query, key, value):
-        self.reach, self.window, self.causal = options
+        reach, self.before, self.window, self.causal = options
         self.heads = Heads(query, key, value)
         self.scale = query.shape[3] ** -0.5
         length = query.shape[1]
-        self.chunk = max(CHUNK_SIZE, ceil_div(self.reach, MAX_REACH))
+        self.chunk = max(CHUNK_SIZE, ceil_div(reach, MAX_REACH))
         # a short sequence is one chunk, whose span is what is given and no more
         self.single = length is not None and length <= self.chunk
         if self.single:
-            self.chunk, self.lead = max(length, 1), self.reach
+            self.chunk, self.lead = max(length, 1), reach
         else:
-            self.lead = ceil_div(self.reach, self.chunk) * self.chunk
+            self.lead = ceil_div(reach, self.chunk) * self.chunk
         self.trail = 0 if self.causal else self.lead
         self.span = self.lead + self.chunk + self.trail
         examples = (query.shape[0] or 1) * query.shape[2]
@@ -107,7 +107,9 @@ class _Local:
             )
             d = self._to_chunks(d)
             log = self._to_chunks(heads.query_rows(logs, i))
-            p = tf.exp(tf.matmul(x, y, transpose_b=True) + self.hidden - log)
+            # the product subtracts it: one pass over the weights less
+            logits = tf.matmul(tf.concat([x, -log], -1), with_ones(y), transpose_b=True)
+            p = tf.exp(logits + self.hidden)
             dlogits = p * tf.matmul(d, v, transpose_b=True)
             x, y = x[..., :-1], y[..., :-1]
             dx = self._from_chunks(tf.matmul(dlogits, y)) * self.scale
@@ -137,8 +139,8 @@ class _Local:
         )
 
     def _padded(self, keys):
-        """The keys with as many more places as whole chunks take."""
-        first = self.lead - self.reach
+        """The keys, and places that nothing sees, as many as whole chunks take."""
+        first = self.lead - self.before
         total = self.lead + self.blocks.count * self.blocks.tokens + self.trail
         last = total - first - size(keys.seen, 1)
         return keys.padded(first, last)
@@ -149,7 +151,7 @@ class _Local:
         x = tf.transpose(array.stack(), (1, 0, 2, 3, 4))
         x = tf.reshape(x, (*shape, like.shape[2], size(like, 3)))
         x = tf.concat([x, self.heads.key_block(tail)], 1)
-        first = self.lead - self.reach
+        first = self.lead - self.before
         x = x[:, first : first + size(like, 1)]
         return tf.ensure_shape(tf.cast(x, like.dtype), like.shape)
 

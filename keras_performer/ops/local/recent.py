@@ -67,9 +67,16 @@ class Recent(typing.NamedTuple):
         ends = [[0, 0], [before, after]]
         return Recent(*(tf.pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 
-    def between(self, start, stop):
-        """Some of these keys, as slices name them."""
-        return Recent(*(x[:, start:stop] for x in self))
+    def since(self, start):
+        """These keys from one on, as slices name it."""
+        return Recent(*(x[:, start:] for x in self))
+
+    def last(self, count, earlier):
+        """The last of these keys, after `Recent` earlier ones or hidden places."""
+        keys = self.since(-count)
+        if earlier is None:
+            return keys.padded(count, 0).since(-count)
+        return earlier.followed_by(keys).since(-count)
 
 
 def check_recent(state, window, key, value, visible):
@@ -103,9 +110,3 @@ def reach_within(window, query, state):
     if state is not None or length is None:
         return window - 1
     return min(window, max(length, 1)) - 1
-
-
-def after_recent(state, key, value, key_mask, window):
-    """Keys after the last of earlier ones, or after hidden places."""
-    keys = Recent.of(key, value, key_mask)
-    return keys.padded(window, 0) if state is None else state.followed_by(keys)

@@ -76,10 +76,11 @@ def wanted_seeds(seeds, options):
 
 
 def wanted_rows(task, options):
+    every = rows.ROWS + rows.FURTHER
     if options.rows:
-        return options.rows
+        return [row for row in every if row in options.rows]
     if options.full:
-        return rows.ROWS + rows.FURTHER
+        return every
     return [row for row in rows.ROWS if (task.name, row) not in LEFT_OUT]
 
 

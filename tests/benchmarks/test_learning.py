@@ -237,6 +237,8 @@ def test_what_is_named_is_chosen_from_all():
     runs = planned("--tasks", "bytes 2,048", "--key-dims", "64", "--rows", "elu")
     assert [run["seed"] for run in runs] == [0, 1, 2]
     assert {(run["task"].length, run["key_dim"]) for run in runs} == {(2048, 64)}
+    some = planned("--tasks", "recall 512", "--seeds", "0", "--rows", "elu", "exact")
+    assert [run["row"] for run in some] == ["exact", "elu"]  # controls first
     quick = planned("--quick", "--tasks", "recall 512")
     assert [run["steps"] for run in quick] == [60] * 7
 

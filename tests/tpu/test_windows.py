@@ -1,0 +1,60 @@
+"""Attention with a window of near keys, compiled: in memory linear in the length."""
+
+import keras
+import pytest
+
+from benchmarks.tpu import checks, compiler, steps
+from benchmarks.tpu.replicas import Replicas
+from benchmarks.tpu.slices import SLICES
+from keras_performer import PerformerAttention
+from keras_performer.layers import ExactAttention, LocalAttention
+
+LENGTHS = 4096, 8192
+MECHANISMS = {
+    "exact_window": (PerformerAttention, {"exact_window": 64}),
+    "local": (LocalAttention, {"sliding_window": 64}),
+    "exact": (ExactAttention, {}),
+}
+
+
+def compiled_step(name, causal, length):
+    """The training step of one layer of attention, `(lowered, Compiled)`."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    mechanism, options = MECHANISMS[name]
+    strategy = Replicas(1)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Embedding(16, 64),
+                mechanism(2, 32, causal=causal, **options),
+                keras.layers.Dense(16, dtype="float32"),
+            ]
+        )
+        model.build((1, length))
+        model.compile("adam", "sparse_categorical_crossentropy")
+    stablehlo = steps.lower_step(model, strategy, 1, length)
+    compiled = compiler.compile_for(stablehlo, SLICES["v5e-1"])
+    return compiler.text_of(stablehlo), compiled
+
+
+def growth(name, causal):
+    """How the memory of twice the length compares, and the programs."""
+    programs = [compiled_step(name, causal, length) for length in LENGTHS]
+    less, more = (compiled.memory.temporaries for _, compiled in programs)
+    return more / less, programs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["exact_window", "local"])
+def test_twice_the_length_takes_twice_the_memory(name, causal):
+    ratio, programs = growth(name, causal)
+    assert ratio < 2.3
+    for lowered, _ in programs:
+        assert checks.float64_operations(lowered) == []
+
+
+@pytest.mark.slow
+def test_exact_attention_takes_four_times_the_memory():
+    ratio, _ = growth("exact", True)
+    assert ratio > 3.5

@@ -10,7 +10,6 @@ from keras_performer.ops.local.recent import (
     check_recent,
     reach_within,
 )
-from keras_performer.ops.shapes import size
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 

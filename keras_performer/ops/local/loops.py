@@ -163,7 +163,7 @@ class _Local:
         heads, tokens = self.heads, self.blocks.tokens
         x = with_ones(self._to_chunks(heads.query_rows(queries, i) * self.scale))
         length = self.lead + tokens + self.trail
-        key, value, seen = (z[:, i * tokens : i * tokens + length] for z in keys)
+        key, value, seen = (_slice(z, i * tokens, length) for z in keys)
         y, v = (heads.key_rows(z[:, tf.newaxis], 0) for z in (key, value))
         seen = heads.mask_rows(seen[:, tf.newaxis], 0)
         y = tf.concat([y, _logs(seen, y.dtype)], -1)
@@ -212,6 +212,12 @@ class _Local:
     def _from_chunks(self, x):
         """The inverse of `_to_chunks`."""
         return tf.reshape(x, (size(x, 0), -1, size(x, 3)))
+
+
+def _slice(x, start, length):
+    """`x[:, start : start + length]` of a known length also where the start is not."""
+    rest = [size(x, axis) for axis in range(2, len(x.shape))]
+    return tf.slice(x, [0, start, *[0] * len(rest)], [size(x, 0), length, *rest])
 
 
 def _logs(visible, dtype):

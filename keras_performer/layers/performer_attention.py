@@ -381,6 +381,57 @@ class PerformerAttention(AttentionLayer):
         attended = ops.answer_queries(query, self.kernel(), self._as_state(state))
         return self.write(attended, x, mask, training)
 
+    def look_ahead(self, x, mask, state):
+        """With a window, the first pass: what later keys add, from the last piece on.
+
+        With `look_back` it is what a call of the layer does at once.
+
+        Args:
+            x, mask: as in `absorb`.
+            state: the entry "attention" of a state, from `empty_state` or the piece
+                after.
+
+        Returns:
+            `(later, state)`: a pair of tensors for `look_back`, and the same state
+            after the keys and values of this piece.
+        """
+        x, mask = (z if z is None else tf.reverse(z, [1]) for z in (x, mask))
+        *later, state = self._earlier(x, mask, state, own_key=False)
+        return tuple(tf.reverse(z, [1]) for z in later), state
+
+    def look_back(self, x, mask, state, later, training=None):
+        """The second pass, from the first piece on: what the layer returns.
+
+        Args:
+            x, mask: as in `absorb`; rows where the mask is false see no key.
+            state: the entry "attention" of a state, from `empty_state` or the piece
+                before.
+            later: from `look_ahead` of this piece.
+            training: bool, whether to apply dropout.
+
+        Returns:
+            `(output, state)`: a tensor of shape `(B, tokens, output_shape)`, and the
+            state after this piece.
+        """
+        *earlier, state = self._earlier(x, mask, state, own_key=True)
+        attended, _ = ops.join_parts(earlier, later)
+        attended = tf.cast(attended, self.compute_dtype)
+        return self.write(attended, x, mask, training), state
+
+    def _earlier(self, x, mask, state, own_key):
+        """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
+        output, log_sums, state = ops.attend_to_earlier(
+            *(self.project(name, x) for name in ("query", "key", "value")),
+            self.kernel(),
+            self.exact_window,
+            self._gain(),
+            mask,
+            self._as_state(state),
+            self.chunk_size,
+            own_key=own_key,
+        )
+        return output, log_sums, state._asdict()
+
     def get_config(self):
         names = (
             "num_random_features",

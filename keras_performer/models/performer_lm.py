@@ -39,8 +39,7 @@ class PerformerLM(TokenTraining):
         chunk_size: as in `PerformerAttention`.
         exact_below: as in `PerformerAttention`. A model with it has no state: leave it
             out of a model that is to `generate`.
-        exact_window: as in `PerformerAttention`. With `recompute` for causal models
-            only.
+        exact_window: as in `PerformerAttention`.
         recompute: "block" or "network", what training computes again in chunks of the
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
             each block, "network" (causal only) only the states between chunks; in both

@@ -25,6 +25,7 @@ from keras_performer.ops.windowed import (
     windowed_attention,
     with_recent_keys,
 )
+from keras_performer.ops.windowed_pieces import attend_to_earlier, join_parts
 
 __all__ = [
     "ActivationKernel",
@@ -37,6 +38,7 @@ __all__ = [
     "WindowedState",
     "absorb_keys",
     "answer_queries",
+    "attend_to_earlier",
     "attention_scores",
     "bidirectional_attention",
     "causal_attention",
@@ -45,6 +47,7 @@ __all__ = [
     "exact_scores",
     "gaussian_matrix",
     "initial_state",
+    "join_parts",
     "local_attention",
     "merge_states",
     "orthogonal_gaussian_matrix",

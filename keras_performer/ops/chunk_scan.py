@@ -17,6 +17,7 @@ def chunk_scan(
     state: Any,
     params: Any,
     output_dtypes: Any,
+    reverse: bool = False,
 ) -> tuple[Any, Any]:
     """Applies a function to chunk after chunk; the gradient computes each chunk again.
 
@@ -36,10 +37,11 @@ def chunk_scan(
             chunks in their own dtype.
         output_dtypes: nest of dtypes of the outputs, which are tensors `(B, tokens,
             ...)`.
+        reverse: bool, whether to go from the last chunk to the first.
 
     Returns:
         `(outputs, state)`: the outputs of all chunks, `(B, L, ...)`, and the state
-        after the last. Integer tensors are passed on and have no gradients.
+        at the end. Integer tensors are passed on and have no gradients.
 
     Reference:
         Likhosherstov et al. 2020, Sub-Linear Memory: How to Make Performers SLiM,
@@ -79,11 +81,13 @@ def chunk_scan(
     dtypes = tf.nest.flatten(output_dtypes)
     whole = length - length % chunk_size
     parts = []
-    for start, stop, size in ((0, whole, chunk_size), (whole, length, length - whole)):
+    pieces = (0, whole, chunk_size), (whole, length, length - whole)
+    for start, stop, size in pieces[::-1] if reverse else pieces:
         if stop > start:
             part = xs if stop - start == length else [x[:, start:stop] for x in xs]
-            output, end = _scan(call, size, part, end, ps, dtypes)
+            output, end = _scan(call, size, part, end, ps, dtypes, reverse)
             parts.append(output)
+    parts = parts[::-1] if reverse else parts
     outputs = [x[0] if len(x) == 1 else tf.concat(x, 1) for x in zip(*parts)]
     return (
         tf.nest.pack_sequence_as(output_dtypes, outputs),
@@ -123,7 +127,7 @@ def _known_length(xs):
     return lengths.pop()
 
 
-def _scan(call, chunk_size, xs, state, params, dtypes):
+def _scan(call, chunk_size, xs, state, params, dtypes, reverse):
     """`chunk_scan` of flat lists and of chunks that are all alike."""
     blocks = Blocks(xs[0].shape[1], chunk_size)
     splits = len(xs), len(state), len(params)
@@ -131,18 +135,20 @@ def _scan(call, chunk_size, xs, state, params, dtypes):
     @tf.custom_gradient
     def scan(*flat):
         xs, state, params = _split(flat, *splits)
-        outputs, end, starts = _forward(call, blocks, xs, state, params, dtypes)
+        outputs, end, starts = _forward(
+            call, blocks, xs, state, params, dtypes, reverse
+        )
 
         def gradient(*upstream):
             douts, dend = _split(upstream, len(outputs), len(end))
-            return _backward(call, blocks, xs, starts, params, douts, dend)
+            return _backward(call, blocks, xs, starts, params, douts, dend, reverse)
 
         return (*outputs, *end), gradient
 
     return _split(scan(*xs, *state, *params), len(dtypes), len(state))
 
 
-def _forward(call, blocks, xs, state, params, dtypes):
+def _forward(call, blocks, xs, state, params, dtypes, reverse):
     """The outputs, the last state, and the states before each chunk."""
     cut = [blocks.cut(x) for x in xs]
     shapes = []
@@ -156,7 +162,7 @@ def _forward(call, blocks, xs, state, params, dtypes):
 
     arrays = [blocks.array(dtype) for dtype in dtypes]
     starts = [blocks.array(s.dtype) for s in state]
-    state, outputs, starts = blocks.loop(body, (state, arrays, starts))
+    state, outputs, starts = blocks.loop(body, (state, arrays, starts), reverse)
     outputs = [
         blocks.join(array, (shape[0], xs[0].shape[1], *shape[2:]))
         for array, shape in zip(outputs, shapes)
@@ -164,7 +170,7 @@ def _forward(call, blocks, xs, state, params, dtypes):
     return outputs, state, [array.stack() for array in starts]
 
 
-def _backward(call, blocks, xs, starts, params, douts, dend):
+def _backward(call, blocks, xs, starts, params, douts, dend, reverse):
     """The gradients of sequences, state and params: `None` for integers."""
     cut, douts = ([blocks.cut(x) for x in tensors] for tensors in (xs, douts))
 
@@ -189,7 +195,7 @@ def _backward(call, blocks, xs, starts, params, douts, dend):
     dend = [d for d, s in zip(dend, starts) if _has_gradient(s)]
     dparams = [tf.zeros_like(p) for p in _floats(params)]
     arrays = [blocks.array(x.dtype) for x in _floats(xs)]
-    dstate, dparams, arrays = blocks.loop(body, (dend, dparams, arrays), reverse=True)
+    dstate, dparams, arrays = blocks.loop(body, (dend, dparams, arrays), not reverse)
     dxs = [blocks.join_like(array, x) for array, x in zip(arrays, _floats(xs))]
     found = ((xs, dxs), (starts, dstate), (params, dparams))
     return [gradient for pair in found for gradient in _with_none(*pair)]

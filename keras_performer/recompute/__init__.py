@@ -13,6 +13,10 @@ The words of this folder:
   sequence in the second pass of a block that is not causal.
 - A *scan* runs some links over chunk after chunk. It keeps the stream that goes in and
   the states between chunks, and computes what is inside a chunk again for the gradient.
+- A block that is not causal takes two scans: one in which keys go into a state, one in
+  which queries are answered. With a window of near keys the first goes from the last
+  chunk to the first and tells each token what the tokens after it add, and the second
+  adds the tokens before it.
 - A *pass* says how the chain is cut into scans, and so what is kept: `"block"` one
   stream for each block, `"network"` none but the inputs.
 

@@ -35,7 +35,7 @@ class Link(typing.NamedTuple):
     given: typing.Any = ()
 
 
-def scan(model, links, stream, sides):
+def scan(model, links, stream, sides, reverse=False):
     """Runs links of a model's chain, chunk after chunk of the sequence.
 
     Args:
@@ -43,6 +43,7 @@ def scan(model, links, stream, sides):
         links: list of `Link`.
         stream: nest of tensors `(B, T, ...)`, what the first link gets.
         sides: nest of tensors `(B, T, ...)` that every link gets.
+        reverse: bool, whether to go from the last chunk to the first.
 
     Returns:
         `(stream, states)`: what the last link returned, `(B, T, ...)`, and the states
@@ -88,6 +89,7 @@ def scan(model, links, stream, sides):
         ([link.state for link in links], _values(seeds)),
         (_values(trained), [link.given for link in links]),
         dtypes[-1] if dtypes else tf.nest.map_structure(lambda x: x.dtype, stream),
+        reverse,
     )
     for seed, value in zip(seeds, moved):
         seed.assign(value)

@@ -21,13 +21,6 @@ def check_attention(recompute, causal, attention):
     if recompute is None or attention is None:
         return
     in_two_passes = hasattr(attention, "absorb") and hasattr(attention, "answer")
-    if not causal and getattr(attention, "exact_window", None) is not None:
-        raise ValueError(
-            "recompute goes through a sequence that is not causal in two passes, where "
-            "a window of near keys is cut off: use recompute=None, causal=True or "
-            f"exact_window=None. Received: recompute={recompute!r}, causal=False and "
-            f"exact_window={attention.exact_window}"
-        )
     if not attention.supports_state or not (causal or in_two_passes):
         needed = "a state"
         if not causal:
@@ -92,6 +85,11 @@ def _blocks(model, links, end, stream, sides, training):
         batch = tf.shape(tf.nest.flatten(stream)[0])[0]
         if not needs_all_keys:
             links = [*links, _block(block, batch, training)]
+        elif getattr(block.attention, "exact_window", None) is not None:
+            later, _ = scan(model, [_later(block, batch)], stream, sides, reverse=True)
+            dtypes = tf.nest.map_structure(lambda x: x.dtype, stream)
+            stream = stream, later
+            links = [_earlier(block, batch, dtypes, training)]
         else:
             _, [keys] = scan(model, [_keys(block, batch)], stream, sides)
             links = [_queries(block, keys, training)]
@@ -139,6 +137,32 @@ def _queries(block, keys, training):
         return (block.add(x, attended, training), extra), state
 
     return Link(block.variables, step, (), None, keys)
+
+
+def _later(block, batch):
+    """The first pass of a block with a window; it goes from the last chunk on."""
+
+    def step(stream, state, sides, given):
+        (x, _), (mask, _) = stream, sides
+        x = block.attention_norm(x)
+        return block.attention.look_ahead(x, mask[0] if mask else None, state)
+
+    sums = "float64" if block.compute_dtype == "float64" else "float32"
+    state = block.attention.empty_state(batch)
+    return Link(block.variables, step, state, (sums, sums))
+
+
+def _earlier(block, batch, dtypes, training):
+    """The second, of the stream and what the first said of each token."""
+
+    def step(stream, state, sides, given):
+        ((x, extra), later), (mask, _) = stream, sides
+        attended, state = block.attention.look_back(
+            block.attention_norm(x), mask[0] if mask else None, state, later, training
+        )
+        return (block.add(x, attended, training), extra), state
+
+    return Link(block.variables, step, block.attention.empty_state(batch), dtypes)
 
 
 def _read_out(model, measure):

@@ -42,11 +42,6 @@ def test_a_window_trains_with_recomputed_chunks(recompute):
         np.testing.assert_allclose(got, right, atol=1e-5)
 
 
-def test_a_window_is_not_cut_off_by_two_passes():
-    with pytest.raises(ValueError, match="a window of near keys is cut off"):
-        small_model("block", causal=False, exact_window=4)
-
-
 @pytest.mark.parametrize("recompute", [None, *MODES])
 def test_none_is_a_model_of_single_tokens(recompute):
     model = model_with("none", recompute=recompute)

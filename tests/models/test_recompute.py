@@ -55,6 +55,33 @@ def test_gradients_are_those_of_plain_training(recompute, causal, length, featur
     assert_alike(results, plain_gradients(length, **options), 1e-10)
 
 
+def with_gains(model):
+    """Far keys count otherwise than at first, in each head and block."""
+    for block in model.blocks:
+        block.attention.log_gain.assign([-0.1, 0.05])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "length, window", [(11, 1), (11, 2), (11, 4), (11, 10), (8, 3), (3, 2)]
+)
+def test_a_window_to_both_sides_goes_beyond_chunks(length, window):
+    """Also one of several chunks; keys of the next are exact, or far, as without."""
+    options = dict(causal=False, exact_window=window, prepare=with_gains)
+    results = gradients("block", length, **options)
+    expected = plain_gradients(length, **options)
+    # the gains are float32 whatever the policy
+    assert_alike(results, expected, 1e-5)
+    double = (
+        (loss, [g for g in found if g.dtype == tf.float64])
+        for loss, found in (results, expected)
+    )
+    assert_alike(*double, 1e-10)
+    if window > 1:
+        other = plain_gradients(length, **{**options, "exact_window": window - 1})
+        assert abs(float(results[0] - other[0])) > 1e-6
+
+
 @functools.cache
 def a_whole_training(recompute, jit_compile):
     """Losses, metrics and redraws; if not compiled, evaluation and predictions too."""
@@ -154,9 +181,10 @@ def test_a_chunk_that_is_computed_again_drops_the_same(recompute, causal):
     assert float(loss_and_gradients(model)[0]) != pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_custom_loop_may_call_the_model(causal):
+@pytest.mark.parametrize("causal, window", [(True, None), (False, None), (False, 3)])
+def test_a_custom_loop_may_call_the_model(causal, window):
     """`recompute="block"` acts there too, and knows padding."""
+    options = dict(causal=causal, exact_window=window)
     mask = np.arange(11) < np.array([[11], [6], [9], [1]])
 
     def outputs_and_gradients(model):
@@ -166,8 +194,8 @@ def test_a_custom_loop_may_call_the_model(causal):
         gradients = tape.gradient(loss, model.trainable_weights)
         return loss, [logits, *map(tf.convert_to_tensor, gradients)]
 
-    expected = outputs_and_gradients(small_model(causal=causal))
-    assert_alike(outputs_and_gradients(small_model("block", causal=causal)), expected)
+    expected = outputs_and_gradients(small_model(**options))
+    assert_alike(outputs_and_gradients(small_model("block", **options)), expected)
 
 
 @pytest.mark.parametrize("recompute", MODES)

@@ -76,6 +76,30 @@ def test_chunks_change_nothing(chunk_size, jit_compile):
         np.testing.assert_allclose(result, wanted, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("chunk_size", [4, 11])
+@pytest.mark.parametrize(
+    "jit_compile", [None, pytest.param(True, marks=pytest.mark.slow)], ids=str
+)
+def test_from_the_last_chunk_on_it_is_the_scan_of_what_is_reversed(
+    chunk_size, jit_compile
+):
+    def reversed_in(nest):
+        return tf.nest.map_structure(lambda x: tf.reverse(x, [1]), nest)
+
+    def backwards(inputs, state, params):
+        outputs, end = recurrence(reversed_in(inputs), state, params)
+        return reversed_in(outputs), end
+
+    def scanned(*arguments):
+        dtypes = tf.float64, tf.float64
+        return chunk_scan(backwards, chunk_size, *arguments, dtypes, reverse=True)
+
+    expected = value_and_gradients(backwards)
+    results = value_and_gradients(scanned, jit_compile)
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-10, atol=1e-12)
+
+
 def test_scans_nest():
     def outer(inputs, state, params):
         return chunk_scan(recurrence, 2, inputs, state, params, (tf.float64,) * 2)

@@ -122,6 +122,47 @@ def test_pieces_with_a_state_are_the_whole(pieces, window):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
+def attended_in_pieces(query, key, value, gain, kernel, window, key_mask, pieces):
+    """Both sides, by a pass from the last piece on and one from the first on."""
+    whole = query, key, value, key_mask
+    parts = list(zip(*(tf.split(x, pieces, 1) for x in whole)))
+    empty = ops.initial_state(3, 2, 22, 7, tf.float64)
+    empty = ops.with_recent_keys(empty, window, 5, tf.float64)
+
+    def turned(tensors):
+        return [tf.reverse(x, [1]) for x in tensors]
+
+    state, later = empty, []
+    for part in parts[::-1]:
+        *given, seen = turned(part)
+        *found, state = ops.attend_to_earlier(
+            *given, kernel, window, gain, seen, state, own_key=False
+        )
+        later.append(turned(found))
+    state, outputs = empty, []
+    for (*given, seen), further in zip(parts, later[::-1]):
+        *found, state = ops.attend_to_earlier(*given, kernel, window, gain, seen, state)
+        outputs.append(ops.join_parts(found, further)[0])
+    return tf.concat(outputs, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [1, 2, 5, 12])
+def test_two_directions_in_pieces_are_both_sides_of_the_whole(window):
+    kernel, weights = softmax_kernel(), normal((3, 13, 4, 7), 11)
+    inputs = [*qkv(3, 13, 13, 2, groups=2), normal((4,), 9)]
+
+    def whole(*inputs):
+        given = *inputs[:3], kernel, window, inputs[3], mask(13)
+        return ops.windowed_attention(*given)[0]
+
+    def pieces(*inputs):
+        return attended_in_pieces(*inputs, kernel, window, mask(13), (6, 1, 2, 4))
+
+    found = with_gradients(pieces, inputs, weights)
+    assert_all_close(found, with_gradients(whole, inputs, weights))
+
+
 def test_states_of_other_operations_raise():
     kernel, inputs = favor_plus_kernel(), qkv(3, 4, 4, 2)
     visible = ops.Visibility(causal=True)

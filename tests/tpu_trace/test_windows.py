@@ -32,6 +32,7 @@ SLOW = (
     ("softmax", False),
     ("taylor", False),
     ("recomputed", True),
+    ("recomputed", False),
 )
 CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 

@@ -1,0 +1,123 @@
+"""Attention with an exact window, to both sides, of a sequence that comes in pieces.
+
+What a query sees are the keys up to its own and those after it. Each part is causal,
+the second over the reversed sequence, so that a state goes from piece to piece.
+"""
+
+import tensorflow as tf
+
+from keras_performer.ops import compile
+from keras_performer.ops.checks import check_attention_inputs, check_window
+from keras_performer.ops.kernels.base import Kernel
+from keras_performer.ops.linear import causal
+from keras_performer.ops.local import attention as local
+from keras_performer.ops.local import recent
+from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.windowed import (
+    WindowedState,
+    far_and_near,
+    far_part,
+    joined,
+)
+
+
+def attend_to_earlier(
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    kernel: Kernel,
+    exact_window: int,
+    log_gain: TensorLike,
+    key_mask: TensorLike | None,
+    state: WindowedState,
+    chunk_size: int | None = None,
+    *,
+    own_key: bool = True,
+    jit_compile: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor, WindowedState]:
+    """What the keys up to a query's own add, with an exact window.
+
+    Args:
+        query, key, value, kernel, exact_window, log_gain: as in `windowed_attention`.
+        key_mask: bool tensor of shape `(B, T)`, true for visible keys, or `None`.
+        state: from `with_recent_keys`, or of the piece before.
+        chunk_size: as in `causal_attention`.
+        own_key: bool, whether a query sees the key of its own place.
+        jit_compile: as in `bidirectional_attention`.
+
+    Returns:
+        `(output, log_sums, state)`: the weighted mean of values, `(B, T, N, V)`, and
+        the logarithm of the sum of weights, `(B, T, N, 1)`, float32 or for float64
+        inputs float64, which `join_parts` takes; and the state for the next piece.
+    """
+    query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    visible = Visibility.of(key_mask, causal=True)
+    check_attention_inputs(query, key, value, visible)
+    check_window("exact_window", exact_window, query, key)
+    far, near = far_and_near(state)
+    recent.check_recent(near, exact_window, key, value, visible)
+    kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
+    gain = tf.cast(log_gain, compute_dtype(query, key, value))[:, tf.newaxis]
+    options = exact_window, chunk_size, jit_compile
+    arguments = query, key, value, visible.key_mask, gain, far, near, own_key, options
+    if jit_compile and tf.executing_eagerly():
+        output, log_sums, *later = compile.call_in_graph(_attend, kernel, *arguments)
+    else:
+        output, log_sums, *later = _attend(kernel, *arguments)
+    return output, log_sums, WindowedState(*later)
+
+
+def join_parts(
+    first: tuple[tf.Tensor, tf.Tensor], second: tuple[tf.Tensor, tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Attention to two sets of keys from attention to each.
+
+    Args:
+        first, second: `(output, log_sums)` for the same queries, such as
+            `attend_to_earlier` gives them for a sequence, and without the own keys for
+            the reversed one.
+
+    Returns:
+        `(output, log_sums)`, of the same shapes.
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(8, 2, (0, 1)))
+    >>> x = tf.random.stateless_normal((1, 6, 1, 2), seed=(0, 2))
+    >>> state = ops.with_recent_keys(ops.initial_state(1, 1, 8, 2), 2, key_dim=2)
+    >>> given = kernel, 2, tf.zeros(1), None, state
+    >>> *earlier, _ = attend_to_earlier(x, x, x, *given)
+    >>> y = x[:, ::-1]
+    >>> output, logs, _ = attend_to_earlier(y, y, y, *given, own_key=False)
+    >>> both, _ = join_parts(earlier, (output[:, ::-1], logs[:, ::-1]))
+    >>> whole, _ = ops.windowed_attention(x, x, x, kernel, exact_window=2)
+    >>> bool(tf.reduce_max(abs(both - whole)) < 1e-5)
+    True
+    """
+    logs = tf.concat([first[1], second[1]], -1)
+    return joined([first, second]), tf.reduce_logsumexp(logs, -1, keepdims=True)
+
+
+def _attend(kernel, query, key, value, key_mask, gain, far, near, own_key, options):
+    """`attend_to_earlier` of checked arguments."""
+    window, _, jit_compile = options
+    length = size(query, 1)
+    keys = Recent.of(key, value, key_mask)
+    every = near.followed_by(keys)
+    part, far = far_part(kernel, query, *every, gain, far, 0, options)
+    # without its own key a query stands one place further, in a window one shorter
+    near_window = window if own_key else window - 1
+    if near_window:
+        before = _between(every, 0, near_window)
+        given = _between(every, near_window, near_window + length)
+        exact = local.attend(None, query, given, before, near_window, True, jit_compile)
+        part = join_parts(exact, part)
+    return *part, *far, *keys.last(window, near)
+
+
+def _between(keys, start, stop):
+    return Recent(*(x[:, start:stop] for x in keys))

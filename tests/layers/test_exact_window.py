@@ -125,16 +125,19 @@ def test_the_gain_trains_with_the_far_keys_alone():
         assert (np.abs(gradient) > 1e-6).all() == moves
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+# twice to four times the spacing of numbers: products round otherwise on other machines
+@pytest.mark.parametrize(
+    "dtype, tolerance", [("mixed_bfloat16", 2e-2), ("mixed_float16", 4e-3)]
+)
 @pytest.mark.parametrize("causal", [False, True])
-def test_half_precision_is_near_to_float32(dtype, causal):
+def test_half_precision_is_near_to_float32(dtype, tolerance, causal):
     layer, half = made(causal=causal), made(causal=causal, dtype=dtype)
     half.set_weights(layer.get_weights())
     x = normal((1, 3000, 8), 1)
     expected, output = layer(x), half(x)
     assert output.dtype == dtype.removeprefix("mixed_")
     error = np.linalg.norm(tf.cast(output, "float32") - expected)
-    assert error < 1e-2 * np.linalg.norm(expected)
+    assert error < tolerance * np.linalg.norm(expected)
 
 
 def test_a_kernel_that_does_not_estimate_softmax_raises():

@@ -132,16 +132,39 @@ def attend_causal(kernel, query, key, value, key_mask, gain, far, near, options)
     """`windowed_attention` to earlier keys."""
     window, _, jit_compile = options
     keys = Recent.of(key, value, key_mask)
-    parts = [local.attend(None, query, keys, near, window, True, jit_compile)]
     if near is not None:
-        given = near.followed_by(keys)
-        further, far = far_part(kernel, query, *given, gain, far, 0, options)
-        parts.append(further)
-    elif not _sees_all(window, size(query, 1)):
+        parts, far = parts_with_state(kernel, query, keys, gain, far, near, options)
+        return joined(parts), *far, *keys.last(window, near)
+    parts = [local.attend(None, query, keys, None, window, True, jit_compile)]
+    if not _sees_all(window, size(query, 1)):
         given = key, value, key_mask
         further, far = far_part(kernel, query, *given, gain, far, window, options)
         parts.append(further)
-    return joined(parts), *far, *keys.last(window, near)
+    return joined(parts), *far, *keys.last(window, None)
+
+
+def parts_with_state(kernel, query, keys, gain, far, near, options, own_key=True):
+    """What earlier keys add, with those of a state: near ones, and far ones.
+
+    Args:
+        keys: `Recent`, a key for each query.
+        far, near: the state before them.
+        own_key: bool, whether a query sees the key of its own place.
+
+    Returns:
+        `(parts, far)`, see `joined`.
+    """
+    window, _, jit_compile = options
+    every = near.followed_by(keys)
+    further, far = far_part(kernel, query, *every, gain, far, 0, options)
+    if not own_key:
+        # a query stands one place further then, in a window that is one shorter
+        window -= 1
+        near, keys = every.between(0, window), every.between(window, -1)
+    if not window:
+        return [further], far
+    exact = local.attend(None, query, keys, near, window, True, jit_compile)
+    return [exact, further], far
 
 
 def attend_both_ways(kernel, query, key, value, key_mask, gain, far, near, options):

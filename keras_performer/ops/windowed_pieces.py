@@ -10,17 +10,16 @@ from keras_performer.ops import compile
 from keras_performer.ops.checks import check_attention_inputs, check_window
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import causal
-from keras_performer.ops.local import attention as local
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent
-from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.shapes import compute_dtype
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 from keras_performer.ops.windowed import (
     WindowedState,
     far_and_near,
-    far_part,
     joined,
+    parts_with_state,
 )
 
 
@@ -104,20 +103,9 @@ def join_parts(
 
 def _attend(kernel, query, key, value, key_mask, gain, far, near, own_key, options):
     """`attend_to_earlier` of checked arguments."""
-    window, _, jit_compile = options
-    length = size(query, 1)
     keys = Recent.of(key, value, key_mask)
-    every = near.followed_by(keys)
-    part, far = far_part(kernel, query, *every, gain, far, 0, options)
-    # without its own key a query stands one place further, in a window one shorter
-    near_window = window if own_key else window - 1
-    if near_window:
-        before = _between(every, 0, near_window)
-        given = _between(every, near_window, near_window + length)
-        exact = local.attend(None, query, given, before, near_window, True, jit_compile)
-        part = join_parts(exact, part)
-    return *part, *far, *keys.last(window, near)
-
-
-def _between(keys, start, stop):
-    return Recent(*(x[:, start:stop] for x in keys))
+    parts, far = parts_with_state(
+        kernel, query, keys, gain, far, near, options, own_key
+    )
+    part = join_parts(*parts) if len(parts) == 2 else parts[0]
+    return *part, *far, *keys.last(options[0], near)

@@ -89,7 +89,7 @@ def attend(_, query, keys, state, sliding_window, causal, jit_compile=False):
     reach, before = reach_within(sliding_window, query, state), 0
     if state is not None:
         before = reach
-        keys = state.since(sliding_window - reach).followed_by(keys)
+        keys = state.between(sliding_window - reach, None).followed_by(keys)
 
     @tf.custom_gradient
     def attention(query, key, value):

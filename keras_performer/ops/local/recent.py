@@ -67,16 +67,16 @@ class Recent(typing.NamedTuple):
         ends = [[0, 0], [before, after]]
         return Recent(*(tf.pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 
-    def since(self, start):
-        """These keys from one on, as slices name it."""
-        return Recent(*(x[:, start:] for x in self))
+    def between(self, start, stop):
+        """Some of these keys, as slices name them."""
+        return Recent(*(x[:, start:stop] for x in self))
 
     def last(self, count, earlier):
         """The last of these keys, after `Recent` earlier ones or hidden places."""
-        keys = self.since(-count)
+        keys = self.between(-count, None)
         if earlier is None:
-            return keys.padded(count, 0).since(-count)
-        return earlier.followed_by(keys).since(-count)
+            return keys.padded(count, 0).between(-count, None)
+        return earlier.followed_by(keys).between(-count, None)
 
 
 def check_recent(state, window, key, value, visible):

@@ -9,8 +9,8 @@ from benchmarks.tpu.slices import SLICES
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
 
-# both longer than a block of near keys, so that both are loops
-LENGTHS = 8192, 16384
+# far apart: of a step between, the compiler may keep more or less on the chip
+LENGTHS = 4096, 16384
 MECHANISMS = {
     "exact_window": (PerformerAttention, {"exact_window": 64}),
     "local": (LocalAttention, {"sliding_window": 64}),
@@ -39,7 +39,7 @@ def compiled_step(name, causal, length):
 
 
 def growth(name, causal):
-    """How the memory of twice the length compares, and the programs."""
+    """How the memory of the two lengths compares, and the programs."""
     programs = [compiled_step(name, causal, length) for length in LENGTHS]
     less, more = (compiled.memory.temporaries for _, compiled in programs)
     return more / less, programs
@@ -48,14 +48,14 @@ def growth(name, causal):
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", ["exact_window", "local"])
-def test_twice_the_length_takes_twice_the_memory(name, causal):
+def test_four_times_the_length_takes_some_four_times_the_memory(name, causal):
     ratio, programs = growth(name, causal)
-    assert ratio < 2.3
+    assert ratio < 6
     for lowered, _ in programs:
         assert checks.float64_operations(lowered) == []
 
 
 @pytest.mark.slow
-def test_exact_attention_takes_four_times_the_memory():
+def test_exact_attention_takes_some_sixteen_times_the_memory():
     ratio, _ = growth("exact", True)
-    assert ratio > 3.5
+    assert ratio > 12

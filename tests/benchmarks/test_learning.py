@@ -100,6 +100,7 @@ def left_of(image, pictures):
     raise AssertionError("The image stands in no picture.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "row"),
     [
@@ -120,6 +121,7 @@ def test_a_run_trains_and_notes(kind, row):
     assert run["result"] == measured[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [tasks.recall, tasks.needle])
 def test_training_ends_where_enough_is_recalled(make, monkeypatch):
     values = iter([0.5, 0.996, 1.0])
@@ -129,6 +131,7 @@ def test_training_ends_where_enough_is_recalled(make, monkeypatch):
     assert run["result"] == 0.996 and run["steps"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden_dim", [64, 128])
 def test_all_rows_have_as_many_parameters(hidden_dim):
     task = tasks.recall(32, 4, **OPTIONS)
@@ -187,6 +190,7 @@ def test_a_window_of_the_whole_length_loses_nothing(window):
     assert abs(lost) < 1e-5 if window == 128 else abs(lost) > 1e-3
 
 
+@pytest.mark.slow
 def test_swaps_lose_what_other_attention_with_the_same_weights_loses(monkeypatch):
     task = short_sources()
     model = sharpened(task)
@@ -275,6 +279,7 @@ def test_unknown_names_say_what_there_is(flags, words, capsys):
     assert all(word in message for word in words), message
 
 
+@pytest.mark.slow
 def test_workers_train_what_is_missing(tmp_path, monkeypatch):
     tiny = tasks.recall(64, 8, **OPTIONS)
     monkeypatch.setattr(plan, "core", lambda: [(tiny, (0, 1))])

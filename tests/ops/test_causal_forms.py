@@ -109,7 +109,9 @@ FORMS = {"chunks": 1e9, "stable": -1e9, "tokens": -1e9}
 
 @pytest.mark.parametrize("mask", ["none", "different", "left"])
 @pytest.mark.parametrize("name", ["softmax", "favor+", "hyperbolic_log_weights"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", ["chunks", "stable", pytest.param("tokens", marks=pytest.mark.slow)]
+)
 def test_every_form_is_attention(monkeypatch, calls, form, name, mask):
     kernel, given = KERNELS[name](), qkv(3, 40, 40, heads=2, groups=2)
     mask = dict(masks(40), none=None)[mask]

@@ -27,12 +27,14 @@ PLAIN = dict(num_heads=8, key_dim=64)
 SMALL = dict(num_heads=32, key_dim=16, exact_window=64)
 TAYLOR = dict(feature_map="taylor", num_random_features=None)
 SIDES = {"causal": dict(causal=True), "both sides": {}}
-WINDOWS = {f"a window of 64, {name}": side for name, side in SIDES.items()}
 # What is compared: arguments of the layer with the option, and without.
 LAYERS = {
     **{
-        name: ({**PLAIN, **side, "exact_window": 64}, {**PLAIN, **side})
-        for name, side in WINDOWS.items()
+        f"a window of 64, {name}": (
+            {**PLAIN, **side, "exact_window": 64},
+            {**PLAIN, **side},
+        )
+        for name, side in SIDES.items()
     },
     **{
         f'"taylor" for "softmax", {name}': (

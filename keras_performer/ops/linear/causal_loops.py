@@ -19,6 +19,7 @@ from keras_performer.ops.kernels.parts import (
     split,
 )
 from keras_performer.ops.linear import causal_stable, causal_tokens
+from keras_performer.ops.linear.prefix_sums import prefix_sums
 from keras_performer.ops.normalizer import (
     normalize,
     with_normalizer_gradient,
@@ -190,7 +191,7 @@ class _Causal:
         e = each(self._to_chunks, kernel.key_features(b, reference, mask))
         v = self._to_chunks(v)
         start = each(tf.multiply, sums, kernel.rescale(r, reference))
-        before, after = _prefix_sums(over_rows(v, e), start)
+        before, after = prefix_sums(over_rows(v, e), start)
         visible = self.visible.pairs(size(v, 2))
         weights = over_features(p, e)
         weights = tf.where(visible, weights, tf.zeros_like(weights))
@@ -277,9 +278,9 @@ class _Causal:
         p_, e_ = each(self._to_chunks, p), each(self._to_chunks, e)
         v, d = self._to_chunks(v), self._to_chunks(d)
         start = each(tf.multiply, sums, kernel.rescale(r, reference))
-        before, _ = _prefix_sums(over_rows(v, e_), start)
+        before, _ = prefix_sums(over_rows(v, e_), start)
         end = each(tf.multiply, dsums, kernel.rescale(reference, r_new))
-        dafter, dbefore = _prefix_sums(over_rows(d, p_), end, reverse=True)
+        dafter, dbefore = prefix_sums(over_rows(d, p_), end, reverse=True)
         visible = self.visible.pairs(size(v, 2))
         weights = over_features(p_, e_)
         weights = tf.where(visible, weights, tf.zeros_like(weights))
@@ -304,18 +305,3 @@ class _Causal:
 def _from_chunks(x):
     """The inverse of `_to_chunks`."""
     return tf.reshape(x, (-1, x.shape[1] * size(x, 2), size(x, 3)))
-
-
-def _prefix_sums(parts, starts, reverse=False):
-    """Running sums over the few chunks of a block: before each chunk, and after all."""
-    sums = each(functools.partial(_running_sums, reverse=reverse), parts, starts)
-    return tuple(zip(*sums))
-
-
-def _running_sums(x, start, reverse):
-    before = []
-    chunks = tf.unstack(x, axis=1)
-    for chunk in reversed(chunks) if reverse else chunks:
-        before.append(start)
-        start = start + chunk
-    return tf.stack(before[::-1] if reverse else before, 1), start

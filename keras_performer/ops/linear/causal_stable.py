@@ -21,6 +21,7 @@ from keras_performer.ops.kernels.parts import (
     over_rows,
     per_feature,
 )
+from keras_performer.ops.linear.prefix_sums import prefix_sums
 from keras_performer.ops.normalizer import normalize
 
 # The logarithm of the largest feature. With it queries and keys of standard deviation 8
@@ -47,7 +48,8 @@ def forward(kernel, a, b, v, mask, visible, r, sums):
     weights = over_features(near_p, near_e)
     logs = tf.math.log(tf.where(weights > 0, weights, tf.ones_like(weights))) + bounds
     logs = tf.where(weights > 0, logs, tf.constant(EMPTY, logs.dtype))
-    top = tf.maximum(tf.maximum(peak, tf.constant(EMPTY, peak.dtype)), _largest(logs))
+    # each row has a key, its own: EMPTY if that is masked
+    top = tf.maximum(peak, _largest(logs))
     weights = tf.where(weights > 0, tf.exp(logs - top), tf.zeros_like(logs))
     weighted = tf.matmul(weights, v) + tf.exp(peak - top) * over_features(p, before)
     normalizer = kernel.normalizer(top, weighted[..., -1:])
@@ -67,7 +69,8 @@ def backward(kernel, a, b, v, d, mask, visible, normalizer, r, sums, dsums):
     p = kernel.normalized_query_features(a, maxima, normalizer)
     e = kernel.key_features(b, later, mask)
     rescale = kernel.rescale(maxima, later)
-    dlater, dsums = _scan(rescale, over_rows(d, p), dsums, reverse=True)
+    # of the scale before a chunk, as what it adds
+    dlater, dsums = prefix_sums(over_rows(d, p), dsums, rescale, reverse=True)
     near_p, near_e, bounds = _near_features(kernel, a, b, mask, visible)
     scale = tf.exp(bounds - normalizer)
     weights = over_features(near_p, near_e) * scale
@@ -121,26 +124,8 @@ def _past(kernel, b, v, mask, r, sums):
     stack = functools.partial(each, lambda *x: tf.stack(x, 1))
     earlier, later = stack(*maxima[:-1]), stack(*maxima[1:])
     added = over_rows(v, kernel.key_features(b, later, mask))
-    before, after = _scan(kernel.rescale(earlier, later), added, sums)
+    before, after = prefix_sums(added, sums, kernel.rescale(earlier, later))
     return earlier, later, before, after
-
-
-def _scan(rescale, added, start, reverse=False):
-    """Sums that are rescaled by each chunk: before each chunk, and after all.
-
-    In reverse, gradients: what a chunk adds is of the scale before it.
-    """
-    sums = each(functools.partial(_scan_part, reverse=reverse), rescale, added, start)
-    return tuple(zip(*sums))
-
-
-def _scan_part(rescale, added, start, reverse):
-    before = []
-    chunks = list(zip(tf.unstack(rescale, axis=1), tf.unstack(added, axis=1)))
-    for factor, more in reversed(chunks) if reverse else chunks:
-        before.append(start)
-        start = start * factor + more
-    return tf.stack(before[::-1] if reverse else before, 1), start
 
 
 def _largest(x):

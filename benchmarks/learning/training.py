@@ -11,7 +11,7 @@ from benchmarks.learning.measuring import bits, measuring
 
 WARMUP_STEPS = 50
 EVALUATIONS = 12
-# Steps from which compiling with XLA, as `fit` does, pays: it takes the time of some 50.
+# From so many steps on compiling with XLA, as `fit` does, pays: it takes as long as 50.
 COMPILED_FROM = 200
 
 

@@ -27,6 +27,13 @@ def _module_and_arguments():
     return [spec.name if spec else sys.argv[0], *sys.argv[1:]]
 
 
+def name():
+    """The processor, its clock where that is known, and its cores, in a few words."""
+    clock = fields("/proc/cpuinfo").get("cpu MHz")
+    at_clock = f" at {float(clock):,.0f} MHz" if clock else ""
+    return f"{processor()}{at_clock}, {os.cpu_count()} cores"
+
+
 def processor():
     names = fields("/proc/cpuinfo")
     return names.get("model name") or platform.processor() or platform.machine()

@@ -14,7 +14,6 @@ import argparse
 import json
 import pathlib
 
-from benchmarks import machine
 from benchmarks.learning import plan, pool, report, rows
 from benchmarks.learning.plan import name_of
 
@@ -43,7 +42,7 @@ def main(argv=None):
             flush=True,
         )
     text = report.write([made[name_of(run)] for run in wanted], options.output)
-    print(f"{text}\n{machine.describe(threads=1 if options.workers else None)}")
+    print(text)
 
 
 def make_parser():

@@ -1,6 +1,7 @@
 """One page of tables, and the plots."""
 
-from benchmarks import machine
+import datetime
+
 from benchmarks.learning import plots, tables
 
 ON_ONE_CORE = "each on one core, others beside it"
@@ -49,7 +50,8 @@ def explanation(runs):
         ON_ONE_CORE if threads == 1 else ON_ALL_CORES for threads in sorted(places)
     )
     hours = sum(run["seconds_in_all"] for run in runs) / 3600
-    moment = machine.describe(threads=None)
+    machines = " and ".join(dict.fromkeys(run["machine"] for run in runs))
+    versions = " and ".join(dict.fromkeys(run["tensorflow"] for run in runs))
     return f"""\
 Means over seeds at the best learning rate that was tried. All rows of a task have the
 same parameters (to 1 %: without attention the feed-forward network is wider) and
@@ -59,5 +61,5 @@ steps. Bits are of held-out data: less is better. A run of recall or needle ends
 "After S s" is at equal wall time: that in which the fastest row with attention takes
 all its steps, between measurements on a line. Who has ended keeps the last value.
 
-{len(runs)} runs on {moment["cpu"]}, {moment["cores"]} cores, {where};
-{hours:.1f} hours, summed over runs; written {moment["date"][:10]}."""
+{len(runs)} runs on {machines}, {where}, with TensorFlow {versions};
+{hours:.1f} hours, summed over runs; written {datetime.date.today()}."""

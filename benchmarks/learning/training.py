@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import machine
 from benchmarks.learning import models, rows, swap
 from benchmarks.learning.measuring import bits, measuring
 
@@ -75,6 +76,8 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
         "result": curve[-1][3],
         "seconds": curve[-1][1],
         "threads": threads,
+        "machine": machine.name(),
+        "tensorflow": tf.__version__,
         "curve": curve,
     }
     if row == rows.EXACT and task.measure == "bits":

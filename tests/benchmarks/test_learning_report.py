@@ -25,6 +25,8 @@ def run(row, result, seconds=10.0, **options):
         "seconds": seconds,
         "seconds_in_all": 1800.0,
         "threads": 1,
+        "machine": "a processor at 2,400 MHz, 2 cores",
+        "tensorflow": "2.21.0",
         "curve": [[50, seconds / 2, 3.0, middle], [100, seconds, 2.0, result]],
         **options,
     }
@@ -93,8 +95,10 @@ def test_a_page_says_how_its_figures_came_about(tmp_path):
     runs = [run(rows.EXACT, 2.5), run("softmax", 2.25, seed=1)]
     recall = [run(row, 0.5, task="recall 512") for row in (rows.WITHOUT, rows.EXACT)]
     recall[0]["state"] = 0
+    recall[1]["machine"] = "another"
     text = report.write(runs + recall, tmp_path)
-    assert "4 runs on" in text and "each on one core" in text and "2.0 hours" in text
+    assert "4 runs on a processor at 2,400 MHz, 2 cores and another, each on" in text
+    assert "TensorFlow 2.21.0;\n2.0 hours" in text
     assert text + "\n" == (tmp_path / "tables.md").read_text()
     for name in ("curves.png", "state.png"):
         assert (tmp_path / name).stat().st_size > 10_000

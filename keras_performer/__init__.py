@@ -15,9 +15,12 @@ __all__ = [
     "generate",
     "layers",
     "ops",
+    "testing",
 ]
 
-_PARTS = ("ops", "feature_maps", "layers", "callbacks", "recompute", "models")
+# What has something to register with Keras, and what has not.
+_REGISTERED = ("ops", "feature_maps", "layers", "callbacks", "recompute", "models")
+_PARTS = (*_REGISTERED, "testing")
 _PART_OF = {
     "PerformerAttention": "layers",
     "PerformerLM": "models",
@@ -27,7 +30,7 @@ _PART_OF = {
 
 
 if typing.TYPE_CHECKING:
-    from keras_performer import feature_maps, layers, ops
+    from keras_performer import feature_maps, layers, ops, testing
     from keras_performer.callbacks import RedrawFeatures
     from keras_performer.layers import PerformerAttention
     from keras_performer.models import PerformerLM
@@ -50,4 +53,4 @@ def __dir__():
 
 # All parts register what they have with Keras, so that a model that was saved can be
 # loaded wherever keras_performer is imported, before Keras or after it.
-_environment.import_with_keras(f"keras_performer.{part}" for part in _PARTS)
+_environment.import_with_keras(f"keras_performer.{part}" for part in _REGISTERED)

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "callbacks": LAYERS_MAY | {"keras_performer.layers"},
     "recompute": LAYERS_MAY | {"keras_performer.layers"},
     "models": LAYERS_MAY | {"keras_performer.layers", "keras_performer.recompute"},
+    "testing": LAYERS_MAY | {"keras_performer.layers"},
     "preflight": {"tensorflow", "keras_performer.__version__"}
     | {"keras_performer._environment"},
 }

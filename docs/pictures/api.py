@@ -8,13 +8,14 @@ from docs.pictures import style
 PACKAGE = ROOT / "keras_performer"
 # Where a part stands, and what it is. What others build on is at the bottom.
 PLACES = {
-    "models": (0, 4, "PerformerLM, generate"),
-    "recompute": (0, 3, "training in chunks"),
-    "callbacks": (1, 3, "RedrawFeatures"),
+    "models": (0.4, 4, "PerformerLM, generate"),
+    "recompute": (0.4, 3, "training in chunks"),
+    "callbacks": (1.2, 3, "RedrawFeatures"),
+    "testing": (-0.3, 3, "check_causal, ..."),
     "layers": (0.5, 2, "PerformerAttention, ..."),
     "feature_maps": (0.5, 1, "which kernel"),
     "ops": (0.5, 0, "the mathematics"),
-    "preflight": (1, 0, "checks a machine"),
+    "preflight": (1.2, 0, "checks a machine"),
 }
 
 
@@ -32,7 +33,7 @@ def main():
                 xytext=(x, y - 0.25),
                 arrowprops={"arrowstyle": "-|>", "color": style.CONTROL},
             )
-    axes.set_xlim(-0.5, 1.5)
+    axes.set_xlim(-0.8, 1.6)
     axes.set_ylim(-0.3, 4.3)
     axes.set_axis_off()
     style.save(figure, __file__)

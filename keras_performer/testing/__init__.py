@@ -1,0 +1,6 @@
+"""Checks of models of any layers, for the tests of those who build them."""
+
+from keras_performer.testing.causality import check_causal
+from keras_performer.testing.masks import check_masks
+
+__all__ = ["check_causal", "check_masks"]

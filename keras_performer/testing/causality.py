@@ -1,0 +1,71 @@
+"""Whether what comes later changes what a model said before."""
+
+import numpy as np
+
+from keras_performer.testing import leaks
+from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
+from keras_performer.testing.watching import calls_of
+
+LOOKS_AHEAD = (
+    "Outputs before token {first} change by up to {{change:.2g}} with inputs from it "
+    "on. The first layer whose own inputs do not is {{layer}}: hide later keys there, "
+    'such as by causal=True, use_causal_mask=True or padding="causal".'
+)
+
+
+def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
+    """Raises if outputs of a model depend on later tokens.
+
+    It calls the model on inputs, and again with other values from a token on, and
+    compares the outputs before it; the error names the layer that looks ahead. Three
+    places are tried, from the second token to the last: it finds faults, and does not
+    prove that there are none.
+
+    Args:
+        model: a Keras model or layer, of any layers.
+        inputs: what the model is called with: an array `(B, T, ...)`, or lists and
+            dicts of some. Values for the change are drawn from them: give many
+            different token ids. Defaults to random inputs of `model.inputs`, with ids
+            that all its embeddings have.
+        tolerance: float, the change that is still rounding, as a part of the largest
+            number of an output.
+        seed: int, of what is random.
+
+    Raises:
+        AssertionError: if an output depends on later tokens.
+        ValueError: if the model cannot be checked so: inputs are missing or too few, or
+            no output has T tokens that change.
+
+    Example:
+
+    >>> import keras
+    >>> model = keras.Sequential(
+    ...     [keras.Input((None, 4)), keras.layers.LSTM(3, return_sequences=True)])
+    >>> check_causal(model)
+    >>> model.add(keras.layers.Conv1D(2, 3, padding="same", name="conv"))
+    >>> try:
+    ...     check_causal(model)
+    ... except AssertionError as error:
+    ...     print("conv (Conv1D)" in str(error))
+    True
+    """
+    random = np.random.default_rng(seed)
+    if inputs is None:
+        inputs = random_inputs(model, random)
+    batch, length = batch_and_length(inputs)
+    calls = calls_of(model, inputs)
+    any_change = False
+    for first in sorted({1, length // 2, length - 1} - {0}):
+        kept = np.broadcast_to(np.arange(length) < first, (batch, length))
+        others = calls_of(model, changed(inputs, ~kept, random))
+        message = LOOKS_AHEAD.format(first=first)
+        leaks.check_same(calls, others, kept, tolerance, message, whole=False)
+        any_change |= leaks.tokens_change(calls[-1], others[-1], (batch, length))
+    if not any_change:
+        raise ValueError(
+            "Nothing can be said of a model none of whose outputs (B, T, ...) change "
+            "with its inputs: it must return one for each token, and inputs must have "
+            "two tokens at least, of different values. Received: inputs with (B, T) = "
+            f"{(batch, length)}, outputs of shapes "
+            f"{[x.shape for x in calls[-1].outputs]}"
+        )

@@ -1,0 +1,82 @@
+"""Inputs of any model: random ones, and others that differ where they are to differ."""
+
+import keras
+import numpy as np
+
+from keras_performer.layers import keras_privates
+
+# Of inputs whose sizes a model leaves open; 13 is hardly the size of anything else.
+BATCH, LENGTH, OTHER_SIZES = 2, 13, 5
+# Changed numbers are larger than what they replace, for leaks through a maximum.
+FACTOR = -8
+
+
+def random_inputs(model, random, num_padded=0):
+    """Random arrays for `model.inputs`.
+
+    Args:
+        model: a built `Sequential` or functional model.
+        random: NumPy generator.
+        num_padded: int, how many of the last tokens are 0.
+    """
+    if not getattr(model, "inputs", None):
+        raise ValueError(
+            "inputs must be given unless the model is functional or a Sequential whose "
+            f"input shape is known. Received: {type(model).__name__} without inputs"
+        )
+    ids = [
+        layer.input_dim
+        for layer in keras_privates.all_layers(model)
+        if isinstance(layer, keras.layers.Embedding)
+    ]
+
+    def drawn(like):
+        sizes = BATCH, LENGTH, *[OTHER_SIZES] * len(like.shape[2:])
+        shape = [known or size for known, size in zip(like.shape, sizes)]
+        dtype = keras.backend.standardize_dtype(like.dtype)
+        if "float" in dtype:
+            x = random.normal(size=shape).astype(dtype)
+        elif dtype == "bool":
+            x = np.ones(shape, bool)
+        else:
+            x = random.integers(1, max(min(ids, default=2), 2), shape).astype(dtype)
+        x[:, shape[1] - num_padded :] = 0
+        return x
+
+    in_a_line = isinstance(model, keras.Sequential)
+    wanted = model.inputs[0] if in_a_line else model.input
+    return keras.tree.map_structure(drawn, wanted)
+
+
+def batch_and_length(inputs):
+    """B and T, from the first array."""
+    shape = np.shape(keras.tree.flatten(inputs)[0])
+    if len(shape) < 2:
+        raise ValueError(
+            "The first array of inputs must be of shape (B, T, ...). Received: shape "
+            f"{shape}"
+        )
+    return shape[:2]
+
+
+def changed(inputs, where, random, but=None):
+    """Other values at some tokens, drawn from those of the same array.
+
+    Args:
+        inputs: nest of arrays; those whose shape does not begin with that of `where`
+            stay as they are.
+        where: bool array of shape `(B, T)`.
+        random: NumPy generator.
+        but: optional bool array, a mask: arrays that are equal to it stay, too.
+    """
+
+    def other(x):
+        x = np.asarray(x)
+        if x.shape[:2] != where.shape or (but is not None and np.array_equal(x, but)):
+            return x
+        values = random.choice(x.reshape(-1), x.shape)
+        if x.dtype.kind not in "biuSUO":
+            values = FACTOR * values
+        return np.where(where.reshape(*where.shape, *[1] * (x.ndim - 2)), values, x)
+
+    return keras.tree.map_structure(other, inputs)

@@ -1,0 +1,73 @@
+"""Which layer lets through what it should not."""
+
+import numpy as np
+
+
+def check_same(calls, others, kept, tolerance, message, whole=True):
+    """Raises an `AssertionError` if outputs differ that should not.
+
+    Args:
+        calls, others: lists of `Call`, of two calls of one model; the last is its own.
+        kept: bool array `(B, T)`, true for tokens whose outputs should be the same.
+        tolerance: float, a part of the largest number of an array.
+        message: str with places for `change` and `layer`.
+        whole: bool, whether outputs without tokens should be the same, too.
+    """
+    *inner, model = zip(calls, others)
+    change = _change(model, kept, tolerance, whole)
+    if not change:
+        return
+    # who adds up all tokens is to blame only if nobody is who keeps them apart
+    blamed = (
+        call.layer
+        for judge_whole in dict.fromkeys((whole, True))
+        for call, other in inner
+        if _same_inputs(call, other, kept, tolerance)
+        and _change((call, other), kept, tolerance, judge_whole)
+    )
+    layer = next(blamed, model[0].layer)
+    named = f"{layer.path or layer.name} ({type(layer).__name__})"
+    raise AssertionError(message.format(change=change, layer=named))
+
+
+def tokens_change(call, other, shape):
+    """Whether any output of shape `(B, T, ...)` differs."""
+    pairs = zip(call.outputs, other.outputs)
+    return any(x.shape[:2] == shape and not np.array_equal(x, y) for x, y in pairs)
+
+
+def _change(pair, kept, tolerance, whole):
+    """By how much outputs differ that should not, 0.0 within the tolerance."""
+    differences = [0.0]
+    for x, y in zip(*(call.outputs for call in pair)):
+        if _is_of_tokens(x, kept):
+            differences.append(_difference(x[kept], y[kept], tolerance))
+        elif whole and kept.shape[1] not in x.shape[1:]:
+            differences.append(_difference(x, y, tolerance))
+    return max(differences)
+
+
+def _same_inputs(call, other, kept, tolerance):
+    pairs = zip(call.inputs, other.inputs)
+    parts = ((x[kept], y[kept]) if _is_of_tokens(x, kept) else (x, y) for x, y in pairs)
+    return not any(_difference(x, y, tolerance) for x, y in parts)
+
+
+def _is_of_tokens(x, kept):
+    return x.shape[:2] == kept.shape
+
+
+def _difference(x, y, tolerance):
+    """The largest difference; 0.0 if that is a small part of the largest number.
+
+    Infinite where one is nan, or one text is another.
+    """
+    if x.dtype.kind in "SUO":
+        return float("inf") if (x != y).any() else 0.0
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(x - y))
+    difference = np.nan_to_num(difference, nan=np.inf, posinf=np.inf)
+    largest = difference.max(initial=0.0)
+    return largest if largest > tolerance * np.abs(x).max(initial=0.0) else 0.0

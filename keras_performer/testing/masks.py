@@ -1,0 +1,107 @@
+"""Whether what is masked changes what a model says of the rest."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_performer.layers import keras_privates
+from keras_performer.testing import leaks
+from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
+from keras_performer.testing.watching import calls_of
+
+LOOKS_AT_MASKED = (
+    "Outputs change by up to {change:.2g} with what is masked. The first layer whose "
+    "own inputs do not is {layer}: take one there that uses masks, and see that it is "
+    "given the mask."
+)
+NUM_PADDED = 4
+
+
+def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
+    """Raises if outputs of a model depend on masked tokens.
+
+    It calls the model twice with different values where tokens are masked, and compares
+    the outputs of the other tokens, and those of whole sequences; the error names the
+    layer that looks at masked tokens. Without `mask`, the masks are those that layers
+    of the model make of their inputs (`keras.layers.Embedding(mask_zero=True)`,
+    `keras.layers.Masking`), and what such a layer says of masked tokens is changed.
+
+    Args:
+        model: a Keras model or layer, of any layers.
+        inputs: what the model is called with: an array `(B, T, ...)`, or lists and
+            dicts of some, with masked tokens. Defaults to random inputs of
+            `model.inputs` whose last tokens are 0.
+        mask: bool array `(B, T)`, true for tokens that are not masked, of a model that
+            is given its mask among `inputs`, as bools or as 0 and 1. Defaults to the
+            masks that layers make.
+        tolerance: float, the change that is still rounding, as a part of the largest
+            number of an output.
+        seed: int, of what is random.
+
+    Raises:
+        AssertionError: if an output depends on masked tokens.
+        ValueError: if the model cannot be checked so: inputs are missing, or none of
+            their tokens, or all, are masked.
+
+    Example:
+
+    >>> import keras
+    >>> embedding = keras.layers.Embedding(9, 4, mask_zero=True)
+    >>> ids = np.array([[4, 7, 2, 0, 0]])
+    >>> check_masks(keras.Sequential([embedding, keras.layers.LSTM(3)]), ids)
+    >>> of_all_tokens = keras.layers.LayerNormalization(axis=1, name="norm")
+    >>> try:
+    ...     check_masks(keras.Sequential([embedding, of_all_tokens]), ids)
+    ... except AssertionError as error:
+    ...     print("norm (LayerNormalization)" in str(error))
+    True
+    """
+    random = np.random.default_rng(seed)
+    if inputs is None:
+        inputs = random_inputs(model, random, NUM_PADDED)
+    shape = batch_and_length(inputs)
+    if mask is None:
+        changes = ChangesOfMasked(shape, random)
+        calls, others = (calls_of(model, inputs, changes) for _ in range(2))
+        kept = changes.kept
+    else:
+        kept = np.asarray(mask, bool)
+    if kept.shape != shape or kept.all() or not kept.any():
+        raise ValueError(
+            f"Masks must be of shape (B, T) = {shape}, true for some tokens and false "
+            "for some; without the argument mask a layer must make one, such as "
+            "Embedding(mask_zero=True). Received: a mask of shape "
+            f"{kept.shape} that is true for {kept.sum()} tokens, from "
+            f"{'layers of the model' if mask is None else 'mask'}"
+        )
+    if mask is not None:
+        other = changed(inputs, ~kept, random, but=kept)
+        calls, others = calls_of(model, inputs), calls_of(model, other)
+    leaks.check_same(calls, others, kept, tolerance, LOOKS_AT_MASKED)
+
+
+class ChangesOfMasked:
+    """What layers that make masks say of masked tokens becomes something else.
+
+    Attributes:
+        kept: bool array `(B, T)`, true for tokens that no such layer masks.
+    """
+
+    def __init__(self, shape, random):
+        self.kept = np.ones(shape, bool)
+        self.random = random
+
+    def __call__(self, layer, first_input, outputs):
+        mask = _made_mask(layer, first_input)
+        if mask is None or mask.shape != self.kept.shape:
+            return outputs
+        self.kept = self.kept & mask
+        other = changed(outputs.numpy(), ~mask, self.random)
+        return tf.constant(other, outputs.dtype)
+
+
+def _made_mask(layer, x):
+    """The mask that a layer makes of inputs that have none, or `None`."""
+    if not tf.is_tensor(x) or keras_privates.implicit_mask(x) is not None:
+        return None
+    mask = layer.compute_mask(x, None) if layer.supports_masking else None
+    return None if mask is None else np.asarray(mask)

@@ -1,0 +1,119 @@
+"""`check_masks` finds who looks at masked tokens, and nobody else."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_performer
+from keras_performer.testing import check_masks
+
+DIM = 6
+IDS = np.array([[3, 7, 2, 9, 0, 0], [5, 1, 0, 0, 0, 0]])
+
+
+def of_ids(*layers):
+    """Layers after an embedding that masks 0."""
+    embedding = keras.layers.Embedding(10, DIM, mask_zero=True)
+    return keras.Sequential([keras.Input((6,), dtype="int32"), embedding, *layers])
+
+
+def attending(**options):
+    """Self-attention that is given its mask as an input."""
+    x, mask = keras.Input((None, DIM)), keras.Input((None,), dtype="bool")
+    attended = keras.layers.MultiHeadAttention(2, 4, name="attention")
+    pad = keras.ops.expand_dims(mask, 1)
+    y = attended(x, x, **{key: pad for key in options})
+    return keras.Model([x, mask], y)
+
+
+RIGHT = {
+    "attention": lambda: of_ids(
+        keras_performer.PerformerAttention(2, 4),
+        keras.layers.Dense(3),
+        keras.layers.GlobalAveragePooling1D(),
+    ),
+    "recurrent": lambda: of_ids(keras.layers.LSTM(4)),
+    "masking": lambda: keras.Sequential(
+        [keras.Input((None, 3)), keras.layers.Masking(), keras.layers.LSTM(4)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_models_that_use_their_masks_pass(name):
+    check_masks(RIGHT[name]())
+
+
+class Sum(keras.layers.Layer):
+    """Adds up all tokens, masked ones too, and keeps the mask."""
+
+    supports_masking = True
+
+    def call(self, x):
+        return x + keras.ops.sum(x, 1, keepdims=True)
+
+
+LEAKS = {
+    "convolution": lambda: of_ids(
+        keras.layers.Conv1D(4, 3, padding="same", name="convolution")
+    ),
+    "flat": lambda: of_ids(keras.layers.Flatten(name="flat"), keras.layers.Dense(3)),
+    "sum": lambda: of_ids(
+        Sum(name="sum"), keras.layers.Dense(2), keras.layers.GlobalAveragePooling1D()
+    ),
+    # the reshaped tensor has no mask any more
+    "last": lambda: of_ids(
+        keras.layers.Reshape((6, DIM)), keras.layers.LSTM(4, name="last")
+    ),
+}
+
+
+# Keras warns of some, too
+@pytest.mark.filterwarnings("ignore:.*was passed an input with a mask")
+@pytest.mark.parametrize("name", LEAKS)
+def test_the_layer_that_looks_at_masked_tokens_is_named(name):
+    with pytest.raises(AssertionError, match=rf"is (\S*/)?{name} \("):
+        check_masks(LEAKS[name](), IDS)
+
+
+def test_masks_among_the_inputs():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(2, 6, DIM)).astype("float32")
+    mask = IDS > 0
+    check_masks(attending(attention_mask=True), [x, mask], mask)
+    with pytest.raises(AssertionError, match=r"attention \(MultiHeadAttention\)"):
+        check_masks(attending(), [x, mask], mask)
+
+
+def test_masks_of_numbers_in_a_dict():
+    class Model(keras.Model):
+        def __init__(self, uses_mask):
+            super().__init__()
+            self.uses_mask = uses_mask
+
+        def call(self, inputs):
+            x = keras.ops.cast(inputs["token_ids"], "float32")
+            if self.uses_mask:
+                x *= keras.ops.cast(inputs["padding_mask"], "float32")
+            return keras.ops.sum(x, 1)
+
+    ids = np.random.default_rng(0).integers(1, 99, size=(2, 6))
+    inputs = {"token_ids": ids, "padding_mask": (IDS > 0).astype("int32")}
+    check_masks(Model(True), inputs, IDS > 0)
+    with pytest.raises(AssertionError, match=r"\(Model\)"):
+        check_masks(Model(False), inputs, IDS > 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "mask", "message"),
+    [
+        (lambda: of_ids(keras.layers.Dense(2)), IDS.clip(1), None, "false for some"),
+        (lambda: keras.layers.Dense(2), np.ones((2, 6, 3)), None, "from layers of"),
+        (attending, [np.ones((2, 6, DIM))] * 2, IDS[:, :5] > 0, r"shape \(2, 5\)"),
+        (attending, [np.ones((2, 6, DIM))] * 2, np.ones((2, 6)), "true for 12"),
+        (attending, None, None, "from layers of the model"),
+    ],
+)
+def test_what_cannot_be_checked_is_an_error(model, inputs, mask, message):
+    with pytest.raises(ValueError, match=message):
+        check_masks(model(), inputs, mask)

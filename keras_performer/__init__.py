@@ -11,6 +11,7 @@ __all__ = [
     "PerformerAttention",
     "PerformerLM",
     "RedrawFeatures",
+    "approximation_report",
     "feature_maps",
     "generate",
     "layers",
@@ -20,17 +21,19 @@ __all__ = [
 
 # What has something to register with Keras, and what has not.
 _REGISTERED = ("ops", "feature_maps", "layers", "callbacks", "recompute", "models")
-_PARTS = (*_REGISTERED, "testing")
+_PARTS = (*_REGISTERED, "approximation", "testing")
 _PART_OF = {
     "PerformerAttention": "layers",
     "PerformerLM": "models",
     "RedrawFeatures": "callbacks",
+    "approximation_report": "approximation",
     "generate": "models",
 }
 
 
 if typing.TYPE_CHECKING:
     from keras_performer import feature_maps, layers, ops, testing
+    from keras_performer.approximation import approximation_report
     from keras_performer.callbacks import RedrawFeatures
     from keras_performer.layers import PerformerAttention
     from keras_performer.models import PerformerLM

@@ -11,11 +11,12 @@ PLACES = {
     "models": (0.4, 4, "PerformerLM, generate"),
     "recompute": (0.4, 3, "training in chunks"),
     "callbacks": (1.2, 3, "RedrawFeatures"),
-    "testing": (-0.3, 3, "check_causal, ..."),
+    "testing": (-0.4, 3, "check_causal, ..."),
+    "approximation": (2.0, 3, "approximation_report"),
     "layers": (0.5, 2, "PerformerAttention, ..."),
     "feature_maps": (0.5, 1, "which kernel"),
     "ops": (0.5, 0, "the mathematics"),
-    "preflight": (1.2, 0, "checks a machine"),
+    "preflight": (2.0, 0, "checks a machine"),
 }
 
 
@@ -33,7 +34,7 @@ def main():
                 xytext=(x, y - 0.25),
                 arrowprops={"arrowstyle": "-|>", "color": style.CONTROL},
             )
-    axes.set_xlim(-0.8, 1.6)
+    axes.set_xlim(-0.9, 2.5)
     axes.set_ylim(-0.3, 4.3)
     axes.set_axis_off()
     style.save(figure, __file__)

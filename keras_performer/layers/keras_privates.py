@@ -35,6 +35,18 @@ def all_layers(layer):
     return layer._flatten_layers()
 
 
+def dense_layer(attention, name):
+    """A dense layer of an attention layer, built.
+
+    `GroupQueryAttention` publishes none of them, `MultiHeadAttention` all.
+
+    Args:
+        attention: a built attention layer.
+        name: "query_dense", "key_dense", "value_dense" or "output_dense".
+    """
+    return getattr(attention, f"_{name}")
+
+
 def value_without_autocast(variable):
     """The value of a variable in its own dtype, inside of any layer's `call`.
 

@@ -246,7 +246,7 @@ class PerformerAttention(AttentionLayer):
         return kernel.made_by(self.feature_map)
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        kernel, gain = self.kernel(), self._gain()
+        kernel, gain = self.kernel(), self.log_gain_of_heads()
         if self.exact_below is None:
             inputs = query, key, value, visible
             return self._linear(*inputs, kernel, gain, state, training)
@@ -293,14 +293,14 @@ class PerformerAttention(AttentionLayer):
             )
         return attended, None if state is None else state._asdict()
 
-    def _gain(self):
+    def log_gain_of_heads(self):
         """What is added to the log-weights of far keys, `(N,)`."""
         if self._far_gain is None:
             return tf.zeros((self.num_heads,))
         return self._far_gain.of_heads()
 
     def scores(self, query, key, visible):
-        kernel, gain = self.kernel(), self._gain()
+        kernel, gain = self.kernel(), self.log_gain_of_heads()
 
         def estimated(query, key, kernel, visible, gain):
             return ops.attention_scores(
@@ -424,7 +424,7 @@ class PerformerAttention(AttentionLayer):
             *(self.project(name, x) for name in ("query", "key", "value")),
             self.kernel(),
             self.exact_window,
-            self._gain(),
+            self.log_gain_of_heads(),
             mask,
             self._as_state(state),
             self.chunk_size,

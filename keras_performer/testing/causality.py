@@ -3,8 +3,8 @@
 import numpy as np
 
 from keras_performer.testing import leaks
-from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
 from keras_performer.testing.calls import calls_of
+from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
 
 LOOKS_AHEAD = (
     "Outputs before token {first} change by up to {{change:.2g}} with inputs from it "

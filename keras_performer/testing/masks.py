@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from keras_performer.layers import keras_privates
 from keras_performer.testing import leaks
-from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
 from keras_performer.testing.calls import calls_of
+from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
 
 LOOKS_AT_MASKED = (
     "Outputs change by up to {change:.2g} with what is masked. The first layer whose "

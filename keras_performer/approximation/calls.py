@@ -1,0 +1,72 @@
+"""What the attention layers of a model are called with."""
+
+import keras
+import tensorflow as tf
+
+from keras_performer.approximation.twin import is_attention, performer_like
+from keras_performer.layers.watching import watched
+
+_NAMES = (
+    "query",
+    "value",
+    "key",
+    "query_mask",
+    "value_mask",
+    "key_mask",
+    "attention_mask",
+    "use_causal_mask",
+)
+
+
+def attention_calls(model, batches, options, measure):
+    """Measures every call of an attention layer, and says which could not be.
+
+    Args:
+        model: a Keras model or layer.
+        batches: iterable of inputs of the model.
+        options: arguments of `PerformerAttention`.
+        measure: function of a layer, its `performer_like` twin, and what that reads:
+            `(query, key, value)` in heads and the `Inputs`.
+
+    Returns:
+        Dict of layers that were left out to the reason, a str.
+    """
+    twins, left_out = {}, {}
+
+    def note(layer, arguments, _):
+        if not is_attention(layer) or layer in left_out:
+            return
+        given = {name: arguments[name] for name in _NAMES if name in arguments}
+        try:
+            if layer not in twins:
+                twins[layer] = performer_like(layer, **options)
+            twin = twins[layer]
+            inputs = twin.read(**given)
+            heads = (
+                tf.cast(twin.project(name, x), tf.float32)
+                for name, x in zip(("query", "key", "value"), inputs)
+            )
+            measure(layer, twin, *heads, inputs)
+        except ValueError as error:
+            left_out[layer] = str(error)
+
+    for batch in batches:
+        if not model.built:
+            model(batch, training=False)
+        with watched(model, note):
+            model(batch, training=False)
+    return left_out
+
+
+def batches_of(data, max_batches):
+    """Inputs of a model, one batch after another.
+
+    Args:
+        data: nest of arrays, one batch; or a `tf.data.Dataset` or another iterator of
+            batches as `fit` takes them, whose targets are left out.
+        max_batches: int, how many are taken.
+    """
+    if not isinstance(data, tf.data.Dataset) and not hasattr(data, "__next__"):
+        return [data]
+    taken = [batch for batch, _ in zip(data, range(max_batches))]
+    return [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in taken]

@@ -1,0 +1,186 @@
+"""What linear attention would make of the attention of a trained model."""
+
+import math
+import typing
+
+from keras_performer.approximation.calls import attention_calls, batches_of
+from keras_performer.approximation.errors import ESTIMATES, HeadSums, add_errors
+
+# A head whose best estimate keeps more than this part of the error of a plain mean has
+# lost what it attends to.
+LOST = 0.5
+# A simpler estimate is advised unless the best has less than this part of its error.
+WORTH_IT = 0.8
+# What estimates are called, the simplest first.
+ADVICE = {
+    "window": "the window alone",
+    "features": "features alone",
+    "both": "window and features",
+}
+
+
+class HeadReport(typing.NamedTuple):
+    """One head of one layer; numbers are means over the queries that were looked at.
+
+    Attributes:
+        layer: str, path of the layer.
+        head: int.
+        phi: float, the mean of |x + y|^2 of queries x = q / H^(1/4) and keys
+            y = k / H^(1/4). The variance of random features grows as exp(phi).
+        spread: float, the standard deviation of a row's logits.
+        near_share: float, the share of exact weights within the window; 0 without.
+        mean, window, features, both: floats, relative errors of the attended values:
+            of the mean of the visible values (what an attention without any idea says),
+            of the exact window alone, of random features alone, and of
+            `PerformerAttention(exact_window=...)`. nan without a window.
+        advice: str, what the errors speak for.
+    """
+
+    layer: str
+    head: int
+    phi: float
+    spread: float
+    near_share: float
+    mean: float
+    window: float
+    features: float
+    both: float
+    advice: str
+
+
+class ApproximationReport(typing.NamedTuple):
+    """What `approximation_report` returns; `print` shows it as a table.
+
+    Attributes:
+        heads: list of `HeadReport`.
+        left_out: dict of paths of attention layers that could not be looked at to the
+            reasons.
+    """
+
+    heads: list[HeadReport]
+    left_out: dict[str, str]
+
+    def __str__(self):
+        names = "layer", "head", "phi", "spread", "near share", *ESTIMATES, "advice"
+        lines = [names, *(_cells(head) for head in self.heads)]
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        text = [
+            "  ".join(
+                cell.ljust(width) if index in (0, len(names) - 1) else cell.rjust(width)
+                for index, (cell, width) in enumerate(zip(line, widths))
+            ).rstrip()
+            for line in lines
+        ]
+        text += [f"{path}: not looked at. {why}" for path, why in self.left_out.items()]
+        return "\n".join(text)
+
+    def plot(self):
+        """The relative errors, layer by layer and head by head.
+
+        Returns:
+            A `matplotlib.figure.Figure`, to be saved or shown.
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.subplots()
+        for name in ESTIMATES:
+            errors = [getattr(head, name) for head in self.heads]
+            axes.plot(errors, "o-", label=name, linewidth=0.5, markersize=4)
+        layers = [head.layer for head in self.heads]
+        firsts = [i for i, layer in enumerate(layers) if layer not in layers[:i]]
+        axes.set_xticks(firsts, [layers[i] for i in firsts], rotation=30, ha="right")
+        for first in firsts[1:]:
+            axes.axvline(first - 0.5, color="#cccccc", linewidth=0.8)
+        axes.set(ylabel="relative error of the attended values", ylim=(0, None))
+        axes.legend()
+        return figure
+
+
+def approximation_report(
+    model: typing.Any,
+    data: typing.Any,
+    *,
+    num_rows: int = 64,
+    max_batches: int = 4,
+    **options: typing.Any,
+) -> ApproximationReport:
+    """How well linear attention would estimate the attention of a model on its data.
+
+    Every attention layer computes what it computes; beside it, from the same queries,
+    keys and values, stand `PerformerAttention` and its controls, in time linear in the
+    length but for the exact weights of a few queries. Errors do not add up over layers:
+    each is given exact inputs.
+
+    Args:
+        model: a Keras model with `keras.layers.MultiHeadAttention`,
+            `GroupQueryAttention`, `ExactAttention` or `PerformerAttention`, at any
+            depth; or such a layer.
+        data: what the model is called with: nest of arrays, one batch; or a
+            `tf.data.Dataset` of batches, with or without targets.
+        num_rows: int, of how many queries of each sequence exact weights are computed.
+        max_batches: int, the most batches of a data set that are taken.
+        **options: of `PerformerAttention`: `exact_window`, `feature_map`,
+            `num_random_features`, `seed`. What is not given is as in the layer, or the
+            default.
+
+    Returns:
+        `ApproximationReport`.
+
+    Raises:
+        ValueError: if no attention layer could be looked at.
+
+    Example:
+
+    >>> import keras
+    >>> x = start = keras.Input((None, 8))
+    >>> x = keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    >>> model = keras.Model(start, x)
+    >>> data = keras.random.normal((2, 50, 8), seed=0)
+    >>> report = approximation_report(model, data, exact_window=8, seed=0)
+    >>> [(head.layer, head.head) for head in report.heads]
+    [('attention', 0), ('attention', 1)]
+    """
+    sums: dict = {}
+
+    def measure(layer, twin, *inputs):
+        if layer not in sums:
+            sums[layer] = HeadSums(twin.num_heads)
+        add_errors(sums[layer], twin, *inputs, num_rows)
+
+    batches = batches_of(data, max_batches)
+    left_out = attention_calls(model, batches, options, measure)
+    measured = {layer: of for layer, of in sums.items() if layer not in left_out}
+    if not measured:
+        reasons = " ".join(left_out.values())
+        raise ValueError(
+            "model must have a layer of softmax attention that is called with data. "
+            f"Received: {type(model).__name__} {model.name}. {reasons}".strip()
+        )
+    return ApproximationReport(
+        [head for layer, of in measured.items() for head in _heads(layer, of)],
+        {layer.path: reason for layer, reason in left_out.items()},
+    )
+
+
+def _heads(layer, sums):
+    names = "phi", "spread", "near_share"
+    columns = {name: sums.mean(name) for name in names}
+    columns |= {name: sums.error(name) for name in ESTIMATES}
+    for head in range(len(sums.squares)):
+        numbers = {name: float(column[head]) for name, column in columns.items()}
+        yield HeadReport(layer.path, head, **numbers, advice=_advice(numbers))
+
+
+def _advice(errors):
+    """What the errors of a head speak for: of what is nearly as good, the simplest."""
+    found = {name: errors[name] for name in ADVICE if not math.isnan(errors[name])}
+    best = min(found.values())
+    if best > LOST * errors["mean"]:
+        return "keep it exact"
+    return next(ADVICE[name] for name, x in found.items() if WORTH_IT * x <= best)
+
+
+def _cells(head):
+    numbers = ["-" if math.isnan(x) else f"{x:.2f}" for x in head[2:-1]]
+    return head.layer, str(head.head), *numbers, head.advice

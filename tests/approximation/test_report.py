@@ -1,0 +1,186 @@
+"""The report beside attention matrices computed in NumPy."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_performer
+from keras_performer import approximation_report, ops
+
+LENGTH, DIM, HEADS, KEY_DIM, WINDOW = 23, 6, 3, 5, 4
+
+
+def softmax(logits, seen):
+    weights = np.where(seen, np.exp(logits - logits.max(-1, keepdims=True)), 0)
+    return weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
+
+
+def projected(layer, name, x):
+    dense = getattr(layer, f"{name}_dense")
+    kernel, bias = (np.asarray(w, np.float64) for w in dense.get_weights())
+    return np.einsum("btd,dnh->bnth", x, kernel) + bias[:, np.newaxis]
+
+
+def expected(layer, x, seen, rows):
+    """A dict of numbers of each head.
+
+    Args:
+        layer: a `MultiHeadAttention`, built.
+        x: array `(B, T, dim)`.
+        seen: bool array `(B, T, T)`.
+        rows: bool array `(B, T)`, the queries that count.
+    """
+    q, k, v = (projected(layer, name, x) for name in ("query", "key", "value"))
+    logits = np.einsum("bnth,bnsh->bnts", q, k) / np.sqrt(KEY_DIM)
+    seen = np.broadcast_to(seen[:, np.newaxis], logits.shape)
+    near = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH))) < WINDOW
+    weights = softmax(logits, seen)
+    exact = weights @ v
+
+    def error(estimate):
+        difference, size = ((z**2).sum(-1) for z in (estimate - exact, exact))
+        return [
+            np.sqrt(difference[:, n][rows].sum() / size[:, n][rows].sum())
+            for n in range(HEADS)
+        ]
+
+    def mean(values):
+        return [values[:, n][rows].mean() for n in range(HEADS)]
+
+    number = np.maximum(seen.sum(-1), 1)
+    sums = q[..., np.newaxis, :] + k[:, :, np.newaxis]
+    squares = (sums**2).sum(-1) / np.sqrt(KEY_DIM)
+    center = np.where(seen, logits, 0).sum(-1) / number
+    spread = np.where(seen, (logits - center[..., np.newaxis]) ** 2, 0).sum(-1)
+    return {
+        "phi": mean(np.where(seen, squares, 0).sum(-1) / number),
+        "spread": mean(np.sqrt(spread / number)),
+        "near_share": mean(np.where(near, weights, 0).sum(-1)),
+        "mean": error((seen / number[..., np.newaxis]) @ v),
+        "window": error(softmax(logits, seen & near) @ v),
+    }
+
+
+def model_of(layer, **options):
+    start = keras.Input((LENGTH, DIM))
+    mask = keras.Input((LENGTH,), dtype="bool")
+    x = layer(start, start, query_mask=mask, value_mask=mask, **options)
+    return keras.Model([start, mask], keras.layers.Dense(2)(x))
+
+
+@pytest.fixture
+def inputs():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(2, LENGTH, DIM)).astype("float32")
+    return x, np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 6]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_numbers_of_keras_attention(inputs, causal):
+    keras.utils.set_random_seed(1)
+    layer = keras.layers.MultiHeadAttention(
+        HEADS, KEY_DIM, bias_initializer="normal", name="attention"
+    )
+    model = model_of(layer, use_causal_mask=causal)
+    report = approximation_report(
+        model, list(inputs), num_rows=99, exact_window=WINDOW, seed=0
+    )
+    x, mask = inputs
+    seen = mask[:, np.newaxis] & np.tri(LENGTH, dtype=bool) if causal else mask[:, None]
+    seen = np.broadcast_to(seen, (2, LENGTH, LENGTH))
+    for name, numbers in expected(layer, x.astype("float64"), seen, mask).items():
+        found = [getattr(head, name) for head in report.heads]
+        np.testing.assert_allclose(found, numbers, rtol=1e-4, err_msg=name)
+
+
+def test_errors_of_features_are_those_of_the_matrix_that_they_imply(inputs):
+    # and grouped heads, and the features and gains that a Performer has itself
+    x = inputs[0]
+    layer = keras_performer.PerformerAttention(
+        4, KEY_DIM, num_key_value_heads=2, causal=True, exact_window=WINDOW,
+        num_random_features=32, seed=3, name="own",
+    )  # fmt: skip
+    layer(x)
+    layer.log_gain.assign([0.1, -0.1, 0.05, 0.0])
+    q, k, v = (
+        layer.project(name, tf.constant(x)) for name in ("query", "key", "value")
+    )
+    exact = ops.exact_attention(q, k, v, causal=True)
+    v = tf.repeat(v, 2, axis=2)
+    options = {"features": {}, "both": dict(exact_window=WINDOW)}
+    options["both"]["log_gain"] = 10 * layer.log_gain
+    report = approximation_report(layer, x, num_rows=99)
+    for name, window in options.items():
+        scores = ops.attention_scores(q, k, layer.kernel(), None, True, **window)
+        difference = tf.einsum("bnts,bsnv->btnv", scores, v) - exact
+        squares = [tf.reduce_sum(z**2, (0, 1, 3)) for z in (difference, exact)]
+        found = [getattr(head, name) for head in report.heads]
+        np.testing.assert_allclose(found, tf.sqrt(squares[0] / squares[1]), rtol=1e-4)
+
+
+def test_some_rows_of_some_batches():
+    layer = keras_performer.layers.ExactAttention(2, 4, causal=True)
+    data = np.random.default_rng(0).normal(size=(6, 50, 4)).astype("float32")
+    pairs = tf.data.Dataset.from_tensor_slices((data, np.zeros(6))).batch(2)
+    whole = approximation_report(layer, data[:4], num_rows=7, seed=0)
+    batches = approximation_report(layer, pairs, num_rows=7, max_batches=2, seed=0)
+    np.testing.assert_allclose(
+        [head[2:6] for head in batches.heads], [head[2:6] for head in whole.heads], 1e-5
+    )
+    other = approximation_report(layer, data[:4], num_rows=8, seed=0)
+    assert other.heads[0].phi != whole.heads[0].phi
+
+
+def test_sharp_heads_are_to_stay_exact_and_flat_ones_not():
+    layer = keras.layers.MultiHeadAttention(2, 4, use_bias=False, name="attention")
+    x = np.random.default_rng(0).normal(size=(1, 200, 8)).astype("float32")
+    layer(x, x)
+    kernel = np.zeros((8, 2, 4), "float32")
+    kernel[:4, 0], kernel[:4, 1] = 4 * np.eye(4), 0.2 * np.eye(4)
+    layer.query_dense.kernel.assign(kernel)
+    layer.key_dense.kernel.assign(kernel)
+    start = keras.Input((None, 8))
+    model = keras.Model(start, layer(start, start))
+    sharp, flat = approximation_report(model, x, exact_window=16, seed=0).heads
+    assert sharp.advice == "keep it exact" and sharp.phi > 16
+    assert flat.advice == "features alone" and flat.phi < 2
+    assert flat.features < 0.5 * min(flat.mean, flat.window)
+
+
+def test_what_cannot_be_looked_at_is_said():
+    layers = [
+        keras.layers.MultiHeadAttention(1, 4, sliding_window=3, name="near"),
+        keras.layers.MultiHeadAttention(1, 4, name="seen"),
+    ]
+    x = start = keras.Input((9, 4))
+    for layer in layers:
+        x = layer(x, x)
+    model = keras.Model(start, x)
+    data = np.ones((1, 9, 4), "float32")
+    report = approximation_report(model, data, seed=0)
+    assert [head.layer for head in report.heads] == ["seen"]
+    assert "sliding_window=3" in report.left_out["near"]
+    assert "near: not looked at" in str(report) and " - " in str(report)
+    with pytest.raises(ValueError, match="must have a layer of softmax attention"):
+        approximation_report(keras.layers.Dense(2), data)
+    with pytest.raises(ValueError, match=r"Functional.*sliding_window=3"):
+        approximation_report(keras.Model(start, layers[0](start, start)), data)
+
+
+def test_a_mask_that_differs_by_query_is_said():
+    layer = keras.layers.MultiHeadAttention(1, 4, name="attention")
+    start = keras.Input((9, 4))
+    model = keras.Model(start, layer(start, start, attention_mask=np.tri(9)[None]))
+    with pytest.raises(ValueError, match="must not differ by query"):
+        approximation_report(model, np.ones((1, 9, 4), "float32"))
+
+
+def test_the_picture_has_a_line_for_each_estimate(tmp_path):
+    layer = keras_performer.layers.ExactAttention(2, 4)
+    data = np.random.default_rng(0).normal(size=(1, 30, 4)).astype("float32")
+    report = approximation_report(layer, data, exact_window=4, seed=0)
+    (axes,) = report.plot().axes
+    drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
+    assert list(drawn) == ["mean", "window", "features", "both"]
+    np.testing.assert_array_equal(drawn["both"], [head.both for head in report.heads])

@@ -50,7 +50,9 @@ def make_parser():
         prog="python -m benchmarks.learning", description=__doc__.splitlines()[0]
     )
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="a tenth of the steps")
+    length.add_argument(
+        "--quick", action="store_true", help="a twentieth of the steps, fewer rows"
+    )
     length.add_argument("--full", action="store_true", help="every size and row")
     parser.add_argument("--tasks", nargs="+", choices=plan.task_names())
     parser.add_argument("--rows", nargs="+", choices=rows.ROWS + rows.FURTHER)

@@ -11,12 +11,11 @@ from benchmarks.learning import models, rows, swap
 from benchmarks.learning.measuring import bits, measuring
 
 WARMUP_STEPS = 50
-EVALUATIONS = 12
 # From so many steps on compiling with XLA, as `fit` does, pays: it takes as long as 50.
 COMPILED_FROM = 200
 
 
-def train(task, row, key_dim, seed, learning_rate=None, steps=None):
+def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     """Trains a model.
 
     Seconds are those of the processor if there is one thread: on an idle core they are
@@ -33,8 +32,6 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     clock = time.process_time if threads == 1 else time.perf_counter
     model = models.make_model(task, row, key_dim, seed)
-    learning_rate = learning_rate or task.learning_rate
-    steps = steps or task.steps
     optimizer = keras.optimizers.Adam(learning_rate, beta_2=0.98, global_clipnorm=1.0)
     optimizer.build(model.trainable_variables)
 
@@ -49,7 +46,7 @@ def train(task, row, key_dim, seed, learning_rate=None, steps=None):
     measure = measuring(model, task)
     random = np.random.default_rng([seed, 7])
     curve, seconds = [], 0.0
-    noted = set(np.linspace(0, steps, EVALUATIONS + 1, dtype=int)[1:])
+    noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])
     for index in range(1, steps + 1):
         optimizer.learning_rate.assign(learning_rate * min(1.0, index / WARMUP_STEPS))
         batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]

@@ -100,6 +100,18 @@ def left_of(image, pictures):
     raise AssertionError("The image stands in no picture.")
 
 
+def trained(task, row):
+    return training.train(
+        task,
+        row,
+        key_dim=16,
+        seed=0,
+        learning_rate=task.learning_rate,
+        steps=task.steps,
+        evaluations=3,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "row"),
@@ -114,7 +126,7 @@ def test_a_run_trains_and_notes(kind, row):
     task = real_tasks.digits(0, **OPTIONS)
     if kind == "tokens":
         task = tasks.recall(32, 4, **OPTIONS)
-    run = training.train(task, row, key_dim=16, seed=0)
+    run = trained(task, row)
     steps, seconds, loss, measured = zip(*run["curve"], strict=True)
     assert steps[-1] == 3 and 0 < seconds[-1] == run["seconds"]
     assert np.isfinite(loss).all() and 0 <= measured[-1] <= 1
@@ -126,7 +138,7 @@ def test_a_run_trains_and_notes(kind, row):
 def test_training_ends_where_enough_is_recalled(make, monkeypatch):
     values = iter([0.5, 0.996, 1.0])
     monkeypatch.setattr(training, "measuring", lambda *_: lambda: next(values))
-    run = training.train(make(256, 8, **OPTIONS), rows.WITHOUT, key_dim=16, seed=0)
+    run = trained(make(256, 8, **OPTIONS), rows.WITHOUT)
     assert [point[0] for point in run["curve"]] == [1, 2]
     assert run["result"] == 0.996 and run["steps"] == 3
 
@@ -244,7 +256,10 @@ def test_what_is_named_is_chosen_from_all():
     some = planned("--tasks", "recall 512", "--seeds", "0", "--rows", "elu", "exact")
     assert [run["row"] for run in some] == ["exact", "elu"]  # controls first
     quick = planned("--quick", "--tasks", "recall 512")
-    assert [run["steps"] for run in quick] == [60] * 7
+    assert [run["steps"] for run in quick] == [30] * 5
+    assert {run["evaluations"] for run in quick} == {3}
+    controls = [rows.WITHOUT, rows.EXACT, rows.WINDOW]
+    assert [run["row"] for run in quick] == [*controls, "taylor", "window + taylor"]
 
 
 def test_the_whole_has_every_task_size_and_row_and_three_rates_of_one_seed():
@@ -297,7 +312,7 @@ def test_workers_train_what_is_missing(tmp_path, monkeypatch):
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     calls = []
 
-    def train(task, row, key_dim, seed, learning_rate, steps):
+    def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         calls.append((task.name, row, seed))
         if len(calls) == 3:
             raise KeyboardInterrupt
@@ -316,6 +331,8 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys)
             "seconds": 1.0,
             "seconds_in_all": 2.0,
             "threads": 1,
+            "machine": "one",
+            "tensorflow": "2.21.0",
             "curve": [[1, 0.5, 2.0, 0.25], [2, 1.0, 1.0, 0.5 + seed / 4]],
         }
 

@@ -12,6 +12,7 @@ from keras_performer.ops.linear import bidirectional_attention, causal_attention
 from keras_performer.ops.local import Recent, local_attention
 from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
+from keras_performer.ops.rotary import rotary_embedding
 from keras_performer.ops.scores import attention_scores
 from keras_performer.ops.state import (
     State,
@@ -51,6 +52,7 @@ __all__ = [
     "local_attention",
     "merge_states",
     "orthogonal_gaussian_matrix",
+    "rotary_embedding",
     "windowed_attention",
     "with_recent_keys",
 ]

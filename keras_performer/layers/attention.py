@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention_axes import AttentionAxes
+from keras_performer.layers.dense_options import dense_options, serialized_options
 from keras_performer.layers.heads_dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
@@ -20,15 +21,6 @@ from keras_performer.layers.signatures import (
     Initializer,
     LayerInput,
     Regularizer,
-)
-
-_DENSE_OPTIONS = (
-    "kernel_initializer",
-    "bias_initializer",
-    "kernel_regularizer",
-    "bias_regularizer",
-    "kernel_constraint",
-    "bias_constraint",
 )
 
 
@@ -206,7 +198,7 @@ class AttentionLayer(keras.layers.Layer):
             use_bias=self.use_bias,
             activity_regularizer=self._activity_regularizer,
             dtype=self.dtype_policy,
-            **{name: getattr(self, name) for name in _DENSE_OPTIONS},
+            **dense_options(self),
         )
         heads, kv_heads = self.num_heads, self.num_key_value_heads
         made = {
@@ -391,13 +383,10 @@ class AttentionLayer(keras.layers.Layer):
             "causal",
             "num_key_value_heads",
         )
-        config = {name: getattr(self, name) for name in names}
-        for name in _DENSE_OPTIONS:
-            kind = getattr(keras, name.split("_")[1] + "s")  # keras.initializers, ...
-            config[name] = kind.serialize(getattr(self, name))
         return {
             **super().get_config(),
-            **config,
+            **{name: getattr(self, name) for name in names},
+            **serialized_options(self),
             "output_shape": self._output_shape,
             "activity_regularizer": keras.regularizers.serialize(
                 self._activity_regularizer

@@ -16,6 +16,12 @@ from keras_performer.layers.heads_dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
 from keras_performer.layers.layer_config import built_copy
+from keras_performer.layers.positions import (
+    checked_rotary,
+    next_position,
+    rotated,
+    token_positions,
+)
 from keras_performer.layers.signatures import (
     Constraint,
     Initializer,
@@ -91,6 +97,10 @@ class AttentionLayer(keras.layers.Layer):
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
+        rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
+            a grid that tokens run through row by row: its axes share the head, so that
+            `key_dim` must be divisible by 2 for each. Queries and keys are rotated by
+            `ops.rotary_embedding`. Defaults to no positions.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -108,6 +118,10 @@ class AttentionLayer(keras.layers.Layer):
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
+        positions: int tensor `(B, T)`, where the tokens are, or for a grid also
+            `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
+            queries and keys alike. Defaults to 0, 1, ..., or on from where the state
+            ends. Given ones are taken as they are, with a state too.
         state: the state after earlier tokens (causal only), from `initial_state` or an
             earlier call.
         return_state: bool, also return the state after the last token.
@@ -117,8 +131,8 @@ class AttentionLayer(keras.layers.Layer):
         for. Where no key is visible the attended values are 0.
 
     Raises:
-        ValueError: for a mask that differs by query, causal attention with T != S, and
-            what the mechanism cannot do.
+        ValueError: for a mask that differs by query, causal or rotary attention with
+            T != S, and what the mechanism cannot do.
 
     Example:
 
@@ -160,6 +174,7 @@ class AttentionLayer(keras.layers.Layer):
         *,
         causal: bool = False,
         num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
         **kwargs: typing.Any,
     ) -> None:
         # Without autocast Keras leaves the state in float32; the dense layers cast.
@@ -188,6 +203,7 @@ class AttentionLayer(keras.layers.Layer):
         self.num_key_value_heads = arguments.key_value_heads(
             num_key_value_heads, self.num_heads
         )
+        self.rotary = checked_rotary(self, rotary)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = arguments.complete_shapes(query_shape, value_shape, key_shape)
@@ -229,6 +245,7 @@ class AttentionLayer(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
+        positions: LayerInput | None = None,
         state: dict[str, typing.Any] | None = None,
         return_state: bool = False,
     ) -> typing.Any:
@@ -237,8 +254,9 @@ class AttentionLayer(keras.layers.Layer):
         arguments.check_state(
             self, inputs.visible.causal, state, return_state, return_attention_scores
         )
-        q = self.project("query", inputs.query)
-        k = self.project("key", inputs.key)
+        positions = token_positions(self, inputs.query, inputs.key, positions, state)
+        q = self.project("query", inputs.query, positions)
+        k = self.project("key", inputs.key, positions)
         v = self.project("value", inputs.value)
         earlier = None if state is None else state["attention"]
         attended, later = self.attend(q, k, v, inputs.visible, earlier, training)
@@ -250,7 +268,7 @@ class AttentionLayer(keras.layers.Layer):
             outputs.append(self._scores(q, k, inputs))
         if return_state:
             outputs.append(
-                {"position": self._position(query, state), "attention": later}
+                {"position": next_position(query, state), "attention": later}
             )
         return tuple(outputs)
 
@@ -291,18 +309,23 @@ class AttentionLayer(keras.layers.Layer):
         visible = ops.Visibility(visible, causal)
         return Inputs(query, key, value, query_mask, visible)
 
-    def project(self, name, x):
+    def project(self, name, x, positions=None):
         """Heads of an input, `(B, length, heads, dim)`; `None` without a dense layer.
+
+        Queries and keys are rotated, if the layer is made with `rotary`.
 
         Args:
             name: "query", "key" or "value".
             x: tensor of shape `(B, length, features)`, or with more axes; those that
                 attention does not run over become part of the batch.
+            positions: int tensor `(B, length)`, needed to rotate; `(B, length, axes)`
+                for coordinates in a grid.
         """
         if name not in self.projections:
             return None
         # a copy without Keras' mask, which the dense layer would warn about
-        return self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
+        heads = self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
+        return heads if name == "value" else rotated(self, heads, positions)
 
     def attend(
         self,
@@ -382,6 +405,7 @@ class AttentionLayer(keras.layers.Layer):
             "seed",
             "causal",
             "num_key_value_heads",
+            "rotary",
         )
         return {
             **super().get_config(),
@@ -415,7 +439,3 @@ class AttentionLayer(keras.layers.Layer):
             rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
             scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
         return self._axes.unfold_scores(scores, inputs.query, inputs.key)
-
-    def _position(self, query, state):
-        new = tf.fill((tf.shape(query)[0],), tf.shape(query)[1])
-        return new if state is None else state["position"] + new

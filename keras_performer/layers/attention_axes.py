@@ -54,6 +54,10 @@ class AttentionAxes:
             elif one != other:
                 raise ValueError(message)
 
+    def length(self, x):
+        """How many tokens attention runs over: an int where that is known."""
+        return _product(x, self.attended)
+
     def fold(self, x):
         if self.is_plain:
             return x

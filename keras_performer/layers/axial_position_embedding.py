@@ -1,11 +1,10 @@
 """Learned embeddings of positions on a grid."""
 
-import math
-
 import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
+from keras_performer.layers.grid import coordinates
 from keras_performer.layers.token_embedding import with_dense_gradient
 
 
@@ -40,12 +39,11 @@ class AxialPositionEmbedding(keras.layers.Layer):
         ]
 
     def call(self, positions):
-        embedding, stride = 0.0, math.prod(self.grid_shape)
-        for length, table in zip(self.grid_shape, self.tables):
-            stride //= length
+        embedding, found = 0.0, coordinates(positions, self.grid_shape)
+        for length, table, coordinate in zip(self.grid_shape, self.tables, found):
             # coordinates repeat: their rows are added up, as `TokenEmbedding` says
             table = with_dense_gradient(tf.cast(table, self.compute_dtype))
-            embedding += tf.gather(table, positions // stride % length)
+            embedding += tf.gather(table, coordinate % length)
         return embedding
 
     def compute_output_shape(self, positions_shape):

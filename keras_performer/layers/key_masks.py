@@ -43,16 +43,23 @@ def as_mask(name, mask, x):
             f"{name} must have shape {tuple(shape)}. Received: {name} of shape "
             f"{tuple(mask.shape)}. {_ADVICE}"
         )
-    if mask.shape.is_fully_defined() and mask.shape == shape:
-        return mask
+    return one_for_each_token(name, mask, x)
+
+
+def one_for_each_token(name, values, x, inner=()):
+    """Values `(B, ..., *inner)` for the tokens of x; a batch of one is repeated."""
+    shape = tf.TensorShape([*x.shape[:-1], *inner])
+    if values.shape.is_fully_defined() and values.shape == shape:
+        return values
     # only a batch of one is repeated: the other axes must be those of x
-    repeats = tf.where(tf.shape(mask)[0] == 1, tf.shape(x)[0], 1)
-    mask = tf.repeat(mask, repeats, axis=0)
+    repeats = tf.where(tf.shape(values)[0] == 1, tf.shape(x)[0], 1)
+    values = tf.repeat(values, repeats, axis=0)
     message = f"{name} must have a value for each token: the shapes of {name} and of "
-    message += "what it masks, without its last axis, differ"
-    equal = tf.debugging.assert_equal(tf.shape(mask), tf.shape(x)[:-1], message)
+    message += "the tokens, without their last axis, differ"
+    wanted = tf.concat([tf.shape(x)[:-1], tf.constant(inner, tf.int32)], 0)
+    equal = tf.debugging.assert_equal(tf.shape(values), wanted, message)
     with tf.control_dependencies([equal]):
-        return tf.ensure_shape(tf.reshape(mask, tf.shape(x)[:-1]), shape)
+        return tf.ensure_shape(tf.reshape(values, wanted), shape)
 
 
 def _without_queries(attention_mask, key):

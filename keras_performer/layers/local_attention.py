@@ -66,6 +66,7 @@ class LocalAttention(AttentionLayer):
         sliding_window: int,
         causal: bool = False,
         num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
@@ -87,6 +88,7 @@ class LocalAttention(AttentionLayer):
             seed=seed,
             causal=causal,
             num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
             **kwargs,
         )
         self.sliding_window = arguments.positive_int("sliding_window", sliding_window)

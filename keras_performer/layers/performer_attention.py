@@ -70,6 +70,11 @@ class PerformerAttention(AttentionLayer):
             is counted in places of the sequence, masked ones included, so that query
             and key must have the same length. For feature maps that estimate softmax
             only. It adds a weight, `log_gain`. Defaults to no window.
+        rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
+            a grid that tokens run through row by row: its axes share the head, so that
+            `key_dim` must be divisible by 2 for each. Queries and keys are rotated
+            before the features are taken (RoFormer, arXiv 2104.09864, equation 34; by
+            `ops.rotary_embedding`). Defaults to no positions.
         jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
             for each shape, and has no second derivatives. "auto" (default): training,
             on a known length >= 1,024, in a graph without `tf.distribute`, on a GPU or
@@ -91,6 +96,10 @@ class PerformerAttention(AttentionLayer):
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
+        positions: int tensor `(B, T)`, where the tokens are, or for a grid also
+            `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
+            queries and keys alike. Defaults to 0, 1, ..., or on from where the state
+            ends. Given ones are taken as they are, with a state too.
         state: the state after earlier tokens (causal only), a dict from `initial_state`
             or an earlier call. T new tokens cost the same however many came before.
         return_state: bool, also return the state after the last token.
@@ -100,8 +109,8 @@ class PerformerAttention(AttentionLayer):
         for. Where no key is visible the attended values are 0.
 
     Raises:
-        ValueError: for a mask that differs by query, causal attention with T != S, a
-            state without causal attention or with `exact_below`.
+        ValueError: for a mask that differs by query, causal or rotary attention with
+            T != S, a state without causal attention or with `exact_below`.
 
     Example:
 
@@ -148,6 +157,7 @@ class PerformerAttention(AttentionLayer):
         chunk_size: int | None = None,
         exact_below: int | None = None,
         exact_window: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
@@ -169,6 +179,7 @@ class PerformerAttention(AttentionLayer):
             seed=seed,
             causal=causal,
             num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
             **kwargs,
         )
         self.feature_map = feature_maps.get(feature_map)
@@ -347,7 +358,7 @@ class PerformerAttention(AttentionLayer):
         kind = ops.State if self.exact_window is None else ops.WindowedState
         return arguments.attention_state(self, kind, "exact_window", state)
 
-    def absorb(self, x, mask, state):
+    def absorb(self, x, mask, state, positions=None):
         """The first pass of bidirectional self-attention in pieces of a sequence.
 
         With `answer` it is what a call of the layer does at once.
@@ -358,30 +369,33 @@ class PerformerAttention(AttentionLayer):
                 or `None`.
             state: the entry "attention" of a state, from `empty_state` or the piece
                 before.
+            positions: int tensor of shape `(B, tokens)`, those in the whole sequence;
+                needed with `rotary`.
 
         Returns:
             The same after the keys and values of this piece.
         """
-        key, value = self.project("key", x), self.project("value", x)
+        key, value = self.project("key", x, positions), self.project("value", x)
         state = self._as_state(state)
         return ops.absorb_keys(key, value, self.kernel(), mask, state)._asdict()
 
-    def answer(self, x, mask, state, training=None):
+    def answer(self, x, mask, state, training=None, positions=None):
         """The second pass: what the layer returns for a piece.
 
         Args:
             x, mask: as in `absorb`; rows where the mask is false see no key.
             state: after the last piece's `absorb`.
             training: bool, whether to apply dropout.
+            positions: as in `absorb`.
 
         Returns:
             Tensor of shape `(B, tokens, output_shape)`.
         """
-        query = self.project("query", x)
+        query = self.project("query", x, positions)
         attended = ops.answer_queries(query, self.kernel(), self._as_state(state))
         return self.write(attended, x, mask, training)
 
-    def look_ahead(self, x, mask, state):
+    def look_ahead(self, x, mask, state, positions=None):
         """With a window, the first pass: what later keys add, from the last piece on.
 
         With `look_back` it is what a call of the layer does at once.
@@ -390,16 +404,19 @@ class PerformerAttention(AttentionLayer):
             x, mask: as in `absorb`.
             state: the entry "attention" of a state, from `empty_state` or the piece
                 after.
+            positions: as in `absorb`.
 
         Returns:
             `(later, state)`: a pair of tensors for `look_back`, and the same state
             after the keys and values of this piece.
         """
-        x, mask = (z if z is None else tf.reverse(z, [1]) for z in (x, mask))
-        *later, state = self._earlier(x, mask, state, own_key=False)
+        x, mask, positions = (
+            z if z is None else tf.reverse(z, [1]) for z in (x, mask, positions)
+        )
+        *later, state = self._earlier(x, mask, state, positions, own_key=False)
         return tuple(tf.reverse(z, [1]) for z in later), state
 
-    def look_back(self, x, mask, state, later, training=None):
+    def look_back(self, x, mask, state, later, training=None, positions=None):
         """The second pass, from the first piece on: what the layer returns.
 
         Args:
@@ -408,20 +425,21 @@ class PerformerAttention(AttentionLayer):
                 before.
             later: from `look_ahead` of this piece.
             training: bool, whether to apply dropout.
+            positions: as in `absorb`.
 
         Returns:
             `(output, state)`: a tensor of shape `(B, tokens, output_shape)`, and the
             state after this piece.
         """
-        *earlier, state = self._earlier(x, mask, state, own_key=True)
+        *earlier, state = self._earlier(x, mask, state, positions, own_key=True)
         attended, _ = ops.join_parts(earlier, later)
         attended = tf.cast(attended, self.compute_dtype)
         return self.write(attended, x, mask, training), state
 
-    def _earlier(self, x, mask, state, own_key):
+    def _earlier(self, x, mask, state, positions, own_key):
         """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
         output, log_sums, state = ops.attend_to_earlier(
-            *(self.project(name, x) for name in ("query", "key", "value")),
+            *(self.project(name, x, positions) for name in ("query", "key", "value")),
             self.kernel(),
             self.exact_window,
             self.log_gain_of_heads(),

@@ -30,6 +30,8 @@ class PerformerBlock(keras.layers.Layer):
         x: tensor of shape `(B, T, dim)`.
         mask: bool tensor `(B, T)`, false for padding. Defaults to Keras' implicit mask.
         training: bool, whether to apply dropout.
+        positions: int tensor `(B, T)` or `(B, T, axes)`, as in `AttentionLayer`, whose
+            `rotary` reads it.
         state: the attention's state after earlier tokens (causal only), from
             `initial_state` or an earlier call.
         return_state: bool, also return the state after the last token.
@@ -93,6 +95,7 @@ class PerformerBlock(keras.layers.Layer):
         x: LayerInput,
         mask: LayerInput | None = None,
         training: bool | None = None,
+        positions: LayerInput | None = None,
         state: typing.Any = None,
         return_state: bool = False,
     ) -> typing.Any:
@@ -100,12 +103,18 @@ class PerformerBlock(keras.layers.Layer):
             mask = implicit_mask(x)
         x = tf.cast(x, self.compute_dtype)
         if self.attention is None:
+            if positions is not None:
+                raise ValueError(
+                    "positions are what attention with rotary reads: leave them out of "
+                    "a block without attention. Received: positions, and attention=None"
+                )
             x = self.feed_forward(x, training)
             return (x, ()) if return_state else x
         attended = self.attention(
             self.attention_norm(x),
             query_mask=mask,
             training=training,
+            positions=positions,
             state=state,
             return_state=return_state,
         )

@@ -7,6 +7,18 @@ from keras_performer.layers import AttentionLayer, ExactAttention, PerformerAtte
 from keras_performer.layers.layer_config import as_layer
 
 
+def rotary_of(position_embedding, position_shape):
+    """The argument `rotary` of attentions in a model with these positions."""
+    if position_embedding not in ("learned", "rotary"):
+        raise ValueError(
+            'position_embedding must be "learned" or "rotary". Received: '
+            f"position_embedding={position_embedding!r}"
+        )
+    if position_embedding == "learned":
+        return None
+    return True if len(position_shape) == 1 else position_shape
+
+
 def attention_maker(attention, common, performer):
     """How a model makes the attention layers of its blocks.
 
@@ -14,7 +26,7 @@ def attention_maker(attention, common, performer):
         attention: "performer", "exact", "none", an `AttentionLayer` to be copied, or
             the config of one.
         common: dict of the arguments that all attentions have: `num_heads`, `key_dim`,
-            `dropout`, `causal`, `dtype`.
+            `dropout`, `causal`, `rotary`, `dtype`.
         performer: dict of the further arguments of "performer".
 
     Returns:
@@ -28,6 +40,12 @@ def attention_maker(attention, common, performer):
     if attention == "exact":
         return lambda seed: ExactAttention(**common, seed=seed, name="attention")
     if attention == "none":
+        if common["rotary"] is not None:
+            raise ValueError(
+                "Rotary positions are those of queries and keys, which "
+                'attention="none" has not: use position_embedding="learned". '
+                'Received: position_embedding="rotary"'
+            )
         return lambda seed: None
     if attention is None or isinstance(attention, str):
         raise ValueError(
@@ -42,6 +60,13 @@ def attention_maker(attention, common, performer):
                 f"{common[name]!r}, and attention with {name}="
                 f"{getattr(template, name)!r}"
             )
+    if template.rotary != common["rotary"]:
+        raise ValueError(
+            'position_embedding="rotary" needs an attention with rotary=True, or with '
+            'the position_shape of the model, and "learned" one without rotary. '
+            f"Received: attention with rotary={template.rotary!r}, where the model has "
+            f"rotary={common['rotary']!r}"
+        )
     config = {**template.get_config(), "name": "attention", "dtype": common["dtype"]}
     return lambda seed: type(template).from_config({**config, "seed": seed})
 

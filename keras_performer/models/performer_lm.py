@@ -12,7 +12,7 @@ from keras_performer.layers.axial_position_embedding import AxialPositionEmbeddi
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
-from keras_performer.models.attention_choice import attention_maker
+from keras_performer.models.attention_choice import attention_maker, rotary_of
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 
@@ -20,7 +20,7 @@ from keras_performer.recompute import TokenTraining, WithTargets, passes
 class PerformerLM(TokenTraining):
     """A stack of Performer blocks from token ids to logits.
 
-    Embedding and learned positions, blocks of `PerformerAttention` and feed-forward
+    Embedding and positions, blocks of `PerformerAttention` and feed-forward
     network (each normalized before), a last normalization, and logits in float32
     (float64 under that policy). Other attentions, embeddings and heads are passed in.
 
@@ -49,6 +49,9 @@ class PerformerLM(TokenTraining):
         position_shape: tuple of ints whose product is `max_length`, for sequences that
             run through a grid, such as (64, 64, 3): positions are then embedded by
             row, column and channel. Defaults to `(max_length,)`.
+        position_embedding: "learned", vectors that are added to the tokens, or
+            "rotary", queries and keys that are rotated in every block: as `rotary` in
+            `PerformerAttention`, with `position_shape` as the grid. It has no weights.
         seed: int, seeds random features and dropout.
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each
@@ -106,6 +109,7 @@ class PerformerLM(TokenTraining):
         exact_below: int | None = None,
         exact_window: int | None = None,
         position_shape: tuple[int, ...] | None = None,
+        position_embedding: typing.Literal["learned", "rotary"] = "learned",
         seed: int | None = None,
         attention: str | dict | AttentionLayer = "performer",
         embedding: keras.layers.Layer | dict | None = None,
@@ -141,6 +145,7 @@ class PerformerLM(TokenTraining):
         self.exact_window = arguments.exact_window(exact_window, self.feature_map)
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
+        self.position_embedding = position_embedding
         self.seed = arguments.seed(seed)
         make_attention = attention_maker(
             attention,
@@ -149,6 +154,7 @@ class PerformerLM(TokenTraining):
                 key_dim=head_dim,
                 dropout=self.dropout,
                 causal=self.causal,
+                rotary=rotary_of(position_embedding, self.position_shape),
                 dtype=self.dtype_policy,
             ),
             dict(
@@ -167,9 +173,11 @@ class PerformerLM(TokenTraining):
         self.embedding = as_layer("embedding", embedding) or TokenEmbedding(
             self.vocabulary_size, self.hidden_dim, dtype=dtype, name="embedding"
         )
-        self.positions = AxialPositionEmbedding(
-            self.position_shape, self.hidden_dim, dtype=dtype, name="positions"
-        )
+        self.positions = None
+        if position_embedding == "learned":
+            self.positions = AxialPositionEmbedding(
+                self.position_shape, self.hidden_dim, dtype=dtype, name="positions"
+            )
         self.embedding_dropout = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=dtype
         )
@@ -205,7 +213,7 @@ class PerformerLM(TokenTraining):
         shapes = [
             (self.head, hidden_shape),
             (self.embedding, input_shape),
-            (self.positions, input_shape),
+            *([] if self.positions is None else [(self.positions, input_shape)]),
             *((layer, hidden_shape) for layer in (*self.blocks, self.norm)),
         ]
         for layer, shape in shapes:
@@ -254,7 +262,7 @@ class PerformerLM(TokenTraining):
         return (outputs, {**new_state, "blocks": states}) if return_state else outputs
 
     def embed(self, inputs, state=None, training=None):
-        """Embeds tokens and their positions.
+        """Embeds tokens, and their positions where those are learned.
 
         Args:
             inputs: int tensor of shape `(B, T)`.
@@ -287,7 +295,9 @@ class PerformerLM(TokenTraining):
                 f"embedding must give vectors of hidden_dim={self.hidden_dim}. "
                 f"Received: a tensor of shape {tuple(x.shape)}"
             )
-        x = tf.cast(x, self.compute_dtype) + self.positions(positions)
+        x = tf.cast(x, self.compute_dtype)
+        if self.positions is not None:
+            x += self.positions(positions)
         x = self.embedding_dropout(x, training=training)
         position = start["position"] + length
         return x, extra, {"position": position, "embedding": remembered}
@@ -348,6 +358,7 @@ class PerformerLM(TokenTraining):
             "exact_window",
             "recompute",
             "position_shape",
+            "position_embedding",
             "seed",
         )
         attention = self._attention_name or config_of(self.blocks[0].attention)

@@ -8,7 +8,7 @@ The words of this folder:
 - The *stream* is what goes from link to link: inputs at first, then `(x, extra)`, the
   hidden vectors and what the embedding hands round the blocks to the head.
 - The *sides* go to every link unchanged, a chunk of them with each chunk of the stream:
-  `(mask, targets)`, a tuple of no or one mask and the targets.
+  the mask, the targets, and the positions of tokens that only the whole knows.
 - What is *given* to a link is the same for all chunks, such as the keys of the whole
   sequence in the second pass of a block that is not causal.
 - A *scan* runs some links over chunk after chunk. It keeps the stream that goes in and

@@ -21,7 +21,7 @@ class Link(typing.NamedTuple):
 
     Attributes:
         variables: what its layers read, and move on.
-        step: function of a chunk of the stream, the state, the sides (mask and targets)
+        step: function of a chunk of the stream, the state, the sides (`passes.Sides`)
             and `given`; returns a chunk of the stream and the next state.
         state: nest of tensors, the state before the first chunk.
         dtypes: nest of dtypes of the stream that it returns.

@@ -5,9 +5,31 @@ A model is a chain of links: its embedding, its blocks, and what reads them out.
 states between chunks; how the chain is cut into scans decides what is kept.
 """
 
+import typing
+
 import tensorflow as tf
 
 from keras_performer.recompute.chain import Link, scan
+
+
+class Sides(typing.NamedTuple):
+    """What every link gets with its chunk of the stream.
+
+    Attributes:
+        mask: a tuple of the mask `(B, tokens)`, or `()`.
+        targets: tensor of shape `(B, tokens, ...)`, or `()`.
+        positions: a tuple of the positions `(B, tokens)`, which a block that is not
+            causal and has rotary attention needs, or `()`.
+    """
+
+    mask: tuple = ()
+    targets: typing.Any = ()
+    positions: tuple = ()
+
+    def of_attention(self):
+        """What the passes of an attention take besides tokens and state."""
+        mask = self.mask[0] if self.mask else None
+        return {"mask": mask, **dict(zip(["positions"], self.positions))}
 
 
 def check_attention(recompute, causal, attention):
@@ -49,14 +71,15 @@ def network(model, measure, inputs, targets, training):
     batch = tf.shape(inputs)[0]
     blocks = [_block(block, batch, training) for block in model.blocks]
     links = [_embedding(model, batch, training), *blocks, _read_out(model, measure)]
-    return scan(model, links, inputs, ((), targets))[0]
+    return scan(model, links, inputs, Sides(targets=targets))[0]
 
 
 def block_by_block(model, measure, inputs, targets, training):
     """As `network`, in a scan for each block; the model need not be causal."""
     start = _embedding(model, tf.shape(inputs)[0], training)
     end = _read_out(model, measure)
-    return _blocks(model, [start], [end], inputs, ((), targets), training)
+    sides = Sides(targets=targets)
+    return _blocks(model, [start], [end], inputs, sides, training)
 
 
 def blocks(model, x, mask, training):
@@ -71,12 +94,15 @@ def blocks(model, x, mask, training):
     Returns:
         Tensor of shape `(B, T, hidden_dim)`.
     """
-    sides = () if mask is None else (mask,), ()
+    sides = Sides(mask=() if mask is None else (mask,))
     return _blocks(model, [], [], (x, ()), sides, training)[0]
 
 
 def _blocks(model, links, end, stream, sides, training):
     """Cuts the chain between blocks; the ends share a scan with the block beside."""
+    if not model.causal and getattr(model.blocks[0].attention, "rotary", None):
+        tokens = tf.nest.flatten(stream)[0]
+        sides = sides._replace(positions=(_positions(tokens),))
     for index, block in enumerate(model.blocks):
         needs_all_keys = block.attention is not None and not model.causal
         if links and (index or needs_all_keys):
@@ -110,8 +136,10 @@ def _block(block, batch, training):
     """A block whose tokens need nothing of later ones."""
 
     def step(stream, state, sides, given):
-        (x, extra), (mask, _) = stream, sides
-        x, state = block(x, *mask, training=training, state=state, return_state=True)
+        x, extra = stream
+        x, state = block(
+            x, *sides.mask, training=training, state=state, return_state=True
+        )
         return (x, extra), state
 
     return Link(block.variables, step, block.initial_state(batch), None)
@@ -121,18 +149,21 @@ def _keys(block, batch):
     """The first pass of a block that is not causal; nothing comes out but its state."""
 
     def step(stream, state, sides, given):
-        (x, _), (mask, _) = stream, sides
-        x = block.attention_norm(x)
-        return (), block.attention.absorb(x, mask[0] if mask else None, state)
+        x = block.attention_norm(stream[0])
+        state = block.attention.absorb(x, state=state, **sides.of_attention())
+        return (), state
 
     return Link(block.variables, step, block.attention.empty_state(batch), ())
 
 
 def _queries(block, keys, training):
     def step(stream, state, sides, keys):
-        (x, extra), (mask, _) = stream, sides
+        x, extra = stream
         attended = block.attention.answer(
-            block.attention_norm(x), mask[0] if mask else None, keys, training
+            block.attention_norm(x),
+            state=keys,
+            training=training,
+            **sides.of_attention(),
         )
         return (block.add(x, attended, training), extra), state
 
@@ -143,9 +174,8 @@ def _later(block, batch):
     """The first pass of a block with a window; it goes from the last chunk on."""
 
     def step(stream, state, sides, given):
-        (x, _), (mask, _) = stream, sides
-        x = block.attention_norm(x)
-        return block.attention.look_ahead(x, mask[0] if mask else None, state)
+        x = block.attention_norm(stream[0])
+        return block.attention.look_ahead(x, state=state, **sides.of_attention())
 
     sums = "float64" if block.compute_dtype == "float64" else "float32"
     state = block.attention.empty_state(batch)
@@ -156,9 +186,13 @@ def _earlier(block, batch, dtypes, training):
     """The second, of the stream and what the first said of each token."""
 
     def step(stream, state, sides, given):
-        ((x, extra), later), (mask, _) = stream, sides
+        (x, extra), later = stream
         attended, state = block.attention.look_back(
-            block.attention_norm(x), mask[0] if mask else None, state, later, training
+            block.attention_norm(x),
+            state=state,
+            later=later,
+            training=training,
+            **sides.of_attention(),
         )
         return (block.add(x, attended, training), extra), state
 
@@ -167,13 +201,20 @@ def _earlier(block, batch, dtypes, training):
 
 def _read_out(model, measure):
     def step(stream, state, sides, given):
-        _, targets = sides
-        return measure(targets, model.read_out(*stream)), state
+        return measure(sides.targets, model.read_out(*stream)), state
 
     # a head may read out with what the model embeds with, but hardly with positions,
     # whose table may be long
-    variables = _without(model.variables, [*model.blocks, model.positions])
+    table = [] if model.positions is None else [model.positions]
+    variables = _without(model.variables, [*model.blocks, *table])
     return Link(variables, step, (), measure.dtypes)
+
+
+def _positions(tokens):
+    """The index of each token of `(B, T, ...)`, `(B, T)`."""
+    batch, length = tf.unstack(tf.shape(tokens)[:2])
+    indices = tf.tile(tf.range(length)[tf.newaxis], [batch, 1])
+    return tf.ensure_shape(indices, tokens.shape[:2])
 
 
 def _without(variables, layers):

@@ -1,0 +1,126 @@
+"""PerformerLM(position_embedding="rotary"): positions in the attention of blocks."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerLM, generate
+from keras_performer.layers import (
+    ExactAttention,
+    LocalAttention,
+    PerformerBlock,
+)
+from tests.layers.inputs import normal
+from tests.models.token_models import IDS, TARGETS, loss_and_gradients, small_model
+
+OPTIONS = dict(position_embedding="rotary")
+
+
+def test_it_is_the_blocks_with_rotary_and_nothing_else():
+    model = small_model(**OPTIONS)
+    assert [w.path for w in model.weights if "positions" in w.path] == []
+    x = model.embedding(IDS)
+    for block in model.blocks:
+        assert block.attention.rotary is True
+        x = block(x)
+    expected = model.head(model.norm(x))
+    np.testing.assert_allclose(model(IDS), expected, atol=1e-6)
+
+
+def test_a_grid_is_that_of_position_shape():
+    options = dict(OPTIONS, position_shape=(8, 2))
+    model = small_model(**options)
+    assert {block.attention.rotary for block in model.blocks} == {(8, 2)}
+    line = small_model(**OPTIONS)
+    line.set_weights(model.get_weights())
+    assert np.abs(line(IDS) - model(IDS)).max() > 1e-4
+
+
+def test_configs_of_before_have_learned_positions():
+    model = small_model()
+    config = model.get_config()
+    assert config.pop("position_embedding") == "learned"
+    old = PerformerLM.from_config(config)
+    old.set_weights(model.get_weights())
+    np.testing.assert_array_equal(old(IDS), model(IDS))
+    assert [w.path for w in old.weights if "positions" in w.path] != []
+
+
+@pytest.mark.slow
+def test_steps_and_generation_give_the_whole():
+    model = small_model(**OPTIONS, position_shape=(8, 2))
+    model.head.kernel.assign(4 * model.head.kernel)
+    whole = model(IDS)
+    first, state = model(IDS[:, :6], return_state=True)
+    later, _ = model(IDS[:, 6:], state=state, return_state=True)
+    np.testing.assert_allclose(tf.concat([first, later], 1), whole, atol=1e-5)
+    drawn = generate(model, IDS[:, :3], 10, temperature=0)
+    likeliest = model(drawn[:, :-1]).numpy().argmax(-1)[:, 2:]
+    np.testing.assert_array_equal(drawn[:, 3:], likeliest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recompute", "options"),
+    [
+        ("block", dict(causal=True)),
+        ("network", dict(causal=True, exact_window=3)),
+        ("block", dict(causal=False)),
+        ("block", dict(causal=False, exact_window=3)),
+    ],
+)
+def test_chunks_that_are_computed_again_are_where_they_were(recompute, options):
+    """Also from the last to the first, and in the second of two passes."""
+    options = dict(OPTIONS, num_layers=1, position_shape=(8, 2), **options)
+    plain, again = (small_model(r, **options) for r in (None, recompute))
+    again.set_weights(plain.get_weights())
+    results = loss_and_gradients(again, IDS, TARGETS)
+    expected = loss_and_gradients(plain, IDS, TARGETS)
+    for got, right in zip(*map(tf.nest.flatten, (results, expected)), strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-5)
+
+
+def test_chunks_of_a_call_with_a_mask():
+    plain, again = (small_model(r, causal=False, **OPTIONS) for r in (None, "block"))
+    again.set_weights(plain.get_weights())
+    mask = np.arange(11) >= [[0], [4], [2], [7]]
+    expected = plain(IDS, mask=mask, training=True)
+    output = again(IDS, mask=mask, training=True)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_other_attentions():
+    options = dict(OPTIONS, num_random_features=256, chunk_size=None)
+    exact = small_model(attention="exact", **options)
+    assert exact.blocks[0].attention.rotary is True
+    template = LocalAttention(2, 4, sliding_window=3, causal=True, rotary=True)
+    local = small_model(attention=template, **options)
+    assert [block.attention.rotary for block in local.blocks] == [True, True]
+    message = "attention with rotary=None, where the model has rotary=True"
+    with pytest.raises(ValueError, match=message):
+        small_model(attention=ExactAttention(2, 4, causal=True), **options)
+    options["position_embedding"] = "learned"
+    with pytest.raises(ValueError, match='"learned" one without rotary'):
+        small_model(attention=template, **options)
+
+
+def test_what_cannot_be_raises():
+    with pytest.raises(ValueError, match='must be "learned" or "rotary". Received: '):
+        small_model(position_embedding="sinusoidal")
+    options = dict(OPTIONS, num_random_features=256, chunk_size=None)
+    with pytest.raises(ValueError, match='which attention="none" has not'):
+        small_model(attention="none", **options)
+    with pytest.raises(ValueError, match="rotary needs a key_dim divisible"):
+        small_model(hidden_dim=6, **OPTIONS)
+
+
+def test_a_block_hands_positions_on():
+    block = PerformerBlock(ExactAttention(2, 4, rotary=True), 8)
+    x, positions = normal((2, 5, 8)), np.array([[4, 1, 7, 2, 9]])
+    output = block(x, positions=positions)
+    order = np.argsort(positions[0])
+    expected = block(x[:, order], positions=positions[:, order])
+    np.testing.assert_allclose(output.numpy()[:, order], expected, atol=1e-5)
+    assert np.abs(output - block(x)).max() > 1e-3
+    with pytest.raises(ValueError, match="a block without attention"):
+        PerformerBlock(None, 8)(x, positions=positions)

@@ -117,6 +117,8 @@ CASES = {
     "exact_window_causal": attention(
         {**SMALL, "exact_window": 2, "causal": True}, widths=(7,)
     ),
+    "rotary": attention({**SMALL, "rotary": True, "causal": True}, widths=(7,)),
+    "rotary_grid": attention({**SMALL, "rotary": (3, 2)}, widths=(7,)),
     "taylor": attention(
         {**SMALL, "feature_map": "taylor", "num_random_features": None}, widths=(7,)
     ),
@@ -140,6 +142,14 @@ CASES = {
             "attention": keras.saving.serialize_keras_object(
                 keras_performer.layers.ExactAttention(2, 3, use_bias=False, causal=True)
             ),
+        }
+    ),
+    "lm_rotary": language_model(
+        {
+            **LM,
+            "hidden_dim": 8,
+            "position_embedding": "rotary",
+            "position_shape": (3, 3),
         }
     ),
     "lm_recompute": language_model({**LM, "recompute": "block", "chunk_size": 3}),

@@ -30,6 +30,8 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
     layer.redraw_features(3)
     layers.PerformerBlock(layers.ExactAttention(8, 64, causal=True), 128)(x, mask)
     layers.PerformerBlock(None, 128)
+    local = layers.LocalAttention(8, 64, sliding_window=4, rotary=(8, 8))
+    local(x, positions=np.zeros((2, 64), "int32"))
     model = keras_performer.PerformerLM(256, 64, 2, 4, 32, attention="exact")
     tokens = keras_performer.generate(model, [[1, 2]], 8, top_k=3, verbose=0)
     assert_type(tokens, npt.NDArray[np.int32])
@@ -48,6 +50,7 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
 
 
 def wrong(x: tf.Tensor) -> None:
+    layers.ExactAttention(8, 64, rotary="line")  # type: ignore[arg-type]
     keras_performer.PerformerAttention("8", 64)  # type: ignore[arg-type]
     keras_performer.PerformerAttention(8)  # type: ignore[call-arg]
     keras_performer.PerformerAttention(8, 64, feature_map=3)  # type: ignore[arg-type]

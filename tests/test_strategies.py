@@ -150,13 +150,15 @@ def test_unseeded_replicas_are_identical_after_each_redraw(replicas):
 
 
 @pytest.mark.slow
-def test_a_language_model_trains_as_on_one_device():
+@pytest.mark.parametrize("position_embedding", ["learned", "rotary"])
+def test_a_language_model_trains_as_on_one_device(position_embedding):
     ids = np.random.default_rng(0).integers(0, 11, (16, 24))
 
     def losses(strategy):
         keras.utils.set_random_seed(7)
         with strategy.scope():
-            model = PerformerLM(11, 24, 2, 2, 8, num_random_features=6, seed=1)
+            options = dict(position_embedding=position_embedding, seed=1)
+            model = PerformerLM(11, 24, 2, 2, 8, num_random_features=6, **options)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
         data = tf.data.Dataset.from_tensor_slices((ids, ids)).batch(8)

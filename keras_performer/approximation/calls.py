@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.approximation.twin import is_attention, performer_like
+from keras_performer.layers.positions import token_positions
 from keras_performer.layers.watching import watched
 
 _NAMES = (
@@ -42,11 +43,7 @@ def attention_calls(model, batches, options, measure):
                 twins[layer] = performer_like(layer, **options)
             twin = twins[layer]
             inputs = twin.read(**given)
-            heads = (
-                tf.cast(twin.project(name, x), tf.float32)
-                for name, x in zip(("query", "key", "value"), inputs)
-            )
-            measure(layer, twin, *heads, inputs)
+            measure(layer, twin, *_heads(twin, inputs, arguments), inputs)
         except ValueError as error:
             left_out[layer] = str(error)
 
@@ -56,6 +53,15 @@ def attention_calls(model, batches, options, measure):
         with watched(model, note):
             model(batch, training=False)
     return left_out
+
+
+def _heads(layer, inputs, arguments):
+    """Query, key and value in heads, float32, as the layer projects them."""
+    given = arguments.get("positions")
+    positions = token_positions(layer, inputs.query, inputs.key, given, None)
+    for name in ("query", "key", "value"):
+        heads = layer.project(name, getattr(inputs, name), positions)
+        yield tf.cast(heads, tf.float32)
 
 
 def batches_of(data, max_batches):

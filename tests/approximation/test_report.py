@@ -119,6 +119,24 @@ def test_errors_of_features_are_those_of_the_matrix_that_they_imply(inputs):
         np.testing.assert_allclose(found, tf.sqrt(squares[0] / squares[1]), rtol=1e-4)
 
 
+def test_rotary_positions_count(inputs):
+    options = dict(rotary=True, use_bias=False, name="own")
+    layer = keras_performer.layers.ExactAttention(2, 4, **options)
+    places = np.arange(LENGTH)[np.newaxis] * 50
+    layer(inputs[0])
+    start, positions = keras.Input((LENGTH, DIM)), keras.Input((LENGTH,), dtype="int32")
+    model = keras.Model([start, positions], layer(start, positions=positions))
+    places = np.repeat(places, 2, 0).astype("int32")
+    report = approximation_report(model, [inputs[0], places], num_rows=99, seed=0)
+    q, k = (
+        ops.rotary_embedding(getattr(layer, f"{name}_dense")(inputs[0]), places)
+        for name in ("query", "key")
+    )
+    logits = np.einsum("btnh,bsnh->nbts", q, k) / 2
+    spread = logits.std(-1).mean((1, 2))
+    np.testing.assert_allclose([head.spread for head in report.heads], spread, 1e-4)
+
+
 def test_some_rows_of_some_batches():
     layer = keras_performer.layers.ExactAttention(2, 4, causal=True)
     data = np.random.default_rng(0).normal(size=(6, 50, 4)).astype("float32")

@@ -11,7 +11,7 @@ import keras_performer
 def make(config, is_chief):
     """Redraws, logs and stops, as the settings say."""
     chosen = [keras.callbacks.TerminateOnNaN(), SeedDropout(config.seed)]
-    if config.every_n_steps:
+    if config.every_n_steps and config.attention == "performer":
         chosen.append(keras_performer.RedrawFeatures(config.every_n_steps))
     if config.tensorboard_dir and is_chief:
         chosen.append(keras.callbacks.TensorBoard(config.tensorboard_dir))

@@ -38,8 +38,12 @@ class Config:
         hidden_dim: width of the model, a multiple of num_heads.
         intermediate_dim: width inside the feed-forward parts.
         dropout: rate of dropout while training.
+        attention: none is the control: the same model without attention.
         feature_map: kernel of the attention, as in keras_performer.feature_maps.get.
         num_random_features: features of each attention head.
+        exact_window: keys nearer than this get exact weights; null: none.
+        position_embedding: vectors that are learned, or rotary positions of row, column
+            and channel, for heads of a multiple of 6.
         recompute: what the backward pass computes again to save memory, as in
             keras_performer.PerformerLM; null: nothing.
         neighbours: feed the colours of neighbouring known pixels beside the token.
@@ -87,8 +91,11 @@ class Config:
     hidden_dim: int = 96
     intermediate_dim: int = 192
     dropout: float = 0.0
+    attention: Literal["performer", "none"] = "performer"
     feature_map: str = "softmax"
     num_random_features: int = 32
+    exact_window: int | None = None
+    position_embedding: Literal["learned", "rotary"] = "learned"
     recompute: Literal["block", "network"] | None = None
     neighbours: bool = True
     likelihood: Literal["categorical", "mixture"] = "mixture"
@@ -120,7 +127,7 @@ class Config:
         at_least = {
             1: "num_layers num_heads hidden_dim intermediate_dim num_random_features "
             "num_mixtures batch_size num_steps steps_per_epoch steps_per_execution "
-            "every_n_steps held_out_images top_k",
+            "every_n_steps held_out_images top_k exact_window",
             0: "seed warmup_steps num_samples num_completions",
         }
         for least, names in at_least.items():

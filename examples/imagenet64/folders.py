@@ -8,8 +8,20 @@ import tensorflow as tf
 
 SETTINGS = "config.json"
 # What a checkpoint fits to; other settings may change when a run goes on.
-OF_THE_MODEL = """num_layers num_heads hidden_dim intermediate_dim feature_map
-    num_random_features neighbours likelihood num_mixtures""".split()
+OF_THE_MODEL = (
+    "num_layers",
+    "num_heads",
+    "hidden_dim",
+    "intermediate_dim",
+    "attention",
+    "feature_map",
+    "num_random_features",
+    "exact_window",
+    "position_embedding",
+    "neighbours",
+    "likelihood",
+    "num_mixtures",
+)
 
 
 def refuse_to_delete(config):

@@ -31,12 +31,18 @@ def make(config):
         hidden_dim=config.hidden_dim,
         intermediate_dim=config.intermediate_dim,
         dropout=config.dropout,
-        feature_map=config.feature_map,
-        num_random_features=config.num_random_features,
+        attention=config.attention,
+        position_embedding=config.position_embedding,
         position_shape=(64, 64, CHANNELS),
         recompute=config.recompute,
         seed=config.seed,
     )
+    if config.attention == "performer":
+        options |= dict(
+            feature_map=config.feature_map,
+            num_random_features=config.num_random_features,
+            exact_window=config.exact_window,
+        )
     if config.likelihood == "categorical" and not config.neighbours:
         return keras_performer.PerformerLM(**options)  # the paper's
     return PixelPerformer(

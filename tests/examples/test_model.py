@@ -42,6 +42,25 @@ def look_back(model, inputs):
     return embedding._look_back(inputs, seen, start["position"])
 
 
+def test_the_control_has_no_attention():
+    model = small_model(attention="none", num_layers=2)
+    assert [block.attention for block in model.blocks] == [None, None]
+    # the blocks then see one token at a time
+    inputs, _ = image_model.shift(photograph()[np.newaxis])
+    first = max(model.embedding.distances) + 1
+    other = tf.concat([255 - inputs[:, :1], inputs[:, 1:]], 1)
+    outputs = [model(x[:, : 2 * first])[:, first:] for x in (inputs, other)]
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_windows_and_positions_are_those_of_the_settings():
+    options = dict(exact_window=5, position_embedding="rotary", hidden_dim=6)
+    model = small_model(**options)
+    attention = model.blocks[0].attention
+    assert attention.exact_window == 5 and attention.rotary == (64, 64, 3)
+    assert model.positions is None
+
+
 def test_inputs_are_the_targets_one_later():
     image = photograph()[np.newaxis]
     inputs, targets = image_model.shift(image)

@@ -1,25 +1,25 @@
 """Exact weights for near keys and estimated ones for far keys, under one normalizer.
 
-The far keys of causal attention are those of causal attention without its first W
-queries: of the others, number i sees the keys 0 to i. Attention to both sides adds the
-same over the reversed sequence.
+The first W queries have no far key before them; of the others, number i sees the far
+keys 0 to i. With attention to both sides the same holds from the end on.
 """
 
 import typing
 
 import tensorflow as tf
 
-from keras_performer.ops import compile
+from keras_performer.ops import compile, near_and_far
 from keras_performer.ops.checks import (
     check_attention_inputs,
     check_no_window,
     check_window,
 )
-from keras_performer.ops.kernels.base import EMPTY, Kernel
+from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import causal
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.near_and_far import Places
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State
 from keras_performer.ops.tensors import TensorLike
@@ -99,8 +99,7 @@ def windowed_attention(
     gain = tf.zeros((query.shape[2],)) if log_gain is None else log_gain
     gain = tf.cast(gain, dtype)[:, tf.newaxis]
     options = exact_window, chunk_size, jit_compile
-    arguments = query, key, value, visible.key_mask, gain, far, near, options
-    attend = attend_causal if visible.causal else attend_both_ways
+    arguments = query, key, value, visible, gain, far, near, options
     if jit_compile and tf.executing_eagerly():
         output, *state = compile.call_in_graph(attend, kernel, *arguments)
     else:
@@ -128,22 +127,30 @@ def with_recent_keys(
     return WindowedState(*state, *Recent.empty(*shape, dtype))
 
 
-def attend_causal(kernel, query, key, value, key_mask, gain, far, near, options):
-    """`windowed_attention` to earlier keys."""
-    window, _, jit_compile = options
-    keys = Recent.of(key, value, key_mask)
+def attend(kernel, query, key, value, visible, gain, far, near, options):
+    """`windowed_attention` of checked arguments."""
+    window, chunk_size, jit_compile = options
+    keys = Recent.of(key, value, visible.key_mask)
     if near is not None:
-        parts, far = parts_with_state(kernel, query, keys, gain, far, near, options)
-        return joined(parts), *far, *keys.last(window, near)
-    parts = [local.attend(None, query, keys, None, window, True, jit_compile)]
-    if not _sees_all(window, size(query, 1)):
-        given = key, value, key_mask
-        further, far = far_part(kernel, query, *given, gain, far, window, options)
-        parts.append(further)
-    return joined(parts), *far, *keys.last(window, None)
+        found = attend_with_state(kernel, query, keys, gain, far, near, options)
+        output, _, *state = found
+        return output, *state
+    if _sees_all(window, size(query, 1)):
+        output = local.attend(
+            None, query, keys, None, window, visible.causal, jit_compile
+        )
+    else:
+        places = Places(window, 0, 0, window, visible.causal)
+        given = keys._replace(seen=visible.key_mask), gain, far, places
+        output, _, far = near_and_far.attend(
+            kernel, query, *given, chunk_size, jit_compile
+        )
+    if not visible.causal:
+        return (output,)
+    return output, *far, *keys.last(window, None)
 
 
-def parts_with_state(kernel, query, keys, gain, far, near, options, own_key=True):
+def attend_with_state(kernel, query, keys, gain, far, near, options, own_key=True):
     """What earlier keys add, with those of a state: near ones, and far ones.
 
     Args:
@@ -152,85 +159,17 @@ def parts_with_state(kernel, query, keys, gain, far, near, options, own_key=True
         own_key: bool, whether a query sees the key of its own place.
 
     Returns:
-        `(parts, far)`, see `joined`.
+        `(output, log_sums, *state)`, see `near_and_far.attend`.
     """
-    window, _, jit_compile = options
+    window, chunk_size, jit_compile = options
+    # without its own key a query stands one place further, in a shorter window
+    within = window if own_key else window - 1
+    places = Places(within, 1, max(within - 1, 0), 0, causal=True)
     every = near.followed_by(keys)
-    further, far = far_part(kernel, query, *every, gain, far, 0, options)
-    if not own_key:
-        # a query stands one place further then, in a window that is one shorter
-        window -= 1
-        near, keys = every.between(0, window), every.between(window, -1)
-    if not window:
-        return [further], far
-    exact = local.attend(None, query, keys, near, window, True, jit_compile)
-    return [exact, further], far
-
-
-def attend_both_ways(kernel, query, key, value, key_mask, gain, far, near, options):
-    """`windowed_attention` to all keys; `far` is the state before any, `near` none."""
-    window, _, jit_compile = options
-    keys = Recent.of(key, value, key_mask)
-    parts = [local.attend(None, query, keys, near, window, False, jit_compile)]
-    if not _sees_all(window, size(query, 1)):
-        for turn in (_as_it_is, _reversed):
-            given = [turn(x) for x in (query, key, value, key_mask)]
-            further, _ = far_part(kernel, *given, gain, far, window, options)
-            parts.append([turn(x) for x in further])
-    return (joined(parts),)
-
-
-def far_part(kernel, query, key, value, key_mask, gain, state, skipped, options):
-    """What earlier keys out of the window add.
-
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key, value, key_mask: keys from the first that the first query with a far key
-            sees, in order, and maybe more; `key_mask` may be `None`.
-        gain: tensor `(N, 1)`.
-        state: `State` before these keys.
-        skipped: int, how many of the first queries have no far key.
-        options: `(exact_window, chunk_size, jit_compile)`.
-
-    Returns:
-        `((output, log_sums), state)`, see `joined`.
-    """
-    _, chunk_size, jit_compile = options
-    late = query[:, skipped:]
-    count = size(late, 1)
-    key, value, key_mask = (
-        None if x is None else x[:, :count] for x in (key, value, key_mask)
+    output, log_sums, far = near_and_far.attend(
+        kernel, query, every, gain, far, places, chunk_size, jit_compile
     )
-    output, log_sums, state = causal.attend(
-        kernel,
-        Visibility(key_mask, causal=True),
-        late,
-        key,
-        value,
-        state,
-        chunk_size,
-        jit_compile,
-        with_log_sums=True,
-    )
-    first = [[0, 0], [size(query, 1) - count, 0], [0, 0], [0, 0]]
-    log_sums = tf.pad(log_sums + gain, first, constant_values=EMPTY)
-    return (tf.pad(output, first), log_sums), state
-
-
-def joined(parts):
-    """The weighted means of sets of keys as one weighted mean of them all.
-
-    Args:
-        parts: list of `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`: weighted
-            means of values, and the logarithms of the sums of their weights.
-    """
-    outputs, logs = zip(*parts)
-    if len(outputs) == 1:
-        return outputs[0]
-    shares = tf.nn.softmax(tf.concat(logs, -1))
-    return tf.add_n(
-        [output * shares[..., i : i + 1] for i, output in enumerate(outputs)]
-    )
+    return output, log_sums, *far, *keys.last(window, near)
 
 
 def far_and_near(state):
@@ -247,11 +186,3 @@ def far_and_near(state):
 
 def _sees_all(window, length):
     return isinstance(length, int) and window >= length
-
-
-def _as_it_is(x):
-    return x
-
-
-def _reversed(x):
-    return None if x is None else tf.reverse(x, [1])

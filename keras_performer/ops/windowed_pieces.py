@@ -12,14 +12,14 @@ from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import causal
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.near_and_far import joined
 from keras_performer.ops.shapes import compute_dtype
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 from keras_performer.ops.windowed import (
     WindowedState,
+    attend_with_state,
     far_and_near,
-    joined,
-    parts_with_state,
 )
 
 
@@ -97,15 +97,10 @@ def join_parts(
     >>> bool(tf.reduce_max(abs(both - whole)) < 1e-5)
     True
     """
-    logs = tf.concat([first[1], second[1]], -1)
-    return joined([first, second]), tf.reduce_logsumexp(logs, -1, keepdims=True)
+    return joined([first, second])
 
 
 def _attend(kernel, query, key, value, key_mask, gain, far, near, own_key, options):
     """`attend_to_earlier` of checked arguments."""
     keys = Recent.of(key, value, key_mask)
-    parts, far = parts_with_state(
-        kernel, query, keys, gain, far, near, options, own_key
-    )
-    part = join_parts(*parts) if len(parts) == 2 else parts[0]
-    return *part, *far, *keys.last(options[0], near)
+    return attend_with_state(kernel, query, keys, gain, far, near, options, own_key)

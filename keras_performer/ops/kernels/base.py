@@ -137,6 +137,12 @@ class Kernel:
         log = -tf.math.log(tf.where(visible, normalizer, tf.ones_like(normalizer)))
         return tf.where(visible, log, tf.constant(EMPTY, log.dtype))
 
+    def normalizer_of(self, log_sums):
+        """The inverse of `log_normalizer`."""
+        found = log_sums > EMPTY
+        log = tf.where(found, log_sums, tf.zeros_like(log_sums))
+        return tf.where(found, tf.exp(-log), tf.zeros_like(log))
+
     def log_left_out(self, query):
         """Logarithm of a factor of a query's weights, which cancels in their mean.
 
@@ -149,6 +155,10 @@ class Kernel:
             Tensor `(..., 1)`.
         """
         return tf.zeros_like(query[..., :1])
+
+    def pull_left_out(self, query, dlog):
+        """The gradient of `log_left_out`, of the same shape as the query."""
+        return _derivative(self.log_left_out, query, dlog)
 
     def normalized_query_features(self, a, r, normalizer):
         """Features whose weights sum to 1, or plain ones if `divided` divides."""

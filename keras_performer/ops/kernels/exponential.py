@@ -151,6 +151,10 @@ class ExponentialKernel(Kernel):
         empty = tf.constant(EMPTY, normalizer.dtype)
         return tf.where(normalizer < -EMPTY, normalizer, empty)
 
+    def normalizer_of(self, log_sums):
+        empty = tf.constant(EMPTY, log_sums.dtype)
+        return tf.where(log_sums > empty, log_sums, -empty)
+
     def log_left_out(self, query):
         # -|x|^2 / 2, and the mean over features
         squares = tf.reduce_sum(query**2, -1, keepdims=True)

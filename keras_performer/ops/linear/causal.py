@@ -87,9 +87,9 @@ def causal_attention(
     kernel, start = kernel_and_state(query, key, value, kernel, state)
     arguments = visible, query, key, value, start, chunk_size, jit_compile
     if jit_compile and tf.executing_eagerly():
-        output, _, later = compile.call_in_graph(attend, kernel, *arguments)
+        output, later = compile.call_in_graph(attend, kernel, *arguments)
     else:
-        output, _, later = attend(kernel, *arguments)
+        output, later = attend(kernel, *arguments)
     return output, later
 
 
@@ -105,66 +105,34 @@ def kernel_and_state(query, key, value, kernel, state):
     return kernel.astype(dtype), start
 
 
-def attend(
-    kernel,
-    visible,
-    query,
-    key,
-    value,
-    state,
-    chunk_size,
-    jit_compile=False,
-    with_log_sums=False,
-):
-    """`causal_attention` of checked arguments.
-
-    Returns:
-        `(output, log_sums, state)`. With `with_log_sums` they are the logarithms of the
-        sums of weights, `(B, T, N, 1)`, and the output is not rounded to the dtype of
-        the query; without, they are `None`.
-    """
+def attend(kernel, visible, query, key, value, state, chunk_size, jit_compile=False):
+    """`causal_attention` of checked arguments."""
     heads = Heads(query, key, value)
     r, sums = heads.state_rows(state)
     rows = tf.stop_gradient(r), sums
     call = functools.partial(compile.call, jit_compile=jit_compile)
     if query.shape[1] == 1:
-        inputs = kernel, visible.key_mask, query, key, value, *rows
-        output, log_sums, r, sums = call(one_token, *inputs, with_log_sums)
+        inputs = kernel, visible.key_mask, query, key, value
+        output, _, r, sums = call(one_token, *inputs, *rows)
     else:
-        inputs = kernel, visible, chunk_size, query, key, value, rows, with_log_sums
-        output, log_sums, r, sums = _many_tokens(call, *inputs)
-    if with_log_sums:
-        log_sums += kernel.log_left_out(tf.cast(query, heads.dtype))
-    return output, log_sums, State(*heads.state(tf.stop_gradient(r), sums))
+        inputs = kernel, visible, chunk_size, query, key, value
+        output, r, sums = _many_tokens(call, *inputs, *rows)
+    return output, State(*heads.state(tf.stop_gradient(r), sums))
 
 
 def _many_tokens(
-    call, kernel, visible, chunk_size, query, key, value, rows, with_log_sums
+    call, kernel, visible, chunk_size, query, key, value, r_start, sums_start
 ):
-    """The loops with their own gradient.
-
-    Args:
-        call: `compile.call`, with its choice.
-        rows: the state as rows, its maxima and its sums.
-    """
-    r_start, sums_start = rows
+    """The loops with their own gradient; `call` is `compile.call`, with its choice."""
 
     @tf.custom_gradient
     def attention(query, key, value, sums_start, *trained):
         inputs = kernel.with_trained(trained), visible, chunk_size, query, key, value
-        forward = call(forward_pass, *inputs, r_start, sums_start, with_log_sums)
-        output, log_sums, r, sums, saved = forward
+        output, r, sums, saved = call(forward_pass, *inputs, r_start, sums_start)
 
-        def gradient(doutput, *dothers):
-            dlog_sums = dothers[0] if with_log_sums else None
-            ends = output, saved, r, doutput, dlog_sums, dothers[-1]
-            return call(backward_pass, *inputs, *ends)
+        def gradient(doutput, dr, dsums):
+            return call(backward_pass, *inputs, output, saved, r, doutput, dsums)
 
-        if with_log_sums:
-            return (output, log_sums, r, sums), gradient
         return (tf.cast(output, query.dtype), r, sums), gradient
 
-    output, *log_sums, r, sums = attention(
-        query, key, value, sums_start, *kernel.trained
-    )
-    return output, log_sums[0] if with_log_sums else None, r, sums
+    return attention(query, key, value, sums_start, *kernel.trained)

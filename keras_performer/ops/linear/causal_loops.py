@@ -33,19 +33,17 @@ DEFAULT_CHUNK_SIZE = 64
 MAX_CHUNKS_PER_BLOCK = 8
 
 
-def forward_pass(kernel, visible, chunk_size, query, key, value, r, sums, log_sums):
-    loops = _Causal(query, key, value, kernel, visible, chunk_size)
-    output, *state, saved = loops.forward(query, key, value, r, sums)
-    log_sums = loops.log_sums(saved[0], query) if log_sums else None
-    return output, log_sums, *state, saved
+def forward_pass(kernel, visible, chunk_size, query, key, value, r, sums):
+    loops = Causal(query, key, value, kernel, visible, chunk_size)
+    return loops.forward(query, key, value, r, sums)
 
 
 def backward_pass(kernel, visible, chunk_size, query, key, value, *saved):
-    loops = _Causal(query, key, value, kernel, visible, chunk_size)
+    loops = Causal(query, key, value, kernel, visible, chunk_size)
     return loops.backward(query, key, value, *saved)
 
 
-class _Causal:
+class Causal:
     """The forward and the backward loop; they share sizes, blocks and what is visible.
 
     In the loops, with the shapes of `Kernel`:
@@ -113,17 +111,8 @@ class _Causal:
         ]
         return output, join(r), join(sums), (normalizers.stack(), *states)
 
-    def log_sums(self, normalizers, query):
-        """Logarithms of the sums of weights, `(B, T, N, 1)`, from all normalizers."""
-        rows = self.kernel.log_normalizer(normalizers)
-        count, shape = size(rows, 0), (-1, size(rows, 2), 1)
-        blocks = self.heads.query_block(tf.reshape(rows, shape))
-        tokens = size(blocks, 1)
-        blocks = tf.reshape(blocks, (count, -1, tokens, query.shape[2], 1))
-        return self.blocks.join_blocks(blocks, (*query.shape[:3], 1))
-
     def backward(
-        self, query, key, value, output, saved, r_end, doutput, dlog_sums, dsums
+        self, query, key, value, output, saved, r_end, doutput, dsums, dlog_sums=None
     ):
         heads, kernel, blocks = self.heads, self.kernel, self.blocks
         normalizers, *states = saved

@@ -66,9 +66,9 @@ def local_attention(
     later = keys.last(sliding_window, state) if visible.causal else None
     arguments = query, keys, state, sliding_window, visible.causal, jit_compile
     if jit_compile and tf.executing_eagerly():
-        output, _ = compile.call_in_graph(attend, None, *arguments)
+        output = compile.call_in_graph(attend, None, *arguments)
     else:
-        output, _ = attend(None, *arguments)
+        output = attend(None, *arguments)
     return tf.cast(output, query.dtype), later
 
 
@@ -82,9 +82,7 @@ def attend(_, query, keys, state, sliding_window, causal, jit_compile=False):
         sliding_window, causal: as in `local_attention`.
 
     Returns:
-        `(output, log_sums)`: tensors `(B, T, N, V)` and `(B, T, N, 1)` in the dtype of
-        the loops, float32 or float64. The log-sums are logarithms of the sums of
-        weights exp(q . k / sqrt(H)).
+        The output, `(B, T, N, V)` in the dtype of the loops, float32 or float64.
     """
     reach, before = reach_within(sliding_window, query, state), 0
     if state is not None:
@@ -98,12 +96,13 @@ def attend(_, query, keys, state, sliding_window, causal, jit_compile=False):
             forward_pass, None, *inputs, jit_compile=jit_compile
         )
 
-        def gradient(doutput, dlog_sums):
-            ends = output, log_sums, doutput, dlog_sums
-            return compile.call(
+        def gradient(doutput):
+            ends = output, log_sums, doutput, None
+            *gradients, _ = compile.call(
                 backward_pass, None, *inputs, *ends, jit_compile=jit_compile
             )
+            return gradients
 
-        return (output, log_sums), gradient
+        return output, gradient
 
     return attention(query, keys.key, keys.value)

@@ -94,49 +94,62 @@ class _Local:
         )
 
     def backward(self, query, keys, output, log_sums, doutput, dlog_sums):
+        """Gradients of query, key and value, and the row sums of those of logits.
+
+        Output and log-sums may be those of attention to further keys, too. The weights
+        here then are near keys' shares of all weights.
+        """
         heads, blocks = self.heads, self.blocks
-        queries, outputs, logs, doutputs, dlogs = map(
-            blocks.cut, (query, output, log_sums, doutput, dlog_sums)
+        queries, outputs, logs, doutputs = map(
+            blocks.cut, (query, output, log_sums, doutput)
         )
+        dlogs = None if dlog_sums is None else blocks.cut(dlog_sums)
         given, keys = keys, self._padded(keys)
 
-        def step(i, dqueries, dkeys, dvalues, *tails):
+        def step(i, dqueries, totals, dkeys, dvalues, *tails):
             x, y, v = self._block(queries, keys, i)
             d = with_normalizer_gradient(
-                *(heads.query_rows(z, i) for z in (doutputs, outputs, dlogs))
+                heads.query_rows(doutputs, i),
+                heads.query_rows(outputs, i),
+                None if dlogs is None else heads.query_rows(dlogs, i),
             )
             d = self._to_chunks(d)
             log = self._to_chunks(heads.query_rows(logs, i))
             # the product subtracts it: one pass over the weights less
-            logits = tf.matmul(tf.concat([x, -log], -1), with_ones(y), transpose_b=True)
-            p = tf.exp(logits + self.hidden)
+            x, y = tf.concat([x, -log], -1), with_ones(y)
+            p = tf.exp(tf.matmul(x, y, transpose_b=True) + self.hidden)
             dlogits = p * tf.matmul(d, v, transpose_b=True)
-            x, y = x[..., :-1], y[..., :-1]
-            dx = self._from_chunks(tf.matmul(dlogits, y)) * self.scale
+            # the ones of the keys add up the rows
+            dx = self._from_chunks(tf.matmul(dlogits, y))
+            dx, total = dx[..., :-2] * self.scale, dx[..., -1:]
+            pairs = (dlogits, x[..., :-2], tails[0]), (p, d[..., :-1], tails[1])
             dkey, dvalue = (
                 self._overlapped(tf.matmul(a, b, transpose_a=True), tail)
-                for a, b, tail in ((dlogits, x, tails[0]), (p, d[..., :-1], tails[1]))
+                for a, b, tail in pairs
             )
             own = blocks.tokens
             ends = zip((dkey, dvalue), tails)
             return (
                 dqueries.write(i, heads.query_block(dx)),
+                totals.write(i, heads.query_block(total)),
                 dkeys.write(i, heads.key_block(dkey[:, :own])),
                 dvalues.write(i, heads.key_block(dvalue[:, :own])),
                 *(tf.ensure_shape(x[:, own:], t.shape) for x, t in ends),
             )
 
-        arrays = [blocks.array(heads.dtype) for _ in range(3)]
+        arrays = [blocks.array(heads.dtype) for _ in range(4)]
         rows = size(query, 0) * heads.num_key_value_heads
         tails = [
             tf.zeros((rows, self.lead + self.trail, size(z, 3)), heads.dtype)
             for z in (given.key, given.value)
         ]
-        dqueries, *arrays, dkey, dvalue = blocks.loop(step, (*arrays, *tails))
-        return blocks.join_like(dqueries, query), *(
+        dqueries, totals, *arrays, dkey, dvalue = blocks.loop(step, (*arrays, *tails))
+        dkey, dvalue = (
             self._unpadded(array, tail, like)
             for array, tail, like in zip(arrays, (dkey, dvalue), given)
         )
+        total = blocks.join(totals, (*query.shape[:3], 1))
+        return blocks.join_like(dqueries, query), dkey, dvalue, total
 
     def _padded(self, keys):
         """The keys, and places that nothing sees, as many as whole chunks take."""

@@ -1,0 +1,194 @@
+"""Near and far keys as one operation: its gradients, and what it keeps for them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+from tests.ops.cases import HEAD_DIM, normal, pairs, qkv, softmax_kernel
+from tests.ops.test_windowed import assert_all_close, mask, with_gradients
+
+WINDOW = 3
+
+
+def exponential_logs(x, y, matrix, log_weights):
+    """log of phi(x) . phi(y), from the definition: x and y of shape `(B, N, T, H)`."""
+    logs = [
+        tf.einsum("bnth,mh->bntm", z, matrix)
+        - tf.reduce_sum(z * z, -1, keepdims=True) / 2
+        for z in (x, y)
+    ]
+    both = logs[0][:, :, :, tf.newaxis] + logs[1][:, :, tf.newaxis] + log_weights
+    return tf.reduce_logsumexp(both, -1) - np.log(matrix.shape[0])
+
+
+def taylor_logs(x, y):
+    t = tf.matmul(x, y, transpose_b=True)
+    return tf.math.log(1 + t + t**2 / 2)
+
+
+def hyperbolic_kernel(half, log_weights):
+    matrix = tf.concat([half, -half], 0)
+    return ops.ExponentialKernel(matrix, True, log_weights, trainable=True)
+
+
+# The parameters of a kernel, the kernel, and the logarithms of what it stands for.
+TRAINED = {
+    "hyperbolic": (
+        [tf.cast(pairs(8, HEAD_DIM)[:4], "float64"), normal((8,), 4)],
+        hyperbolic_kernel,
+        lambda x, y, half, weights: exponential_logs(
+            x, y, tf.concat([half, -half], 0), weights
+        ),
+    ),
+    "favor+": (
+        [normal((7, HEAD_DIM), 5)],
+        lambda matrix: ops.ExponentialKernel(matrix, trainable=True),
+        lambda x, y, matrix: exponential_logs(x, y, matrix, 0.0),
+    ),
+    "taylor": ([], ops.TaylorKernel, taylor_logs),
+}
+
+
+def whole_matrix(query, key, value, gain, far_logs, key_mask, causal):
+    """Every weight by its definition, and the logarithms of their sums."""
+    group = query.shape[2] // key.shape[2]
+    key, value = (tf.repeat(x, group, axis=2) for x in (key, value))
+    x, y = (tf.transpose(z, (0, 2, 1, 3)) * HEAD_DIM**-0.25 for z in (query, key))
+    distance = np.arange(x.shape[2])[:, None] - np.arange(y.shape[2])
+    logs = tf.where(
+        np.abs(distance) < WINDOW,
+        tf.matmul(x, y, transpose_b=True),
+        far_logs(x, y) + gain[:, tf.newaxis, tf.newaxis],
+    )
+    seen = distance >= 0 if causal else np.ones_like(distance, bool)
+    seen = seen & np.asarray(key_mask)[:, None, None, :]
+    # finite, so that rows that see nothing have finite gradients
+    logs = tf.where(seen, logs, tf.constant(-1e3, logs.dtype))
+    weights = tf.nn.softmax(logs) * tf.cast(seen, logs.dtype)
+    return tf.einsum("bnts,bsnv->btnv", weights, value)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", sorted(TRAINED))
+def test_gradients_of_kernels_are_those_of_the_matrix(name, causal):
+    parameters, make, far_logs = TRAINED[name]
+    key_mask, weights = mask(23), normal((3, 23, 4, 7), 11)
+    inputs = [*qkv(3, 23, 23, 2, groups=2), normal((4,), 9), *parameters]
+
+    def ours(query, key, value, gain, *parameters):
+        visible = ops.Visibility.of(key_mask, causal)
+        return ops.windowed_attention(
+            query, key, value, make(*parameters), WINDOW, gain, visible, chunk_size=4
+        )[0]
+
+    def matrix(query, key, value, gain, *parameters):
+        def logs(x, y):
+            return far_logs(x, y, *parameters)
+
+        return whole_matrix(query, key, value, gain, logs, key_mask, causal)
+
+    found = with_gradients(ours, inputs, weights)
+    assert_all_close(found, with_gradients(matrix, inputs, weights))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [1, 3])
+def test_gradients_go_through_states(window):
+    kernel, weights = softmax_kernel(), normal((3, 12, 4, 7), 11)
+    inputs, key_mask = [*qkv(3, 12, 12, 2, groups=2), normal((4,), 9)], mask(12)
+
+    def in_pieces(sizes):
+        def function(query, key, value, gain):
+            state, outputs = None, []
+            whole = query, key, value, key_mask
+            for *piece, seen in zip(*(tf.split(x, sizes, 1) for x in whole)):
+                visible = ops.Visibility.of(seen, causal=True)
+                output, state = ops.windowed_attention(
+                    *piece, kernel, window, gain, visible, state
+                )
+                outputs.append(output)
+            return tf.concat(outputs, 1)
+
+        return function
+
+    expected = with_gradients(in_pieces((12,)), inputs, weights)
+    # a single token has a form of its own
+    found = with_gradients(in_pieces((4, 1, 1, 6)), inputs, weights)
+    assert_all_close(found, expected)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kernel", [softmax_kernel(), ops.TaylorKernel()])
+def test_tiny_weights_of_near_keys_alone_are_no_overflow(kernel, causal):
+    # before the visible keys of its block a query has none but near ones, against it
+    query, _, value = qkv(1, 12, 12, 1, dtype="float32")
+    key_mask = np.arange(12)[np.newaxis] >= 5
+    inputs = [tf.fill(query.shape, 8.0), tf.fill(query.shape, -8.0), value]
+    weights = normal(value.shape, 11, dtype="float32")
+
+    def function(query, key, value):
+        visible = ops.Visibility.of(key_mask, causal)
+        return ops.windowed_attention(query, key, value, kernel, 2, None, visible)[0]
+
+    found = with_gradients(function, inputs, weights)
+    wide = [tf.cast(x, "float64") for x in (*inputs, weights)]
+    assert_all_close(found, with_gradients(function, wide[:-1], wide[-1]), 1e-4)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_queries_without_far_keys_do_not_move_the_gain(causal):
+    inputs = [*qkv(3, 9, 9, 2, dtype="float32"), normal((2,), 9, dtype="float32")]
+    # of nine tokens those between see all keys if the window is five long
+    weights = np.zeros((3, 9, 2, 7), "float32")
+    weights[:, slice(0, 5) if causal else 4] = 1.0
+
+    def function(query, key, value, gain):
+        visible = ops.Visibility.of(None, causal)
+        given = softmax_kernel(), 5, gain, visible
+        return ops.windowed_attention(query, key, value, *given)[0]
+
+    *_, dgain = with_gradients(function, inputs, weights)
+    np.testing.assert_array_equal(dgain, np.zeros(2))
+
+
+def kept_for_gradients(function, shapes):
+    """Numbers of elements of all that gradients read, but for the inputs."""
+
+    def source(x):
+        while x.op.type in ("Identity", "IdentityN"):
+            x = x.op.inputs[x.value_index]
+        return x
+
+    kept = []
+
+    @tf.function(autograph=False)
+    def step(*inputs):
+        graph = tf.compat.v1.get_default_graph()
+        output = function(*inputs)
+        forward = set(graph.get_operations())
+        gradients = tf.gradients(output, inputs, tf.ones_like(output))
+        later = (op for op in graph.get_operations() if op not in forward)
+        read = {source(x).ref() for op in later for x in op.inputs}
+        read = (ref.deref() for ref in read - {x.ref() for x in inputs})
+        kept.extend(x.shape.num_elements() for x in read if x.op in forward)
+        return gradients
+
+    step.get_concrete_function(*map(tf.TensorSpec, shapes))
+    return sorted(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [True, False])
+def test_one_output_is_kept(causal):
+    batch, length, heads, dim = 1, 4096, 2, 64
+    kernel = softmax_kernel(64, dim)
+
+    def function(query, key, value):
+        visible = ops.Visibility.of(None, causal)
+        given = kernel, 64, None, visible
+        return ops.windowed_attention(query, key, value, *given)[0]
+
+    *small, largest = kept_for_gradients(function, [(batch, length, heads, dim)] * 3)
+    assert largest == batch * length * heads * dim
+    assert sum(small) < largest

@@ -110,15 +110,16 @@ def _forward(kernel, places, chunk_size, query, keys, gain, r, sums):
         parts.append(local.forward_pass(None, _local_options(places, query), *near))
     left_out = kernel.log_left_out(tf.cast(query, gain.dtype))
     for side in _sides(places, query):
-        inputs = side.inputs(kernel, chunk_size, query, keys)
-        output, logs, *end, states = causal_far.forward(*inputs, r, sums)
-        logs = side.placed_queries(logs, query, EMPTY)
-        sees = logs > tf.constant(EMPTY, logs.dtype)
-        output = side.placed_queries(output, query)
-        parts.append((output, logs + left_out + gain))
+        with _after(parts):
+            inputs = side.inputs(kernel, chunk_size, query, keys)
+            output, logs, *end, states = causal_far.forward(*inputs, r, sums)
+            logs = side.placed_queries(logs, query, EMPTY)
+            sees = logs > tf.constant(EMPTY, logs.dtype)
+            output = side.placed_queries(output, query)
+            parts = [joined([*parts, (output, logs + left_out + gain)])]
         ends.append(end)
         kept.append((sees, end[0], states))
-    return *joined(parts), *ends[0], kept
+    return *parts[0], *ends[0], kept
 
 
 def _backward(
@@ -127,14 +128,13 @@ def _backward(
     """Gradients of query, key, value, gain, sums, and what of the kernel trains."""
     doutput, dlog_sums, dsums = dends
     # the gradients of a row's logits add up to that of its log-sum
-    dfar, found = dlog_sums, []
+    dfar, gradients = dlog_sums, []
     if places.window:
         near = query, *_near_keys(places, query, keys)
         ends = output, log_sums, doutput, dlog_sums
         options = _local_options(places, query)
         dquery, *dkeys, total = local.backward_pass(None, options, *near, *ends)
-        dkeys = (_placed(dkey, places.first, keys.key) for dkey in dkeys)
-        found.append((dquery, *dkeys))
+        gradients = [dquery, *(_placed(x, places.first, keys.key) for x in dkeys)]
         dfar -= total
     some = functools.reduce(tf.logical_or, (sees for sees, *_ in kept))
     dfar = tf.where(some, dfar, tf.zeros_like(dfar))
@@ -142,19 +142,26 @@ def _backward(
     logs = log_sums - gain - kernel.log_left_out(x)
     others = []
     for side, (sees, r_end, states) in zip(_sides(places, query), kept):
-        rows = output, logs, sees, doutput, dlog_sums
-        rows = [side.far_queries(z) for z in rows]
-        inputs = side.inputs(kernel, chunk_size, query, keys)
-        dquery, dkey, dvalue, *more = causal_far.backward(
-            *inputs, *rows, states, r_end, dsums
-        )
-        dkeys = (side.placed_keys(dkey, keys.key) for dkey in (dkey, dvalue))
-        found.append((side.placed_queries(dquery, query), *dkeys))
+        with _after(gradients):
+            rows = output, logs, sees, doutput, dlog_sums
+            rows = [side.far_queries(z) for z in rows]
+            inputs = side.inputs(kernel, chunk_size, query, keys)
+            dquery, dkey, dvalue, *more = causal_far.backward(
+                *inputs, *rows, states, r_end, dsums
+            )
+            found = [side.placed_queries(dquery, query)]
+            found += [side.placed_keys(x, keys.key) for x in (dkey, dvalue)]
+            gradients = [tf.add_n(x) for x in zip(*filter(None, (gradients, found)))]
         others.append(more)
-    dquery, dkey, dvalue = map(tf.add_n, zip(*found))
+    dquery, dkey, dvalue = gradients
     dquery += tf.cast(kernel.pull_left_out(x, dfar), dquery.dtype)
     dgain = tf.reduce_sum(dfar, (0, 1))
     return dquery, dkey, dvalue, dgain, *map(tf.add_n, zip(*others))
+
+
+def _after(tensors):
+    """One loop after the other: side by side, they would need the memory of all."""
+    return tf.control_dependencies(tf.nest.flatten(tensors))
 
 
 def _near_keys(places, query, keys):

@@ -13,6 +13,7 @@ from keras_performer.ops.local import Recent, local_attention
 from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.scores import attention_scores
+from keras_performer.ops.segments import segment_starts
 from keras_performer.ops.state import (
     State,
     absorb_keys,
@@ -51,6 +52,7 @@ __all__ = [
     "local_attention",
     "merge_states",
     "orthogonal_gaussian_matrix",
+    "segment_starts",
     "windowed_attention",
     "with_recent_keys",
 ]

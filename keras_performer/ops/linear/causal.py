@@ -14,6 +14,7 @@ from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear.causal_loops import backward_pass, forward_pass
 from keras_performer.ops.linear.causal_step import one_token
+from keras_performer.ops.segments import restarted, starts_with_one
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State, initial_state
 from keras_performer.ops.tensors import TensorLike
@@ -125,6 +126,9 @@ def attend(
     """
     heads = Heads(query, key, value)
     r, sums = heads.state_rows(state)
+    if visible.starts is not None:
+        first = tf.repeat(starts_with_one(visible.starts), heads.num_key_value_heads)
+        (r,), (sums,) = restarted(first[:, tf.newaxis, tf.newaxis], (r,), (sums,))
     rows = tf.stop_gradient(r), sums
     call = functools.partial(compile.call, jit_compile=jit_compile)
     if query.shape[1] == 1:

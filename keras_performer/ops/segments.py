@@ -40,7 +40,7 @@ def segment_numbers(starts):
     return tf.math.cumsum(tf.cast(starts, tf.int32), axis=1)
 
 
-def starts_with_one(starts):
+def first_starts(starts):
     """Whether the first token starts a segment, bool `(B,)`."""
     return tf.reduce_any(starts[:, :1], 1)
 

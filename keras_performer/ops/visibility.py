@@ -50,7 +50,8 @@ class Visibility(typing.NamedTuple):
         if isinstance(key_mask, cls):
             causal = key_mask.causal or causal
             sliding_window = sliding_window or key_mask.sliding_window
-            key_mask, starts = key_mask.key_mask, key_mask.starts
+            starts = key_mask.starts
+            key_mask = key_mask.key_mask
         if key_mask is not None:
             key_mask = tf.cast(tf.convert_to_tensor(key_mask), tf.bool)
         if starts is not None:

@@ -151,6 +151,9 @@ class ExponentialKernel(Kernel):
         empty = tf.constant(EMPTY, normalizer.dtype)
         return tf.where(normalizer < -EMPTY, normalizer, empty)
 
+    def sign(self, normalizer):
+        return tf.ones_like(normalizer)
+
     def log_left_out(self, query):
         # -|x|^2 / 2, and the mean over features
         squares = tf.reduce_sum(query**2, -1, keepdims=True)

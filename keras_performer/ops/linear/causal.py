@@ -12,9 +12,13 @@ from keras_performer.ops.checks import (
 )
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.linear.causal_loops import backward_pass, forward_pass
+from keras_performer.ops.linear.causal_loops import (
+    backward_pass,
+    forward_pass,
+    signs,
+)
 from keras_performer.ops.linear.causal_step import one_token
-from keras_performer.ops.segments import restarted, starts_with_one
+from keras_performer.ops.segments import first_starts, restarted
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State, initial_state
 from keras_performer.ops.tensors import TensorLike
@@ -125,21 +129,41 @@ def attend(
         the query; without, they are `None`.
     """
     heads = Heads(query, key, value)
-    r, sums = heads.state_rows(state)
-    if visible.starts is not None:
-        first = tf.repeat(starts_with_one(visible.starts), heads.num_key_value_heads)
-        (r,), (sums,) = restarted(first[:, tf.newaxis, tf.newaxis], (r,), (sums,))
-    rows = tf.stop_gradient(r), sums
+    rows = _start(heads, visible, state)
     call = functools.partial(compile.call, jit_compile=jit_compile)
     if query.shape[1] == 1:
         inputs = kernel, visible.key_mask, query, key, value, *rows
         output, log_sums, r, sums = call(one_token, *inputs, with_log_sums)
     else:
         inputs = kernel, visible, chunk_size, query, key, value, rows, with_log_sums
-        output, log_sums, r, sums = _many_tokens(call, *inputs)
+        output, log_sums, _, r, sums = _many_tokens(call, *inputs)
     if with_log_sums:
         log_sums += kernel.log_left_out(tf.cast(query, heads.dtype))
     return output, log_sums, State(*heads.state(tf.stop_gradient(r), sums))
+
+
+def attend_in_part(kernel, visible, query, key, value, jit_compile=False):
+    """Attention to some of the keys, to be joined with that to others.
+
+    Returns:
+        `(output, log_sums, signs)`: weighted means `(B, T, N, V)`; of the sums of
+        weights, but for a factor that all keys of a query have in common, the
+        logarithms of their sizes and their signs, `(B, T, N, 1)`.
+    """
+    heads = Heads(query, key, value)
+    kernel, state = kernel_and_state(query, key, value, kernel, None)
+    rows = _start(heads, visible, state)
+    call = functools.partial(compile.call, jit_compile=jit_compile)
+    return _many_tokens(call, kernel, visible, None, query, key, value, rows, True)[:3]
+
+
+def _start(heads, visible, state):
+    """The state that the first token sees, as rows."""
+    r, sums = heads.state_rows(state)
+    if visible.starts is not None:
+        first = tf.repeat(first_starts(visible.starts), heads.num_key_value_heads)
+        (r,), (sums,) = restarted(first[:, tf.newaxis, tf.newaxis], (r,), (sums,))
+    return tf.stop_gradient(r), sums
 
 
 def _many_tokens(
@@ -150,6 +174,9 @@ def _many_tokens(
     Args:
         call: `compile.call`, with its choice.
         rows: the state as rows, its maxima and its sums.
+
+    Returns:
+        `(output, log_sums, signs, r, sums)`, with `None` for what is not asked for.
     """
     r_start, sums_start = rows
 
@@ -165,10 +192,11 @@ def _many_tokens(
             return call(backward_pass, *inputs, *ends)
 
         if with_log_sums:
-            return (output, log_sums, r, sums), gradient
-        return (tf.cast(output, query.dtype), r, sums), gradient
+            found = output, log_sums, call(signs, *inputs, saved)
+        else:
+            found = (tf.cast(output, query.dtype),)
+        return (*found, r, sums), gradient
 
-    output, *log_sums, r, sums = attention(
-        query, key, value, sums_start, *kernel.trained
-    )
-    return output, log_sums[0] if with_log_sums else None, r, sums
+    output, *others, r, sums = attention(query, key, value, sums_start, *kernel.trained)
+    log_sums, signs_ = others if with_log_sums else (None, None)
+    return output, log_sums, signs_, r, sums

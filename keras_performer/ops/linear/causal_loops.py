@@ -26,6 +26,12 @@ def forward_pass(kernel, visible, chunk_size, query, key, value, r, sums, log_su
     return output, log_sums, *state, saved
 
 
+def signs(kernel, visible, chunk_size, query, key, value, saved):
+    """The signs of the sums of weights, `(B, T, N, 1)`."""
+    loops = _Causal(query, key, value, kernel, visible, chunk_size)
+    return loops.of_queries(kernel.sign(saved[0]), query)
+
+
 def backward_pass(kernel, visible, chunk_size, query, key, value, *saved):
     loops = _Causal(query, key, value, kernel, visible, chunk_size)
     return loops.backward(query, key, value, *saved)
@@ -93,7 +99,10 @@ class _Causal:
 
     def log_sums(self, normalizers, query):
         """Logarithms of the sums of weights, `(B, T, N, 1)`, from all normalizers."""
-        rows = self.kernel.log_normalizer(normalizers)
+        return self.of_queries(self.kernel.log_normalizer(normalizers), query)
+
+    def of_queries(self, rows, query):
+        """A number of each row, as the loop keeps them, `(B, T, N, 1)`."""
         count, shape = size(rows, 0), (-1, size(rows, 2), 1)
         blocks = self.heads.query_block(tf.reshape(rows, shape))
         tokens = size(blocks, 1)

@@ -20,6 +20,11 @@ from keras_performer.ops.linear import causal
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.segments import (
+    restarted,
+    reversed_starts,
+    segment_numbers,
+)
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State
 from keras_performer.ops.tensors import TensorLike
@@ -99,7 +104,8 @@ def windowed_attention(
     gain = tf.zeros((query.shape[2],)) if log_gain is None else log_gain
     gain = tf.cast(gain, dtype)[:, tf.newaxis]
     options = exact_window, chunk_size, jit_compile
-    arguments = query, key, value, visible.key_mask, gain, far, near, options
+    masks = visible.key_mask, visible.starts
+    arguments = query, key, value, *masks, gain, far, near, options
     attend = attend_causal if visible.causal else attend_both_ways
     if jit_compile and tf.executing_eagerly():
         output, *state = compile.call_in_graph(attend, kernel, *arguments)
@@ -128,59 +134,73 @@ def with_recent_keys(
     return WindowedState(*state, *Recent.empty(*shape, dtype))
 
 
-def attend_causal(kernel, query, key, value, key_mask, gain, far, near, options):
+def attend_causal(
+    kernel, query, key, value, key_mask, starts, gain, far, near, options
+):
     """`windowed_attention` to earlier keys."""
     window, _, jit_compile = options
     keys = Recent.of(key, value, key_mask)
     if near is not None:
-        parts, far = parts_with_state(kernel, query, keys, gain, far, near, options)
-        return joined(parts), *far, *keys.last(window, near)
-    parts = [local.attend(None, query, keys, None, window, True, jit_compile)]
+        given = kernel, query, keys, gain, far, near, options
+        parts, far = parts_with_state(*given, starts=starts)
+        far = _of_last_segment(far, starts, window)
+        return joined(parts), *far, *keys.last(window, near, starts)
+    parts = [local.attend(None, query, keys, None, window, True, jit_compile, starts)]
     if not _sees_all(window, size(query, 1)):
-        given = key, value, key_mask
-        further, far = far_part(kernel, query, *given, gain, far, window, options)
+        given = key, value, key_mask, gain, far, window, options, starts
+        further, far = far_part(kernel, query, *given)
+        far = _of_last_segment(far, starts, window)
         parts.append(further)
-    return joined(parts), *far, *keys.last(window, None)
+    return joined(parts), *far, *keys.last(window, None, starts)
 
 
-def parts_with_state(kernel, query, keys, gain, far, near, options, own_key=True):
+def parts_with_state(
+    kernel, query, keys, gain, far, near, options, own_key=True, starts=None
+):
     """What earlier keys add, with those of a state: near ones, and far ones.
 
     Args:
         keys: `Recent`, a key for each query.
         far, near: the state before them.
-        own_key: bool, whether a query sees the key of its own place.
+        own_key: bool, whether a query sees the key of its own place. With segments it
+            does.
+        starts: as in `Visibility`.
 
     Returns:
         `(parts, far)`, see `joined`.
     """
     window, _, jit_compile = options
     every = near.followed_by(keys)
-    further, far = far_part(kernel, query, *every, gain, far, 0, options)
+    further, far = far_part(kernel, query, *every, gain, far, 0, options, starts)
     if not own_key:
         # a query stands one place further then, in a window that is one shorter
         window -= 1
         near, keys = every.between(0, window), every.between(window, -1)
     if not window:
         return [further], far
-    exact = local.attend(None, query, keys, near, window, True, jit_compile)
+    exact = local.attend(None, query, keys, near, window, True, jit_compile, starts)
     return [exact, further], far
 
 
-def attend_both_ways(kernel, query, key, value, key_mask, gain, far, near, options):
+def attend_both_ways(
+    kernel, query, key, value, key_mask, starts, gain, far, near, options
+):
     """`windowed_attention` to all keys; `far` is the state before any, `near` none."""
     window, _, jit_compile = options
     keys = Recent.of(key, value, key_mask)
-    parts = [local.attend(None, query, keys, near, window, False, jit_compile)]
+    parts = [local.attend(None, query, keys, near, window, False, jit_compile, starts)]
     if not _sees_all(window, size(query, 1)):
-        for turn in (_as_it_is, _reversed):
+        turned = None if starts is None else reversed_starts(starts)
+        for turn, first in (_as_it_is, starts), (_reversed, turned):
             given = [turn(x) for x in (query, key, value, key_mask)]
-            further, _ = far_part(kernel, *given, gain, far, window, options)
+            further, _ = far_part(kernel, *given, gain, far, window, options, first)
             parts.append([turn(x) for x in further])
     return (joined(parts),)
 
 
-def far_part(kernel, query, key, value, key_mask, gain, state, skipped, options):
+def far_part(
+    kernel, query, key, value, key_mask, gain, state, skipped, options, starts=None
+):
     """What earlier keys out of the window add.
 
     Args:
@@ -191,19 +211,24 @@ def far_part(kernel, query, key, value, key_mask, gain, state, skipped, options)
         state: `State` before these keys.
         skipped: int, how many of the first queries have no far key.
         options: `(exact_window, chunk_size, jit_compile)`.
+        starts: as in `Visibility`, of the queries.
 
     Returns:
         `((output, log_sums), state)`, see `joined`.
     """
-    _, chunk_size, jit_compile = options
+    window, chunk_size, jit_compile = options
     late = query[:, skipped:]
     count = size(late, 1)
     key, value, key_mask = (
         None if x is None else x[:, :count] for x in (key, value, key_mask)
     )
+    key_starts = None
+    if starts is not None:
+        # the first key stands a window before the first query that is not skipped
+        key_starts = tf.pad(starts, [[0, 0], [window - skipped, 0]])[:, :count]
     output, log_sums, state = causal.attend(
         kernel,
-        Visibility(key_mask, causal=True),
+        Visibility(key_mask, causal=True, starts=key_starts),
         late,
         key,
         value,
@@ -212,9 +237,27 @@ def far_part(kernel, query, key, value, key_mask, gain, state, skipped, options)
         jit_compile,
         with_log_sums=True,
     )
+    if starts is not None:
+        own = segment_numbers(starts)[:, skipped:] == segment_numbers(key_starts)
+        own = own[..., tf.newaxis, tf.newaxis]
+        output = tf.where(own, output, tf.zeros_like(output))
+        log_sums = tf.where(own, log_sums, tf.constant(EMPTY, log_sums.dtype))
     first = [[0, 0], [size(query, 1) - count, 0], [0, 0], [0, 0]]
     log_sums = tf.pad(log_sums + gain, first, constant_values=EMPTY)
     return (tf.pad(output, first), log_sums), state
+
+
+def _of_last_segment(far, starts, window):
+    """The state of far keys, of none where the last token's segment has near ones only.
+
+    No later token sees the keys of other segments.
+    """
+    if starts is None:
+        return far
+    restarts = tf.reduce_any(starts[:, -window:], 1)[:, tf.newaxis, tf.newaxis]
+    r = (far.running_max[:, :, tf.newaxis],)
+    (r,), (sums,) = restarted(restarts[..., tf.newaxis], r, (far.sums,))
+    return State(r[:, :, 0], sums)
 
 
 def joined(parts):

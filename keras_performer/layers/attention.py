@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, packed_tokens
 from keras_performer.layers.attention_axes import AttentionAxes
 from keras_performer.layers.heads_dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
@@ -40,6 +40,7 @@ class Inputs(typing.NamedTuple):
         query_mask: bool tensor of the shape of the query without its last axis, false
             for rows that see no key; or `None`.
         visible: an `ops.Visibility` of the keys, over one axis of keys.
+        segment_ids: int32 tensor `(B, T)` over that axis, or `None`.
     """
 
     query: tf.Tensor
@@ -47,6 +48,7 @@ class Inputs(typing.NamedTuple):
     value: tf.Tensor
     query_mask: tf.Tensor | None
     visible: ops.Visibility
+    segment_ids: tf.Tensor | None = None
 
 
 class AttentionLayer(keras.layers.Layer):
@@ -69,7 +71,8 @@ class AttentionLayer(keras.layers.Layer):
     `keras.saving.register_keras_serializable`.
 
     Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
-    and `projections`, those of "query", "key", "value" that it has a dense layer for;
+    `supports_segments` (that `attend` heeds `visible.starts`), and `projections`, those
+    of "query", "key", "value" that it has a dense layer for;
     `attend` gets `None` for the others.
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
@@ -116,6 +119,9 @@ class AttentionLayer(keras.layers.Layer):
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
+        segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
+            several: a token sees its own segment, a run of equal ids. An id that comes
+            back after another is a new segment.
         state: the state after earlier tokens (causal only), from `initial_state` or an
             earlier call.
         return_state: bool, also return the state after the last token.
@@ -147,6 +153,7 @@ class AttentionLayer(keras.layers.Layer):
     projections: tuple[str, ...] = ("query", "key", "value")
     supports_causal = True
     supports_state = False
+    supports_segments = False
 
     def __init__(
         self,
@@ -237,14 +244,17 @@ class AttentionLayer(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
+        segment_ids: LayerInput | None = None,
         state: dict[str, typing.Any] | None = None,
         return_state: bool = False,
     ) -> typing.Any:
         masks = query_mask, value_mask, key_mask, attention_mask
-        inputs = self.read(query, value, key, *masks, use_causal_mask)
+        inputs = self.read(query, value, key, *masks, use_causal_mask, segment_ids)
         arguments.check_state(
             self, inputs.visible.causal, state, return_state, return_attention_scores
         )
+        starts = packed_tokens.starts(inputs.segment_ids, state)
+        inputs = inputs._replace(visible=inputs.visible._replace(starts=starts))
         q = self.project("query", inputs.query)
         k = self.project("key", inputs.key)
         v = self.project("value", inputs.value)
@@ -257,9 +267,9 @@ class AttentionLayer(keras.layers.Layer):
         if return_attention_scores:
             outputs.append(self._scores(q, k, inputs))
         if return_state:
-            outputs.append(
-                {"position": self._position(query, state), "attention": later}
-            )
+            entry = packed_tokens.later_entry(inputs.segment_ids, state)
+            position = self._position(query, state)
+            outputs.append({"position": position, "attention": later, **entry})
         return tuple(outputs)
 
     if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
@@ -275,6 +285,7 @@ class AttentionLayer(keras.layers.Layer):
         key_mask=None,
         attention_mask=None,
         use_causal_mask=False,
+        segment_ids=None,
     ):
         """Checks the inputs of a call, and joins all that says who may see whom.
 
@@ -296,8 +307,11 @@ class AttentionLayer(keras.layers.Layer):
         self._axes.check_batches(query, key)
         if visible is not None:
             visible = self._axes.fold(visible[..., tf.newaxis])[..., 0]
+        segment_ids = packed_tokens.token_ids(self, segment_ids, query, key)
+        if segment_ids is not None:
+            segment_ids = self._axes.fold(segment_ids[..., tf.newaxis])[..., 0]
         visible = ops.Visibility(visible, causal)
-        return Inputs(query, key, value, query_mask, visible)
+        return Inputs(query, key, value, query_mask, visible, segment_ids)
 
     def project(self, name, x):
         """Heads of an input, `(B, length, heads, dim)`; `None` without a dense layer.
@@ -353,18 +367,23 @@ class AttentionLayer(keras.layers.Layer):
         """The entry `"attention"` of the state before the first token."""
         raise arguments.no_state(self)
 
-    def initial_state(self, batch_size: int | tf.Tensor) -> dict[str, typing.Any]:
+    def initial_state(
+        self, batch_size: int | tf.Tensor, packed: bool = False
+    ) -> dict[str, typing.Any]:
         """The state before the first token.
 
         Args:
             batch_size: int or scalar tensor B.
+            packed: bool, whether calls are to have `segment_ids`.
 
         Returns:
             Dict of `"position"`, an int32 tensor `(B,)` that counts tokens, and
-            `"attention"`, a nest of tensors with the batch first.
+            `"attention"`, a nest of tensors with the batch first; if packed also
+            `"segment"`, the id of the last token, int32 `(B,)`.
         """
-        attention = self.empty_state(batch_size)
-        return {"position": tf.zeros((batch_size,), tf.int32), "attention": attention}
+        position = tf.zeros((batch_size,), tf.int32)
+        state = {"position": position, "attention": self.empty_state(batch_size)}
+        return {**state, "segment": tf.zeros_like(position)} if packed else state
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         arguments.complete_shapes(query_shape, value_shape, key_shape)

@@ -91,6 +91,11 @@ class PerformerAttention(AttentionLayer):
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
+        segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
+            several: a token sees its own segment, a run of equal ids. An id that comes
+            back after another is a new segment. States then have the last id as their
+            entry `"segment"`, from `initial_state(batch_size, packed=True)` on; tokens
+            without ids go on with that segment.
         state: the state after earlier tokens (causal only), a dict from `initial_state`
             or an earlier call. T new tokens cost the same however many came before.
         return_state: bool, also return the state after the last token.
@@ -122,6 +127,7 @@ class PerformerAttention(AttentionLayer):
     """
 
     supports_state = True
+    supports_segments = True
 
     def __init__(
         self,

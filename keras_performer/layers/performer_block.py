@@ -30,6 +30,7 @@ class PerformerBlock(keras.layers.Layer):
         x: tensor of shape `(B, T, dim)`.
         mask: bool tensor `(B, T)`, false for padding. Defaults to Keras' implicit mask.
         training: bool, whether to apply dropout.
+        segment_ids: int tensor `(B, T)`, as in the attention.
         state: the attention's state after earlier tokens (causal only), from
             `initial_state` or an earlier call.
         return_state: bool, also return the state after the last token.
@@ -93,6 +94,7 @@ class PerformerBlock(keras.layers.Layer):
         x: LayerInput,
         mask: LayerInput | None = None,
         training: bool | None = None,
+        segment_ids: LayerInput | None = None,
         state: typing.Any = None,
         return_state: bool = False,
     ) -> typing.Any:
@@ -106,6 +108,7 @@ class PerformerBlock(keras.layers.Layer):
             self.attention_norm(x),
             query_mask=mask,
             training=training,
+            segment_ids=segment_ids,
             state=state,
             return_state=return_state,
         )
@@ -128,15 +131,18 @@ class PerformerBlock(keras.layers.Layer):
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
         return x + self.dropout(hidden, training=training)
 
-    def initial_state(self, batch_size: int | tf.Tensor) -> typing.Any:
+    def initial_state(
+        self, batch_size: int | tf.Tensor, packed: bool = False
+    ) -> typing.Any:
         """The attention's state before the first token; `()` without attention.
 
         Args:
             batch_size: int or scalar tensor B.
+            packed: bool, whether calls are to have `segment_ids`.
         """
         if self.attention is None:
             return ()
-        return self.attention.initial_state(batch_size)
+        return self.attention.initial_state(batch_size, packed)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

@@ -9,9 +9,10 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments, packed_tokens
+from keras_performer.layers import arguments, layer_state, packed_tokens
 from keras_performer.layers.attention_axes import AttentionAxes
 from keras_performer.layers.heads_dense import heads_dense
+from keras_performer.layers.inputs import Inputs
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
 from keras_performer.layers.layer_config import built_copy
@@ -30,25 +31,6 @@ _DENSE_OPTIONS = (
     "kernel_constraint",
     "bias_constraint",
 )
-
-
-class Inputs(typing.NamedTuple):
-    """What a call is about, checked and complete.
-
-    Attributes:
-        query, key, value: tensors, as the layer was given them.
-        query_mask: bool tensor of the shape of the query without its last axis, false
-            for rows that see no key; or `None`.
-        visible: an `ops.Visibility` of the keys, over one axis of keys.
-        segment_ids: int32 tensor `(B, T)` over that axis, or `None`.
-    """
-
-    query: tf.Tensor
-    key: tf.Tensor
-    value: tf.Tensor
-    query_mask: tf.Tensor | None
-    visible: ops.Visibility
-    segment_ids: tf.Tensor | None = None
 
 
 class AttentionLayer(keras.layers.Layer):
@@ -253,8 +235,7 @@ class AttentionLayer(keras.layers.Layer):
         arguments.check_state(
             self, inputs.visible.causal, state, return_state, return_attention_scores
         )
-        starts = packed_tokens.starts(inputs.segment_ids, state)
-        inputs = inputs._replace(visible=inputs.visible._replace(starts=starts))
+        inputs = packed_tokens.with_starts(inputs, state)
         q = self.project("query", inputs.query)
         k = self.project("key", inputs.key)
         v = self.project("value", inputs.value)
@@ -267,9 +248,7 @@ class AttentionLayer(keras.layers.Layer):
         if return_attention_scores:
             outputs.append(self._scores(q, k, inputs))
         if return_state:
-            entry = packed_tokens.later_entry(inputs.segment_ids, state)
-            position = self._position(query, state)
-            outputs.append({"position": position, "attention": later, **entry})
+            outputs.append(layer_state.later(state, inputs, later))
         return tuple(outputs)
 
     if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
@@ -308,8 +287,6 @@ class AttentionLayer(keras.layers.Layer):
         if visible is not None:
             visible = self._axes.fold(visible[..., tf.newaxis])[..., 0]
         segment_ids = packed_tokens.token_ids(self, segment_ids, query, key)
-        if segment_ids is not None:
-            segment_ids = self._axes.fold(segment_ids[..., tf.newaxis])[..., 0]
         visible = ops.Visibility(visible, causal)
         return Inputs(query, key, value, query_mask, visible, segment_ids)
 
@@ -381,9 +358,7 @@ class AttentionLayer(keras.layers.Layer):
             `"attention"`, a nest of tensors with the batch first; if packed also
             `"segment"`, the id of the last token, int32 `(B,)`.
         """
-        position = tf.zeros((batch_size,), tf.int32)
-        state = {"position": position, "attention": self.empty_state(batch_size)}
-        return {**state, "segment": tf.zeros_like(position)} if packed else state
+        return layer_state.first(self.empty_state(batch_size), batch_size, packed)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         arguments.complete_shapes(query_shape, value_shape, key_shape)
@@ -445,7 +420,3 @@ class AttentionLayer(keras.layers.Layer):
             rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
             scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
         return self._axes.unfold_scores(scores, inputs.query, inputs.key)
-
-    def _position(self, query, state):
-        new = tf.fill((tf.shape(query)[0],), tf.shape(query)[1])
-        return new if state is None else state["position"] + new

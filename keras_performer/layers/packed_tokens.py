@@ -1,4 +1,4 @@
-"""Packed sequences in a layer: ids of segments, and the last of them in its state."""
+"""Packed sequences in a layer: from ids of segments to where segments start."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from keras_performer import ops
 
 
 def token_ids(layer, segment_ids, query, key):
-    """Ids of the segment of each token as int32, checked; `None` stays.
+    """Ids of the segment of each token, checked, `(B, T)` int32; `None` stays.
 
     Args:
         layer: the `AttentionLayer` that got them.
@@ -34,37 +34,26 @@ def token_ids(layer, segment_ids, query, key):
             f"each token. Received: segment_ids of shape {tuple(ids.shape)} and dtype "
             f"{ids.dtype.name}"
         )
-    return tf.cast(ids, tf.int32)
+    return layer._axes.fold(tf.cast(ids, tf.int32)[..., tf.newaxis])[..., 0]
 
 
-def starts(segment_ids, state):
-    """Which tokens start a segment, `(B, T)`, as `ops.Visibility` takes it, or `None`.
+def with_starts(inputs, state):
+    """The `Inputs` of a call, of which `visible` says where segments start.
 
     Args:
-        segment_ids: what `token_ids` returned, over one axis.
+        inputs: `Inputs` with what `token_ids` returned.
         state: the state of the layer, or `None`.
     """
-    if segment_ids is None:
-        return None
-    if state is None:
-        return ops.segment_starts(segment_ids)
-    if "segment" not in state:
-        raise ValueError(
-            "A state that is to go on with segment_ids knows the last of them: use "
-            "initial_state(batch_size, packed=True), or give segment_ids from the "
-            f"first call on. Received: state with the entries {list(state)}"
-        )
-    return ops.segment_starts(segment_ids, state["segment"])
-
-
-def later_entry(segment_ids, state):
-    """What the state after the last token has of segments, a dict.
-
-    Without ids the tokens go on with the segment of the state.
-    """
-    earlier = {} if state is None else state
-    entry = {"segment": earlier["segment"]} if "segment" in earlier else {}
-    if segment_ids is None:
-        return entry
-    ids = [x[:, tf.newaxis] for x in entry.values()]
-    return {"segment": tf.concat([*ids, segment_ids], 1)[:, -1]}
+    if inputs.segment_ids is None:
+        return inputs
+    last_id = None
+    if state is not None:
+        if "segment" not in state:
+            raise ValueError(
+                "A state that is to go on with segment_ids knows the last of them: use "
+                "initial_state(batch_size, packed=True), or give segment_ids from the "
+                f"first call on. Received: state with the entries {list(state)}"
+            )
+        last_id = state["segment"]
+    starts = ops.segment_starts(inputs.segment_ids, last_id)
+    return inputs._replace(visible=inputs.visible._replace(starts=starts))

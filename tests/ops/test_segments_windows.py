@@ -68,7 +68,7 @@ def test_outputs_and_gradients(attention, causal, masked, monkeypatch):
     assert_all_close(found, expected, 1e-10)
 
 
-@pytest.mark.parametrize("cuts", [(1,), (9,), (66, 67), (71, 74, 76, 149)])
+@pytest.mark.parametrize("cuts", [(1, 9), (11, 13, 14), (66, 67), (71, 74, 76, 149)])
 @pytest.mark.parametrize("attention", ["local", "windowed"])
 def test_a_sequence_cut_anywhere(attention, cuts):
     """At starts, less than a window after them, and in pieces of one token."""

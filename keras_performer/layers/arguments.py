@@ -232,10 +232,13 @@ def check_state(layer, causal, state, return_state, return_attention_scores):
             "A state needs attention over all axes but batch and features. Received: "
             f"attention_axes={layer._axes.attended}"
         )
-    if state is not None and not _has_entries(state, ("position", "attention")):
+    names = "position", "attention"
+    entries = names, (*names, "segment")
+    if state is not None and not any(_has_entries(state, x) for x in entries):
         raise ValueError(
             'state must be a dict with the entries "position" and "attention", from '
-            f"initial_state or an earlier call. Received: state {_entries_of(state)}"
+            "initial_state or an earlier call, and of packed sequences with the entry "
+            f'"segment". Received: state {_entries_of(state)}'
         )
 
 

@@ -9,16 +9,16 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, layer_state, packed_tokens
 from keras_performer.layers.attention_axes import AttentionAxes
 from keras_performer.layers.dense_options import dense_options, serialized_options
 from keras_performer.layers.heads_dense import heads_dense
+from keras_performer.layers.inputs import Inputs
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
 from keras_performer.layers.layer_config import built_copy
 from keras_performer.layers.positions import (
     checked_rotary,
-    next_position,
     rotated,
     token_positions,
 )
@@ -28,23 +28,6 @@ from keras_performer.layers.signatures import (
     LayerInput,
     Regularizer,
 )
-
-
-class Inputs(typing.NamedTuple):
-    """What a call is about, checked and complete.
-
-    Attributes:
-        query, key, value: tensors, as the layer was given them.
-        query_mask: bool tensor of the shape of the query without its last axis, false
-            for rows that see no key; or `None`.
-        visible: an `ops.Visibility` of the keys, over one axis of keys.
-    """
-
-    query: tf.Tensor
-    key: tf.Tensor
-    value: tf.Tensor
-    query_mask: tf.Tensor | None
-    visible: ops.Visibility
 
 
 class AttentionLayer(keras.layers.Layer):
@@ -67,7 +50,8 @@ class AttentionLayer(keras.layers.Layer):
     `keras.saving.register_keras_serializable`.
 
     Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
-    and `projections`, those of "query", "key", "value" that it has a dense layer for;
+    `supports_segments` (that `attend` heeds `visible.starts`), and `projections`, those
+    of "query", "key", "value" that it has a dense layer for;
     `attend` gets `None` for the others.
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
@@ -118,6 +102,9 @@ class AttentionLayer(keras.layers.Layer):
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
+        segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
+            several: a token sees its own segment, a run of equal ids. An id that comes
+            back after another is a new segment.
         positions: int tensor `(B, T)`, where the tokens are, or for a grid also
             `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
             queries and keys alike. Defaults to 0, 1, ..., or on from where the state
@@ -153,6 +140,7 @@ class AttentionLayer(keras.layers.Layer):
     projections: tuple[str, ...] = ("query", "key", "value")
     supports_causal = True
     supports_state = False
+    supports_segments = False
 
     def __init__(
         self,
@@ -245,15 +233,17 @@ class AttentionLayer(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
+        segment_ids: LayerInput | None = None,
         positions: LayerInput | None = None,
         state: dict[str, typing.Any] | None = None,
         return_state: bool = False,
     ) -> typing.Any:
         masks = query_mask, value_mask, key_mask, attention_mask
-        inputs = self.read(query, value, key, *masks, use_causal_mask)
+        inputs = self.read(query, value, key, *masks, use_causal_mask, segment_ids)
         arguments.check_state(
             self, inputs.visible.causal, state, return_state, return_attention_scores
         )
+        inputs = packed_tokens.with_starts(inputs, state)
         positions = token_positions(self, inputs.query, inputs.key, positions, state)
         q = self.project("query", inputs.query, positions)
         k = self.project("key", inputs.key, positions)
@@ -267,9 +257,7 @@ class AttentionLayer(keras.layers.Layer):
         if return_attention_scores:
             outputs.append(self._scores(q, k, inputs))
         if return_state:
-            outputs.append(
-                {"position": next_position(query, state), "attention": later}
-            )
+            outputs.append(layer_state.later(state, inputs, later))
         return tuple(outputs)
 
     if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
@@ -285,6 +273,7 @@ class AttentionLayer(keras.layers.Layer):
         key_mask=None,
         attention_mask=None,
         use_causal_mask=False,
+        segment_ids=None,
     ):
         """Checks the inputs of a call, and joins all that says who may see whom.
 
@@ -306,8 +295,9 @@ class AttentionLayer(keras.layers.Layer):
         self._axes.check_batches(query, key)
         if visible is not None:
             visible = self._axes.fold(visible[..., tf.newaxis])[..., 0]
+        segment_ids = packed_tokens.token_ids(self, segment_ids, query, key)
         visible = ops.Visibility(visible, causal)
-        return Inputs(query, key, value, query_mask, visible)
+        return Inputs(query, key, value, query_mask, visible, segment_ids)
 
     def project(self, name, x, positions=None):
         """Heads of an input, `(B, length, heads, dim)`; `None` without a dense layer.
@@ -368,18 +358,21 @@ class AttentionLayer(keras.layers.Layer):
         """The entry `"attention"` of the state before the first token."""
         raise arguments.no_state(self)
 
-    def initial_state(self, batch_size: int | tf.Tensor) -> dict[str, typing.Any]:
+    def initial_state(
+        self, batch_size: int | tf.Tensor, packed: bool = False
+    ) -> dict[str, typing.Any]:
         """The state before the first token.
 
         Args:
             batch_size: int or scalar tensor B.
+            packed: bool, whether calls are to have `segment_ids`.
 
         Returns:
             Dict of `"position"`, an int32 tensor `(B,)` that counts tokens, and
-            `"attention"`, a nest of tensors with the batch first.
+            `"attention"`, a nest of tensors with the batch first; if packed also
+            `"segment"`, the id of the last token, int32 `(B,)`.
         """
-        attention = self.empty_state(batch_size)
-        return {"position": tf.zeros((batch_size,), tf.int32), "attention": attention}
+        return layer_state.first(self.empty_state(batch_size), batch_size, packed)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         arguments.complete_shapes(query_shape, value_shape, key_shape)

@@ -26,6 +26,8 @@ class ExactAttention(AttentionLayer):
     TensorShape([1, 100, 16])
     """
 
+    supports_segments = True
+
     def attend(self, query, key, value, visible, state=None, training=None):
         return ops.exact_attention(query, key, value, visible), None
 

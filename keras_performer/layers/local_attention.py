@@ -44,6 +44,7 @@ class LocalAttention(AttentionLayer):
     """
 
     supports_state = True
+    supports_segments = True
 
     def __init__(
         self,

@@ -96,6 +96,11 @@ class PerformerAttention(AttentionLayer):
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
+        segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
+            several: a token sees its own segment, a run of equal ids. An id that comes
+            back after another is a new segment. States then have the last id as their
+            entry `"segment"`, from `initial_state(batch_size, packed=True)` on; tokens
+            without ids go on with that segment.
         positions: int tensor `(B, T)`, where the tokens are, or for a grid also
             `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
             queries and keys alike. Defaults to 0, 1, ..., or on from where the state
@@ -131,6 +136,7 @@ class PerformerAttention(AttentionLayer):
     """
 
     supports_state = True
+    supports_segments = True
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class PerformerBlock(keras.layers.Layer):
         x: tensor of shape `(B, T, dim)`.
         mask: bool tensor `(B, T)`, false for padding. Defaults to Keras' implicit mask.
         training: bool, whether to apply dropout.
+        segment_ids: int tensor `(B, T)`, as in the attention.
         positions: int tensor `(B, T)` or `(B, T, axes)`, as in `AttentionLayer`, whose
             `rotary` reads it.
         state: the attention's state after earlier tokens (causal only), from
@@ -95,6 +96,7 @@ class PerformerBlock(keras.layers.Layer):
         x: LayerInput,
         mask: LayerInput | None = None,
         training: bool | None = None,
+        segment_ids: LayerInput | None = None,
         positions: LayerInput | None = None,
         state: typing.Any = None,
         return_state: bool = False,
@@ -114,6 +116,7 @@ class PerformerBlock(keras.layers.Layer):
             self.attention_norm(x),
             query_mask=mask,
             training=training,
+            segment_ids=segment_ids,
             positions=positions,
             state=state,
             return_state=return_state,
@@ -137,15 +140,18 @@ class PerformerBlock(keras.layers.Layer):
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
         return x + self.dropout(hidden, training=training)
 
-    def initial_state(self, batch_size: int | tf.Tensor) -> typing.Any:
+    def initial_state(
+        self, batch_size: int | tf.Tensor, packed: bool = False
+    ) -> typing.Any:
         """The attention's state before the first token; `()` without attention.
 
         Args:
             batch_size: int or scalar tensor B.
+            packed: bool, whether calls are to have `segment_ids`.
         """
         if self.attention is None:
             return ()
-        return self.attention.initial_state(batch_size)
+        return self.attention.initial_state(batch_size, packed)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

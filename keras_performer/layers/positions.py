@@ -79,12 +79,6 @@ def rotated(layer, x, positions):
     return ops.rotary_embedding(x, positions)
 
 
-def next_position(query, state):
-    """How many tokens there were after a call, `(B,)`."""
-    new = tf.fill((tf.shape(query)[0],), tf.shape(query)[1])
-    return new if state is None else state["position"] + new
-
-
 def _num_axes(rotary):
     return 1 if rotary is True else len(rotary)
 

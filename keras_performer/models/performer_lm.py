@@ -73,6 +73,9 @@ class PerformerLM(TokenTraining):
         inputs: int tensor of shape `(B, T)`.
         mask: bool tensor of shape `(B, T)`, false for padding.
         training: bool, whether to apply dropout.
+        segment_ids: int tensor of shape `(B, T)`, as in `PerformerAttention`. Positions
+            still count from the start of the row, not of the segment. Without
+            `recompute` only.
         state: the state after earlier tokens (causal only), from `initial_state` or an
             earlier call.
         return_state: bool, also return the state after the last token.
@@ -226,13 +229,16 @@ class PerformerLM(TokenTraining):
         kwargs.setdefault("input_signature", [tokens])
         return super().export(filepath, *args, **kwargs)
 
-    def initial_state(self, batch_size: int | tf.Tensor) -> dict[str, typing.Any]:
+    def initial_state(
+        self, batch_size: int | tf.Tensor, packed: bool = False
+    ) -> dict[str, typing.Any]:
         """The state before the first token: a nest of tensors, batch first.
 
         Args:
             batch_size: int or scalar tensor B.
+            packed: bool, whether calls are to have `segment_ids`.
         """
-        states = [block.initial_state(batch_size) for block in self.blocks]
+        states = [block.initial_state(batch_size, packed) for block in self.blocks]
         return {**self.embedding_state(batch_size), "blocks": states}
 
     def embedding_state(self, batch_size):
@@ -248,16 +254,31 @@ class PerformerLM(TokenTraining):
         """The dtypes of what the embedding hands round the blocks."""
         return getattr(self.embedding, "extra_dtypes", ())
 
-    def call(self, inputs, mask=None, training=None, state=None, return_state=False):
+    def call(
+        self,
+        inputs,
+        mask=None,
+        training=None,
+        segment_ids=None,
+        state=None,
+        return_state=False,
+    ):
         if isinstance(inputs, WithTargets):
             arguments.check_tokens(inputs.inputs, self.max_length)
             return self.token_values(*inputs, training)
         arguments.check_tokens(inputs, self.max_length)
         x, extra, new_state = self.embed(inputs, state, training)
         if self.recompute == "block" and training and state is None:
+            if segment_ids is not None:
+                raise ValueError(
+                    "recompute goes through rows of one segment: train with "
+                    "recompute=None, or without segment_ids. Received: segment_ids, "
+                    f"and recompute={self.recompute!r}"
+                )
             if not return_state:
                 return self.read_out(passes.blocks(self, x, mask, training), extra)
-        x, states = self._transform(x, mask, training, state, return_state)
+        given = x, mask, training, segment_ids, state, return_state
+        x, states = self._transform(*given)
         outputs = self.read_out(x, extra)
         return (outputs, {**new_state, "blocks": states}) if return_state else outputs
 
@@ -302,7 +323,7 @@ class PerformerLM(TokenTraining):
         position = start["position"] + length
         return x, extra, {"position": position, "embedding": remembered}
 
-    def _transform(self, x, mask, training, state, return_state):
+    def _transform(self, x, mask, training, segment_ids, state, return_state):
         """The blocks: `(B, T, hidden_dim)` to the same, and their states."""
         states = [None] * len(self.blocks) if state is None else state["blocks"]
         arguments.check_depth(states, len(self.blocks))
@@ -312,6 +333,7 @@ class PerformerLM(TokenTraining):
                 x,
                 mask=mask,
                 training=training,
+                segment_ids=segment_ids,
                 state=block_state,
                 return_state=return_state,
             )

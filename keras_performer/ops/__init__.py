@@ -14,6 +14,7 @@ from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.rotary import rotary_embedding
 from keras_performer.ops.scores import attention_scores
+from keras_performer.ops.segments import segment_starts
 from keras_performer.ops.state import (
     State,
     absorb_keys,
@@ -53,6 +54,7 @@ __all__ = [
     "merge_states",
     "orthogonal_gaussian_matrix",
     "rotary_embedding",
+    "segment_starts",
     "windowed_attention",
     "with_recent_keys",
 ]

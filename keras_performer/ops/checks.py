@@ -40,6 +40,15 @@ def check_attention_inputs(query, key, value, visible):
             "key_mask must have shape (batch, length of key). Received: key_mask of "
             f"shape {tuple(key_mask.shape)} and key of shape {tuple(key.shape)}"
         )
+    starts = visible.starts
+    if starts is not None and not all(
+        x.shape[:2].is_compatible_with(starts.shape) for x in (query, key)
+    ):
+        raise ValueError(
+            "Segments need one key for each query, and starts of shape (batch, "
+            f"length). Received: starts of shape {tuple(starts.shape)}, query of shape "
+            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
+        )
 
 
 def check_window(name, window, query, key):
@@ -65,6 +74,15 @@ def check_no_window(visible):
             "Attention through features sees keys at any distance: use local_attention "
             "for a sliding window, or windowed_attention for both. Received: "
             f"Visibility(..., sliding_window={visible.sliding_window})"
+        )
+
+
+def check_no_segments(function, visible):
+    """Raises a `ValueError` where all keys count, of whatever segment."""
+    if visible.starts is not None:
+        raise ValueError(
+            f"{function} takes keys of one segment: use bidirectional_attention for "
+            "packed sequences. Received: Visibility(..., starts=...)"
         )
 
 

@@ -17,6 +17,7 @@ from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.linear import causal_far
 from keras_performer.ops.local import loops as local
 from keras_performer.ops.local.recent import Recent, reach_within
+from keras_performer.ops.segments import reversed_starts, segment_numbers
 from keras_performer.ops.shapes import size
 from keras_performer.ops.state import State
 from keras_performer.ops.visibility import Visibility
@@ -41,7 +42,7 @@ class Places(typing.NamedTuple):
     causal: bool
 
 
-def attend(kernel, query, keys, gain, state, places, chunk_size, jit_compile):
+def attend(kernel, query, keys, gain, state, places, starts, chunk_size, jit_compile):
     """Attention to near and far keys, under one normalizer.
 
     Args:
@@ -51,6 +52,7 @@ def attend(kernel, query, keys, gain, state, places, chunk_size, jit_compile):
         gain: tensor `(N, 1)`, the logarithm of what multiplies far weights.
         state: `State` before the keys.
         places: `Places` of the keys.
+        starts: as in `Visibility`, of the queries.
         chunk_size, jit_compile: as in `causal_attention`.
 
     Returns:
@@ -63,7 +65,8 @@ def attend(kernel, query, keys, gain, state, places, chunk_size, jit_compile):
 
     @tf.custom_gradient
     def attention(query, key, value, gain, sums_start, *trained):
-        given = places, chunk_size, query, Recent(key, value, keys.seen), gain
+        every = Recent(key, value, keys.seen)
+        given = places, starts, chunk_size, query, every, gain
         inputs = kernel.with_trained(trained), *given
         output, log_sums, r, sums, *saved = compile.call(
             _forward, *inputs, r_start, sums_start, jit_compile=jit_compile
@@ -102,17 +105,19 @@ def joined(parts):
     return output, tf.reduce_logsumexp(logs, -1, keepdims=True)
 
 
-def _forward(kernel, places, chunk_size, query, keys, gain, r, sums):
+def _forward(kernel, places, starts, chunk_size, query, keys, gain, r, sums):
     """The output, log-sums and state, and what `_backward` needs of each side."""
     parts, ends, kept = [], [], []
     if places.window:
         near = query, *_near_keys(places, query, keys)
-        parts.append(local.forward_pass(None, _local_options(places, query), *near))
+        options = _local_options(places, starts, query)
+        parts.append(local.forward_pass(None, options, *near))
     left_out = kernel.log_left_out(tf.cast(query, gain.dtype))
-    for side in _sides(places, query):
+    for side in _sides(places, starts, query):
         with _after(parts):
             inputs = side.inputs(kernel, chunk_size, query, keys)
             output, logs, *end, states = causal_far.forward(*inputs, r, sums)
+            output, logs = side.of_own_segment(output, logs)
             logs = side.placed_queries(logs, query, EMPTY)
             sees = logs > tf.constant(EMPTY, logs.dtype)
             output = side.placed_queries(output, query)
@@ -123,7 +128,17 @@ def _forward(kernel, places, chunk_size, query, keys, gain, r, sums):
 
 
 def _backward(
-    kernel, places, chunk_size, query, keys, gain, output, log_sums, kept, *dends
+    kernel,
+    places,
+    starts,
+    chunk_size,
+    query,
+    keys,
+    gain,
+    output,
+    log_sums,
+    kept,
+    *dends,
 ):
     """Gradients of query, key, value, gain, sums, and what of the kernel trains."""
     doutput, dlog_sums, dsums = dends
@@ -132,7 +147,7 @@ def _backward(
     if places.window:
         near = query, *_near_keys(places, query, keys)
         ends = output, log_sums, doutput, dlog_sums
-        options = _local_options(places, query)
+        options = _local_options(places, starts, query)
         dquery, *dkeys, total = local.backward_pass(None, options, *near, *ends)
         gradients = [dquery, *(_placed(x, places.first, keys.key) for x in dkeys)]
         dfar -= total
@@ -141,7 +156,7 @@ def _backward(
     x = tf.cast(query, gain.dtype)
     logs = log_sums - gain - kernel.log_left_out(x)
     others = []
-    for side, (sees, r_end, states) in zip(_sides(places, query), kept):
+    for side, (sees, r_end, states) in zip(_sides(places, starts, query), kept):
         with _after(gradients):
             rows = output, logs, sees, doutput, dlog_sums
             rows = [side.far_queries(z) for z in rows]
@@ -170,19 +185,28 @@ def _near_keys(places, query, keys):
     return keys.between(places.first, places.first + length)
 
 
-def _local_options(places, query):
+def _local_options(places, starts, query):
     """What the loops of local attention are told."""
     reach = places.before or reach_within(places.window, query, None)
-    return reach, places.before, places.window, places.causal
+    numbers = None
+    if starts is not None:
+        numbers = tf.pad(segment_numbers(starts), [[0, 0], [places.before, 0]])
+    return reach, places.before, places.window, places.causal, numbers
 
 
-def _sides(places, query):
+def _sides(places, starts, query):
     """Where far keys are: before the window, and after it."""
     tokens = size(query, 1) - places.skipped
     if not isinstance(tokens, int):
         tokens = tf.maximum(tokens, 0)
     last = size(query, 1) - tokens
-    sides = [_Side(False, tokens, last, 0), _Side(True, tokens, 0, last)]
+    # the first far key stands a window before the first query that sees one
+    turned = None if starts is None else reversed_starts(starts)
+    lead = places.window - places.skipped
+    sides = [
+        _Side(False, tokens, last, 0, starts, lead),
+        _Side(True, tokens, 0, last, turned, lead),
+    ]
     return sides[:1] if places.causal else sides
 
 
@@ -193,18 +217,38 @@ class _Side(typing.NamedTuple):
         turned: whether the order is reversed, for keys after the queries.
         tokens: int or scalar tensor, how many queries and keys there are.
         query_start, key_start: which is the first of each.
+        starts: which tokens start a segment, in the order of this side, or `None`.
+        lead: how many keys stand before the first token.
     """
 
     turned: bool
     tokens: int | tf.Tensor
     query_start: int | tf.Tensor
     key_start: int | tf.Tensor
+    starts: tf.Tensor | None
+    lead: int
 
     def inputs(self, kernel, chunk_size, query, keys):
         """What both passes of `causal_far` take first."""
         key, value, mask = (x if x is None else self.far_keys(x) for x in keys)
-        visible = Visibility(mask, causal=True)
+        visible = Visibility(mask, causal=True, starts=self._key_starts())
         return kernel, visible, chunk_size, self.far_queries(query), key, value
+
+    def of_own_segment(self, output, logs):
+        """Nothing where the last far key is of another segment than the query."""
+        if self.starts is None:
+            return output, logs
+        first = size(self.starts, 1) - self.tokens
+        own = segment_numbers(self.starts)[:, first:]
+        own = own == segment_numbers(self._key_starts())
+        own = own[..., tf.newaxis, tf.newaxis]
+        output = tf.where(own, output, tf.zeros_like(output))
+        return output, tf.where(own, logs, tf.constant(EMPTY, logs.dtype))
+
+    def _key_starts(self):
+        if self.starts is None:
+            return None
+        return tf.pad(self.starts, [[0, 0], [self.lead, 0]])[:, : self.tokens]
 
     def far_queries(self, x):
         return self._cut(x, self.query_start)

@@ -8,7 +8,11 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.checks import check_no_window, check_not_causal
+from keras_performer.ops.checks import (
+    check_no_segments,
+    check_no_window,
+    check_not_causal,
+)
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY, Kernel
 from keras_performer.ops.kernels.parts import (
@@ -106,6 +110,7 @@ def absorb_keys(
     visible = Visibility.of(key_mask)
     check_not_causal("absorb_keys", visible)
     check_no_window(visible)
+    check_no_segments("absorb_keys", visible)
     mask = visible.key_mask
     mask = heads.mask_rows(None if mask is None else mask[:, tf.newaxis], 0)
     b = kernel.project_keys(heads.key_rows(key[:, tf.newaxis], 0), mask)

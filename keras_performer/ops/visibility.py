@@ -4,6 +4,7 @@ import typing
 
 import tensorflow as tf
 
+from keras_performer.ops.segments import after_first, segment_numbers
 from keras_performer.ops.tensors import TensorLike
 
 
@@ -20,6 +21,10 @@ class Visibility(typing.NamedTuple):
             as keys then.
         sliding_window: int W, query t sees keys at less than this distance only; or
             `None` for any distance.
+        starts: bool tensor of shape `(B, S)`, true for the first token of each segment
+            of a packed sequence, as `segment_starts` makes it: query t sees keys of its
+            own segment only. Tokens before the first start go on with the segment of a
+            state. There are as many queries as keys then. Or `None` for one segment.
 
     Example:
 
@@ -31,6 +36,7 @@ class Visibility(typing.NamedTuple):
     key_mask: tf.Tensor | None = None
     causal: bool = False
     sliding_window: int | None = None
+    starts: tf.Tensor | None = None
 
     @classmethod
     def of(
@@ -40,13 +46,17 @@ class Visibility(typing.NamedTuple):
         sliding_window: int | None = None,
     ) -> "Visibility":
         """A `Visibility` of a mask of keys, of `None`, or of a `Visibility`."""
+        starts = None
         if isinstance(key_mask, cls):
             causal = key_mask.causal or causal
             sliding_window = sliding_window or key_mask.sliding_window
+            starts = key_mask.starts
             key_mask = key_mask.key_mask
         if key_mask is not None:
             key_mask = tf.cast(tf.convert_to_tensor(key_mask), tf.bool)
-        return cls(key_mask, causal, sliding_window)
+        if starts is not None:
+            starts = tf.cast(tf.convert_to_tensor(starts), tf.bool)
+        return cls(key_mask, causal, sliding_window, starts)
 
     def matrix(
         self, num_queries: int | tf.Tensor, num_keys: int | tf.Tensor
@@ -65,30 +75,41 @@ class Visibility(typing.NamedTuple):
             visible = tf.logical_and(visible, distance >= 0)
         if self.sliding_window is not None:
             visible = tf.logical_and(visible, tf.abs(distance) < self.sliding_window)
+        if self.starts is not None:
+            number = segment_numbers(self.starts)
+            same = number[:, :, tf.newaxis] == number[:, tf.newaxis]
+            visible = tf.logical_and(visible, same)
         return visible
 
     def in_blocks(self, blocks, heads, batch_size):
         """What a loop over `blocks` of keys asks."""
-        return VisibleBlocks(self.key_mask, blocks, heads, batch_size)
+        return VisibleBlocks(self, blocks, heads, batch_size)
 
 
 class VisibleBlocks:
     """A `Visibility` in a loop over the blocks of a sequence.
 
     Args:
-        key_mask: bool tensor `(B, S)` or `None`.
+        visible: a `Visibility`.
         blocks: the `Blocks` of the keys; what pads the last block is hidden.
         heads: a `Heads`.
         batch_size: int or scalar tensor B.
     """
 
-    def __init__(self, key_mask, blocks, heads, batch_size):
-        self._mask = blocks.cut_mask(key_mask, batch_size)
+    def __init__(self, visible, blocks, heads, batch_size):
+        self._mask = blocks.cut_mask(visible.key_mask, batch_size)
+        starts = visible.starts
+        # a first token that starts a segment has a state of nothing before it
+        self._starts = None if starts is None else blocks.cut(after_first(starts))
         self._heads = heads
 
     def rows(self, i):
         """Keys of block i that may be seen, `(X, tokens, 1)`; `None` for all."""
         return self._heads.mask_rows(self._mask, i)
+
+    def starts(self, i):
+        """Tokens of block i that start a segment, `(X, tokens, 1)`; `None` for none."""
+        return self._heads.mask_rows(self._starts, i)
 
     def pairs(self, tokens):
         """Keys of its own chunk that a query row may see, `(tokens * N / K, tokens)`.

@@ -20,6 +20,7 @@ from keras_performer.ops.local import attention as local
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.near_and_far import Places
+from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State
 from keras_performer.ops.tensors import TensorLike
@@ -131,32 +132,38 @@ def attend(kernel, query, key, value, visible, gain, far, near, options):
     """`windowed_attention` of checked arguments."""
     window, chunk_size, jit_compile = options
     keys = Recent.of(key, value, visible.key_mask)
+    starts = visible.starts
     if near is not None:
-        found = attend_with_state(kernel, query, keys, gain, far, near, options)
-        output, _, *state = found
+        given = query, keys, gain, far, near, options
+        output, _, *state = attend_with_state(kernel, *given, starts=starts)
         return output, *state
     if _sees_all(window, size(query, 1)):
         output = local.attend(
-            None, query, keys, None, window, visible.causal, jit_compile
+            None, query, keys, None, window, visible.causal, jit_compile, starts
         )
     else:
         places = Places(window, 0, 0, window, visible.causal)
-        given = keys._replace(seen=visible.key_mask), gain, far, places
+        given = keys._replace(seen=visible.key_mask), gain, far, places, starts
         output, _, far = near_and_far.attend(
             kernel, query, *given, chunk_size, jit_compile
         )
+        far = _of_last_segment(far, starts, window)
     if not visible.causal:
         return (output,)
-    return output, *far, *keys.last(window, None)
+    return output, *far, *keys.last(window, None, starts)
 
 
-def attend_with_state(kernel, query, keys, gain, far, near, options, own_key=True):
+def attend_with_state(
+    kernel, query, keys, gain, far, near, options, own_key=True, starts=None
+):
     """What earlier keys add, with those of a state: near ones, and far ones.
 
     Args:
         keys: `Recent`, a key for each query.
         far, near: the state before them.
-        own_key: bool, whether a query sees the key of its own place.
+        own_key: bool, whether a query sees the key of its own place. With segments it
+            does.
+        starts: as in `Visibility`.
 
     Returns:
         `(output, log_sums, *state)`, see `near_and_far.attend`.
@@ -167,9 +174,23 @@ def attend_with_state(kernel, query, keys, gain, far, near, options, own_key=Tru
     places = Places(within, 1, max(within - 1, 0), 0, causal=True)
     every = near.followed_by(keys)
     output, log_sums, far = near_and_far.attend(
-        kernel, query, every, gain, far, places, chunk_size, jit_compile
+        kernel, query, every, gain, far, places, starts, chunk_size, jit_compile
     )
-    return output, log_sums, *far, *keys.last(window, near)
+    far = _of_last_segment(far, starts, window)
+    return output, log_sums, *far, *keys.last(window, near, starts)
+
+
+def _of_last_segment(far, starts, window):
+    """The state of far keys, of none where the last token's segment has near ones only.
+
+    No later token sees the keys of other segments.
+    """
+    if starts is None:
+        return far
+    restarts = tf.reduce_any(starts[:, -window:], 1)[:, tf.newaxis, tf.newaxis]
+    r = (far.running_max[:, :, tf.newaxis],)
+    (r,), (sums,) = restarted(restarts[..., tf.newaxis], r, (far.sums,))
+    return State(r[:, :, 0], sums)
 
 
 def far_and_near(state):

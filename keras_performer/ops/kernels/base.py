@@ -128,14 +128,18 @@ class Kernel:
         return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
 
     def log_normalizer(self, normalizer):
-        """Logarithm of the sums of weights; `EMPTY` where a sum is 0.
+        """Logarithm of the size of the sums of weights; `EMPTY` where a sum is 0.
 
         Args:
             normalizer: what `normalizer` returned.
         """
-        visible = normalizer > 0
-        log = -tf.math.log(tf.where(visible, normalizer, tf.ones_like(normalizer)))
-        return tf.where(visible, log, tf.constant(EMPTY, log.dtype))
+        visible = normalizer != 0
+        size = tf.abs(tf.where(visible, normalizer, tf.ones_like(normalizer)))
+        return tf.where(visible, -tf.math.log(size), tf.constant(EMPTY, size.dtype))
+
+    def sign(self, normalizer):
+        """The sign of the sums of weights, as of features that may be negative."""
+        return tf.sign(normalizer)
 
     def normalizer_of(self, log_sums):
         """The inverse of `log_normalizer`."""

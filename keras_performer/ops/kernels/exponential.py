@@ -151,6 +151,9 @@ class ExponentialKernel(Kernel):
         empty = tf.constant(EMPTY, normalizer.dtype)
         return tf.where(normalizer < -EMPTY, normalizer, empty)
 
+    def sign(self, normalizer):
+        return tf.ones_like(normalizer)
+
     def normalizer_of(self, log_sums):
         empty = tf.constant(EMPTY, log_sums.dtype)
         return tf.where(log_sums > empty, log_sums, -empty)

@@ -18,6 +18,7 @@ from keras_performer.ops.kernels.parts import (
     per_feature,
     split,
 )
+from keras_performer.ops.linear import both_sides
 from keras_performer.ops.normalizer import (
     normalize,
     with_normalizer_gradient,
@@ -51,7 +52,8 @@ def bidirectional_attention(
         kernel: a `Kernel`, such as `ExponentialKernel` or `ActivationKernel`. Gradients
             flow to its parameters only if it is made with `trainable=True`.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
-            `Visibility`.
+            `Visibility`. With segments each side is a causal loop: about twice the
+            arithmetic.
         jit_compile: bool, whether XLA compiles the passes, forward and backward. It
             takes seconds for each shape, and there are no second derivatives.
 
@@ -80,9 +82,10 @@ def bidirectional_attention(
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
     arguments = visible, query, key, value, jit_compile
+    function = attend if visible.starts is None else both_sides.attend
     if jit_compile and tf.executing_eagerly():
-        return compile.call_in_graph(attend, kernel, *arguments)
-    return attend(kernel, *arguments)
+        return compile.call_in_graph(function, kernel, *arguments)
+    return function(kernel, *arguments)
 
 
 def attend(kernel, visible, query, key, value, jit_compile=False, block_tokens=None):

@@ -12,8 +12,13 @@ from keras_performer.ops.checks import (
 )
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.linear.causal_loops import backward_pass, forward_pass
+from keras_performer.ops.linear.causal_loops import (
+    backward_pass,
+    forward_pass,
+    sums_of_weights,
+)
 from keras_performer.ops.linear.causal_step import one_token
+from keras_performer.ops.segments import first_starts, restarted
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State, initial_state
 from keras_performer.ops.tensors import TensorLike
@@ -108,8 +113,7 @@ def kernel_and_state(query, key, value, kernel, state):
 def attend(kernel, visible, query, key, value, state, chunk_size, jit_compile=False):
     """`causal_attention` of checked arguments."""
     heads = Heads(query, key, value)
-    r, sums = heads.state_rows(state)
-    rows = tf.stop_gradient(r), sums
+    rows = _start(heads, visible, state)
     call = functools.partial(compile.call, jit_compile=jit_compile)
     if query.shape[1] == 1:
         inputs = kernel, visible.key_mask, query, key, value
@@ -120,19 +124,65 @@ def attend(kernel, visible, query, key, value, state, chunk_size, jit_compile=Fa
     return output, State(*heads.state(tf.stop_gradient(r), sums))
 
 
+def attend_in_part(kernel, visible, query, key, value, jit_compile=False):
+    """Attention to some of the keys, to be joined with that to others.
+
+    Returns:
+        `(output, log_sums, signs)`: weighted means `(B, T, N, V)`; of the sums of
+        weights, but for a factor that all keys of a query have in common, the
+        logarithms of their sizes and their signs, `(B, T, N, 1)`.
+    """
+    heads = Heads(query, key, value)
+    kernel, state = kernel_and_state(query, key, value, kernel, None)
+    rows = _start(heads, visible, state)
+    call = functools.partial(compile.call, jit_compile=jit_compile)
+    inputs = kernel, visible, None, query, key, value
+    return _many_tokens(call, *inputs, *rows, in_part=True)[:3]
+
+
+def _start(heads, visible, state):
+    """The state that the first token sees, as rows."""
+    r, sums = heads.state_rows(state)
+    if visible.starts is not None:
+        first = tf.repeat(first_starts(visible.starts), heads.num_key_value_heads)
+        (r,), (sums,) = restarted(first[:, tf.newaxis, tf.newaxis], (r,), (sums,))
+    return tf.stop_gradient(r), sums
+
+
 def _many_tokens(
-    call, kernel, visible, chunk_size, query, key, value, r_start, sums_start
+    call,
+    kernel,
+    visible,
+    chunk_size,
+    query,
+    key,
+    value,
+    r_start,
+    sums_start,
+    in_part=False,
 ):
-    """The loops with their own gradient; `call` is `compile.call`, with its choice."""
+    """The loops with their own gradient.
+
+    Args:
+        call: `compile.call`, with its choice.
+        in_part: bool, whether the output is not rounded, and logarithms of the sizes of
+            the sums of weights and their signs come after it.
+    """
 
     @tf.custom_gradient
     def attention(query, key, value, sums_start, *trained):
         inputs = kernel.with_trained(trained), visible, chunk_size, query, key, value
         output, r, sums, saved = call(forward_pass, *inputs, r_start, sums_start)
 
-        def gradient(doutput, dr, dsums):
-            return call(backward_pass, *inputs, output, saved, r, doutput, dsums)
+        def gradient(doutput, *dothers):
+            dlog_sums = dothers[0] if in_part else None
+            ends = output, saved, r, doutput, dothers[-1], dlog_sums
+            return call(backward_pass, *inputs, *ends)
 
-        return (tf.cast(output, query.dtype), r, sums), gradient
+        if in_part:
+            found = output, *call(sums_of_weights, *inputs, saved)
+        else:
+            found = (tf.cast(output, query.dtype),)
+        return (*found, r, sums), gradient
 
     return attention(query, key, value, sums_start, *kernel.trained)

@@ -26,12 +26,7 @@ def forward(kernel, visible, chunk_size, query, key, value, r, sums):
     loops = Causal(query, key, value, kernel, visible, chunk_size)
     output, *end, saved = loops.forward(query, key, value, r, sums)
     normalizers, *states = saved
-    rows = kernel.log_normalizer(normalizers)
-    rows = tf.reshape(rows, (-1, size(rows, 2), 1))
-    blocks = loops.heads.query_block(rows)
-    shape = loops.blocks.count, -1, size(blocks, 1), query.shape[2], 1
-    blocks = tf.reshape(blocks, shape)
-    log_sums = loops.blocks.join_blocks(blocks, (*query.shape[:3], 1))
+    log_sums = loops.of_queries(kernel.log_normalizer(normalizers), query)
     return output, log_sums, *end, states
 
 

@@ -11,6 +11,7 @@ but for maxima and sums before and after the block.
 """
 
 import functools
+import typing
 
 import tensorflow as tf
 
@@ -21,6 +22,7 @@ from keras_performer.ops.kernels.parts import (
     over_rows,
     per_feature,
 )
+from keras_performer.ops.linear.chunks import where_true
 from keras_performer.ops.linear.prefix_sums import prefix_sums
 from keras_performer.ops.normalizer import normalize
 
@@ -29,8 +31,8 @@ from keras_performer.ops.normalizer import normalize
 HEADROOM = 12.0
 
 
-def forward(kernel, a, b, v, mask, visible, r, sums):
-    """Outputs, normalizers, the sums after the block, and which chunks lost weights.
+def forward(kernel, a, b, v, mask, sight, r, sums):
+    """Outputs, normalizers, the state after, and which chunks lost weights.
 
     Args:
         kernel: a `Kernel` with a stabilizer.
@@ -38,13 +40,16 @@ def forward(kernel, a, b, v, mask, visible, r, sums):
         b: projected keys, parts.
         v: values with a column of ones.
         mask: bool, true for visible keys, or `None`.
-        visible: bool `(rows, tokens)`, keys of its own chunk that a query may see.
+        sight: a `ChunkSight`.
         r: running maximum before the block, parts `(X, 1, M / num_parts)`.
         sums: sums before the block, parts `(X, V + 1, M / num_parts)`.
     """
-    maxima, _, before, after = _past(kernel, b, v, mask, r, sums)
-    p, peak = kernel.query_features(a, maxima)
-    near_p, near_e, bounds = _near_features(kernel, a, b, mask, visible)
+    past = _past(kernel, b, mask, sight, r)
+    before, after = prefix_sums(over_rows(v, past.e), sums, past.rescale)
+    p, peak = kernel.query_features(a, past.maxima)
+    p = each(lambda p: where_true(sight.first, p), p)
+    peak = where_true(sight.first, peak, EMPTY)
+    near_p, near_e, bounds = _near_features(kernel, a, b, mask, sight)
     weights = over_features(near_p, near_e)
     logs = tf.math.log(tf.where(weights > 0, weights, tf.ones_like(weights))) + bounds
     logs = tf.where(weights > 0, logs, tf.constant(EMPTY, logs.dtype))
@@ -53,46 +58,48 @@ def forward(kernel, a, b, v, mask, visible, r, sums):
     weights = tf.where(weights > 0, tf.exp(logs - top), tf.zeros_like(logs))
     weighted = tf.matmul(weights, v) + tf.exp(peak - top) * over_features(p, before)
     normalizer = kernel.normalizer(top, weighted[..., -1:])
-    return normalize(weighted), normalizer, after, lost(kernel, bounds, normalizer)
+    lost_ = lost(kernel, bounds, normalizer)
+    return normalize(weighted), normalizer, past.r_new, after, lost_
 
 
-def backward(kernel, a, b, v, d, mask, visible, normalizer, r, sums, dsums):
+def backward(kernel, a, b, v, d, mask, sight, normalizer, r, sums, dsums):
     """Gradients of projected queries and keys, values with their ones, and the sums.
 
     Args:
-        kernel, a, b, v, mask, visible, r, sums: as in `forward`.
+        kernel, a, b, v, mask, sight, r, sums: as in `forward`.
         d: gradient of the sums of each row, times its normalizer.
         normalizer: what `forward` returned.
         dsums: gradient of the sums after the block, parts.
     """
-    maxima, later, before, _ = _past(kernel, b, v, mask, r, sums)
-    p = kernel.normalized_query_features(a, maxima, normalizer)
-    e = kernel.key_features(b, later, mask)
-    rescale = kernel.rescale(maxima, later)
+    past = _past(kernel, b, mask, sight, r)
+    before, _ = prefix_sums(over_rows(v, past.e), sums, past.rescale)
+    p = kernel.normalized_query_features(a, past.maxima, normalizer)
+    # it may be infinite where the past, far above what a row sees, is not seen
+    p = each(lambda p: where_true(sight.first, p), p)
     # of the scale before a chunk, as what it adds
-    dlater, dsums = prefix_sums(over_rows(d, p), dsums, rescale, reverse=True)
-    near_p, near_e, bounds = _near_features(kernel, a, b, mask, visible)
+    dlater, dsums = prefix_sums(over_rows(d, p), dsums, past.rescale, reverse=True)
+    near_p, near_e, bounds = _near_features(kernel, a, b, mask, sight)
     scale = tf.exp(bounds - normalizer)
     weights = over_features(near_p, near_e) * scale
     dweights = tf.matmul(d, v, transpose_b=True) * scale
-    dweights = tf.where(visible, dweights, tf.zeros_like(dweights))
+    dweights = tf.where(sight.pairs, dweights, tf.zeros_like(dweights))
     da = kernel.query_gradient(a, p, per_feature(d, before))
     da += kernel.query_gradient(a, near_p, per_feature(dweights, near_e))
     db = each(
         tf.add,
-        kernel.key_gradient(b, e, per_feature(v, dlater), mask),
+        kernel.key_gradient(past.b, past.e, per_feature(v, dlater), past.mask),
         kernel.key_gradient(b, near_e, over_rows(dweights, near_p), mask),
     )
-    dv = over_features(e, dlater) + tf.matmul(weights, d, transpose_a=True)
+    dv = over_features(past.e, dlater) + tf.matmul(weights, d, transpose_a=True)
     return da, db, dv, dsums
 
 
-def bounds(kernel, a, b, mask, visible):
+def bounds(kernel, a, b, mask, sight):
     """What weights inside chunks were divided by, `(X, chunks, rows, tokens)`, as logs.
 
     Far below `EMPTY` where a key is not to be seen.
     """
-    return _near_features(kernel, a, b, mask, visible)[2]
+    return _near_features(kernel, a, b, mask, sight)[2]
 
 
 def lost(kernel, bounds, normalizer):
@@ -101,7 +108,7 @@ def lost(kernel, bounds, normalizer):
     return tf.reduce_max(excess, (0, 2, 3)) >= kernel.max_rise
 
 
-def _near_features(kernel, a, b, mask, visible):
+def _near_features(kernel, a, b, mask, sight):
     """Features of queries and of keys for weights inside chunks, and the bounds."""
     nothing = each(lambda b: tf.zeros_like(b[:, :, :1, :1]), b)
     peak = kernel.query_features(a, nothing)[1] - HEADROOM
@@ -111,21 +118,47 @@ def _near_features(kernel, a, b, mask, visible):
     top = tf.maximum(top, tf.constant(EMPTY, top.dtype)) - HEADROOM
     e = kernel.key_features(b, each(lambda _: top, b), mask)
     transposed = functools.partial(tf.transpose, perm=(0, 1, 3, 2))
-    visible = tf.logical_and(visible, transposed(seen))
+    visible = tf.logical_and(sight.pairs, transposed(seen))
     hidden = tf.constant(2 * EMPTY, peak.dtype)
     return p, e, tf.where(visible, peak + transposed(top), hidden)
 
 
-def _past(kernel, b, v, mask, r, sums):
-    """Running maxima before and after each chunk, sums before each and after all."""
-    maxima = [r]
-    for chunk in zip(*each(lambda b: tf.unstack(b, axis=1), b)):
-        maxima.append(kernel.running_max(maxima[-1], chunk))
+class _Past(typing.NamedTuple):
+    """How a block's keys become the states between its chunks.
+
+    Attributes:
+        maxima: running maxima before each chunk, parts `(X, chunks, 1, dim)`.
+        r_new: running maximum after the block, parts.
+        b, e, mask: the keys of each chunk that are in the state after it, projected and
+            their features, and which these are.
+        rescale: what multiplies the sums before a chunk as that is added, parts.
+    """
+
+    maxima: tuple[tf.Tensor, ...]
+    r_new: tuple[tf.Tensor, ...]
+    b: tuple[tf.Tensor, ...]
+    e: tuple[tf.Tensor, ...]
+    mask: tf.Tensor | None
+    rescale: tuple[tf.Tensor, ...]
+
+
+def _past(kernel, b, mask, sight, r):
+    if sight.last is not None:
+        mask = sight.last if mask is None else tf.logical_and(mask, sight.last)
+        b = each(lambda b: where_true(sight.last, b, 2 * EMPTY), b)
+    earlier, later = [r], []
+    for index, chunk in enumerate(zip(*each(lambda b: tf.unstack(b, axis=1), b))):
+        only = None if sight.only is None else sight.only[:, index]
+        start = tuple(where_true(only, r, EMPTY) for r in earlier[-1])
+        later.append(kernel.running_max(start, chunk))
+        earlier.append(later[-1])
     stack = functools.partial(each, lambda *x: tf.stack(x, 1))
-    earlier, later = stack(*maxima[:-1]), stack(*maxima[1:])
-    added = over_rows(v, kernel.key_features(b, later, mask))
-    before, after = prefix_sums(added, sums, kernel.rescale(earlier, later))
-    return earlier, later, before, after
+    maxima, later = stack(*earlier[:-1]), stack(*later)
+    e = kernel.key_features(b, later, mask)
+    rescale = kernel.rescale(maxima, later)
+    # an earlier maximum may be far above, and its factor infinite
+    rescale = each(lambda x: where_true(sight.only, x), rescale)
+    return _Past(maxima, earlier[-1], b, e, mask, rescale)
 
 
 def _largest(x):

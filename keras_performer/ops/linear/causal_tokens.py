@@ -18,11 +18,12 @@ from keras_performer.ops.kernels.parts import (
     per_feature,
 )
 from keras_performer.ops.normalizer import normalize
+from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import size
 from keras_performer.ops.state import absorb
 
 
-def forward(kernel, a, b, v, r, sums):
+def forward(kernel, a, b, v, starts, r, sums):
     """Outputs, normalizers and the sums after the block, as the chunked form gives.
 
     Args:
@@ -30,13 +31,16 @@ def forward(kernel, a, b, v, r, sums):
         a: projected queries, `(X, tokens * group, M / num_parts)`.
         b: projected keys, parts `(X, tokens, M / num_parts)`.
         v: values with a column of ones, `(X, tokens, V + 1)`.
+        starts: bool `(X, tokens, 1)`, tokens that start a segment, or `None`.
         r: running maximum before the block, parts `(X, 1, M / num_parts)`.
         sums: sums before the block, parts `(X, V + 1, M / num_parts)`.
     """
     a, b, v = _query_steps(a, v), each(_steps, b), _steps(v)
+    starts = None if starts is None else _steps(starts)
     tokens = size(v, 0)
 
     def token_step(t, r, sums, outputs, normalizers):
+        r, sums = _before(t, starts, r, sums)
         r, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         features, peak = kernel.query_features(a[t], r)
         output = over_features(features, sums)
@@ -64,11 +68,11 @@ def forward(kernel, a, b, v, r, sums):
     )
 
 
-def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
+def backward(kernel, a, b, v, starts, d, normalizer, r, sums, dsums):
     """Gradients of projected queries and keys, values with their ones, and the sums.
 
     Args:
-        kernel, a, b, v, r, sums: as in `forward`.
+        kernel, a, b, v, starts, r, sums: as in `forward`.
         d: gradient of the sums of each row, times its normalizer,
             `(X, tokens * group, V + 1)`.
         normalizer: what `forward` returned, `(X, tokens * group, 1)`.
@@ -76,13 +80,15 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
     """
     a, d, normalizer = (_query_steps(x, v) for x in (a, d, normalizer))
     b, v = each(_steps, b), _steps(v)
+    starts = None if starts is None else _steps(starts)
     tokens = size(v, 0)
 
     def query_step(t, r, sums, dqueries, maxima):
+        maxima = each(lambda maximum, r: maximum.write(t, r), maxima, r)
+        r, sums = _before(t, starts, r, sums)
         r_new, sums = absorb(kernel, _at(b, t), v[t], r, sums, None)
         p = kernel.normalized_query_features(a[t], r_new, normalizer[t])
         da = kernel.query_gradient(a[t], p, per_feature(d[t], sums))
-        maxima = each(lambda maximum, r: maximum.write(t, r), maxima, r)
         return t + 1, r_new, sums, dqueries.write(t, da), maxima
 
     def key_step(t, r_new, dsums, dkeys, dvalues):
@@ -94,6 +100,7 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
         dv = over_features(e, dsums)
         r = _at(maxima, t)
         dsums = each(tf.multiply, dsums, kernel.rescale(r, r_new))
+        _, dsums = _before(t, starts, r, dsums)
         return t - 1, r, dsums, dkeys, dvalues.write(t, dv)
 
     new_array = functools.partial(tf.TensorArray, v.dtype, size=tokens)
@@ -117,6 +124,11 @@ def backward(kernel, a, b, v, d, normalizer, r, sums, dsums):
         _rows(dvalues, tokens, size(v, 3)),
         dsums,
     )
+
+
+def _before(t, starts, r, sums):
+    """The state before the token t, of its segment; or the gradient of such sums."""
+    return (r, sums) if starts is None else restarted(starts[t], r, sums)
 
 
 def _at(parts, t):

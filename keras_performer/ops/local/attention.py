@@ -10,6 +10,7 @@ from keras_performer.ops.local.recent import (
     check_recent,
     reach_within,
 )
+from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
@@ -63,8 +64,11 @@ def local_attention(
     check_window("sliding_window", sliding_window, query, key)
     check_recent(state, sliding_window, key, value, visible)
     keys = Recent.of(key, value, visible.key_mask)
-    later = keys.last(sliding_window, state) if visible.causal else None
-    arguments = query, keys, state, sliding_window, visible.causal, jit_compile
+    later = None
+    if visible.causal:
+        later = keys.last(sliding_window, state, visible.starts)
+    starts = visible.starts
+    arguments = query, keys, state, sliding_window, visible.causal, jit_compile, starts
     if jit_compile and tf.executing_eagerly():
         output = compile.call_in_graph(attend, None, *arguments)
     else:
@@ -72,7 +76,9 @@ def local_attention(
     return tf.cast(output, query.dtype), later
 
 
-def attend(_, query, keys, state, sliding_window, causal, jit_compile=False):
+def attend(
+    _, query, keys, state, sliding_window, causal, jit_compile=False, starts=None
+):
     """`local_attention` of checked arguments.
 
     Args:
@@ -80,6 +86,7 @@ def attend(_, query, keys, state, sliding_window, causal, jit_compile=False):
         keys: `Recent`, a key for each query.
         state: `Recent` keys before them, or `None`.
         sliding_window, causal: as in `local_attention`.
+        starts: as in `Visibility`.
 
     Returns:
         The output, `(B, T, N, V)` in the dtype of the loops, float32 or float64.
@@ -88,10 +95,15 @@ def attend(_, query, keys, state, sliding_window, causal, jit_compile=False):
     if state is not None:
         before = reach
         keys = state.between(sliding_window - reach, None).followed_by(keys)
+    # keys of a state are of the segment that the first tokens go on with
+    numbers = None
+    if starts is not None:
+        numbers = tf.pad(segment_numbers(starts), [[0, 0], [before, 0]])
 
     @tf.custom_gradient
     def attention(query, key, value):
-        inputs = (reach, before, sliding_window, causal), query, key, value, keys.seen
+        options = reach, before, sliding_window, causal, numbers
+        inputs = options, query, key, value, keys.seen
         output, log_sums = compile.call(
             forward_pass, None, *inputs, jit_compile=jit_compile
         )

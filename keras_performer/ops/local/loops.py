@@ -47,7 +47,7 @@ class _Local:
     """
 
     def __init__(self, options, query, key, value):
-        reach, self.before, self.window, self.causal = options
+        reach, self.before, self.window, self.causal, numbers = options
         self.heads = Heads(query, key, value)
         self.scale = query.shape[3] ** -0.5
         length = query.shape[1]
@@ -64,7 +64,11 @@ class _Local:
         weights = examples * self.chunk * self.span
         most = max(BLOCK_WEIGHTS // weights, 1) * self.chunk
         self.blocks = Blocks(size(query, 1), most, multiple=self.chunk)
-        self.hidden = self._band()
+        self.band = self._band()
+        self.query_numbers = self.key_numbers = None
+        if numbers is not None:
+            self.query_numbers = self.blocks.cut(numbers[:, self.before :])
+            self.key_numbers = tf.pad(numbers, self._ends(size(numbers, 1)))
 
     def forward(self, query, keys):
         heads, blocks = self.heads, self.blocks
@@ -72,7 +76,7 @@ class _Local:
 
         def step(i, outputs, log_sums):
             x, y, v = self._block(queries, keys, i)
-            logits = tf.matmul(x, y, transpose_b=True) + self.hidden
+            logits = tf.matmul(x, y, transpose_b=True) + self._hidden(i)
             # a row that sees nothing has weights of 0, too
             peak = tf.reduce_max(logits, -1, keepdims=True)
             peak = tf.maximum(peak, tf.constant(EMPTY, peak.dtype))
@@ -117,7 +121,7 @@ class _Local:
             log = self._to_chunks(heads.query_rows(logs, i))
             # the product subtracts it: one pass over the weights less
             x, y = tf.concat([x, -log], -1), with_ones(y)
-            p = tf.exp(tf.matmul(x, y, transpose_b=True) + self.hidden)
+            p = tf.exp(tf.matmul(x, y, transpose_b=True) + self._hidden(i))
             dlogits = p * tf.matmul(d, v, transpose_b=True)
             # the ones of the keys add up the rows
             dx = self._from_chunks(tf.matmul(dlogits, y))
@@ -153,10 +157,14 @@ class _Local:
 
     def _padded(self, keys):
         """The keys, and places that nothing sees, as many as whole chunks take."""
+        _, ends = self._ends(size(keys.seen, 1))
+        return keys.padded(*ends)
+
+    def _ends(self, count):
+        """What pads an axis of examples, and one of so many keys."""
         first = self.lead - self.before
         total = self.lead + self.blocks.count * self.blocks.tokens + self.trail
-        last = total - first - size(keys.seen, 1)
-        return keys.padded(first, last)
+        return [0, 0], [first, total - first - count]
 
     def _unpadded(self, array, tail, like):
         """The gradient of keys or values from those of the blocks and what is left."""
@@ -190,6 +198,18 @@ class _Local:
         if self.causal:
             near = tf.logical_and(near, distance >= 0)
         return _logs(near, self.heads.dtype)
+
+    def _hidden(self, i):
+        """What is added to the logits of block i: HIDDEN for other segments, too."""
+        if self.key_numbers is None:
+            return self.band
+        length = self.lead + self.blocks.tokens + self.trail
+        keys = _slice(self.key_numbers, i * self.blocks.tokens, length)
+        keys = self._spans(self.heads.mask_rows(keys[:, tf.newaxis], 0))
+        queries = self.heads.mask_rows(self.query_numbers, i)
+        queries = self._to_chunks(tf.repeat(queries, self.heads.group, axis=1))
+        same = queries == tf.transpose(keys, (0, 1, 3, 2))
+        return self.band + _logs(same, self.heads.dtype)
 
     def _spans(self, x):
         """Keys `(X, tokens, dim)` to what each chunk sees, `(X, chunks, span, dim)`."""

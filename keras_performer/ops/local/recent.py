@@ -4,6 +4,7 @@ import typing
 
 import tensorflow as tf
 
+from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import size
 
 
@@ -71,12 +72,30 @@ class Recent(typing.NamedTuple):
         """Some of these keys, as slices name them."""
         return Recent(*(x[:, start:stop] for x in self))
 
-    def last(self, count, earlier):
-        """The last of these keys, after `Recent` earlier ones or hidden places."""
+    def last(self, count, earlier, starts=None):
+        """The last of these keys, after `Recent` earlier ones or hidden places.
+
+        Args:
+            count: int, how many.
+            earlier: `Recent` as many, or `None`.
+            starts: as in `Visibility`. Keys that are not of the last token's segment
+                are hidden then: no later token sees them.
+        """
+        if starts is not None:
+            numbers = segment_numbers(starts)
+            last = tf.reduce_max(numbers, 1, keepdims=True)
+            keys = self._if_true(numbers == last)
+            if earlier is not None:
+                earlier = earlier._if_true(last <= 0)
+            return keys.last(count, earlier)
         keys = self.between(-count, None)
         if earlier is None:
             return keys.padded(count, 0).between(-count, None)
         return earlier.followed_by(keys).between(-count, None)
+
+    def _if_true(self, mask):
+        """These keys, hidden where the mask is false."""
+        return self._replace(seen=tf.logical_and(self.seen, mask))
 
 
 def check_recent(state, window, key, value, visible):

@@ -1,0 +1,59 @@
+"""Packed sequences in a layer: from ids of segments to where segments start."""
+
+import tensorflow as tf
+
+from keras_performer import ops
+
+
+def token_ids(layer, segment_ids, query, key):
+    """Ids of the segment of each token, checked, `(B, T)` int32; `None` stays.
+
+    Args:
+        layer: the `AttentionLayer` that got them.
+        segment_ids: int tensor of the shape of the query without its last axis.
+        query, key: tensors, as the layer was given them.
+    """
+    if segment_ids is None:
+        return None
+    if not layer.supports_segments:
+        raise ValueError(
+            f"{type(layer).__name__} cannot keep segments of a packed sequence apart: "
+            "call it without segment_ids, with a segment in each row of the batch."
+        )
+    if not tf.TensorShape(query.shape[:-1]).is_compatible_with(key.shape[:-1]):
+        raise ValueError(
+            "segment_ids belong to self-attention, with one key for each query. "
+            f"Received: query of shape {tuple(query.shape)} and key of shape "
+            f"{tuple(key.shape)}"
+        )
+    ids = tf.convert_to_tensor(segment_ids)
+    fits = ids.shape.is_compatible_with(query.shape[:-1])
+    if not (fits and ids.dtype.is_integer):
+        raise ValueError(
+            f"segment_ids must be ints of shape {tuple(query.shape[:-1])}, one for "
+            f"each token. Received: segment_ids of shape {tuple(ids.shape)} and dtype "
+            f"{ids.dtype.name}"
+        )
+    return layer._axes.fold(tf.cast(ids, tf.int32)[..., tf.newaxis])[..., 0]
+
+
+def with_starts(inputs, state):
+    """The `Inputs` of a call, of which `visible` says where segments start.
+
+    Args:
+        inputs: `Inputs` with what `token_ids` returned.
+        state: the state of the layer, or `None`.
+    """
+    if inputs.segment_ids is None:
+        return inputs
+    last_id = None
+    if state is not None:
+        if "segment" not in state:
+            raise ValueError(
+                "A state that is to go on with segment_ids knows the last of them: use "
+                "initial_state(batch_size, packed=True), or give segment_ids from the "
+                f"first call on. Received: state with the entries {list(state)}"
+            )
+        last_id = state["segment"]
+    starts = ops.segment_starts(inputs.segment_ids, last_id)
+    return inputs._replace(visible=inputs.visible._replace(starts=starts))

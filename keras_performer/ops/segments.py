@@ -1,0 +1,66 @@
+"""Packed sequences: where a segment of tokens starts, and what that hides."""
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.tensors import TensorLike
+
+
+def segment_starts(
+    segment_ids: TensorLike, last_id: TensorLike | None = None
+) -> tf.Tensor:
+    """Which tokens of a packed sequence start a segment.
+
+    A segment is a run of equal ids: neighbours are compared, so that an id which comes
+    back later is another segment.
+
+    Args:
+        segment_ids: int tensor of shape `(B, T)`.
+        last_id: int tensor of shape `(B,)`, the id of the token before the first. The
+            first token continues its segment if the ids are equal. Defaults to no
+            tokens before.
+
+    Returns:
+        bool tensor of shape `(B, T)`, for `Visibility(starts=...)`.
+
+    Example:
+
+    >>> segment_starts([[3, 3, 1, 1, 3]]).numpy().astype(int).tolist()
+    [[0, 0, 1, 0, 1]]
+    """
+    ids = tf.convert_to_tensor(segment_ids)
+    first = tf.zeros_like(ids[:, :1], tf.bool)
+    if last_id is not None:
+        first = ids[:, :1] != tf.cast(last_id, ids.dtype)[:, tf.newaxis]
+    return tf.concat([first, ids[:, 1:] != ids[:, :-1]], 1)
+
+
+def segment_numbers(starts):
+    """Segments counted from that of the state before, which is 0, `(B, T)` int32."""
+    return tf.math.cumsum(tf.cast(starts, tf.int32), axis=1)
+
+
+def first_starts(starts):
+    """Whether the first token starts a segment, bool `(B,)`."""
+    return tf.reduce_any(starts[:, :1], 1)
+
+
+def after_first(starts):
+    """The starts but that of the first token."""
+    return tf.concat([tf.zeros_like(starts[:, :1]), starts[:, 1:]], 1)
+
+
+def reversed_starts(starts):
+    """The starts of the reversed sequence: a segment's last token is its first."""
+    return tf.concat([tf.zeros_like(starts[:, :1]), tf.reverse(starts[:, 1:], [1])], 1)
+
+
+def restarted(restarts, r, sums):
+    """Running maxima and sums, parts, but those of no keys where the mask is true.
+
+    Args:
+        restarts: bool tensor that broadcasts to both.
+        r, sums: parts, as `Kernel` says.
+    """
+    empty = [tf.where(restarts, tf.constant(EMPTY, x.dtype), x) for x in r]
+    return tuple(empty), tuple(tf.where(restarts, tf.zeros_like(x), x) for x in sums)

@@ -1,0 +1,198 @@
+"""`segment_ids`: each attention keeps the segments of packed sequences apart."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerLM
+from keras_performer.layers import (
+    AttentionLayer,
+    ExactAttention,
+    LocalAttention,
+    PerformerAttention,
+    PerformerBlock,
+)
+
+SIZES = dict(num_heads=4, key_dim=3, num_key_value_heads=2, seed=1)
+MAKERS = {
+    "performer": lambda **o: PerformerAttention(chunk_size=4, **SIZES, **o),
+    "relu": lambda **o: PerformerAttention(
+        feature_map="relu", chunk_size=4, **SIZES, **o
+    ),
+    "window": lambda **o: PerformerAttention(
+        exact_window=3, chunk_size=4, **SIZES, **o
+    ),
+    "exact_below": lambda **o: PerformerAttention(exact_below=99, **SIZES, **o),
+    "local": lambda **o: LocalAttention(sliding_window=3, **SIZES, **o),
+    "exact": lambda **o: ExactAttention(**SIZES, **o),
+}
+STATEFUL = ["performer", "relu", "window", "local"]
+# The id 7 comes back: another segment.
+IDS = np.array([[7] * 5 + [2] + [7] * 11 + [0] * 3, [3] * 12 + [1] * 8])
+CUTS = (0, 5, 6, 17, 20), (0, 12, 20)
+X = np.random.default_rng(0).standard_normal((2, 20, 8)).astype("float32")
+MASK = np.random.default_rng(1).random((2, 20)) < 0.7
+
+
+def alone(layer, x=X, mask=MASK):
+    """Each segment in a call of its own."""
+    outputs = []
+    for example, cuts in enumerate(CUTS):
+        own = slice(example, example + 1)
+        pieces = [slice(*ends) for ends in zip(cuts, cuts[1:])]
+        segments = [
+            layer(x[own, piece], query_mask=mask[own, piece]) for piece in pieces
+        ]
+        outputs.append(tf.concat(segments, 1))
+    return tf.concat(outputs, 0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", MAKERS)
+def test_it_is_attention_to_each_segment_alone(name, causal):
+    layer = MAKERS[name](causal=causal)
+    found = layer(X, query_mask=MASK, segment_ids=IDS)
+    np.testing.assert_allclose(found, alone(layer), atol=2e-6)
+    whole = layer(X, query_mask=MASK)
+    assert np.abs(found - whole).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_packed_sequence_cut_anywhere_into_states(name):
+    layer = MAKERS[name](causal=True)
+    expected = layer(X, segment_ids=IDS)
+    state, outputs = layer.initial_state(2, packed=True), []
+    shapes = tf.nest.map_structure(lambda x: (x.shape, x.dtype), state)
+    for piece in (slice(0, 5), slice(5, 6), slice(6, 16), slice(16, 20)):
+        given = dict(segment_ids=IDS[:, piece], state=state, return_state=True)
+        output, state = layer(X[:, piece], **given)
+        assert tf.nest.map_structure(lambda x: (x.shape, x.dtype), state) == shapes
+        outputs.append(output)
+    np.testing.assert_allclose(tf.concat(outputs, 1), expected, atol=2e-6)
+    np.testing.assert_array_equal(state["segment"], [0, 1])
+
+
+@pytest.mark.parametrize("name", ["performer", "window"])
+def test_tokens_without_ids_go_on_with_the_last_segment(name):
+    layer = MAKERS[name](causal=True)
+    _, state = layer(X[:, :18], segment_ids=IDS[:, :18], return_state=True)
+    output, state = layer(X[:, 18:], state=state, return_state=True)
+    expected = layer(X, segment_ids=IDS)[:, 18:]
+    np.testing.assert_allclose(output, expected, atol=2e-6)
+    np.testing.assert_array_equal(state["segment"], IDS[:, 17])
+
+
+@pytest.mark.parametrize("name", ["performer", "window", "exact"])
+def test_scores_of_other_segments_are_0(name):
+    layer = MAKERS[name]()
+    _, scores = layer(X, segment_ids=IDS, return_attention_scores=True)
+    number = np.cumsum(np.diff(IDS, axis=1, prepend=IDS[:, :1]) != 0, axis=1)
+    same = number[:, :, None] == number[:, None]
+    np.testing.assert_array_equal(np.all(scores == 0, axis=1), ~same)
+    np.testing.assert_allclose(tf.reduce_sum(scores, -1), 1, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_functional_model_with_an_input_of_ids(causal):
+    """Of unknown length, with Keras' mask, saved, and in half precision."""
+    tokens = keras.Input((None,), dtype="int32")
+    segment_ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(9, 8, mask_zero=True)(tokens)
+    layer = MAKERS["performer"](causal=causal, dtype="mixed_bfloat16", name="attend")
+    model = keras.Model([tokens, segment_ids], layer(x, segment_ids=segment_ids))
+    inputs = [np.random.default_rng(2).integers(0, 9, (2, 20)), IDS]
+    found = model(inputs)
+    attend = model.get_layer("attend")
+    expected = alone(attend, model.layers[1](inputs[0]).numpy(), inputs[0] != 0)
+    tolerance = np.abs(tf.cast(expected, "float32")).max() / 32
+    difference = tf.cast(found, "float32") - tf.cast(expected, "float32")
+    assert np.abs(difference).max() < tolerance
+    model.save("model.keras")
+    again = keras.saving.load_model("model.keras")
+    np.testing.assert_array_equal(again(inputs), found)
+    model.compile("sgd", "mse", jit_compile=False)
+    assert np.isfinite(model.train_on_batch(inputs, np.ones((2, 20, 8))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["performer", "window", "local"])
+def test_xla(name):
+    layer = MAKERS[name](causal=True)
+    compiled = tf.function(layer.__call__, jit_compile=True)
+    expected = layer(X, segment_ids=IDS)
+    found = compiled(tf.constant(X), segment_ids=tf.constant(IDS))
+    np.testing.assert_allclose(found, expected, atol=5e-6)
+
+
+def test_several_axes_are_one_sequence():
+    layer = MAKERS["performer"](attention_axes=(1, 2), causal=True)
+    grid = layer(X.reshape(2, 4, 5, 8), segment_ids=IDS.reshape(2, 4, 5))
+    flat = layer(X.reshape(2, 20, 1, 8), segment_ids=IDS.reshape(2, 20, 1))
+    np.testing.assert_allclose(tf.reshape(grid, flat.shape), flat, atol=1e-6)
+    rows = MAKERS["performer"](attention_axes=2, causal=True)
+    given = X.reshape(2, 4, 5, 8), IDS.reshape(2, 4, 5)
+    found = rows(given[0], segment_ids=given[1])
+    own = rows(given[0][:, 1:2], segment_ids=given[1][:, 1:2])
+    np.testing.assert_allclose(found[:, 1:2], own, atol=1e-6)
+
+
+def test_a_block_and_a_model_pass_them_on():
+    block = PerformerBlock(MAKERS["performer"](causal=True), 16)
+    found = block(X, segment_ids=IDS)
+    alone = block(X[:1, 6:17])
+    np.testing.assert_allclose(found[:1, 6:17], alone, atol=5e-6)
+
+    model = PerformerLM(9, 20, 2, 2, 8, num_random_features=8, seed=1)
+    tokens = np.random.default_rng(3).integers(0, 9, (2, 20))
+    whole = model(tokens, segment_ids=IDS)
+    changed = np.where(IDS == 2, (tokens + 1) % 9, tokens)
+    again = model(changed, segment_ids=IDS)
+    np.testing.assert_allclose(again[0, 6:], whole[0, 6:], atol=1e-6)
+    assert np.abs(again[0, 5] - whole[0, 5]).max() > 1e-3
+    state, outputs = model.initial_state(2, packed=True), []
+    for piece in (slice(0, 6), slice(6, 20)):
+        output, state = model(
+            tokens[:, piece],
+            segment_ids=IDS[:, piece],
+            state=state,
+            return_state=True,
+        )
+        outputs.append(output)
+    np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=2e-5)
+
+
+class Mean(AttentionLayer):
+    """It knows nothing of segments."""
+
+    projections = ("value",)
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        return tf.reduce_mean(value, 1, keepdims=True) + 0 * value, None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: MAKERS["performer"]()(X, X[:, :9], segment_ids=IDS), "self-attention"),
+        (lambda: MAKERS["performer"]()(X, segment_ids=IDS[:, :9]), "of shape"),
+        (lambda: MAKERS["performer"]()(X, segment_ids=IDS / 2), "must be ints"),
+        (lambda: Mean(2, 3)(X, segment_ids=IDS), "Mean cannot keep segments"),
+        (
+            lambda: MAKERS["performer"](causal=True)(
+                X, segment_ids=IDS, state=MAKERS["performer"]().initial_state(2)
+            ),
+            "packed=True",
+        ),
+        (
+            lambda: PerformerLM(9, 20, 1, 2, 8, recompute="block")(
+                tf.zeros((2, 20), tf.int32), segment_ids=IDS, training=True
+            ),
+            "recompute=None",
+        ),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

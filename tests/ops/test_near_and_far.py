@@ -192,3 +192,25 @@ def test_one_output_is_kept(causal):
     *small, largest = kept_for_gradients(function, [(batch, length, heads, dim)] * 3)
     assert largest == batch * length * heads * dim
     assert sum(small) < largest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [True, False])
+def test_unknown_lengths_and_xla(causal):
+    inputs, key_mask = qkv(3, 40, 40, 2, groups=2, dtype="float32"), mask(40)
+    weights = normal((3, 40, 4, 7), 11, dtype="float32")
+
+    def attention(jit_compile):
+        def function(query, key, value):
+            visible = ops.Visibility.of(key_mask, causal)
+            given = softmax_kernel(), WINDOW, None, visible
+            options = {"chunk_size": 8, "jit_compile": jit_compile}
+            return ops.windowed_attention(query, key, value, *given, **options)[0]
+
+        return function
+
+    specs = [tf.TensorSpec((None, None, *x.shape[2:]), x.dtype) for x in inputs]
+    unknown = tf.function(attention(False), input_signature=specs)
+    expected = with_gradients(attention(False), inputs, weights)
+    for function in unknown, attention(True):
+        assert_all_close(with_gradients(function, inputs, weights), expected, 1e-4)

@@ -12,7 +12,6 @@ import argparse
 import concurrent.futures
 import functools
 import multiprocessing
-import resource
 import statistics
 import time
 
@@ -20,7 +19,7 @@ import keras
 import tensorflow as tf
 
 import keras_performer
-from benchmarks import machine
+from benchmarks import machine, worker
 from benchmarks.tables import table
 
 PLAIN = dict(num_heads=8, key_dim=64)
@@ -168,12 +167,14 @@ def memory(name, length, jit_compile):
 
 
 def peak(name, length, jit_compile, side):
-    """Kilobytes that steps need at their peak above what the process had before."""
+    """Bytes that steps need at their peak above what the process had before."""
     step = pair(name, length, jit_compile)[side]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # a spawned process has its parent's peak
+    worker.forget_peak()
+    before = worker.resident("VmRSS")
     for _ in range(3):
         step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return worker.resident("VmHWM") - before
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.approximation.twin import is_attention, performer_like
+from keras_performer.layers.packed_tokens import with_starts
 from keras_performer.layers.positions import token_positions
 from keras_performer.layers.watching import watched
 
@@ -16,6 +17,7 @@ _NAMES = (
     "key_mask",
     "attention_mask",
     "use_causal_mask",
+    "segment_ids",
 )
 
 
@@ -42,7 +44,7 @@ def attention_calls(model, batches, options, measure):
             if layer not in twins:
                 twins[layer] = performer_like(layer, **options)
             twin = twins[layer]
-            inputs = twin.read(**given)
+            inputs = with_starts(twin.read(**given), None)
             measure(layer, twin, *_heads(twin, inputs, arguments), inputs)
         except ValueError as error:
             left_out[layer] = str(error)

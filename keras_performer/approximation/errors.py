@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.ops.segments import segment_numbers
 
 # Relative errors of what stands in the place of exact attention.
 ESTIMATES = "mean", "window", "features", "both"
@@ -87,6 +88,10 @@ def _rows_of_logits(query, key, visible, rows, window):
     seen = tf.constant(distance >= 0 if visible.causal else distance == distance)
     if visible.key_mask is not None:
         seen = seen & visible.key_mask[:, tf.newaxis, tf.newaxis]
+    if visible.starts is not None:
+        numbers = segment_numbers(visible.starts)
+        of_rows = tf.gather(numbers, rows, axis=1)[:, tf.newaxis, :, tf.newaxis]
+        seen = seen & (of_rows == numbers[:, tf.newaxis, tf.newaxis])
     seen = tf.broadcast_to(seen, tf.shape(logits))
     near = np.abs(distance) < (window or 0)
     return logits, seen, seen & near

@@ -137,6 +137,23 @@ def test_rotary_positions_count(inputs):
     np.testing.assert_allclose([head.spread for head in report.heads], spread, 1e-4)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_segments_are_looked_at_apart(inputs, causal):
+    options = dict(causal=causal, num_random_features=16, exact_window=3, seed=0)
+    layer = keras_performer.PerformerAttention(2, 4, name="own", **options)
+    x = inputs[0][:1, :20]
+    layer(x)
+    start, ids = keras.Input((20, DIM)), keras.Input((20,), dtype="int32")
+    model = keras.Model([start, ids], layer(start, segment_ids=ids))
+    packed = approximation_report(
+        model, [x, np.repeat([[0, 1]], 10, 1)], num_rows=99
+    ).heads
+    apart = approximation_report(layer, np.reshape(x, (2, 10, DIM)), num_rows=99).heads
+    np.testing.assert_allclose(
+        [head[2:9] for head in packed], [head[2:9] for head in apart], rtol=1e-4
+    )
+
+
 def test_some_rows_of_some_batches():
     layer = keras_performer.layers.ExactAttention(2, 4, causal=True)
     data = np.random.default_rng(0).normal(size=(6, 50, 4)).astype("float32")

@@ -7,7 +7,8 @@
 Every task has its controls: no attention, exact attention, the exact window alone. Each
 run appends a line to `runs.jsonl` in `--output`, and is not made again as long as it
 stands there; `--tasks`, `--rows`, `--key-dims` and `--seeds` choose some, of the core
-and of what it leaves out. It then writes `tables.md` and plots.
+and of what it leaves out. It then writes `tables.md` and plots; `--report-only` does so
+with the runs that there are.
 """
 
 import argparse
@@ -31,6 +32,8 @@ def main(argv=None):
     lines = path.read_text().splitlines() if path.exists() else []
     made = {name_of(run): run for run in map(json.loads, lines)}
     missing = [run for run in wanted if name_of(run) not in made]
+    if options.report_only:
+        missing = []
     for result in pool.results(missing, options.workers):
         with path.open("a") as file:
             file.write(json.dumps(result) + "\n")
@@ -41,7 +44,8 @@ def main(argv=None):
             f"{result['seed']}: {result['result']:.3f} in {result['seconds']:.0f} s",
             flush=True,
         )
-    text = report.write([made[name_of(run)] for run in wanted], options.output)
+    found = [made[name_of(run)] for run in wanted if name_of(run) in made]
+    text = report.write(found, options.output)
     print(text)
 
 
@@ -63,6 +67,9 @@ def make_parser():
         type=int,
         default=2,
         help="runs at once, each on one core; 0 for one after another on all cores",
+    )
+    parser.add_argument(
+        "--report-only", action="store_true", help="train nothing, read what is there"
     )
     parser.add_argument(
         "--output", type=pathlib.Path, default=pathlib.Path("runs/learning")

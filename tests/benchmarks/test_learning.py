@@ -341,6 +341,8 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys)
     flags += ["0", "1", "--workers", "0", "--output", str(tmp_path)]
     with pytest.raises(KeyboardInterrupt):
         command.main(flags)
+    command.main([*flags, "--report-only"])
+    assert len(calls) == 3 and "0.500" in (tmp_path / "tables.md").read_text()
     command.main(flags)
     assert len(calls) == 5 and len(set(calls)) == 4
     lines = (tmp_path / "runs.jsonl").read_text().splitlines()

@@ -51,11 +51,16 @@ def token_positions(layer, query, key, positions, state):
                 "Received: positions, and rotary=None"
             )
         return None
-    _check_aligned(query, key)
+    checks = _check_aligned(query, key)
     if positions is not None:
-        return layer._axes.fold(_checked_positions(layer.rotary, positions, query))
-    positions = tf.range(layer._axes.length(query))[tf.newaxis]
-    return positions if state is None else positions + state["position"][:, tf.newaxis]
+        positions = _checked_positions(layer.rotary, positions, query)
+        positions = layer._axes.fold(positions)
+    else:
+        positions = tf.range(layer._axes.length(query))[tf.newaxis]
+        if state is not None:
+            positions += state["position"][:, tf.newaxis]
+    with tf.control_dependencies(checks):
+        return tf.identity(positions)
 
 
 def rotated(layer, x, positions):
@@ -84,8 +89,9 @@ def _num_axes(rotary):
 
 
 def _check_aligned(query, key):
+    """Checks that there is a key for each query: now, or by the ops it returns."""
     if query is key:
-        return
+        return []
     message = (
         "rotary needs one key for each query, as both are at the same positions: use "
         "rotary=None for attention to another sequence. Received: query of shape "
@@ -94,8 +100,10 @@ def _check_aligned(query, key):
     inner, other = (tf.TensorShape(x.shape[1:-1]) for x in (query, key))
     if not inner.is_compatible_with(other):
         raise ValueError(message)
-    if not (inner.is_fully_defined() and other.is_fully_defined()):
-        tf.debugging.assert_equal(tf.shape(query)[1:-1], tf.shape(key)[1:-1], message)
+    if inner.is_fully_defined() and other.is_fully_defined():
+        return []
+    shapes = tf.shape(query)[1:-1], tf.shape(key)[1:-1]
+    return [tf.debugging.assert_equal(*shapes, message)]
 
 
 def _checked_positions(rotary, positions, query):

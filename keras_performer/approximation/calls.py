@@ -39,6 +39,9 @@ def attention_calls(model, batches, options, measure):
     def note(layer, arguments, _):
         if not is_attention(layer) or layer in left_out:
             return
+        if arguments.get("state") is not None:
+            left_out[layer] = "It is called with a state: give it whole sequences."
+            return
         given = {name: arguments[name] for name in _NAMES if name in arguments}
         try:
             if layer not in twins:

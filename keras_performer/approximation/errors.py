@@ -26,12 +26,12 @@ class HeadSums:
         }
 
     def error(self, name):
-        """The relative error of each head, nan of what was not estimated."""
+        """The relative error of each head, nan of what was not estimated or is 0."""
         differences = self.differences.get(name, np.full_like(self.squares, np.nan))
-        return np.sqrt(differences / self.squares)
+        return np.sqrt(differences / np.where(self.squares, self.squares, np.nan))
 
     def mean(self, name):
-        return self.of_rows[name] / self.rows
+        return self.of_rows[name] / (self.rows or np.nan)
 
 
 def add_errors(sums, twin, query, key, value, inputs, num_rows):

@@ -5,12 +5,15 @@ import typing
 
 from keras_performer.approximation.calls import attention_calls, batches_of
 from keras_performer.approximation.errors import ESTIMATES, HeadSums, add_errors
+from keras_performer.layers import arguments
 
 # A head whose best estimate keeps more than this part of the error of a plain mean has
 # lost what it attends to.
 LOST = 0.5
 # A simpler estimate is advised unless the best has less than this part of its error.
 WORTH_IT = 0.8
+# Those of `PerformerAttention` that say how attention is estimated.
+OPTIONS = "exact_window", "feature_map", "num_random_features", "seed"
 # What estimates are called, the simplest first.
 ADVICE = {
     "window": "the window alone",
@@ -128,7 +131,7 @@ def approximation_report(
         `ApproximationReport`.
 
     Raises:
-        ValueError: if no attention layer could be looked at.
+        ValueError: if no attention layer could be looked at, and for other options.
 
     Example:
 
@@ -141,6 +144,13 @@ def approximation_report(
     >>> [(head.layer, head.head) for head in report.heads]
     [('attention', 0), ('attention', 1)]
     """
+    arguments.positive_int("num_rows", num_rows)
+    arguments.positive_int("max_batches", max_batches)
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ValueError(
+            f"Options must be of {', '.join(OPTIONS)}. Received: {', '.join(unknown)}"
+        )
     sums: dict = {}
 
     def measure(layer, twin, *inputs):
@@ -175,6 +185,8 @@ def _heads(layer, sums):
 def _advice(errors):
     """What the errors of a head speak for: of what is nearly as good, the simplest."""
     found = {name: errors[name] for name in ADVICE if not math.isnan(errors[name])}
+    if not found:
+        return "nothing to attend to"
     best = min(found.values())
     if best > LOST * errors["mean"]:
         return "keep it exact"

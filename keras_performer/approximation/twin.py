@@ -5,8 +5,7 @@ import inspect
 import keras
 
 from keras_performer.layers import (
-    AttentionLayer,
-    LocalAttention,
+    ExactAttention,
     PerformerAttention,
     keras_privates,
 )
@@ -16,18 +15,22 @@ _DENSE_LAYERS = "query_dense", "key_dense", "value_dense", "output_dense"
 
 def is_attention(layer):
     """Whether a layer is softmax attention that a Performer can stand for."""
-    kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
-    ours = isinstance(layer, AttentionLayer) and not isinstance(layer, LocalAttention)
-    return ours or isinstance(layer, kinds)
+    kinds = (
+        keras.layers.MultiHeadAttention,
+        keras.layers.GroupQueryAttention,
+        ExactAttention,
+        PerformerAttention,
+    )
+    return isinstance(layer, kinds)
 
 
 def performer_like(layer, **options):
     """A `PerformerAttention` with the dense layers of an attention layer.
 
     Args:
-        layer: a built `keras.layers.MultiHeadAttention`, `GroupQueryAttention` or
-            `AttentionLayer`. A `PerformerAttention` keeps its random features and
-            gains where the options leave them as they are.
+        layer: a built `keras.layers.MultiHeadAttention`, `GroupQueryAttention`,
+            `ExactAttention` or `PerformerAttention`. The last keeps its random features
+            and gains where the options leave them as they are.
         **options: arguments of `PerformerAttention`, in the place of what the layer
             has.
 

@@ -104,7 +104,8 @@ class AttentionLayer(keras.layers.Layer):
         use_causal_mask: bool, hide later tokens in this call.
         segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
             several: a token sees its own segment, a run of equal ids. An id that comes
-            back after another is a new segment.
+            back after another is a new segment. Rotary positions go on along the row
+            unless `positions` start anew.
         positions: int tensor `(B, T)`, where the tokens are, or for a grid also
             `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
             queries and keys alike. Defaults to 0, 1, ..., or on from where the state
@@ -370,7 +371,7 @@ class AttentionLayer(keras.layers.Layer):
         Returns:
             Dict of `"position"`, an int32 tensor `(B,)` that counts tokens, and
             `"attention"`, a nest of tensors with the batch first; if packed also
-            `"segment"`, the id of the last token, int32 `(B,)`.
+            `"segment"`, the id of the last token, int64 `(B,)`.
         """
         return layer_state.first(self.empty_state(batch_size), batch_size, packed)
 

@@ -15,7 +15,7 @@ class Inputs(typing.NamedTuple):
         query_mask: bool tensor of the shape of the query without its last axis, false
             for rows that see no key; or `None`.
         visible: an `ops.Visibility` of the keys, over one axis of keys.
-        segment_ids: int32 tensor `(B, T)`, or `None`.
+        segment_ids: int64 tensor `(B, T)`, or `None`.
     """
 
     query: tf.Tensor

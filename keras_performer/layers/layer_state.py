@@ -13,7 +13,7 @@ def first(attention, batch_size, packed):
     """
     position = tf.zeros((batch_size,), tf.int32)
     state = {"position": position, "attention": attention}
-    return {**state, "segment": tf.zeros_like(position)} if packed else state
+    return {**state, "segment": tf.cast(position, tf.int64)} if packed else state
 
 
 def later(state, inputs, attention):

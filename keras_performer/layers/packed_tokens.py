@@ -3,10 +3,11 @@
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.layers.key_masks import one_for_each_token
 
 
 def token_ids(layer, segment_ids, query, key):
-    """Ids of the segment of each token, checked, `(B, T)` int32; `None` stays.
+    """Ids of the segment of each token, checked, `(B, T)` int64; `None` stays.
 
     Args:
         layer: the `AttentionLayer` that got them.
@@ -27,14 +28,17 @@ def token_ids(layer, segment_ids, query, key):
             f"{tuple(key.shape)}"
         )
     ids = tf.convert_to_tensor(segment_ids)
-    fits = ids.shape.is_compatible_with(query.shape[:-1])
+    shapes = query.shape[:-1], (1, *query.shape[1:-1])
+    fits = any(map(ids.shape.is_compatible_with, shapes))
     if not (fits and ids.dtype.is_integer):
         raise ValueError(
             f"segment_ids must be ints of shape {tuple(query.shape[:-1])}, one for "
             f"each token. Received: segment_ids of shape {tuple(ids.shape)} and dtype "
             f"{ids.dtype.name}"
         )
-    return layer._axes.fold(tf.cast(ids, tf.int32)[..., tf.newaxis])[..., 0]
+    # of 64 bits: hashes of documents are ids, too
+    ids = one_for_each_token("segment_ids", tf.cast(ids, tf.int64), query)
+    return layer._axes.fold(ids[..., tf.newaxis])[..., 0]
 
 
 def with_starts(inputs, state):

@@ -98,7 +98,8 @@ class PerformerAttention(AttentionLayer):
         use_causal_mask: bool, hide later tokens in this call.
         segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
             several: a token sees its own segment, a run of equal ids. An id that comes
-            back after another is a new segment. States then have the last id as their
+            back after another is a new segment. Rotary positions go on along the row
+            unless `positions` start anew. States then have the last id as their
             entry `"segment"`, from `initial_state(batch_size, packed=True)` on; tokens
             without ids go on with that segment.
         positions: int tensor `(B, T)`, where the tokens are, or for a grid also

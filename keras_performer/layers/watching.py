@@ -27,7 +27,7 @@ def watched(model, note):
 
 @contextlib.contextmanager
 def _watched(layer, note):
-    original = layer.call
+    original, own = layer.call, vars(layer).get("call")
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -43,4 +43,7 @@ def _watched(layer, note):
     try:
         yield
     finally:
-        del layer.call
+        if own is None:
+            del layer.call
+        else:
+            layer.call = own

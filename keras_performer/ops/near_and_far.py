@@ -9,6 +9,7 @@ so that those of the parts are not kept.
 import functools
 import typing
 
+import numpy as np
 import tensorflow as tf
 
 from keras_performer.ops import compile
@@ -21,6 +22,9 @@ from keras_performer.ops.segments import reversed_starts, segment_numbers
 from keras_performer.ops.shapes import size
 from keras_performer.ops.state import State
 from keras_performer.ops.visibility import Visibility
+
+# Far weights count if they are more than so many units of rounding of all weights.
+ROUNDING = 100
 
 
 class Places(typing.NamedTuple):
@@ -106,8 +110,13 @@ def joined(parts):
 
 
 def _forward(kernel, places, starts, chunk_size, query, keys, gain, r, sums):
-    """The output, log-sums and state, and what `_backward` needs of each side."""
-    parts, ends, kept = [], [], []
+    """The output, log-sums and state, and what `_backward` needs.
+
+    That is of each side what its loop needs, and which queries have far weights that
+    count: the gradient of their gain is what near weights leave over, which is but
+    rounding where far ones are a few of its units.
+    """
+    parts, far, ends, kept = [], [], [], []
     if places.window:
         near = query, *_near_keys(places, query, keys)
         options = _local_options(places, starts, query)
@@ -121,10 +130,16 @@ def _forward(kernel, places, starts, chunk_size, query, keys, gain, r, sums):
             logs = side.placed_queries(logs, query, EMPTY)
             sees = logs > tf.constant(EMPTY, logs.dtype)
             output = side.placed_queries(output, query)
-            parts = [joined([*parts, (output, logs + left_out + gain)])]
+            far.append(logs + left_out + gain)
+            parts = [joined([*parts, (output, far[-1])])]
         ends.append(end)
         kept.append((sees, end[0], states))
-    return *parts[0], *ends[0], kept
+    output, log_sums = parts[0]
+    far = tf.reduce_logsumexp(tf.concat(far, -1), -1, keepdims=True)
+    some = functools.reduce(tf.logical_or, (sees for sees, *_ in kept))
+    least = ROUNDING * np.finfo(log_sums.dtype.as_numpy_dtype).eps
+    counts = tf.logical_and(some, tf.exp(far - log_sums) > least)
+    return output, log_sums, *ends[0], kept, counts
 
 
 def _backward(
@@ -138,6 +153,7 @@ def _backward(
     output,
     log_sums,
     kept,
+    counts,
     *dends,
 ):
     """Gradients of query, key, value, gain, sums, and what of the kernel trains."""
@@ -151,8 +167,7 @@ def _backward(
         dquery, *dkeys, total = local.backward_pass(None, options, *near, *ends)
         gradients = [dquery, *(_placed(x, places.first, keys.key) for x in dkeys)]
         dfar -= total
-    some = functools.reduce(tf.logical_or, (sees for sees, *_ in kept))
-    dfar = tf.where(some, dfar, tf.zeros_like(dfar))
+    dfar = tf.where(counts, dfar, tf.zeros_like(dfar))
     x = tf.cast(query, gain.dtype)
     logs = log_sums - gain - kernel.log_left_out(x)
     others = []

@@ -8,8 +8,9 @@ from keras_performer.testing.inputs import batch_and_length, changed, random_inp
 
 LOOKS_AHEAD = (
     "Outputs before token {first} change by up to {{change:.2g}} with inputs from it "
-    "on. The first layer whose own inputs do not is {{layer}}: hide later keys there, "
-    'such as by causal=True, use_causal_mask=True or padding="causal".'
+    "on. The first layer whose own inputs do not is {{layer}}: hide later keys there "
+    '(causal=True, use_causal_mask=True, padding="causal"), or take a layer that reads '
+    "forward only."
 )
 
 
@@ -27,8 +28,8 @@ def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
             dicts of some. Values for the change are drawn from them: give many
             different token ids. Defaults to random inputs of `model.inputs`, with ids
             that all its embeddings have.
-        tolerance: float, the change that is still rounding, as a part of the largest
-            number of an output.
+        tolerance: float, the change that is still rounding, as a part of what numbers
+            of an output typically are, their median.
         seed: int, of what is random.
 
     Raises:
@@ -59,6 +60,7 @@ def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
         kept = np.broadcast_to(np.arange(length) < first, (batch, length))
         others = calls_of(model, changed(inputs, ~kept, random))
         message = LOOKS_AHEAD.format(first=first)
+        kept = {(batch, length): kept}
         leaks.check_same(calls, others, kept, tolerance, message, whole=False)
         any_change |= leaks.tokens_change(calls[-1], others[-1], (batch, length))
     if not any_change:

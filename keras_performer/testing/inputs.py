@@ -7,7 +7,8 @@ from keras_performer.layers import keras_privates
 
 # Of inputs whose sizes a model leaves open; 13 is hardly the size of anything else.
 BATCH, LENGTH, OTHER_SIZES = 2, 13, 5
-# Changed numbers are larger than what they replace, for leaks through a maximum.
+# Changed numbers are larger than what they replace, for leaks through a maximum; whole
+# ones may be ids.
 FACTOR = -8
 
 
@@ -67,16 +68,25 @@ def changed(inputs, where, random, but=None):
             stay as they are.
         where: bool array of shape `(B, T)`.
         random: NumPy generator.
-        but: optional bool array, a mask: arrays that are equal to it stay, too.
+        but: optional bool array `(B, T)`, a mask: arrays that are that mask, or say
+            which tokens it leaves out, stay, too.
     """
 
     def other(x):
         x = np.asarray(x)
-        if x.shape[:2] != where.shape or (but is not None and np.array_equal(x, but)):
+        if x.shape[:2] != where.shape or (but is not None and _is_mask(x, but)):
             return x
         values = random.choice(x.reshape(-1), x.shape)
-        if x.dtype.kind not in "biuSUO":
+        if x.dtype.kind not in "biuSUO" and (x != np.round(x)).any():
             values = FACTOR * values
         return np.where(where.reshape(*where.shape, *[1] * (x.ndim - 2)), values, x)
 
     return keras.tree.map_structure(other, inputs)
+
+
+def _is_mask(x, mask):
+    """Whether x is a mask or its opposite, with further axes of 1 or without."""
+    if x.size != mask.size:
+        return False
+    x = x.reshape(mask.shape)
+    return np.array_equal(x, mask) or np.array_equal(x, ~mask)

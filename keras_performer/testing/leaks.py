@@ -8,8 +8,9 @@ def check_same(calls, others, kept, tolerance, message, whole=True):
 
     Args:
         calls, others: lists of `Call`, of two calls of one model; the last is its own.
-        kept: bool array `(B, T)`, true for tokens whose outputs should be the same.
-        tolerance: float, a part of the largest number of an array.
+        kept: dict of shapes `(B, T)` to bool arrays, true for tokens whose outputs
+            should be the same.
+        tolerance: float, a part of what numbers of an array typically are.
         message: str with places for `change` and `layer`.
         whole: bool, whether outputs without tokens should be the same, too.
     """
@@ -40,27 +41,28 @@ def _change(pair, kept, tolerance, whole):
     """By how much outputs differ that should not, 0.0 within the tolerance."""
     differences = [0.0]
     for x, y in zip(*(call.outputs for call in pair)):
-        if _is_of_tokens(x, kept):
-            differences.append(_difference(x[kept], y[kept], tolerance))
-        elif whole and kept.shape[1] not in x.shape[1:]:
+        mask = kept.get(x.shape[:2])
+        has_tokens = any(length in x.shape[1:] for _, length in kept)
+        if mask is not None:
+            differences.append(_difference(x[mask], y[mask], tolerance))
+        elif whole and not has_tokens:
             differences.append(_difference(x, y, tolerance))
     return max(differences)
 
 
 def _same_inputs(call, other, kept, tolerance):
-    pairs = zip(call.inputs, other.inputs)
-    parts = ((x[kept], y[kept]) if _is_of_tokens(x, kept) else (x, y) for x, y in pairs)
-    return not any(_difference(x, y, tolerance) for x, y in parts)
-
-
-def _is_of_tokens(x, kept):
-    return x.shape[:2] == kept.shape
+    for x, y in zip(call.inputs, other.inputs):
+        mask = kept.get(x.shape[:2], ...)
+        if _difference(x[mask], y[mask], tolerance):
+            return False
+    return True
 
 
 def _difference(x, y, tolerance):
-    """The largest difference; 0.0 if that is a small part of the largest number.
+    """The largest difference; 0.0 if all are a small part of the median number.
 
-    Infinite where one is nan, or one text is another.
+    The largest number may be that of a mask, such as -1e9. Infinite where one is nan,
+    or one text is another.
     """
     if x.dtype.kind in "SUO":
         return float("inf") if (x != y).any() else 0.0
@@ -70,4 +72,6 @@ def _difference(x, y, tolerance):
         difference = np.where(same, 0.0, np.abs(x - y))
     difference = np.nan_to_num(difference, nan=np.inf, posinf=np.inf)
     largest = difference.max(initial=0.0)
-    return largest if largest > tolerance * np.abs(x).max(initial=0.0) else 0.0
+    sizes = np.abs(x[np.isfinite(x) & (x != 0)])
+    typical = np.median(sizes) if sizes.size else 0.0
+    return largest if largest > tolerance * typical else 0.0

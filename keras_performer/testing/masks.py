@@ -33,8 +33,8 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
         mask: bool array `(B, T)`, true for tokens that are not masked, of a model that
             is given its mask among `inputs`, as bools or as 0 and 1. Defaults to the
             masks that layers make.
-        tolerance: float, the change that is still rounding, as a part of the largest
-            number of an output.
+        tolerance: float, the change that is still rounding, as a part of what numbers
+            of an output typically are, their median.
         seed: int, of what is random.
 
     Raises:
@@ -60,21 +60,27 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
         inputs = random_inputs(model, random, NUM_PADDED)
     shape = batch_and_length(inputs)
     if mask is None:
-        changes = ChangesOfMasked(shape, random)
+        changes = ChangesOfMasked(random)
         calls, others = (calls_of(model, inputs, changes) for _ in range(2))
         kept = changes.kept
     else:
-        kept = np.asarray(mask, bool)
-    if kept.shape != shape or kept.all() or not kept.any():
+        kept = {shape: np.asarray(mask, bool)}
+    masks = list(kept.values())
+    if not any(x.any() and not x.all() for x in masks) or masks[0].ndim != 2:
         raise ValueError(
-            f"Masks must be of shape (B, T) = {shape}, true for some tokens and false "
-            "for some; without the argument mask a layer must make one, such as "
-            "Embedding(mask_zero=True). Received: a mask of shape "
-            f"{kept.shape} that is true for {kept.sum()} tokens, from "
-            f"{'layers of the model' if mask is None else 'mask'}"
+            f"Masks must be of shape (B, T), here {shape}, true for some tokens and "
+            "false for some; without the argument mask a layer must make one, such as "
+            "Embedding(mask_zero=True). Received from "
+            f"{'layers of the model' if mask is None else 'mask'}: "
+            f"{[f'{x.shape}, true for {x.sum()} tokens' for x in masks]}"
         )
     if mask is not None:
-        other = changed(inputs, ~kept, random, but=kept)
+        if masks[0].shape != shape:
+            raise ValueError(
+                "mask must have the shape (B, T) of the first array of inputs. "
+                f"Received: mask of shape {masks[0].shape}, inputs of shape {shape}"
+            )
+        other = changed(inputs, ~masks[0], random, but=masks[0])
         calls, others = calls_of(model, inputs), calls_of(model, other)
     leaks.check_same(calls, others, kept, tolerance, LOOKS_AT_MASKED)
 
@@ -83,18 +89,19 @@ class ChangesOfMasked:
     """What layers that make masks say of masked tokens becomes something else.
 
     Attributes:
-        kept: bool array `(B, T)`, true for tokens that no such layer masks.
+        kept: dict of shapes `(B, T)` to bool arrays, true for tokens that no such layer
+            masks.
     """
 
-    def __init__(self, shape, random):
-        self.kept = np.ones(shape, bool)
+    def __init__(self, random):
+        self.kept = {}
         self.random = random
 
     def __call__(self, layer, first_input, outputs):
         mask = _made_mask(layer, first_input)
-        if mask is None or mask.shape != self.kept.shape:
+        if mask is None or mask.shape != outputs.shape[:2]:
             return outputs
-        self.kept = self.kept & mask
+        self.kept[mask.shape] = self.kept.get(mask.shape, True) & mask
         other = changed(outputs.numpy(), ~mask, self.random)
         return tf.constant(other, outputs.dtype)
 

@@ -203,6 +203,61 @@ def test_what_cannot_be_looked_at_is_said():
         approximation_report(keras.Model(start, layers[0](start, start)), data)
 
 
+def test_a_head_of_nothing_has_no_errors():
+    layer = keras_performer.layers.ExactAttention(2, 4, use_bias=False)
+    x = np.random.default_rng(0).normal(size=(1, 9, 4)).astype("float32")
+    layer(x)
+    kernel = layer.value_dense.kernel.numpy()
+    kernel[:, 1] = 0
+    layer.value_dense.kernel.assign(kernel)
+    some, nothing = approximation_report(layer, x, seed=0).heads
+    assert some.features > 0 and np.isnan(nothing.features)
+    assert nothing.advice == "nothing to attend to"
+
+
+class Mean(keras_performer.layers.AttentionLayer):
+    projections = ("value",)
+    supports_causal = False
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        mean = tf.reduce_mean(value, 1, keepdims=True)
+        return tf.repeat(mean, value.shape[1], axis=1), None
+
+
+def test_other_mechanisms_and_states_are_left_out():
+    x = np.random.default_rng(0).normal(size=(1, 9, 4)).astype("float32")
+    layers = Mean(1, 4), keras_performer.layers.ExactAttention(1, 4, name="exact")
+    report = approximation_report(keras.Sequential([keras.Input((9, 4)), *layers]), x)
+    assert [head.layer for head in report.heads] == [layers[1].path]
+
+    class Steps(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.attention = keras_performer.PerformerAttention(1, 4, causal=True)
+
+        def call(self, x):
+            _, state = self.attention(x[:, :5], return_state=True)
+            return self.attention(x[:, 5:], state=state)
+
+    with pytest.raises(ValueError, match="called with a state"):
+        approximation_report(Steps(), x)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"windw": 3}, "exact_window, .* Received: windw"),
+        ({"causal": True}, "Received: causal"),
+        ({"num_rows": 0}, "num_rows must be a positive int"),
+        ({"max_batches": -1}, "max_batches must be a positive int"),
+    ],
+)
+def test_other_options_are_errors(options, message):
+    layer = keras_performer.layers.ExactAttention(1, 4)
+    with pytest.raises(ValueError, match=message):
+        approximation_report(layer, np.ones((1, 9, 4), "float32"), **options)
+
+
 def test_a_mask_that_differs_by_query_is_said():
     layer = keras.layers.MultiHeadAttention(1, 4, name="attention")
     start = keras.Input((9, 4))

@@ -196,3 +196,12 @@ class Mean(AttentionLayer):
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_ids_of_64_bits_and_of_one_row_for_all():
+    x = tf.random.stateless_normal((2, 12, 6), seed=(0, 3))
+    layer = PerformerAttention(2, 4, seed=0, num_random_features=8)
+    ids = np.array([[0] * 5 + [1] * 7] * 2)
+    expected = layer(x, segment_ids=ids)
+    for given in (ids[:1], ids * 2**32):
+        np.testing.assert_array_equal(layer(x, segment_ids=given), expected)

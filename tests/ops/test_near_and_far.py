@@ -214,3 +214,20 @@ def test_unknown_lengths_and_xla(causal):
     expected = with_gradients(attention(False), inputs, weights)
     for function in unknown, attention(True):
         assert_all_close(with_gradients(function, inputs, weights), expected, 1e-4)
+
+
+def test_gains_of_far_weights_that_are_nothing_stay():
+    # in float32 what near weights leave over is rounding there
+    random = np.random.default_rng(0)
+    query, key, value = random.normal(size=(3, 1, 64, 1, 16)).astype("float32")
+    matrix = ops.orthogonal_gaussian_matrix(32, 16, (3, 4))
+    kernel, gain = ops.ExponentialKernel(matrix), tf.zeros(1)
+    gradients = {}
+    for size in (1, 12):
+        with tf.GradientTape() as tape:
+            tape.watch(gain)
+            given = size * query, size * key, value, kernel, WINDOW, gain
+            output, _ = ops.windowed_attention(*given, ops.Visibility(causal=True))
+            loss = tf.reduce_sum(output * value[:, ::-1])
+        gradients[size] = float(tape.gradient(loss, gain)[0])
+    assert abs(gradients[1]) > 0.1 and gradients[12] == 0

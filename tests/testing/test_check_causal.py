@@ -118,6 +118,38 @@ def test_the_layer_that_looks_ahead_is_named(name):
         check_causal(LEAKS[name]())
 
 
+class Banned(keras.layers.Layer):
+    """Adds a channel whose numbers are far below all others."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def call(self, x):
+        return tf.concat([x, tf.fill(tf.shape(x[..., :1]), self.value)], -1)
+
+
+@pytest.mark.parametrize("value", [-1e9, -np.inf])
+def test_huge_numbers_hide_no_leak(value):
+    leak = keras.layers.LSTM(4, return_sequences=True, go_backwards=True, name="leak")
+    with pytest.raises(AssertionError, match="leak"):
+        check_causal(functional(leak, Banned(value)))
+    check_causal(functional(keras.layers.Dense(4), Banned(value)))
+
+
+def test_a_call_of_ones_own_stays():
+    layer = keras.layers.Dense(3)
+    own = layer.call
+    layer.call = twice = lambda x, training=None: 2 * own(x)
+    check_causal(functional(layer))
+    assert layer.call is twice
+
+
+def test_ids_may_be_floats():
+    ids = np.random.default_rng(0).integers(30, size=(2, 9)).astype("float32")
+    check_causal(keras.Sequential([keras.Input((None,)), embedded(30)]), ids)
+
+
 def test_a_leak_through_an_operation_is_that_of_the_model():
     model = functional(keras.layers.Dense(4), lambda x: keras.ops.flip(x, 1))
     with pytest.raises(AssertionError, match=rf"{model.name} \(Functional\)"):

@@ -85,6 +85,33 @@ def test_masks_among_the_inputs():
         check_masks(attending(), [x, mask], mask)
 
 
+@pytest.mark.parametrize("axes", [0, 1])
+def test_masks_that_are_true_for_padding(axes):
+    x = np.random.default_rng(0).normal(size=(2, 6, DIM)).astype("float32")
+    shape = (None, *[1] * axes)
+    start, padding = keras.Input((None, DIM)), keras.Input(shape, dtype="bool")
+    seen = keras.ops.logical_not(keras.ops.reshape(padding, (-1, 1, 6)))
+    attended = keras.layers.MultiHeadAttention(2, 3)(start, start, attention_mask=seen)
+    model = keras.Model([start, padding], attended)
+    check_masks(model, [x, (IDS == 0).reshape(2, 6, *shape[1:])], IDS > 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*was passed an input with a mask")
+@pytest.mark.parametrize("uses_mask", [True, False])
+def test_masks_of_two_lengths(uses_mask):
+    pooling = keras.layers.GlobalAveragePooling1D, keras.layers.GlobalMaxPooling1D
+    pooled = pooling[not uses_mask](name="pooled")
+    embedding = keras.layers.Embedding(10, DIM, mask_zero=True)
+    first, second = (keras.Input((None,), dtype="int32") for _ in range(2))
+    outputs = [keras.layers.LSTM(3)(embedding(first)), pooled(embedding(second))]
+    model = keras.Model([first, second], keras.layers.Concatenate()(outputs))
+    if uses_mask:
+        check_masks(model, [IDS, IDS[:, 1:5]])
+    else:
+        with pytest.raises(AssertionError, match="pooled"):
+            check_masks(model, [IDS, IDS[:, 1:5]])
+
+
 def test_masks_of_numbers_in_a_dict():
     class Model(keras.Model):
         def __init__(self, uses_mask):

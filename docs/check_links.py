@@ -59,7 +59,7 @@ def missing_names(site, package=PACKAGE):
     """Sentences that say which public names the page of the API lacks."""
     anchors = filter(None, Page(pathlib.Path(site) / "api.html").anchors)
     documented = {anchor.rsplit(".", 1)[-1] for anchor in anchors}
-    parts = {"layers", "feature_maps", "ops"}  # headings, not entries
+    parts = {"layers", "feature_maps", "ops", "testing"}  # headings, not entries
     for file in [package, *(package / part for part in sorted(parts))]:
         for node in ast.parse((file / "__init__.py").read_text()).body:
             if (

@@ -112,7 +112,7 @@ def test_check_of_built_pages(tmp_path, page, reason):
 
 def test_names_that_the_api_lacks_are_noticed(tmp_path):
     package = tmp_path / "package"
-    for part in (".", "layers", "feature_maps", "ops"):
+    for part in (".", "layers", "feature_maps", "ops", "testing"):
         (package / part).mkdir(parents=True, exist_ok=True)
         (package / part / "__init__.py").write_text('__all__ = ["one", "ops"]\n')
     (tmp_path / "api.html").write_text('<h3 id="package.one">one</h3>')

@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.segments import segment_numbers
 
 # Relative errors of what stands in the place of exact attention.
 ESTIMATES = "mean", "window", "features", "both"
@@ -84,17 +83,10 @@ def _rows_of_logits(query, key, visible, rows, window):
     keys = tf.repeat(key, group, axis=2)
     picked = tf.gather(query, rows, axis=1) * query.shape[3] ** -0.5
     logits = tf.einsum("brnh,bsnh->bnrs", picked, keys)
-    distance = rows[:, np.newaxis] - np.arange(key.shape[1])
-    seen = tf.constant(distance >= 0 if visible.causal else distance == distance)
-    if visible.key_mask is not None:
-        seen = seen & visible.key_mask[:, tf.newaxis, tf.newaxis]
-    if visible.starts is not None:
-        numbers = segment_numbers(visible.starts)
-        of_rows = tf.gather(numbers, rows, axis=1)[:, tf.newaxis, :, tf.newaxis]
-        seen = seen & (of_rows == numbers[:, tf.newaxis, tf.newaxis])
+    seen = visible.rows(rows, key.shape[1])[:, tf.newaxis]
     seen = tf.broadcast_to(seen, tf.shape(logits))
-    near = np.abs(distance) < (window or 0)
-    return logits, seen, seen & near
+    distance = rows[:, np.newaxis] - np.arange(key.shape[1])
+    return logits, seen, seen & (np.abs(distance) < (window or 0))
 
 
 def _counted(seen, query_mask, rows):

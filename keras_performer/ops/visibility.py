@@ -67,17 +67,28 @@ class Visibility(typing.NamedTuple):
             num_queries: int or scalar tensor T.
             num_keys: int or scalar tensor S.
         """
+        return self.rows(tf.range(num_queries), num_keys)
+
+    def rows(self, queries: TensorLike, num_keys: int | tf.Tensor) -> tf.Tensor:
+        """Whom some queries see: bool, `(B, rows, S)` or broadcastable to it.
+
+        Args:
+            queries: int tensor `(rows,)`, which queries.
+            num_keys: int or scalar tensor S.
+        """
+        queries = tf.convert_to_tensor(queries, tf.int32)
         visible = tf.ones((1, 1, num_keys), tf.bool)
         if self.key_mask is not None:
             visible = self.key_mask[:, tf.newaxis]
-        distance = tf.range(num_queries)[:, tf.newaxis] - tf.range(num_keys)
+        distance = queries[:, tf.newaxis] - tf.range(num_keys)
         if self.causal:
             visible = tf.logical_and(visible, distance >= 0)
         if self.sliding_window is not None:
             visible = tf.logical_and(visible, tf.abs(distance) < self.sliding_window)
         if self.starts is not None:
             number = segment_numbers(self.starts)
-            same = number[:, :, tf.newaxis] == number[:, tf.newaxis]
+            own = tf.gather(number, queries, axis=1)
+            same = own[:, :, tf.newaxis] == number[:, tf.newaxis]
             visible = tf.logical_and(visible, same)
         return visible
 

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import ops
+from tests.ops.cases import value_and_gradients
 
 # Causal attention in chunks of 4 takes these 80 tokens in three blocks of 32 tokens.
 # The first example has segments of one token, several in one chunk, one that starts
@@ -43,6 +44,29 @@ def apart(attend, firsts=FIRSTS):
         return tf.concat(examples, 0)
 
     return attention
+
+
+def with_large_keys(attend, inputs, large, size):
+    """Outputs and gradients of the other tokens: with large keys, and as they are.
+
+    Args:
+        attend: function of query, key and value.
+        inputs: query, key and value, float32.
+        large: bool array `(B, T)`, the tokens whose keys are multiplied by `size`.
+        size: float.
+
+    Returns:
+        Two lists as `value_and_gradients` returns them, and `(B, T, 1, 1)`, 1 for the
+        other tokens.
+    """
+    query, key, value = inputs
+    scale = np.where(large, size, 1.0)[..., None, None]
+    others = tf.constant(~large[..., None, None], "float32")
+    scaled, plain = (
+        value_and_gradients(lambda *x: attend(*x) * others, (query, given, value))
+        for given in (key * scale, key)
+    )
+    return scaled, plain, others
 
 
 def _cut(x, example, start, stop):

@@ -16,7 +16,15 @@ from .cases import (
     relative_error,
     value_and_gradients,
 )
-from .segment_cases import CHUNK, FIRSTS, LENGTH, apart, ids, starts
+from .segment_cases import (
+    CHUNK,
+    FIRSTS,
+    LENGTH,
+    apart,
+    ids,
+    starts,
+    with_large_keys,
+)
 
 
 def packed(kernel, mask=None, firsts=FIRSTS):
@@ -98,24 +106,17 @@ def given(std=1.0, dtype="float64"):
 @pytest.mark.parametrize("where", [9, 10, 33, 60])
 def test_large_keys_of_another_segment_change_nothing(where, size):
     """Not outputs, not gradients: in float32, where they would lose all others."""
-    query, key, value = given(dtype="float32")
+    inputs = given(dtype="float32")
     large = ids() == 99
     for row, first in zip(large, FIRSTS):
         if where in first:
             row[where : min(i for i in (*first, LENGTH) if i > where)] = True
     assert large.any()
-    scale = np.where(large, size, 1.0)[..., None, None]
-    others = tf.constant(~large[..., None, None], "float32")
-
-    def seen(key):
-        attend = packed(KERNELS["softmax"]())
-        return value_and_gradients(
-            lambda *inputs: attend(*inputs) * others, (query, key, value)
-        )
-
-    for found, expected in zip(seen(key * scale), seen(key)):
+    attend = packed(KERNELS["softmax"]())
+    scaled, plain, others = with_large_keys(attend, inputs, large, size)
+    for found, expected in zip(scaled, plain):
         assert relative_error(found * others, expected * others) < 2e-6
-    for gradient in seen(key * scale)[1:]:
+    for gradient in scaled[1:]:
         np.testing.assert_array_equal(gradient * (1 - others), 0)
 
 

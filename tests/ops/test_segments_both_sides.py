@@ -15,7 +15,7 @@ from .cases import (
     relative_error,
     value_and_gradients,
 )
-from .segment_cases import apart, ids, starts
+from .segment_cases import apart, ids, starts, with_large_keys
 
 # Chunks are of 64 tokens: a chunk of many segments, and segments longer than one.
 LENGTH, FIRSTS = 140, ((0, 1, 9, 10, 64, 139), (0, 70, 75, 76))
@@ -82,19 +82,12 @@ def test_masks_and_grouped_heads_in_float32(name):
 
 @pytest.mark.parametrize("size", [30.0, 1e4])
 def test_large_keys_of_another_segment_change_nothing(size):
-    query, key, value = qkv(2, LENGTH, LENGTH, heads=2, dtype="float32")
+    inputs = qkv(2, LENGTH, LENGTH, heads=2, dtype="float32")
     large = np.zeros((2, LENGTH), bool)
     large[0, 10:64] = large[1, 75] = True
-    scale = np.where(large, size, 1.0)[..., None, None]
-    others = tf.constant(~large[..., None, None], "float32")
-
-    def seen(key):
-        attend = packed(KERNELS["softmax"]())
-        return value_and_gradients(
-            lambda *inputs: attend(*inputs) * others, (query, key, value)
-        )
-
-    for found, expected in zip(seen(key * scale), seen(key)):
+    attend = packed(KERNELS["softmax"]())
+    scaled, plain, others = with_large_keys(attend, inputs, large, size)
+    for found, expected in zip(scaled, plain):
         assert relative_error(found * others, expected * others) < 2e-6
 
 

@@ -43,11 +43,10 @@ class Config:
         num_random_features: features of each attention head.
         exact_window: keys nearer than this get exact weights; null: none.
         position_embedding: vectors that are learned, or rotary positions of row, column
-            and channel, for heads of a multiple of 6.
+            and channel, for heads of a multiple of 6; these need attention.
         recompute: what the backward pass computes again to save memory, as in
             keras_performer.PerformerLM; null: nothing.
-        neighbours: feed the colours of neighbouring known pixels beside the token.
-        likelihood: of one colour value.
+        likelihood: of one colour value; mixture reads colours as numbers too.
         num_mixtures: logistics in the mixture.
         learning_rate: largest learning rate of AdamW.
         learning_rate_decay: after the warm-up; cosine ends at a hundredth.
@@ -58,8 +57,11 @@ class Config:
         epsilon: of AdamW.
         global_clipnorm: gradients are scaled down to this global norm; null: never.
         batch_size: images in one training step, over all replicas together.
+        training_rows: rows of each image that a step trains on, other ones in each
+            step; 64 is all. Fewer need rotary positions.
         num_steps: optimizer steps, rounded up to a multiple of steps_per_epoch.
         max_minutes: stop training earlier, after so many minutes; null: never.
+        control: also train the same model without attention, for one more result.
         steps_per_epoch: steps between evaluations, checkpoints and log lines.
         steps_per_execution: steps in one compiled call, as in keras.Model.compile; it
             divides steps_per_epoch.
@@ -93,17 +95,16 @@ class Config:
     dropout: float = 0.0
     attention: Literal["performer", "none"] = "performer"
     feature_map: str = "softmax"
-    num_random_features: int = 32
-    exact_window: int | None = None
-    position_embedding: Literal["learned", "rotary"] = "learned"
+    num_random_features: int = 16
+    exact_window: int | None = 193
+    position_embedding: Literal["learned", "rotary"] = "rotary"
     recompute: Literal["block", "network"] | None = None
-    neighbours: bool = True
     likelihood: Literal["categorical", "mixture"] = "mixture"
     num_mixtures: int = 5
     # optimizer
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 3e-3
     learning_rate_decay: Literal["none", "cosine"] = "cosine"
-    warmup_steps: int = 30
+    warmup_steps: int = 50
     weight_decay: float = 0.01
     beta_1: float = 0.9
     beta_2: float = 0.98
@@ -111,9 +112,11 @@ class Config:
     global_clipnorm: float | None = 1.0
     # training
     batch_size: int = 1
-    num_steps: int = 360
-    max_minutes: float | None = 5.5
-    steps_per_epoch: int = 60
+    training_rows: int = 16
+    num_steps: int = 600
+    max_minutes: float | None = 5.0
+    control: bool = True
+    steps_per_epoch: int = 150
     steps_per_execution: int = 1
     every_n_steps: int | None = 1000
     # sampling
@@ -127,7 +130,7 @@ class Config:
         at_least = {
             1: "num_layers num_heads hidden_dim intermediate_dim num_random_features "
             "num_mixtures batch_size num_steps steps_per_epoch steps_per_execution "
-            "every_n_steps held_out_images top_k exact_window",
+            "every_n_steps held_out_images top_k exact_window training_rows",
             0: "seed warmup_steps num_samples num_completions",
         }
         for least, names in at_least.items():
@@ -156,6 +159,10 @@ class Config:
             size = getattr(self, part)
             divides = getattr(self, name) % size == 0
             self._check(name, divides, f"a multiple of {part}={size}")
+
+        whole = self.position_embedding == "rotary" or self.training_rows == 64
+        must_be = "64 with learned positions, and at most 64"
+        self._check("training_rows", whole and self.training_rows <= 64, must_be)
 
     def _check(self, name, good, must_be):
         if not good:

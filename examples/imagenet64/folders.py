@@ -18,7 +18,6 @@ OF_THE_MODEL = (
     "num_random_features",
     "exact_window",
     "position_embedding",
-    "neighbours",
     "likelihood",
     "num_mixtures",
 )

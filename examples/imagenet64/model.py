@@ -9,16 +9,15 @@ import keras
 import keras_performer
 from examples.imagenet64 import likelihoods
 from examples.imagenet64.pixels import (
-    ABOVE,
     CHANNELS,
     LENGTH,
-    PREVIOUS,
+    SIDE,
     PixelEmbedding,
     PixelHead,
     shift,
 )
 
-__all__ = ["LENGTH", "PixelPerformer", "make", "shift"]
+__all__ = ["LENGTH", "SIDE", "PixelPerformer", "make", "shift"]
 
 
 def make(config):
@@ -33,7 +32,7 @@ def make(config):
         dropout=config.dropout,
         attention=config.attention,
         position_embedding=config.position_embedding,
-        position_shape=(64, 64, CHANNELS),
+        position_shape=(SIDE, SIDE, CHANNELS),
         recompute=config.recompute,
         seed=config.seed,
     )
@@ -43,14 +42,9 @@ def make(config):
             num_random_features=config.num_random_features,
             exact_window=config.exact_window,
         )
-    if config.likelihood == "categorical" and not config.neighbours:
+    if config.likelihood == "categorical":
         return keras_performer.PerformerLM(**options)  # the paper's
-    return PixelPerformer(
-        config.likelihood,
-        config.num_mixtures,
-        PREVIOUS + ABOVE if config.neighbours else PREVIOUS[:CHANNELS],
-        **options,
-    )
+    return PixelPerformer(config.num_mixtures, **options)
 
 
 @keras.saving.register_keras_serializable(package="imagenet64")
@@ -58,30 +52,21 @@ class PixelPerformer(keras_performer.PerformerLM):
     """A `PerformerLM` with a `PixelEmbedding` and a `PixelHead`.
 
     Args:
-        likelihood: "mixture" or "categorical".
         num_mixtures: int, logistics of the mixture.
-        distances: tuple of ints, which earlier sub-pixels are read.
         hidden_dim: int, width of the model.
         **kwargs: further arguments of `PerformerLM`.
     """
 
-    def __init__(self, likelihood, num_mixtures, distances, hidden_dim, **kwargs):
+    def __init__(self, num_mixtures, hidden_dim, **kwargs):
         dtype = kwargs.get("dtype")
         super().__init__(
             hidden_dim=hidden_dim,
-            embedding=PixelEmbedding(
-                distances, hidden_dim, dtype=dtype, name="embedding"
-            ),
-            head=PixelHead(likelihood, num_mixtures, name="parameters"),
+            embedding=PixelEmbedding(hidden_dim, dtype=dtype, name="embedding"),
+            head=PixelHead(num_mixtures, name="parameters"),
             **kwargs,
         )
 
     def get_config(self):
         config = super().get_config()
         del config["embedding"], config["head"]
-        return {
-            **config,
-            "likelihood": self.head.likelihood_name,
-            "num_mixtures": self.head.num_mixtures,
-            "distances": self.embedding.distances,
-        }
+        return {**config, "num_mixtures": self.head.num_mixtures}

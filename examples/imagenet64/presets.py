@@ -8,8 +8,9 @@ _PAPER = {
     "intermediate_dim": 2048,
     "feature_map": "relu",  # what the paper calls Performer where it says no more
     "num_random_features": 256,
+    "exact_window": None,
+    "position_embedding": "learned",
     "likelihood": "categorical",
-    "neighbours": False,
     # Appendix A: fixed rate 1e-3, Adam with (0.9, 0.98) and 1e-9, clip 0.5, decay 0.1.
     "dropout": 0.1,
     "learning_rate": 1e-3,
@@ -21,10 +22,12 @@ _PAPER = {
     "global_clipnorm": 0.5,
     # Appendix D.2: 100,000 steps. The paper's batch is "as large as fits".
     "batch_size": 8,
+    "training_rows": 64,
     "num_steps": 100_000,
     "max_minutes": None,
     "steps_per_epoch": 1000,
     "every_n_steps": 1000,
+    "control": False,
     "held_out_images": 1000,
 }
 PRESETS = {"demo": {}, "paper": _PAPER, "paper12": {**_PAPER, "num_layers": 12}}

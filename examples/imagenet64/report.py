@@ -9,7 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 INK, MUTED = "#1a1a1a", "#6b6b6b"
 TRAIN_COLOUR, HELD_OUT_COLOUR = "#9ec5e8", "#0b5cab"
-BASELINE_LABELS = {
+LABELS = {
+    "without attention": "the same model without attention",
     "uniform": "uniform over 256 values",
     "histogram": "histogram of the training pixels, per channel",
     "png": "PNG, lossless",
@@ -67,7 +68,7 @@ def table(results, name):
     """Results as aligned text.
 
     Args:
-        results: dict from label to bits per dimension, the model first, then what
+        results: dict from label to bits per dimension, the models first, then what
             `baselines` returned.
         name: version of the data, `ImageData.name`.
 
@@ -75,8 +76,7 @@ def table(results, name):
         str of several lines.
     """
     rows = [
-        (BASELINE_LABELS.get(label, label), f"{bits:.3f}")
-        for label, bits in results.items()
+        (LABELS.get(label, label), f"{bits:.3f}") for label, bits in results.items()
     ]
     header = "model", "bits/dim"
     first, last = (max(map(len, column)) for column in zip(header, *rows, strict=True))

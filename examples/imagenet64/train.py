@@ -31,9 +31,6 @@ from examples.imagenet64 import (
 from examples.imagenet64 import model as image_model
 from examples.imagenet64.config import parse
 
-# Training images that the linear prediction is fitted to, before the first step.
-IMAGES_TO_FIT = 32
-
 
 def main(argv=None):
     """Runs the whole example and returns its results, label to bits per dimension."""
@@ -69,6 +66,9 @@ def main(argv=None):
     if is_chief:
         model.save(output_dir / "model.keras")
     results = {"this model": evaluate(model, images)}
+    if config.control and config.attention != "none":
+        print("\ntraining the same model without attention")
+        results["without attention"] = control(images, config, strategy, is_chief)
     if not is_chief:
         return results
 
@@ -108,15 +108,11 @@ def compile_model(model, config):
 
 def train(model, images, config, strategy, chosen, verbose=True):
     """Fits the model; returns the training and held-out curves, (step, bits) pairs."""
-    if isinstance(model, image_model.PixelPerformer):
-        batches = math.ceil(IMAGES_TO_FIT / config.batch_size)
-        examples = data.load(config).train.take(batches)
-        model.embedding.fit_prediction(tf.concat(list(examples), 0))
     curve = callbacks.Curve()
     try:
         model.fit(
             strategy.distribute_datasets_from_function(
-                lambda context: images.training_batches(context).map(image_model.shift)
+                lambda context: training_sequences(images, config, context)
             ),
             validation_data=images.held_out_batches.map(image_model.shift),
             steps_per_epoch=config.steps_per_epoch,
@@ -129,6 +125,38 @@ def train(model, images, config, strategy, chosen, verbose=True):
         images.training_split.read_all()  # fails with the name of the broken file
         raise
     return curve.training, curve.held_out
+
+
+def training_sequences(images, config, context):
+    """Inputs and targets of the training steps, of some rows of each image.
+
+    Which rows is a function of the seed and the step, as the images are.
+    """
+    rows = config.training_rows
+
+    def some_rows(step, batch):
+        seed = tf.stack([config.seed, tf.cast(step, tf.int32)])
+        last = image_model.SIDE - rows
+        first = tf.random.stateless_uniform((), seed, 0, last + 1, tf.int32)
+        batch = tf.ensure_shape(
+            batch[:, first : first + rows], (None, rows, *batch.shape[2:])
+        )
+        return image_model.shift(batch)
+
+    return images.training_batches(context).enumerate(images.start_step).map(some_rows)
+
+
+def control(images, config, strategy, is_chief):
+    """Bits per dimension of the model without attention, trained from the start."""
+    config = dataclasses.replace(config, attention="none", tensorboard_dir=None)
+    keras.utils.set_random_seed(config.seed)
+    with strategy.scope():
+        model = image_model.make(config)
+        compile_model(model, config)
+    images = dataclasses.replace(images, start_step=0)
+    chosen = callbacks.make(config, is_chief)
+    train(model, images, config, strategy, chosen, verbose=is_chief)
+    return evaluate(model, images)
 
 
 def evaluate(model, images):

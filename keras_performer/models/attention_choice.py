@@ -40,12 +40,6 @@ def attention_maker(attention, common, performer):
     if attention == "exact":
         return lambda seed: ExactAttention(**common, seed=seed, name="attention")
     if attention == "none":
-        if common["rotary"] is not None:
-            raise ValueError(
-                "Rotary positions are those of queries and keys, which "
-                'attention="none" has not: use position_embedding="learned". '
-                'Received: position_embedding="rotary"'
-            )
         return lambda seed: None
     if attention is None or isinstance(attention, str):
         raise ValueError(

@@ -51,7 +51,8 @@ class PerformerLM(TokenTraining):
             row, column and channel. Defaults to `(max_length,)`.
         position_embedding: "learned", vectors that are added to the tokens, or
             "rotary", queries and keys that are rotated in every block: as `rotary` in
-            `PerformerAttention`, with `position_shape` as the grid. It has no weights.
+            `PerformerAttention`, with `position_shape` as the grid. It has no weights,
+            and without attention nothing knows the position then.
         seed: int, seeds random features and dropout.
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each

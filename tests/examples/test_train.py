@@ -1,5 +1,6 @@
 """The whole example and the quickstart, small, as a newcomer runs them."""
 
+import dataclasses
 import json
 import shutil
 
@@ -11,12 +12,14 @@ from PIL import Image
 
 from examples import quickstart
 from examples.imagenet64 import train
+from examples.imagenet64.config import Config
 from examples.imagenet64.convert import convert
 from tests.examples import archives
 
-SMALL = """--num_layers 1 --num_heads 1 --hidden_dim 4 --intermediate_dim 4
+SMALL = """--num_layers 1 --num_heads 1 --hidden_dim 6 --intermediate_dim 4
     --num_random_features 4 --batch_size 1 --held_out_images 2 --num_samples 1
-    --num_completions 1 --warmup_steps 1 --every_n_steps 2 --output_dir out""".split()
+    --num_completions 1 --warmup_steps 1 --every_n_steps 2 --output_dir out
+    --control false""".split()
 
 
 def run(*flags):
@@ -50,11 +53,12 @@ def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
         save_curve(path, training, held_out, baselines)
 
     monkeypatch.setattr(train.report, "save_curve", note_and_save)
-    results = run("--num_steps", "4", "--steps_per_epoch", "2")
+    results = run("--control", "true", "--num_steps", "4", "--steps_per_epoch", "2")
     training, held_out = curves
     assert [step for step, _ in training] == [step for step, _ in held_out] == [2, 4]
     assert held_out[-1][1] == pytest.approx(results["this model"], abs=1e-5)
-    assert set(results) == {"this model", "uniform", "histogram", "png"}
+    others = {"without attention", "uniform", "histogram", "png"}
+    assert set(results) == {"this model", *others}
     assert results["uniform"] == 8.0
     assert 1.0 < results["this model"] < results["histogram"]
     printed = capsys.readouterr().out
@@ -67,6 +71,39 @@ def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
     model = keras.models.load_model(tmp_path / "out/model.keras")
     assert int(model.optimizer.iterations) == 4
     assert int(model.blocks[0].attention.redraw_count) == 2
+
+
+def sequences(count, start_step=0, **settings):
+    config = Config(**settings)
+    images = dataclasses.replace(train.data.load(config), start_step=start_step)
+    batches = train.training_sequences(images, config, tf.distribute.InputContext())
+    return list(batches.take(count).as_numpy_iterator())
+
+
+def test_a_step_trains_on_some_rows_of_its_images():
+    settings = dict(batch_size=2, training_rows=5)
+    images = train.data.load(Config(**settings)).train.take(6).as_numpy_iterator()
+    found = []
+    for batch, (inputs, targets) in zip(images, sequences(6, **settings), strict=True):
+        rows = targets.reshape(2, 5, 64, 3)
+        places = [k for k in range(60) if (batch[:, k : k + 5] == rows).all()]
+        assert places
+        found.append(places[0])
+        np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
+        assert (inputs[:, 0] == 0).all()
+    assert len(set(found)) > 3  # other rows in each step
+    later = sequences(2, start_step=4, **settings)
+    np.testing.assert_array_equal(later, sequences(6, **settings)[4:])
+
+
+@pytest.mark.slow
+def test_the_control_is_the_run_without_attention(uncompiled, monkeypatch):
+    monkeypatch.setattr(train, "pictures", lambda *_: None)
+    flags = ["--num_steps", "2", "--steps_per_epoch", "2"]
+    both = run(*flags, "--control", "true")
+    alone = run(*flags, "--attention", "none", "--control", "true")
+    assert both["without attention"] == pytest.approx(alone["this model"], abs=1e-5)
+    assert "without attention" not in alone
 
 
 @pytest.mark.slow
@@ -125,7 +162,7 @@ def test_checkpoints_on_a_remote_file_system(uncompiled):
         (("--feature_map", "bogus"), "bogus"),
         (("--batch_size", "3", "--held_out_images", "2"), "batch_size must be at most"),
         (("--strategy", "mirrored"), "batch_size must be a multiple"),
-        (("--resume", "true"), "hidden_dim=16.* Received: hidden_dim=4$"),
+        (("--resume", "true"), "hidden_dim=16.* Received: hidden_dim=6$"),
     ],
     ids=["data_dir", "feature_map", "held out", "replicas", "another model"],
 )

@@ -16,10 +16,10 @@ from tests.examples import archives
 from tests.ports import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
-FLAGS = """--num_layers 1 --num_heads 1 --hidden_dim 4 --intermediate_dim 4
+FLAGS = """--num_layers 1 --num_heads 1 --hidden_dim 6 --intermediate_dim 4
     --num_random_features 4 --batch_size 2 --held_out_images 4 --num_samples 0
     --num_completions 0 --warmup_steps 1 --every_n_steps 2 --num_steps 4
-    --steps_per_epoch 2 --max_minutes null""".split()
+    --steps_per_epoch 2 --max_minutes null --control false""".split()
 
 
 @pytest.mark.slow

@@ -104,12 +104,16 @@ def test_other_attentions():
         small_model(attention=template, **options)
 
 
+def test_without_attention_nothing_knows_the_position():
+    options = dict(OPTIONS, num_random_features=256, chunk_size=None)
+    control = small_model(attention="none", **options)
+    outputs = control(np.full((1, 9), 3)).numpy()
+    np.testing.assert_array_equal(outputs, np.repeat(outputs[:, :1], 9, 1))
+
+
 def test_what_cannot_be_raises():
     with pytest.raises(ValueError, match='must be "learned" or "rotary". Received: '):
         small_model(position_embedding="sinusoidal")
-    options = dict(OPTIONS, num_random_features=256, chunk_size=None)
-    with pytest.raises(ValueError, match='which attention="none" has not'):
-        small_model(attention="none", **options)
     with pytest.raises(ValueError, match="rotary needs a key_dim divisible"):
         small_model(hidden_dim=6, **OPTIONS)
 

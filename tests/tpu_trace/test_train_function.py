@@ -51,7 +51,7 @@ def data_iterators(config, strategy):
     some = data.load(dataclasses.replace(config, data_dir=None, batch_size=1))
     images = dataclasses.replace(some, batch_size=config.batch_size)
     training = strategy.distribute_datasets_from_function(
-        lambda context: images.training_batches(context).map(image_model.shift)
+        lambda context: train.training_sequences(images, config, context)
     )
     held_out = images.held_out_batches.map(image_model.shift)
     return iter(training), iter(strategy.experimental_distribute_dataset(held_out))
@@ -108,7 +108,7 @@ def test_tpus_have_all_ops(name):
 
 @pytest.mark.slow
 def test_tpus_have_all_ops_of_the_demo_model():
-    check(load("v5e-4", neighbours=True, likelihood="mixture"), 4)
+    check(load("v5e-4", likelihood="mixture"), 4)
 
 
 @pytest.mark.slow

@@ -38,7 +38,8 @@ class Config:
         hidden_dim: width of the model, a multiple of num_heads.
         intermediate_dim: width inside the feed-forward parts.
         dropout: rate of dropout while training.
-        attention: none is the control: the same model without attention.
+        attention: local is the exact window alone, without features; none is the
+            control: the same model without attention.
         feature_map: kernel of the attention, as in keras_performer.feature_maps.get.
         num_random_features: features of each attention head.
         exact_window: keys nearer than this get exact weights; null: none.
@@ -93,7 +94,7 @@ class Config:
     hidden_dim: int = 96
     intermediate_dim: int = 192
     dropout: float = 0.0
-    attention: Literal["performer", "none"] = "performer"
+    attention: Literal["performer", "local", "none"] = "performer"
     feature_map: str = "softmax"
     num_random_features: int = 16
     exact_window: int | None = 193
@@ -162,6 +163,8 @@ class Config:
 
         whole = self.position_embedding == "rotary" or self.training_rows == 64
         must_be = "64 with learned positions, and at most 64"
+        if self.attention == "local":
+            self._check("exact_window", self.exact_window is not None, "at least 1")
         self._check("training_rows", whole and self.training_rows <= 64, must_be)
 
     def _check(self, name, good, must_be):

@@ -16,6 +16,7 @@ from examples.imagenet64.pixels import (
     PixelHead,
     shift,
 )
+from keras_performer.layers import LocalAttention
 
 __all__ = ["LENGTH", "SIDE", "PixelPerformer", "make", "shift"]
 
@@ -41,6 +42,16 @@ def make(config):
             feature_map=config.feature_map,
             num_random_features=config.num_random_features,
             exact_window=config.exact_window,
+        )
+    elif config.attention == "local":
+        grid = options["position_shape"]
+        options["attention"] = LocalAttention(
+            config.num_heads,
+            config.hidden_dim // config.num_heads,
+            dropout=config.dropout,
+            sliding_window=config.exact_window,
+            causal=True,
+            rotary=grid if config.position_embedding == "rotary" else None,
         )
     if config.likelihood == "categorical":
         return keras_performer.PerformerLM(**options)  # the paper's

@@ -96,6 +96,7 @@ def test_an_unknown_key_in_a_file_is_an_error(yaml_file, capsys):
     ("changes", "message"),
     [
         ({"training_rows": 65}, "training_rows must be .* at most 64. Received: "),
+        ({"attention": "local", "exact_window": None}, "exact_window must be at le"),
         ({"position_embedding": "learned"}, "training_rows must be 64 with learned"),
         ({"hidden_dim": 30, "num_heads": 4}, "hidden_dim must be a multiple of num_"),
         ({"learning_rate": 0.0}, "learning_rate must be a positive number"),

@@ -133,9 +133,12 @@ def training_sequences(images, config, context):
     Which rows is a function of the seed and the step, as the images are.
     """
     rows = config.training_rows
+    # the host's replicas take a part of each batch, one after the other
+    parts = context.num_replicas_in_sync // context.num_input_pipelines
 
-    def some_rows(step, batch):
-        seed = tf.stack([config.seed, tf.cast(step, tf.int32)])
+    def some_rows(index, batch):
+        step = images.start_step + tf.cast(index, tf.int32) // parts
+        seed = tf.stack([config.seed, step])
         last = image_model.SIDE - rows
         first = tf.random.stateless_uniform((), seed, 0, last + 1, tf.int32)
         batch = tf.ensure_shape(
@@ -143,7 +146,7 @@ def training_sequences(images, config, context):
         )
         return image_model.shift(batch)
 
-    return images.training_batches(context).enumerate(images.start_step).map(some_rows)
+    return images.training_batches(context).enumerate().map(some_rows)
 
 
 def control(images, config, strategy, is_chief):

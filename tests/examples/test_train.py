@@ -73,10 +73,11 @@ def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
     assert int(model.blocks[0].attention.redraw_count) == 2
 
 
-def sequences(count, start_step=0, **settings):
+def sequences(count, start_step=0, replicas=1, **settings):
     config = Config(**settings)
     images = dataclasses.replace(train.data.load(config), start_step=start_step)
-    batches = train.training_sequences(images, config, tf.distribute.InputContext())
+    context = tf.distribute.InputContext(num_replicas_in_sync=replicas)
+    batches = train.training_sequences(images, config, context)
     return list(batches.take(count).as_numpy_iterator())
 
 
@@ -94,6 +95,12 @@ def test_a_step_trains_on_some_rows_of_its_images():
     assert len(set(found)) > 3  # other rows in each step
     later = sequences(2, start_step=4, **settings)
     np.testing.assert_array_equal(later, sequences(6, **settings)[4:])
+    # replicas take the parts of a batch, with the same rows
+    parts = np.array(sequences(4, replicas=2, **settings))[:, :, 0]
+    batches = np.array(sequences(2, **settings))
+    np.testing.assert_array_equal(
+        parts.reshape(2, 2, *parts.shape[1:]).transpose(0, 2, 1, 3), batches
+    )
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ __all__ = [
     "PerformerLM",
     "RedrawFeatures",
     "approximation_report",
+    "convert_to_performer",
+    "convert_to_softmax",
     "feature_maps",
     "generate",
     "layers",
@@ -20,13 +22,23 @@ __all__ = [
 ]
 
 # What has something to register with Keras, and what has not.
-_REGISTERED = ("ops", "feature_maps", "layers", "callbacks", "recompute", "models")
+_REGISTERED = (
+    "ops",
+    "feature_maps",
+    "layers",
+    "callbacks",
+    "recompute",
+    "models",
+    "conversion",
+)
 _PARTS = (*_REGISTERED, "approximation", "testing")
 _PART_OF = {
     "PerformerAttention": "layers",
     "PerformerLM": "models",
     "RedrawFeatures": "callbacks",
     "approximation_report": "approximation",
+    "convert_to_performer": "conversion",
+    "convert_to_softmax": "conversion",
     "generate": "models",
 }
 
@@ -35,6 +47,7 @@ if typing.TYPE_CHECKING:
     from keras_performer import feature_maps, layers, ops, testing
     from keras_performer.approximation import approximation_report
     from keras_performer.callbacks import RedrawFeatures
+    from keras_performer.conversion import convert_to_performer, convert_to_softmax
     from keras_performer.layers import PerformerAttention
     from keras_performer.models import PerformerLM
     from keras_performer.models.generate import generate

@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "models": LAYERS_MAY | {"keras_performer.layers", "keras_performer.recompute"},
     # the plot of a report is drawn by a function that imports what draws
     "approximation": LAYERS_MAY | {"keras_performer.layers", "matplotlib.figure"},
+    "conversion": LAYERS_MAY
+    | {"keras_performer.layers", "keras_performer.approximation"},
     "testing": LAYERS_MAY | {"keras_performer.layers"},
     "preflight": {"tensorflow", "keras_performer.__version__"}
     | {"keras_performer._environment"},

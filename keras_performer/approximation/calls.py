@@ -3,7 +3,8 @@
 import keras
 import tensorflow as tf
 
-from keras_performer.approximation.twin import is_attention, performer_like
+from keras_performer.layers import PerformerAttention
+from keras_performer.layers.attention_like import attention_like, is_attention
 from keras_performer.layers.packed_tokens import with_starts
 from keras_performer.layers.positions import token_positions
 from keras_performer.layers.watching import watched
@@ -28,7 +29,7 @@ def attention_calls(model, batches, options, measure):
         model: a Keras model or layer.
         batches: iterable of inputs of the model.
         options: arguments of `PerformerAttention`.
-        measure: function of a layer, its `performer_like` twin, and what that reads:
+        measure: function of a layer, a `PerformerAttention` like it, and what that reads:
             `(query, key, value)` in heads and the `Inputs`.
 
     Returns:
@@ -45,7 +46,7 @@ def attention_calls(model, batches, options, measure):
         given = {name: arguments[name] for name in _NAMES if name in arguments}
         try:
             if layer not in twins:
-                twins[layer] = performer_like(layer, **options)
+                twins[layer] = attention_like(PerformerAttention, layer, **options)
             twin = twins[layer]
             inputs = with_starts(twin.read(**given), None)
             measure(layer, twin, *_heads(twin, inputs, arguments), inputs)

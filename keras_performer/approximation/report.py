@@ -5,6 +5,7 @@ import typing
 
 from keras_performer.approximation.calls import attention_calls, batches_of
 from keras_performer.approximation.errors import ESTIMATES, HeadSums, add_errors
+from keras_performer.approximation.tables import as_text
 from keras_performer.layers import arguments
 
 # A head whose best estimate keeps more than this part of the error of a plain mean has
@@ -65,15 +66,8 @@ class ApproximationReport(typing.NamedTuple):
 
     def __str__(self):
         names = "layer", "head", "phi", "spread", "near share", *ESTIMATES, "advice"
-        lines = [names, *(_cells(head) for head in self.heads)]
-        widths = [max(map(len, column)) for column in zip(*lines)]
-        text = [
-            "  ".join(
-                cell.ljust(width) if index in (0, len(names) - 1) else cell.rjust(width)
-                for index, (cell, width) in enumerate(zip(line, widths))
-            ).rstrip()
-            for line in lines
-        ]
+        rows = [_cells(head) for head in self.heads]
+        text = [as_text(names, rows, to_the_right=range(1, len(names) - 1))]
         text += [f"{path}: not looked at. {why}" for path, why in self.left_out.items()]
         return "\n".join(text)
 

@@ -1,5 +1,7 @@
 """Features of the Taylor polynomial of the softmax kernel."""
 
+from typing import Any
+
 import keras
 
 from keras_performer import ops
@@ -13,6 +15,11 @@ class TaylorFeatures(FeatureMap):
     exp(t) up to its second order, and without noise: for small heads, as there are
     1 + H + H (H + 1) / 2 features (153 of heads of 16, 2,145 of heads of 64).
 
+    Args:
+        rank: int R; only the first R elements of queries and keys count, in 1 + R +
+            R (R + 1) / 2 features. `calibrate` makes them those that matter. Defaults
+            to all, as does one that is larger than the head.
+
     Reference:
         arXiv 2402.18668.
 
@@ -20,10 +27,19 @@ class TaylorFeatures(FeatureMap):
 
     >>> TaylorFeatures().num_features(None, head_dim=16)
     153
+    >>> TaylorFeatures(rank=16).num_features(None, head_dim=64)
+    153
     """
 
     projection_is_optional = True
     estimates_softmax = True
+
+    def __init__(self, rank: int | None = None) -> None:
+        if rank is not None and (not isinstance(rank, int) or rank < 1):
+            raise ValueError(
+                f"rank must be a positive int or None. Received: rank={rank!r}"
+            )
+        self.rank = rank
 
     def check(self, num_random_features: int | None) -> None:
         if num_random_features is not None:
@@ -34,7 +50,10 @@ class TaylorFeatures(FeatureMap):
             )
 
     def kernel(self, parameters: Parameters | None) -> ops.Kernel:
-        return ops.TaylorKernel()
+        return ops.TaylorKernel(self.rank)
 
     def num_features(self, num_random_features: int | None, head_dim: int) -> int:
-        return ops.TaylorKernel().num_features(head_dim)
+        return ops.TaylorKernel(self.rank).num_features(head_dim)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"rank": self.rank}

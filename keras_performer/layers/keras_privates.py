@@ -116,3 +116,33 @@ def same_named_entry(store, layer):
         if "vars" in entry and entry["vars"].attrs.get("name") == owner:
             named.append("/".join([*folder, key, attribute]))
     return store.get(named[0]) if len(named) == 1 else store
+
+
+# Attributes in which Keras and TensorFlow note the layers that stand in others.
+NOTED_LAYERS = {
+    "_functional",
+    "_layers",
+    "_operations",
+    "_operations_by_depth",
+    "_self_unconditional_dependency_names",
+}
+
+
+def exchange(owner, name, value, before):
+    """Sets an attribute of a built layer in which another layer stands than before.
+
+    Keras lets nobody add layers to one that is built, and forgets none.
+
+    Args:
+        owner: a layer.
+        name: str, the attribute.
+        value: a layer, or nested lists, tuples or dicts with layers.
+        before: the layer that stood there and is to be forgotten.
+    """
+    tracker = owner._tracker
+    locked = tracker.locked
+    tracker.unlock()
+    tracker.untrack(before)
+    setattr(owner, name, value)
+    if locked:
+        tracker.lock()

@@ -14,6 +14,10 @@ class TaylorKernel(Kernel):
     Its features are 1, the elements of x = q / H^(1/4), and their products in pairs:
     1 + H + H (H + 1) / 2 of them, nothing drawn at random.
 
+    Args:
+        rank: int R; only the first R elements of q and k count, as if the others were
+            0, in 1 + R + R (R + 1) / 2 features. Defaults to all.
+
     Reference:
         Arora et al. 2024, Simple linear attention language models balance the
         recall-throughput tradeoff, arXiv 2402.18668 (the Taylor feature map).
@@ -24,11 +28,13 @@ class TaylorKernel(Kernel):
     153
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int | None = None) -> None:
         super().__init__({})
+        self.rank = rank
 
     def num_features(self, head_dim: int) -> int:
-        return 1 + head_dim + head_dim * (head_dim + 1) // 2
+        rank = head_dim if self.rank is None else min(self.rank, head_dim)
+        return 1 + rank + rank * (rank + 1) // 2
 
     def query_features(self, a, r):
         return (self._features(a),), tf.zeros_like(a[..., :1])
@@ -55,15 +61,19 @@ class TaylorKernel(Kernel):
         return db[0] * scale(db[0]), []
 
     def _features(self, x):
+        x = x[..., : self.rank]
         first, second = (tf.constant(s, x.dtype) for s in _pairs(x.shape[-1]))
         products = tf.matmul(x, first) * tf.matmul(x, second)
         return tf.concat([tf.ones_like(x[..., :1]), x, products], -1)
 
     def _gradient(self, x, dfeatures):
+        head_dim, x = x.shape[-1], x[..., : self.rank]
         first, second = (tf.constant(s, x.dtype) for s in _pairs(x.shape[-1]))
         _, dx, d = tf.split(dfeatures, (1, x.shape[-1], first.shape[-1]), -1)
         dx += tf.matmul(d * tf.matmul(x, second), first, transpose_b=True)
-        return dx + tf.matmul(d * tf.matmul(x, first), second, transpose_b=True)
+        dx += tf.matmul(d * tf.matmul(x, first), second, transpose_b=True)
+        left_out = head_dim - dx.shape[-1]
+        return tf.pad(dx, [(0, 0)] * (len(dx.shape) - 1) + [(0, left_out)])
 
 
 @functools.cache

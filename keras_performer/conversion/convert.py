@@ -1,0 +1,210 @@
+"""Trained models with attention of another kind, and the same weights."""
+
+import typing
+from collections.abc import Sequence
+
+import keras
+
+from keras_performer import feature_maps
+from keras_performer.conversion import places
+from keras_performer.conversion.report import ConversionReport, ConvertedLayer
+from keras_performer.conversion.rewriting import lists_its_layers, rewritten
+from keras_performer.conversion.weights import copy_weights
+from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
+from keras_performer.layers.attention_like import attention_like, is_attention
+
+# Classes whose call is known: subclasses may have changed it.
+_KINDS = (
+    keras.layers.MultiHeadAttention,
+    keras.layers.GroupQueryAttention,
+    ExactAttention,
+    PerformerAttention,
+)
+
+
+def convert_to_performer(
+    model: keras.layers.Layer,
+    *,
+    exact_window: int | None = 64,
+    feature_map: str | dict | feature_maps.FeatureMap = "softmax",
+    num_random_features: int | None = 256,
+    chunk_size: int | None = None,
+    exact_below: int | None = None,
+    jit_compile: bool | typing.Literal["auto"] = "auto",
+    seed: int | None = None,
+    layers: Sequence[str] | None = None,
+) -> tuple[keras.layers.Layer, ConversionReport]:
+    """A copy of a model in which `PerformerAttention` has the place of its attention.
+
+    Weights are carried over. Time and memory of the attention are then linear in the
+    length, its outputs estimates: what the model has lost by that, only data can tell
+    (`approximation_report` does for each head). Without an exact window trained models
+    lose nearly all that they have learned.
+
+    Attention is found at any depth: `keras.layers.MultiHeadAttention` and
+    `GroupQueryAttention`, `ExactAttention`, and `PerformerAttention`, which gets the
+    options given here. Layers with `sliding_window` become `LocalAttention`, which
+    computes the same. What cannot be replaced stays, and the report says why.
+
+    Args:
+        model: a built Keras model or layer, which stays as it is. Classes of one's own
+            are copied by their `get_config` and `from_config`, and stay instances of
+            their class; it must make the attention that is replaced when it is
+            constructed or built. Compiled models get a new optimizer.
+        exact_window: int, keys nearer than this keep their exact weights; `None` for
+            random features alone.
+        feature_map, num_random_features, chunk_size, exact_below, jit_compile: as in
+            `PerformerAttention`.
+        seed: as in `PerformerAttention`; each layer gets another that follows from it.
+        layers: sequence of str, names or paths of the attention layers to replace.
+            Defaults to all.
+
+    Returns:
+        The new model, and a `ConversionReport`; `print` shows a table.
+
+    Raises:
+        ValueError: for a model that is not built, one without attention that can be
+            replaced, a name in `layers` that none has, and what `PerformerAttention`
+            cannot be made with.
+
+    Reference:
+        Choromanski et al. 2020, arXiv 2009.14794, section 4.3: weights of Transformers
+        in Performers.
+
+    Example:
+
+    >>> import keras
+    >>> x = start = keras.Input((None, 8))
+    >>> x = keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    >>> model = keras.Model(start, x)
+    >>> performer, report = convert_to_performer(model, exact_window=16)
+    >>> print(report)
+    layer      was                 is now              note
+    attention  MultiHeadAttention  PerformerAttention
+    """
+    options: dict = dict(
+        exact_window=exact_window,
+        feature_map=feature_map,
+        num_random_features=num_random_features,
+        chunk_size=chunk_size,
+        exact_below=exact_below,
+        jit_compile=jit_compile,
+    )
+    PerformerAttention(1, 1, seed=seed, **options)  # raises what is wrong with them
+    made = 0
+
+    def instead(layer):
+        nonlocal made
+        if layer.get_config().get("sliding_window"):
+            return attention_like(LocalAttention, layer, jit_compile=jit_compile)
+        made += 1
+        own = None if seed is None else seed + made - 1
+        return attention_like(PerformerAttention, layer, seed=own, **options)
+
+    return _convert(model, instead, layers)
+
+
+def convert_to_softmax(
+    model: keras.layers.Layer, *, layers: Sequence[str] | None = None
+) -> tuple[keras.layers.Layer, ConversionReport]:
+    """A copy of a model in which `ExactAttention` has the place of its attention.
+
+    The way back from `convert_to_performer`, or what a model that was trained with
+    `PerformerAttention` of the softmax kernel says with exact weights. Those of other
+    kernels estimate no softmax attention, and stay.
+
+    Args:
+        model: as in `convert_to_performer`.
+        layers: as in `convert_to_performer`.
+
+    Returns:
+        The new model, and a `ConversionReport`.
+
+    Raises:
+        ValueError: as `convert_to_performer`.
+    """
+    return _convert(model, lambda layer: attention_like(ExactAttention, layer), layers)
+
+
+def _convert(model, make, names):
+    if not model.built:
+        raise ValueError(
+            "model must be built, as its weights are carried over: call it on data "
+            f"first. Received: {type(model).__name__} {model.name}, not built"
+        )
+    found = list(_attention_layers(model))
+    chosen = _chosen([layer for layer, _ in found], names)
+    instead, rows = {}, []
+    for layer, hindrance in found:
+        note = "" if layer in chosen else "not among layers"
+        if not note:
+            note = hindrance
+        if not note:
+            try:
+                instead[layer] = make(layer)
+            except ValueError as error:
+                note = str(error)
+        became = type(instead[layer]).__name__ if layer in instead else ""
+        rows.append(ConvertedLayer(layer.path, type(layer).__name__, became, note))
+    report = ConversionReport(rows)
+    if not instead:
+        raise ValueError(
+            "model must have attention that can be replaced. Received: "
+            f"{type(model).__name__} {model.name}"
+            + (f", where\n{report}" if rows else " without attention")
+        )
+    return _with_layers(model, instead), report
+
+
+def _attention_layers(model):
+    """Attention in a model, each with what hinders its replacement; "" if nothing."""
+    if is_attention(model):
+        yield model, _unknown_class(model)
+    for owner, path, layer in places.all_inside(model):
+        if is_attention(layer):
+            yield layer, _unknown_class(layer) or _fixed(owner, path)
+
+
+def _unknown_class(layer):
+    if type(layer) in _KINDS:
+        return ""
+    base = next(kind for kind in _KINDS if isinstance(layer, kind))
+    return f"a subclass of {base.__name__}, whose call may be another"
+
+
+def _fixed(owner, path):
+    if path[-1][0] != "layer" or lists_its_layers(owner):
+        return ""
+    return (
+        f"part of the graph that {type(owner).__name__} makes: convert "
+        "keras.Model(model.input, model.output)"
+    )
+
+
+def _chosen(layers, names):
+    if names is None:
+        return layers
+    names = [names] if isinstance(names, str) else list(names)
+    known = {name for layer in layers for name in (layer.name, layer.path)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            "layers must be names or paths of attention layers of the model: "
+            f"{', '.join(layer.path for layer in layers)}. Received: {unknown[0]!r}"
+        )
+    return [x for x in layers if x.name in names or x.path in names]
+
+
+def _with_layers(model, instead):
+    """A copy of a model with other layers in the place of some."""
+    config = keras.saving.serialize_keras_object(model)
+    inside = (layer for _, _, layer in places.all_inside(model))
+    classes = {getattr(x, "made_from", type(x)) for x in (model, *inside)}
+    copy = keras.saving.deserialize_keras_object(
+        rewritten(model, config, instead),
+        # classes that nobody registered can be copied, if not saved
+        custom_objects={kind.__name__: kind for kind in classes},
+        safe_mode=False,
+    )
+    copy_weights(model, copy, instead)
+    return copy

@@ -1,0 +1,95 @@
+"""Layers and models with other layers inside than their class makes."""
+
+import functools
+
+import keras
+
+from keras_performer.conversion import places
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class Converted:
+    """What is added to the class of a layer inside which others took their places.
+
+    Its config has that of the layer as its class makes it, and which layers stand where
+    in the place of what: so it can be saved, and loaded wherever `keras_performer` is
+    imported. The layer stays an instance of its class.
+    """
+
+    def get_config(self):
+        exchanged = [
+            {"paths": paths, "layer": _serialized(places.at(self, paths[0]))}
+            for paths in vars(self)["_exchanged"]
+        ]
+        kind = type(self)
+        self.__class__ = kind.made_from
+        try:
+            as_made = _serialized(self)
+        finally:
+            self.__class__ = kind
+        for name in ("build_config", "compile_config"):  # those of this one count
+            as_made.pop(name, None)
+        return {"name": self.name, "layer": as_made, "exchanged": exchanged}
+
+    @classmethod
+    def from_config(cls, config):
+        layer = keras.saving.deserialize_keras_object(config["layer"])
+        return converted(layer, config["exchanged"])
+
+    def build_from_config(self, config):
+        super().build_from_config(config)
+        for change in vars(self).pop("_exchanged_when_built"):
+            if not _put(self, change):
+                raise ValueError(
+                    f"{type(self).__name__} must make a layer at {change['paths'][0]}, "
+                    "in the place of which another is to stand. It has none."
+                )
+
+
+_serialized = keras.saving.serialize_keras_object
+
+
+def converted(layer, exchanged):
+    """Puts other layers into one, which becomes `Converted`.
+
+    Args:
+        layer: a new layer, built or not.
+        exchanged: list of dicts of `"paths"`, where a layer is to stand, and `"layer"`,
+            its config. It takes its place at once; where there is none yet, as soon as
+            the layer is built, which makes it.
+
+    Returns:
+        The layer.
+    """
+    later = [change for change in exchanged if not _put(layer, change)]
+    layer.__class__ = _class_with_others(type(layer))
+    # not as attributes, whose lists Keras would wrap
+    vars(layer)["_exchanged"] = [change["paths"] for change in exchanged]
+    vars(layer)["_exchanged_when_built"] = later
+    return layer
+
+
+def _put(layer, change):
+    """Puts a layer into its places, if they are there; whether they are."""
+    try:
+        for path in change["paths"]:
+            before = places.at(layer, path)
+    except LookupError:
+        return False
+    config = dict(change["layer"])
+    if not before.built:
+        del config["build_config"]  # whatever builds the other builds this one
+    child = keras.saving.deserialize_keras_object(config)
+    for path in change["paths"]:
+        places.put(layer, path, child)
+    return True
+
+
+@functools.cache
+def _class_with_others(cls):
+    """A subclass that saves what stands in an instance."""
+    members = {"made_from": cls, "__module__": cls.__module__, "__doc__": cls.__doc__}
+    subclass = type(cls.__name__, (Converted, cls), members)
+    return keras.saving.register_keras_serializable("keras_performer", "Converted")(
+        subclass
+    )

@@ -1,0 +1,92 @@
+"""Configs of models in which other layers stand in some places."""
+
+import keras
+
+from keras_performer.conversion import places
+from keras_performer.conversion.converted import Converted
+
+
+def lists_its_layers(model):
+    """Whether the config of a model has those of its layers.
+
+    That of a class of one's own that makes a functional model has not.
+    """
+    return bool(places.graph_layers(model)) and "layers" in model.get_config()
+
+
+def rewritten(layer, config, instead):
+    """The config of a layer with other layers inside; itself if nothing changes.
+
+    Args:
+        layer: a built layer.
+        config: what `keras.saving.serialize_keras_object` makes of it.
+        instead: dict of layers inside of it to those in their places.
+    """
+    if layer in instead:
+        return keras.saving.serialize_keras_object(instead[layer])
+    if lists_its_layers(layer):
+        return _rewritten_graph(layer, config, instead)
+    changes = list(_changes(layer, instead))
+    if not any(changed for _, changed in changes):
+        return config
+    as_made = config["config"]["layer"] if isinstance(layer, Converted) else config
+    kept = {name: config[name] for name in _OF_INSTANCE if name in config}
+    return {
+        "module": Converted.__module__,
+        "class_name": Converted.__name__,
+        "registered_name": keras.saving.get_registered_name(Converted),
+        "config": {
+            "name": layer.name,
+            "layer": {k: v for k, v in as_made.items() if k not in _OF_INSTANCE},
+            "exchanged": [change for change, _ in changes],
+        },
+        **kept,
+    }
+
+
+# What Keras adds to the config of an object that is built and compiled.
+_OF_INSTANCE = "build_config", "compile_config"
+
+
+def _rewritten_graph(model, config, instead):
+    layers = {layer.name: layer for layer in places.graph_layers(model)}
+
+    def entry_of(entry):
+        layer = layers.get(entry["config"].get("name"))
+        if layer is None:  # the input of a Sequential model, or an operation
+            return entry
+        new = rewritten(layer, entry, instead)
+        in_graph = {name: entry[name] for name in _IN_GRAPH if name in entry}
+        return {**new, **in_graph}
+
+    entries = [entry_of(entry) for entry in config["config"]["layers"]]
+    if entries == config["config"]["layers"]:
+        return config
+    return {**config, "config": {**config["config"], "layers": entries}}
+
+
+# What the config of a functional model says of a layer beside its config.
+_IN_GRAPH = "name", "inbound_nodes"
+
+
+def _changes(layer, instead):
+    """Entries of `converted`, and whether each is new."""
+    before = [paths[0] for paths in vars(layer).get("_exchanged", ())]
+    found, seen = {}, set()
+
+    def walk(owner, path):
+        for steps, child in places.children(owner):
+            here = [*path, *steps]
+            if id(child) in found:
+                found[id(child)][0].append(here)
+            elif child in instead or lists_its_layers(child) or here in before:
+                config = keras.saving.serialize_keras_object(child)
+                found[id(child)] = [here], config, rewritten(child, config, instead)
+            elif id(child) not in seen:
+                seen.add(id(child))
+                walk(child, here)
+
+    walk(layer, [])
+    for paths, config, new in found.values():
+        if new is not config or paths[0] in before:
+            yield {"paths": paths, "layer": new}, new is not config

@@ -1,0 +1,83 @@
+"""Attention layers with the weights of others."""
+
+import inspect
+
+import keras
+
+from keras_performer.layers import keras_privates
+from keras_performer.layers.exact_attention import ExactAttention
+from keras_performer.layers.local_attention import LocalAttention
+from keras_performer.layers.performer_attention import PerformerAttention
+
+_DENSE_LAYERS = "query_dense", "key_dense", "value_dense", "output_dense"
+_OF_KERAS = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
+
+
+def is_attention(layer):
+    """Whether a layer computes softmax attention, exactly or as an estimate."""
+    if isinstance(layer, PerformerAttention):
+        return layer.feature_map.estimates_softmax
+    return isinstance(layer, (*_OF_KERAS, ExactAttention))
+
+
+def attention_like(kind, layer, **options):
+    """Attention of some kind with the dense layers of an attention layer.
+
+    Args:
+        kind: `PerformerAttention`, `ExactAttention` or `LocalAttention`.
+        layer: a built layer for which `is_attention` holds. Of a `PerformerAttention`
+            another keeps the random features and gains where the options leave them as
+            they are.
+        **options: arguments of `kind`, in the place of what the layer has.
+
+    Raises:
+        ValueError: for a layer that is not built, or has what `kind` has not.
+    """
+    config = layer.get_config()
+    if kind is LocalAttention and config.get("sliding_window") is not None:
+        options.setdefault("sliding_window", config.pop("sliding_window"))
+    _check(layer, kind, config)
+    if isinstance(layer, keras.layers.GroupQueryAttention):
+        config["num_heads"] = config["num_query_heads"]
+        config["key_dim"] = config["head_dim"]
+    names = {"name", "trainable", *inspect.signature(kind).parameters}
+    known = {name: config[name] for name in names if name in config}
+    twin = kind(**{**known, "dtype": layer.dtype_policy, **options})
+    twin.build_from_config(layer.get_build_config())
+    for name in _DENSE_LAYERS:
+        own, given = getattr(twin, name), keras_privates.dense_layer(layer, name)
+        own.kernel.assign(given.kernel)
+        if own.bias is not None:
+            own.bias.assign(given.bias)
+    if isinstance(layer, PerformerAttention) and kind is PerformerAttention:
+        _copy_features(layer, twin)
+    return twin
+
+
+def _copy_features(layer, twin):
+    """Random features and gains, where the twin has the same."""
+    pairs = [(layer.log_gain, twin.log_gain)]
+    if layer.feature_map == twin.feature_map:
+        parameters = layer.projection_matrix, twin.projection_matrix
+        pairs += zip(*map(keras.tree.flatten, parameters))
+    for given, own in pairs:
+        if given is not None and own is not None and given.shape == own.shape:
+            own.assign(given)
+
+
+def _check(layer, kind, config):
+    described = f"{layer.name} ({type(layer).__name__})"
+    if not layer.built:
+        raise ValueError(
+            f"{kind.__name__} can stand for a built layer only: call {described} first"
+        )
+    if layer.dtype_policy.quantization_mode is not None:
+        raise ValueError(
+            f"{described} is quantized: take its weights before `quantize`"
+        )
+    for name in ("sliding_window", "use_gate"):
+        if config.get(name):
+            raise ValueError(
+                f"{described} has {name}={config[name]}, which "
+                f"{kind.__name__} has not"
+            )

@@ -1,0 +1,309 @@
+"""Models converted at all depths say what they said, where everything is near."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_performer
+from keras_performer import convert_to_performer, convert_to_softmax
+from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
+from keras_performer.layers.keras_privates import all_layers
+
+LENGTH, DIM = 19, 6
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(1).normal(size=(2, LENGTH, DIM)).astype("float32")
+
+
+def attention(**options):
+    given = dict(num_heads=3, key_dim=4, bias_initializer="normal", **options)
+    return keras.layers.MultiHeadAttention(**given)
+
+
+def graph(layer, **call):
+    start = keras.Input((LENGTH, DIM))
+    return keras.Model(start, keras.layers.Dense(DIM)(layer(start, start, **call)))
+
+
+class Block(keras.layers.Layer):
+    """Attention as an attribute, and the same in a dict of tuples."""
+
+    def __init__(self, scale=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = scale
+        self.attention = attention(name="attention")
+        self.again = {"same": (self.attention,), "dense": [keras.layers.Dense(DIM)]}
+
+    def build(self, shape):
+        self.attention.build(shape, shape)
+        self.again["dense"][0].build(shape)
+
+    def call(self, x):
+        (same,) = self.again["same"]
+        attended = self.attention(x, x, use_causal_mask=True) + same(x, x)
+        return x + self.scale * self.again["dense"][0](attended)
+
+    def get_config(self):
+        return {**super().get_config(), "scale": self.scale}
+
+
+class LateBlock(keras.layers.Layer):
+    """Makes its attention when it is built."""
+
+    def build(self, shape):
+        self.first, self.second = attention(), attention()
+        for layer in (self.first, self.second):
+            layer.build(shape, shape)
+
+    def call(self, x):
+        return self.second(x, self.first(x, x))
+
+
+class Stack(keras.Model):
+    """Layers in lists, and a model inside."""
+
+    def __init__(self, depth, **kwargs):
+        super().__init__(**kwargs)
+        self.depth = depth
+        self.blocks = [Block(0.5, name=f"block_{i}") for i in range(depth)]
+        self.late = LateBlock()
+        self.head = keras.Sequential(
+            [LateBlock(), keras.layers.Dense(2)]
+        )
+
+    def build(self, shape):
+        for layer in (*self.blocks, self.late, self.head):
+            layer.build(shape)
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.late(x))
+
+    def get_config(self):
+        return {**super().get_config(), "depth": self.depth}
+
+    def first_attention(self):
+        return self.blocks[0].attention
+
+
+@keras.saving.register_keras_serializable(package="test_convert")
+class GraphOfBlocks(keras.Model):
+    """A functional model by a class of its own, as those of KerasHub are."""
+
+    def __init__(self, direct=False, **kwargs):
+        start = keras.Input((LENGTH, DIM))
+        y = LateBlock()(start)
+        if direct:
+            y = attention()(y, y)
+        super().__init__(start, Block()(y), **kwargs)
+        self.direct = direct
+
+    def get_config(self):
+        return {"direct": self.direct, "name": self.name}
+
+
+CLASSES = {"Block": Block, "LateBlock": LateBlock, "Stack": Stack}
+
+
+def in_models():
+    """A model, and how many attention layers it has."""
+    yield "graph", lambda: graph(attention(), use_causal_mask=True), 1
+    yield "grouped", lambda: graph(keras.layers.GroupQueryAttention(4, 6, 3)), 1
+    yield "twice in a graph", lambda: shared_in_a_graph(), 1
+    yield "sequential", lambda: in_sequence(Block(), LateBlock()), 3
+    yield "nested", lambda: in_sequence(graph(attention()), Block(0.3)), 2
+    yield "subclass", lambda: Stack(1), 5
+    yield "subclass of a graph", GraphOfBlocks, 3
+
+
+def in_sequence(*layers):
+    return keras.Sequential([keras.Input((LENGTH, DIM)), *layers])
+
+
+def shared_in_a_graph():
+    start, layer = keras.Input((LENGTH, DIM)), attention()
+    return keras.Model(start, layer(layer(start, start), start))
+
+
+MODELS = {name: (make, number) for name, make, number in in_models()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_saved_and_comes_back(name, x, tmp_path):
+    make, number = MODELS[name]
+    model = make()
+    expected, weights = model(x).numpy(), [w.copy() for w in model.get_weights()]
+    performer, report = convert_to_performer(
+        model, exact_window=3, num_random_features=8
+    )
+    assert [row.became for row in report.layers] == ["PerformerAttention"] * number
+    assert isinstance(performer, type(model)) and performer is not model
+    estimate = performer(x).numpy()
+    assert np.abs(estimate - expected).max() > 1e-3
+    performer.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects=CLASSES)
+    np.testing.assert_allclose(loaded(x), estimate, rtol=1e-5, atol=1e-6)
+    assert len(loaded.weights) == len(performer.weights)
+    # the weights are those of the model, which is as it was
+    softmax, report = convert_to_softmax(loaded)
+    np.testing.assert_allclose(softmax(x), expected, rtol=1e-4, atol=1e-5)
+    assert {row.was for row in report.layers} == {"PerformerAttention"}
+    np.testing.assert_array_equal(model(x), expected)
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_a_window_over_everything_changes_nothing(x):
+    model = Stack(1)
+    expected = model(x)
+    performer, _ = convert_to_performer(model, exact_window=LENGTH)
+    np.testing.assert_allclose(performer(x), expected, rtol=1e-4, atol=1e-5)
+    attention = performer.first_attention()
+    assert attention is performer.blocks[0].again["same"][0]
+    assert sum(layer is attention for layer in all_layers(performer)) == 1
+    assert not any(
+        isinstance(layer, keras.layers.MultiHeadAttention)
+        for layer in all_layers(performer)
+    )
+
+
+@pytest.mark.slow
+def test_a_converted_model_trains_and_exports(x, tmp_path):
+    model = graph(attention(name="attention"))
+    model.compile("adam", "mse")
+    performer, _ = convert_to_performer(model, exact_window=3, num_random_features=8)
+    kernel = performer.get_layer("attention").query_dense.kernel
+    before = kernel.numpy()
+    performer.fit(x, np.ones((2, LENGTH, DIM)), verbose=0)
+    assert np.abs(kernel.numpy() - before).max() > 1e-5
+    expected = performer(x)
+    performer.export(tmp_path / "model", verbose=False)
+    served = keras.layers.TFSMLayer(tmp_path / "model", call_endpoint="serve")
+    np.testing.assert_allclose(served(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_converted_layer_is_the_one_that_users_would_make(x):
+    model = graph(attention(name="its_name", dropout=0.1), use_causal_mask=True)
+    options = dict(exact_window=4, num_random_features=16, feature_map="favor+")
+    performer, _ = convert_to_performer(model, **options, seed=5)
+    layer = PerformerAttention(3, 4, causal=True, seed=5, **options)
+    layer(x)
+    old = model.get_layer("its_name")
+    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+        getattr(layer, name).set_weights(getattr(old, name).get_weights())
+    expected = model.layers[-1](layer(x))
+    np.testing.assert_allclose(performer(x), expected, rtol=1e-4, atol=1e-5)
+    assert performer.get_layer("its_name").dropout == 0.1
+
+
+def test_features_of_each_layer_are_drawn_apart(x):
+    model = Stack(2)
+    model(x)
+    one, two = (convert_to_performer(model, seed=3)[0] for _ in range(2))
+    drawn = [block.attention.projection_matrix.numpy() for block in one.blocks]
+    assert np.abs(drawn[0] - drawn[1]).max() > 0.1
+    again = two.blocks[1].attention.projection_matrix
+    np.testing.assert_array_equal(drawn[1], again)
+
+
+def test_exact_models_of_ours_generate_when_they_are_converted():
+    model = keras_performer.PerformerLM(11, 40, 2, 2, 8, attention="exact", seed=0)
+    performer, _ = convert_to_performer(model, exact_window=40)
+    prompt = np.array([[1, 2, 3]])
+    tokens = keras_performer.generate(performer, prompt, 30, temperature=0)
+    np.testing.assert_array_equal(
+        tokens[:, 3:], np.argmax(model(tokens), -1)[:, 2:-1]
+    )
+
+
+class Own(keras.layers.MultiHeadAttention):
+    pass
+
+
+def test_what_cannot_be_replaced_stays_and_says_why(x):
+    start = keras.Input((LENGTH, DIM))
+    layers = [
+        attention(name="plain"),
+        Own(3, 4, name="own"),
+        keras.layers.GroupQueryAttention(4, 6, 3, use_gate=True, name="gate"),
+        PerformerAttention(3, 4, feature_map="relu", name="relu"),
+    ]
+    y = start
+    for layer in layers:
+        y = layer(y, y)
+    model = keras.Model(start, y)
+    performer, report = convert_to_performer(model, exact_window=LENGTH)
+    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
+    became = {row.path: row.became for row in report.layers}
+    assert became == {"plain": "PerformerAttention", "own": "", "gate": ""}
+    text = str(report)
+    assert "a subclass of MultiHeadAttention, whose call may be another" in text
+    assert "has use_gate=True, which PerformerAttention has not" in text
+
+
+def test_a_sliding_window_becomes_local_attention(x):
+    layer = keras.layers.GroupQueryAttention(4, 6, 3, sliding_window=5, name="near")
+    model = graph(layer, use_causal_mask=True)
+    performer, report = convert_to_performer(model)
+    assert [row.became for row in report.layers] == ["LocalAttention"]
+    assert performer.get_layer("near").sliding_window == 5
+    assert isinstance(performer.get_layer("near"), LocalAttention)
+    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_layers_are_chosen_by_name_or_path(x):
+    model = Stack(2)
+    model(x)
+    path = model.blocks[1].attention.path
+    performer, report = convert_to_performer(model, layers=[path], exact_window=LENGTH)
+    assert [row.path for row in report.layers if row.became] == [path]
+    kinds = [type(block.attention) for block in performer.blocks]
+    assert kinds == [keras.layers.MultiHeadAttention, PerformerAttention]
+    both, _ = convert_to_softmax(model, layers=["attention"])
+    assert {type(block.attention) for block in both.blocks} == {ExactAttention}
+    with pytest.raises(ValueError, match="Received: 'no_such'"):
+        convert_to_performer(model, layers=["attention", "no_such"])
+
+
+def test_attention_in_the_graph_of_a_class_stays(x):
+    model = GraphOfBlocks(direct=True)
+    performer, report = convert_to_performer(model, exact_window=LENGTH)
+    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
+    stayed = [row for row in report.layers if not row.became]
+    assert [row.note for row in stayed] == [
+        "part of the graph that GraphOfBlocks makes: convert "
+        "keras.Model(model.input, model.output)"
+    ]
+    whole = keras.Model(model.input, model.output)
+    performer, report = convert_to_performer(whole, exact_window=LENGTH)
+    assert all(row.became for row in report.layers)
+    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_alone_is_converted(x):
+    layer = attention()
+    layer(x, x)
+    performer, _ = convert_to_performer(layer, exact_window=LENGTH)
+    np.testing.assert_allclose(performer(x, x), layer(x, x), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_trained_model_is_refused(x):
+    with pytest.raises(ValueError, match="call it on data first. Received: Stack"):
+        convert_to_performer(Stack(1))
+    dense = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="two")])
+    with pytest.raises(ValueError, match="Sequential .* without attention"):
+        convert_to_performer(dense)
+    with pytest.raises(ValueError, match="exact_window must be"):
+        convert_to_performer(graph(attention()), exact_window=0)
+    model = graph(Own(3, 4, name="own"))
+    with pytest.raises(ValueError, match="(?s)where.*own .*whose call may be another"):
+        convert_to_performer(model)

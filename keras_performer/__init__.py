@@ -12,6 +12,7 @@ __all__ = [
     "PerformerLM",
     "RedrawFeatures",
     "approximation_report",
+    "calibrate",
     "convert_to_performer",
     "convert_to_softmax",
     "feature_maps",
@@ -37,6 +38,7 @@ _PART_OF = {
     "PerformerLM": "models",
     "RedrawFeatures": "callbacks",
     "approximation_report": "approximation",
+    "calibrate": "conversion",
     "convert_to_performer": "conversion",
     "convert_to_softmax": "conversion",
     "generate": "models",
@@ -47,7 +49,11 @@ if typing.TYPE_CHECKING:
     from keras_performer import feature_maps, layers, ops, testing
     from keras_performer.approximation import approximation_report
     from keras_performer.callbacks import RedrawFeatures
-    from keras_performer.conversion import convert_to_performer, convert_to_softmax
+    from keras_performer.conversion import (
+        calibrate,
+        convert_to_performer,
+        convert_to_softmax,
+    )
     from keras_performer.layers import PerformerAttention
     from keras_performer.models import PerformerLM
     from keras_performer.models.generate import generate

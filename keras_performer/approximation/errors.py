@@ -24,6 +24,11 @@ class HeadSums:
             name: np.zeros(num_heads) for name in ("phi", "spread", "near_share")
         }
 
+    def add_estimate(self, name, estimate, exact, counted):
+        """Adds the differences of rows `(B, N, rows, V)` that count."""
+        before = self.differences.get(name, 0.0)
+        self.differences[name] = before + _squares(estimate - exact, counted)
+
     def error(self, name):
         """The relative error of each head, nan of what was not estimated or is 0."""
         differences = self.differences.get(name, np.full_like(self.squares, np.nan))
@@ -44,8 +49,7 @@ def add_errors(sums, twin, query, key, value, inputs, num_rows):
         inputs: the `Inputs` of the layer.
         num_rows: int, of how many queries of a sequence.
     """
-    length, window = query.shape[1], twin.exact_window
-    rows = np.unique(np.linspace(0, length - 1, num_rows).astype(int))
+    window, rows = twin.exact_window, _rows(query, num_rows)
     visible = inputs.visible
     logits, seen, near = _rows_of_logits(query, key, visible, rows, window)
     weights = tf.nn.softmax(tf.where(seen, logits, logits.dtype.min))
@@ -61,12 +65,11 @@ def add_errors(sums, twin, query, key, value, inputs, num_rows):
     one_of = tf.cast(seen, tf.float32) / tf.maximum(number, 1)[..., tf.newaxis]
     estimates = {"mean": _over_values(one_of, value)}
     estimates |= {
-        name: tf.transpose(tf.gather(output, rows, axis=1), (0, 2, 1, 3))
+        name: _at(output, rows)
         for name, output in _outputs(twin, query, key, value, visible).items()
     }
     for name, estimate in estimates.items():
-        before = sums.differences.get(name, 0.0)
-        sums.differences[name] = before + _squares(estimate - exact, counted)
+        sums.add_estimate(name, estimate, exact, counted)
     sums.squares += _squares(exact, counted)
     sums.rows += int(tf.reduce_sum(tf.cast(counted[:, 0], tf.int32)))
 
@@ -75,6 +78,33 @@ def add_errors(sums, twin, query, key, value, inputs, num_rows):
     squared = tf.reduce_sum(one_of * (logits - mean[..., tf.newaxis]) ** 2, -1)
     add("spread", tf.sqrt(squared))
     add("near_share", tf.reduce_sum(tf.where(near, weights, 0.0), -1))
+
+
+def add_error(sums, name, output, query, key, value, inputs, num_rows):
+    """Adds the error of one estimate to a `HeadSums`.
+
+    Args:
+        output: tensor `(B, T, N, V)`, the estimate.
+        name: str, what it is called.
+        sums, query, key, value, inputs, num_rows: as in `add_errors`.
+    """
+    rows = _rows(query, num_rows)
+    logits, seen, _ = _rows_of_logits(query, key, inputs.visible, rows, None)
+    weights = tf.nn.softmax(tf.where(seen, logits, logits.dtype.min))
+    counted = _counted(seen, inputs.query_mask, rows)
+    exact = _over_values(weights, value)
+    sums.add_estimate(name, _at(output, rows), exact, counted)
+    sums.squares += _squares(exact, counted)
+
+
+def _rows(query, num_rows):
+    length = query.shape[1]
+    return np.unique(np.linspace(0, length - 1, num_rows).astype(int))
+
+
+def _at(output, rows):
+    """Rows of `(B, T, N, V)` as `(B, N, rows, V)`."""
+    return tf.transpose(tf.gather(output, rows, axis=1), (0, 2, 1, 3))
 
 
 def _rows_of_logits(query, key, visible, rows, window):

@@ -153,7 +153,7 @@ def _convert(model, make, names):
             f"{type(model).__name__} {model.name}"
             + (f", where\n{report}" if rows else " without attention")
         )
-    return _with_layers(model, instead), report
+    return with_layers(model, instead), report
 
 
 def _attention_layers(model):
@@ -195,8 +195,14 @@ def _chosen(layers, names):
     return [x for x in layers if x.name in names or x.path in names]
 
 
-def _with_layers(model, instead):
-    """A copy of a model with other layers in the place of some."""
+def with_layers(model, instead):
+    """A copy of a model with other layers in the place of some.
+
+    Args:
+        model: a built model.
+        instead: dict of layers of the model to those whose weights and config what is
+            to stand in their place has.
+    """
     config = keras.saving.serialize_keras_object(model)
     inside = (layer for _, _, layer in places.all_inside(model))
     classes = {getattr(x, "made_from", type(x)) for x in (model, *inside)}

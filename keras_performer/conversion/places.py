@@ -40,6 +40,27 @@ def all_inside(layer):
                 yield owner, path, child
 
 
+def pairs(one, other, leaves=()):
+    """Layers in the same places of two models, each pair once, from outside inwards.
+
+    Args:
+        one, other: layers; the other has a layer in each place where the one has.
+        leaves: layers of the one that are not looked into.
+
+    Yields:
+        Pairs of layers, the first the two themselves.
+    """
+    seen, waiting = set(), [(one, other)]
+    while waiting:
+        pair = waiting.pop(0)
+        if id(pair[1]) in seen:
+            continue
+        seen.add(id(pair[1]))
+        yield pair
+        if pair[0] not in leaves:
+            waiting += [(child, at(pair[1], path)) for path, child in children(pair[0])]
+
+
 def graph_layers(model):
     """The layers of the graph of a functional or Sequential model; else nothing."""
     in_graph = isinstance(model, keras.Sequential) or hasattr(model, "operations")

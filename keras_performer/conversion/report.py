@@ -36,3 +36,44 @@ class ConversionReport(typing.NamedTuple):
             for layer in self.layers
         ]
         return as_text(("layer", "was", "is now", "note"), cells)
+
+
+class CalibratedLayer(typing.NamedTuple):
+    """One layer of `PerformerAttention` that was fitted.
+
+    Attributes:
+        path: str, that of the layer.
+        basis: str, "as it is", "centred" (keys of mean 0) or "balanced" (queries and
+            keys of equal covariances, and keys of mean 0 if the layer has biases).
+        feature_map: str, the kind of features that it has now.
+        before, after: floats, relative errors of the attended values, the root of the
+            mean square over heads.
+    """
+
+    path: str
+    basis: str
+    feature_map: str
+    before: float
+    after: float
+
+
+class CalibrationReport(typing.NamedTuple):
+    """What `calibrate` did; `print` shows a table.
+
+    Attributes:
+        layers: list of `CalibratedLayer`.
+        left_out: dict of paths of layers that could not be fitted to the reasons.
+    """
+
+    layers: list[CalibratedLayer]
+    left_out: dict[str, str]
+
+    def __str__(self):
+        names = "layer", "queries and keys", "features", "error before", "after"
+        cells = [
+            (*layer[:3], f"{layer.before:.3f}", f"{layer.after:.3f}")
+            for layer in self.layers
+        ]
+        text = [as_text(names, cells, to_the_right=(3, 4))]
+        text += [f"{path}: stays. {why}" for path, why in self.left_out.items()]
+        return "\n".join(text)

@@ -12,18 +12,11 @@ def copy_weights(source, target, instead):
         instead: dict of layers of the source to those from which what stands in their
             place in the target gets its weights.
     """
-    done = set()
-
-    def copy(source, target):
-        if id(target) in done:
-            return
-        done.add(id(target))
-        source = instead.get(source, source)
-        store = {}
-        source.save_own_variables(store)
+    for given, own in places.pairs(source, target, leaves=instead):
+        if given in instead:
+            copy_weights(instead[given], own, {})
+            continue
+        store: dict = {}
+        given.save_own_variables(store)
         if store:
-            target.load_own_variables(store)
-        for path, child in places.children(source):
-            copy(child, places.at(target, path))
-
-    copy(source, target)
+            own.load_own_variables(store)

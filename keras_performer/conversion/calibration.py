@@ -74,12 +74,13 @@ def calibrate(
     arguments.positive_int("num_rows", num_rows)
     arguments.positive_int("max_batches", max_batches)
     batches = batches_of(data, max_batches)
+    attention = _softmax_attention(model)
+    fitted = [x for x in attention if isinstance(x, PerformerAttention)]
+    if not fitted:
+        raise _nothing_to_fit()
     exact, _ = convert_to_softmax(model)
-    of_exact = {
-        copy: layer
-        for layer, copy in places.pairs(model, exact, leaves=_fitted(model))
-        if layer in _fitted(model)
-    }
+    together = places.pairs(model, exact, leaves=attention)
+    of_exact = {copy: layer for layer, copy in together if layer in fitted}
     half = len(batches) // 2
     moments: dict = {}
 
@@ -109,19 +110,21 @@ def calibrate(
     return with_layers(model, instead), report
 
 
-def _fitted(model):
-    """Layers of a model that `calibrate` is for."""
+def _softmax_attention(model):
     layers = [model, *(layer for _, _, layer in places.all_inside(model))]
-    return [x for x in layers if isinstance(x, PerformerAttention) and is_attention(x)]
+    return [layer for layer in layers if is_attention(layer)]
+
+
+def _nothing_to_fit(reasons=()):
+    return ValueError(
+        "model must have PerformerAttention of the softmax kernel that is called with "
+        f"data: see `convert_to_performer`. It has none. {' '.join(reasons)}".strip()
+    )
 
 
 def _check(of_exact, moments, left_out):
     if not moments:
-        reasons = " ".join(left_out.values())
-        raise ValueError(
-            "model must have PerformerAttention of the softmax kernel that is called "
-            f"with data: see `convert_to_performer`. It has none. {reasons}".strip()
-        )
+        raise _nothing_to_fit(left_out.values())
     for layer, of_layer in moments.items():
         number = min(of_layer.queries.number, of_layer.keys.number)
         if number < of_exact[layer].key_dim:

@@ -1,0 +1,155 @@
+"""Fitted layers say the same with exact weights, and come nearer to it without."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import calibrate, convert_to_performer, convert_to_softmax
+from keras_performer.conversion.moments import RIDGE, Moments
+from keras_performer.layers import PerformerAttention
+from keras_performer.layers.inputs import Inputs
+from keras_performer.ops import Visibility
+
+LENGTH, DIM, HEADS, KEY_DIM = 40, 12, 4, 6
+
+
+def data(seed=0, number=4):
+    random = np.random.default_rng(seed)
+    return random.normal(size=(number, LENGTH, DIM)).astype("float32")
+
+
+def trained(causal=False, **options):
+    """A model whose keys have a large common part, as those of trained models."""
+    keras.utils.set_random_seed(3)
+    layer = keras.layers.GroupQueryAttention(KEY_DIM, HEADS, 2, name="one", **options)
+    start = keras.Input((LENGTH, DIM))
+    model = keras.Model(start, layer(start, start, use_causal_mask=causal))
+    random = np.random.default_rng(4)
+    if layer.use_bias:
+        layer._key_dense.bias.assign(2 * random.normal(size=(2, KEY_DIM)))
+    layer._query_dense.kernel.assign(0.6 * random.normal(size=(DIM, HEADS, KEY_DIM)))
+    layer._key_dense.kernel.assign(0.4 * random.normal(size=(DIM, 2, KEY_DIM)))
+    return model
+
+
+def converted(model, **options):
+    given = dict(exact_window=4, num_random_features=64, seed=0, **options)
+    return convert_to_performer(model, **given)[0]
+
+
+def error_of(model, exact, x):
+    """The relative error of the output of a model."""
+    output, expected = (keras.ops.convert_to_numpy(m(x)) for m in (model, exact))
+    return np.linalg.norm(output - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_fitted_model_is_nearer_and_exactly_the_same(causal):
+    model = trained(causal)
+    performer = converted(model)
+    before = [w.copy() for w in performer.get_weights()]
+    fitted, report = calibrate(performer, data(), verbose=0)
+    (row,) = report.layers
+    assert row.path == "one" and row.basis in ("centred", "balanced")
+    assert row.after < 0.8 * row.before
+    # the output, of other data
+    x = data(seed=9)
+    assert error_of(fitted, model, x) < 0.8 * error_of(performer, model, x)
+    # the softmax attention of its weights is that of the model
+    np.testing.assert_allclose(
+        convert_to_softmax(fitted)[0](x), model(x), rtol=1e-4, atol=1e-5
+    )
+    for old, new in zip(before, performer.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_fitted_model_is_saved(tmp_path):
+    fitted, _ = calibrate(converted(trained()), data(), verbose=0)
+    fitted.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(data()), fitted(data()), rtol=1e-5, atol=1e-6)
+
+
+def test_gains_are_those_of_the_least_error():
+    # keys that do not matter but for a gain that is far too small
+    performer = converted(trained())
+    performer.get_layer("one").log_gain.assign([-0.2, 0.0, 0.0, 0.0])
+    fitted, report = calibrate(performer, data(), verbose=0)
+    gains = fitted.get_layer("one").log_gain.numpy()
+    assert gains[0] > -0.11
+    assert report.layers[0].after < report.layers[0].before
+
+
+def test_moments_are_those_of_the_tokens_that_are_there():
+    random = np.random.default_rng(0)
+    query = random.normal(size=(2, 9, 4, 3)) + [1, 2, 3]
+    key = 2 * random.normal(size=(2, 9, 2, 3)) - 1
+    query_mask = random.random((2, 9)) < 0.7
+    key_mask = random.random((2, 9)) < 0.7
+    visible = Visibility(tf.constant(key_mask))
+    inputs = Inputs(query, key, key, tf.constant(query_mask), visible)
+    moments = Moments(2, 3)
+    for part in (slice(0, 1), slice(1, 2)):
+        moments.add(
+            tf.constant(query[part]),
+            tf.constant(key[part]),
+            inputs._replace(
+                query_mask=query_mask[part],
+                visible=Visibility(tf.constant(key_mask[part])),
+            ),
+        )
+    for head in range(2):
+        queries = query[query_mask][:, 2 * head : 2 * head + 2].reshape(-1, 3)
+        keys = key[key_mask][:, head]
+        np.testing.assert_allclose(moments.centred().mean[head], keys.mean(0))
+        basis = moments.balanced()
+        of_queries, of_keys = basis.of_queries[head], basis.of_keys[head]
+        # both cancel
+        np.testing.assert_allclose(of_queries @ of_keys.T, np.eye(3), atol=1e-12)
+        covariances = []
+        for tokens, matrix in ((queries, of_queries), (keys, of_keys)):
+            covariance = np.cov(tokens.T, bias=True)
+            covariance += RIDGE * np.trace(covariance) / 3 * np.eye(3)
+            covariances.append(matrix.T @ covariance @ matrix)
+        np.testing.assert_allclose(covariances[0], covariances[1], atol=1e-10)
+        variances = np.diag(covariances[0])
+        np.testing.assert_allclose(covariances[0], np.diag(variances), atol=1e-10)
+        assert (np.diff(variances) < 0).all()
+
+
+def test_without_biases_the_mean_of_keys_stays():
+    model = trained(use_bias=False)
+    fitted, report = calibrate(converted(model), data(), verbose=0)
+    assert report.layers[0].basis in ("as it is", "balanced")
+    np.testing.assert_allclose(
+        convert_to_softmax(fitted)[0](data()), model(data()), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_rotary_layers_keep_their_queries_and_keys():
+    layer = PerformerAttention(
+        2, KEY_DIM, exact_window=4, rotary=True, num_random_features=64, seed=0
+    )
+    start = keras.Input((LENGTH, DIM))
+    model = keras.Model(start, layer(start))
+    fitted, report = calibrate(model, data(), verbose=0)
+    assert report.layers[0].basis == "as it is"
+    np.testing.assert_allclose(
+        convert_to_softmax(fitted)[0](data()),
+        convert_to_softmax(model)[0](data()),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_what_cannot_be_fitted_is_refused():
+    with pytest.raises(ValueError, match="see `convert_to_performer`"):
+        calibrate(trained(), data())
+    start = keras.Input((None, DIM))
+    layer = PerformerAttention(2, KEY_DIM, num_random_features=8)
+    with pytest.raises(ValueError, match="at least key_dim=6 tokens .* It has 3"):
+        calibrate(keras.Model(start, layer(start)), data()[:1, :3], verbose=0)
+    with pytest.raises(ValueError, match="num_rows must be"):
+        calibrate(trained(), data(), num_rows=0)

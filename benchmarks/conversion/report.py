@@ -1,0 +1,64 @@
+"""What is printed and written."""
+
+import datetime
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import machine
+from benchmarks.conversion import masking, rows, scores
+from benchmarks.tables import table
+
+
+def section(source, found, num_draws):
+    """The table of a model.
+
+    Args:
+        source: `Pretrained`.
+        found: list of `scores.Score`, the exact model first.
+        num_draws: int, as in `scores.score_rows`.
+    """
+    given = masking.examples(source.sequences, source.mask_token, scores.SEED)
+    lines = [
+        [
+            score.name,
+            f"{score.nll:.3f}",
+            f"{score.lost:+.3f}",
+            f"{score.standard_error:.3f}",
+            f"{score.seconds:.0f}",
+        ]
+        for score in found
+    ]
+    config = source.config
+    return f"""\
+## {source.name}
+
+{config.num_layers} layers of {config.num_heads} heads of \
+{config.hidden_dim // config.num_heads}; {given.masked.sum()} masked tokens of \
+{len(source.sequences)} sequences of {min(map(len, source.sequences))} to \
+{max(map(len, source.sequences))} tokens, of which \
+{len(np.unique(given.families))} have little in common. Rows with random features are \
+means of {num_draws} draws.
+
+{table(["attention", "NLL", "lost", "± s.e.", "seconds"], lines)}"""
+
+
+def page(sections, seconds):
+    """All of it.
+
+    Args:
+        sections: list of str.
+        seconds: float, all that it took.
+    """
+    head = f"""\
+# What trained models lose
+
+The mean loss -log p (nats) of masked tokens when other attention takes the place of
+that in a trained model, in all its layers, without training. "window" sees the keys
+that are at most {rows.WINDOW - 1} places off. What a row loses is paired with the
+exact model token by token; standard errors take sequences that have much in common as
+one, and there are few.
+
+{machine.name()}, TensorFlow {tf.__version__}; {seconds:.0f} s in all; written
+{datetime.date.today()}."""
+    return "\n\n".join([head, *sections])

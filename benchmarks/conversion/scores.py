@@ -1,0 +1,123 @@
+"""What a row loses against exact attention, and how sure that is."""
+
+import dataclasses
+import gc
+import math
+import time
+
+import keras
+import numpy as np
+
+from benchmarks.conversion import masking, rows
+from keras_performer import PerformerAttention
+
+# That of the tokens to guess, and that of the masks in what a row is calibrated on.
+SEED, CALIBRATION_SEED = 1, 2
+# What rounding may change of the mean loss of the exact model.
+ROUNDING = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """The mean loss of a row, less that of exact attention, and its standard error."""
+
+    name: str
+    nll: float
+    lost: float
+    standard_error: float
+    seconds: float
+
+
+def score_rows(source, wanted, num_draws):
+    """Yields a `Score` for exact attention and for each of the rows.
+
+    Args:
+        source: `Pretrained`.
+        wanted: list of `rows.Row`.
+        num_draws: int, how often random features are drawn; their losses are averaged.
+
+    Raises:
+        ValueError: if the exact model does not score what it should: then its weights
+            or its tokens were read wrongly, and nothing else would mean anything.
+    """
+    given = masking.examples(source.sequences, source.mask_token, SEED)
+    families = given.families_of_tokens()
+    exact = None
+    keras.utils.set_random_seed(0)
+    for row in (rows.EXACT, *wanted):
+        start = time.perf_counter()
+        losses = losses_of(row, source, given, num_draws if row.random else 1)
+        seconds = time.perf_counter() - start
+        if exact is None:
+            exact = losses
+            check_exact(source, exact.mean())
+        lost = losses - exact
+        error = standard_error(lost, families)
+        yield Score(row.name, losses.mean(), lost.mean(), error, seconds)
+
+
+def losses_of(row, source, given, num_draws):
+    """The losses of a row, as `masking.losses`, means over draws."""
+    if not row.calibrated:
+        return mean_losses(row.make(source, None), given, num_draws)
+    of_sequences = masking.families(source.sequences)
+    losses = np.empty(given.masked.sum())
+    for family in np.unique(of_sequences):
+        others = [
+            tokens
+            for tokens, other in zip(source.sequences, of_sequences)
+            if other != family
+        ]
+        model = row.make(source, calibration_tokens(others, source.mask_token))
+        tested = mean_losses(model, given[given.families == family], num_draws)
+        losses[given.families_of_tokens() == family] = tested
+    return losses
+
+
+def mean_losses(model, given, num_draws):
+    """Means over draws; what TensorFlow keeps of the model is given up after."""
+    draws = []
+    for draw in range(num_draws):
+        if draw:
+            redraw(model)
+        draws.append(masking.losses(model, given))
+    keras.backend.clear_session()
+    gc.collect()
+    return np.mean(draws, axis=0)
+
+
+def redraw(model):
+    for layer in model.layers:
+        if isinstance(layer, PerformerAttention):
+            layer.redraw_features()
+
+
+def calibration_tokens(sequences, mask_token):
+    """Sequences `(R, T)` as they are, and with masks, as a model is used with both."""
+    masked = masking.examples(sequences, mask_token, CALIBRATION_SEED).inputs
+    return np.concatenate([masking.padded(sequences), masked])
+
+
+def check_exact(source, nll):
+    expected = source.exact_nll
+    if expected is not None and abs(nll - expected) > ROUNDING:
+        raise ValueError(
+            f"The exact model of {source.name} must score {expected:.3f} on its own "
+            f"sequences: its weights or tokens were read wrongly. Received: {nll:.3f}"
+        )
+
+
+def standard_error(values, clusters):
+    """Of the mean of values, those of a cluster not being independent.
+
+    Args:
+        values: array `(n,)`.
+        clusters: array `(n,)` of numbers; infinite if all are equal.
+    """
+    rest = values - values.mean()
+    names = np.unique(clusters)
+    if len(names) == 1:
+        return math.inf
+    sums = np.array([rest[clusters == name].sum() for name in names])
+    correction = len(names) / (len(names) - 1)
+    return math.sqrt(correction * (sums**2).sum()) / len(values)

@@ -3,8 +3,8 @@
     python -m benchmarks.conversion
 
 Downloads the wheels of rxnmapper (3 MB) and antiberty (97 MB), which hold trained
-weights under the MIT licence, into `--output`, if they are not there; nothing of them is
-installed or run. Reads the weights into Keras models, has each guess the masked tokens
+weights under the MIT licence, into `--output`, if they are not there; nothing of them
+is installed or run. Reads the weights into Keras models, has each guess masked tokens
 of the sequences in these packages, with its exact attention and with that of each row,
 and writes `tables.md`.
 """

@@ -58,11 +58,11 @@ def config_of(saved):
 
 
 def make_model(config, attention=keras.layers.MultiHeadAttention):
-    """A model of tokens `(B, T)`, padded with 0, whose output is logits `(B, T, vocab)`.
+    """A model of tokens `(B, T)`, padded with 0; its output is logits `(B, T, vocab)`.
 
-    Blocks normalize after they add, as BERT does. Each has layers of its own: the layers
-    of ALBERT share their weights, which here are copies, so that each layer of
-    attention can be converted by what it sees.
+    Blocks normalize after they add, as BERT does. Each has layers of its own: those of
+    ALBERT share their weights, which here are copies, so that each layer of attention
+    can be converted by what it sees.
 
     Args:
         config: `Config`.

@@ -95,20 +95,12 @@ def losses(model, given):
         model: gives logits `(R, T, vocabulary)` of tokens `(R, T)`.
         given: `Examples`.
     """
-    parts = [
-        model(rows, training=False).numpy()
-        for rows in np.split(
-            whole_batches(given.inputs), -(-len(given.inputs) // BATCH)
-        )
-    ]
-    logits = np.concatenate(parts)[: len(given.inputs)][given.masked]
+    starts = range(0, len(given.inputs), BATCH)
+    parts = [given.inputs[start : start + BATCH] for start in starts]
+    # not compiled: that would take longer than it saves
+    logits = np.concatenate([model(part, training=False).numpy() for part in parts])
+    logits = logits[given.masked]
     logits = logits.astype(np.float64)
     logits -= logits.max(-1, keepdims=True)
     of_targets = logits[np.arange(len(logits)), given.targets[given.masked]]
     return np.log(np.exp(logits).sum(-1)) - of_targets
-
-
-def whole_batches(inputs):
-    """Copies of the first row at the end: a shape that is new is traced anew."""
-    missing = -len(inputs) % BATCH
-    return np.concatenate([inputs, np.repeat(inputs[:1], missing, axis=0)])

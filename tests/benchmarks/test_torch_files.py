@@ -1,0 +1,136 @@
+"""Files that PyTorch saves are read without it, and nothing in them is run."""
+
+import collections
+import io
+import os
+import pickle
+import sys
+import types
+import zipfile
+
+import numpy as np
+import pytest
+
+from benchmarks.conversion import torch_files
+from benchmarks.conversion.torch_files import read_state_dict
+
+NUMBERS = np.arange(12, dtype="<f4")
+COUNTS = np.array([5, 7], "<i8")
+# a row-major matrix, its transpose further on in the same storage, and integers
+CUTS = {
+    "matrix": ("0", 0, (2, 3), (3, 1)),
+    "transposed": ("0", 6, (3, 2), (1, 3)),
+    "counts": ("1", 0, (2,), (1,)),
+}
+STORAGES = {"0": ("FloatStorage", NUMBERS), "1": ("LongStorage", COUNTS)}
+Cut = collections.namedtuple("Cut", "key offset shape strides")
+Storage = collections.namedtuple("Storage", "key")
+
+
+class Saver(pickle.Pickler):
+    """Writes what PyTorch writes of a tensor: which part of which storage it is."""
+
+    def __init__(self, file, torch, further):
+        super().__init__(file, protocol=2)
+        self.torch, self.further = torch, further
+
+    def reducer_override(self, cut):
+        if not isinstance(cut, Cut):
+            return NotImplemented
+        arguments = (Storage(cut.key), *cut[1:], False, collections.OrderedDict())
+        return self.torch._utils._rebuild_tensor_v2, arguments
+
+    def persistent_id(self, storage):
+        if not isinstance(storage, Storage):
+            return None
+        name, numbers = STORAGES[storage.key]
+        kind = getattr(self.torch, name)
+        return ("storage", kind, storage.key, "cpu", len(numbers), *self.further)
+
+
+def pickled(value, monkeypatch, further=()):
+    """The bytes of a pickle that names parts of a `torch`, which need not be there."""
+    torch = types.ModuleType("torch")
+    torch._utils = types.ModuleType("torch._utils")
+    for name in torch_files.DTYPES:
+        setattr(torch, name, type(name, (), {"__module__": "torch"}))
+
+    def rebuild():
+        """Stands for PyTorch's."""
+
+    rebuild.__module__ = "torch._utils"
+    rebuild.__qualname__ = rebuild.__name__ = "_rebuild_tensor_v2"
+    torch._utils._rebuild_tensor_v2 = rebuild
+    file = io.BytesIO()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", torch)
+        patch.setitem(sys.modules, "torch._utils", torch._utils)
+        Saver(file, torch, further).dump(value)
+    return file.getvalue()
+
+
+def archive(value, monkeypatch):
+    """A file of PyTorch 1.6 or later."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as parts:
+        parts.writestr("archive/data.pkl", pickled(value, monkeypatch))
+        for key, (_, numbers) in STORAGES.items():
+            parts.writestr(f"archive/data/{key}", numbers.tobytes())
+        parts.writestr("archive/version", "3")
+    return file.getvalue()
+
+
+def older(value, monkeypatch, magic=torch_files.MAGIC):
+    """A file of before."""
+    parts = [pickle.dumps(part, protocol=2) for part in (magic, 1001, {})]
+    parts.append(pickled(value, monkeypatch, further=(None,)))
+    # in an order of its own
+    keys = list(reversed(STORAGES))
+    parts.append(pickle.dumps(keys, protocol=2))
+    for key in keys:
+        numbers = STORAGES[key][1]
+        parts += [len(numbers).to_bytes(8, "little"), numbers.tobytes()]
+    return b"".join(parts)
+
+
+def state_dict(cuts):
+    return collections.OrderedDict((name, Cut(*cut)) for name, cut in cuts.items())
+
+
+@pytest.mark.parametrize("written", [archive, older])
+def test_tensors_are_views_of_their_storage(written, monkeypatch):
+    found = read_state_dict(written(state_dict(CUTS), monkeypatch))
+    assert list(found) == list(CUTS)
+    np.testing.assert_array_equal(found["matrix"], [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(found["transposed"], [[6, 9], [7, 10], [8, 11]])
+    np.testing.assert_array_equal(found["counts"], [5, 7])
+    assert found["matrix"].dtype == np.float32 and found["counts"].dtype == np.int64
+
+
+@pytest.mark.parametrize("written", [archive, older])
+@pytest.mark.parametrize("value", [print, os.system, np.float64(1), {"a": object()}])
+def test_nothing_else_is_made(written, value, monkeypatch):
+    data = written(value, monkeypatch)
+    with pytest.raises(pickle.UnpicklingError, match="must hold tensors only"):
+        read_state_dict(data)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        ("0", 1, (3, 4), (4, 1)),
+        ("0", 0, (2,), (12,)),
+        ("0", 5, (2, 3), (-3, 1)),
+        ("0", -1, (2,), (1,)),
+    ],
+)
+def test_a_tensor_must_lie_in_its_storage(cut, monkeypatch):
+    data = archive(state_dict({"weight": cut}), monkeypatch)
+    with pytest.raises(pickle.UnpicklingError, match="must lie in its storage of 12"):
+        read_state_dict(data)
+
+
+def test_the_older_form_begins_with_its_number(monkeypatch):
+    data = older(state_dict(CUTS), monkeypatch, magic=17)
+    with pytest.raises(pickle.UnpicklingError, match="a file of torch.save"):
+        read_state_dict(data)

@@ -30,7 +30,7 @@ rest := tests $(patsubst %,--ignore=%,$(filter tests/%,$(first) $(second) $(thir
 parts := "$(first)" "$(second)" "$(third)" "$(rest)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test lint bench clean tpu-check test-matrix dist
+.PHONY: help demo quickstart test lint bench clean convert tpu-check test-matrix dist
 
 help:
 	@echo "make demo        train on 64x64 photographs, generate, write runs/demo"
@@ -38,6 +38,7 @@ help:
 	@echo "make test        lint, then the whole test suite"
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
 	@echo "make bench-learning  small models that learn with each attention, and without"
+	@echo "make convert     trained models with linear attention in place of theirs"
 	@echo "make docs        the documentation as pages, into site"
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
@@ -80,6 +81,10 @@ bench: $(installed)
 .PHONY: bench-learning
 bench-learning: $(installed)
 	$(python) -m benchmarks.learning $(ARGS)
+
+# Downloads 100 MB into runs/conversion the first time.
+convert: $(installed)
+	$(python) -m benchmarks.conversion $(ARGS)
 
 # Into an empty folder, so that what is checked is what was built.
 dist: .venv/.dist

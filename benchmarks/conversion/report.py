@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import machine
-from benchmarks.conversion import masking, rows, scores
+from benchmarks.conversion import rows, scores
 from benchmarks.tables import table
 
 
@@ -16,9 +16,9 @@ def section(source, found, num_draws):
     Args:
         source: `Pretrained`.
         found: list of `scores.Score`, the exact model first.
-        num_draws: int, as in `scores.score_rows`.
+        num_draws: int, as in `scores.losses_of`.
     """
-    given = masking.examples(source.sequences, source.mask_token, scores.SEED)
+    given = scores.questions(source)
     lines = [
         [
             score.name,
@@ -40,7 +40,7 @@ def section(source, found, num_draws):
 {len(np.unique(given.families))} have little in common. Rows with random features are \
 means of {num_draws} draws.
 
-{table(["attention", "NLL", "lost", "± s.e.", "seconds"], lines)}"""
+{table(["attention", "NLL", "lost", "± s.e.", "CPU seconds"], lines)}"""
 
 
 def page(sections, seconds):

@@ -68,9 +68,10 @@ def performer(feature_map, exact_window=None):
     return Row(name, functools.partial(with_attention, attention), random=has_draws)
 
 
-EXACT = Row("exact", exact)
+EXACT = "exact"
 _window = functools.partial(LocalAttention, sliding_window=WINDOW)
 ROWS = (
+    Row(EXACT, exact),
     Row("mean of V", mean_of_values),
     Row("window alone", functools.partial(with_attention, _window)),
     *(performer(feature_map) for feature_map in FEATURE_MAPS),

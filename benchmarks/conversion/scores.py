@@ -3,12 +3,11 @@
 import dataclasses
 import gc
 import math
-import time
 
 import keras
 import numpy as np
 
-from benchmarks.conversion import masking, rows
+from benchmarks.conversion import masking
 from keras_performer import PerformerAttention
 
 # That of the tokens to guess, and that of the masks in what a row is calibrated on.
@@ -28,36 +27,35 @@ class Score:
     seconds: float
 
 
-def score_rows(source, wanted, num_draws):
-    """Yields a `Score` for exact attention and for each of the rows.
+def score(name, losses, exact, families, seconds):
+    """The `Score` of a row.
 
     Args:
-        source: `Pretrained`.
-        wanted: list of `rows.Row`.
-        num_draws: int, how often random features are drawn; their losses are averaged.
-
-    Raises:
-        ValueError: if the exact model does not score what it should: then its weights
-            or its tokens were read wrongly, and nothing else would mean anything.
+        name: str.
+        losses, exact: arrays `(n,)`, of the row and of exact attention.
+        families: int array `(n,)`.
+        seconds: float, what the row took.
     """
-    given = masking.examples(source.sequences, source.mask_token, SEED)
-    families = given.families_of_tokens()
-    exact = None
-    keras.utils.set_random_seed(0)
-    for row in (rows.EXACT, *wanted):
-        start = time.perf_counter()
-        losses = losses_of(row, source, given, num_draws if row.random else 1)
-        seconds = time.perf_counter() - start
-        if exact is None:
-            exact = losses
-            check_exact(source, exact.mean())
-        lost = losses - exact
-        error = standard_error(lost, families)
-        yield Score(row.name, losses.mean(), lost.mean(), error, seconds)
+    lost = losses - exact
+    error = standard_error(lost, families)
+    return Score(name, losses.mean(), lost.mean(), error, seconds)
+
+
+def questions(source):
+    """The `masking.Examples` of a `Pretrained`."""
+    return masking.examples(source.sequences, source.mask_token, SEED)
 
 
 def losses_of(row, source, given, num_draws):
-    """The losses of a row, as `masking.losses`, means over draws."""
+    """The losses of a row, as `masking.losses`.
+
+    Args:
+        row: `rows.Row`.
+        source: `Pretrained`.
+        given: its `questions`.
+        num_draws: int, how often random features are drawn; their losses are averaged.
+    """
+    num_draws = num_draws if row.random else 1
     if not row.calibrated:
         return mean_losses(row.make(source, None), given, num_draws)
     of_sequences = masking.families(source.sequences)
@@ -99,6 +97,11 @@ def calibration_tokens(sequences, mask_token):
 
 
 def check_exact(source, nll):
+    """Without this nothing else would mean anything.
+
+    Raises:
+        ValueError: if the exact model does not score what it should.
+    """
     expected = source.exact_nll
     if expected is not None and abs(nll - expected) > ROUNDING:
         raise ValueError(

@@ -110,19 +110,21 @@ def test_rows_are_calibrated_on_other_families():
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
 
 
-def test_what_a_row_loses_is_paired_with_the_exact_model(monkeypatch):
-    sequences = long_sequences()
-    monkeypatch.setattr(Pretrained, "model", lambda source: Constant(np.zeros(25)))
-    worse = rows.Row("worse", lambda source, tokens: Constant(np.eye(25)[0]))
-    found = list(scores.score_rows(source(sequences, np.log(25)), [worse], 3))
-    assert [score.name for score in found] == ["exact", "worse"]
-    assert found[0].lost == found[0].standard_error == 0
-    assert math.isclose(found[0].nll, np.log(25), rel_tol=1e-6)
-    lost = np.log(24 + math.e) - np.log(25)
-    assert math.isclose(found[1].lost, lost, rel_tol=1e-5)
-    assert found[1].standard_error < 1e-6
-    with pytest.raises(ValueError, match=r"must score 3\.000 .* Received: 3\.219"):
-        next(scores.score_rows(source(sequences, 3.0), [worse], 1))
+def test_what_a_row_loses_is_paired_with_the_exact_model():
+    exact, families = np.array([1.0, 2.0, 3.0]), np.arange(3)
+    found = scores.score("same", exact + 0.5, exact, families, 7.0)
+    assert found == scores.Score("same", 2.5, 0.5, 0.0, 7.0)
+    mixed = scores.score("mixed", exact[::-1], exact, families, 7.0)
+    assert (mixed.nll, mixed.lost) == (2.0, 0.0)
+    # of differences 2, 0, -2
+    assert math.isclose(mixed.standard_error, 2 / math.sqrt(3))
+
+
+def test_the_exact_model_is_checked():
+    scores.check_exact(source([], 0.25), 0.2509)
+    scores.check_exact(source([]), 17.0)
+    with pytest.raises(ValueError, match=r"must score 0\.250 .* Received: 0\.252"):
+        scores.check_exact(source([], 0.25), 0.252)
 
 
 def test_random_features_are_drawn_anew(monkeypatch):
@@ -166,13 +168,27 @@ def test_the_table_says_what_was_found():
     assert page.endswith("second") and "75 s" in page and "16 places" in page
 
 
-def test_the_command_writes_the_tables(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def constant_models(monkeypatch):
     monkeypatch.setattr(antiberty, "load", lambda folder: source(long_sequences()))
     monkeypatch.setattr(Pretrained, "model", lambda source: Constant(np.zeros(25)))
+
+
+def test_the_command_writes_the_tables(constant_models, tmp_path, capsys):
     folder = tmp_path / "new"
-    arguments = ["--models", "antiberty", "--rows", "mean of V", "--output"]
-    command.main([*arguments, str(folder)])
+    arguments = ["--models", "antiberty", "--rows", "mean of V", "--workers", "0"]
+    command.main([*arguments, "--output", str(folder)])
     text = (folder / "tables.md").read_text()
     assert "| exact | 3.219 | +0.000 |" in text
     assert "| mean of V | 3.219 | +0.000 |" in text and "window alone" not in text
     assert capsys.readouterr().out.endswith(text)
+
+
+def test_a_model_that_was_read_wrongly_ends_the_command(
+    constant_models, tmp_path, monkeypatch
+):
+    made = source(long_sequences(), 0.5)
+    monkeypatch.setattr(antiberty, "load", lambda folder: made)
+    arguments = ["--models", "antiberty", "--workers", "0", "--output", str(tmp_path)]
+    with pytest.raises(ValueError, match="weights or tokens were read wrongly"):
+        command.main(arguments)

@@ -6,7 +6,7 @@ import functools
 
 import keras
 
-from keras_performer import PerformerAttention
+from keras_performer import calibrate, convert_to_performer
 from keras_performer.layers import LocalAttention
 
 WINDOW = 17  # keys up to 16 places off
@@ -55,17 +55,28 @@ def with_attention(attention, source, tokens):
     return source.model(attention)
 
 
-def performer(feature_map, exact_window=None):
-    """A row of the layer as it is, with the trained weights and nothing fitted."""
-    name = f"window + {feature_map}" if exact_window else feature_map
-    has_draws = feature_map != "taylor"
-    attention = functools.partial(
-        PerformerAttention,
-        feature_map=feature_map,
-        num_random_features=256 if has_draws else None,
+def converted(feature_map, exact_window, source, tokens):
+    """The trained model with random or Taylor features; tokens fit them, if given."""
+    model, _ = convert_to_performer(
+        source.model(),
         exact_window=exact_window,
+        feature_map=feature_map,
+        num_random_features=None if feature_map == "taylor" else 256,
+        seed=0,
     )
-    return Row(name, functools.partial(with_attention, attention), random=has_draws)
+    if tokens is not None:
+        model, _ = calibrate(model, tokens, verbose=0)
+    return model
+
+
+def performer(feature_map, exact_window=None, calibrated=False):
+    name = f"window + {feature_map}" if exact_window else feature_map
+    return Row(
+        f"{name}, calibrated" if calibrated else name,
+        functools.partial(converted, feature_map, exact_window),
+        random=feature_map != "taylor" and not calibrated,
+        calibrated=calibrated,
+    )
 
 
 EXACT = "exact"
@@ -76,4 +87,5 @@ ROWS = (
     Row("window alone", functools.partial(with_attention, _window)),
     *(performer(feature_map) for feature_map in FEATURE_MAPS),
     *(performer(feature_map, WINDOW) for feature_map in FEATURE_MAPS),
+    performer("softmax", WINDOW, calibrated=True),
 )

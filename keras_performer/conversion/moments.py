@@ -47,7 +47,9 @@ class Moments:
             key: tensor `(B, S, K, H)`.
             inputs: the `Inputs` of the layer.
         """
-        grouped = tf.reshape(query, (*query.shape[:2], self.num_heads, -1, query.shape[3]))
+        grouped = tf.reshape(
+            query, (*query.shape[:2], self.num_heads, -1, query.shape[3])
+        )
         for group in tf.unstack(grouped, axis=3):
             self.queries.add(_tokens(group, inputs.query_mask))
         self.keys.add(_tokens(key, inputs.visible.key_mask))

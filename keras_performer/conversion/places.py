@@ -104,7 +104,9 @@ def put(layer, path, child):
     before = at(layer, path)
     index = max(i for i, (kind, _) in enumerate(path) if kind == "attribute")
     owner, name = at(layer, path[:index]), path[index][1]
-    value = _with_item(getattr(owner, name), [key for _, key in path[index + 1 :]], child)
+    value = _with_item(
+        getattr(owner, name), [key for _, key in path[index + 1 :]], child
+    )
     keras_privates.exchange(owner, name, value, before)
 
 

@@ -78,6 +78,5 @@ def _check(layer, kind, config):
     for name in ("sliding_window", "use_gate"):
         if config.get(name):
             raise ValueError(
-                f"{described} has {name}={config[name]}, which "
-                f"{kind.__name__} has not"
+                f"{described} has {name}={config[name]}, which {kind.__name__} has not"
             )

@@ -74,9 +74,7 @@ class Stack(keras.Model):
         self.depth = depth
         self.blocks = [Block(0.5, name=f"block_{i}") for i in range(depth)]
         self.late = LateBlock()
-        self.head = keras.Sequential(
-            [LateBlock(), keras.layers.Dense(2)]
-        )
+        self.head = keras.Sequential([LateBlock(), keras.layers.Dense(2)])
 
     def build(self, shape):
         for layer in (*self.blocks, self.late, self.head):
@@ -220,9 +218,7 @@ def test_exact_models_of_ours_generate_when_they_are_converted():
     performer, _ = convert_to_performer(model, exact_window=40)
     prompt = np.array([[1, 2, 3]])
     tokens = keras_performer.generate(performer, prompt, 30, temperature=0)
-    np.testing.assert_array_equal(
-        tokens[:, 3:], np.argmax(model(tokens), -1)[:, 2:-1]
-    )
+    np.testing.assert_array_equal(tokens[:, 3:], np.argmax(model(tokens), -1)[:, 2:-1])
 
 
 class Own(keras.layers.MultiHeadAttention):

@@ -1,0 +1,42 @@
+"""Weights of a trained head, exact, estimated, and estimated after calibration."""
+
+import pathlib
+
+import keras
+import numpy as np
+
+from benchmarks.conversion import masking, rxnmapper
+from docs.pictures import style
+from keras_performer import calibrate, convert_to_performer
+
+LAYER, HEAD, WINDOW = 6, 2, 9
+
+
+def main():
+    source = rxnmapper.load(pathlib.Path("runs/conversion"))
+    tokens = masking.padded(source.sequences)
+    *others, shown = np.argsort((tokens != 0).sum(1))[::-1]
+    trained = source.model()
+    converted, _ = convert_to_performer(trained, exact_window=WINDOW, seed=0)
+    fitted, _ = calibrate(converted, tokens[others], verbose=0)
+    shown = tokens[[shown]]
+    shown = shown[:, shown[0] != 0]
+    name = f"output_norm_{LAYER - 1}"
+    x = keras.Model(trained.input, trained.get_layer(name).output)(shown)
+    cases = {
+        "exact": trained,
+        f"exact_window={WINDOW}": converted,
+        "calibrated": fitted,
+    }
+    figure, axes = style.panels(len(cases), height=2.3)
+    for panel, (title, model) in zip(axes, cases.items()):
+        layer = model.get_layer(f"attention_{LAYER}")
+        _, scores = layer(x, x, return_attention_scores=True)
+        weights = np.asarray(scores)[0, HEAD] ** 0.5
+        style.matrix(panel, weights, title, vmin=0, vmax=1)
+    axes[0].set_ylabel("query", fontsize=10)
+    style.save(figure, __file__)
+
+
+if __name__ == "__main__":
+    main()

@@ -29,8 +29,8 @@ def attention_calls(model, batches, options, measure):
         model: a Keras model or layer.
         batches: iterable of inputs of the model.
         options: arguments of `PerformerAttention`.
-        measure: function of a layer, a `PerformerAttention` like it, and what that reads:
-            `(query, key, value)` in heads and the `Inputs`.
+        measure: function of a layer, a `PerformerAttention` like it, and what that
+            reads: `(query, key, value)` in heads and the `Inputs`.
 
     Returns:
         Dict of layers that were left out to the reason, a str.

@@ -63,6 +63,8 @@ def test_taylor_features_are_the_polynomial():
     )
     layer.build((None, None, 8))
     assert layer.initial_state(1)["attention"]["sums"].shape == (1, 2, 5, 15)
+    with pytest.raises(ValueError, match="rank must be a positive int or None"):
+        feature_maps.TaylorFeatures(rank=0)
     with pytest.raises(ValueError, match='"taylor" has no random features'):
         PerformerAttention(2, 4, feature_map="taylor")
 

@@ -193,3 +193,25 @@ def test_every_kernel_has_its_own_weights():
     for i, first in enumerate(matrices):
         for second in matrices[:i]:
             assert np.abs(first - second).max() > 1e-3
+
+
+def test_taylor_features_of_a_rank_see_the_first_elements():
+    inputs = qkv(1, queries=5, keys=11, heads=2, groups=2)
+
+    def of_first_elements(query, key, value):
+        logits = tf.einsum(
+            "btnh,bsnh->bnts", query[..., :3], tf.repeat(key, 2, 2)[..., :3]
+        )
+        logits /= query.shape[-1] ** 0.5
+        weights = 1 + logits + logits**2 / 2
+        weights /= tf.reduce_sum(weights, -1, keepdims=True)
+        return tf.einsum("bnts,bsnv->btnv", weights, tf.repeat(value, 2, 2))
+
+    kernel = ops.TaylorKernel(rank=3)
+    assert kernel.num_features(5) == 10
+    actual = value_and_gradients(
+        lambda *x: ops.bidirectional_attention(*x, kernel), inputs
+    )
+    assert_all_close(actual, value_and_gradients(of_first_elements, inputs), 1e-12)
+    whole = [ops.TaylorKernel(rank).num_features(5) for rank in (5, 9, None)]
+    assert whole == [21, 21, 21]

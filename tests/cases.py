@@ -119,6 +119,7 @@ CASES = {
     ),
     "rotary": attention({**SMALL, "rotary": True, "causal": True}, widths=(7,)),
     "rotary_grid": attention({**SMALL, "rotary": (3, 2)}, widths=(7,)),
+    "qk_norm": attention({**SMALL, "qk_norm": True, "causal": True}, widths=(7,)),
     "taylor": attention(
         {**SMALL, "feature_map": "taylor", "num_random_features": None}, widths=(7,)
     ),

@@ -180,7 +180,7 @@ def _choices(layer, moments):
     """What is tried, first what the layer is."""
     own, kernel = layer.feature_map, layer.kernel()
     bases = [("as it is", moments.as_it_is())]
-    if layer.rotary is None:
+    if layer.rotary is None and not layer.qk_norm:  # else nothing cancels
         if layer.use_bias:
             bases.append(("centred", moments.centred()))
         bases.append(("balanced", moments.balanced(centre=layer.use_bias)))

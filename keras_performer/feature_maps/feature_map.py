@@ -32,6 +32,9 @@ class FeatureMap:
     estimates_softmax = False
     # Whether the parameters train; they are not drawn anew then.
     trainable = False
+    # The scale of logits that `qk_norm` begins with: the noise of random features grows
+    # with it, so that small ones serve best.
+    initial_logit_scale = 4.0
 
     def check(self, num_random_features: int | None) -> None:
         """Raises a `ValueError` if the map cannot have that many features."""

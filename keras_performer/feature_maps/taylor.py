@@ -33,6 +33,8 @@ class TaylorFeatures(FeatureMap):
 
     projection_is_optional = True
     estimates_softmax = True
+    # without noise: what tells keys apart is t^2 / 2 of a large t
+    initial_logit_scale = 16.0
 
     def __init__(self, rank: int | None = None) -> None:
         if rank is not None and (not isinstance(rank, int) or rank < 1):

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments, layer_state, packed_tokens
+from keras_performer.layers import arguments, layer_state, packed_tokens, query_key_norm
 from keras_performer.layers.attention_axes import AttentionAxes
 from keras_performer.layers.dense_options import dense_options, serialized_options
 from keras_performer.layers.heads_dense import heads_dense
@@ -85,6 +85,9 @@ class AttentionLayer(keras.layers.Layer):
             a grid that tokens run through row by row: its axes share the head, so that
             `key_dim` must be divisible by 2 for each. Queries and keys are rotated by
             `ops.rotary_embedding`. Defaults to no positions.
+        qk_norm: bool, divide queries and keys by their lengths, so that the logit is
+            `scale * cos(query, key)`, with a scale that each head learns. Its logarithm
+            is the weight `query_key_norm.log_scale`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -142,6 +145,8 @@ class AttentionLayer(keras.layers.Layer):
     supports_causal = True
     supports_state = False
     supports_segments = False
+    # The scale of logits that `qk_norm` begins with.
+    initial_logit_scale: float = 16.0
 
     def __init__(
         self,
@@ -164,6 +169,7 @@ class AttentionLayer(keras.layers.Layer):
         causal: bool = False,
         num_key_value_heads: int | None = None,
         rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
         **kwargs: typing.Any,
     ) -> None:
         # Without autocast Keras leaves the state in float32; the dense layers cast.
@@ -193,6 +199,7 @@ class AttentionLayer(keras.layers.Layer):
             num_key_value_heads, self.num_heads
         )
         self.rotary = checked_rotary(self, rotary)
+        self.qk_norm = query_key_norm.checked(self, qk_norm)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = arguments.complete_shapes(query_shape, value_shape, key_shape)
@@ -220,6 +227,7 @@ class AttentionLayer(keras.layers.Layer):
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
+        self.query_key_norm = query_key_norm.made_for(self)
         self.build_attention()
 
     def call(
@@ -303,7 +311,7 @@ class AttentionLayer(keras.layers.Layer):
     def project(self, name, x, positions=None):
         """Heads of an input, `(B, length, heads, dim)`; `None` without a dense layer.
 
-        Queries and keys are rotated, if the layer is made with `rotary`.
+        Queries and keys are normalized with `qk_norm`, and rotated with `rotary`.
 
         Args:
             name: "query", "key" or "value".
@@ -316,7 +324,9 @@ class AttentionLayer(keras.layers.Layer):
             return None
         # a copy without Keras' mask, which the dense layer would warn about
         heads = self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
-        return heads if name == "value" else rotated(self, heads, positions)
+        if name != "value":
+            heads = rotated(self, query_key_norm.normalized(self, heads), positions)
+        return heads
 
     def attend(
         self,
@@ -400,6 +410,7 @@ class AttentionLayer(keras.layers.Layer):
             "causal",
             "num_key_value_heads",
             "rotary",
+            "qk_norm",
         )
         return {
             **super().get_config(),

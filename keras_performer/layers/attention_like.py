@@ -21,7 +21,7 @@ def is_attention(layer):
 
 
 def attention_like(kind, layer, **options):
-    """Attention of some kind with the dense layers of an attention layer.
+    """Attention of some kind with the weights of an attention layer.
 
     Args:
         kind: `PerformerAttention`, `ExactAttention` or `LocalAttention`.
@@ -49,6 +49,8 @@ def attention_like(kind, layer, **options):
         own.kernel.assign(given.kernel)
         if own.bias is not None:
             own.bias.assign(given.bias)
+    if twin.qk_norm and config.get("qk_norm"):
+        twin.query_key_norm.log_scale.assign(layer.query_key_norm.log_scale)
     if isinstance(layer, PerformerAttention) and kind is PerformerAttention:
         _copy_features(layer, twin)
     return twin

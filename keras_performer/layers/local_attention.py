@@ -68,6 +68,7 @@ class LocalAttention(AttentionLayer):
         causal: bool = False,
         num_key_value_heads: int | None = None,
         rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
@@ -90,6 +91,7 @@ class LocalAttention(AttentionLayer):
             causal=causal,
             num_key_value_heads=num_key_value_heads,
             rotary=rotary,
+            qk_norm=qk_norm,
             **kwargs,
         )
         self.sliding_window = arguments.positive_int("sliding_window", sliding_window)

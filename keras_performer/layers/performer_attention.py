@@ -75,6 +75,10 @@ class PerformerAttention(AttentionLayer):
             `key_dim` must be divisible by 2 for each. Queries and keys are rotated
             before the features are taken (RoFormer, arXiv 2104.09864, equation 34; by
             `ops.rotary_embedding`). Defaults to no positions.
+        qk_norm: bool, divide queries and keys by their lengths, so that the logit is
+            `scale * cos(query, key)` (arXiv 2010.04245). The scale is a weight of each
+            key-value head, at first 4 for positive features and 16 for "taylor", which
+            has no noise; its logarithm is the weight `query_key_norm.log_scale`.
         jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
             for each shape, and has no second derivatives. "auto" (default): training,
             on a known length >= 1,024, in a graph without `tf.distribute`, on a GPU or
@@ -165,6 +169,7 @@ class PerformerAttention(AttentionLayer):
         exact_below: int | None = None,
         exact_window: int | None = None,
         rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
@@ -187,6 +192,7 @@ class PerformerAttention(AttentionLayer):
             causal=causal,
             num_key_value_heads=num_key_value_heads,
             rotary=rotary,
+            qk_norm=qk_norm,
             **kwargs,
         )
         self.feature_map = feature_maps.get(feature_map)
@@ -214,6 +220,10 @@ class PerformerAttention(AttentionLayer):
         if self.exact_window is not None:
             self._far_gain = FarGain(self.num_heads)
             self._far_gain.build()
+
+    @property
+    def initial_logit_scale(self):
+        return self.feature_map.initial_logit_scale
 
     @property
     def projection_matrix(self):

@@ -100,6 +100,7 @@ def test_every_argument_that_is_not_default_is_kept():
         num_key_value_heads=2,
         chunk_size=16,
         rotary=(3, 2),
+        qk_norm=True,
         jit_compile=False,
     )
     named = inspect.signature(PerformerAttention.__init__).parameters

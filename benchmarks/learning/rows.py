@@ -15,7 +15,16 @@ ROWS = (
     "window + taylor",
 )
 # What `--full` adds.
-FURTHER = ("favor+", "relu", "elu", "window + favor+")
+FURTHER = (
+    "favor+",
+    "relu",
+    "elu",
+    "window + favor+",
+    "exact, qk_norm",
+    "softmax, qk_norm",
+    "taylor, qk_norm",
+    "window + taylor, qk_norm",
+)
 
 
 def attention(row, task, num_heads, key_dim):
@@ -29,6 +38,8 @@ def attention(row, task, num_heads, key_dim):
     common = dict(num_heads=num_heads, key_dim=key_dim, causal=not task.num_classes)
     if row == WITHOUT:
         return "none"
+    row, *norm = row.split(", ")
+    common["qk_norm"] = bool(norm)
     if row == EXACT:
         return ExactAttention(**common)
     if row == WINDOW:
@@ -47,7 +58,7 @@ def numbers_in_state(row, task, num_heads, key_dim):
     if row == WITHOUT:
         return 0
     cache = num_heads * 2 * key_dim
-    if row == EXACT:
+    if row.startswith(EXACT):
         return task.length * cache
     layer = attention(row, task, num_heads, key_dim)
     if task.num_classes:

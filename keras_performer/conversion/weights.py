@@ -1,10 +1,12 @@
 """Weights carried over from one model to another that is like it."""
 
+import tempfile
+
 from keras_performer.conversion import places
 
 
 def copy_weights(source, target, instead):
-    """Gives a model the weights of another.
+    """Gives a model the weights of another, its vocabularies, and what is frozen.
 
     Args:
         source, target: built layers; each layer inside of the source has one in the
@@ -13,6 +15,8 @@ def copy_weights(source, target, instead):
             place in the target gets its weights.
     """
     for given, own in places.pairs(source, target, leaves=instead):
+        if not (given.trainable and own.trainable):  # where it is not as it is
+            own.trainable = given.trainable
         if given in instead:
             copy_weights(instead[given], own, {})
             continue
@@ -20,3 +24,7 @@ def copy_weights(source, target, instead):
         given.save_own_variables(store)
         if store:
             own.load_own_variables(store)
+        if hasattr(given, "save_assets"):
+            with tempfile.TemporaryDirectory() as folder:
+                given.save_assets(folder)
+                own.load_assets(folder)

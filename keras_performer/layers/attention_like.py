@@ -40,7 +40,7 @@ def attention_like(kind, layer, **options):
     if isinstance(layer, keras.layers.GroupQueryAttention):
         config["num_heads"] = config["num_query_heads"]
         config["key_dim"] = config["head_dim"]
-    names = {"name", "trainable", *inspect.signature(kind).parameters}
+    names = {"name", *inspect.signature(kind).parameters}
     known = {name: config[name] for name in names if name in config}
     twin = kind(**{**known, "dtype": layer.dtype_policy, **options})
     twin.build_from_config(layer.get_build_config())
@@ -49,6 +49,9 @@ def attention_like(kind, layer, **options):
         own.kernel.assign(given.kernel)
         if own.bias is not None:
             own.bias.assign(given.bias)
+        own.trainable = given.trainable
+    if not layer.trainable:
+        twin.trainable = False  # once built: Keras freezes only what is there
     if twin.qk_norm and config.get("qk_norm"):
         twin.query_key_norm.log_scale.assign(layer.query_key_norm.log_scale)
     if isinstance(layer, PerformerAttention) and kind is PerformerAttention:
@@ -73,7 +76,8 @@ def _check(layer, kind, config):
         raise ValueError(
             f"{kind.__name__} can stand for a built layer only: call {described} first"
         )
-    if layer.dtype_policy.quantization_mode is not None:
+    dense = (keras_privates.dense_layer(layer, name) for name in _DENSE_LAYERS)
+    if any(x.dtype_policy.quantization_mode is not None for x in (layer, *dense)):
         raise ValueError(
             f"{described} is quantized: take its weights before `quantize`"
         )

@@ -10,7 +10,12 @@ from keras_performer.conversion import places
 from keras_performer.conversion.report import ConversionReport, ConvertedLayer
 from keras_performer.conversion.rewriting import lists_its_layers, rewritten
 from keras_performer.conversion.weights import copy_weights
-from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
+from keras_performer.layers import (
+    ExactAttention,
+    LocalAttention,
+    PerformerAttention,
+    keras_privates,
+)
 from keras_performer.layers.attention_like import attention_like, is_attention
 
 # Classes whose call is known: subclasses may have changed it.
@@ -132,7 +137,7 @@ def _convert(model, make, names):
             "model must be built, as its weights are carried over: call it on data "
             f"first. Received: {type(model).__name__} {model.name}, not built"
         )
-    found = list(_attention_layers(model))
+    found = list(attention_layers(model))
     chosen = _chosen([layer for layer, _ in found], names)
     instead, rows = {}, []
     for layer, hindrance in found:
@@ -156,7 +161,7 @@ def _convert(model, make, names):
     return with_layers(model, instead), report
 
 
-def _attention_layers(model):
+def attention_layers(model):
     """Attention in a model, each with what hinders its replacement; "" if nothing."""
     if is_attention(model):
         yield model, _unknown_class(model)
@@ -204,13 +209,34 @@ def with_layers(model, instead):
             to stand in their place has.
     """
     config = keras.saving.serialize_keras_object(model)
-    inside = (layer for _, _, layer in places.all_inside(model))
-    classes = {getattr(x, "made_from", type(x)) for x in (model, *inside)}
     copy = keras.saving.deserialize_keras_object(
         rewritten(model, config, instead),
-        # classes that nobody registered can be copied, if not saved
-        custom_objects={kind.__name__: kind for kind in classes},
+        custom_objects=_custom_objects(model),
         safe_mode=False,
     )
-    copy_weights(model, copy, instead)
+    try:
+        copy_weights(model, copy, instead)
+    except LookupError as error:
+        raise ValueError(
+            "model must be like its copy by `get_config`, `from_config` and "
+            "`build_from_config`, which make it when it is loaded. The copy of "
+            f"{type(model).__name__} {model.name} has no {error.args[0]!r} where the "
+            "model has: make layers in `__init__` or `build`, and define `build` for "
+            "a call with several tensors"
+        ) from error
     return copy
+
+
+def _custom_objects(model):
+    """Classes and functions of a model, as those nobody registered can be copied."""
+    named: dict = {}
+    for layer in (model, *(layer for _, _, layer in places.all_inside(model))):
+        made_of = [getattr(layer, "made_from", type(layer))]
+        if getattr(layer, "compiled", False):
+            made_of += keras.tree.flatten(keras_privates.compile_options(layer))
+        for x in made_of:
+            x = x if hasattr(x, "__name__") else type(x)
+            if not x.__module__.startswith(("keras.", "builtins")):  # those are found
+                named.setdefault(x.__name__, set()).add(x)
+    # of several with one name Keras finds each by its module
+    return {name: each.pop() for name, each in named.items() if len(each) == 1}

@@ -76,6 +76,8 @@ def _put(layer, change):
             before = places.at(layer, path)
     except LookupError:
         return False
+    if not isinstance(before, keras.layers.Layer):
+        return False
     config = dict(change["layer"])
     if not before.built:
         del config["build_config"]  # whatever builds the other builds this one

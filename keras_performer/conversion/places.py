@@ -90,7 +90,7 @@ def at(layer, path):
                 layer = getattr(layer, key)
             else:
                 layer = layer[key]
-        except (AttributeError, IndexError) as error:
+        except (AttributeError, IndexError, TypeError) as error:
             raise LookupError(key) from error
     return layer
 

@@ -49,18 +49,22 @@ _OF_INSTANCE = "build_config", "compile_config"
 
 
 def _rewritten_graph(model, config, instead):
-    layers = {layer.name: layer for layer in places.graph_layers(model)}
+    layers, before = places.graph_layers(model), config["config"]["layers"]
+    named = {layer.name: layer for layer in layers}
+    # a Sequential model names none, and its input may come first
+    in_order = [None] * (len(before) - len(layers)) + list(layers)
 
-    def entry_of(entry):
-        layer = layers.get(entry["config"].get("name"))
+    def entry_of(entry, layer):
+        if "name" in entry:
+            layer = named.get(entry["name"])
         if layer is None:  # the input of a Sequential model, or an operation
             return entry
         new = rewritten(layer, entry, instead)
         in_graph = {name: entry[name] for name in _IN_GRAPH if name in entry}
         return {**new, **in_graph}
 
-    entries = [entry_of(entry) for entry in config["config"]["layers"]]
-    if entries == config["config"]["layers"]:
+    entries = [entry_of(*pair) for pair in zip(before, in_order)]
+    if entries == before:
         return config
     return {**config, "config": {**config["config"], "layers": entries}}
 

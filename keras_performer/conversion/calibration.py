@@ -10,11 +10,15 @@ from keras_performer import feature_maps, ops
 from keras_performer.approximation.calls import attention_calls, batches_of
 from keras_performer.approximation.errors import HeadSums, add_error
 from keras_performer.conversion import places
-from keras_performer.conversion.convert import convert_to_softmax, with_layers
+from keras_performer.conversion.convert import (
+    attention_layers,
+    convert_to_softmax,
+    with_layers,
+)
 from keras_performer.conversion.moments import Moments
 from keras_performer.conversion.report import CalibratedLayer, CalibrationReport
 from keras_performer.layers import PerformerAttention, arguments
-from keras_performer.layers.attention_like import attention_like, is_attention
+from keras_performer.layers.attention_like import attention_like
 from keras_performer.layers.far_gain import SPEED
 
 # What is added to the logarithm of far weights, tried for each head.
@@ -74,10 +78,11 @@ def calibrate(
     arguments.positive_int("num_rows", num_rows)
     arguments.positive_int("max_batches", max_batches)
     batches = batches_of(data, max_batches)
-    attention = _softmax_attention(model)
-    fitted = [x for x in attention if isinstance(x, PerformerAttention)]
+    attention = dict(attention_layers(model))
+    linear = [x for x in attention if isinstance(x, PerformerAttention)]
+    fitted = [x for x in linear if not attention[x]]
     if not fitted:
-        raise _nothing_to_fit()
+        raise _nothing_to_fit(attention[x] for x in linear)
     exact, _ = convert_to_softmax(model)
     together = places.pairs(model, exact, leaves=attention)
     of_exact = {copy: layer for layer, copy in together if layer in fitted}
@@ -106,13 +111,9 @@ def calibrate(
         instead[old], row = _fit(old, of_layer, calls.pop(layer), num_rows)
         rows.append(row)
         progress.add(1)
+    left_out |= {x: attention[x] for x in linear if attention[x]}
     report = CalibrationReport(rows, {x.path: why for x, why in left_out.items()})
     return with_layers(model, instead), report
-
-
-def _softmax_attention(model):
-    layers = [model, *(layer for _, _, layer in places.all_inside(model))]
-    return [layer for layer in layers if is_attention(layer)]
 
 
 def _nothing_to_fit(reasons=()):
@@ -154,7 +155,9 @@ def _fit(layer, moments, calls, num_rows):
             q, k = _in_basis(query, key, choice.basis)
             estimate = _estimate(layer, choice.kernel, gains, q, k, value, inputs)
             add_error(sums, "fitted", estimate, query, key, value, inputs, num_rows)
-        return np.nan_to_num(sums.error("fitted"))
+        # a head without output has no error; an estimate that overflows the largest
+        found = np.nan_to_num(sums.error("fitted"), nan=np.inf)
+        return np.where(sums.squares == 0, 0, found)
 
     found = [errors(choice, gains) for choice in choices]
     sizes = [np.sqrt(np.mean(of_heads**2)) for of_heads in found]

@@ -153,3 +153,19 @@ def test_what_cannot_be_fitted_is_refused():
         calibrate(keras.Model(start, layer(start)), data()[:1, :3], verbose=0)
     with pytest.raises(ValueError, match="num_rows must be"):
         calibrate(trained(), data(), num_rows=0)
+
+
+class Own(PerformerAttention):
+    pass
+
+
+@pytest.mark.slow
+def test_subclasses_stay_as_they_are():
+    start = keras.Input((LENGTH, DIM))
+    options = dict(exact_window=4, num_random_features=8)
+    y = Own(2, KEY_DIM, name="own", **options)(start)
+    y = PerformerAttention(2, KEY_DIM, name="plain", **options)(y)
+    fitted, report = calibrate(keras.Model(start, y), data(number=1), verbose=0)
+    assert isinstance(fitted.get_layer("own"), Own)
+    assert [row.path for row in report.layers] == ["plain"]
+    assert "a subclass of PerformerAttention" in report.left_out["own"]

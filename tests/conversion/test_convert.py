@@ -303,3 +303,109 @@ def test_what_is_no_trained_model_is_refused(x):
     model = graph(Own(3, 4, name="own"))
     with pytest.raises(ValueError, match="(?s)where.*own .*whose call may be another"):
         convert_to_performer(model)
+
+
+class Sparing(keras.layers.Layer):
+    """Keras makes its config, without a name; nothing is there before it is built."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = None
+        self.more = None
+
+    def build(self, shape):
+        self.attention = attention()
+        self.more = [attention()]
+        for layer in (self.attention, *self.more):
+            layer.build(shape, shape)
+
+    def call(self, x):
+        return self.more[0](self.attention(x, x), x)
+
+
+class Dropout(Sparing):
+    """Named like a layer of Keras."""
+
+
+@pytest.mark.parametrize("make", [Sparing, Dropout])
+@pytest.mark.parametrize("sequential", [False, True])
+def test_layers_without_a_config_of_their_own(make, sequential, x):
+    start = keras.Input((LENGTH, DIM))
+    dropout = keras.layers.Dropout(0.1)
+    if sequential:
+        model = keras.Sequential([start, make(), dropout])
+    else:
+        model = keras.Model(start, dropout(make()(start)))
+    performer, report = convert_to_performer(model, exact_window=LENGTH)
+    assert [row.became for row in report.layers] == ["PerformerAttention"] * 2
+    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
+    made = performer.layers[-2]
+    assert isinstance(made, make)
+    assert {type(made.attention), type(made.more[0])} == {PerformerAttention}
+
+
+def test_what_is_frozen_stays_frozen(x):
+    start, layer = keras.Input((LENGTH, DIM)), attention()
+    block = Block()
+    model = in_sequence(keras.Model(start, layer(start, start)), block)
+    model.layers[0].trainable = False
+    block.again["dense"][0].trainable = False
+    block.attention.key_dense.trainable = False
+    performer, _ = convert_to_performer(model)
+    dense = "query", "value", "attention_output"
+    names = {f"{name}/{weight}" for name in dense for weight in ("kernel", "bias")}
+    trained = {"/".join(v.path.split("/")[-2:]) for v in performer.trainable_variables}
+    assert trained == names | {"far_gain/log_gain"}
+    assert len(performer.trainable_variables) == 7
+
+
+def test_vocabularies_are_carried_over():
+    text = keras.layers.TextVectorization(output_sequence_length=LENGTH)
+    text.adapt(["one two three", "two three"])
+    start = keras.Input((), dtype="string")
+    y = keras.layers.Embedding(9, DIM)(text(start))
+    model = keras.Model(start, attention()(y, y))
+    performer, _ = convert_to_performer(model, exact_window=LENGTH)
+    words = keras.ops.convert_to_tensor(["three one"])
+    np.testing.assert_allclose(performer(words), model(words), rtol=1e-4, atol=1e-5)
+
+
+def test_losses_of_ones_own_are_kept(x):
+    def loss_of_mine(y, output):
+        return keras.ops.mean((y - output) ** 2, -1)
+
+    class MetricOfMine(keras.metrics.MeanSquaredError):
+        pass
+
+    model = graph(attention())
+    model.compile("sgd", loss_of_mine, metrics=[MetricOfMine()])
+    performer, _ = convert_to_performer(model, exact_window=LENGTH)
+    assert performer.loss is loss_of_mine
+    assert performer.optimizer is not model.optimizer
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_quantized_attention_stays(x):
+    model = graph(attention())
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="(?s)where.*is quantized: take its weights"):
+        convert_to_performer(model)
+
+
+class OfTwo(keras.Model):
+    """Keras cannot build it from its config."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = attention()
+
+    def call(self, x, y):
+        return self.attention(x, y)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_models_that_their_config_does_not_make_are_refused(x):
+    model = OfTwo()
+    model(x, x)
+    with pytest.raises(ValueError, match="define `build` for a call with several"):
+        convert_to_performer(model)

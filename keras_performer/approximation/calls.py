@@ -74,11 +74,15 @@ def batches_of(data, max_batches):
     """Inputs of a model, one batch after another.
 
     Args:
-        data: nest of arrays, one batch; or a `tf.data.Dataset` or another iterator of
-            batches as `fit` takes them, whose targets are left out.
+        data: nest of arrays, one batch; or a `tf.data.Dataset`, a `PyDataset` or an
+            iterator of batches as `fit` takes them, whose targets are left out.
         max_batches: int, how many are taken.
     """
+    if isinstance(data, keras.utils.PyDataset):
+        data = map(data.__getitem__, range(len(data)))
     if not isinstance(data, tf.data.Dataset) and not hasattr(data, "__next__"):
         return [data]
     taken = [batch for batch, _ in zip(data, range(max_batches))]
+    if not taken:
+        raise ValueError("data must have at least one batch. It has none.")
     return [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in taken]

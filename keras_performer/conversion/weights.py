@@ -1,6 +1,7 @@
 """Weights carried over from one model to another that is like it."""
 
 import tempfile
+import warnings
 
 from keras_performer.conversion import places
 
@@ -14,12 +15,19 @@ def copy_weights(source, target, instead):
         instead: dict of layers of the source to those from which what stands in their
             place in the target gets its weights.
     """
+    copies: dict = {}
     for given, own in places.pairs(source, target, leaves=instead):
         if not (given.trainable and own.trainable):  # where it is not as it is
             own.trainable = given.trainable
         if given in instead:
             copy_weights(instead[given], own, {})
             continue
+        if copies.setdefault(given, own) is not own and given.weights:
+            warnings.warn(
+                f"{given.name} stands in several models inside of {source.name}. In "
+                "the new one each has a copy of its own: they train apart.",
+                stacklevel=5,
+            )
         store: dict = {}
         given.save_own_variables(store)
         if store:

@@ -166,6 +166,16 @@ def test_some_rows_of_some_batches():
     np.testing.assert_allclose(
         [head[2:6] for head in batches.heads], [head[2:6] for head in whole.heads], 1e-5
     )
+
+    class Pairs(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return data[2 * index : 2 * index + 2], np.zeros(2)
+
+    again = approximation_report(layer, Pairs(), num_rows=7, max_batches=2, seed=0)
+    assert [head[2:6] for head in again.heads] == [x[2:6] for x in batches.heads]
     other = approximation_report(layer, data[:4], num_rows=8, seed=0)
     assert other.heads[0].phi != whole.heads[0].phi
 

@@ -151,6 +151,8 @@ def test_what_cannot_be_fitted_is_refused():
     layer = PerformerAttention(2, KEY_DIM, num_random_features=8)
     with pytest.raises(ValueError, match="at least key_dim=6 tokens .* It has 3"):
         calibrate(keras.Model(start, layer(start)), data()[:1, :3], verbose=0)
+    with pytest.raises(ValueError, match="at least one batch"):
+        calibrate(converted(trained()), iter([]), verbose=0)
     with pytest.raises(ValueError, match="num_rows must be"):
         calibrate(trained(), data(), num_rows=0)
 

@@ -285,6 +285,17 @@ def test_attention_in_the_graph_of_a_class_stays(x):
     np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_layers_that_models_inside_share_are_copies_and_said_to_be(x):
+    dense = keras.layers.Dense(DIM, name="of_both")
+    layers = in_sequence(dense), attention(), in_sequence(dense)
+    y = start = keras.Input((LENGTH, DIM))
+    y = layers[0](y)
+    model = keras.Model(start, layers[2](layers[1](y, y)))
+    with pytest.warns(UserWarning, match="of_both stands in several models inside"):
+        performer, _ = convert_to_performer(model, exact_window=LENGTH)
+    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_a_layer_alone_is_converted(x):
     layer = attention()
     layer(x, x)

@@ -133,7 +133,7 @@ def test_random_features_are_drawn_anew(monkeypatch):
     monkeypatch.setattr(
         Pretrained,
         "model",
-        lambda source, attention: bert.make_model(source.config, attention),
+        lambda source: bert.make_model(source.config),
     )
     made = Pretrained("tiny", config, {}, {}, [[5, 6, 7, 8, 9]], MASK)
     given = masking.examples(made.sequences, MASK, scores.SEED)

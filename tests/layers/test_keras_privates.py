@@ -144,3 +144,34 @@ def test_an_entry_of_the_same_name_is_found_beside_the_one_of_the_class():
         assert len(entry) == len(weights)
         for one, other in zip(entry, weights):
             np.testing.assert_array_equal(one, other)
+
+
+def test_a_layer_inside_of_a_built_one_is_exchanged():
+    class Outer(keras.layers.Layer):
+        def build(self, shape):
+            self.parts = [keras.layers.Dense(2)]
+            self.parts[0].build(shape)
+
+    outer = Outer()
+    outer.build((None, 3))
+    before, other = outer.parts[0], keras.layers.Dense(4)
+    other.build((None, 3))
+    keras_privates.exchange(outer, "parts", [other], before)
+    assert outer.parts[0] is other
+    assert [id(w) for w in outer.weights] == [id(w) for w in other.weights]
+    # as closed to others as it was
+    with pytest.raises(ValueError, match="already built"):
+        outer.more = keras.layers.Dense(5)
+    # and these are all the places where layers are noted beside attributes
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    graph = keras.Model(model.inputs, model.outputs)
+    for layer in (outer, model, graph):
+        noted = {name for name, value in vars(layer).items() if holds_a_layer(value)}
+        assert noted <= keras_privates.NOTED_LAYERS | {"parts"}
+
+
+def holds_a_layer(value):
+    values = value.values() if isinstance(value, dict) else value
+    if isinstance(value, (dict, list, tuple)):
+        return any(map(holds_a_layer, values))
+    return isinstance(value, keras.layers.Layer)

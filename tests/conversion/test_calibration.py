@@ -11,6 +11,9 @@ from keras_performer.layers import PerformerAttention
 from keras_performer.layers.inputs import Inputs
 from keras_performer.ops import Visibility
 
+# Keras 3.10 says so of every functional model that it makes of a config.
+pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
+
 LENGTH, DIM, HEADS, KEY_DIM = 40, 12, 4, 6
 
 

@@ -1,5 +1,7 @@
 """Models converted at all depths say what they said, where everything is near."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,9 @@ import keras_performer
 from keras_performer import convert_to_performer, convert_to_softmax
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
 from keras_performer.layers.keras_privates import all_layers
+
+# Keras 3.10 says so of every functional model that it makes of a config.
+pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
 
 LENGTH, DIM = 19, 6
 
@@ -221,10 +226,17 @@ def test_exact_models_of_ours_generate_when_they_are_converted():
     np.testing.assert_array_equal(tokens[:, 3:], np.argmax(model(tokens), -1)[:, 2:-1])
 
 
+def needs(option):
+    known = inspect.signature(keras.layers.GroupQueryAttention).parameters
+    reason = f"This Keras has no {option} in GroupQueryAttention."
+    return pytest.mark.skipif(option not in known, reason=reason)
+
+
 class Own(keras.layers.MultiHeadAttention):
     pass
 
 
+@needs("use_gate")
 def test_what_cannot_be_replaced_stays_and_says_why(x):
     start = keras.Input((LENGTH, DIM))
     layers = [
@@ -246,6 +258,7 @@ def test_what_cannot_be_replaced_stays_and_says_why(x):
     assert "has use_gate=True, which PerformerAttention has not" in text
 
 
+@needs("sliding_window")
 def test_a_sliding_window_becomes_local_attention(x):
     layer = keras.layers.GroupQueryAttention(4, 6, 3, sliding_window=5, name="near")
     model = graph(layer, use_causal_mask=True)

@@ -17,19 +17,18 @@ class Converted:
     """
 
     def get_config(self):
+        serialized = keras.saving.serialize_keras_object
         exchanged = [
-            {"paths": paths, "layer": _serialized(places.at(self, paths[0]))}
+            {"paths": paths, "layer": serialized(places.at(self, paths[0]))}
             for paths in vars(self)["_exchanged"]
         ]
         kind = type(self)
         self.__class__ = kind.made_from
         try:
-            as_made = _serialized(self)
+            as_made = serialized(self)
         finally:
             self.__class__ = kind
-        for name in ("build_config", "compile_config"):  # those of this one count
-            as_made.pop(name, None)
-        return {"name": self.name, "layer": as_made, "exchanged": exchanged}
+        return config_of(self.name, as_made, exchanged)
 
     @classmethod
     def from_config(cls, config):
@@ -46,7 +45,20 @@ class Converted:
                 )
 
 
-_serialized = keras.saving.serialize_keras_object
+# What Keras adds to the config of an object that is built and compiled.
+OF_INSTANCE = "build_config", "compile_config"
+
+
+def config_of(name, as_made, exchanged):
+    """The config of a `Converted`.
+
+    Args:
+        name: str, that of the layer.
+        as_made: dict, what `serialize_keras_object` makes of it as its class makes it.
+        exchanged: as in `converted`.
+    """
+    layer = {key: value for key, value in as_made.items() if key not in OF_INSTANCE}
+    return {"name": name, "layer": layer, "exchanged": exchanged}
 
 
 def converted(layer, exchanged):

@@ -3,7 +3,7 @@
 import keras
 
 from keras_performer.conversion import places
-from keras_performer.conversion.converted import Converted
+from keras_performer.conversion.converted import OF_INSTANCE, Converted, config_of
 
 
 def lists_its_layers(model):
@@ -30,22 +30,14 @@ def rewritten(layer, config, instead):
     if not any(changed for _, changed in changes):
         return config
     as_made = config["config"]["layer"] if isinstance(layer, Converted) else config
-    kept = {name: config[name] for name in _OF_INSTANCE if name in config}
+    kept = {name: config[name] for name in OF_INSTANCE if name in config}
     return {
         "module": Converted.__module__,
         "class_name": Converted.__name__,
         "registered_name": keras.saving.get_registered_name(Converted),
-        "config": {
-            "name": layer.name,
-            "layer": {k: v for k, v in as_made.items() if k not in _OF_INSTANCE},
-            "exchanged": [change for change, _ in changes],
-        },
+        "config": config_of(layer.name, as_made, [change for change, _ in changes]),
         **kept,
     }
-
-
-# What Keras adds to the config of an object that is built and compiled.
-_OF_INSTANCE = "build_config", "compile_config"
 
 
 def _rewritten_graph(model, config, instead):

@@ -1,5 +1,6 @@
 """Trained models with attention of another kind, and the same weights."""
 
+import itertools
 import typing
 from collections.abc import Sequence
 
@@ -96,15 +97,12 @@ def convert_to_performer(
         jit_compile=jit_compile,
     )
     PerformerAttention(1, 1, seed=seed, **options)  # raises what is wrong with them
-    made = 0
+    seeds = itertools.repeat(None) if seed is None else itertools.count(seed)
 
     def instead(layer):
-        nonlocal made
         if layer.get_config().get("sliding_window"):
             return attention_like(LocalAttention, layer, jit_compile=jit_compile)
-        made += 1
-        own = None if seed is None else seed + made - 1
-        return attention_like(PerformerAttention, layer, seed=own, **options)
+        return attention_like(PerformerAttention, layer, seed=next(seeds), **options)
 
     return _convert(model, instead, layers)
 
@@ -141,9 +139,7 @@ def _convert(model, make, names):
     chosen = _chosen([layer for layer, _ in found], names)
     instead, rows = {}, []
     for layer, hindrance in found:
-        note = "" if layer in chosen else "not among layers"
-        if not note:
-            note = hindrance
+        note = hindrance if layer in chosen else "not among layers"
         if not note:
             try:
                 instead[layer] = make(layer)
@@ -230,7 +226,7 @@ def with_layers(model, instead):
 def _custom_objects(model):
     """Classes and functions of a model, as those nobody registered can be copied."""
     named: dict = {}
-    for layer in (model, *(layer for _, _, layer in places.all_inside(model))):
+    for layer in keras_privates.all_layers(model):
         made_of = [getattr(layer, "made_from", type(layer))]
         if getattr(layer, "compiled", False):
             made_of += keras.tree.flatten(keras_privates.compile_options(layer))

@@ -56,18 +56,15 @@ def load(folder):
 
 def names(num_layers):
     """PyTorch's names by those of the layers."""
-    found = {
+    return {
         "token_embedding": "bert.embeddings.word_embeddings",
         "position_embedding": "bert.embeddings.position_embeddings",
         "embedding_norm": "bert.embeddings.LayerNorm",
         "head": "cls.predictions.transform.dense",
         "head_norm": "cls.predictions.transform.LayerNorm",
         "logits": "cls.predictions.decoder",
+        **bert.names_in_blocks(num_layers, "bert.encoder.layer.{}", LAYERS),
     }
-    for i in range(num_layers):
-        for ours, theirs in LAYERS.items():
-            found[f"{ours}_{i}"] = f"bert.encoder.layer.{i}.{theirs}"
-    return found
 
 
 def sequences(description):

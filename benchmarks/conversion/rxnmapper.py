@@ -16,6 +16,7 @@ PACKAGE, VERSION = "rxnmapper", "0.4.3"
 FOLDER = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 # Shorter ones have hardly a token that a window does not see.
 FEWEST_TOKENS = 41
+# all blocks share one
 BLOCK = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 LAYERS = {
     "query": "attention.query",
@@ -61,7 +62,7 @@ def load(folder):
 
 def names(num_layers):
     """PyTorch's names by those of the layers."""
-    found = {
+    return {
         "token_embedding": "albert.embeddings.word_embeddings",
         "position_embedding": "albert.embeddings.position_embeddings",
         "embedding_norm": "albert.embeddings.LayerNorm",
@@ -69,11 +70,8 @@ def names(num_layers):
         "head": "predictions.dense",
         "head_norm": "predictions.LayerNorm",
         "logits": "predictions.decoder",
+        **bert.names_in_blocks(num_layers, BLOCK, LAYERS),
     }
-    for i in range(num_layers):
-        for ours, theirs in LAYERS.items():
-            found[f"{ours}_{i}"] = f"{BLOCK}.{theirs}"
-    return found
 
 
 def constant(source, name):

@@ -1,7 +1,6 @@
 """What every attention layer has, whatever its mechanism."""
 
 import functools
-import inspect
 import typing
 from collections.abc import Sequence
 
@@ -16,7 +15,7 @@ from keras_performer.layers.heads_dense import heads_dense
 from keras_performer.layers.inputs import Inputs
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
-from keras_performer.layers.layer_config import built_copy
+from keras_performer.layers.output_spec import output_spec
 from keras_performer.layers.positions import (
     checked_rotary,
     rotated,
@@ -390,13 +389,7 @@ class AttentionLayer(keras.layers.Layer):
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
-        # by tracing `call`, so that its errors come when a model is made
-        layer = self
-        if not self.built:
-            given = inspect.signature(self.call).bind(*args, **kwargs).arguments
-            inputs = [given.get(name) for name in ("query", "value", "key")]
-            layer = built_copy(self, [None if x is None else x.shape for x in inputs])
-        return keras.Operation.compute_output_spec(layer, *args, **kwargs)
+        return output_spec(self, *args, **kwargs)
 
     def get_config(self):
         names = (

@@ -18,6 +18,8 @@ from keras_performer.layers.signatures import (
     Initializer,
     Regularizer,
 )
+from keras_performer.ops.checks import check_window
+from keras_performer.ops.shapes import size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -292,6 +294,20 @@ class PerformerAttention(AttentionLayer):
         inputs = [query, key, value, gain, *kernel.trained]
         constants = visible, kernel.parameters
         return by_length(self.exact_below, exact, linear, inputs, constants), None
+
+    def outline(self, query, key, value, visible, state=None, training=None):
+        """As `attend` as far as shapes go; every token gets what the first one would.
+
+        To trace the loops over all tokens takes seconds for each layer of a model.
+        """
+        if self.exact_window is not None:
+            check_window("exact_window", self.exact_window, query, key)
+        first = tf.nest.map_structure(
+            lambda x: x[:, 0, tf.newaxis] if tf.is_tensor(x) else x,
+            (query, key, value, visible),
+        )
+        attended, state = type(self).attend(self, *first, state, training)
+        return tf.repeat(attended, size(query, 1), axis=1), state
 
     def _linear(self, query, key, value, visible, kernel, gain, state, training):
         """Attention through the features of a kernel, and its state if causal."""

@@ -1,0 +1,84 @@
+"""A symbolic call of linear attention says of which shapes the loops' results are."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from keras_performer.layers import PerformerAttention
+
+B, T, DIM = 2, 11, 6
+WINDOW = dict(exact_window=3)
+
+
+def shapes_of(outputs):
+    """Shapes and dtypes, in a nest like `outputs`."""
+    return tf.nest.map_structure(lambda x: (tuple(x.shape), x.dtype), outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "options", "call"),
+    [
+        ((B, T, DIM), WINDOW, {}),
+        ((None, None, DIM), WINDOW, {}),
+        ((B, T, DIM), dict(causal=True), dict(return_state=True)),
+        ((None, None, DIM), dict(causal=True, **WINDOW), dict(return_state=True)),
+        (
+            (B, None, DIM),
+            dict(causal=True, dtype="mixed_bfloat16", num_key_value_heads=2, **WINDOW),
+            dict(return_state=True),
+        ),
+        ((B, T, DIM), dict(causal=True, dtype="float64"), dict(return_state=True)),
+        ((B, 2, T, DIM), dict(attention_axes=2, value_dim=3, **WINDOW), {}),
+        ((None, T, DIM), dict(rotary=True, exact_below=5), {}),
+    ],
+)
+def test_shapes_are_those_of_the_loops(shape, options, call):
+    layer = PerformerAttention(4, 2, num_random_features=8, seed=0, **options)
+    layer.build(shape)
+    x = keras.KerasTensor(shape)
+    spec = layer.compute_output_spec(x, **call)
+    traced = keras.Operation.compute_output_spec(layer, x, **call)
+    assert shapes_of(spec) == shapes_of(traced)
+    if call:  # and going on from the state, or with segments
+        later = layer.compute_output_spec(x, state=spec[1], **call)
+        assert shapes_of(later) == shapes_of(spec)
+        ids = keras.KerasTensor(shape[:2], dtype="int32")
+        packed = layer.compute_output_spec(x, segment_ids=ids, **call)
+        assert packed[1].pop("segment").dtype == "int64"
+        assert shapes_of(packed) == shapes_of(spec)
+
+
+def test_errors_come_when_a_model_is_made():
+    layer = PerformerAttention(2, 4, num_random_features=8, **WINDOW)
+    with pytest.raises(ValueError, match="exact_window needs one key for each query"):
+        layer(keras.Input((T, DIM)), keras.Input((T + 1, DIM)))
+    layer = PerformerAttention(2, 4, num_random_features=8, causal=True, **WINDOW)
+    x = keras.Input((T, DIM), batch_size=B)
+    state = layer.initial_state(B)
+    del state["attention"]["seen"]
+    with pytest.raises(ValueError, match='must be a dict of "running_max"'):
+        layer(x, state=state, return_state=True)
+
+
+def test_a_call_attends_to_all_tokens_after_a_symbolic_one():
+    layer = PerformerAttention(2, 4, exact_window=T, num_random_features=8)
+    x = keras.random.normal((B, T, DIM), seed=0)
+    layer.compute_output_spec(keras.KerasTensor((B, T, DIM)))
+    layer(keras.Input((T, DIM)))
+    last_changed = keras.ops.concatenate([x[:, :-1], -x[:, -1:]], 1)
+    assert float(abs(layer(x) - layer(last_changed))[:, 0].numpy().max()) > 1e-3
+
+
+class InPairs(PerformerAttention):
+    def attend(self, query, key, value, visible, state=None, training=None):
+        if query.shape[1] % 2:
+            raise ValueError("tokens must come in pairs")
+        return super().attend(query, key, value, visible, state, training)
+
+
+def test_a_subclass_is_traced_as_it_stands():
+    layer = InPairs(2, 4, num_random_features=8)
+    assert layer(keras.Input((10, DIM))).shape == (None, 10, DIM)
+    with pytest.raises(ValueError, match="in pairs"):
+        layer(keras.Input((9, DIM)))

@@ -85,7 +85,17 @@ def calibrate(
                 moments[layer] = Moments(key.shape[2], key.shape[3])
             moments[layer].add(query, key, inputs)
 
-    left_out = attention_calls(exact, batches[:half] or batches, {}, count)
+    first, others = batches[:half] or batches, batches[half:]
+    progress = keras.utils.Progbar(
+        len(first) + len(others), verbose=verbose, unit_name="batch"
+    )
+
+    def advancing(batches):
+        for batch in batches:
+            yield batch
+            progress.add(1)
+
+    left_out = attention_calls(exact, advancing(first), {}, count)
     _check(of_exact, moments, left_out)
     fits = {
         layer: Fit(of_exact[layer], of_layer, num_rows)
@@ -96,14 +106,7 @@ def calibrate(
         if layer in fits:
             fits[layer].measure(*call)
 
-    others = batches[half:]
-    progress = keras.utils.Progbar(2 * len(others), verbose=verbose, unit_name="batch")
-    for choose in (Fit.choose_basis, Fit.choose_gains):
-        for batch in others:
-            left_out |= attention_calls(exact, [batch], {}, measure)
-            progress.add(1)
-        for fit in fits.values():
-            choose(fit)
+    left_out |= attention_calls(exact, advancing(others), {}, measure)
     instead, rows = {}, []
     for layer, fit in fits.items():
         if layer not in left_out:

@@ -6,11 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import feature_maps, ops
-from keras_performer.approximation.errors import HeadSums, add_error
+from keras_performer.approximation.errors import HeadSums
+from keras_performer.approximation.estimates import mean_by_logits, mean_by_weights
+from keras_performer.approximation.exact_rows import exact_rows, logits_of
 from keras_performer.conversion.report import CalibratedLayer
 from keras_performer.layers import PerformerAttention
 from keras_performer.layers.attention_like import attention_like
 from keras_performer.layers.far_gain import SPEED
+from keras_performer.ops.pair_weights import pair_weights
 
 # What is added to the logarithm of far weights, tried for each head.
 LOG_GAINS = -2.0, -1.0, -0.5, 0.5, 1.0, 2.0
@@ -31,67 +34,66 @@ class Fit:
     def __init__(self, layer, moments, num_rows):
         self.layer = layer
         self.num_rows = num_rows
-        gains = layer.log_gain_of_heads()
-        self.gains = None if gains is None else gains.numpy()
-        self._try([(choice, self.gains) for choice in _choices(layer, moments)])
+        self.choices = list(_choices(layer, moments))
+        self.gains = layer.log_gain_of_heads().numpy()
+        self.changes = [0.0]  # of the gains, which there are beside a window
+        if layer.exact_window is not None:
+            self.changes += LOG_GAINS
+        self.sums = HeadSums(layer.num_heads)
 
     def measure(self, query, key, value, inputs):
-        """Adds the errors of all that is tried in one call with exact inputs.
+        """Adds the errors of all choices in one call with exact inputs.
 
         Args:
             query, key, value: float32 tensors in heads.
             inputs: the `Inputs` of the layer.
         """
-        for sums, (choice, gains) in zip(self.sums, self.tried):
-            q, k = _in_basis(query, key, choice.basis)
-            estimate = _estimate(
-                self.layer, choice.kernel, gains, q, k, value, inputs.visible
+        window = self.layer.exact_window
+        exact = exact_rows(query, key, value, inputs, self.num_rows, window)
+        self.sums.add_exact(exact)
+        for index, choice in enumerate(self.choices):
+            q, k = _in_basis(exact.query, key, choice.basis)
+            near = mean_by_logits(logits_of(q, k), exact.value, exact.near)
+            weights = pair_weights(q, k, choice.kernel)
+            others, far = mean_by_weights(
+                *weights, exact.value, exact.seen & ~exact.near
             )
-            add_error(
-                sums, "fitted", estimate, query, key, value, inputs, self.num_rows
-            )
+            for change in self.changes:
+                gains = (self.gains + change)[:, np.newaxis, np.newaxis]
+                output, _ = ops.join_parts(near, (others, far + gains))
+                self.sums.add_estimate((index, change), output, exact)
 
-    def choose_basis(self):
-        """Chooses the basis and the features with the least error over all heads."""
-        found = [_errors(sums) for sums in self.sums]
+    def result(self):
+        """A layer that is fitted, and its `CalibratedLayer`.
+
+        It has the basis and the features of the least error over all heads, and of each
+        head the gain of the least error with these.
+        """
+        found = [self._errors(index) for index in range(len(self.choices))]
         sizes = [_size(of_heads) for of_heads in found]
         best = int(np.argmin(sizes))
         if sizes[best] > BETTER * sizes[0] or sizes[0] < SMALL:
             best = 0
-        self.before, self.least = sizes[0], found[best]
-        self.choice = self.tried[best][0]
-        changes = LOG_GAINS if self.gains is not None else ()
-        self._try([(self.choice, self.gains + change) for change in changes])
-
-    def choose_gains(self):
-        """Chooses the gain of each head with its least error."""
-        for sums, (_, gains) in zip(self.sums, self.tried):
-            of_heads = _errors(sums)
-            better = (of_heads < BETTER * self.least) & (self.least > SMALL)
-            self.gains = np.where(better, gains, self.gains)
-            self.least = np.where(better, of_heads, self.least)
-
-    def result(self):
-        """A layer that is fitted, and its `CalibratedLayer`."""
+        choice, least, gains = self.choices[best], found[best], self.gains
+        for change in self.changes:
+            of_heads = self._errors(best, change)
+            better = (of_heads < BETTER * least) & (least > SMALL)
+            gains = np.where(better, self.gains + change, gains)
+            least = np.where(better, of_heads, least)
         row = CalibratedLayer(
             self.layer.path,
-            self.choice.basis_name,
-            _name(self.choice.feature_map),
-            self.before,
-            _size(self.least),
+            choice.basis_name,
+            _name(choice.feature_map),
+            sizes[0],
+            _size(least),
         )
-        return _with(self.layer, self.choice, self.gains), row
+        return _with(self.layer, choice, gains), row
 
-    def _try(self, pairs):
-        self.tried = pairs
-        self.sums = [HeadSums(self.layer.num_heads) for _ in pairs]
-
-
-def _errors(sums):
-    """The relative error of each head."""
-    # a head without output has no error; an estimate that overflows the largest
-    found = np.nan_to_num(sums.error("fitted"), nan=np.inf)
-    return np.where(sums.squares == 0, 0, found)
+    def _errors(self, index, change=0.0):
+        """The relative error of each head with a choice and a change of gains."""
+        # a head without output has no error; an estimate that overflows the largest
+        found = np.nan_to_num(self.sums.error((index, change)), nan=np.inf)
+        return np.where(self.sums.squares == 0, 0, found)
 
 
 def _size(errors):
@@ -117,17 +119,20 @@ def _choices(layer, moments):
         bases.append(("balanced", moments.balanced(centre=layer.use_bias)))
     for name, basis in bases:
         yield _Choice(name, basis, own, kernel)
-        taylor = feature_maps.TaylorFeatures(_rank(kernel.num_features(layer.key_dim)))
+        taylor = feature_maps.TaylorFeatures(_rank(kernel, layer.key_dim))
         if not isinstance(own, feature_maps.TaylorFeatures):
             yield _Choice(name, basis, taylor, taylor.kernel(None))
 
 
-def _rank(num_features):
-    """The largest R whose 1 + R + R (R + 1) / 2 features are not more."""
-    rank = 1
-    while 1 + (rank + 1) + (rank + 1) * (rank + 2) // 2 <= num_features:
-        rank += 1
-    return rank
+def _rank(kernel, head_dim):
+    """The rank of most Taylor features that are not more than those of the kernel."""
+    ranks = [
+        rank
+        for rank in range(1, head_dim + 1)
+        if ops.TaylorKernel(rank).num_features(head_dim)
+        <= kernel.num_features(head_dim)
+    ]
+    return max(ranks, default=1)
 
 
 def _in_basis(query, key, basis):
@@ -136,19 +141,6 @@ def _in_basis(query, key, basis):
     group = query.shape[2] // key.shape[2]
     query = tf.einsum("btnh,nhg->btng", query, tf.repeat(of_queries, group, axis=0))
     return query, tf.einsum("bsnh,nhg->bsng", key - mean, of_keys)
-
-
-def _estimate(layer, kernel, gains, query, key, value, visible):
-    if layer.exact_window is not None:
-        window = layer.exact_window
-        output, _ = ops.windowed_attention(
-            query, key, value, kernel, window, gains, visible
-        )
-    elif visible.causal:
-        output, _ = ops.causal_attention(query, key, value, kernel, visible)
-    else:
-        output = ops.bidirectional_attention(query, key, value, kernel, visible)
-    return output
 
 
 def _with(layer, choice, gains):
@@ -169,7 +161,7 @@ def _with(layer, choice, gains):
         if dense.bias is not None:
             bias = np.asarray(dense.bias, np.float64) - moved
             dense.bias.assign(np.einsum("nh,nhg->ng", bias, matrix))
-    if gains is not None:
+    if new.log_gain is not None:
         new.log_gain.assign(gains / SPEED)
     return new
 

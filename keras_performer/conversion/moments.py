@@ -95,7 +95,8 @@ class _Sums:
         tokens = tokens.astype(np.float64)
         self.number += len(tokens)
         self.first += tokens.sum(0)
-        self.second += np.einsum("tkh,tkg->khg", tokens, tokens)
+        of_heads = np.ascontiguousarray(tokens.swapaxes(0, 1))
+        self.second += of_heads.swapaxes(1, 2) @ of_heads
 
     def mean(self):
         return self.first / max(self.number, 1)

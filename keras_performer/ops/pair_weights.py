@@ -1,0 +1,46 @@
+"""The weights that a kernel gives to keys, query by query: for a few queries."""
+
+import tensorflow as tf
+
+from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.base import EMPTY, Kernel
+from keras_performer.ops.kernels.parts import over_features, split
+
+
+def pair_weights(
+    query: tf.Tensor, key: tf.Tensor, kernel: Kernel
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The weight `phi(q) . phi(k)` of every pair, in memory of their number.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
+        kernel: a `Kernel`.
+
+    Returns:
+        `(weights, log_scale)`, tensors of shapes `(B, N, T, S)` and `(B, N, T, 1)`,
+        float32 or for float64 inputs float64: the weights, divided by exp(log_scale).
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> x = tf.constant([[[[2.0]]]])
+    >>> weights, log_scale = pair_weights(x, x, ops.TaylorKernel())
+    >>> float((weights * tf.exp(log_scale))[0, 0, 0, 0])  # 1 + 4 + 16 / 2
+    13.0
+    """
+    heads = Heads(query, key, key)
+    kernel = kernel.astype(heads.dtype)
+    x = heads.query_rows(query[:, tf.newaxis], 0)
+    y = heads.key_rows(key[:, tf.newaxis], 0)
+    b = kernel.project_keys(y, None)
+    shape = tf.shape(y)[0], 1, kernel.num_features(key.shape[3])
+    nothing = tf.fill(shape, tf.constant(EMPTY, heads.dtype))
+    r = kernel.running_max(split(nothing, kernel.num_parts), b)
+    features, log_scale = kernel.query_features(kernel.project_queries(x), r)
+    weights = over_features(features, kernel.key_features(b, r, None))
+    found = weights, log_scale + kernel.log_left_out(x)
+    weights, log_scale = (
+        tf.transpose(heads.query_block(z), (0, 2, 1, 3)) for z in found
+    )
+    return weights, log_scale

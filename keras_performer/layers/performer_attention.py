@@ -19,6 +19,7 @@ from keras_performer.layers.signatures import (
     Regularizer,
 )
 from keras_performer.ops.checks import check_window
+from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.shapes import size
 
 
@@ -311,30 +312,23 @@ class PerformerAttention(AttentionLayer):
 
     def _linear(self, query, key, value, visible, kernel, gain, state, training):
         """Attention through the features of a kernel, and its state if causal."""
-        inputs = query, key, value, kernel
         # beside a window both directions take the causal loops
         in_order = visible.causal or self.exact_window is not None
         compiles = should_compile(self.jit_compile, in_order, query, key, training)
         if state is not None:
             state = self._as_state(state)
-        if self.exact_window is not None:
-            attended, state = ops.windowed_attention(
-                *inputs,
-                self.exact_window,
-                gain,
-                visible,
-                state,
-                self.chunk_size,
-                jit_compile=compiles,
-            )
-        elif visible.causal:
-            attended, state = ops.causal_attention(
-                *inputs, visible, state, self.chunk_size, jit_compile=compiles
-            )
-        else:
-            attended = ops.bidirectional_attention(
-                *inputs, visible, jit_compile=compiles
-            )
+        attended, state = linear_attention(
+            query,
+            key,
+            value,
+            kernel,
+            visible,
+            self.exact_window,
+            gain,
+            state,
+            self.chunk_size,
+            jit_compile=compiles,
+        )
         return attended, None if state is None else state._asdict()
 
     def log_gain_of_heads(self):

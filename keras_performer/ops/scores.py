@@ -3,11 +3,9 @@
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.linear.bidirectional import bidirectional_attention
-from keras_performer.ops.linear.causal import causal_attention
+from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
-from keras_performer.ops.windowed import windowed_attention
 
 
 def attention_scores(
@@ -41,11 +39,7 @@ def attention_scores(
     value = tf.eye(length, dtype=key.dtype)[tf.newaxis, :, tf.newaxis]
     value = tf.tile(value, (batch_size, 1, key.shape[2], 1))
     value = tf.ensure_shape(value, (*key.shape[:3], key.shape[1]))
-    if exact_window is not None:
-        inputs = query, key, value, kernel, exact_window, log_gain, visible
-        scores, _ = windowed_attention(*inputs)
-    elif visible.causal:
-        scores, _ = causal_attention(query, key, value, kernel, visible)
-    else:
-        scores = bidirectional_attention(query, key, value, kernel, visible)
+    scores, _ = linear_attention(
+        query, key, value, kernel, visible, exact_window, log_gain
+    )
     return tf.transpose(scores, (0, 2, 1, 3))

@@ -1,0 +1,66 @@
+"""Linear attention of every kind: causal or not, with an exact window or without."""
+
+import typing
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.base import Kernel
+from keras_performer.ops.linear.bidirectional import bidirectional_attention
+from keras_performer.ops.linear.causal import causal_attention
+from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.windowed import windowed_attention
+
+
+def linear_attention(
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    kernel: Kernel,
+    visible: Visibility,
+    exact_window: int | None = None,
+    log_gain: TensorLike | None = None,
+    state: typing.Any = None,
+    chunk_size: int | None = None,
+    *,
+    jit_compile: bool = False,
+) -> tuple[tf.Tensor, typing.Any]:
+    """Attention through the features of a kernel, of the kind that is asked for.
+
+    Args:
+        query, key, value, kernel: as in `bidirectional_attention`.
+        visible: a `Visibility`, which says whether attention is causal.
+        exact_window, log_gain: as in `windowed_attention`; `None` for no window.
+        state, chunk_size: as in `causal_attention`, or with a window in
+            `windowed_attention`.
+        jit_compile: as in `bidirectional_attention`.
+
+    Returns:
+        `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
+        where no key is visible, and the state after the last token; `None` unless
+        causal.
+
+    Example:
+
+    >>> from keras_performer import ops
+    >>> x = tf.ones((1, 5, 1, 2))
+    >>> output, _ = linear_attention(x, x, x, ops.TaylorKernel(), ops.Visibility())
+    >>> float(output[0, 0, 0, 0])
+    1.0
+    """
+    inputs = query, key, value, kernel
+    if exact_window is not None:
+        return windowed_attention(
+            *inputs,
+            exact_window,
+            log_gain,
+            visible,
+            state,
+            chunk_size,
+            jit_compile=jit_compile,
+        )
+    if visible.causal:
+        return causal_attention(
+            *inputs, visible, state, chunk_size, jit_compile=jit_compile
+        )
+    return bidirectional_attention(*inputs, visible, jit_compile=jit_compile), None

@@ -26,8 +26,8 @@ def attention_like(kind, layer, **options):
     Args:
         kind: `PerformerAttention`, `ExactAttention` or `LocalAttention`.
         layer: a built layer for which `is_attention` holds. Of a `PerformerAttention`
-            another keeps the random features and gains where the options leave them as
-            they are.
+            another keeps the gains, and the random features and those that follow them
+            in redraws, where the options leave them as they are: a seed does not.
         **options: arguments of `kind`, in the place of what the layer has.
 
     Raises:
@@ -55,19 +55,23 @@ def attention_like(kind, layer, **options):
     if twin.qk_norm and config.get("qk_norm"):
         twin.query_key_norm.log_scale.assign(layer.query_key_norm.log_scale)
     if isinstance(layer, PerformerAttention) and kind is PerformerAttention:
-        _copy_features(layer, twin)
+        if layer.log_gain is not None and twin.log_gain is not None:
+            twin.log_gain.assign(layer.log_gain)
+        if options.get("seed") is None:  # else features are drawn of that
+            _copy_features(layer, twin)
     return twin
 
 
 def _copy_features(layer, twin):
-    """Random features and gains, where the twin has the same."""
-    pairs = [(layer.log_gain, twin.log_gain)]
-    if layer.feature_map == twin.feature_map:
-        parameters = layer.projection_matrix, twin.projection_matrix
-        pairs += zip(*map(keras.tree.flatten, parameters))
-    for given, own in pairs:
-        if given is not None and own is not None and given.shape == own.shape:
-            own.assign(given)
+    """Random features, and which are next, where the twin has features like these."""
+    given, own = layer._random_projection, twin._random_projection
+    if given and own and layer.feature_map == twin.feature_map:
+        if _shapes(given) == _shapes(own):
+            own.set_weights(given.get_weights())
+
+
+def _shapes(layer):
+    return [weight.shape for weight in layer.weights]
 
 
 def _check(layer, kind, config):

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, feature_maps
+from keras_performer.layers.attention_like import attention_like
 
 
 def layer(seed=5, **options):
@@ -85,6 +86,16 @@ def test_saved_weights_continue_the_sequence(seed):
     for model in (restored, loaded):
         np.testing.assert_array_equal(sequence(model.layers[0], 3), expected)
         assert int(model.layers[0].redraw_count) == 5
+
+
+def test_a_layer_like_another_goes_on_in_its_sequence():
+    one = layer(None)
+    one.redraw_features(2)
+    like = attention_like(PerformerAttention, one, exact_window=3)
+    np.testing.assert_array_equal(sequence(like, 2), sequence(one, 2))
+    assert int(like.redraw_count) == 4
+    seeded = attention_like(PerformerAttention, one, seed=5)
+    np.testing.assert_array_equal(sequence(seeded, 1), sequence(layer(5), 1))
 
 
 def test_a_redraw_changes_directions_and_norms():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import calibrate, convert_to_performer, convert_to_softmax
+from keras_performer import calibrate, convert_to_performer, convert_to_softmax, ops
 from keras_performer.conversion.moments import RIDGE, Moments
 from keras_performer.layers import PerformerAttention
 from keras_performer.layers.inputs import Inputs
@@ -37,14 +37,23 @@ def trained(causal=False, **options):
 
 
 def converted(model, **options):
-    given = dict(exact_window=4, num_random_features=64, seed=0, **options)
-    return convert_to_performer(model, **given)[0]
+    given = dict(exact_window=4, num_random_features=64, seed=0)
+    return convert_to_performer(model, **{**given, **options})[0]
 
 
 def error_of(model, exact, x):
     """The relative error of the output of a model."""
     output, expected = (keras.ops.convert_to_numpy(m(x)) for m in (model, exact))
     return np.linalg.norm(output - expected) / np.linalg.norm(expected)
+
+
+def error_of_heads(layer, x, causal):
+    """The relative error of what heads attend to, by the layer itself."""
+    heads = [layer.project(name, tf.constant(x)) for name in ("query", "key", "value")]
+    exact = ops.exact_attention(*heads, causal=causal)
+    estimate, _ = layer.attend(*heads, Visibility(causal=causal))
+    squares = [np.sum(np.square(z), (0, 1, 3)) for z in (estimate - exact, exact)]
+    return np.sqrt(np.mean(squares[0] / squares[1]))
 
 
 @pytest.mark.slow
@@ -57,6 +66,9 @@ def test_a_fitted_model_is_nearer_and_exactly_the_same(causal):
     (row,) = report.layers
     assert row.path == "one" and row.basis in ("centred", "balanced")
     assert row.after < 0.8 * row.before
+    for reported, one in ((row.before, performer), (row.after, fitted)):
+        error = error_of_heads(one.get_layer("one"), data(), causal)
+        np.testing.assert_allclose(reported, error, rtol=1e-3)
     # the output, of other data
     x = data(seed=9)
     assert error_of(fitted, model, x) < 0.8 * error_of(performer, model, x)
@@ -83,6 +95,16 @@ def test_gains_are_those_of_the_least_error():
     gains = fitted.get_layer("one").log_gain.numpy()
     assert gains[0] > -0.11
     assert report.layers[0].after < report.layers[0].before
+
+
+def test_features_alone_are_fitted_without_gains():
+    model = trained()
+    performer = converted(model, exact_window=None)
+    fitted, report = calibrate(performer, data(), verbose=0)
+    assert fitted.get_layer("one").log_gain is None
+    row, x = report.layers[0], data(seed=9)
+    assert row.after < 0.8 * row.before
+    assert error_of(fitted, model, x) < 0.8 * error_of(performer, model, x)
 
 
 def test_moments_are_those_of_the_tokens_that_are_there():

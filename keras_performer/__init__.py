@@ -9,6 +9,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PerformerAttention",
+    "PerformerDecoder",
+    "PerformerEncoder",
     "PerformerLM",
     "RedrawFeatures",
     "approximation_report",
@@ -35,6 +37,8 @@ _REGISTERED = (
 _PARTS = (*_REGISTERED, "approximation", "testing")
 _PART_OF = {
     "PerformerAttention": "layers",
+    "PerformerDecoder": "layers",
+    "PerformerEncoder": "layers",
     "PerformerLM": "models",
     "RedrawFeatures": "callbacks",
     "approximation_report": "approximation",
@@ -54,7 +58,11 @@ if typing.TYPE_CHECKING:
         convert_to_performer,
         convert_to_softmax,
     )
-    from keras_performer.layers import PerformerAttention
+    from keras_performer.layers import (
+        PerformerAttention,
+        PerformerDecoder,
+        PerformerEncoder,
+    )
     from keras_performer.models import PerformerLM
     from keras_performer.models.generate import generate
 else:

@@ -56,6 +56,16 @@ SMALL = dict(num_heads=3, key_dim=4, num_random_features=10, seed=1)
 
 block = functools.partial(Case, keras_performer.layers.PerformerBlock, widths=(7,))
 
+TRANSFORMER_LAYER = dict(
+    intermediate_dim=11,
+    num_heads=2,
+    dropout=0.1,
+    activation="gelu",
+    layer_norm_epsilon=1e-3,
+    num_random_features=10,
+    seed=1,
+)
+
 language_model = functools.partial(
     Case, keras_performer.PerformerLM, vocabulary_size=601, half_precision=4e-2
 )
@@ -135,6 +145,17 @@ CASES = {
         )
     ),
     "block_without_attention": block(dict(attention=None, intermediate_dim=11)),
+    "encoder": Case(keras_performer.PerformerEncoder, TRANSFORMER_LAYER, widths=(6,)),
+    "decoder": Case(
+        keras_performer.PerformerDecoder,
+        {**TRANSFORMER_LAYER, "normalize_first": True, "exact_window": 2},
+        widths=(6,),
+    ),
+    "decoder_of_two_inputs": Case(
+        keras_performer.PerformerDecoder,
+        {**TRANSFORMER_LAYER, "qk_norm": True},
+        widths=(6, 4),
+    ),
     "lm": language_model(LM),
     "lm_exact": language_model(
         {

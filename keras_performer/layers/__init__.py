@@ -6,6 +6,8 @@ from keras_performer.layers.exact_attention import ExactAttention
 from keras_performer.layers.local_attention import LocalAttention
 from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.performer_block import PerformerBlock
+from keras_performer.layers.performer_decoder import PerformerDecoder
+from keras_performer.layers.performer_encoder import PerformerEncoder
 
 __all__ = [
     "AttentionLayer",
@@ -14,4 +16,6 @@ __all__ = [
     "LocalAttention",
     "PerformerAttention",
     "PerformerBlock",
+    "PerformerDecoder",
+    "PerformerEncoder",
 ]

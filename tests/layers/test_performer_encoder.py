@@ -1,0 +1,139 @@
+"""PerformerEncoder: with exact weights its formula, masks, packed rows, errors."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerEncoder
+from tests.layers import transformer_reference
+from tests.layers.inputs import normal
+
+LENGTH, DIM = 7, 6
+X = normal((2, LENGTH, DIM))
+MASK = np.arange(LENGTH) < [[7], [4]]
+# longer than any input here: all weights are exact, whatever the random features
+EXACT = dict(num_random_features=6, exact_below=100)
+
+
+def encoder(**options):
+    given = dict(intermediate_dim=11, num_heads=2, num_random_features=6, seed=1)
+    return PerformerEncoder(**{**given, **options})
+
+
+def with_random_weights(layer, *shapes):
+    layer.build(*shapes)
+    for index, weight in enumerate(layer.trainable_weights):
+        weight.assign(normal(weight.shape, seed=index))
+    return layer
+
+
+@pytest.mark.parametrize("exact", [EXACT, dict(exact_window=LENGTH)])
+@pytest.mark.parametrize("normalize_first", [False, True])
+def test_with_exact_weights_it_is_a_transformer_encoder(normalize_first, exact):
+    layer = encoder(normalize_first=normalize_first, layer_norm_epsilon=0.1, **exact)
+    with_random_weights(layer, X.shape)
+    x = X.astype("float64")
+    everything = np.ones((2, LENGTH, LENGTH), bool)
+    expected = transformer_reference.encoder(layer, x, everything)
+    np.testing.assert_allclose(layer(X), expected, rtol=1e-4, atol=1e-5)
+    expected = transformer_reference.encoder(layer, x, everything & MASK[:, None])
+    for call in (
+        dict(padding_mask=MASK),
+        dict(padding_mask=MASK.astype("int32")),
+        dict(attention_mask=MASK[:, np.newaxis]),
+        dict(padding_mask=MASK, attention_mask=MASK),
+    ):
+        # at padding, too: it sees the others and is not seen
+        np.testing.assert_allclose(layer(X, **call), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_implicit_mask_is_that_of_padding():
+    layer = with_random_weights(encoder(), X.shape)
+    masked = keras.layers.Masking()(X * MASK[..., np.newaxis])
+    expected = layer(tf.constant(masked.numpy()), padding_mask=MASK)
+    output = layer(masked)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+    # and it goes on to later layers
+    np.testing.assert_array_equal(keras.layers.Masking().compute_mask(masked), MASK)
+    np.testing.assert_array_equal(output._keras_mask, MASK)
+    # one that is given counts alone
+    everything = np.ones_like(MASK)
+    given = layer(masked, padding_mask=everything)
+    free = layer(tf.constant(masked.numpy()))
+    np.testing.assert_allclose(given, free, rtol=1e-5, atol=1e-6)
+
+
+def test_scores_are_those_of_the_attention():
+    layer = with_random_weights(encoder(normalize_first=True), X.shape)
+    output, scores = layer(X, padding_mask=MASK, return_attention_scores=True)
+    np.testing.assert_array_equal(output, layer(X, padding_mask=MASK))
+    _, expected = layer.attention(
+        layer.attention_norm(X), key_mask=MASK, return_attention_scores=True
+    )
+    np.testing.assert_array_equal(scores, expected)
+    assert scores.shape == (2, 2, LENGTH, LENGTH)
+
+
+def test_packed_rows_with_positions():
+    """Two sequences in a row, each with positions of its own, as they are apart."""
+    layer = with_random_weights(encoder(num_heads=1, rotary=True), X.shape)
+    segment_ids = np.array([[0, 0, 0, 1, 1, 1, 1]])
+    positions = np.array([[0, 1, 2, 0, 1, 2, 3]])
+    packed = layer(X[:1], segment_ids=segment_ids, positions=positions)
+    for part in (slice(0, 3), slice(3, 7)):
+        apart = layer(X[:1, part])
+        np.testing.assert_allclose(packed[:, part], apart, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training, equal", [(False, True), (True, False)])
+def test_dropout_falls_in_training(training, equal):
+    layer = with_random_weights(encoder(dropout=0.5), X.shape)
+    again = layer(X, training=training)
+    assert np.array_equal(layer(X, training=training), again) == equal
+
+
+def test_options_reach_the_attention():
+    options = dict(
+        feature_map="favor+",
+        num_random_features=10,
+        num_key_value_heads=1,
+        chunk_size=2,
+        exact_window=3,
+        qk_norm=True,
+        jit_compile=False,
+    )
+    layer = encoder(**options, dropout=0.25, kernel_initializer="he_normal")
+    layer.build(X.shape)
+    config = layer.attention.get_config()
+    for name, value in layer.get_config().items():
+        if name in options or name in ("dropout", "kernel_initializer", "seed"):
+            assert config[name] == value, name
+    assert config["key_dim"] == 3
+
+
+@pytest.mark.parametrize(
+    "message, options",
+    [
+        ("intermediate_dim must be a positive int", dict(intermediate_dim=0)),
+        ("num_heads must be a positive int", dict(num_heads=0)),
+        ("dropout must be a float", dict(dropout=1.0)),
+        ("normalize_first must be True or False", dict(normalize_first="yes")),
+        ("seed must be an int", dict(seed="a")),
+        ("exact_window must be a positive int", dict(exact_window=0)),
+        ("num_key_value_heads must divide", dict(num_key_value_heads=3)),
+        ("rotary must be None, True", dict(rotary="yes")),
+    ],
+)
+def test_bad_arguments_raise(message, options):
+    with pytest.raises(ValueError, match=message):
+        encoder(**options)
+
+
+def test_bad_inputs_raise():
+    with pytest.raises(ValueError, match="num_heads must divide hidden_dim"):
+        encoder(num_heads=4).build(X.shape)
+    with pytest.raises(ValueError, match=r"PerformerEncoder needs inputs .*5, 6"):
+        encoder()(tf.ones((3, 4, 5, 6)))
+    with pytest.raises(ValueError, match="attention_mask must not differ by query"):
+        encoder()(X, attention_mask=np.ones((2, LENGTH, LENGTH)))

@@ -18,6 +18,7 @@ from keras_performer.layers import (
     keras_privates,
 )
 from keras_performer.layers.attention_like import attention_like, is_attention
+from keras_performer.layers.cached_attention import is_cached
 
 # Classes whose call is known: subclasses may have changed it.
 _KINDS = (
@@ -48,9 +49,10 @@ def convert_to_performer(
     lose nearly all that they have learned.
 
     Attention is found at any depth: `keras.layers.MultiHeadAttention` and
-    `GroupQueryAttention`, `ExactAttention`, and `PerformerAttention`, which gets the
-    options given here. Layers with `sliding_window` become `LocalAttention`, which
-    computes the same. What cannot be replaced stays, and the report says why.
+    `GroupQueryAttention`, KerasHub's `CachedMultiHeadAttention`, `ExactAttention`, and
+    `PerformerAttention`, which gets the options given here. Layers with
+    `sliding_window` become `LocalAttention`, which computes the same. What cannot be
+    replaced stays, and the report says why.
 
     Args:
         model: a built Keras model or layer, which stays as it is. Classes of one's own
@@ -100,6 +102,8 @@ def convert_to_performer(
     seeds = itertools.repeat(None) if seed is None else itertools.count(seed)
 
     def instead(layer):
+        if exact_window is not None and is_cached(layer):
+            _check_same_sequence(layer)
         if layer.get_config().get("sliding_window"):
             return attention_like(LocalAttention, layer, jit_compile=jit_compile)
         return attention_like(PerformerAttention, layer, seed=next(seeds), **options)
@@ -167,10 +171,19 @@ def attention_layers(model):
 
 
 def _unknown_class(layer):
-    if type(layer) in _KINDS:
+    if type(layer) in _KINDS or is_cached(layer):
         return ""
     base = next(kind for kind in _KINDS if isinstance(layer, kind))
     return f"a subclass of {base.__name__}, whose call may be another"
+
+
+def _check_same_sequence(layer):
+    """Refuses KerasHub's attention to an encoder, whose name its decoder gives it."""
+    if layer.name == "cross_attention":
+        raise ValueError(
+            "attends to another sequence, of which no key is near: convert it with "
+            "exact_window=None"
+        )
 
 
 def _fixed(owner, path):

@@ -5,6 +5,7 @@ import inspect
 import keras
 
 from keras_performer.layers import keras_privates
+from keras_performer.layers.cached_attention import WITH_CACHE, is_cached
 from keras_performer.layers.exact_attention import ExactAttention
 from keras_performer.layers.local_attention import LocalAttention
 from keras_performer.layers.performer_attention import PerformerAttention
@@ -21,7 +22,7 @@ def is_attention(layer):
 
 
 def attention_like(kind, layer, **options):
-    """Attention of some kind with the weights of an attention layer.
+    """Attention of some kind with the weights of an attention layer, and its call.
 
     Args:
         kind: `PerformerAttention`, `ExactAttention` or `LocalAttention`.
@@ -42,7 +43,8 @@ def attention_like(kind, layer, **options):
         config["key_dim"] = config["head_dim"]
     names = {"name", *inspect.signature(kind).parameters}
     known = {name: config[name] for name in names if name in config}
-    twin = kind(**{**known, "dtype": layer.dtype_policy, **options})
+    twin_class = WITH_CACHE[kind] if is_cached(layer) else kind
+    twin = twin_class(**{**known, "dtype": layer.dtype_policy, **options})
     twin.build_from_config(layer.get_build_config())
     for name in _DENSE_LAYERS:
         own, given = getattr(twin, name), keras_privates.dense_layer(layer, name)

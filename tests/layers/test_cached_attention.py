@@ -1,0 +1,122 @@
+"""Attention called as KerasHub's with a cache: masks (B, T, S), keys and values."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer.layers.cached_attention import (
+    CachedExactAttention,
+    CachedPerformerAttention,
+    is_cached,
+)
+from tests.layers.inputs import normal
+
+LENGTH = 7
+X = normal((2, LENGTH, 6))
+PADDING = (np.arange(LENGTH) < [[7], [4]])[:, np.newaxis]
+EARLIER = np.tri(LENGTH, dtype=bool)[np.newaxis]
+
+
+def cached(kind=CachedPerformerAttention, **options):
+    bias = keras.initializers.RandomNormal(stddev=0.5, seed=6)
+    given = dict(num_heads=2, key_dim=3, bias_initializer=bias, seed=5)
+    if kind is CachedPerformerAttention:
+        given["num_random_features"] = 6
+    layer = kind(**{**given, **options})
+    layer.build(X.shape, X.shape)
+    return layer
+
+
+KINDS = {
+    "exact": lambda: cached(CachedExactAttention),
+    "a window over everything": lambda: cached(exact_window=LENGTH),
+    "exact below": lambda: cached(exact_below=100),
+}
+MASKS = {
+    "none": None,
+    "padding": PADDING,
+    "causal": np.repeat(EARLIER, 2, axis=0),
+    "padding times causality": PADDING & EARLIER,
+    "as ints": (PADDING & EARLIER).astype("int32"),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_are_those_of_keras(kind, mask):
+    layer, mask = KINDS[kind](), MASKS[mask]
+    expected = keras.layers.MultiHeadAttention(2, 3)
+    expected.build(X.shape, X.shape)
+    expected.set_weights(layer.get_weights()[:8])
+    outputs = layer(X, X, attention_mask=mask, return_attention_scores=True)
+    exact = expected(X, X, attention_mask=mask, return_attention_scores=True)
+    for output, right in zip(outputs, exact, strict=True):
+        np.testing.assert_allclose(output, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "compiled", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("exact_window", [None, 3])
+def test_with_a_cache_it_is_the_whole(exact_window, compiled):
+    layer = cached(exact_window=exact_window)
+    whole = layer(X, X, attention_mask=MASKS["causal"])
+
+    def step(x, cache, index):
+        # as KerasHub makes it: later places of the cache are hidden, too
+        seen = index + tf.range(x.shape[1])[:, tf.newaxis] >= tf.range(LENGTH)
+        mask = tf.repeat(seen[tf.newaxis], 2, axis=0)
+        return layer(x, x, attention_mask=mask, cache=cache, cache_update_index=index)
+
+    if compiled:
+        step = tf.function(step, jit_compile=True)
+    cache, parts = normal((2, 2, LENGTH, 2, 3)), []  # what was there before
+    for start, end in ((0, 3), (3, 4), (4, 7)):
+        part, cache = step(X[:, start:end], tf.constant(cache), tf.constant(start))
+        parts.append(part)
+    np.testing.assert_allclose(tf.concat(parts, 1), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [CachedPerformerAttention, CachedExactAttention])
+def test_a_cache_that_has_all_is_not_written(kind):
+    layer = cached(kind)
+    other = normal((2, 5, 6), seed=1)
+    expected = layer(X, other, attention_mask=np.arange(5) < [[[3]], [[5]]])
+    cache = tf.stack([layer.key_dense(other), layer.value_dense(other)], axis=1)
+    output, after = layer(
+        X, X, attention_mask=np.arange(5) < [[[3]], [[5]]], cache=cache
+    )
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(after, cache)
+
+
+OTHER = MASKS["padding times causality"].copy()
+OTHER[0, 3, 1] = False
+
+
+@pytest.mark.slow
+def test_other_masks_are_refused():
+    layer = cached()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="such a mask times caus"):
+        layer(X, X, attention_mask=OTHER)
+    in_graph = tf.function(lambda mask: layer(X, X, attention_mask=mask))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="such a mask times caus"):
+        in_graph(tf.constant(OTHER))
+    # XLA has no assertions
+    compiled = tf.function(in_graph, jit_compile=True)
+    assert np.isnan(compiled(tf.constant(OTHER))).all()
+    assert np.isfinite(compiled(tf.constant(PADDING & EARLIER))).all()
+    with pytest.raises(ValueError, match=r"\(B, 1, S\) or .*Received.*\(7, 7\)"):
+        layer(X, X, attention_mask=np.ones((7, 7)))
+
+
+def test_scores_need_the_whole_sequence():
+    cache = normal((2, 2, LENGTH, 2, 3))
+    with pytest.raises(ValueError, match="leave the cache out"):
+        cached()(X, X, cache=cache, return_attention_scores=True)
+
+
+def test_layers_of_keras_are_not_called_so():
+    assert is_cached(cached())
+    assert not is_cached(keras.layers.MultiHeadAttention(2, 3))

@@ -30,7 +30,7 @@ rest := tests $(patsubst %,--ignore=%,$(filter tests/%,$(first) $(second) $(thir
 parts := "$(first)" "$(second)" "$(third)" "$(rest)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test lint bench clean convert tpu-check test-matrix dist
+.PHONY: help demo quickstart test lint bench clean convert tpu-check hub-check test-matrix dist
 
 help:
 	@echo "make demo        train on 64x64 photographs, generate, write runs/demo"
@@ -42,6 +42,7 @@ help:
 	@echo "make docs        the documentation as pages, into site"
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
+	@echo "make hub-check   the tests that need KerasHub, on its newest release"
 	@echo "make lint        ruff, its format, and the type checker"
 	@echo "make dist        the archives of a release, into dist"
 	@echo "make .venv       only install into .venv (the others do it when needed)"
@@ -129,6 +130,17 @@ tpu-check: .tpu/.installed
 		--editable ".[tensorflow,examples,test,tpu-check]"
 	@touch $@
 
+# KerasHub asks for a newer Keras than we do, and brings tensorflow-text.
+hub-check: .hub/.installed
+	.hub/bin/python -m pytest tests/keras_hub $(ARGS)
+
+.hub/.installed: setup.cfg pyproject.toml
+	@echo "Installing KerasHub into .hub: about 1 GB to download."
+	$(PYTHON) -m venv .hub
+	.hub/bin/python -m pip install --disable-pip-version-check \
+		--editable ".[tensorflow,examples,test,keras-hub]"
+	@touch $@
+
 # Each version in an environment of its own; the newest patch of it.
 test-matrix: $(VERSIONS:%=.matrix/%/.installed)
 	set -e; for version in $(VERSIONS); do \
@@ -157,5 +169,5 @@ $(installed): setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv .bench .docs .tpu .matrix build site dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .bench .docs .tpu .hub .matrix build site dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find examples keras_performer tests -name __pycache__ -prune -exec rm -rf {} +

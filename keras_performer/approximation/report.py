@@ -140,11 +140,7 @@ def approximation_report(
     """
     arguments.positive_int("num_rows", num_rows)
     arguments.positive_int("max_batches", max_batches)
-    unknown = sorted(set(options) - set(OPTIONS))
-    if unknown:
-        raise ValueError(
-            f"Options must be of {', '.join(OPTIONS)}. Received: {', '.join(unknown)}"
-        )
+    check_options(options)
     sums: dict = {}
 
     def measure(layer, twin, *inputs):
@@ -156,14 +152,28 @@ def approximation_report(
     left_out = attention_calls(model, batches, options, measure)
     measured = {layer: of for layer, of in sums.items() if layer not in left_out}
     if not measured:
-        reasons = " ".join(left_out.values())
-        raise ValueError(
-            "model must have a layer of softmax attention that is called with data. "
-            f"Received: {type(model).__name__} {model.name}. {reasons}".strip()
-        )
+        raise nothing_found(model, left_out)
     return ApproximationReport(
         [head for layer, of in measured.items() for head in _heads(layer, of)],
         {layer.path: reason for layer, reason in left_out.items()},
+    )
+
+
+def check_options(options):
+    """Raises a `ValueError` for options that are none of `OPTIONS`."""
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ValueError(
+            f"Options must be of {', '.join(OPTIONS)}. Received: {', '.join(unknown)}"
+        )
+
+
+def nothing_found(model, left_out):
+    """The error of a model in which no attention could be looked at, with why."""
+    reasons = " ".join(left_out.values())
+    return ValueError(
+        "model must have a layer of softmax attention that is called with data. "
+        f"Received: {type(model).__name__} {model.name}. {reasons}".strip()
     )
 
 

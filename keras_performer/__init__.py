@@ -22,6 +22,7 @@ __all__ = [
     "layers",
     "ops",
     "testing",
+    "transfer_attention",
 ]
 
 # What has something to register with Keras, and what has not.
@@ -46,6 +47,7 @@ _PART_OF = {
     "convert_to_performer": "conversion",
     "convert_to_softmax": "conversion",
     "generate": "models",
+    "transfer_attention": "conversion",
 }
 
 
@@ -57,6 +59,7 @@ if typing.TYPE_CHECKING:
         calibrate,
         convert_to_performer,
         convert_to_softmax,
+        transfer_attention,
     )
     from keras_performer.layers import (
         PerformerAttention,

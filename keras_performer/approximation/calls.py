@@ -43,13 +43,12 @@ def attention_calls(model, batches, options, measure):
         if arguments.get("state") is not None:
             left_out[layer] = "It is called with a state: give it whole sequences."
             return
-        given = {name: arguments[name] for name in _NAMES if name in arguments}
         try:
             if layer not in twins:
                 twins[layer] = attention_like(PerformerAttention, layer, **options)
             twin = twins[layer]
-            inputs = with_starts(twin.read(**given), None)
-            measure(layer, twin, *_heads(twin, inputs, arguments), inputs)
+            inputs, positions = what_is_read(twin, arguments)
+            measure(layer, twin, *_heads(twin, inputs, positions), inputs)
         except ValueError as error:
             left_out[layer] = str(error)
 
@@ -61,10 +60,25 @@ def attention_calls(model, batches, options, measure):
     return left_out
 
 
-def _heads(layer, inputs, arguments):
+def what_is_read(layer, arguments):
+    """What an attention layer reads of a call of one like it, of whole sequences.
+
+    Args:
+        layer: an `AttentionLayer`.
+        arguments: dict of the arguments of the call.
+
+    Returns:
+        Its `Inputs`, and the positions for `layer.project`.
+    """
+    given = {name: arguments[name] for name in _NAMES if name in arguments}
+    inputs = with_starts(layer.read(**given), None)
+    positions = arguments.get("positions")
+    positions = token_positions(layer, inputs.query, inputs.key, positions, None)
+    return inputs, positions
+
+
+def _heads(layer, inputs, positions):
     """Query, key and value in heads, float32, as the layer projects them."""
-    given = arguments.get("positions")
-    positions = token_positions(layer, inputs.query, inputs.key, given, None)
     for name in ("query", "key", "value"):
         heads = layer.project(name, getattr(inputs, name), positions)
         yield tf.cast(heads, tf.float32)

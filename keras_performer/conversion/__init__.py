@@ -11,7 +11,10 @@ from keras_performer.conversion.report import (
     CalibrationReport,
     ConversionReport,
     ConvertedLayer,
+    TransferredLayer,
+    TransferReport,
 )
+from keras_performer.conversion.transfer import transfer_attention
 
 __all__ = [
     "CalibratedLayer",
@@ -19,7 +22,10 @@ __all__ = [
     "ConversionReport",
     "Converted",
     "ConvertedLayer",
+    "TransferReport",
+    "TransferredLayer",
     "calibrate",
     "convert_to_performer",
     "convert_to_softmax",
+    "transfer_attention",
 ]

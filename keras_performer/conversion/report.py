@@ -77,3 +77,62 @@ class CalibrationReport(typing.NamedTuple):
         text = [as_text(names, cells, to_the_right=(3, 4))]
         text += [f"{path}: stays. {why}" for path, why in self.left_out.items()]
         return "\n".join(text)
+
+
+# A layer that keeps more of the size of its output as its error has lost what it does.
+LOST = 0.5
+
+
+class TransferredLayer(typing.NamedTuple):
+    """One layer of `PerformerAttention` that was trained.
+
+    Attributes:
+        path: str, that of the layer of the teacher.
+        before, after: floats, relative errors of its output on data that it was not
+            trained on; equal where training did not help, and the layer is as it was.
+        seconds: float, what its steps took.
+    """
+
+    path: str
+    before: float
+    after: float
+    seconds: float
+
+    @property
+    def advice(self):
+        """A str, what the error speaks for; empty if the layer learned."""
+        return "" if self.after <= LOST else "keep it exact"
+
+
+class TransferReport(typing.NamedTuple):
+    """What `transfer_attention` did; `print` shows a table.
+
+    Attributes:
+        layers: list of `TransferredLayer`.
+        left_out: dict of paths of layers that could not be trained to the reasons.
+    """
+
+    layers: list[TransferredLayer]
+    left_out: dict[str, str]
+
+    @property
+    def learned(self):
+        """List of paths of the layers that learned: `layers` of a conversion that
+        leaves the others exact.
+        """
+        return [layer.path for layer in self.layers if not layer.advice]
+
+    def __str__(self):
+        names = "layer", "error before", "after", "seconds", "advice"
+        cells = [
+            (
+                layer.path,
+                *(f"{x:.3f}" for x in (layer.before, layer.after)),
+                f"{layer.seconds:.1f}",
+                layer.advice,
+            )
+            for layer in self.layers
+        ]
+        text = [as_text(names, cells, to_the_right=(1, 2, 3))]
+        text += [f"{path}: stays. {why}" for path, why in self.left_out.items()]
+        return "\n".join(text)

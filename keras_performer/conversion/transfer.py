@@ -1,0 +1,193 @@
+"""Linear attention trained, layer by layer, to say what exact attention says."""
+
+import functools
+import math
+import typing
+
+import keras
+
+from keras_performer.approximation.calls import batches_of, what_is_read
+from keras_performer.conversion import places
+from keras_performer.conversion.convert import with_layers
+from keras_performer.conversion.matching import Match
+from keras_performer.conversion.report import TransferredLayer, TransferReport
+from keras_performer.layers import PerformerAttention, arguments, keras_privates
+from keras_performer.layers.attention_like import is_attention
+from keras_performer.layers.watching import watched
+
+# Of the batches one in so many is held out, where there are two or more.
+HELD_OUT = 8
+
+
+def transfer_attention(
+    model: keras.layers.Layer,
+    teacher: keras.layers.Layer,
+    data: typing.Any,
+    *,
+    num_steps: int = 200,
+    learning_rate: float = 1e-2,
+    max_batches: int = 64,
+    verbose: int = 1,
+) -> tuple[keras.layers.Layer, TransferReport]:
+    """A copy of a model whose linear attention learned from that of its teacher.
+
+    Each layer of `PerformerAttention` is trained to return what the layer of exact
+    attention in its place in the teacher returns, given the same inputs, those of the
+    teacher: errors of one layer do not reach the next, and all layers learn in one pass
+    of the teacher. What trains are the weights of queries and keys, and the gains of
+    heads; all other weights stay. Steps are those of Adam with a learning rate that
+    falls to 0 as a cosine, on the squared differences over the squares of the teacher,
+    padding left out.
+
+    A layer takes its step as soon as the teacher has called its own. So memory is that
+    of the teacher's prediction and of one layer in training, whatever their number, and
+    time for each step that of these.
+
+    Args:
+        model: a built model with `PerformerAttention`, as from `convert_to_performer`
+            or `calibrate`. It stays as it is.
+        teacher: the model that it was made from, with exact attention:
+            `keras.layers.MultiHeadAttention`, `GroupQueryAttention`, `ExactAttention`.
+        data: as in `approximation_report`, such as what the teacher was trained on. Of
+            several batches the last eighth is held out: it says what is kept. Batches
+            of one shape save time.
+        num_steps: int, how many steps each layer takes, one for a batch, beginning anew
+            with the first where batches end.
+        learning_rate: float, that of the first step.
+        max_batches: int, the most batches of a data set that are taken; they stay in
+            memory.
+        verbose: 0 for silence, 1 for a progress bar of steps.
+
+    Returns:
+        The new model, and a `TransferReport`; `print` shows a table. A layer whose
+        error on held-out batches did not fall has the weights that it had.
+
+    Raises:
+        ValueError: for a model without layers to train, a teacher that is not like it,
+            and too few tokens.
+
+    Reference:
+        Zhang et al. 2024, LoLCATs, arXiv 2410.10254, section 3.2: attention transfer.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_performer import convert_to_performer
+    >>> x = start = keras.Input((50, 8))
+    >>> x = keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    >>> teacher = keras.Model(start, x)
+    >>> performer, _ = convert_to_performer(teacher, exact_window=8, seed=0)
+    >>> data = keras.random.normal((4, 50, 8), seed=0)
+    >>> performer, report = transfer_attention(
+    ...     performer, teacher, data, num_steps=5, verbose=0
+    ... )
+    >>> report.layers[0].after <= report.layers[0].before
+    True
+    """
+    arguments.positive_int("num_steps", num_steps)
+    arguments.positive_int("max_batches", max_batches)
+    if not learning_rate > 0:
+        raise ValueError(
+            "learning_rate must be a positive float. Received: "
+            f"learning_rate={learning_rate!r}"
+        )
+    batches = batches_of(data, max_batches)
+    num_held_out = math.ceil(len(batches) / HELD_OUT)
+    held_out, others = batches[-num_held_out:], batches[:-num_held_out] or batches
+    new = with_layers(model, {})
+    matches, left_out = _matches(new, teacher)
+
+    def attend(batch, learn):
+        """Has each layer learn from its call in the teacher."""
+
+        def note(layer, given, outputs):
+            if layer not in matches:
+                return
+            match = matches[layer]
+            wanted = keras.tree.flatten(outputs)[0]
+            try:
+                learn(match, *what_is_read(match.layer, given), wanted)
+            except ValueError as error:
+                matches.pop(layer).give_up()
+                left_out[layer] = str(error)
+
+        with watched(teacher, note):
+            teacher(batch, training=False)
+
+    def errors():
+        for match in matches.values():
+            match.forget()
+        for batch in held_out:
+            attend(batch, Match.measure)
+        return {layer: match.error() for layer, match in matches.items()}
+
+    before = errors()
+    _check(matches, left_out)
+    progress = keras.utils.Progbar(num_steps, verbose=verbose, unit_name="step")
+    for step in range(num_steps):
+        rate = learning_rate * (1 + math.cos(math.pi * step / num_steps)) / 2
+        learn = functools.partial(Match.train, learning_rate=rate)
+        attend(others[step % len(others)], learn)
+        progress.add(1)
+    after = errors()
+    rows = []
+    for layer, match in matches.items():
+        if not after[layer] < before[layer]:
+            match.give_up()
+            after[layer] = before[layer]
+        errors_of = before[layer], after[layer]
+        rows.append(TransferredLayer(layer.path, *errors_of, match.seconds))
+    return new, TransferReport(rows, {x.path: why for x, why in left_out.items()})
+
+
+def _matches(model, teacher):
+    """Dict of the layers of a teacher to a `Match` each, and what is left out."""
+    linear = [
+        layer
+        for layer in keras_privates.all_layers(model)
+        if isinstance(layer, PerformerAttention) and layer.built
+    ]
+    try:
+        pairs = dict(places.pairs(model, teacher, leaves=linear))
+    except LookupError as error:
+        raise ValueError(
+            "teacher must be the model that model was converted from, or one like it. "
+            f"It has no {error.args[0]!r} where model has"
+        ) from error
+    matches, left_out = {}, {}
+    for layer in linear:
+        other = pairs.get(layer)
+        if other is None:
+            left_out[layer] = "The teacher has no layer of its own in its place."
+            continue
+        if not is_attention(other) or isinstance(other, PerformerAttention):
+            raise ValueError(
+                f"teacher must have exact attention where model has {layer.path}: see "
+                f"`convert_to_softmax`. It has {type(other).__name__}"
+            )
+        match = Match(layer)
+        if match.weights:
+            matches[other] = match
+        else:
+            left_out[other] = "Its queries and keys are frozen."
+    return matches, left_out
+
+
+def _check(matches, left_out):
+    """Leaves out layers that data does not reach, and refuses too little of it."""
+    for layer, match in list(matches.items()):
+        if not match.num_tokens:
+            left_out[layer] = "No token of data reaches it."
+            del matches[layer]
+        elif match.num_tokens < match.layer.key_dim:
+            raise ValueError(
+                f"data must have at least key_dim={match.layer.key_dim} tokens for "
+                f"{layer.path} in what is held out; a few thousand are better. It has "
+                f"{match.num_tokens}"
+            )
+    if not matches:
+        raise ValueError(
+            "model must have PerformerAttention that can be trained and is called with "
+            "data: see `convert_to_performer`. It has none. "
+            f"{' '.join(left_out.values())}".strip()
+        )

@@ -253,15 +253,16 @@ def test_a_transferred_model_trains_on_with_lora_and_is_saved(tmp_path):
     layer = new.get_layer("one")
     for name in ("query", "key", "value", "output"):
         getattr(layer, f"{name}_dense").enable_lora(2)
-    kernel = np.array(layer.query_dense._kernel)
-    new.compile("adam", "mse", run_eagerly=False)
+    kernel = layer.query_dense._kernel.numpy()
+    new.compile("adam", "mse")
     losses = new.fit(data(), teacher(data()), epochs=5, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     # only what was added to it has changed
-    np.testing.assert_array_equal(layer.query_dense._kernel, kernel)
-    assert np.abs(layer.query_dense.lora_kernel_b).max() > 0
+    np.testing.assert_array_equal(layer.query_dense._kernel.numpy(), kernel)
+    assert np.abs(layer.query_dense.lora_kernel_b.numpy()).max() > 0
     new.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
+    # the optimizer of a model with LoRA has other variables when it is loaded
+    loaded = keras.models.load_model(tmp_path / "model.keras", compile=False)
     np.testing.assert_allclose(loaded(data()), new(data()), rtol=1e-5, atol=1e-6)
 
 

@@ -32,26 +32,15 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     clock = time.process_time if threads == 1 else time.perf_counter
     model = models.make_model(task, row, key_dim, seed)
-    optimizer = keras.optimizers.Adam(learning_rate, beta_2=0.98, global_clipnorm=1.0)
-    optimizer.build(model.trainable_variables)
-
-    @tf.function(autograph=False, jit_compile=steps >= COMPILED_FROM)
-    def step(inputs, targets, weights):
-        with tf.GradientTape() as tape:
-            loss = bits(model(inputs, training=True), targets, weights)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
-        return loss
-
+    step = step_of(model, learning_rate, jit_compile=steps >= COMPILED_FROM)
     measure = measuring(model, task)
     random = np.random.default_rng([seed, 7])
     curve, seconds = [], 0.0
     noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])
     for index in range(1, steps + 1):
-        optimizer.learning_rate.assign(learning_rate * min(1.0, index / WARMUP_STEPS))
         batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]
         start = clock()
-        loss = float(step(*batch))
+        loss = float(step(index, *batch))
         if index > 2:
             seconds += clock() - start
         if index in noted:
@@ -81,3 +70,23 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         result["swap"] = swap.bits_lost(model, task, key_dim, seed)
     result["seconds_in_all"] = round(time.perf_counter() - began, 1)
     return result
+
+
+def step_of(model, learning_rate, jit_compile):
+    """A function that takes a step of training: of its number, from 1, and a batch."""
+    optimizer = keras.optimizers.Adam(learning_rate, beta_2=0.98, global_clipnorm=1.0)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False, jit_compile=jit_compile)
+    def compiled(inputs, targets, weights):
+        with tf.GradientTape() as tape:
+            loss = bits(model(inputs, training=True), targets, weights)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    def step(index, *batch):
+        optimizer.learning_rate.assign(learning_rate * min(1.0, index / WARMUP_STEPS))
+        return compiled(*batch)
+
+    return step

@@ -173,7 +173,6 @@ class PerformerLM(TokenTraining):
                 qk_norm=self.qk_norm,
             ),
         )
-        self._attention_name = attention if isinstance(attention, str) else None
         self._has_own_embedding = embedding is not None
         self._has_own_head = head is not None
         seeds = random.Random(self.seed)
@@ -201,7 +200,10 @@ class PerformerLM(TokenTraining):
                 name=f"block_{index}",
             )
             self.blocks.append(block)
-        passes.check_attention(recompute, self.causal, self.blocks[0].attention)
+        # as it was made, as another may take its place in a block later
+        first = self.blocks[0].attention
+        self._attention = attention if isinstance(attention, str) else config_of(first)
+        passes.check_attention(recompute, self.causal, first)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or keras.layers.Dense(
             self.vocabulary_size,
@@ -389,12 +391,11 @@ class PerformerLM(TokenTraining):
             "position_embedding",
             "seed",
         )
-        attention = self._attention_name or config_of(self.blocks[0].attention)
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
-            "attention": attention,
+            "attention": self._attention,
             "embedding": config_of(self.embedding) if self._has_own_embedding else None,
             "head": config_of(self.head) if self._has_own_head else None,
         }

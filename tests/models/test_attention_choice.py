@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, generate
+from keras_performer import (
+    PerformerAttention,
+    PerformerLM,
+    convert_to_performer,
+    generate,
+)
 from keras_performer.layers import EmbeddingLayer, ExactAttention
 from tests.models.token_models import IDS, MODES, loss_and_gradients, small_model
 
@@ -29,6 +34,19 @@ def test_exact_is_the_model_whose_inputs_are_all_short(causal):
     assert len(own) == len(short.weights) - 2 * 3
     exact.set_weights([w.numpy() for w in own])
     np.testing.assert_allclose(exact(IDS), short(IDS), atol=1e-6)
+
+
+def test_a_copy_keeps_what_took_the_place_of_the_first_attention_only():
+    model = model_with(ExactAttention(2, 3, causal=True))
+    model.build((None, None))
+    first = model.blocks[0].attention.path
+    other, _ = convert_to_performer(model, exact_window=3, layers=[first])
+    copy = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(other)
+    )
+    for each in (other, copy):
+        kinds = [type(block.attention) for block in each.blocks]
+        assert kinds == [PerformerAttention, ExactAttention]
 
 
 @pytest.mark.parametrize("recompute", MODES)

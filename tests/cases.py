@@ -125,7 +125,8 @@ CASES = {
     ),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(
-        {**SMALL, "exact_window": 2, "causal": True}, widths=(7,)
+        {**SMALL, "exact_window": 2, "initial_log_gain": -1.0, "causal": True},
+        widths=(7,),
     ),
     "rotary": attention({**SMALL, "rotary": True, "causal": True}, widths=(7,)),
     "rotary_grid": attention({**SMALL, "rotary": (3, 2)}, widths=(7,)),

@@ -110,6 +110,23 @@ def exact_window(value, feature_map):
     return value
 
 
+def initial_log_gain(value, exact_window):
+    """A float, 0 without a window."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise ValueError(
+            "initial_log_gain must be a finite float. Received: "
+            f"initial_log_gain={value!r}"
+        )
+    if value and exact_window is None:
+        raise ValueError(
+            "initial_log_gain is that of keys outside of an exact window: give "
+            f"exact_window as well. Received: initial_log_gain={value!r}, exact_window="
+            "None"
+        )
+    return float(value)
+
+
 def jit_compile(value, feature_map=None):
     if value not in (True, False, "auto"):
         raise ValueError(

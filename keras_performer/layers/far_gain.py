@@ -16,17 +16,19 @@ class FarGain(keras.layers.Layer):
 
     Args:
         num_heads: int N.
+        initial: float, what is added at first.
     """
 
-    def __init__(self, num_heads):
+    def __init__(self, num_heads, initial=0.0):
         super().__init__(name="far_gain", dtype="float32")
         self.num_heads = num_heads
+        self.initial = initial
 
     def build(self, input_shape=None):
         self.log_gain = self.add_weight(
             name="log_gain",
             shape=(self.num_heads,),
-            initializer="zeros",
+            initializer=keras.initializers.Constant(self.initial / SPEED),
             autocast=False,
         )
 

@@ -40,6 +40,7 @@ class PerformerLM(TokenTraining):
         exact_below: as in `PerformerAttention`. A model with it has no state: leave it
             out of a model that is to `generate`.
         exact_window: as in `PerformerAttention`.
+        initial_log_gain: as in `PerformerAttention`.
         qk_norm: as in `PerformerAttention`.
         recompute: "block" or "network", what training computes again in chunks of the
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
@@ -59,8 +60,8 @@ class PerformerLM(TokenTraining):
             attention, the control of every comparison), an `AttentionLayer` that each
             block gets a copy of, with a seed of its own and the dtype of the model, or
             the config of one. `feature_map`, `num_random_features`, `chunk_size`,
-            `exact_below`, `exact_window` and `qk_norm` belong to "performer". Exact
-            attention has no state.
+            `exact_below`, `exact_window`, `initial_log_gain` and `qk_norm` belong to
+            "performer". Exact attention has no state.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added; an `EmbeddingLayer` if it remembers inputs or tells the head
             something. Defaults to a table of `vocabulary_size` tokens.
@@ -113,6 +114,7 @@ class PerformerLM(TokenTraining):
         chunk_size: int | None = None,
         exact_below: int | None = None,
         exact_window: int | None = None,
+        initial_log_gain: float = 0.0,
         qk_norm: bool = False,
         position_shape: tuple[int, ...] | None = None,
         position_embedding: typing.Literal["learned", "rotary"] = "learned",
@@ -149,6 +151,9 @@ class PerformerLM(TokenTraining):
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
         self.exact_window = arguments.exact_window(exact_window, self.feature_map)
+        self.initial_log_gain = arguments.initial_log_gain(
+            initial_log_gain, self.exact_window
+        )
         self.qk_norm = arguments.boolean("qk_norm", qk_norm)
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
@@ -170,6 +175,7 @@ class PerformerLM(TokenTraining):
                 chunk_size=self.chunk_size,
                 exact_below=self.exact_below,
                 exact_window=self.exact_window,
+                initial_log_gain=self.initial_log_gain,
                 qk_norm=self.qk_norm,
             ),
         )
@@ -385,6 +391,7 @@ class PerformerLM(TokenTraining):
             "chunk_size",
             "exact_below",
             "exact_window",
+            "initial_log_gain",
             "qk_norm",
             "recompute",
             "position_shape",

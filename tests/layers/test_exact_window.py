@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, ops
+from keras_performer import (
+    PerformerAttention,
+    PerformerLM,
+    convert_to_performer,
+    ops,
+)
 from keras_performer.layers import ExactAttention, LocalAttention
 from tests.layers.inputs import normal
 
@@ -56,6 +61,50 @@ def test_a_window_as_long_as_the_sequence_is_exact_attention(causal):
     exact.set_weights(layer.get_weights()[:8])
     x = normal((2, 20, 8), 1, std=3.0)
     np.testing.assert_allclose(layer(x), exact(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_far_keys_have_their_first_gain(causal):
+    options = {"num_random_features": 8, "exact_window": 3, "seed": 1}
+    x = normal((2, 20, 8), 1)
+    scores = {}
+    for gain in (0.0, -3.0):
+        layer = PerformerAttention(
+            4,
+            5,
+            causal=causal,
+            initial_log_gain=gain,
+            bias_initializer="ones",
+            **options,
+        )
+        layer.build(x.shape)
+        for dense in (layer.query_dense, layer.key_dense):
+            dense.kernel.assign(normal(dense.kernel.shape, 2))
+        np.testing.assert_allclose(layer.log_gain, [gain / 10] * 4)
+        scores[gain] = layer(x, return_attention_scores=True)[1].numpy()
+    far = np.abs(np.subtract.outer(np.arange(20), np.arange(20))) >= 3
+    expected = np.where(far, np.exp(-3), 1) * scores[0.0]
+    expected /= expected.sum(-1, keepdims=True)
+    assert np.abs(expected - scores[0.0]).max() > 0.1
+    np.testing.assert_allclose(scores[-3.0], expected, atol=1e-5)
+
+
+def test_a_first_gain_is_a_number_and_needs_a_window():
+    for wrong in ("-3", float("nan"), True):
+        with pytest.raises(ValueError, match="initial_log_gain must be a finite float"):
+            PerformerAttention(4, 5, exact_window=3, initial_log_gain=wrong)
+    with pytest.raises(ValueError, match="give exact_window as well"):
+        PerformerAttention(4, 5, initial_log_gain=-3.0)
+    with pytest.raises(ValueError, match="give exact_window as well"):
+        PerformerLM(9, 8, 1, 1, 4, initial_log_gain=-3.0)
+
+
+def test_a_first_gain_reaches_all_blocks_and_goes_with_the_window():
+    model = PerformerLM(9, 8, 2, 2, 4, exact_window=3, initial_log_gain=-3.0)
+    for block in model.blocks:
+        np.testing.assert_allclose(block.attention.log_gain, [-0.3, -0.3])
+    without, _ = convert_to_performer(model, exact_window=None)
+    assert without.blocks[0].attention.initial_log_gain == 0
 
 
 def test_token_by_token_is_the_whole():

@@ -248,7 +248,7 @@ class AttentionLayer(keras.layers.Layer):
     ) -> typing.Any:
         masks = query_mask, value_mask, key_mask, attention_mask
         inputs = self.read(query, value, key, *masks, use_causal_mask, segment_ids)
-        arguments.check_state(
+        layer_state.check(
             self, inputs.visible.causal, state, return_state, return_attention_scores
         )
         inputs = packed_tokens.with_starts(inputs, state)
@@ -366,7 +366,7 @@ class AttentionLayer(keras.layers.Layer):
 
     def empty_state(self, batch_size: int | tf.Tensor) -> typing.Any:
         """The entry `"attention"` of the state before the first token."""
-        raise arguments.no_state(self)
+        raise layer_state.no_state(self)
 
     def initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False

@@ -35,3 +35,81 @@ def later(state, inputs, attention):
     elif "segment" in earlier:
         after["segment"] = earlier["segment"]
     return after
+
+
+def no_state(layer):
+    """The error of a mechanism that has no state."""
+    return ValueError(
+        f"{type(layer).__name__} has no state: it sees a sequence as a whole. Use "
+        "PerformerAttention(causal=True) to go through a sequence in pieces."
+    )
+
+
+def check(layer, causal, state, return_state, return_attention_scores):
+    if state is None and not return_state:
+        return
+    if not layer.supports_state:
+        raise no_state(layer)
+    exact_below = getattr(layer, "exact_below", None)
+    if exact_below is not None:
+        raise ValueError(
+            "A state is made of features, which short inputs do not use with "
+            "exact_below: pieces of a sequence would differ from the whole. Make the "
+            f"layer with exact_below=None. Received: exact_below={exact_below}"
+        )
+    if not causal:
+        raise ValueError(
+            "A state belongs to causal attention: make the layer with causal=True. "
+            f"Received: state={'None' if state is None else 'given'}, "
+            f"return_state={return_state}, causal=False"
+        )
+    if state is not None and return_attention_scores:
+        raise ValueError(
+            "return_attention_scores=True needs the whole sequence in one call: the "
+            "scores of keys that only the state knows cannot be told apart. Call "
+            "without state."
+        )
+    if len(layer._axes.batch) != 1:
+        raise ValueError(
+            "A state needs attention over all axes but batch and features. Received: "
+            f"attention_axes={layer._axes.attended}"
+        )
+    names = "position", "attention"
+    entries = names, (*names, "segment")
+    if state is not None and not any(_has_entries(state, x) for x in entries):
+        raise ValueError(
+            'state must be a dict with the entries "position" and "attention", from '
+            "initial_state or an earlier call, and of packed sequences with the entry "
+            f'"segment". Received: state {_entries_of(state)}'
+        )
+
+
+def attention_entry(layer, kind, window, entry):
+    """The entry "attention" of a layer's state, as `ops` takes it.
+
+    Args:
+        layer: the layer that gets it.
+        kind: the named tuple that it is to be.
+        window: str, the argument of the layer that says which state it has.
+        entry: what came, a dict of the fields of `kind`.
+    """
+    if not _has_entries(entry, kind._fields):
+        *names, last = (f'"{name}"' for name in kind._fields)
+        raise ValueError(
+            f'The entry "attention" of state must be a dict of {", ".join(names)} and '
+            f"{last}: pass what initial_state or an earlier call of this "
+            f"{type(layer).__name__}({window}={getattr(layer, window)}) gave. "
+            f"Received: one {_entries_of(entry)}"
+        )
+    return kind(**entry)
+
+
+def _has_entries(state, names):
+    return isinstance(state, dict) and set(state) == set(names)
+
+
+def _entries_of(state):
+    """What is wrong with a state: its entries, or that it has none."""
+    if isinstance(state, dict):
+        return f"with the entries {list(state)}"
+    return f"of type {type(state).__name__}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_performer import ops
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, layer_state
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.compile_policy import should_compile
 from keras_performer.layers.signatures import (
@@ -103,7 +103,9 @@ class LocalAttention(AttentionLayer):
         )
         window = self.sliding_window
         if state is not None:
-            state = arguments.attention_state(self, ops.Recent, "sliding_window", state)
+            state = layer_state.attention_entry(
+                self, ops.Recent, "sliding_window", state
+            )
         attended, state = ops.local_attention(
             query, key, value, window, visible, state=state, jit_compile=compiles
         )

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer import feature_maps, ops
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, layer_state
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.compile_policy import should_compile
 from keras_performer.layers.exact_below import by_length
@@ -391,7 +391,7 @@ class PerformerAttention(AttentionLayer):
     def _as_state(self, state):
         """The entry "attention" of the layer's state, as `ops` takes it."""
         kind = ops.State if self.exact_window is None else ops.WindowedState
-        return arguments.attention_state(self, kind, "exact_window", state)
+        return layer_state.attention_entry(self, kind, "exact_window", state)
 
     def absorb(self, x, mask, state, positions=None):
         """The first pass of bidirectional self-attention in pieces of a sequence.

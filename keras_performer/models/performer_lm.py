@@ -151,9 +151,7 @@ class PerformerLM(TokenTraining):
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
         self.exact_window = arguments.exact_window(exact_window, self.feature_map)
-        self.initial_log_gain = arguments.initial_log_gain(
-            initial_log_gain, self.exact_window
-        )
+        self.initial_log_gain = initial_log_gain
         self.qk_norm = arguments.boolean("qk_norm", qk_norm)
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)

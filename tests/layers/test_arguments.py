@@ -105,7 +105,7 @@ def test_every_argument_that_is_not_default_is_kept():
     )
     named = inspect.signature(PerformerAttention.__init__).parameters
     # these go with no generalized feature map: see the end
-    of_softmax = {"exact_below": 9, "exact_window": 5}
+    of_softmax = {"exact_below": 9, "exact_window": 5, "initial_log_gain": -3.0}
     assert set(options) == set(named) - {"self", "kwargs", *of_softmax}
     defaults = PerformerAttention(6, 4).get_config()
     config = PerformerAttention(**options).get_config()

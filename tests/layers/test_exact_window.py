@@ -97,6 +97,8 @@ def test_a_first_gain_is_a_number_and_needs_a_window():
         PerformerAttention(4, 5, initial_log_gain=-3.0)
     with pytest.raises(ValueError, match="give exact_window as well"):
         PerformerLM(9, 8, 1, 1, 4, initial_log_gain=-3.0)
+    with pytest.raises(ValueError, match='options of attention="performer"'):
+        PerformerLM(9, 8, 1, 1, 4, attention="exact", initial_log_gain=-3.0)
 
 
 def test_a_first_gain_reaches_all_blocks_and_goes_with_the_window():

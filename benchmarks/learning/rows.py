@@ -24,7 +24,11 @@ FURTHER = (
     "softmax, qk_norm",
     "taylor, qk_norm",
     "window + taylor, qk_norm",
+    "window + softmax, low gain",
+    "window + taylor, low gain",
 )
+# What far weights are multiplied by at first where the gain is low: exp of this.
+LOW_GAIN = -3.5
 
 
 def attention(row, task, num_heads, key_dim):
@@ -38,8 +42,8 @@ def attention(row, task, num_heads, key_dim):
     common = dict(num_heads=num_heads, key_dim=key_dim, causal=not task.num_classes)
     if row == WITHOUT:
         return "none"
-    row, *norm = row.split(", ")
-    common["qk_norm"] = bool(norm)
+    row, *option = row.split(", ")
+    common["qk_norm"] = "qk_norm" in option
     if row == EXACT:
         return ExactAttention(**common)
     if row == WINDOW:
@@ -50,6 +54,7 @@ def attention(row, task, num_heads, key_dim):
         feature_map=feature_map,
         num_random_features=None if feature_map == "taylor" else 256,
         exact_window=task.window if window else None,
+        initial_log_gain=LOW_GAIN if "low gain" in option else 0.0,
     )
 
 

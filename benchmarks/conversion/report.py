@@ -37,8 +37,8 @@ def section(source, found, num_draws):
 {config.hidden_dim // config.num_heads}; {given.masked.sum()} masked tokens of \
 {len(source.sequences)} sequences of {min(map(len, source.sequences))} to \
 {max(map(len, source.sequences))} tokens, of which \
-{len(np.unique(given.families))} have little in common. Rows with random features are \
-means of {num_draws} draws.
+{len(np.unique(given.families))} have little in common. Draws of random features, of \
+which rows are means: {num_draws}.
 
 {table(["attention", "NLL", "lost", "± s.e.", "CPU seconds"], lines)}"""
 

@@ -160,7 +160,7 @@ def test_the_table_says_what_was_found():
     text = report.section(source(long_sequences()), found, num_draws=3)
     assert "## tiny 1.0" in text and "1 layers of 2 heads of 4" in text
     assert "175 masked tokens of 3 sequences of 59 to 61 tokens" in text
-    assert "of which 2 have little in common" in text and "3 draws" in text
+    assert "of which 2 have little in common" in text and "means: 3." in text
     cells = [line.strip("| ").split(" | ") for line in text.splitlines()]
     assert ["window alone", "0.878", "+0.631", "0.052", "12"] in cells
     assert ["both calibrated", "0.245", "-0.005", "0.010", "30"] in cells

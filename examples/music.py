@@ -4,9 +4,9 @@
 
 The scores are quartets of Haydn, Mozart, Beethoven and Schumann in the package music21.
 Each note is four tokens: how long after the note before it begins, which part plays it,
-its pitch, and how long it sounds. Models see 4,096 tokens, 1,024 notes, at once: the
-last eight without attention, with a window 64, a Performer these exactly and all before
-by its features. It continues a held-out movement, as MIDI and as a picture.
+its pitch, and how long it sounds; 4,096 tokens are 1,024 notes. Without attention a
+model knows the last eight tokens, with a window the last 64; a Performer has the window
+and all before. It continues a held-out movement, as MIDI and as a picture.
 """
 
 import math
@@ -40,7 +40,7 @@ ATTENTIONS = {
 }
 
 
-def main(steps: int = 400, output_dir: str = "runs/music", length: int = 4096):
+def main(steps: int = 300, output_dir: str = "runs/music", length: int = 4096):
     """Trains, prints, continues a movement, and draws it.
 
     Args:

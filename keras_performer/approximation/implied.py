@@ -93,18 +93,18 @@ def implied_attention(
     4.0
     """
     check_options(options)
-    found, layers = [], []
+    found = []
 
     def measure(layer, twin, query, key, value, inputs):
         chosen = _chosen(rows, query.shape[1])
         exact = ops.exact_scores(query, key, inputs.visible)
         implied = twin.scores(query, key, inputs.visible)
         both = (tf.gather(scores, chosen, axis=2) for scores in (exact, implied))
-        found.append(ImpliedAttention(layer.path, chosen, *(x.numpy() for x in both)))
-        layers.append(layer)
+        weights = ImpliedAttention(layer.path, chosen, *(x.numpy() for x in both))
+        found.append((layer, weights))
 
     left_out = attention_calls(model, batches_of(data, 1), options, measure)
-    kept = [of for of, layer in zip(found, layers) if layer not in left_out]
+    kept = [weights for layer, weights in found if layer not in left_out]
     if not kept:
         raise nothing_found(model, left_out)
     return kept

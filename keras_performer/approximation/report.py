@@ -67,9 +67,8 @@ class ApproximationReport(typing.NamedTuple):
     def __str__(self):
         names = "layer", "head", "phi", "spread", "near share", *ESTIMATES, "advice"
         rows = [_cells(head) for head in self.heads]
-        text = [as_text(names, rows, to_the_right=range(1, len(names) - 1))]
-        text += [f"{path}: not looked at. {why}" for path, why in self.left_out.items()]
-        return "\n".join(text)
+        unseen = [f"{path}: not looked at. {x}" for path, x in self.left_out.items()]
+        return as_text(names, rows, range(1, len(names) - 1), unseen)
 
     def plot(self):
         """The relative errors, layer by layer and head by head.

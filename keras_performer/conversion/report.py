@@ -74,9 +74,7 @@ class CalibrationReport(typing.NamedTuple):
             (*layer[:3], f"{layer.before:.3f}", f"{layer.after:.3f}")
             for layer in self.layers
         ]
-        text = [as_text(names, cells, to_the_right=(3, 4))]
-        text += [f"{path}: stays. {why}" for path, why in self.left_out.items()]
-        return "\n".join(text)
+        return as_text(names, cells, (3, 4), _that_stay(self.left_out))
 
 
 # A layer that keeps more of the size of its output as its error has lost what it does.
@@ -133,6 +131,9 @@ class TransferReport(typing.NamedTuple):
             )
             for layer in self.layers
         ]
-        text = [as_text(names, cells, to_the_right=(1, 2, 3))]
-        text += [f"{path}: stays. {why}" for path, why in self.left_out.items()]
-        return "\n".join(text)
+        return as_text(names, cells, (1, 2, 3), _that_stay(self.left_out))
+
+
+def _that_stay(left_out):
+    """A line for each layer that is left as it was, with the reason."""
+    return [f"{path}: stays. {why}" for path, why in left_out.items()]

@@ -1,0 +1,1 @@
+"""Small models that are trained here, converted."""

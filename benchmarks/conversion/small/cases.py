@@ -1,0 +1,85 @@
+"""What is trained here with exact attention, to be converted."""
+
+import dataclasses
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.learning import models, plan, real_tasks, rows
+from benchmarks.learning.measuring import answering
+from benchmarks.learning.tasks import Task
+from benchmarks.learning.training import step_of
+
+SEED = 0
+EVALUATED_EVERY = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model to train and convert.
+
+    Attributes:
+        name: str, that of its files.
+        task: `Task`; its window is the exact window of what is converted.
+        key_dim: int, the size of a head.
+        num_batches, batch_size: ints, of the data for `calibrate` and
+            `transfer_attention`, that of training drawn anew.
+    """
+
+    name: str
+    task: Task
+    key_dim: int
+    num_batches: int
+    batch_size: int
+
+    @property
+    def data(self):
+        """A data set of tokens, without what is to be said of them."""
+        random = np.random.default_rng([SEED, 8])
+        tokens = [
+            self.task.draw(random, self.batch_size)[0] for _ in range(self.num_batches)
+        ]
+        data = tf.data.Dataset.from_tensor_slices(np.concatenate(tokens))
+        return data.batch(self.batch_size)
+
+    def batch(self, random):
+        """One to train on: inputs, targets and weights, as `Task.draw` has them."""
+        return [tf.constant(x) for x in self.task.draw(random, self.task.batch_size)]
+
+
+def cases():
+    """Every case by its name."""
+    [recall] = [task for task, _ in plan.core() if task.name == "recall 512"]
+    options = dict(window=64, steps=1500, batch_size=2, learning_rate=1.5e-3)
+    sources = real_tasks.sources(2048, **options)
+    found = (
+        Case("recall", recall, key_dim=16, num_batches=64, batch_size=4),
+        Case("bytes", sources, key_dim=32, num_batches=64, batch_size=1),
+    )
+    return {case.name: case for case in found}
+
+
+def exact_model(case, folder):
+    """The model with exact attention, trained unless its weights are in a folder."""
+    task, path = case.task, folder / f"{case.name}.weights.h5"
+    model = models.make_model(task, rows.EXACT, case.key_dim, SEED)
+    if path.exists():
+        model.load_weights(path)
+        return model
+    step, answers = step_of(model, task.learning_rate, True), answering(model, task)
+    random = np.random.default_rng([SEED, 7])
+    start = time.perf_counter()
+    for index in range(1, task.steps + 1):
+        step(index, *case.batch(random))
+        if index % EVALUATED_EVERY == 0:
+            value, seconds = answers()[task.measure], time.perf_counter() - start
+            print(
+                f"{task.name}, exact, {index} of {task.steps} steps, {seconds:.0f} s: "
+                f"{task.measure} {value:.4f}",
+                flush=True,
+            )
+            if task.enough is not None and value >= task.enough:
+                break
+    model.save_weights(path)
+    return model

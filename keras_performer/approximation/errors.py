@@ -24,6 +24,7 @@ class HeadSums:
         self._num_rows = 0
         self._differences: dict = {}
         self._numbers: dict = {}
+        self._weights = np.zeros((num_heads, 0))
 
     def add_exact(self, exact):
         """Adds the output of the `ExactRows` of a call, once for all estimates."""
@@ -39,6 +40,22 @@ class HeadSums:
         """Adds a number of each row, `(B, N, rows)`, of which the mean is asked for."""
         added = _over_rows(numbers, exact)
         self._numbers[name] = self._numbers.get(name, 0.0) + added
+
+    def add_distances(self, exact):
+        """Adds the exact weights, by how many places off they are."""
+        counted = tf.where(exact.counted[..., tf.newaxis], exact.weights, 0.0)
+        of_heads = tf.reduce_sum(counted, 0).numpy()
+        distance = exact.distance.ravel()
+        length = max(distance.max() + 1, self._weights.shape[1])
+        longer = [(0, 0), (0, length - self._weights.shape[1])]
+        self._weights = np.pad(self._weights, longer) + [
+            np.bincount(distance, weights.ravel(), length) for weights in of_heads
+        ]
+
+    def window_with(self, share):
+        """The smallest windows, of each head, with a share of all exact weight."""
+        within = np.cumsum(self._weights, 1)
+        return 1 + np.argmax(within >= share * within[:, -1:], 1)
 
     def error(self, name):
         """The relative error of each head, nan of what was not estimated or is 0."""
@@ -59,6 +76,7 @@ def add_errors(sums, twin, query, key, value, inputs, num_rows):
     """
     exact = exact_rows(query, key, value, inputs, num_rows, twin.exact_window)
     sums.add_exact(exact)
+    sums.add_distances(exact)
     number = tf.cast(tf.math.count_nonzero(exact.seen, -1), tf.float32)
     one_of = tf.cast(exact.seen, tf.float32) / tf.maximum(number, 1)[..., tf.newaxis]
     estimates = {"mean": over_values(one_of, exact.value), **_outputs(twin, key, exact)}

@@ -16,7 +16,8 @@ class ExactRows(typing.NamedTuple):
         value: tensor `(B, S, N, V)`, the values of each query head.
         logits: tensor `(B, N, rows, S)`.
         seen: bool tensor `(B, N, rows, S)`, which keys they see.
-        near: bool tensor `(B, N, rows, S)`, which of those are in the exact window.
+        distance: int array `(rows, S)`, how many places off keys are.
+        near: bool tensor `(B, N, rows, S)`, which keys they see in the exact window.
         weights: tensor `(B, N, rows, S)`, the softmax of the logits.
         output: tensor `(B, N, rows, V)`.
         counted: bool tensor `(B, N, rows)`, the rows that are there and see a key.
@@ -26,6 +27,7 @@ class ExactRows(typing.NamedTuple):
     value: tf.Tensor
     logits: tf.Tensor
     seen: tf.Tensor
+    distance: np.ndarray
     near: tf.Tensor
     weights: tf.Tensor
     output: tf.Tensor
@@ -61,6 +63,7 @@ def exact_rows(query, key, value, inputs, num_rows, exact_window):
         value=value,
         logits=logits,
         seen=seen,
+        distance=distance,
         near=seen & (distance < (exact_window or 0)),
         weights=weights,
         output=over_values(weights, value),

@@ -13,6 +13,8 @@ from keras_performer.layers import arguments
 LOST = 0.5
 # A simpler estimate is advised unless the best has less than this part of its error.
 WORTH_IT = 0.8
+# What part of the weights `HeadReport.window_needed` holds.
+SHARE_NEEDED = 0.9
 # Those of `PerformerAttention` that say how attention is estimated.
 OPTIONS = "exact_window", "feature_map", "num_random_features", "seed"
 # What estimates are called, the simplest first.
@@ -33,6 +35,7 @@ class HeadReport(typing.NamedTuple):
             y = k / H^(1/4). The variance of random features grows as exp(phi).
         spread: float, the standard deviation of a row's logits.
         near_share: float, the share of exact weights within the window; 0 without.
+        window_needed: int, the smallest window that holds nine tenths of the weights.
         mean, window, features, both: floats, relative errors of the attended values:
             of the mean of the visible values (what an attention without any idea says),
             of the exact window alone, of random features alone, and of
@@ -45,6 +48,7 @@ class HeadReport(typing.NamedTuple):
     phi: float
     spread: float
     near_share: float
+    window_needed: int
     mean: float
     window: float
     features: float
@@ -65,7 +69,8 @@ class ApproximationReport(typing.NamedTuple):
     left_out: dict[str, str]
 
     def __str__(self):
-        names = "layer", "head", "phi", "spread", "near share", *ESTIMATES, "advice"
+        names = "layer", "head", "phi", "spread", "near share", "90% within"
+        names += *ESTIMATES, "advice"
         rows = [_cells(head) for head in self.heads]
         unseen = [f"{path}: not looked at. {x}" for path, x in self.left_out.items()]
         return as_text(names, rows, range(1, len(names) - 1), unseen)
@@ -179,9 +184,10 @@ def nothing_found(model, left_out):
 def _heads(layer, sums):
     names = "phi", "spread", "near_share"
     columns = {name: sums.mean(name) for name in names}
+    columns["window_needed"] = sums.window_with(SHARE_NEEDED)
     columns |= {name: sums.error(name) for name in ESTIMATES}
     for head in range(len(sums.squares)):
-        numbers = {name: float(column[head]) for name, column in columns.items()}
+        numbers = {name: column[head].item() for name, column in columns.items()}
         yield HeadReport(layer.path, head, **numbers, advice=_advice(numbers))
 
 
@@ -197,5 +203,8 @@ def _advice(errors):
 
 
 def _cells(head):
-    numbers = ["-" if math.isnan(x) else f"{x:.2f}" for x in head[2:-1]]
+    numbers = [
+        str(x) if isinstance(x, int) else "-" if math.isnan(x) else f"{x:.2f}"
+        for x in head[2:-1]
+    ]
     return head.layer, str(head.head), *numbers, head.advice

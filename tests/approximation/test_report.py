@@ -34,7 +34,8 @@ def expected(layer, x, seen, rows):
     q, k, v = (projected(layer, name, x) for name in ("query", "key", "value"))
     logits = np.einsum("bnth,bnsh->bnts", q, k) / np.sqrt(KEY_DIM)
     seen = np.broadcast_to(seen[:, np.newaxis], logits.shape)
-    near = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH))) < WINDOW
+    distance = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
+    near = distance < WINDOW
     weights = softmax(logits, seen)
     exact = weights @ v
 
@@ -48,6 +49,14 @@ def expected(layer, x, seen, rows):
     def mean(values):
         return [values[:, n][rows].mean() for n in range(HEADS)]
 
+    def window_needed(head):
+        return next(
+            window
+            for window in range(1, LENGTH + 1)
+            if np.where(distance < window, weights, 0).sum(-1)[:, head][rows].mean()
+            >= 0.9
+        )
+
     number = np.maximum(seen.sum(-1), 1)
     sums = q[..., np.newaxis, :] + k[:, :, np.newaxis]
     squares = (sums**2).sum(-1) / np.sqrt(KEY_DIM)
@@ -57,6 +66,7 @@ def expected(layer, x, seen, rows):
         "phi": mean(np.where(seen, squares, 0).sum(-1) / number),
         "spread": mean(np.sqrt(spread / number)),
         "near_share": mean(np.where(near, weights, 0).sum(-1)),
+        "window_needed": [window_needed(head) for head in range(HEADS)],
         "mean": error((seen / number[..., np.newaxis]) @ v),
         "window": error(softmax(logits, seen & near) @ v),
     }

@@ -72,6 +72,7 @@ def model_with(attention, task, key_dim, seed):
         embedding=embedding,
         head=head,
         position_shape=task.grid,
+        position_embedding=task.position_embedding,
         seed=seed,
     )
 

@@ -2,6 +2,7 @@
 
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
+from keras_performer.models.attention_choice import rotary_of
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 # The controls, and what features learn alone and beside a window.
@@ -39,7 +40,12 @@ def attention(row, task, num_heads, key_dim):
         task: a `Task`.
         num_heads, key_dim: ints.
     """
-    common = dict(num_heads=num_heads, key_dim=key_dim, causal=not task.num_classes)
+    common = dict(
+        num_heads=num_heads,
+        key_dim=key_dim,
+        causal=not task.num_classes,
+        rotary=rotary_of(task.position_embedding, task.grid or (task.length,)),
+    )
     if row == WITHOUT:
         return "none"
     row, *option = row.split(", ")

@@ -39,6 +39,7 @@ class Task:
         learning_rate: float, recorded from an earlier sweep.
         num_classes: int, or `None` to predict a token at every place.
         grid: tuple of ints, positions, or `None` for a line.
+        position_embedding: "learned" or "rotary", as in `PerformerLM`.
         enough: float, the held-out accuracy at which training ends, or `None`.
     """
 
@@ -55,6 +56,7 @@ class Task:
     learning_rate: float
     num_classes: int | None = None
     grid: tuple[int, ...] | None = None
+    position_embedding: typing.Literal["learned", "rotary"] = "learned"
     enough: float | None = None
 
     def __post_init__(self):

@@ -18,9 +18,10 @@ class Match:
 
     Args:
         layer: a built `PerformerAttention`.
+        workbenches: the `Workbenches` of all layers that train.
     """
 
-    def __init__(self, layer):
+    def __init__(self, layer, workbenches):
         kept = {
             id(x) for x in (*layer.value_dense.weights, *layer.output_dense.weights)
         }
@@ -28,10 +29,13 @@ class Match:
         self.weights = [x for x in layer.trainable_weights if id(x) not in kept]
         self.seconds = 0.0
         self._first = [x.numpy() for x in self.weights]
-        self._optimizer = keras.optimizers.Adam(global_clipnorm=CLIP_NORM)
-        self._optimizer.build(self.weights)
-        self._compiled_sums = tf.function(self._sums_of_call, autograph=False)
-        self._compiled_step = tf.function(self._step_of_call, autograph=False)
+        self._workbench = workbenches.of(layer, self.weights)
+        optimizer = keras.optimizers.Adam(global_clipnorm=CLIP_NORM)
+        optimizer.build(self.weights)
+        self._optimizer = optimizer
+        self._apply = tf.function(
+            lambda gradients: optimizer.apply(gradients, self.weights), autograph=False
+        )
         self.forget()
 
     def forget(self):
@@ -47,7 +51,8 @@ class Match:
             wanted: tensor, what the layer is to return.
         """
         there = _tokens_that_are_there(inputs)
-        self._sums += self._compiled_sums(inputs, positions, wanted, there)
+        call = inputs, positions, wanted, there
+        self._sums += self._workbench.sums(self.layer, *call)
 
     @property
     def num_tokens(self):
@@ -63,43 +68,14 @@ class Match:
         """Takes one step of Adam, for one call as in `measure`."""
         start = time.perf_counter()
         self._optimizer.learning_rate.assign(learning_rate)
-        there = _tokens_that_are_there(inputs)
-        self._compiled_step(inputs, positions, wanted, there)
+        call = inputs, positions, wanted, _tokens_that_are_there(inputs)
+        self._apply(self._workbench.gradients(self.layer, *call))
         self.seconds += time.perf_counter() - start
 
     def give_up(self):
         """Gives the layer the weights that it had at first."""
         for weight, value in zip(self.weights, self._first):
             weight.assign(value)
-
-    def _step_of_call(self, *call):
-        with tf.GradientTape() as tape:
-            differences, wanted, _ = tf.unstack(self._sums_of_call(*call))
-            loss = tf.math.divide_no_nan(differences, wanted)
-        variables = [weight.value for weight in self.weights]
-        # a window that sees all has no use for the gains
-        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
-        self._optimizer.apply(gradients, self.weights)
-
-    def _sums_of_call(self, inputs, positions, wanted, there):
-        """Sums over tokens of squared differences, squares of what is wanted, and 1."""
-        output = tf.cast(self._output(inputs, positions), tf.float32)
-        wanted = tf.ensure_shape(tf.cast(wanted, tf.float32), output.shape)
-        axis = range(len(inputs.query.shape) - 1, len(output.shape))
-        squares = [tf.reduce_sum(x**2, axis) for x in (output - wanted, wanted)]
-        counted = tf.stack([*squares, tf.ones_like(squares[0])])
-        if there is not None:
-            counted = tf.where(there, counted, 0.0)
-        return tf.reduce_sum(counted, range(1, len(counted.shape)))
-
-    def _output(self, inputs, positions):
-        """What the layer returns without dropout, compiled as in training."""
-        layer = self.layer
-        query = layer.project("query", inputs.query, positions)
-        key = layer.project("key", inputs.key, positions)
-        value = layer.project("value", inputs.value)
-        attended, _ = layer.attend(query, key, value, inputs.visible, training=True)
-        return layer.write(attended, inputs.query, inputs.query_mask)
 
 
 def _tokens_that_are_there(inputs):

@@ -11,6 +11,7 @@ from keras_performer.conversion import places
 from keras_performer.conversion.convert import with_layers
 from keras_performer.conversion.matching import Match
 from keras_performer.conversion.report import TransferredLayer, TransferReport
+from keras_performer.conversion.workbench import Workbenches
 from keras_performer.layers import PerformerAttention, arguments, keras_privates
 from keras_performer.layers.attention_like import is_attention
 from keras_performer.layers.watching import watched
@@ -41,7 +42,7 @@ def transfer_attention(
 
     A layer takes its step as soon as the teacher has called its own. So memory is that
     of the teacher's prediction and of one layer in training, whatever their number, and
-    time for each step that of these.
+    time for each step that of these. Layers that are alike are compiled together.
 
     Args:
         model: a built model with `PerformerAttention`, as from `convert_to_performer`
@@ -154,7 +155,7 @@ def _matches(model, teacher):
             "teacher must be the model that model was converted from, or one like it. "
             f"It has no {error.args[0]!r} where model has"
         ) from error
-    matches, left_out = {}, {}
+    matches, left_out, workbenches = {}, {}, Workbenches()
     for layer in linear:
         other = pairs.get(layer)
         if other is None:
@@ -165,7 +166,7 @@ def _matches(model, teacher):
                 f"teacher must have exact attention where model has {layer.path}: see "
                 f"`convert_to_softmax`. It has {type(other).__name__}"
             )
-        match = Match(layer)
+        match = Match(layer, workbenches)
         if match.weights:
             matches[other] = match
         else:

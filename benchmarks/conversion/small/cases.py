@@ -25,6 +25,7 @@ class Case:
         key_dim: int, the size of a head.
         num_batches, batch_size: ints, of the data for `calibrate` and
             `transfer_attention`, that of training drawn anew.
+        first: `Task` of shorter sequences that are trained on before, or `None`.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Case:
     key_dim: int
     num_batches: int
     batch_size: int
+    first: Task | None = None
 
     @property
     def data(self):
@@ -43,35 +45,45 @@ class Case:
         data = tf.data.Dataset.from_tensor_slices(np.concatenate(tokens))
         return data.batch(self.batch_size)
 
-    def batch(self, random):
-        """One to train on: inputs, targets and weights, as `Task.draw` has them."""
-        return [tf.constant(x) for x in self.task.draw(random, self.task.batch_size)]
+    @property
+    def tasks(self):
+        """What is trained on, in this order."""
+        return [task for task in (self.first, self.task) if task]
 
 
 def cases():
     """Every case by its name."""
     [recall] = [task for task, _ in plan.core() if task.name == "recall 512"]
-    options = dict(window=64, steps=1500, batch_size=2, learning_rate=1.5e-3)
-    sources = real_tasks.sources(2048, **options)
+    options = dict(window=64, learning_rate=1.5e-3, position_embedding="rotary")
+    short = real_tasks.sources(512, steps=1000, batch_size=8, **options)
+    long = real_tasks.sources(2048, steps=200, batch_size=2, **options)
     found = (
         Case("recall", recall, key_dim=16, num_batches=64, batch_size=4),
-        Case("bytes", sources, key_dim=32, num_batches=64, batch_size=1),
+        Case("bytes", long, key_dim=32, num_batches=64, batch_size=1, first=short),
     )
     return {case.name: case for case in found}
 
 
 def exact_model(case, folder):
     """The model with exact attention, trained unless its weights are in a folder."""
-    task, path = case.task, folder / f"{case.name}.weights.h5"
-    model = models.make_model(task, rows.EXACT, case.key_dim, SEED)
+    path = folder / f"{case.name}.weights.h5"
+    model = models.make_model(case.task, rows.EXACT, case.key_dim, SEED)
     if path.exists():
         model.load_weights(path)
         return model
-    step, answers = step_of(model, task.learning_rate, True), answering(model, task)
     random = np.random.default_rng([SEED, 7])
+    for task in case.tasks:
+        train(model, task, random)
+    model.save_weights(path)
+    return model
+
+
+def train(model, task, random):
+    """Takes the steps of a task, or as many as it takes to do well enough."""
+    step, answers = step_of(model, task.learning_rate, True), answering(model, task)
     start = time.perf_counter()
     for index in range(1, task.steps + 1):
-        step(index, *case.batch(random))
+        step(index, *batch(task, random))
         if index % EVALUATED_EVERY == 0:
             value, seconds = answers()[task.measure], time.perf_counter() - start
             print(
@@ -81,5 +93,8 @@ def exact_model(case, folder):
             )
             if task.enough is not None and value >= task.enough:
                 break
-    model.save_weights(path)
-    return model
+
+
+def batch(task, random):
+    """One to train on: inputs, targets and weights, as `Task.draw` has them."""
+    return [tf.constant(x) for x in task.draw(random, task.batch_size)]

@@ -6,7 +6,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.conversion.small.cases import SEED
+from benchmarks.conversion.small.cases import SEED, batch
 from benchmarks.learning.training import step_of
 
 
@@ -57,7 +57,7 @@ def further_trained(case, first, model, further_steps):
     seconds = 0.0
     for index in range(1, max(further_steps) + 1):
         start = time.perf_counter()
-        step(index, *case.batch(random))
+        step(index, *batch(case.task, random))
         seconds += time.perf_counter() - start
         if index in further_steps:
             accuracy, bits = answers_now()

@@ -33,6 +33,8 @@ def further():
     yield tasks.recall(2048, 64, window=128, steps=600, batch_size=4, **RECALL), SEEDS
     options = dict(steps=1200, batch_size=2, learning_rate=1.5e-3)
     yield real_tasks.sources(2048, window=128, **options), SEEDS
+    options = dict(position_embedding="rotary", steps=600, batch_size=8)
+    yield real_tasks.sources(512, window=64, learning_rate=1.5e-3, **options), SEEDS
     options = dict(steps=600, batch_size=8, learning_rate=2e-3)
     yield tasks.needle(1024, window=128, **options), SEEDS
     # this rate comes from no sweep yet

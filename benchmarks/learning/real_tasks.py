@@ -16,11 +16,13 @@ from examples.imagenet64.data import photographs
 SMALL_IMAGE = 16, 16, 3
 
 
-def sources(length, **options):
+def sources(length, position_embedding="learned", **options):
     """The next byte of the standard library; one file of twenty is held out."""
     held_out = functools.partial(draw_sources, "held out", length)
+    rotary = ", rotary" if position_embedding == "rotary" else ""
     return Task(
-        name=f"bytes {length:,}",
+        name=f"bytes {length:,}{rotary}",
+        position_embedding=position_embedding,
         length=length,
         vocabulary_size=256,
         draw=functools.partial(draw_sources, "training", length),

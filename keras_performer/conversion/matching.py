@@ -1,5 +1,6 @@
 """How one layer of linear attention is trained to say what exact attention says."""
 
+import functools
 import math
 import time
 
@@ -30,12 +31,12 @@ class Match:
         self.seconds = 0.0
         self._first = [x.numpy() for x in self.weights]
         self._workbench = workbenches.of(layer, self.weights)
-        optimizer = keras.optimizers.Adam(global_clipnorm=CLIP_NORM)
-        optimizer.build(self.weights)
-        self._optimizer = optimizer
-        self._apply = tf.function(
-            lambda gradients: optimizer.apply(gradients, self.weights), autograph=False
+        self._optimizer = keras.optimizers.Adam(global_clipnorm=CLIP_NORM)
+        self._optimizer.build(self.weights)
+        apply = functools.partial(
+            self._optimizer.apply, trainable_variables=self.weights
         )
+        self._apply = tf.function(apply, autograph=False)
         self.forget()
 
     def forget(self):

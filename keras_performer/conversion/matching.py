@@ -1,12 +1,10 @@
 """How one layer of linear attention is trained to say what exact attention says."""
 
-import functools
 import math
 import time
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 # Of the gradients of a layer, together: far tokens of sharp heads have large ones.
 CLIP_NORM = 1.0
@@ -33,10 +31,6 @@ class Match:
         self._workbench = workbenches.of(layer, self.weights)
         self._optimizer = keras.optimizers.Adam(global_clipnorm=CLIP_NORM)
         self._optimizer.build(self.weights)
-        apply = functools.partial(
-            self._optimizer.apply, trainable_variables=self.weights
-        )
-        self._apply = tf.function(apply, autograph=False)
         self.forget()
 
     def forget(self):
@@ -70,7 +64,8 @@ class Match:
         start = time.perf_counter()
         self._optimizer.learning_rate.assign(learning_rate)
         call = inputs, positions, wanted, _tokens_that_are_there(inputs)
-        self._apply(self._workbench.gradients(self.layer, *call))
+        gradients = self._workbench.gradients(self.layer, *call)
+        self._optimizer.apply(gradients, self.weights)
         self.seconds += time.perf_counter() - start
 
     def give_up(self):

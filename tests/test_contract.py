@@ -10,7 +10,7 @@ from tests import contract
 from tests.cases import CASES
 from tests.contract import PROMISES, check_layer
 
-# tracing a model takes long, for two kinds of SavedModel and for XLA
+# tracing a model takes long, for a SavedModel and for XLA
 SLOW = {contract.saved_model_gives_the_same_numbers, contract.eager_graph_and_xla_agree}
 PARAMETERS = [
     pytest.param(

@@ -85,7 +85,7 @@ def test_a_window_to_both_sides_goes_beyond_chunks(length, window):
 @functools.cache
 def a_whole_training(recompute, jit_compile):
     """Losses, metrics and redraws; if not compiled, evaluation and predictions too."""
-    model = small_model(recompute)
+    model = small_model(recompute, num_layers=1)  # of more, the gradients' tests
     model.run_eagerly, model.jit_compile = False, jit_compile
     ids, targets, weights = (x[:, :8] for x in (IDS, TARGETS, WEIGHTS))
     data = dict(x=ids, y=targets, batch_size=2, verbose=0)

@@ -90,6 +90,8 @@ def test_the_command_measures_writes_and_prints(tmp_path, monkeypatch, capsys):
         if name in ("exp", "project")
     }
     monkeypatch.setattr(operations, "OPERATIONS", small)
+    # the last has the largest graphs, and goes the same way through the table
+    monkeypatch.setattr(operations, "FORMS", operations.FORMS[:3])
     monkeypatch.setattr(operations, "ROUNDS", 3)
     monkeypatch.setattr(operations, "LENGTH", 32)
     monkeypatch.setattr(operations.worker, "pin", lambda threads: None)
@@ -101,8 +103,8 @@ def test_the_command_measures_writes_and_prints(tmp_path, monkeypatch, capsys):
     project, exp = (numbers(line) for line in rest[:2])
     for graph, xla, faster in (project, exp):
         assert 0 < faster == min(graph, xla)
-    expected = small["project"][2][3] * project[0] + small["exp"][2][3] * exp[0]
-    assert numbers(rest[-2])[0] == pytest.approx(expected, abs=0.12)  # 12 * 0.005 + ...
+    expected = small["project"][2][2] * project[0] + small["exp"][2][2] * exp[0]
+    assert numbers(rest[-2])[0] == pytest.approx(expected, abs=0.09)  # 6 * 0.005 + ...
     written = json.loads((tmp_path / "operations.json").read_text())
     assert written["machine"]["threads"] == 2
     assert list(written["shares"]) == list(operations.FORMS)

@@ -20,6 +20,9 @@ SMALL = """--num_layers 1 --num_heads 1 --hidden_dim 6 --intermediate_dim 4
     --num_random_features 4 --batch_size 1 --held_out_images 2 --num_samples 1
     --num_completions 1 --warmup_steps 1 --every_n_steps 2 --output_dir out
     --control false""".split()
+# For what does not depend on the attention: graphs that are traced in a fraction of
+# the time that the demo's take.
+PLAIN = "--feature_map relu --exact_window null".split()
 
 
 def run(*flags):
@@ -106,7 +109,7 @@ def test_a_step_trains_on_some_rows_of_its_images():
 @pytest.mark.slow
 def test_the_control_is_the_run_without_attention(uncompiled, monkeypatch):
     monkeypatch.setattr(train, "pictures", lambda *_: None)
-    flags = ["--num_steps", "2", "--steps_per_epoch", "2"]
+    flags = [*PLAIN, "--num_steps", "2", "--steps_per_epoch", "2"]
     both = run(*flags, "--control", "true")
     alone = run(*flags, "--attention", "none", "--control", "true")
     assert both["without attention"] == pytest.approx(alone["this model"], abs=1e-5)
@@ -150,8 +153,9 @@ def test_a_copy_on_one_device_predicts_what_the_shared_model_does():
 
 @pytest.mark.slow
 def test_checkpoints_on_a_remote_file_system(uncompiled):
-    flags = ["--num_steps", "2", "--steps_per_epoch", "2", "--num_samples", "0"]
-    flags += ["--num_completions", "0", "--checkpoint_dir", "ram://run/checkpoint"]
+    flags = [*PLAIN, "--num_steps", "2", "--steps_per_epoch", "2"]
+    flags += ["--num_samples", "0", "--num_completions", "0"]
+    flags += ["--checkpoint_dir", "ram://run/checkpoint"]
     first = run(*flags)
     weights = "ram://run/checkpoint/latest.weights.h5"
     written = tf.io.gfile.stat(weights).mtime_nsec
@@ -192,7 +196,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(
     tmp_path, monkeypatch, uncompiled
 ):
     monkeypatch.setattr(train, "pictures", lambda *_: None)
-    flags = ["--num_steps", "6", "--steps_per_epoch", "2"]
+    flags = [*PLAIN, "--num_steps", "6", "--steps_per_epoch", "2"]
     # recomputing draws several times for each dropout layer in a step
     flags += ["--dropout", "0.5", "--recompute", "network"]
     whole = run(*flags)
@@ -221,7 +225,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(
 @pytest.mark.slow
 def test_training_stops_when_its_time_is_up_and_draws_nothing_if_not_asked(uncompiled):
     flags = ["--num_steps", "1000", "--steps_per_epoch", "2", "--max_minutes", "1e-4"]
-    run(*flags, "--num_samples", "0", "--num_completions", "0")
+    run(*PLAIN, *flags, "--num_samples", "0", "--num_completions", "0")
     model = keras.models.load_model("out/model.keras")
     assert int(model.optimizer.iterations) == 1
 

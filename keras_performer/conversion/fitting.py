@@ -15,9 +15,8 @@ from keras_performer.layers.attention_like import attention_like
 from keras_performer.layers.far_gain import SPEED
 from keras_performer.ops.pair_weights import pair_weights
 
-# What is added to the logarithm of far weights, tried for each head. With the least of
-# them hardly anything is left but the window.
-LOG_GAINS = -8.0, -4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0
+# What is added to the logarithm of far weights, tried for each head.
+LOG_GAINS = -2.0, -1.0, -0.5, 0.5, 1.0, 2.0
 # Something else is chosen if it leaves less than this part of the error, so that noise
 # changes nothing; and not at all where the error is smaller than this.
 BETTER, SMALL = 0.98, 1e-3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from benchmarks.conversion.small import converted, report
+from benchmarks.conversion.small import converted, report, speed
 from benchmarks.conversion.small.cases import SEED, cases
 from benchmarks.conversion.small.results import Result, asked
 from benchmarks.learning import models, rows
@@ -68,3 +68,17 @@ def test_the_report_has_every_number(tmp_path):
     assert f"| {name} | 200 | 40 | 0.9000 | 0.515 | +0.500 | 0.000 | 30 |" in lines
     report.draw(found, tmp_path / "recall.png")
     assert (tmp_path / "recall.png").stat().st_size > 0
+
+
+def test_exact_attention_beyond_the_memory_is_not_tried():
+    # 4 heads, and 8 bytes of each of 2^40 pairs
+    assert speed.cell(rows.EXACT, 2**20) == "needs 32768 GB"
+
+
+def test_every_row_is_measured_at_every_length(monkeypatch, capsys):
+    monkeypatch.setattr(speed, "cell", lambda row, length: f"{row} at {length}")
+    speed.main(["--lengths", "8", "16"])
+    printed = capsys.readouterr().out
+    assert "| attention | 8 tokens | 16 tokens |" in printed
+    for row in speed.ROWS:
+        assert f"| {row} | {row} at 8 | {row} at 16 |" in printed

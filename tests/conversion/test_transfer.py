@@ -326,3 +326,32 @@ def test_layers_that_lost_what_they_do_are_named():
     lines = str(report).splitlines()
     assert lines[1].endswith("1.0  keep it exact") and lines[2].endswith("1.0")
     assert lines[3] == "three: stays. Why."
+
+
+@pytest.mark.slow
+def test_layers_that_are_alike_learn_as_each_does_alone():
+    # they take turns in what is compiled for both
+    keras.utils.set_random_seed(3)
+    start = keras.Input((LENGTH, DIM))
+    x = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, name="one")(start, start)
+    x = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, name="two")(x, x)
+    teacher = keras.Model(start, x)
+    random = np.random.default_rng(4)
+    for weight in teacher.weights:
+        weight.assign(random.normal(size=weight.shape))
+    names = "one", "two"
+    options = dict(num_steps=3, verbose=0)
+    model = converted(teacher)
+    together, _ = transfer_attention(model, teacher, batches(3), **options)
+    for name, other in zip(names, reversed(names)):
+        model = converted(teacher)
+        first = values(model.get_layer(name).query_dense.weights)
+        model.get_layer(other).trainable = False
+        alone, report = transfer_attention(model, teacher, batches(3), **options)
+        assert [row.path for row in report.layers] == [name]
+        learned = values(alone.get_layer(name).query_dense.weights)
+        assert np.abs(learned[0] - first[0]).max() > 1e-3
+        for one, both in zip(
+            alone.get_layer(name).weights, together.get_layer(name).weights
+        ):
+            np.testing.assert_allclose(one, both, rtol=1e-5, atol=1e-6)

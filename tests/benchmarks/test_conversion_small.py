@@ -1,5 +1,7 @@
 """What stands beside a converted model that was trained here is what it is called."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.special
@@ -18,7 +20,8 @@ CASE = cases()["recall"]
 def test_controls_are_what_they_are_called():
     exact = models.make_model(CASE.task, rows.EXACT, CASE.key_dim, SEED)
     tokens = CASE.task.draw(np.random.default_rng(0), 1)[0]
-    found = dict(converted.controls(CASE, exact))
+    first = itertools.islice(converted.controls(CASE, exact, num_steps=1), 3)
+    found = {name: model for name, model, *_ in first}
     same, mean, window = (np.asarray(model(tokens)) for model in found.values())
     np.testing.assert_array_equal(same, exact(tokens))
     both, _ = convert_to_performer(

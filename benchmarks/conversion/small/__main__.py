@@ -36,19 +36,19 @@ def measure(case, options):
     folder = options.output
     exact = exact_model(case, folder)
     parts = {
-        "controls": lambda: [asked(case, *x) for x in converted.controls(case, exact)],
+        "controls": lambda: converted.controls(case, exact, options.steps),
         **{
             feature_map: functools.partial(
-                of_features, case, exact, feature_map, options
+                converted.converted, case, exact, feature_map, options.steps
             )
             for feature_map in options.feature_maps
         },
     }
     found = []
-    for name, results in parts.items():
+    for name, ways in parts.items():
         path = folder / f"{case.name}-{name}.json"
         if not path.exists():
-            path.write_text(json.dumps(results()))
+            path.write_text(json.dumps(results(case, ways(), options)))
         found += [Result(*row) for row in json.loads(path.read_text())]
     report.draw(found, folder / f"{case.name}.png")
     text = report.page(case, found)
@@ -56,10 +56,9 @@ def measure(case, options):
     print(text)
 
 
-def of_features(case, exact, feature_map, options):
-    """All `Result` with the features of a map."""
+def results(case, ways, options):
+    """All `Result` of what `converted` or `controls` yields."""
     found = []
-    ways = converted.converted(case, exact, feature_map, options.steps)
     for name, model, steps, seconds, trains in ways:
         found.append(asked(case, name, model, steps, seconds))
         if trains:

@@ -19,20 +19,27 @@ LEARNED = "layers that learned only"
 NOTHING = -100.0
 
 
-def controls(case, exact):
-    """Yields names and models: the exact one, and what others must be better than."""
-    yield rows.EXACT, exact
-    mean, window = (
+def controls(case, exact, num_steps):
+    """What others must be better than, and the exact model; yields as `converted`."""
+    same, mean, window = (
         models.make_model(case.task, row, case.key_dim, SEED)
-        for row in (rows.EXACT, rows.WINDOW)
+        for row in (rows.EXACT, rows.EXACT, rows.WINDOW)
     )
-    for other in mean, window:
+    for other in same, mean, window:
         swap.copy_weights(exact, other)
     for block in mean.blocks:  # all logits are 0
         for weight in block.attention.query_dense.weights:
             weight.assign(tf.zeros_like(weight))
-    yield MEAN, mean
-    yield WINDOW, window
+    yield rows.EXACT, same, 0, 0.0, True
+    yield MEAN, mean, 0, 0.0, False
+    yield WINDOW, window, 0, 0.0, True
+    near, _ = convert_to_performer(exact, exact_window=case.task.window, seed=SEED)
+    start = time.perf_counter()
+    near, _ = transfer_attention(
+        without_far_keys(near), exact, case.data, num_steps=num_steps, verbose=0
+    )
+    seconds = time.perf_counter() - start
+    yield f"{WINDOW}, transferred", near, num_steps, seconds, True
 
 
 def converted(case, exact, feature_map, num_steps):

@@ -14,6 +14,13 @@ from benchmarks.tables import table
 
 COLUMNS = "attention", "transfer", "training", "accuracy", "bits", "lost", "± s.e."
 
+# Grey and broken lines for what the others stand beside.
+CONTROLS = {
+    rows.EXACT: dict(color="#000000", linestyle="--"),
+    converted.WINDOW: dict(color="#888888", linestyle="--"),
+    f"{converted.WINDOW}, transferred": dict(color="#888888", linestyle=":"),
+}
+
 
 def draw(found, path):
     """Loss against steps of ordinary training, from each way to begin.
@@ -24,15 +31,10 @@ def draw(found, path):
     """
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    trained = {result.name for result in found if result.further_steps}
-    for result in found:
-        if result.name in (rows.EXACT, converted.WINDOW):
-            bits = np.mean(result.bits)
-            axes.axhline(bits, color="#7a7a7a", linestyle="--", linewidth=1)
-            axes.annotate(result.name, (0, bits), va="bottom", fontsize=8)
-    for name in sorted(trained):
+    names = dict.fromkeys(result.name for result in found if result.further_steps)
+    for name in names:
         points = [(x.further_steps, np.mean(x.bits)) for x in found if x.name == name]
-        axes.plot(*zip(*points), "o-", ms=4, label=name)
+        axes.plot(*zip(*points), "o-", ms=4, label=name, **CONTROLS.get(name, {}))
     axes.set(xlabel="steps of ordinary training", ylabel="bits")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -8,11 +8,11 @@ with exact softmax attention, lets two of them continue a line, and draws their 
 byte of held-out files into `runs/text`. Tables that count which byte followed the last
 one or two stand beside them. (At 128 bytes attention of linear cost saves no time.)
 
-One run, on 2 busy cores of an AMD EPYC (Zen 4), where it took 7.7 minutes of CPU time;
-the modules are those of Python 3.11. Bits per held-out byte: no attention 3.522,
-Performer 2.590, exact attention 2.357; tables of 0, 1 and 2 bytes before 4.529, 3.504
-and 2.714. `    def ` was continued with `closet = openaralany self.vbopenderedting ame`
-by the Performer, with `     taconar  cabanurrnd  spe,` without attention.
+One run, on 2 busy cores of an AMD EPYC at 2.4 GHz; the modules are Python 3.11's. Bits
+per held-out byte: no attention 3.522, Performer 2.408, exact attention 2.215; tables of
+0, 1 and 2 bytes before 4.529, 3.504 and 2.714. `    def ` was continued with
+`alss that = (mode functions.datation with madtates a flags` by the Performer, with
+`     taconar  cabanurrnd  spe,` without attention.
 """
 
 import math

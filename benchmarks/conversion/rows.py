@@ -5,12 +5,14 @@ import dataclasses
 import functools
 
 import keras
+import tensorflow as tf
 
-from keras_performer import calibrate, convert_to_performer
+from keras_performer import calibrate, convert_to_performer, transfer_attention
 from keras_performer.layers import LocalAttention
 
 WINDOW = 17  # keys up to 16 places off
-FEATURE_MAPS = ("favor+", "softmax", "taylor")
+# Of `transfer_attention`, and how many sequences each sees.
+TRANSFER_STEPS, AT_ONCE = 40, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,24 +21,24 @@ class Row:
 
     Args:
         name: str.
-        make: function of a `Pretrained` and tokens `(R, T)` to calibrate on, `None`
-            unless `calibrated`, that returns a Keras model.
+        make: function of a `Pretrained` that returns a Keras model.
         random: bool, whether the model has random features that can be redrawn.
-        calibrated: bool, whether the model is made for each family of sequences anew,
-            of tokens of the others.
+        fit: function of that model, the `Pretrained` and tokens `(R, T)` that returns
+            the model fitted to these: for each family of sequences to those of others.
+            `None` where nothing is fitted.
     """
 
     name: str
     make: collections.abc.Callable
     random: bool = False
-    calibrated: bool = False
+    fit: collections.abc.Callable | None = None
 
 
-def exact(source, tokens):
+def exact(source):
     return source.model()
 
 
-def mean_of_values(source, tokens):
+def mean_of_values(source):
     """All logits are 0: what is left of attention that knows nothing of the query."""
     model = source.model()
     for layer in model.layers:
@@ -46,17 +48,12 @@ def mean_of_values(source, tokens):
     return model
 
 
-def with_attention(attention, source, tokens):
-    """The trained model with other attention of the same weights.
-
-    Args:
-        attention: as in `bert.make_model`.
-    """
-    return source.model(attention)
+def window_alone(source):
+    return source.model(functools.partial(LocalAttention, sliding_window=WINDOW))
 
 
-def converted(feature_map, exact_window, source, tokens):
-    """The trained model with random or Taylor features; tokens fit them, if given."""
+def converted(feature_map, exact_window, source):
+    """The trained model with random or Taylor features."""
     model, _ = convert_to_performer(
         source.model(),
         exact_window=exact_window,
@@ -64,28 +61,51 @@ def converted(feature_map, exact_window, source, tokens):
         num_random_features=None if feature_map == "taylor" else 256,
         seed=0,
     )
-    if tokens is not None:
-        model, _ = calibrate(model, tokens, verbose=0)
     return model
 
 
-def performer(feature_map, exact_window=None, calibrated=False):
+def calibrated(model, source, tokens):
+    model, _ = calibrate(model, tokens, verbose=0)
+    return model
+
+
+def transferred(model, source, tokens):
+    """Calibrated, then trained to attend as the trained model does."""
+    batches = tf.data.Dataset.from_tensor_slices(tokens)
+    model, _ = transfer_attention(
+        calibrated(model, source, tokens),
+        source.model(),
+        batches.batch(AT_ONCE, drop_remainder=True),
+        num_steps=TRANSFER_STEPS,
+        verbose=0,
+    )
+    return model
+
+
+def performer(feature_map, exact_window=None, fit=None):
     name = f"window + {feature_map}" if exact_window else feature_map
     return Row(
-        f"{name}, calibrated" if calibrated else name,
+        f"{name}, {fit.__name__}" if fit else name,
         functools.partial(converted, feature_map, exact_window),
-        random=feature_map != "taylor" and not calibrated,
-        calibrated=calibrated,
+        random=feature_map != "taylor" and not fit,
+        fit=fit,
     )
 
 
 EXACT = "exact"
-_window = functools.partial(LocalAttention, sliding_window=WINDOW)
 ROWS = (
     Row(EXACT, exact),
     Row("mean of V", mean_of_values),
-    Row("window alone", functools.partial(with_attention, _window)),
-    *(performer(feature_map) for feature_map in FEATURE_MAPS),
-    *(performer(feature_map, WINDOW) for feature_map in FEATURE_MAPS),
-    performer("softmax", WINDOW, calibrated=True),
+    Row("window alone", window_alone),
+    performer("softmax"),
+    performer("softmax", WINDOW),
+    performer("softmax", WINDOW, calibrated),
+)
+# What `--full` adds.
+FURTHER = (
+    performer("favor+"),
+    performer("taylor"),
+    performer("favor+", WINDOW),
+    performer("taylor", WINDOW),
+    performer("softmax", WINDOW, transferred),
 )

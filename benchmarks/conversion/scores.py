@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.conversion import masking
 from keras_performer import PerformerAttention
 
-# That of the tokens to guess, and that of the masks in what a row is calibrated on.
+# That of the tokens to guess, and that of the masks in what a row is fitted to.
 SEED, CALIBRATION_SEED = 1, 2
 # What rounding may change of the mean loss of the exact model.
 ROUNDING = 1e-3
@@ -55,9 +55,9 @@ def losses_of(row, source, given, num_draws):
         given: its `questions`.
         num_draws: int, how often random features are drawn; their losses are averaged.
     """
-    num_draws = num_draws if row.random else 1
-    if not row.calibrated:
-        return mean_losses(row.make(source, None), given, num_draws)
+    model = row.make(source)
+    if row.fit is None:
+        return mean_losses(model, given, num_draws if row.random else 1)
     of_sequences = masking.families(source.sequences)
     losses = np.empty(given.masked.sum())
     for family in np.unique(of_sequences):
@@ -66,8 +66,9 @@ def losses_of(row, source, given, num_draws):
             for tokens, other in zip(source.sequences, of_sequences)
             if other != family
         ]
-        model = row.make(source, calibration_tokens(others, source.mask_token))
-        tested = mean_losses(model, given[given.families == family], num_draws)
+        tokens = calibration_tokens(others, source.mask_token)
+        fitted = row.fit(model, source, tokens)
+        tested = mean_losses(fitted, given[given.families == family], num_draws=1)
         losses[given.families_of_tokens() == family] = tested
     return losses
 

@@ -1,5 +1,7 @@
 """Which runs there are: tasks, rows, sizes of heads, seeds and learning rates."""
 
+import dataclasses
+
 from benchmarks.learning import real_tasks, rows, tasks
 
 SEEDS = 0, 1, 2
@@ -10,6 +12,8 @@ KEY_DIMS = 16, 32, 64
 # Of the learning rate of a task: what `--full` tries with the first seed.
 RATES = 1 / 3, 1, 3
 RECALL = dict(learning_rate=3e-3)
+# Of tasks with rotary positions, with which models need fewer.
+ROTARY_STEPS = 600
 # Of `--quick`: what part of the steps, how often it measures, and which features.
 QUICK_PART, QUICK_EVALUATIONS = 20, 3
 QUICK_LEAVES_OUT = {"softmax", "window + softmax"}
@@ -31,10 +35,12 @@ def core():
 def further():
     """What the core leaves out."""
     yield tasks.recall(2048, 64, window=128, steps=600, batch_size=4, **RECALL), SEEDS
-    options = dict(steps=1200, batch_size=2, learning_rate=1.5e-3)
-    yield real_tasks.sources(2048, window=128, **options), SEEDS
-    options = dict(position_embedding="rotary", steps=600, batch_size=8)
-    yield real_tasks.sources(512, window=64, learning_rate=1.5e-3, **options), SEEDS
+    options = dict(steps=ROTARY_STEPS, batch_size=2, learning_rate=1.5e-3)
+    yield tasks.with_rotary(real_tasks.sources(2048, window=128, **options)), SEEDS
+    for task, seeds in core():
+        if task.num_classes is None:
+            task = dataclasses.replace(task, steps=min(task.steps, ROTARY_STEPS))
+            yield tasks.with_rotary(task), seeds
     options = dict(steps=600, batch_size=8, learning_rate=2e-3)
     yield tasks.needle(1024, window=128, **options), SEEDS
     # this rate comes from no sweep yet

@@ -16,13 +16,11 @@ from examples.imagenet64.data import photographs
 SMALL_IMAGE = 16, 16, 3
 
 
-def sources(length, position_embedding="learned", **options):
+def sources(length, **options):
     """The next byte of the standard library; one file of twenty is held out."""
     held_out = functools.partial(draw_sources, "held out", length)
-    rotary = ", rotary" if position_embedding == "rotary" else ""
     return Task(
-        name=f"bytes {length:,}{rotary}",
-        position_embedding=position_embedding,
+        name=f"bytes {length:,}",
         length=length,
         vocabulary_size=256,
         draw=functools.partial(draw_sources, "training", length),

@@ -2,7 +2,7 @@
 
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
-from keras_performer.models.attention_choice import rotary_of
+from keras_performer.models.attention_choice import positions_of
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 # The controls, and what features learn alone and beside a window.
@@ -40,11 +40,13 @@ def attention(row, task, num_heads, key_dim):
         task: a `Task`.
         num_heads, key_dim: ints.
     """
+    grid = task.grid or (task.length,)
+    _, rotary = positions_of(task.position_embedding, row, grid, key_dim)
     common = dict(
         num_heads=num_heads,
         key_dim=key_dim,
         causal=not task.num_classes,
-        rotary=rotary_of(task.position_embedding, task.grid or (task.length,)),
+        rotary=rotary,
     )
     if row == WITHOUT:
         return "none"

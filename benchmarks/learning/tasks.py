@@ -69,6 +69,13 @@ class Task:
             )
 
 
+def with_rotary(task):
+    """The same to be learned with rotary positions."""
+    return dataclasses.replace(
+        task, name=f"{task.name}, rotary", position_embedding="rotary"
+    )
+
+
 def recall(length, num_pairs, **options):
     """Multi-query associative recall: pairs first, then some of their keys.
 

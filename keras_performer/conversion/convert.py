@@ -1,5 +1,6 @@
 """Trained models with attention of another kind, and the same weights."""
 
+import functools
 import itertools
 import typing
 from collections.abc import Sequence
@@ -163,11 +164,13 @@ def _convert(model, make, names):
 
 def attention_layers(model):
     """Attention in a model, each with what hinders its replacement; "" if nothing."""
+    lists_layers = functools.cache(lists_its_layers)  # which reads a whole config
     if is_attention(model):
         yield model, _unknown_class(model)
     for owner, path, layer in places.all_inside(model):
         if is_attention(layer):
-            yield layer, _unknown_class(layer) or _fixed(owner, path)
+            fixed = path[-1][0] == "layer" and not lists_layers(owner)
+            yield layer, _unknown_class(layer) or (_fixed(owner) if fixed else "")
 
 
 def _unknown_class(layer):
@@ -186,9 +189,7 @@ def _check_same_sequence(layer):
         )
 
 
-def _fixed(owner, path):
-    if path[-1][0] != "layer" or lists_its_layers(owner):
-        return ""
+def _fixed(owner):
     return (
         f"part of the graph that {type(owner).__name__} makes: convert "
         "keras.Model(model.input, model.output)"

@@ -15,8 +15,9 @@ from keras_performer.layers.attention_like import attention_like
 from keras_performer.layers.far_gain import SPEED
 from keras_performer.ops.pair_weights import pair_weights
 
-# What is added to the logarithm of far weights, tried for each head.
-LOG_GAINS = -2.0, -1.0, -0.5, 0.5, 1.0, 2.0
+# What is added to the logarithm of far weights, tried for each head. The last leaves of
+# them what the window alone would.
+LOG_GAINS = 0.5, 1.0, 2.0, -0.5, -1.0, -2.0, -4.0, -8.0
 # Something else is chosen if it leaves less than this part of the error, so that noise
 # changes nothing; and not at all where the error is smaller than this.
 BETTER, SMALL = 0.98, 1e-3
@@ -66,28 +67,33 @@ class Fit:
     def result(self):
         """A layer that is fitted, and its `CalibratedLayer`.
 
-        It has the basis and the features of the least error over all heads, and of each
-        head the gain of the least error with these.
+        Each head has the gain of the least error; the basis and the features are those
+        of the least error over all heads with such gains.
         """
-        found = [self._errors(index) for index in range(len(self.choices))]
-        sizes = [_size(of_heads) for of_heads in found]
+        found = [self._with_gains(index) for index in range(len(self.choices))]
+        sizes = [_size(errors) for errors, _ in found]
         best = int(np.argmin(sizes))
         if sizes[best] > BETTER * sizes[0] or sizes[0] < SMALL:
             best = 0
-        choice, least, gains = self.choices[best], found[best], self.gains
-        for change in self.changes:
-            of_heads = self._errors(best, change)
-            better = (of_heads < BETTER * least) & (least > SMALL)
-            gains = np.where(better, self.gains + change, gains)
-            least = np.where(better, of_heads, least)
+        choice, (_, gains) = self.choices[best], found[best]
         row = CalibratedLayer(
             self.layer.path,
             choice.basis_name,
             _name(choice.feature_map),
-            sizes[0],
-            _size(least),
+            _size(self._errors(0)),
+            sizes[best],
         )
         return _with(self.layer, choice, gains), row
+
+    def _with_gains(self, index):
+        """The least error of each head with a choice, and the gains that leave it."""
+        least, gains = self._errors(index), self.gains
+        for change in self.changes:
+            errors = self._errors(index, change)
+            better = (errors < BETTER * least) & (least > SMALL)
+            gains = np.where(better, self.gains + change, gains)
+            least = np.where(better, errors, least)
+        return least, gains
 
     def _errors(self, index, change=0.0):
         """The relative error of each head with a choice and a change of gains."""

@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import tensorflow as tf
 
 
@@ -92,7 +91,6 @@ def _places(layer, weights):
 
 
 def _copy(layer):
-    with keras.name_scope("workbench"):
-        copy = type(layer).from_config(layer.get_config())
-        copy.build_from_config(layer.get_build_config())
+    copy = type(layer).from_config(layer.get_config())
+    copy.build_from_config(layer.get_build_config())
     return copy

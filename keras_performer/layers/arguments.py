@@ -189,6 +189,14 @@ def check_depth(states, num_layers):
         )
 
 
+def check_embedded(x, hidden_dim):
+    if x.shape[-1] != hidden_dim:
+        raise ValueError(
+            f"embedding must give vectors of hidden_dim={hidden_dim}. "
+            f"Received: a tensor of shape {tuple(x.shape)}"
+        )
+
+
 def check_tokens(inputs, max_length):
     """Raises a `ValueError` if inputs are no tokens `(B, T)`, or too many."""
     if not hasattr(inputs, "shape"):

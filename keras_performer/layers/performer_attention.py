@@ -305,18 +305,18 @@ class PerformerAttention(AttentionLayer):
         return by_length(self.exact_below, exact, linear, inputs, constants), None
 
     def outline(self, query, key, value, visible, state=None, training=None):
-        """As `attend` as far as shapes go; every token gets what the first one would.
+        """As `attend` as far as shapes and errors go, without what it computes.
 
         To trace the loops over all tokens takes seconds for each layer of a model.
         """
         if self.exact_window is not None:
             check_window("exact_window", self.exact_window, query, key)
-        first = tf.nest.map_structure(
-            lambda x: x[:, 0, tf.newaxis] if tf.is_tensor(x) else x,
-            (query, key, value, visible),
-        )
-        attended, state = type(self).attend(self, *first, state, training)
-        return tf.repeat(attended, size(query, 1), axis=1), state
+        if state is not None:
+            self._as_state(state)
+        attended = tf.repeat(tf.zeros_like(query[..., :1]), self.value_dim, axis=-1)
+        if not visible.causal or self.exact_below is not None:
+            return attended, None
+        return attended, self.empty_state(size(query, 0))
 
     def _linear(self, query, key, value, visible, kernel, gain, state, training):
         """Attention through the features of a kernel, and its state if causal."""

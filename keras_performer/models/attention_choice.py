@@ -7,16 +7,37 @@ from keras_performer.layers import AttentionLayer, ExactAttention, PerformerAtte
 from keras_performer.layers.layer_config import as_layer
 
 
-def rotary_of(position_embedding, position_shape):
-    """The argument `rotary` of attentions in a model with these positions."""
+def positions_of(position_embedding, attention, position_shape, key_dim):
+    """What a model does about positions, and the `rotary` of its attentions.
+
+    Args:
+        position_embedding: "learned", "rotary", or `None` for what the attention can.
+        attention: as in `attention_maker`.
+        position_shape: tuple of ints.
+        key_dim: int, the size of a head.
+
+    Returns:
+        "learned" or "rotary", and the argument of attentions.
+    """
+    if position_embedding is None:
+        rotates = _rotates(attention, position_shape, key_dim)
+        position_embedding = "rotary" if rotates else "learned"
     if position_embedding not in ("learned", "rotary"):
         raise ValueError(
             'position_embedding must be "learned" or "rotary". Received: '
             f"position_embedding={position_embedding!r}"
         )
     if position_embedding == "learned":
-        return None
-    return True if len(position_shape) == 1 else position_shape
+        return position_embedding, None
+    return position_embedding, True if len(position_shape) == 1 else position_shape
+
+
+def _rotates(attention, position_shape, key_dim):
+    if isinstance(attention, str):
+        can = attention != "none" and key_dim % 2 == 0
+        return can and len(position_shape) == 1
+    # what is no attention is refused when it is to be made
+    return attention and as_layer("attention", attention, AttentionLayer).rotary
 
 
 def attention_maker(attention, common, performer):

@@ -12,7 +12,7 @@ from keras_performer.layers.axial_position_embedding import AxialPositionEmbeddi
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
-from keras_performer.models.attention_choice import attention_maker, rotary_of
+from keras_performer.models.attention_choice import attention_maker, positions_of
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 
@@ -54,7 +54,10 @@ class PerformerLM(TokenTraining):
         position_embedding: "learned", vectors that are added to the tokens, or
             "rotary", queries and keys that are rotated in every block: as `rotary` in
             `PerformerAttention`, with `position_shape` as the grid. It has no weights,
-            and without attention nothing knows the position then.
+            and without attention nothing knows the position then. Defaults to what an
+            `AttentionLayer` given as `attention` has, "learned" without attention, in a
+            grid and with heads of an odd size, and else "rotary", with which models
+            learn in fewer steps: benchmarks/results/learning/tables.md.
         seed: int, seeds random features and dropout.
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each
@@ -117,7 +120,7 @@ class PerformerLM(TokenTraining):
         initial_log_gain: float = 0.0,
         qk_norm: bool = False,
         position_shape: tuple[int, ...] | None = None,
-        position_embedding: typing.Literal["learned", "rotary"] = "learned",
+        position_embedding: typing.Literal["learned", "rotary"] | None = None,
         seed: int | None = None,
         attention: str | dict | AttentionLayer = "performer",
         embedding: keras.layers.Layer | dict | None = None,
@@ -155,7 +158,9 @@ class PerformerLM(TokenTraining):
         self.qk_norm = arguments.boolean("qk_norm", qk_norm)
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
-        self.position_embedding = position_embedding
+        self.position_embedding, rotary = positions_of(
+            position_embedding, attention, self.position_shape, head_dim
+        )
         self.seed = arguments.seed(seed)
         make_attention = attention_maker(
             attention,
@@ -164,7 +169,7 @@ class PerformerLM(TokenTraining):
                 key_dim=head_dim,
                 dropout=self.dropout,
                 causal=self.causal,
-                rotary=rotary_of(position_embedding, self.position_shape),
+                rotary=rotary,
                 dtype=self.dtype_policy,
             ),
             dict(
@@ -185,7 +190,7 @@ class PerformerLM(TokenTraining):
             self.vocabulary_size, self.hidden_dim, dtype=dtype, name="embedding"
         )
         self.positions = None
-        if position_embedding == "learned":
+        if self.position_embedding == "learned":
             self.positions = AxialPositionEmbedding(
                 self.position_shape, self.hidden_dim, dtype=dtype, name="positions"
             )
@@ -288,8 +293,7 @@ class PerformerLM(TokenTraining):
                 )
             if not return_state:
                 return self.read_out(passes.blocks(self, x, mask, training), extra)
-        given = x, mask, training, segment_ids, state, return_state
-        x, states = self._transform(*given)
+        x, states = self._transform(x, mask, training, segment_ids, state, return_state)
         outputs = self.read_out(x, extra)
         return (outputs, {**new_state, "blocks": states}) if return_state else outputs
 
@@ -322,11 +326,7 @@ class PerformerLM(TokenTraining):
             x, extra, remembered = self.embedding(inputs, start["embedding"])
         else:
             x, extra, remembered = self.embedding(inputs), (), ()
-        if x.shape[-1] != self.hidden_dim:
-            raise ValueError(
-                f"embedding must give vectors of hidden_dim={self.hidden_dim}. "
-                f"Received: a tensor of shape {tuple(x.shape)}"
-            )
+        arguments.check_embedded(x, self.hidden_dim)
         x = tf.cast(x, self.compute_dtype)
         if self.positions is not None:
             x += self.positions(positions)
@@ -374,6 +374,11 @@ class PerformerLM(TokenTraining):
     def compute_output_spec(self, *args, **kwargs):
         # by tracing `call`: it may also return a state
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    @classmethod
+    def from_config(cls, config):
+        """The model of a config, also of one of before rotary positions."""
+        return super().from_config({"position_embedding": "learned", **config})
 
     def get_config(self):
         names = (

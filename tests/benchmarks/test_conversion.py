@@ -128,7 +128,8 @@ def test_layers_that_share_weights_can_differ(module):
 @pytest.mark.slow
 def test_rows_of_other_attention_have_the_trained_weights():
     source = tiny(rxnmapper)
-    made = {row.name: functools.partial(row.make, source, None) for row in rows.ROWS}
+    every = rows.ROWS + rows.FURTHER
+    made = {row.name: functools.partial(row.make, source) for row in every}
     check_model(source, made["mean of V"](), np.zeros_like)
     # sequences are shorter than the window, so that all with one are exact
     for name in ("window alone", "window + favor+", "window + taylor"):

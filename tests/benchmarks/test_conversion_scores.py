@@ -1,4 +1,4 @@
-"""Losses of masked tokens, what a row is calibrated on, and the table."""
+"""Losses of masked tokens, what a row is fitted to, and the table."""
 
 import math
 
@@ -88,18 +88,19 @@ def test_standard_errors_count_clusters_not_tokens():
     assert scores.standard_error(values, np.zeros(4)) == math.inf
 
 
-def test_rows_are_calibrated_on_other_families():
+def test_rows_are_fitted_to_other_families():
     sequences = long_sequences()
     seen = []
 
-    def make(source, tokens):
+    def fit(model, source, tokens):
+        assert model == f"that of {source.name}"
         seen.append(tokens)
         return Constant(np.eye(25)[0] * len(seen))
 
-    row = rows.Row("calibrated", make, calibrated=True)
+    row = rows.Row("fitted", lambda source: f"that of {source.name}", fit=fit)
     given = masking.examples(sequences, MASK, scores.SEED)
     losses = scores.losses_of(row, source(sequences), given, num_draws=1)
-    # the first family has two sequences: calibrated on the third, and the reverse
+    # the first family has two sequences: fitted to the third, and the reverse
     assert [tokens.shape for tokens in seen] == [(5, 61), (10, 61)]
     assert (seen[0][0] == sequences[2]).all()
     assert not any((tokens == sequences[2]).all() for tokens in seen[1])
@@ -129,7 +130,7 @@ def test_the_exact_model_is_checked():
 
 def test_random_features_are_drawn_anew(monkeypatch):
     config = bert.Config(25, 70, 8, 8, 8, num_layers=1, num_heads=2)
-    favor = next(row for row in rows.ROWS if row.name == "favor+")
+    favor = next(row for row in rows.FURTHER if row.name == "favor+")
     monkeypatch.setattr(
         Pretrained,
         "model",
@@ -137,12 +138,12 @@ def test_random_features_are_drawn_anew(monkeypatch):
     )
     made = Pretrained("tiny", config, {}, {}, [[5, 6, 7, 8, 9]], MASK)
     given = masking.examples(made.sequences, MASK, scores.SEED)
-    model = favor.make(made, None)
+    model = favor.make(made)
     losses = [masking.losses(model, given)]
     scores.redraw(model)
     losses.append(masking.losses(model, given))
     assert np.abs(losses[0] - losses[1]).min() > 1e-6
-    again = favor.make(made, None)
+    again = favor.make(made)
     again.set_weights(model.get_weights())
     # of what was drawn last and what comes next
     mean = scores.mean_losses(again, given, num_draws=2)

@@ -250,7 +250,8 @@ def test_the_core_has_every_control_and_one_seed_after_another():
 
 
 def test_what_is_named_is_chosen_from_all():
-    runs = planned("--tasks", "bytes 2,048", "--key-dims", "64", "--rows", "elu")
+    chosen = "--tasks", "bytes 2,048, rotary", "--key-dims", "64", "--rows", "elu"
+    runs = planned(*chosen)
     assert [run["seed"] for run in runs] == [0, 1, 2]
     assert {(run["task"].length, run["key_dim"]) for run in runs} == {(2048, 64)}
     some = planned("--tasks", "recall 512", "--seeds", "0", "--rows", "elu", "exact")

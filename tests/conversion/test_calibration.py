@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax, ops
 from keras_performer.conversion.moments import RIDGE, Moments
 from keras_performer.layers import PerformerAttention
+from keras_performer.layers.far_gain import SPEED
 from keras_performer.layers.inputs import Inputs
 from keras_performer.ops import Visibility
 
@@ -87,14 +88,20 @@ def test_a_fitted_model_is_saved(tmp_path):
     np.testing.assert_allclose(loaded(data()), fitted(data()), rtol=1e-5, atol=1e-6)
 
 
-def test_gains_are_those_of_the_least_error():
-    # keys that do not matter but for a gain that is far too small
+@pytest.mark.parametrize("wrong", [-2.0, 8.0])
+def test_gains_are_those_of_the_least_error(wrong):
     performer = converted(trained())
-    performer.get_layer("one").log_gain.assign([-0.2, 0.0, 0.0, 0.0])
+    performer.get_layer("one").log_gain.assign([wrong / SPEED, 0.0, 0.0, 0.0])
     fitted, report = calibrate(performer, data(), verbose=0)
-    gains = fitted.get_layer("one").log_gain.numpy()
-    assert gains[0] > -0.11
     assert report.layers[0].after < report.layers[0].before
+    layer = fitted.get_layer("one")
+    chosen = layer.log_gain.numpy()
+    assert chosen[0] != np.float32(wrong / SPEED)
+    errors = []
+    for gain in (chosen[0], *((wrong + np.arange(-8, 3)) / SPEED)):
+        layer.log_gain.assign([gain, *chosen[1:]])
+        errors.append(error_of_heads(layer, data()[2:], False))
+    assert errors[0] < min(errors) / 0.98 < 0.97 * max(errors)
 
 
 def test_features_alone_are_fitted_without_gains():

@@ -45,7 +45,7 @@ def test_two_workers_train_what_one_device_trains(tmp_path):
         )
     try:
         for worker in workers:
-            _, said = worker.communicate(timeout=200)
+            _, said = worker.communicate(timeout=600)
             assert worker.returncode == 0, said
     finally:
         for worker in workers:

@@ -18,6 +18,7 @@ PADDED = np.arange(12) < [[12], [7], [10]]
 def _model(projections=True, **options):
     defaults = dict(num_layers=2, num_heads=2, hidden_dim=8, num_random_features=6)
     defaults.update(intermediate_dim=12, chunk_size=4, seed=1)
+    defaults.update(position_embedding="learned")
     model = PerformerLM(VOCABULARY, 24, **{**defaults, **options}, name="lm")
     set_weights(model, projections)
     return model

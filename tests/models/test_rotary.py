@@ -1,5 +1,6 @@
 """PerformerLM(position_embedding="rotary"): positions in the attention of blocks."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,6 +15,8 @@ from tests.layers.inputs import normal
 from tests.models.token_models import IDS, TARGETS, loss_and_gradients, small_model
 
 OPTIONS = dict(position_embedding="rotary")
+# of a `small_model` whose attention has no random features
+FEW = dict(num_random_features=256, chunk_size=None)
 
 
 def test_it_is_the_blocks_with_rotary_and_nothing_else():
@@ -36,8 +39,32 @@ def test_a_grid_is_that_of_position_shape():
     assert np.abs(line(IDS) - model(IDS)).max() > 1e-4
 
 
+def test_the_default_is_what_the_attention_can():
+    rotary = ExactAttention(2, 4, causal=True, rotary=True)
+    grid = LocalAttention(2, 4, sliding_window=3, causal=True, rotary=(8, 2))
+    plain = ExactAttention(2, 4, causal=True)
+    for expected, options in (
+        ("rotary", {}),
+        ("rotary", dict(attention="exact", **FEW)),
+        ("rotary", dict(attention=rotary, **FEW)),
+        ("rotary", dict(attention=keras.saving.serialize_keras_object(rotary), **FEW)),
+        ("rotary", dict(attention=grid, position_shape=(8, 2), **FEW)),
+        ("learned", dict(attention=plain, **FEW)),
+        ("learned", dict(attention="none", **FEW)),
+        ("learned", dict(position_shape=(8, 2))),
+        ("learned", dict(num_heads=2, hidden_dim=6)),
+    ):
+        model = small_model(**options)
+        given = small_model(**options, position_embedding=expected)
+        assert model.position_embedding == expected
+        given.set_weights(model.get_weights())
+        np.testing.assert_array_equal(model(IDS), given(IDS))
+        copy = PerformerLM.from_config(model.get_config())
+        assert copy.position_embedding == expected
+
+
 def test_configs_of_before_have_learned_positions():
-    model = small_model()
+    model = small_model(position_embedding="learned")
     config = model.get_config()
     assert config.pop("position_embedding") == "learned"
     old = PerformerLM.from_config(config)
@@ -90,7 +117,7 @@ def test_chunks_of_a_call_with_a_mask():
 
 
 def test_other_attentions():
-    options = dict(OPTIONS, num_random_features=256, chunk_size=None)
+    options = dict(OPTIONS, **FEW)
     exact = small_model(attention="exact", **options)
     assert exact.blocks[0].attention.rotary is True
     template = LocalAttention(2, 4, sliding_window=3, causal=True, rotary=True)
@@ -105,7 +132,7 @@ def test_other_attentions():
 
 
 def test_without_attention_nothing_knows_the_position():
-    options = dict(OPTIONS, num_random_features=256, chunk_size=None)
+    options = dict(OPTIONS, **FEW)
     control = small_model(attention="none", **options)
     outputs = control(np.full((1, 9), 3)).numpy()
     np.testing.assert_allclose(outputs, outputs[:, :1].repeat(9, 1), atol=1e-5)

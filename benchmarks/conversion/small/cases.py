@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.learning import models, plan, real_tasks, rows
-from benchmarks.learning.measuring import answering
-from benchmarks.learning.tasks import Task
+from benchmarks.learning.measuring import measuring
+from benchmarks.learning.tasks import Task, with_rotary
 from benchmarks.learning.training import step_of
 
 SEED = 0
@@ -54,9 +54,10 @@ class Case:
 def cases():
     """Every case by its name."""
     [recall] = [task for task, _ in plan.core() if task.name == "recall 512"]
-    options = dict(window=64, learning_rate=1.5e-3, position_embedding="rotary")
+    options = dict(window=64, learning_rate=1.5e-3)
     short = real_tasks.sources(512, steps=1000, batch_size=8, **options)
     long = real_tasks.sources(2048, steps=200, batch_size=2, **options)
+    short, long = with_rotary(short), with_rotary(long)
     found = (
         Case("recall", recall, key_dim=16, num_batches=64, batch_size=4),
         Case("bytes", long, key_dim=32, num_batches=64, batch_size=1, first=short),
@@ -80,12 +81,12 @@ def exact_model(case, folder):
 
 def train(model, task, random):
     """Takes the steps of a task, or as many as it takes to do well enough."""
-    step, answers = step_of(model, task.learning_rate, True), answering(model, task)
+    step, measure = step_of(model, task.learning_rate, True), measuring(model, task)
     start = time.perf_counter()
     for index in range(1, task.steps + 1):
         step(index, *batch(task, random))
         if index % EVALUATED_EVERY == 0:
-            value, seconds = answers()[task.measure], time.perf_counter() - start
+            value, seconds = measure(), time.perf_counter() - start
             print(
                 f"{task.name}, exact, {index} of {task.steps} steps, {seconds:.0f} s: "
                 f"{task.measure} {value:.4f}",

@@ -4,9 +4,9 @@ import time
 import typing
 
 import numpy as np
-import tensorflow as tf
 
 from benchmarks.conversion.small.cases import SEED, batch
+from benchmarks.learning.measuring import summing
 from benchmarks.learning.training import step_of
 
 
@@ -36,7 +36,7 @@ class Result(typing.NamedTuple):
 
 def asked(case, name, model, steps=0, seconds=0.0):
     """The `Result` of a model."""
-    result = Result(name, *answers(case, model)(), seconds, steps)
+    result = Result(name, *answers(summing(model, case.task)()), seconds, steps)
     bits = np.mean(result.bits)
     print(f"{name}: {result.accuracy:.4f}, {bits:.3f} bits", flush=True)
     return result
@@ -52,7 +52,7 @@ def further_trained(case, first, model, further_steps):
         further_steps: list of ints.
     """
     step = step_of(model, case.task.learning_rate, False)
-    answers_now = answers(case, model)
+    sums = summing(model, case.task)
     random = np.random.default_rng([SEED, 9])
     seconds = 0.0
     for index in range(1, max(further_steps) + 1):
@@ -60,27 +60,13 @@ def further_trained(case, first, model, further_steps):
         step(index, *batch(case.task, random))
         seconds += time.perf_counter() - start
         if index in further_steps:
-            accuracy, bits = answers_now()
+            accuracy, bits = answers(sums())
             yield first._replace(
                 accuracy=accuracy, bits=bits, further_steps=index, seconds=seconds
             )
 
 
-def answers(case, model):
-    """A function that says the accuracy, and the bits of each held-out sequence."""
-    held_out = case.task.held_out()
-
-    @tf.function(autograph=False)
-    def sums(inputs, targets, weights):
-        logits = model(inputs)
-        right = tf.argmax(logits, -1, output_type=tf.int32) == targets
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        terms = tf.stack([tf.cast(right, tf.float32), loss, tf.ones_like(loss)])
-        return tf.reduce_sum(terms * weights, -1)
-
-    def now():
-        parts = [sums(*map(tf.constant, batch)).numpy() for batch in held_out]
-        right, loss, asked = np.concatenate(parts, 1).astype(np.float64)
-        return right.sum() / asked.sum(), list(loss / asked / np.log(2))
-
-    return now
+def answers(sums):
+    """Accuracy, and the bits of each sequence, of what `summing` returns."""
+    right, loss, asked = sums
+    return right.sum() / asked.sum(), list(loss / asked)

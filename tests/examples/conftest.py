@@ -1,0 +1,16 @@
+"""What tests of several examples need."""
+
+import pytest
+
+import keras_performer
+
+
+@pytest.fixture
+def one_block(monkeypatch):
+    """Models of the examples have one block, which TensorFlow traces in less time."""
+    model = keras_performer.PerformerLM
+
+    def smaller(**options):
+        return model(**{**options, "num_layers": 1})
+
+    monkeypatch.setattr(keras_performer, "PerformerLM", smaller)

@@ -27,9 +27,10 @@ FURTHER = (
     "window + taylor, qk_norm",
     "window + softmax, low gain",
     "window + taylor, low gain",
+    "window + softmax, high gain",
 )
-# What far weights are multiplied by at first where the gain is low: exp of this.
-LOW_GAIN = -3.5
+# What is added to far log-weights at first.
+GAINS = {"low gain": -3.5, "high gain": 2.0}
 
 
 def attention(row, task, num_heads, key_dim):
@@ -62,7 +63,7 @@ def attention(row, task, num_heads, key_dim):
         feature_map=feature_map,
         num_random_features=None if feature_map == "taylor" else 256,
         exact_window=task.window if window else None,
-        initial_log_gain=LOW_GAIN if "low gain" in option else 0.0,
+        initial_log_gain=sum(GAINS.get(name, 0.0) for name in option),
     )
 
 

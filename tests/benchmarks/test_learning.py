@@ -158,6 +158,14 @@ def test_all_rows_have_as_many_parameters(hidden_dim):
     assert abs(sizes[rows.WITHOUT] / sizes[rows.EXACT] - 1) < 0.002
 
 
+def test_rows_name_the_first_gain():
+    task = tasks.recall(64, 8, **OPTIONS)
+    for option, gain in (("", 0.0), (", low gain", -3.5), (", high gain", 2.0)):
+        layer = rows.attention(f"window + softmax{option}", task, 4, 16)
+        layer.build((1, 64, 64))
+        np.testing.assert_allclose(10 * layer.log_gain.numpy(), gain, rtol=1e-6)
+
+
 def test_windows_cover_an_eighth_at_most():
     tasks.recall(64, 8, **{**OPTIONS, "window": 8})
     with pytest.raises(ValueError, match="an eighth of its 64 places. .*window=9"):

@@ -10,32 +10,33 @@ LEARNED = 0.9
 
 
 def summary(runs):
-    """Which attention for which task, and what it costs; of the smallest heads."""
+    """What each attention reaches in each task, and its time; of the smallest heads."""
     key_dim = min(run["key_dim"] for run in runs)
-    columns = by([run for run in runs if run["key_dim"] == key_dim], "task")
-    lines = []
-    for row in rows.ROWS + rows.FURTHER:
-        cells = []
-        for _, of_task in columns:
-            same = best([run for run in of_task if run["row"] == row])
-            num_seeds = len({run["seed"] for run in of_task})
-            cells += summary_cells(same, num_seeds)
-        if any(cell != NOTHING for cell in cells):
-            lines.append([row, *cells])
-    header = [f"key_dim {key_dim}"]
-    for name, of_task in columns:
-        header += [f"{name}, {of_task[0]['measure']}", "ms a step"]
-    return table(header, lines)
+    of_size = [run for run in runs if run["key_dim"] == key_dim]
+    results, times = [], []
+    for name, of_task in by(of_size, "task"):
+        num_seeds = len({run["seed"] for run in of_task})
+        of_rows = [
+            best([run for run in of_task if run["row"] == row]) for row in rows.ROWS
+        ]
+        label = f"{name}, {of_task[0]['measure']}"
+        results.append([label, *(mean_of(same, num_seeds) for same in of_rows)])
+        times.append([name, *map(milliseconds, of_rows)])
+    return "\n\n".join(
+        table([what, *rows.ROWS], lines)
+        for what, lines in (
+            (f"key_dim {key_dim}", results),
+            ("milliseconds a step", times),
+        )
+    )
 
 
-def summary_cells(runs, num_seeds):
-    """The mean, with the number of seeds if some are missing; the time of a step."""
+def mean_of(runs, num_seeds):
+    """The mean, with the number of seeds if some are missing."""
     if not runs:
-        return [NOTHING, NOTHING]
+        return NOTHING
     mean = f"{mean_result(runs):.3f}"
-    if len(runs) < num_seeds:
-        mean += f" (n = {len(runs)})"
-    return [mean, milliseconds(runs)]
+    return mean if len(runs) == num_seeds else f"{mean} (n = {len(runs)})"
 
 
 def best(runs):
@@ -107,6 +108,8 @@ def mean_result(runs):
 
 
 def milliseconds(runs):
+    if not runs:
+        return NOTHING
     return f"{1e3 * statistics.median(map(curves.seconds_of_step, runs)):.0f}"
 
 

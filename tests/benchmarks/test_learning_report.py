@@ -77,8 +77,15 @@ def test_the_summary_has_the_best_learning_rate_and_the_time_of_a_step():
         run(rows.EXACT, 0.5, seed=1, **more),
     ]
     text = tables.summary(runs)
-    assert cells_of(text, "softmax") == [["2.600", "100", "0.750 (n = 1)", "100"]]
-    assert cells_of(text, rows.EXACT) == [["–", "–", "0.500 (n = 1)", "100"]]
+    columns = [rows.ROWS.index(row) for row in ("softmax", rows.EXACT)]
+    for label, expected in {
+        "bytes 512, bits": ["2.600", "–"],
+        "digits, accuracy": ["0.750 (n = 1)", "0.500 (n = 1)"],
+        "bytes 512": ["100", "–"],
+        "digits": ["100", "100"],
+    }.items():
+        (cells,) = cells_of(text, label)
+        assert [cells[column] for column in columns] == expected
 
 
 def test_the_median_seed_says_when_a_task_was_learned():

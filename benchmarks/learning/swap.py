@@ -5,7 +5,14 @@ import statistics
 from benchmarks.learning import models, rows
 from benchmarks.learning.measuring import measuring
 
-SWAPPED = rows.WINDOW, "softmax", "taylor", "window + softmax", "window + taylor"
+SWAPPED = (
+    rows.WINDOW,
+    "softmax",
+    "taylor",
+    "window + softmax",
+    "window + taylor",
+    "window + taylor, low gain",
+)
 # Random features are drawn so often for each trained model.
 NUM_DRAWS = 2
 
@@ -33,7 +40,7 @@ def bits_lost(model, task, key_dim, seed):
 
 
 def copy_weights(model, other):
-    """Gives all weights of a model to one that may also have gains, which stay 0."""
+    """Gives all weights of a model to one that may also have gains, which stay."""
     weights = [weight for weight in other.trainable_weights if not is_gain(weight)]
     for source, target in zip(model.trainable_weights, weights, strict=True):
         target.assign(source)

@@ -125,9 +125,10 @@ def swap_table(runs):
     for row in swap.SWAPPED:
         line = [row]
         for _, same in groups:
-            lost = [run["swap"][row] for run in best(same)]
+            # an early run may lack a row
+            lost = [run["swap"][row] for run in best(same) if row in run["swap"]]
             seeds = " / ".join(f"{bits:.3f}" for bits in lost)
-            line.append(f"{statistics.mean(lost):.3f} ({seeds})")
+            line.append(f"{statistics.mean(lost):.3f} ({seeds})" if lost else NOTHING)
         lines.append(line)
     header = ["bits lost", *(f"{task}, key_dim {size}" for (task, size), _ in groups)]
     return table(header, lines) if groups else ""

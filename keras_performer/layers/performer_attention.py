@@ -74,9 +74,10 @@ class PerformerAttention(AttentionLayer):
             and key must have the same length. For feature maps that estimate softmax
             only. It adds a weight, `log_gain`. Defaults to no window.
         initial_log_gain: float, what the log-weights of keys outside of the window get
-            at first, in each head. A model that is trained from the start on sequences
-            much longer than the window learns faster with about -3, as else the many
-            far keys drown the near ones. Defaults to 0: an estimate of softmax.
+            at first, in each head. A model that is trained from the start learns faster
+            with about -3 where near keys count and the sequence is much longer than the
+            window, as else the many far keys drown them; with about 2 where it has to
+            find far keys, as in recall. Defaults to 0: an estimate of softmax.
         rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
             a grid that tokens run through row by row: its axes share the head, so that
             `key_dim` must be divisible by 2 for each. Queries and keys are rotated

@@ -2,6 +2,7 @@
 
 import random
 import typing
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -12,8 +13,11 @@ from keras_performer.layers.axial_position_embedding import AxialPositionEmbeddi
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
-from keras_performer.models.attention_choice import attention_maker, positions_of
+from keras_performer.models.attention_choice import attention_makers, positions_of
 from keras_performer.recompute import TokenTraining, WithTargets, passes
+
+# What the attention of a block is made from.
+_Attention: typing.TypeAlias = str | dict | AttentionLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -62,9 +66,10 @@ class PerformerLM(TokenTraining):
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each
             block gets a copy of, with a seed of its own and the dtype of the model, or
-            the config of one. `feature_map`, `num_random_features`, `chunk_size`,
-            `exact_below`, `exact_window`, `initial_log_gain` and `qk_norm` belong to
-            "performer". Exact attention has no state.
+            the config of one; or a list of these, one for each block. `feature_map`,
+            `num_random_features`, `chunk_size`, `exact_below`, `exact_window`,
+            `initial_log_gain` and `qk_norm` belong to "performer". Exact attention has
+            no state.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added; an `EmbeddingLayer` if it remembers inputs or tells the head
             something. Defaults to a table of `vocabulary_size` tokens.
@@ -122,7 +127,7 @@ class PerformerLM(TokenTraining):
         position_shape: tuple[int, ...] | None = None,
         position_embedding: typing.Literal["learned", "rotary"] | None = None,
         seed: int | None = None,
-        attention: str | dict | AttentionLayer = "performer",
+        attention: _Attention | Sequence[_Attention] = "performer",
         embedding: keras.layers.Layer | dict | None = None,
         head: keras.layers.Layer | dict | None = None,
         **kwargs: typing.Any,
@@ -162,8 +167,9 @@ class PerformerLM(TokenTraining):
             position_embedding, attention, self.position_shape, head_dim
         )
         self.seed = arguments.seed(seed)
-        make_attention = attention_maker(
+        make_attentions = attention_makers(
             attention,
+            self.num_layers,
             dict(
                 num_heads=self.num_heads,
                 key_dim=head_dim,
@@ -198,7 +204,7 @@ class PerformerLM(TokenTraining):
             self.dropout, seed=self.seed, dtype=dtype
         )
         self.blocks = []
-        for index in range(self.num_layers):
+        for index, make_attention in enumerate(make_attentions):
             layer_seed = None if seed is None else seeds.randrange(2**31 - 1)
             block = PerformerBlock(
                 make_attention(layer_seed),
@@ -209,10 +215,10 @@ class PerformerLM(TokenTraining):
                 name=f"block_{index}",
             )
             self.blocks.append(block)
-        # as it was made, as another may take its place in a block later
-        first = self.blocks[0].attention
-        self._attention = attention if isinstance(attention, str) else config_of(first)
-        passes.check_attention(recompute, self.causal, first)
+        # as they were made, as others may take their places in blocks later
+        self._attention = self._attention_config(attention)
+        for block in self.blocks:
+            passes.check_attention(recompute, self.causal, block.attention)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or keras.layers.Dense(
             self.vocabulary_size,
@@ -222,6 +228,16 @@ class PerformerLM(TokenTraining):
         )
         # at once, for sequences of any length: exported models then take any too
         self.build((None, None))
+
+    def _attention_config(self, attention):
+        if isinstance(attention, str):
+            return attention
+        if isinstance(attention, (list, tuple)):
+            return [
+                one if isinstance(one, str) else config_of(block.attention)
+                for one, block in zip(attention, self.blocks)
+            ]
+        return config_of(self.blocks[0].attention)
 
     @property
     def input_dtype(self):

@@ -100,7 +100,8 @@ def blocks(model, x, mask, training):
 
 def _blocks(model, links, end, stream, sides, training):
     """Cuts the chain between blocks; the ends share a scan with the block beside."""
-    if not model.causal and getattr(model.blocks[0].attention, "rotary", None):
+    rotates = any(getattr(block.attention, "rotary", None) for block in model.blocks)
+    if rotates and not model.causal:
         tokens = tf.nest.flatten(stream)[0]
         sides = sides._replace(positions=(_positions(tokens),))
     for index, block in enumerate(model.blocks):

@@ -46,6 +46,7 @@ class PerformerLM(TokenTraining):
         exact_window: as in `PerformerAttention`.
         initial_log_gain: as in `PerformerAttention`.
         qk_norm: as in `PerformerAttention`.
+        conv_kernel_size: as in `PerformerBlock`. With `recompute` only if causal.
         recompute: "block" or "network", what training computes again in chunks of the
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
             each block, "network" (causal only) only the states between chunks; in both
@@ -124,6 +125,7 @@ class PerformerLM(TokenTraining):
         exact_window: int | None = None,
         initial_log_gain: float = 0.0,
         qk_norm: bool = False,
+        conv_kernel_size: int | None = None,
         position_shape: tuple[int, ...] | None = None,
         position_embedding: typing.Literal["learned", "rotary"] | None = None,
         seed: int | None = None,
@@ -161,6 +163,9 @@ class PerformerLM(TokenTraining):
         self.exact_window = arguments.exact_window(exact_window, self.feature_map)
         self.initial_log_gain = initial_log_gain
         self.qk_norm = arguments.boolean("qk_norm", qk_norm)
+        self.conv_kernel_size = positive_int(
+            "conv_kernel_size", conv_kernel_size, default=None
+        )
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
         self.position_embedding, rotary = positions_of(
@@ -211,6 +216,8 @@ class PerformerLM(TokenTraining):
                 self.intermediate_dim,
                 self.dropout,
                 layer_seed,
+                conv_kernel_size=self.conv_kernel_size,
+                conv_padding="causal" if self.causal else "same",
                 dtype=dtype,
                 name=f"block_{index}",
             )
@@ -218,7 +225,7 @@ class PerformerLM(TokenTraining):
         # as they were made, as others may take their places in blocks later
         self._attention = self._attention_config(attention)
         for block in self.blocks:
-            passes.check_attention(recompute, self.causal, block.attention)
+            passes.check_block(recompute, self.causal, block)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or keras.layers.Dense(
             self.vocabulary_size,
@@ -412,6 +419,7 @@ class PerformerLM(TokenTraining):
             "exact_window",
             "initial_log_gain",
             "qk_norm",
+            "conv_kernel_size",
             "recompute",
             "position_shape",
             "position_embedding",

@@ -138,6 +138,13 @@ class PerformerBlock(keras.layers.Layer):
             return self._attend(
                 x, mask, training, segment_ids, positions, state, return_state
             )
+        if self.conv_padding == "same" and (state is not None or return_state):
+            raise ValueError(
+                "A state belongs to a causal convolution: make the block with "
+                'conv_padding="causal". Received: '
+                f"state={'None' if state is None else 'given'}, "
+                f'return_state={return_state}, conv_padding="same"'
+            )
         of_convolution, of_attention = self._parts(state)
         x, of_convolution = self._convolve(
             x, mask, training, segment_ids, of_convolution

@@ -96,7 +96,7 @@ class PerformerLM(TokenTraining):
         Logits of shape `(B, T, vocabulary_size)`, or what `head` returns; with
         `return_state` also the state: a dict of `"position"`, an int32 tensor `(B,)`
         that counts tokens, `"embedding"`, what the embedding remembers (`()` for a
-        table), and `"blocks"`, a list of the states of the attentions.
+        table), and `"blocks"`, a list of the states of the blocks.
 
     Example:
 

@@ -224,6 +224,13 @@ def test_a_padding_that_does_not_fit_is_refused(message, options):
         PerformerBlock(intermediate_dim=4, conv_kernel_size=2, **options)
 
 
+@pytest.mark.parametrize("attention", [None, performer()])
+def test_no_state_with_a_convolution_to_both_sides(attention):
+    block = PerformerBlock(attention, 4, conv_kernel_size=2, conv_padding="same")
+    with pytest.raises(ValueError, match="A state belongs to a causal convolution"):
+        block(X, return_state=True)
+
+
 def test_a_state_of_another_block_is_refused():
     attention = performer(causal=True)
     without = PerformerBlock(attention, 11)

@@ -146,6 +146,29 @@ CASES = {
         )
     ),
     "block_without_attention": block(dict(attention=None, intermediate_dim=11)),
+    "block_conv": block(
+        dict(
+            attention=keras.saving.serialize_keras_object(
+                keras_performer.layers.LocalAttention(
+                    3, 4, sliding_window=2, use_bias=False
+                )
+            ),
+            intermediate_dim=11,
+            conv_kernel_size=3,
+        )
+    ),
+    "block_conv_causal": block(
+        dict(
+            attention=keras.saving.serialize_keras_object(
+                keras_performer.PerformerAttention(**SMALL, causal=True)
+            ),
+            intermediate_dim=11,
+            conv_kernel_size=3,
+            conv_padding="causal",
+            dropout=0.1,
+            seed=1,
+        )
+    ),
     "encoder": Case(keras_performer.PerformerEncoder, TRANSFORMER_LAYER, widths=(6,)),
     "decoder": Case(
         keras_performer.PerformerDecoder,
@@ -175,5 +198,6 @@ CASES = {
             "position_shape": (3, 3),
         }
     ),
+    "lm_conv": language_model({**LM, "conv_kernel_size": 4}),
     "lm_recompute": language_model({**LM, "recompute": "block", "chunk_size": 3}),
 }

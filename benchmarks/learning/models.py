@@ -48,12 +48,12 @@ class ClassOfSequence(keras.layers.Layer):
 def make_model(task, row, key_dim, seed):
     """A model of `NUM_LAYERS` blocks with the attention of a row."""
     num_heads = task.hidden_dim // key_dim
-    attention = rows.attention(row, task, num_heads, key_dim)
-    return model_with(attention, task, key_dim, seed)
+    attention = rows.of_blocks(row, task, NUM_LAYERS, num_heads, key_dim)
+    return model_with(attention, task, key_dim, seed, rows.conv_kernel_size(row))
 
 
-def model_with(attention, task, key_dim, seed):
-    """The same with an attention layer, or "none"."""
+def model_with(attention, task, key_dim, seed, conv_kernel_size=None):
+    """The same with an attention layer, "none", or a list of one for each block."""
     keras.utils.set_random_seed(seed)
     embedding = head = None
     if task.num_classes:
@@ -69,6 +69,7 @@ def model_with(attention, task, key_dim, seed):
         intermediate_dim=feed_forward_width(task.hidden_dim, attention),
         causal=not task.num_classes,
         attention=attention,
+        conv_kernel_size=conv_kernel_size,
         embedding=embedding,
         head=head,
         position_shape=task.grid,

@@ -28,7 +28,19 @@ FURTHER = (
     "window + softmax, low gain",
     "window + taylor, low gain",
     "window + softmax, high gain",
+    "window, exact last",
+    "window + softmax, exact last",
+    "no attention, conv",
+    "exact, conv",
+    "window, conv",
+    "softmax, conv",
+    "window + softmax, conv",
+    "window + taylor, conv",
 )
+# The last block has exact attention, the others that of the row.
+EXACT_LAST = "exact last"
+# A convolution over so many tokens goes before the attention of each block.
+CONV, CONV_KERNEL_SIZE = "conv", 4
 # What is added to far log-weights at first.
 GAINS = {"low gain": -3.5, "high gain": 2.0}
 
@@ -49,10 +61,10 @@ def attention(row, task, num_heads, key_dim):
         causal=not task.num_classes,
         rotary=rotary,
     )
+    row, *options = row.split(", ")
     if row == WITHOUT:
         return "none"
-    row, *option = row.split(", ")
-    common["qk_norm"] = "qk_norm" in option
+    common["qk_norm"] = "qk_norm" in options
     if row == EXACT:
         return ExactAttention(**common)
     if row == WINDOW:
@@ -63,13 +75,26 @@ def attention(row, task, num_heads, key_dim):
         feature_map=feature_map,
         num_random_features=None if feature_map == "taylor" else 256,
         exact_window=task.window if window else None,
-        initial_log_gain=sum(GAINS.get(name, 0.0) for name in option),
+        initial_log_gain=sum(GAINS.get(name, 0.0) for name in options),
     )
 
 
+def of_blocks(row, task, num_layers, num_heads, key_dim):
+    """What `PerformerLM(attention=)` is given for a row."""
+    own = attention(row, task, num_heads, key_dim)
+    return [own] * (num_layers - 1) + [EXACT] if EXACT_LAST in row else own
+
+
+def conv_kernel_size(row):
+    return CONV_KERNEL_SIZE if row.endswith(f", {CONV}") else None
+
+
 def numbers_in_state(row, task, num_heads, key_dim):
-    """How many numbers a layer keeps of a sequence in causal use, for one example."""
-    if row == WITHOUT:
+    """How many numbers a layer keeps of a sequence in causal use, for one example.
+
+    Where the last is exact, the first; a convolution's few are left out.
+    """
+    if row.startswith(WITHOUT):
         return 0
     cache = num_heads * 2 * key_dim
     if row.startswith(EXACT):

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from keras_performer.layers import packed_tokens
+
 
 def first(attention, batch_size, packed):
     """The state before the first token.
@@ -25,16 +27,12 @@ def later(state, inputs, attention):
             of the state, if it has one.
         attention: the entry of the mechanism.
     """
-    earlier = {} if state is None else state
-    query, segment_ids = inputs.query, inputs.segment_ids
-    position = tf.fill((tf.shape(query)[0],), tf.shape(query)[1])
-    after = {"position": earlier.get("position", 0) + position, "attention": attention}
-    if segment_ids is not None:
-        last = [earlier["segment"][:, tf.newaxis]] if earlier else []
-        after["segment"] = tf.concat([*last, segment_ids], 1)[:, -1]
-    elif "segment" in earlier:
-        after["segment"] = earlier["segment"]
-    return after
+    batch, length = tf.unstack(tf.shape(inputs.query)[:2])
+    position = tf.fill((batch,), length)
+    if state is not None:
+        position += state["position"]
+    after = {"position": position, "attention": attention}
+    return {**after, **packed_tokens.last_segment(inputs.segment_ids, state)}
 
 
 def no_state(layer):

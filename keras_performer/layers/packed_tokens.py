@@ -27,18 +27,23 @@ def token_ids(layer, segment_ids, query, key):
             f"Received: query of shape {tuple(query.shape)} and key of shape "
             f"{tuple(key.shape)}"
         )
+    ids = checked_ids(segment_ids, query)
+    return layer._axes.fold(ids[..., tf.newaxis])[..., 0]
+
+
+def checked_ids(segment_ids, x):
+    """Ids of the segment of each token of x, `x.shape[:-1]` int64."""
     ids = tf.convert_to_tensor(segment_ids)
-    shapes = query.shape[:-1], (1, *query.shape[1:-1])
+    shapes = x.shape[:-1], (1, *x.shape[1:-1])
     fits = any(map(ids.shape.is_compatible_with, shapes))
     if not (fits and ids.dtype.is_integer):
         raise ValueError(
-            f"segment_ids must be ints of shape {tuple(query.shape[:-1])}, one for "
+            f"segment_ids must be ints of shape {tuple(x.shape[:-1])}, one for "
             f"each token. Received: segment_ids of shape {tuple(ids.shape)} and dtype "
             f"{ids.dtype.name}"
         )
     # of 64 bits: hashes of documents are ids, too
-    ids = one_for_each_token("segment_ids", tf.cast(ids, tf.int64), query)
-    return layer._axes.fold(ids[..., tf.newaxis])[..., 0]
+    return one_for_each_token("segment_ids", tf.cast(ids, tf.int64), x)
 
 
 def with_starts(inputs, state):
@@ -48,8 +53,21 @@ def with_starts(inputs, state):
         inputs: `Inputs` with what `token_ids` returned.
         state: the state of the layer, or `None`.
     """
-    if inputs.segment_ids is None:
+    starts = segment_starts(inputs.segment_ids, state)
+    if starts is None:
         return inputs
+    return inputs._replace(visible=inputs.visible._replace(starts=starts))
+
+
+def segment_starts(segment_ids, state):
+    """Where segments start, bool `(B, T)`; `None` without ids.
+
+    Args:
+        segment_ids: int64 tensor `(B, T)`, or `None`.
+        state: dict whose entry `"segment"` is the id of the token before, or `None`.
+    """
+    if segment_ids is None:
+        return None
     last_id = None
     if state is not None:
         if "segment" not in state:
@@ -59,5 +77,18 @@ def with_starts(inputs, state):
                 f"first call on. Received: state with the entries {list(state)}"
             )
         last_id = state["segment"]
-    starts = ops.segment_starts(inputs.segment_ids, last_id)
-    return inputs._replace(visible=inputs.visible._replace(starts=starts))
+    return ops.segment_starts(segment_ids, last_id)
+
+
+def last_segment(segment_ids, state):
+    """The entry `"segment"` of the state after a call, in a dict; `{}` if not packed.
+
+    Args:
+        segment_ids, state: as in `segment_starts`. Without ids tokens go on with the
+            segment of the state.
+    """
+    earlier = {} if state is None else state
+    if segment_ids is not None:
+        last = [earlier["segment"][:, tf.newaxis]] if earlier else []
+        return {"segment": tf.concat([*last, segment_ids], 1)[:, -1]}
+    return {"segment": earlier["segment"]} if "segment" in earlier else {}

@@ -10,12 +10,16 @@ from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.heads_dense import HeadsDense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.layer_config import as_layer, config_of
+from keras_performer.layers.short_convolution import ShortConvolution
 from keras_performer.layers.signatures import LayerInput
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerBlock(keras.layers.Layer):
     """Self-attention and a feed-forward network, each normalized first and added.
+
+    With `conv_kernel_size` a short convolution goes before, normalized and added too:
+    each channel of a token sees that of its neighbours.
 
     Args:
         attention: an `AttentionLayer`, such as `PerformerAttention(...)`, or the config
@@ -24,6 +28,12 @@ class PerformerBlock(keras.layers.Layer):
         intermediate_dim: int, width of the feed-forward network.
         dropout: float, dropout rate after each part.
         seed: int, seeds dropout.
+        conv_kernel_size: int, how many tokens the convolution sees; 4 is a good choice.
+            Tokens hidden by the mask, and those of other segments, count as zeros.
+            Defaults to no convolution.
+        conv_padding: "causal" or "same", whether these are a token and those before it,
+            or those to both sides, as in `keras.layers.Conv1D`. Defaults to "same"
+            beside attention that is not causal, and else to "causal".
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -33,8 +43,9 @@ class PerformerBlock(keras.layers.Layer):
         segment_ids: int tensor `(B, T)`, as in the attention.
         positions: int tensor `(B, T)` or `(B, T, axes)`, as in `AttentionLayer`, whose
             `rotary` reads it.
-        state: the attention's state after earlier tokens (causal only), from
-            `initial_state` or an earlier call.
+        state: the state after earlier tokens (causal only), from `initial_state` or an
+            earlier call: that of the attention, or with a convolution a dict of
+            `"convolution"` and `"attention"`.
         return_state: bool, also return the state after the last token.
 
     Returns:
@@ -57,6 +68,9 @@ class PerformerBlock(keras.layers.Layer):
         intermediate_dim: int,
         dropout: float = 0.0,
         seed: int | None = None,
+        *,
+        conv_kernel_size: int | None = None,
+        conv_padding: typing.Literal[None, "causal", "same"] = None,
         **kwargs: typing.Any,
     ) -> None:
         # without autocast Keras leaves the state in float32
@@ -68,7 +82,20 @@ class PerformerBlock(keras.layers.Layer):
         )
         rate = arguments.rate("dropout", dropout)
         self.seed = arguments.seed(seed)
+        self.conv_kernel_size = arguments.positive_int(
+            "conv_kernel_size", conv_kernel_size, default=None
+        )
+        self.conv_padding = self._padding(conv_padding)
         dtype = self.dtype_policy
+        self.convolution = None
+        if self.conv_kernel_size is not None:
+            self.convolution_norm = keras.layers.LayerNormalization(dtype=dtype)
+            self.convolution = ShortConvolution(
+                self.conv_kernel_size,
+                causal=self.conv_padding == "causal",
+                dtype=dtype,
+                name="convolution",
+            )
         if self.attention is not None:
             self.attention_norm = keras.layers.LayerNormalization(dtype=dtype)
         self.feedforward_norm = keras.layers.LayerNormalization(dtype=dtype)
@@ -84,6 +111,9 @@ class PerformerBlock(keras.layers.Layer):
             )
         dim = input_shape[-1]
         self.contract = self._dense("contract", dim)
+        if self.convolution is not None:
+            self.convolution_norm.build(input_shape)
+            self.convolution.build(input_shape)
         if self.attention is not None:
             self.attention_norm.build(input_shape)
             self.attention.build(input_shape)
@@ -104,6 +134,75 @@ class PerformerBlock(keras.layers.Layer):
         if mask is None:
             mask = implicit_mask(x)
         x = tf.cast(x, self.compute_dtype)
+        if self.convolution is None:
+            return self._attend(
+                x, mask, training, segment_ids, positions, state, return_state
+            )
+        if self.conv_padding == "same" and (state is not None or return_state):
+            raise ValueError(
+                "A state belongs to a causal convolution: make the block with "
+                'conv_padding="causal". Received: '
+                f"state={'None' if state is None else 'given'}, "
+                f'return_state={return_state}, conv_padding="same"'
+            )
+        of_convolution, of_attention = self._parts(state)
+        x, of_convolution = self._convolve(
+            x, mask, training, segment_ids, of_convolution
+        )
+        x = self._attend(
+            x, mask, training, segment_ids, positions, of_attention, return_state
+        )
+        if not return_state:
+            return x
+        x, of_attention = x
+        return x, {"convolution": of_convolution, "attention": of_attention}
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def _padding(self, conv_padding):
+        causal = self.attention is None or self.attention.causal
+        if conv_padding is None:
+            return "causal" if causal else "same"
+        if conv_padding not in ("causal", "same"):
+            raise ValueError(
+                'conv_padding must be "causal", "same" or None. Received: '
+                f"conv_padding={conv_padding!r}"
+            )
+        if conv_padding == "same" and self.attention is not None and causal:
+            raise ValueError(
+                'conv_padding="same" would show later tokens to an attention that is '
+                'to hide them: use "causal", or an attention with causal=False. '
+                'Received: conv_padding="same", and attention with causal=True'
+            )
+        return conv_padding
+
+    def _convolve(self, x, mask, training, segment_ids, state):
+        """Adds the convolution; returns its state after the last token, too."""
+        convolved, state = self.convolution(
+            self.convolution_norm(x),
+            mask=mask,
+            segment_ids=segment_ids,
+            state=state,
+            return_state=True,
+        )
+        return x + self.dropout(convolved, training=training), state
+
+    def _parts(self, state):
+        """The states of convolution and attention."""
+        names = "convolution", "attention"
+        if state is None:
+            return None, None
+        if not isinstance(state, dict) or set(state) != set(names):
+            raise ValueError(
+                'state must be a dict with the entries "convolution" and "attention", '
+                "from initial_state or an earlier call of this block. Received: "
+                f"state={state!r}"
+            )
+        return tuple(state[name] for name in names)
+
+    def _attend(self, x, mask, training, segment_ids, positions, state, return_state):
+        """Attention and the feed-forward network."""
         if self.attention is None:
             if positions is not None:
                 raise ValueError(
@@ -126,9 +225,6 @@ class PerformerBlock(keras.layers.Layer):
         x = self.add(x, attended, training)
         return (x, state) if return_state else x
 
-    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
-        __call__ = call
-
     def add(self, x, attended, training=None):
         """Adds what attention gave, then the feed-forward network."""
         return self.feed_forward(
@@ -143,15 +239,21 @@ class PerformerBlock(keras.layers.Layer):
     def initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
     ) -> typing.Any:
-        """The attention's state before the first token; `()` without attention.
+        """The state before the first token: the attention's, `()` without attention.
+
+        With a convolution a dict of `"convolution"` and `"attention"`.
 
         Args:
             batch_size: int or scalar tensor B.
             packed: bool, whether calls are to have `segment_ids`.
         """
-        if self.attention is None:
-            return ()
-        return self.attention.initial_state(batch_size, packed)
+        state = ()
+        if self.attention is not None:
+            state = self.attention.initial_state(batch_size, packed)
+        if self.convolution is None:
+            return state
+        of_convolution = self.convolution.initial_state(batch_size, packed)
+        return {"convolution": of_convolution, "attention": state}
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
@@ -167,6 +269,8 @@ class PerformerBlock(keras.layers.Layer):
             "intermediate_dim": self.intermediate_dim,
             "dropout": self.dropout.rate,
             "seed": self.seed,
+            "conv_kernel_size": self.conv_kernel_size,
+            "conv_padding": self.conv_padding,
         }
 
     def _dense(self, name, dim, **options):

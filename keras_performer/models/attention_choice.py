@@ -11,8 +11,8 @@ def positions_of(position_embedding, attention, position_shape, key_dim):
     """What a model does about positions, and the `rotary` of its attentions.
 
     Args:
-        position_embedding: "learned", "rotary", or `None` for what the attention can.
-        attention: as in `attention_maker`.
+        position_embedding: "learned", "rotary", or `None` for what the attentions can.
+        attention: as in `attention_makers`.
         position_shape: tuple of ints.
         key_dim: int, the size of a head.
 
@@ -33,6 +33,10 @@ def positions_of(position_embedding, attention, position_shape, key_dim):
 
 
 def _rotates(attention, position_shape, key_dim):
+    if isinstance(attention, (list, tuple)):
+        # blocks without attention leave it to the others
+        of_blocks = [one for one in attention if one != "none"] or ["none"]
+        return all(_rotates(one, position_shape, key_dim) for one in of_blocks)
     if isinstance(attention, str):
         can = attention != "none" and key_dim % 2 == 0
         return can and len(position_shape) == 1
@@ -40,24 +44,37 @@ def _rotates(attention, position_shape, key_dim):
     return attention and as_layer("attention", attention, AttentionLayer).rotary
 
 
-def attention_maker(attention, common, performer):
-    """How a model makes the attention layers of its blocks.
+def attention_makers(attention, num_layers, common, performer):
+    """How a model makes the attention layer of each of its blocks.
 
     Args:
         attention: "performer", "exact", "none", an `AttentionLayer` to be copied, or
-            the config of one.
+            the config of one; or a list of these, one for each block.
+        num_layers: int, the number of blocks.
         common: dict of the arguments that all attentions have: `num_heads`, `key_dim`,
             `dropout`, `causal`, `rotary`, `dtype`.
         performer: dict of the further arguments of "performer".
 
     Returns:
-        Function of a seed that returns a layer, or `None` for "none".
+        List of functions of a seed that return a layer, or `None` for "none".
     """
+    is_list = isinstance(attention, (list, tuple))
+    if is_list and len(attention) != num_layers:
+        raise ValueError(
+            "attention must have one entry for each block if it is a list. Received: "
+            f"attention with {len(attention)} entries, and num_layers={num_layers}"
+        )
+    of_blocks = list(attention) if is_list else [attention] * num_layers
+    if "performer" not in of_blocks:
+        _check_not_given(attention, performer)
+    return [_maker(one, common, performer) for one in of_blocks]
+
+
+def _maker(attention, common, performer):
     if attention == "performer":
         return lambda seed: PerformerAttention(
             **common, **performer, seed=seed, name="attention"
         )
-    _check_not_given(attention, performer)
     if attention == "exact":
         return lambda seed: ExactAttention(**common, seed=seed, name="attention")
     if attention == "none":
@@ -65,7 +82,8 @@ def attention_maker(attention, common, performer):
     if attention is None or isinstance(attention, str):
         raise ValueError(
             'attention must be "performer", "exact", "none", an AttentionLayer or the '
-            f"config of one. Received: attention={attention!r}"
+            "config of one, or a list of these, one for each block. Received: "
+            f"attention={attention!r}"
         )
     template = as_layer("attention", attention, AttentionLayer)
     for name in ("num_heads", "causal"):

@@ -2,6 +2,7 @@
 
 import random
 import typing
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -12,8 +13,11 @@ from keras_performer.layers.axial_position_embedding import AxialPositionEmbeddi
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
-from keras_performer.models.attention_choice import attention_maker, positions_of
+from keras_performer.models.attention_choice import attention_makers, positions_of
 from keras_performer.recompute import TokenTraining, WithTargets, passes
+
+# What the attention of a block is made from.
+_Attention: typing.TypeAlias = str | dict | AttentionLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -42,6 +46,7 @@ class PerformerLM(TokenTraining):
         exact_window: as in `PerformerAttention`.
         initial_log_gain: as in `PerformerAttention`.
         qk_norm: as in `PerformerAttention`.
+        conv_kernel_size: as in `PerformerBlock`. With `recompute` only if causal.
         recompute: "block" or "network", what training computes again in chunks of the
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
             each block, "network" (causal only) only the states between chunks; in both
@@ -62,9 +67,10 @@ class PerformerLM(TokenTraining):
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each
             block gets a copy of, with a seed of its own and the dtype of the model, or
-            the config of one. `feature_map`, `num_random_features`, `chunk_size`,
-            `exact_below`, `exact_window`, `initial_log_gain` and `qk_norm` belong to
-            "performer". Exact attention has no state.
+            the config of one; or a list of these, one for each block. `feature_map`,
+            `num_random_features`, `chunk_size`, `exact_below`, `exact_window`,
+            `initial_log_gain` and `qk_norm` belong to "performer". Exact attention has
+            no state.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added; an `EmbeddingLayer` if it remembers inputs or tells the head
             something. Defaults to a table of `vocabulary_size` tokens.
@@ -90,7 +96,7 @@ class PerformerLM(TokenTraining):
         Logits of shape `(B, T, vocabulary_size)`, or what `head` returns; with
         `return_state` also the state: a dict of `"position"`, an int32 tensor `(B,)`
         that counts tokens, `"embedding"`, what the embedding remembers (`()` for a
-        table), and `"blocks"`, a list of the states of the attentions.
+        table), and `"blocks"`, a list of the states of the blocks.
 
     Example:
 
@@ -119,10 +125,11 @@ class PerformerLM(TokenTraining):
         exact_window: int | None = None,
         initial_log_gain: float = 0.0,
         qk_norm: bool = False,
+        conv_kernel_size: int | None = None,
         position_shape: tuple[int, ...] | None = None,
         position_embedding: typing.Literal["learned", "rotary"] | None = None,
         seed: int | None = None,
-        attention: str | dict | AttentionLayer = "performer",
+        attention: _Attention | Sequence[_Attention] = "performer",
         embedding: keras.layers.Layer | dict | None = None,
         head: keras.layers.Layer | dict | None = None,
         **kwargs: typing.Any,
@@ -156,14 +163,18 @@ class PerformerLM(TokenTraining):
         self.exact_window = arguments.exact_window(exact_window, self.feature_map)
         self.initial_log_gain = initial_log_gain
         self.qk_norm = arguments.boolean("qk_norm", qk_norm)
+        self.conv_kernel_size = positive_int(
+            "conv_kernel_size", conv_kernel_size, default=None
+        )
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
         self.position_embedding, rotary = positions_of(
             position_embedding, attention, self.position_shape, head_dim
         )
         self.seed = arguments.seed(seed)
-        make_attention = attention_maker(
+        make_attentions = attention_makers(
             attention,
+            self.num_layers,
             dict(
                 num_heads=self.num_heads,
                 key_dim=head_dim,
@@ -198,21 +209,23 @@ class PerformerLM(TokenTraining):
             self.dropout, seed=self.seed, dtype=dtype
         )
         self.blocks = []
-        for index in range(self.num_layers):
+        for index, make_attention in enumerate(make_attentions):
             layer_seed = None if seed is None else seeds.randrange(2**31 - 1)
             block = PerformerBlock(
                 make_attention(layer_seed),
                 self.intermediate_dim,
                 self.dropout,
                 layer_seed,
+                conv_kernel_size=self.conv_kernel_size,
+                conv_padding="causal" if self.causal else "same",
                 dtype=dtype,
                 name=f"block_{index}",
             )
             self.blocks.append(block)
-        # as it was made, as another may take its place in a block later
-        first = self.blocks[0].attention
-        self._attention = attention if isinstance(attention, str) else config_of(first)
-        passes.check_attention(recompute, self.causal, first)
+        # as they were made, as others may take their places in blocks later
+        self._attention = self._attention_config(attention)
+        for block in self.blocks:
+            passes.check_block(recompute, self.causal, block)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or keras.layers.Dense(
             self.vocabulary_size,
@@ -222,6 +235,16 @@ class PerformerLM(TokenTraining):
         )
         # at once, for sequences of any length: exported models then take any too
         self.build((None, None))
+
+    def _attention_config(self, attention):
+        if isinstance(attention, str):
+            return attention
+        if isinstance(attention, (list, tuple)):
+            return [
+                one if isinstance(one, str) else config_of(block.attention)
+                for one, block in zip(attention, self.blocks)
+            ]
+        return config_of(self.blocks[0].attention)
 
     @property
     def input_dtype(self):
@@ -396,6 +419,7 @@ class PerformerLM(TokenTraining):
             "exact_window",
             "initial_log_gain",
             "qk_norm",
+            "conv_kernel_size",
             "recompute",
             "position_shape",
             "position_embedding",

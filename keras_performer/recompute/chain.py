@@ -133,9 +133,10 @@ def _chunk_tokens(model, length):
     """
     if length is None:
         return 1  # `chunk_scan` says what is wrong
-    attention = model.blocks[0].attention
-    least = getattr(attention, "chunk_size", None) or 64
-    tokens = max(math.isqrt(length * _num_features(attention) // 16), least)
+    attentions = [block.attention for block in model.blocks]
+    least = max(getattr(one, "chunk_size", None) or 0 for one in attentions) or 64
+    num_features = max(map(_num_features, attentions))
+    tokens = max(math.isqrt(length * num_features // 16), least)
     divisors = (n for n in range(tokens, tokens // 2, -1) if length % n == 0)
     return next(divisors, tokens)
 

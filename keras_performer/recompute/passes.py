@@ -32,15 +32,25 @@ class Sides(typing.NamedTuple):
         return {"mask": mask, **dict(zip(["positions"], self.positions))}
 
 
-def check_attention(recompute, causal, attention):
-    """Raises a `ValueError` if no pass can go through this attention in chunks.
+def check_block(recompute, causal, block):
+    """Raises a `ValueError` if no pass can go through this block in chunks.
 
     Args:
         recompute: `None`, "block" or "network".
         causal: bool, whether the model hides later tokens.
-        attention: an `AttentionLayer`, or `None` for none.
+        block: a `PerformerBlock`.
     """
-    if recompute is None or attention is None:
+    attention = block.attention
+    if recompute is None:
+        return
+    if block.convolution is not None and not causal:
+        raise ValueError(
+            "recompute goes through a sequence in chunks, and a convolution to both "
+            "sides needs tokens of the next: use causal=True, recompute=None or "
+            f"conv_kernel_size=None. Received: recompute={recompute!r}, causal=False "
+            f"and conv_kernel_size={block.conv_kernel_size}"
+        )
+    if attention is None:
         return
     in_two_passes = hasattr(attention, "absorb") and hasattr(attention, "answer")
     if not attention.supports_state or not (causal or in_two_passes):
@@ -100,7 +110,8 @@ def blocks(model, x, mask, training):
 
 def _blocks(model, links, end, stream, sides, training):
     """Cuts the chain between blocks; the ends share a scan with the block beside."""
-    if not model.causal and getattr(model.blocks[0].attention, "rotary", None):
+    rotates = any(getattr(block.attention, "rotary", None) for block in model.blocks)
+    if rotates and not model.causal:
         tokens = tf.nest.flatten(stream)[0]
         sides = sides._replace(positions=(_positions(tokens),))
     for index, block in enumerate(model.blocks):

@@ -21,7 +21,7 @@ from benchmarks.learning import (
     training,
 )
 from benchmarks.learning.measuring import measuring
-from keras_performer.layers import LocalAttention
+from keras_performer.layers import ExactAttention, LocalAttention
 
 OPTIONS = dict(window=4, steps=3, batch_size=2, learning_rate=1e-3)
 
@@ -164,6 +164,29 @@ def test_rows_name_the_first_gain():
         layer = rows.attention(f"window + softmax{option}", task, 4, 16)
         layer.build((1, 64, 64))
         np.testing.assert_allclose(10 * layer.log_gain.numpy(), gain, rtol=1e-6)
+
+
+def test_a_convolution_goes_before_what_the_row_has():
+    task = tasks.recall(32, 4, **OPTIONS)
+    plain, more = (
+        models.make_model(task, row, 16, seed=0) for row in ("window", "window, conv")
+    )
+    # a kernel and a normalization in each block
+    added = 2 * (4 + 2) * task.hidden_dim
+    assert models.count_parameters(more) == models.count_parameters(plain) + added
+    assert [block.conv_kernel_size for block in more.blocks] == [4, 4]
+    alone = models.make_model(task, f"{rows.WITHOUT}, conv", 16, seed=0)
+    assert all(block.attention is None and block.convolution for block in alone.blocks)
+
+
+@pytest.mark.parametrize(
+    "task", [tasks.recall(32, 4, **OPTIONS), real_tasks.digits(0, **OPTIONS)]
+)
+def test_the_last_block_alone_is_exact(task):
+    model = models.make_model(task, "window, exact last", 16, seed=0)
+    kinds = [type(block.attention) for block in model.blocks]
+    assert kinds == [LocalAttention, ExactAttention]
+    assert {block.attention.causal for block in model.blocks} == {model.causal}
 
 
 def test_windows_cover_an_eighth_at_most():

@@ -48,6 +48,7 @@ def test_values_at_a_time_lie_on_the_line_between_measurements():
 def test_equal_time_is_that_of_the_fastest_row_with_attention():
     runs = [
         run(rows.WITHOUT, 2.0, seconds=4.0),
+        run(f"{rows.WITHOUT}, conv", 2.0, seconds=5.0),
         run(rows.EXACT, 3.0, seconds=40.0),
         run("softmax", 2.5, seconds=24.0),
         run("softmax", 2.5, seconds=26.0, seed=1),

@@ -25,20 +25,23 @@ class Heads:
         self.group = query.shape[2] // key.shape[2]
 
     def query_rows(self, x, i):
-        """Block i of `(B, count, tokens, N, dim)` as `(X, tokens * N / K, dim)`."""
+        """Block i of `(B, count, tokens, N, dim)` as `(X, tokens * N / K, dim)`.
+
+        In place of that tensor x may be a function of i that gives the block.
+        """
         if self.group == 1:
             return self.key_rows(x, i)
-        tokens, dim = size(x, 2), size(x, 4)
-        x = tf.cast(_block(x, i), self.dtype)
+        x = tf.cast(block_of(x, i), self.dtype)
+        tokens, dim = size(x, 1), size(x, 3)
         x = tf.reshape(x, (-1, tokens, self.num_key_value_heads, self.group, dim))
         x = tf.transpose(x, (0, 2, 1, 3, 4))
         return tf.reshape(x, (-1, tokens * self.group, dim))
 
     def key_rows(self, x, i):
         """Block i of `(B, count, tokens, K, dim)` as `(X, tokens, dim)`."""
-        tokens, dim = size(x, 2), size(x, 4)
-        x = tf.transpose(tf.cast(_block(x, i), self.dtype), (0, 2, 1, 3))
-        return tf.reshape(x, (-1, tokens, dim))
+        x = tf.cast(block_of(x, i), self.dtype)
+        tokens, dim = size(x, 1), size(x, 3)
+        return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), (-1, tokens, dim))
 
     def mask_rows(self, mask, i):
         """Block i of a mask `(B, count, tokens)` as `(X, tokens, 1)`; `None` stays."""
@@ -79,8 +82,10 @@ class Heads:
         )
 
 
-def _block(x, i):
+def block_of(x, i):
     """Block i of `(B, count, ...)`, without a copy if there is one, or one example."""
+    if callable(x):
+        return x(i)
     if x.shape[1] == 1:
         return tf.squeeze(x, 1)
     if x.shape[0] == 1:

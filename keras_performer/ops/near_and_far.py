@@ -1,12 +1,11 @@
 """Exact weights of near keys and estimated ones of far keys, as one operation.
 
 Near keys come from the loops of local attention, far ones from those of causal
-attention: those before the window, and unless later keys are hidden those after it, in
-the reversed sequence. Backward each loop takes the output and the log-sums of all keys,
-so that those of the parts are not kept.
+attention: those before the window, and unless later keys are hidden those after it. The
+second loop adds to what the first found. Backward each loop takes the output and the
+log-sums of all keys, so that those of the parts are not kept.
 """
 
-import functools
 import typing
 
 import numpy as np
@@ -18,10 +17,9 @@ from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.linear import causal_far
 from keras_performer.ops.local import loops as local
 from keras_performer.ops.local.recent import Recent, reach_within
-from keras_performer.ops.segments import reversed_starts, segment_numbers
+from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import size
 from keras_performer.ops.state import State
-from keras_performer.ops.visibility import Visibility
 
 # Far weights count if they are more than so many units of rounding of all weights.
 ROUNDING = 100
@@ -88,58 +86,28 @@ def attend(kernel, query, keys, gain, state, places, starts, chunk_size, jit_com
     return output, log_sums, State(*heads.state(tf.stop_gradient(r), sums))
 
 
-def joined(parts):
-    """The weighted means of sets of keys as one weighted mean of them all.
-
-    Args:
-        parts: list of `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`: weighted
-            means of values, and the logarithms of the sums of their weights.
-
-    Returns:
-        `(output, log_sums)`, of the same shapes.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    outputs, logs = zip(*parts)
-    logs = tf.concat(logs, -1)
-    shares = tf.nn.softmax(logs)
-    output = tf.add_n(
-        [output * shares[..., i : i + 1] for i, output in enumerate(outputs)]
-    )
-    return output, tf.reduce_logsumexp(logs, -1, keepdims=True)
-
-
 def _forward(kernel, places, starts, chunk_size, query, keys, gain, r, sums):
     """The output, log-sums and state, and what `_backward` needs.
 
-    That is of each side what its loop needs, and which queries have far weights that
+    That is what the loops of far keys need, and which queries have far weights that
     count: the gradient of their gain is what near weights leave over, which is but
     rounding where far ones are a few of its units.
     """
-    parts, far, ends, kept = [], [], [], []
     if places.window:
         near = query, *_near_keys(places, query, keys)
         options = _local_options(places, starts, query)
-        parts.append(local.forward_pass(None, options, *near))
-    left_out = kernel.log_left_out(tf.cast(query, gain.dtype))
-    for side in _sides(places, starts, query):
-        with _after(parts):
-            inputs = side.inputs(kernel, chunk_size, query, keys)
-            output, logs, *end, states = causal_far.forward(*inputs, r, sums)
-            output, logs = side.of_own_segment(output, logs)
-            logs = side.placed_queries(logs, query, EMPTY)
-            sees = logs > tf.constant(EMPTY, logs.dtype)
-            output = side.placed_queries(output, query)
-            far.append(logs + left_out + gain)
-            parts = [joined([*parts, (output, far[-1])])]
-        ends.append(end)
-        kept.append((sees, end[0], states))
-    output, log_sums = parts[0]
-    far = tf.reduce_logsumexp(tf.concat(far, -1), -1, keepdims=True)
-    some = functools.reduce(tf.logical_or, (sees for sees, *_ in kept))
+        parts = local.forward_pass(None, options, *near)
+    else:
+        parts = _nothing(query, keys.value, gain.dtype)
+    far_keys, loops = _far(kernel, places, starts, chunk_size, query, keys, gain)
+    with _after(parts):
+        output, log_sums, far, *end, kept = loops.forward(
+            query, *far_keys, r, sums, *parts
+        )
     least = ROUNDING * np.finfo(log_sums.dtype.as_numpy_dtype).eps
+    some = far > tf.constant(EMPTY, far.dtype)
     counts = tf.logical_and(some, tf.exp(far - log_sums) > least)
-    return output, log_sums, *ends[0], kept, counts
+    return output, log_sums, *end, kept, counts
 
 
 def _backward(
@@ -159,7 +127,9 @@ def _backward(
     """Gradients of query, key, value, gain, sums, and what of the kernel trains."""
     doutput, dlog_sums, dsums = dends
     # the gradients of a row's logits add up to that of its log-sum
-    dfar, gradients = dlog_sums, []
+    dfar = dlog_sums
+    keys = Recent.of(*keys)
+    gradients = [tf.zeros_like(x) for x in (query, keys.key, keys.value)]
     if places.window:
         near = query, *_near_keys(places, query, keys)
         ends = output, log_sums, doutput, dlog_sums
@@ -168,25 +138,34 @@ def _backward(
         gradients = [dquery, *(_placed(x, places.first, keys.key) for x in dkeys)]
         dfar -= total
     dfar = tf.where(counts, dfar, tf.zeros_like(dfar))
-    x = tf.cast(query, gain.dtype)
-    logs = log_sums - gain - kernel.log_left_out(x)
-    others = []
-    for side, (sees, r_end, states) in zip(_sides(places, starts, query), kept):
-        with _after(gradients):
-            rows = output, logs, sees, doutput, dlog_sums
-            rows = [side.far_queries(z) for z in rows]
-            inputs = side.inputs(kernel, chunk_size, query, keys)
-            dquery, dkey, dvalue, *more = causal_far.backward(
-                *inputs, *rows, states, r_end, dsums
-            )
-            found = [side.placed_queries(dquery, query)]
-            found += [side.placed_keys(x, keys.key) for x in (dkey, dvalue)]
-            gradients = [tf.add_n(x) for x in zip(*filter(None, (gradients, found)))]
-        others.append(more)
-    dquery, dkey, dvalue = gradients
-    dquery += tf.cast(kernel.pull_left_out(x, dfar), dquery.dtype)
-    dgain = tf.reduce_sum(dfar, (0, 1))
-    return dquery, dkey, dvalue, dgain, *map(tf.add_n, zip(*others))
+    left_out = kernel.pull_left_out(tf.cast(query, gain.dtype), dfar)
+    gradients[0] += tf.cast(left_out, query.dtype)
+    far_keys, loops = _far(kernel, places, starts, chunk_size, query, keys, gain)
+    length = size(query, 1)
+    further = [x[:, length:] for x in gradients[1:]]
+    gradients = [x[:, :length] for x in gradients]
+    with _after(gradients):
+        gradients, dsums, dtrained = loops.backward(
+            query,
+            *far_keys,
+            output,
+            log_sums,
+            kept,
+            doutput,
+            dlog_sums,
+            dsums,
+            gradients,
+        )
+    dquery, *dkeys = gradients
+    dkeys = [tf.concat(x, 1) for x in zip(dkeys, further)]
+    return dquery, *dkeys, tf.reduce_sum(dfar, (0, 1)), dsums, *dtrained
+
+
+def _nothing(query, value, dtype):
+    """Output and log-sums of no keys."""
+    shape = [size(query, axis) for axis in range(3)]
+    empty = tf.fill((*shape, 1), tf.constant(EMPTY, dtype))
+    return tf.zeros((*shape, size(value, 3)), dtype), empty
 
 
 def _after(tensors):
@@ -209,79 +188,16 @@ def _local_options(places, starts, query):
     return reach, places.before, places.window, places.causal, numbers
 
 
-def _sides(places, starts, query):
-    """Where far keys are: before the window, and after it."""
-    tokens = size(query, 1) - places.skipped
-    if not isinstance(tokens, int):
-        tokens = tf.maximum(tokens, 0)
-    last = size(query, 1) - tokens
-    # the first far key stands a window before the first query that sees one
-    turned = None if starts is None else reversed_starts(starts)
-    lead = places.window - places.skipped
-    sides = [
-        _Side(False, tokens, last, 0, starts, lead),
-        _Side(True, tokens, 0, last, turned, lead),
-    ]
-    return sides[:1] if places.causal else sides
+def _far(kernel, places, starts, chunk_size, query, keys, gain):
+    """Keys and values that the loops over far keys take, and these loops.
 
-
-class _Side(typing.NamedTuple):
-    """The far keys to one side of the queries, and the queries that see some.
-
-    Attributes:
-        turned: whether the order is reversed, for keys after the queries.
-        tokens: int or scalar tensor, how many queries and keys there are.
-        query_start, key_start: which is the first of each.
-        starts: which tokens start a segment, in the order of this side, or `None`.
-        lead: how many keys stand before the first token.
+    Query i sees those up to the place i, `places.skipped` places later than they lie.
     """
-
-    turned: bool
-    tokens: int | tf.Tensor
-    query_start: int | tf.Tensor
-    key_start: int | tf.Tensor
-    starts: tf.Tensor | None
-    lead: int
-
-    def inputs(self, kernel, chunk_size, query, keys):
-        """What both passes of `causal_far` take first."""
-        key, value, mask = (x if x is None else self.far_keys(x) for x in keys)
-        visible = Visibility(mask, causal=True, starts=self._key_starts())
-        return kernel, visible, chunk_size, self.far_queries(query), key, value
-
-    def of_own_segment(self, output, logs):
-        """Nothing where the last far key is of another segment than the query."""
-        if self.starts is None:
-            return output, logs
-        first = size(self.starts, 1) - self.tokens
-        own = segment_numbers(self.starts)[:, first:]
-        own = own == segment_numbers(self._key_starts())
-        own = own[..., tf.newaxis, tf.newaxis]
-        output = tf.where(own, output, tf.zeros_like(output))
-        return output, tf.where(own, logs, tf.constant(EMPTY, logs.dtype))
-
-    def _key_starts(self):
-        if self.starts is None:
-            return None
-        return tf.pad(self.starts, [[0, 0], [self.lead, 0]])[:, : self.tokens]
-
-    def far_queries(self, x):
-        return self._cut(x, self.query_start)
-
-    def far_keys(self, x):
-        return self._cut(x, self.key_start)
-
-    def placed_queries(self, x, like, fill=0.0):
-        return _placed(self._turn(x), self.query_start, like, fill)
-
-    def placed_keys(self, x, like):
-        return _placed(self._turn(x), self.key_start, like)
-
-    def _cut(self, x, start):
-        return self._turn(x[:, start : start + self.tokens])
-
-    def _turn(self, x):
-        return tf.reverse(x, [1]) if self.turned else x
+    key, value, mask = (x if x is None else x[:, : size(query, 1)] for x in keys)
+    options = mask, starts, places.skipped, places.window, not places.causal
+    return (key, value), causal_far.Far(
+        kernel, query, key, value, chunk_size, gain, *options
+    )
 
 
 def _placed(x, start, like, fill=0.0):

@@ -26,3 +26,24 @@ def with_normalizer_gradient(doutput, output, dlog_sums=None):
     if dlog_sums is not None:
         dnormalizer += dlog_sums
     return tf.concat([doutput, dnormalizer], -1)
+
+
+def joined(parts):
+    """The weighted means of sets of keys as one weighted mean of them all.
+
+    Args:
+        parts: list of `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`: weighted
+            means of values, and the logarithms of the sums of their weights.
+
+    Returns:
+        `(output, log_sums)`, of the same shapes.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    outputs, logs = zip(*parts)
+    logs = tf.concat(logs, -1)
+    shares = tf.nn.softmax(logs)
+    output = tf.add_n(
+        [output * shares[..., i : i + 1] for i, output in enumerate(outputs)]
+    )
+    return output, tf.reduce_logsumexp(logs, -1, keepdims=True)

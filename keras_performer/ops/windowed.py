@@ -147,9 +147,9 @@ def attend(kernel, query, key, value, visible, gain, far, near, options):
         output, _, far = near_and_far.attend(
             kernel, query, *given, chunk_size, jit_compile
         )
-        far = _of_last_segment(far, starts, window)
     if not visible.causal:
         return (output,)
+    far = _of_last_segment(far, starts, window)
     return output, *far, *keys.last(window, None, starts)
 
 

@@ -12,7 +12,7 @@ from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import causal
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent
-from keras_performer.ops.near_and_far import joined
+from keras_performer.ops.normalizer import joined
 from keras_performer.ops.shapes import compute_dtype
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility

@@ -96,6 +96,27 @@ def test_outputs_and_gradients_are_those_of_the_matrix(
     assert_all_close(found, expected)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [33, 64, 70])
+def test_windows_of_more_than_a_block(window, causal):
+    # blocks are of 32 tokens: keys stand whole blocks further, and a part of one
+    kernel, length = softmax_kernel(), 151
+    inputs = [*qkv(3, length, length, 2, groups=2), normal((4,), 9)]
+    key_mask, weights = mask(length), normal((3, length, 4, 7), 11)
+
+    def ours(query, key, value, gain):
+        visible = ops.Visibility.of(key_mask, causal)
+        return ops.windowed_attention(
+            query, key, value, kernel, window, gain, visible, chunk_size=4
+        )[0]
+
+    def matrix(query, key, value, gain):
+        return dense(query, key, value, kernel, window, gain, key_mask, causal)
+
+    expected = with_gradients(matrix, inputs, weights)
+    assert_all_close(with_gradients(ours, inputs, weights), expected)
+
+
 @pytest.mark.parametrize("window", [1, 3, 12])
 @pytest.mark.parametrize("pieces", [(1,) * 12, (5, 1, 6), (2, 10)])
 def test_pieces_with_a_state_are_the_whole(pieces, window):

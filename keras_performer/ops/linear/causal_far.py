@@ -1,56 +1,278 @@
-"""Causal attention to some keys, whose weights stand beside those of other keys.
+"""Causal attention to the keys of some places before a query, and after it.
 
-Forward it is by itself, with the logarithms of the sums of its weights. Backward it
-takes the output and the log-sums of attention to all keys: its weights then are their
-shares of all weights, and it keeps no output of its own.
+The loops read a sequence where it lies. What they find they add block by block to what
+other keys gave: outputs and log-sums forward, gradients backward. Backward the weights
+are shares of all weights, from the output and the log-sums of attention to all keys.
+
+Keys stand `delay` places further than where they lie, so that query i sees those up to
+its own place. Those after a query are those before it in the reversed sequence: where
+they count, too, a block holds its tokens of both orders, as further examples.
 """
 
 import tensorflow as tf
 
+from keras_performer.ops.blocks import Blocks
+from keras_performer.ops.heads import block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import split
 from keras_performer.ops.linear.causal_loops import Causal
 from keras_performer.ops.linear.causal_step import one_token
+from keras_performer.ops.normalizer import joined
+from keras_performer.ops.segments import reversed_starts, segment_numbers
 from keras_performer.ops.shapes import size
+from keras_performer.ops.visibility import Visibility
 
 
-def forward(kernel, visible, chunk_size, query, key, value, r, sums):
-    """Outputs, log-sums, the state after the last token, and that before each block.
-
-    The log-sums lack `kernel.log_left_out`, and are `EMPTY` where no key is visible.
-    """
-    if query.shape[1] == 1:
-        inputs = kernel, visible.key_mask, query, key, value, r, sums
-        start = [part for x in (r, sums) for part in split(x, kernel.num_parts)]
-        return *one_token(*inputs, True), [x[tf.newaxis] for x in start]
-    loops = Causal(query, key, value, kernel, visible, chunk_size)
-    output, *end, saved = loops.forward(query, key, value, r, sums)
-    normalizers, *states = saved
-    log_sums = loops.of_queries(kernel.log_normalizer(normalizers), query)
-    return output, log_sums, *end, states
-
-
-def backward(kernel, visible, chunk_size, query, key, value, *saved):
-    """Gradients of query, key, value, the sums before, and what of the kernel trains.
+class Far(Causal):
+    """The loops of far keys.
 
     Args:
-        kernel, visible, chunk_size, query, key, value: as in `forward`.
-        *saved: the output of attention to all keys; its log-sums, without
-            `kernel.log_left_out`; which queries see a key here, bool `(B, T, N, 1)`;
-            the gradients of output and log-sums; the states before each block, and the
-            stabilizer after the last; and the gradient of the sums after it.
+        kernel, query, key, value, chunk_size: as in `Causal`.
+        gain: tensor `(N, 1)`, the logarithm of what multiplies their weights.
+        mask: bool tensor `(B, T)`, true for visible keys, or `None`.
+        starts: as in `Visibility`, or `None`.
+        delay: int, how many places keys stand further.
+        distance: int, how far the nearest of these keys is from a query.
+        both: bool, whether there are keys after a query.
     """
-    output, log_sums, sees, doutput, dlog_sums, states, r_end, dsums = saved
-    loops = Causal(query, key, value, kernel, visible, chunk_size)
-    logs, sees = loops.blocks.cut(log_sums), loops.blocks.cut(sees)
-    # of a query that sees no key here: no features, whatever all weights are
-    logs = tf.where(sees, logs, tf.constant(EMPTY, logs.dtype))
-    count, tokens = size(logs, 1), size(logs, 2)
-    shape = -1, tokens, query.shape[2], 1
-    rows = loops.heads.query_rows(
-        tf.reshape(tf.transpose(logs, (1, 0, 2, 3, 4)), shape)[:, tf.newaxis], 0
-    )
-    rows = tf.reshape(rows, (count, -1, size(rows, 1), 1))
-    kept = kernel.normalizer_of(rows), *states
-    ends = output, kept, r_end, doutput, dsums, dlog_sums
-    return loops.backward(query, key, value, *ends)
+
+    def __init__(
+        self,
+        kernel,
+        query,
+        key,
+        value,
+        chunk_size,
+        gain,
+        mask,
+        starts,
+        delay,
+        distance,
+        both,
+    ):
+        self.sides = 2 if both else 1
+        nothing = Visibility(causal=True)
+        super().__init__(query, key, value, kernel, nothing, chunk_size, self.sides)
+        self.gain = gain
+        # of all tokens; the first blocks see no key
+        self.whole = whole = self.blocks
+        tokens = whole.tokens
+        self.skipped = _least(delay // tokens, whole.count - 1)
+        self.shift = _least(delay - self.skipped * tokens, tokens)
+        first, length = self.skipped * tokens, whole.count * tokens
+        self.blocks = Blocks(length - first, tokens, tokens)
+
+        self.mask = mask
+        if mask is None and (delay or whole.padded):
+            mask = tf.ones((size(query, 0), size(query, 1)), tf.bool)
+        if mask is not None:
+            # no key that only queries after the last would see
+            orders = [self._whole(self._delayed(mask, delay))]
+            if both:
+                later = tf.reverse(self._whole(mask), [1])
+                orders.append(self._delayed(later, delay))
+            mask = tf.concat(orders, 0)[:, first:]
+        self.own = None
+        if starts is not None:
+            starts = self._orders(self._whole(starts), reversed_starts)
+            numbers = segment_numbers(starts)
+            starts = self._delayed(starts, distance)
+            # the last key is of the query's segment
+            own = numbers == segment_numbers(starts)
+            self.own = self.blocks.cut(own[:, first:])
+            starts = starts[:, first:]
+        visible = Visibility(mask, causal=True, starts=starts)
+        examples = self.sides * size(query, 0)
+        self.visible = visible.in_blocks(self.blocks, self.heads, examples)
+
+    def forward(self, query, key, value, r, sums, output, log_sums):
+        """Adds far keys to the output and the log-sums of others.
+
+        Returns:
+            `(output, log_sums, far, r, sums, saved)`: those of all keys; the log-sums
+            of far keys alone; the state after the last token, of each order; and what
+            `backward` needs.
+        """
+        if query.shape[1] == 1:
+            return self._one_token(query, key, value, r, sums, output, log_sums)
+        heads, whole = self.heads, self.whole
+
+        def write(i, outputs, logs, far, sees, x, block, normalizer):
+            log = self.kernel.log_normalizer(normalizer)
+            if self.own is not None:
+                own = tf.repeat(heads.mask_rows(self.own, i), heads.group, axis=1)
+                block, log = self._of_segment(own, block, log)
+            sees = sees.write(i, log > EMPTY)
+            log = heads.query_block(log + self.kernel.log_left_out(x)) + self.gain
+            block = heads.query_block(block)
+            places = self._places(i + self.skipped)
+            for place, *own in zip(places, self._split(block), self._split(log)):
+                others = outputs.read(place), logs.read(place)
+                block, log = joined([others, own])
+                outputs, logs = outputs.write(place, block), logs.write(place, log)
+                both = tf.concat([far.read(place), own[1]], -1)
+                far = far.write(place, tf.reduce_logsumexp(both, -1, keepdims=True))
+            return outputs, logs, far, sees
+
+        nothing = EMPTY * tf.ones_like(log_sums)
+        found = [self._array(x) for x in (output, log_sums, nothing)]
+        found.append(self.blocks.array(tf.bool))
+        inputs = self._queries(query), self._keys(key), self._keys(value)
+        r, sums = (tf.concat([x] * self.sides, 0) for x in (r, sums))
+        found, *end, states = self.forward_loop(inputs, r, sums, found, write)
+        *found, sees = found
+        output, log_sums, far = (
+            whole.join(array, x.shape)
+            for array, x in zip(found, (output, log_sums, log_sums))
+        )
+        return output, log_sums, far, *end, (sees.stack(), end[0], states)
+
+    def backward(
+        self,
+        query,
+        key,
+        value,
+        output,
+        log_sums,
+        saved,
+        doutput,
+        dlog_sums,
+        dsums,
+        gradients,
+    ):
+        """Adds the gradients of query, key and value to those of others.
+
+        Args:
+            output, log_sums: of attention to all keys.
+            saved: what `forward` returned last.
+            doutput, dlog_sums, dsums: their gradients, and that of the sums.
+            gradients: tensors like query, key and value.
+
+        Returns:
+            `(gradients, dsums, dtrained)`: the sums; the gradient of the sums before;
+            and a list of those of what of the kernel trains.
+        """
+        heads, whole = self.heads, self.whole
+        sees, r_end, states = saved
+        logs = whole.cut(log_sums - self.gain)
+        queries = whole.cut_mask(None, size(query, 0))
+        if queries is not None:
+            queries = queries[..., tf.newaxis, tf.newaxis]
+            logs = tf.where(queries, logs, tf.constant(EMPTY, logs.dtype))
+
+        def normalizer(i, x):
+            log = heads.query_rows(self._in_orders(logs), i)
+            log -= self.kernel.log_left_out(x)
+            # of a query that sees no key here: no features, whatever all weights are
+            log = tf.where(sees[i], log, tf.constant(EMPTY, log.dtype))
+            return self.kernel.normalizer_of(log)
+
+        def write(i, dqueries, dkeys, dvalues, later_keys, later_values, dx, dy, dv):
+            dkeys, later_keys = self._add_keys(dkeys, i, dy, later_keys)
+            dvalues, later_values = self._add_keys(dvalues, i, dv, later_values)
+            dqueries = self._add(dqueries, i + self.skipped, dx)
+            return dqueries, dkeys, dvalues, later_keys, later_values
+
+        inputs = self._queries(query), self._keys(key), self._keys(value)
+        rows = map(self._queries, (output, doutput, dlog_sums))
+        shape = self.sides * size(query, 0), self.shift, key.shape[2]
+        later = [tf.zeros((*shape, size(x, 3)), heads.dtype) for x in (key, value)]
+        found = *map(self._array, gradients), *later
+        (*arrays, _, _), dsums, dtrained = self.backward_loop(
+            inputs, rows, normalizer, states, r_end, dsums, found, write
+        )
+        gradients = [whole.join_like(a, x) for a, x in zip(arrays, gradients)]
+        return gradients, tf.add_n(tf.split(dsums, self.sides)), dtrained
+
+    def _one_token(self, query, key, value, r, sums, output, log_sums):
+        """`forward` without blocks: what a token costs is operations."""
+        parts = self.kernel.num_parts
+        inputs = self.kernel, self.mask, query, key, value, r, sums
+        found, log, *end = one_token(*inputs, True)
+        if self.own is not None:
+            found, log = self._of_segment(self.own[..., tf.newaxis], found, log)
+        seen = self.heads.query_rows(log[:, tf.newaxis], 0) > EMPTY
+        x = tf.cast(query, log.dtype)
+        log += self.kernel.log_left_out(x) + self.gain
+        states = [x[tf.newaxis] for z in (r, sums) for x in split(z, parts)]
+        output, log_sums = joined([(output, log_sums), (found, log)])
+        return output, log_sums, log, *end, (seen[tf.newaxis], end[0], states)
+
+    def _of_segment(self, own, output, log_sums):
+        """Nothing where the last far key is of another segment than the query."""
+        output = tf.where(own, output, tf.zeros_like(output))
+        return output, tf.where(own, log_sums, tf.constant(EMPTY, log_sums.dtype))
+
+    def _whole(self, x):
+        """`(B, T)` padded to whole blocks."""
+        length = self.whole.count * self.whole.tokens
+        return tf.reshape(self.whole.cut(x), (-1, length))
+
+    def _orders(self, x, reverse=lambda x: tf.reverse(x, [1])):
+        """`(B, tokens, ...)` in the orders of the sides, as further examples."""
+        return x if self.sides == 1 else tf.concat([x, reverse(x)], 0)
+
+    def _split(self, x):
+        """The inverse of `_orders`: a list."""
+        if self.sides == 1:
+            return [x]
+        earlier, later = tf.split(x, 2)
+        return [earlier, tf.reverse(later, [1])]
+
+    def _places(self, i):
+        """Where block i of each order lies."""
+        return (i, self.whole.count - 1 - i)[: self.sides]
+
+    def _delayed(self, x, delay):
+        return tf.pad(x, [[0, 0], [delay, 0]])[:, : size(x, 1)]
+
+    def _block_of(self, blocks, i):
+        """Block i of each order, of blocks that lie in that of the sequence."""
+        parts = [block_of(blocks, place) for place in self._places(i)]
+        if self.sides == 1:
+            return parts[0]
+        return tf.concat([parts[0], tf.reverse(parts[1], [1])], 0)
+
+    def _in_orders(self, blocks):
+        """What gives block i of queries."""
+        return lambda i: self._block_of(blocks, i + self.skipped)
+
+    def _queries(self, x):
+        return self._in_orders(self.whole.cut(x))
+
+    def _keys(self, x):
+        """Blocks of keys that are delayed: each has some of the block before."""
+        blocks, own = self.whole.cut(x), self.whole.tokens - self.shift
+
+        def block(i):
+            before = self._block_of(blocks, tf.maximum(i - 1, 0))[:, own:]
+            return tf.concat([before, self._block_of(blocks, i)[:, :own]], 1)
+
+        return block
+
+    def _array(self, x):
+        blocks = tf.cast(self.whole.cut(x), self.heads.dtype)
+        array = self.whole.array(self.heads.dtype)
+        return array.unstack(tf.transpose(blocks, (1, 0, 2, 3, 4)))
+
+    def _add(self, array, i, x):
+        for place, part in zip(self._places(i), self._split(x)):
+            array = array.write(place, array.read(place) + part)
+        return array
+
+    def _add_keys(self, array, i, x, later):
+        """Adds to keys that are delayed: a block's last are the next one's first.
+
+        Args:
+            later: what the block after it said of its first keys.
+
+        Returns:
+            `(array, later)`, for the block before.
+        """
+        array = self._add(array, i, tf.concat([x[:, self.shift :], later], 1))
+        return array, tf.ensure_shape(x[:, : self.shift], later.shape)
+
+
+def _least(a, b):
+    ints = isinstance(a, int) and isinstance(b, int)
+    return min(a, b) if ints else tf.minimum(a, b)

@@ -50,11 +50,12 @@ class Causal:
                    normalizer
     """
 
-    def __init__(self, query, key, value, kernel, visible, chunk_size):
+    def __init__(self, query, key, value, kernel, visible, chunk_size, sides=1):
         self.heads = Heads(query, key, value)
         self.kernel = kernel
         chunk = chunk_size or DEFAULT_CHUNK_SIZE
-        budget = tokens_per_block(query, kernel.num_features(key.shape[3]))
+        features = sides * kernel.num_features(key.shape[3])
+        budget = tokens_per_block(query, features)
         chunks = min(max(budget // chunk, 1), MAX_CHUNKS_PER_BLOCK)
         length = query.shape[1]
         if length is not None:
@@ -64,37 +65,57 @@ class Causal:
         self.visible = visible.in_blocks(self.blocks, self.heads, size(key, 0))
 
     def forward(self, query, key, value, r, sums):
+        blocks, heads = self.blocks, self.heads
+        inputs = map(blocks.cut, (query, key, value))
+
+        def write(i, outputs, normalizers, _, output, normalizer):
+            output = outputs.write(i, heads.query_block(output))
+            return output, normalizers.write(i, normalizer)
+
+        arrays = [blocks.array(heads.dtype) for _ in range(2)]
+        (outputs, normalizers), *end, states = self.forward_loop(
+            inputs, r, sums, arrays, write
+        )
+        output = blocks.join(outputs, (*query.shape[:3], value.shape[3]))
+        return output, *end, (normalizers.stack(), *states)
+
+    def forward_loop(self, inputs, r, sums, found, write):
+        """The loop forward, with `write(i, *found, ...)` for each block.
+
+        Args:
+            inputs: queries, keys and values in blocks, as `Heads` takes them.
+            r, sums: the state before the first block.
+            found: list of arrays.
+            write: function of i, the arrays, queries, outputs and normalizers of the
+                block, in rows, that returns the arrays.
+
+        Returns:
+            `(found, r, sums, states)`: arrays, the state after the last block, and the
+            states before each block.
+        """
         heads, kernel, blocks = self.heads, self.kernel, self.blocks
-        queries, keys, values = (blocks.cut(x) for x in (query, key, value))
+        queries, keys, values = inputs
         start = [split(x, kernel.num_parts) for x in (r, sums)]
         # one block starts from the initial state: nothing to keep
         keep = blocks.many
 
-        def forward_step(i, r, sums, outputs, normalizers, *states):
+        def forward_step(i, r, sums, found, *states):
             if keep:
                 states = [s.write(i, x) for s, x in zip(states, (*r, *sums))]
             x, y = heads.query_rows(queries, i), heads.key_rows(keys, i)
             block = self._block(i, x, y, heads.key_rows(values, i), r, sums)
             output, normalizer, r, sums = causal_forms.forward(kernel, block)
-            output = heads.query_block(output)
-            return (
-                r,
-                sums,
-                outputs.write(i, output),
-                normalizers.write(i, normalizer),
-                *states,
-            )
+            return r, sums, list(write(i, *found, x, output, normalizer)), *states
 
         num_states = 2 * kernel.num_parts if keep else 0
-        arrays = [blocks.array(heads.dtype) for _ in range(2 + num_states)]
-        r, sums, outputs, normalizers, *states = blocks.loop(
-            forward_step, (*start, *arrays)
+        arrays = [blocks.array(heads.dtype) for _ in range(num_states)]
+        r, sums, found, *states = blocks.loop(
+            forward_step, (*start, list(found), *arrays)
         )
-        output = blocks.join(outputs, (*query.shape[:3], value.shape[3]))
         states = [s.stack() for s in states] or [
             x[tf.newaxis] for x in (*start[0], *start[1])
         ]
-        return output, join(r), join(sums), (normalizers.stack(), *states)
+        return found, join(r), join(sums), states
 
     def of_queries(self, rows, query):
         """A number of each row, as the loop keeps them, `(B, T, N, 1)`."""
@@ -106,14 +127,56 @@ class Causal:
     def backward(
         self, query, key, value, output, saved, r_end, doutput, dsums, dlog_sums=None
     ):
-        heads, kernel, blocks = self.heads, self.kernel, self.blocks
+        heads, blocks = self.heads, self.blocks
         normalizers, *states = saved
-        queries, keys, values, outputs, doutputs = (
-            blocks.cut(x) for x in (query, key, value, output, doutput)
-        )
-        dlogs = None if dlog_sums is None else blocks.cut(dlog_sums)
+        inputs = map(blocks.cut, (query, key, value))
+        rows = [
+            None if x is None else blocks.cut(x) for x in (output, doutput, dlog_sums)
+        ]
 
-        def backward_step(i, r_new, dsums, dqueries, dkeys, dvalues, dtrained):
+        def write(i, dqueries, dkeys, dvalues, *gradients):
+            dx, dy, dv = gradients
+            return dqueries.write(i, dx), dkeys.write(i, dy), dvalues.write(i, dv)
+
+        arrays = [blocks.array(heads.dtype) for _ in range(3)]
+        arrays, dsums, dtrained = self.backward_loop(
+            inputs,
+            rows,
+            lambda i, x: normalizers[i],
+            states,
+            r_end,
+            dsums,
+            arrays,
+            write,
+        )
+        gradients = [
+            blocks.join_like(array, x) for array, x in zip(arrays, (query, key, value))
+        ]
+        return *gradients, dsums, *dtrained
+
+    def backward_loop(
+        self, inputs, rows, normalizer, states, r_end, dsums, found, write
+    ):
+        """The loop backward, with `write(i, *found, ...)` for each block.
+
+        Args:
+            inputs, found: as in `forward_loop`.
+            rows: outputs, their gradients, and those of log-sums or `None`, in blocks.
+            normalizer: function of i, and of the rows of queries.
+            states, r_end: the states before each block, the stabilizer after the last.
+            dsums: gradient of the sums after the last block.
+            write: function of i, the arrays, and blocks of gradients of queries, keys
+                and values, that returns the arrays.
+
+        Returns:
+            `(found, dsums, dtrained)`: arrays, the gradient of the sums before the
+            first block, and a list of those of what trains.
+        """
+        heads, kernel, blocks = self.heads, self.kernel, self.blocks
+        queries, keys, values = inputs
+        outputs, doutputs, dlogs = rows
+
+        def backward_step(i, r_new, dsums, found, dtrained):
             state = tuple(s[i] for s in states)
             r, sums = state[: kernel.num_parts], state[kernel.num_parts :]
             x, y = heads.query_rows(queries, i), heads.key_rows(keys, i)
@@ -124,29 +187,21 @@ class Causal:
                 None if dlogs is None else heads.query_rows(dlogs, i),
             )
             da, db, dv, dsums = causal_forms.backward(
-                kernel, block, d, normalizers[i], r_new, dsums
+                kernel, block, d, normalizer(i, x), r_new, dsums
             )
             dx, from_queries = kernel.pull_queries(x, da)
             dy, from_keys = kernel.pull_keys(y, block.mask, db, block.v, dv)
-            return (
-                r,
-                dsums,
-                dqueries.write(i, heads.query_block(dx)),
-                dkeys.write(i, heads.key_block(dy)),
-                dvalues.write(i, heads.key_block(dv[..., :-1])),
-                each(lambda *x: tf.add_n(x), dtrained, from_queries, from_keys),
-            )
+            gradients = heads.query_block(dx), *map(heads.key_block, (dy, dv[..., :-1]))
+            found = list(write(i, *found, *gradients))
+            dtrained = each(lambda *x: tf.add_n(x), dtrained, from_queries, from_keys)
+            return r, dsums, found, dtrained
 
         end = [split(x, kernel.num_parts) for x in (r_end, dsums)]
-        arrays = [blocks.array(heads.dtype) for _ in range(3)]
         dtrained = each(tf.zeros_like, kernel.trained)
-        _, dsums, *arrays, dtrained = blocks.loop(
-            backward_step, (*end, *arrays, dtrained), reverse=True
+        _, dsums, found, dtrained = blocks.loop(
+            backward_step, (*end, list(found), dtrained), reverse=True
         )
-        gradients = [
-            blocks.join_like(array, x) for array, x in zip(arrays, (query, key, value))
-        ]
-        return *gradients, join(dsums), *dtrained
+        return found, join(dsums), dtrained
 
     def _block(self, i, x, y, v, r, sums):
         """What computes block i, from rows of queries, keys and values."""

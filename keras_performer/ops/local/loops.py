@@ -5,6 +5,8 @@ that its window reaches, and those after it unless later keys are hidden. A loop
 blocks of chunks computes weights; its gradient computes them again.
 """
 
+import math
+
 import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks
@@ -14,8 +16,8 @@ from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
 from keras_performer.ops.shapes import ceil_div, size
 
-# Weights of one block, in all heads: 4 MB in float32, so that they stay in cache.
-BLOCK_WEIGHTS = 2**20
+# Weights of one block, in all heads: 2 MB in float32, so that they stay in cache.
+BLOCK_WEIGHTS = 2**19
 # Tokens of a chunk, unless the window is much longer or the sequence is shorter.
 CHUNK_SIZE = 64
 # The logarithm of the weight of what is not to be seen; exp(HIDDEN - EMPTY) is 0.
@@ -62,8 +64,9 @@ class _Local:
         self.span = self.lead + self.chunk + self.trail
         examples = (query.shape[0] or 1) * query.shape[2]
         weights = examples * self.chunk * self.span
-        most = max(BLOCK_WEIGHTS // weights, 1) * self.chunk
-        self.blocks = Blocks(size(query, 1), most, multiple=self.chunk)
+        # a power of two: most lengths are whole blocks then, and need no padding
+        chunks = 2 ** int(math.log2(max(BLOCK_WEIGHTS // weights, 1)))
+        self.blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)
         self.band = self._band()
         self.query_numbers = self.key_numbers = None
         if numbers is not None:

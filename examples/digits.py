@@ -154,7 +154,7 @@ def make_model(steps, **options):
     """A causal model of 0.1 M parameters, whose heads have 16 dimensions."""
     keras.utils.set_random_seed(0)
     model = keras_performer.PerformerLM(
-        LEVELS + 1,
+        vocabulary_size=LEVELS + 1,
         max_length=LENGTH,
         num_layers=2,
         num_heads=HEADS,

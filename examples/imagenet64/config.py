@@ -20,8 +20,8 @@ class Config:
     """The settings of one run.
 
     Args:
-        preset: a small model for a few CPU minutes, or for an hour, or the paper's with
-            6 or 12 layers.
+        preset: a small model for a few CPU minutes, the same for pictures, or the
+            paper's with 6 or 12 layers.
         data_dir: folder with ImageNet64 or with TFRecord shards (these also on gs://);
             null: the photographs that scikit-learn ships.
         held_out_images: evaluate on at most so many held-out images.
@@ -80,7 +80,7 @@ class Config:
         top_p: sample among the likeliest values of this total probability; null: all.
     """
 
-    preset: Literal["demo", "hour", "paper", "paper12"] = "demo"
+    preset: Literal["demo", "pictures", "paper", "paper12"] = "demo"
     # data
     data_dir: str | None = None
     held_out_images: int = 24

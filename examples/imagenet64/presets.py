@@ -30,8 +30,8 @@ _PAPER = {
     "control": False,
     "held_out_images": 1000,
 }
-# Five times as long as the demo, and what keeps colours from running away.
-_HOUR = {
+# Five times the demo's steps, and what keeps colours from running away: its README.
+_PICTURES = {
     "num_last": 6,
     "start_of_row": "above",
     "input_noise": 16.0,
@@ -45,7 +45,7 @@ _HOUR = {
 }
 PRESETS = {
     "demo": {},
-    "hour": _HOUR,
+    "pictures": _PICTURES,
     "paper": _PAPER,
     "paper12": {**_PAPER, "num_layers": 12},
 }

@@ -116,7 +116,7 @@ def test_an_unknown_key_in_a_file_is_an_error(yaml_file, capsys):
             "steps_per_epoch=3",
         ),
         ({"every_n_steps": 0}, "every_n_steps must be at least 1"),
-        ({"preset": "huge"}, "preset must be one of demo, hour, paper"),
+        ({"preset": "huge"}, "preset must be one of demo, pictures, paper"),
     ],
 )
 def test_values_that_cannot_be(changes, message):

@@ -20,7 +20,8 @@ class Config:
     """The settings of one run.
 
     Args:
-        preset: a small model for a few CPU minutes, or the paper's with 6 or 12 layers.
+        preset: a small model for a few CPU minutes, the same for pictures, or the
+            paper's with 6 or 12 layers.
         data_dir: folder with ImageNet64 or with TFRecord shards (these also on gs://);
             null: the photographs that scikit-learn ships.
         held_out_images: evaluate on at most so many held-out images.
@@ -49,6 +50,9 @@ class Config:
             keras_performer.PerformerLM; null: nothing.
         likelihood: of one colour value; mixture reads colours as numbers too.
         num_mixtures: logistics in the mixture.
+        num_last: sub-pixels before each one that mixture reads without attention, at
+            least 3.
+        start_of_row: what mixture counts the colours of the first column from.
         learning_rate: largest learning rate of AdamW.
         learning_rate_decay: after the warm-up; cosine ends at a hundredth.
         warmup_steps: the learning rate rises linearly for so many steps.
@@ -60,6 +64,8 @@ class Config:
         batch_size: images in one training step, over all replicas together.
         training_rows: rows of each image that a step trains on, other ones in each
             step; 64 is all. Fewer need rotary positions.
+        input_noise: largest standard deviation, in colour values, of noise that is
+            added to what the model reads while training, not to what it predicts.
         num_steps: optimizer steps, rounded up to a multiple of steps_per_epoch.
         max_minutes: stop training earlier, after so many minutes; null: never.
         control: also train the same model without attention, for one more result.
@@ -74,7 +80,7 @@ class Config:
         top_p: sample among the likeliest values of this total probability; null: all.
     """
 
-    preset: Literal["demo", "paper", "paper12"] = "demo"
+    preset: Literal["demo", "pictures", "paper", "paper12"] = "demo"
     # data
     data_dir: str | None = None
     held_out_images: int = 24
@@ -102,6 +108,8 @@ class Config:
     recompute: Literal["block", "network"] | None = None
     likelihood: Literal["categorical", "mixture"] = "mixture"
     num_mixtures: int = 5
+    num_last: int = 3
+    start_of_row: Literal["grey", "above"] = "grey"
     # optimizer
     learning_rate: float = 3e-3
     learning_rate_decay: Literal["none", "cosine"] = "cosine"
@@ -114,6 +122,7 @@ class Config:
     # training
     batch_size: int = 1
     training_rows: int = 16
+    input_noise: float = 0.0
     num_steps: int = 600
     max_minutes: float | None = 5.0
     control: bool = True
@@ -132,6 +141,7 @@ class Config:
             1: "num_layers num_heads hidden_dim intermediate_dim num_random_features "
             "num_mixtures batch_size num_steps steps_per_epoch steps_per_execution "
             "every_n_steps held_out_images top_k exact_window training_rows",
+            3: "num_last",
             0: "seed warmup_steps num_samples num_completions",
         }
         for least, names in at_least.items():
@@ -144,7 +154,7 @@ class Config:
             self._check(name, positive, "a positive number")
         for name in ("dropout", "beta_1", "beta_2"):
             self._check(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
-        for name in ("weight_decay", "temperature"):
+        for name in ("weight_decay", "temperature", "input_noise"):
             self._check(name, getattr(self, name) >= 0, "at least 0")
         local = "://" not in self.output_dir
         self._check("output_dir", local, "a folder of this machine")

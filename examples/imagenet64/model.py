@@ -55,7 +55,12 @@ def make(config):
         )
     if config.likelihood == "categorical":
         return keras_performer.PerformerLM(**options)  # the paper's
-    return PixelPerformer(config.num_mixtures, **options)
+    return PixelPerformer(
+        config.num_mixtures,
+        num_last=config.num_last,
+        start_of_row=config.start_of_row,
+        **options,
+    )
 
 
 @keras.saving.register_keras_serializable(package="imagenet64")
@@ -65,14 +70,23 @@ class PixelPerformer(keras_performer.PerformerLM):
     Args:
         num_mixtures: int, logistics of the mixture.
         hidden_dim: int, width of the model.
+        num_last: as in `PixelEmbedding`.
+        start_of_row: as in `PixelEmbedding`.
         **kwargs: further arguments of `PerformerLM`.
     """
 
-    def __init__(self, num_mixtures, hidden_dim, **kwargs):
-        dtype = kwargs.get("dtype")
+    def __init__(
+        self, num_mixtures, hidden_dim, num_last=3, start_of_row="grey", **kwargs
+    ):
         super().__init__(
             hidden_dim=hidden_dim,
-            embedding=PixelEmbedding(hidden_dim, dtype=dtype, name="embedding"),
+            embedding=PixelEmbedding(
+                hidden_dim,
+                num_last,
+                start_of_row,
+                dtype=kwargs.get("dtype"),
+                name="embedding",
+            ),
             head=PixelHead(num_mixtures, name="parameters"),
             **kwargs,
         )
@@ -80,4 +94,9 @@ class PixelPerformer(keras_performer.PerformerLM):
     def get_config(self):
         config = super().get_config()
         del config["embedding"], config["head"]
-        return {**config, "num_mixtures": self.head.num_mixtures}
+        return {
+            **config,
+            "num_mixtures": self.head.num_mixtures,
+            "num_last": self.embedding.num_last,
+            "start_of_row": self.embedding.start_of_row,
+        }

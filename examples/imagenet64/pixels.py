@@ -25,61 +25,82 @@ def shift(images):
 
 @keras.saving.register_keras_serializable(package="imagenet64")
 class PixelEmbedding(EmbeddingLayer):
-    """Reads the last three sub-pixels as numbers; weights differ by channel.
+    """Reads the last few sub-pixels as numbers; weights differ by channel.
 
     What is further back, the row above too, the model learns by attention alone. The
     head gets a reference to count colours from: the same channel of the pixel to the
-    left, grey in the first column.
+    left; in the first column grey, or the same channel of the pixel above.
 
     Args:
         output_dim: int, width of the model.
+        num_last: int, how many sub-pixels are read, at least 3: 3 are one pixel.
+        start_of_row: "grey" or "above", the reference in the first column. (Above the
+            first row all is grey.)
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         inputs: int tensor of colours `(B, T)`.
-        state: dict of the `"position"` that follows, `(B,)`, and the last two inputs
-            before it, `"seen"`.
+        state: dict of the `"position"` that follows, `(B,)`, and the inputs before it
+            that are still needed, `"seen"`.
     """
 
     extra_dtypes = tf.float32  # of the reference
 
-    def __init__(self, output_dim, **kwargs):
+    def __init__(self, output_dim, num_last=CHANNELS, start_of_row="grey", **kwargs):
         super().__init__(**kwargs)
         self.output_dim = output_dim
+        self.num_last = num_last
+        self.start_of_row = start_of_row
+
+    @property
+    def reach(self):
+        """How many sub-pixels back the furthest one is."""
+        return ROW if self.start_of_row == "above" else self.num_last
 
     def build(self, input_shape):
-        # three colours and a constant, for each channel
+        # the colours that are read and a constant, for each channel
         self.kernel = self.add_weight(
             name="kernel",
-            shape=(CHANNELS * (CHANNELS + 1), self.output_dim),
+            shape=(CHANNELS * (self.num_last + 1), self.output_dim),
             initializer=keras.initializers.RandomNormal(stddev=0.5),
         )
 
     def empty_state(self, batch_size):
-        seen = tf.fill((batch_size, CHANNELS - 1), GREY)
+        seen = tf.fill((batch_size, self.reach - 1), GREY)
         return {"position": tf.zeros((batch_size,), tf.int32), "seen": seen}
 
     def call(self, inputs, state):
         length = tf.shape(inputs)[1]
         index = state["position"][:, tf.newaxis] + tf.range(length)
         seen = tf.concat([state["seen"], tf.cast(inputs, tf.int32)], 1)
-        last = [seen[:, first : first + length] for first in range(CHANNELS)]
+
+        def back(distance):
+            first = self.reach - distance
+            return seen[:, first : first + length]
+
+        last = [back(distance) for distance in range(self.num_last, 0, -1)]
         x = (tf.cast(tf.stack(last, -1), tf.float32) - GREY) / UNIT
         x = tf.pad(x, [[0, 0], [0, 0], [0, 1]], constant_values=1.0)
         channel = tf.one_hot(index % CHANNELS, CHANNELS)[..., tf.newaxis]
         x = channel * x[:, :, tf.newaxis]
-        x = tf.reshape(x, (-1, length, CHANNELS * (CHANNELS + 1)))
+        x = tf.reshape(x, (-1, length, CHANNELS * (self.num_last + 1)))
         x = keras.ops.matmul(tf.cast(x, self.compute_dtype), self.kernel)
         to_the_left = index // CHANNELS % SIDE > 0
-        reference = tf.where(to_the_left, last[0], GREY)
+        start = back(ROW) if self.start_of_row == "above" else GREY
+        reference = tf.where(to_the_left, back(CHANNELS), start)
         new_state = {
             "position": state["position"] + length,
-            "seen": seen[:, -(CHANNELS - 1) :],
+            "seen": seen[:, length:],
         }
         return x, tf.cast(reference, tf.float32), new_state
 
     def get_config(self):
-        return {**super().get_config(), "output_dim": self.output_dim}
+        return {
+            **super().get_config(),
+            "output_dim": self.output_dim,
+            "num_last": self.num_last,
+            "start_of_row": self.start_of_row,
+        }
 
 
 @keras.saving.register_keras_serializable(package="imagenet64")

@@ -130,7 +130,9 @@ def train(model, images, config, strategy, chosen, verbose=True):
 def training_sequences(images, config, context):
     """Inputs and targets of the training steps, of some rows of each image.
 
-    Which rows is a function of the seed and the step, as the images are.
+    Which rows is a function of the seed and the step, as the images are. Inputs get
+    `config.input_noise`: a model that draws reads its own colours, which are never
+    quite right either.
     """
     rows = config.training_rows
     # the host's replicas take a part of each batch, one after the other
@@ -144,9 +146,30 @@ def training_sequences(images, config, context):
         batch = tf.ensure_shape(
             batch[:, first : first + rows], (None, rows, *batch.shape[2:])
         )
-        return image_model.shift(batch)
+        inputs, targets = image_model.shift(batch)
+        if config.input_noise:
+            inputs = with_noise(inputs, config.input_noise, tf.random.fold_in(seed, 1))
+        return inputs, targets
 
     return images.training_batches(context).enumerate().map(some_rows)
+
+
+def with_noise(inputs, largest, seed):
+    """Colours plus normal noise of a standard deviation from 0 to `largest`.
+
+    Each image has one of its own, so that a model can see how far to trust what it
+    reads.
+
+    Args:
+        inputs: int tensor `(B, T)` of colours.
+        largest: float, in colour values.
+        seed: int tensor `(2,)`.
+    """
+    seed, other = tf.unstack(tf.random.split(seed))
+    deviation = tf.random.stateless_uniform((tf.shape(inputs)[0], 1), seed, 0, largest)
+    noise = deviation * tf.random.stateless_normal(tf.shape(inputs), other)
+    noisy = inputs + tf.cast(tf.round(noise), inputs.dtype)
+    return tf.clip_by_value(noisy, 0, likelihoods.NUM_VALUES - 1)
 
 
 def control(images, config, strategy, is_chief):

@@ -103,6 +103,8 @@ def test_an_unknown_key_in_a_file_is_an_error(yaml_file, capsys):
         ({"learning_rate": float("nan")}, "learning_rate must be a positive number"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
+        ({"num_last": 2}, "num_last must be at least 3"),
+        ({"input_noise": -1.0}, "input_noise must be at least 0"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
         ({"seed": -1}, "seed must be at least 0. Received: seed=-1"),
         ({"seed": 2**31}, r"seed must be below 2\*\*31. Received: seed=2147483648"),
@@ -114,7 +116,7 @@ def test_an_unknown_key_in_a_file_is_an_error(yaml_file, capsys):
             "steps_per_epoch=3",
         ),
         ({"every_n_steps": 0}, "every_n_steps must be at least 1"),
-        ({"preset": "huge"}, "preset must be one of demo, paper, paper12"),
+        ({"preset": "huge"}, "preset must be one of demo, pictures, paper"),
     ],
 )
 def test_values_that_cannot_be(changes, message):

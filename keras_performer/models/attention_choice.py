@@ -4,7 +4,18 @@ import inspect
 
 from keras_performer import feature_maps
 from keras_performer.layers import AttentionLayer, ExactAttention, PerformerAttention
-from keras_performer.layers.layer_config import as_layer
+from keras_performer.layers.layer_config import as_layer, config_of
+
+# The arguments of a model that are those of its `PerformerAttention`s alone.
+OPTIONS = (
+    "feature_map",
+    "num_random_features",
+    "chunk_size",
+    "exact_below",
+    "exact_window",
+    "initial_log_gain",
+    "qk_norm",
+)
 
 
 def positions_of(position_embedding, attention, position_shape, key_dim):
@@ -12,7 +23,7 @@ def positions_of(position_embedding, attention, position_shape, key_dim):
 
     Args:
         position_embedding: "learned", "rotary", or `None` for what the attentions can.
-        attention: as in `attention_makers`.
+        attention: as in `makers`.
         position_shape: tuple of ints.
         key_dim: int, the size of a head.
 
@@ -44,7 +55,7 @@ def _rotates(attention, position_shape, key_dim):
     return attention and as_layer("attention", attention, AttentionLayer).rotary
 
 
-def attention_makers(attention, num_layers, common, performer):
+def makers(attention, num_layers, common, performer):
     """How a model makes the attention layer of each of its blocks.
 
     Args:
@@ -68,6 +79,20 @@ def attention_makers(attention, num_layers, common, performer):
     if "performer" not in of_blocks:
         _check_not_given(attention, performer)
     return [_maker(one, common, performer) for one in of_blocks]
+
+
+def config(attention, blocks):
+    """The `attention` that makes the blocks of a model again.
+
+    Args:
+        attention: as in `makers`.
+        blocks: list of the blocks that were made with it.
+    """
+    if isinstance(attention, str):
+        return attention
+    if isinstance(attention, (list, tuple)):
+        return [config(*pair) for pair in zip(attention, zip(blocks))]
+    return config_of(blocks[0].attention)
 
 
 def _maker(attention, common, performer):
@@ -100,8 +125,8 @@ def _maker(attention, common, performer):
             f"Received: attention with rotary={template.rotary!r}, where the model has "
             f"rotary={common['rotary']!r}"
         )
-    config = {**template.get_config(), "name": "attention", "dtype": common["dtype"]}
-    return lambda seed: type(template).from_config({**config, "seed": seed})
+    options = {**template.get_config(), "name": "attention", "dtype": common["dtype"]}
+    return lambda seed: type(template).from_config({**options, "seed": seed})
 
 
 def _check_not_given(attention, performer):

@@ -13,7 +13,7 @@ from keras_performer.layers.axial_position_embedding import AxialPositionEmbeddi
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
-from keras_performer.models.attention_choice import attention_makers, positions_of
+from keras_performer.models import attention_choice
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 # What the attention of a block is made from.
@@ -168,11 +168,11 @@ class PerformerLM(TokenTraining):
         )
         self.recompute = arguments.recompute(recompute, causal, exact_below)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
-        self.position_embedding, rotary = positions_of(
+        self.position_embedding, rotary = attention_choice.positions_of(
             position_embedding, attention, self.position_shape, head_dim
         )
         self.seed = arguments.seed(seed)
-        make_attentions = attention_makers(
+        make_attentions = attention_choice.makers(
             attention,
             self.num_layers,
             dict(
@@ -183,15 +183,7 @@ class PerformerLM(TokenTraining):
                 rotary=rotary,
                 dtype=self.dtype_policy,
             ),
-            dict(
-                feature_map=self.feature_map,
-                num_random_features=self.num_random_features,
-                chunk_size=self.chunk_size,
-                exact_below=self.exact_below,
-                exact_window=self.exact_window,
-                initial_log_gain=self.initial_log_gain,
-                qk_norm=self.qk_norm,
-            ),
+            {name: getattr(self, name) for name in attention_choice.OPTIONS},
         )
         self._has_own_embedding = embedding is not None
         self._has_own_head = head is not None
@@ -221,11 +213,10 @@ class PerformerLM(TokenTraining):
                 dtype=dtype,
                 name=f"block_{index}",
             )
+            passes.check_block(recompute, self.causal, block)
             self.blocks.append(block)
         # as they were made, as others may take their places in blocks later
-        self._attention = self._attention_config(attention)
-        for block in self.blocks:
-            passes.check_block(recompute, self.causal, block)
+        self._attention = attention_choice.config(attention, self.blocks)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or keras.layers.Dense(
             self.vocabulary_size,
@@ -235,16 +226,6 @@ class PerformerLM(TokenTraining):
         )
         # at once, for sequences of any length: exported models then take any too
         self.build((None, None))
-
-    def _attention_config(self, attention):
-        if isinstance(attention, str):
-            return attention
-        if isinstance(attention, (list, tuple)):
-            return [
-                one if isinstance(one, str) else config_of(block.attention)
-                for one, block in zip(attention, self.blocks)
-            ]
-        return config_of(self.blocks[0].attention)
 
     @property
     def input_dtype(self):
@@ -413,12 +394,7 @@ class PerformerLM(TokenTraining):
             "intermediate_dim",
             "dropout",
             "causal",
-            "num_random_features",
-            "chunk_size",
-            "exact_below",
-            "exact_window",
-            "initial_log_gain",
-            "qk_norm",
+            *attention_choice.OPTIONS,
             "conv_kernel_size",
             "recompute",
             "position_shape",

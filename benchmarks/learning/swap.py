@@ -11,6 +11,7 @@ SWAPPED = (
     "taylor",
     "window + softmax",
     "window + taylor",
+    "window + softmax, low gain",
     "window + taylor, low gain",
 )
 # Random features are drawn so often for each trained model.

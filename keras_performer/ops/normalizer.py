@@ -38,8 +38,6 @@ def joined(parts):
     Returns:
         `(output, log_sums)`, of the same shapes.
     """
-    if len(parts) == 1:
-        return parts[0]
     outputs, logs = zip(*parts)
     logs = tf.concat(logs, -1)
     shares = tf.nn.softmax(logs)

@@ -27,7 +27,6 @@ ADDED = {("recall 512", "window + softmax, high gain")}
 def core():
     """Tasks with their seeds; a fold of the digits is its seed."""
     yield tasks.recall(512, 32, window=64, steps=600, batch_size=8, **RECALL), SEEDS
-    # this rate comes from no sweep yet
     options = dict(steps=600, batch_size=4, learning_rate=2e-3)
     yield real_tasks.images(window=64, **options), SEEDS
     for fold in FOLDS:

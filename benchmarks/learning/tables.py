@@ -56,6 +56,7 @@ def task_table(runs):
     """
     is_accuracy = runs[0]["measure"] == "accuracy"
     seconds = curves.equal_time(runs)
+    exact = best([run for run in runs if run["row"] == rows.EXACT])
     lines = []
     for (row, rate), same in by(runs, "row", "learning_rate"):
         results = [run["result"] for run in sorted(same, key=lambda run: run["seed"])]
@@ -67,6 +68,7 @@ def task_table(runs):
             f"{mean_result(same):.3f}",
             f"{spread:.3f}",
             " / ".join(f"{result:.3f}" for result in results),
+            minus(same, exact),
             at_equal_time(same, seconds),
             milliseconds(same),
             NOTHING if state is None else f"{state:,}",
@@ -81,6 +83,7 @@ def task_table(runs):
         f"{runs[0]['measure']}, mean",
         "std",
         "seeds",
+        "minus exact",
         "at equal time" if seconds is None else f"after {seconds:.0f} s",
         "ms a step",
         "state of a layer",
@@ -89,6 +92,20 @@ def task_table(runs):
     if is_accuracy:
         header.append(f"{LEARNED:.0%} after")
     return table(header, lines)
+
+
+def minus(runs, others):
+    """The mean difference of runs of the same seeds, with its standard error."""
+    results = {run["seed"]: run["result"] for run in others}
+    pairs = [(run["result"], results.get(run["seed"])) for run in runs]
+    differences = [a - b for a, b in pairs if b is not None]
+    if not differences or runs[0]["row"] == others[0]["row"]:
+        return NOTHING
+    text = f"{statistics.mean(differences):+.3f}"
+    if len(differences) > 1:
+        error = statistics.stdev(differences) / math.sqrt(len(differences))
+        text += f" ± {error:.3f}"
+    return text
 
 
 def at_equal_time(runs, seconds):

@@ -56,12 +56,23 @@ def test_equal_time_is_that_of_the_fastest_row_with_attention():
     assert curves.equal_time(runs) == 25.0
     text = tables.task_table(runs)
     assert "after 25 s" in text
-    assert cells_of(text, rows.EXACT)[0][4] == "2.250"
-    assert cells_of(text, rows.WITHOUT)[0][4] == "2.000"
+    assert cells_of(text, rows.EXACT)[0][5] == "2.250"
+    assert cells_of(text, rows.WITHOUT)[0][5] == "2.000"
     # one that had learned enough after half of its steps would have taken 30 s
     stopped = run(rows.WINDOW, 1.0, curve=[[50, 15.0, 0.1, 1.0]], seconds=15.0)
     assert curves.equal_time([*runs, stopped]) == 25.0
     assert curves.equal_time(runs[:1]) is None
+
+
+def test_what_a_row_is_worth_is_paired_by_seeds():
+    exact = [run(rows.EXACT, bits, seed=seed) for seed, bits in enumerate((2.0, 2.5))]
+    window = [run(rows.WINDOW, bits, seed=seed) for seed, bits in ((0, 1.9), (1, 2.2))]
+    alone = [run("softmax", 2.75, seed=1), run("softmax", 9.0, seed=2)]
+    text = tables.task_table([*exact, *window, *alone, run("relu", 3.0, seed=2)])
+    # differences of -.1 and -.3: a standard deviation of .1414 over the root of 2
+    expected = {rows.EXACT: "–", rows.WINDOW: "-0.200 ± 0.100", "softmax": "+0.250"}
+    for row, cell in {**expected, "relu": "–"}.items():
+        assert cells_of(text, row)[0][4] == cell
 
 
 def test_the_summary_has_the_best_learning_rate_and_the_time_of_a_step():

@@ -30,6 +30,21 @@ def seconds_of_step(run):
     return seconds / steps
 
 
+def of_seeds(runs):
+    """The curves of runs with different seeds, at the same steps.
+
+    Returns:
+        `(steps, seconds, values)`: arrays `(points,)` and, of what was measured,
+        `(seeds, points)`. A run that ended early keeps its last value, and seconds go
+        on at the median time of a step.
+    """
+    points = [np.array(run["curve"]) for run in runs]
+    steps = np.unique(np.concatenate([curve[:, 0] for curve in points]))
+    values = [np.interp(steps, curve[:, 0], curve[:, 3]) for curve in points]
+    seconds = steps * statistics.median(map(seconds_of_step, runs))
+    return steps, seconds, np.array(values)
+
+
 def equal_time(runs):
     """Seconds in which the fastest attention takes all its steps.
 

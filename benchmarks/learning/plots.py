@@ -1,9 +1,12 @@
 """Learning curves, and what is recalled with a state of what size."""
 
+import math
+
 from matplotlib.figure import Figure
 
-from benchmarks.learning import rows, tables
+from benchmarks.learning import curves, rows, tables
 
+# Of what comes before the first comma of a row, and of its last option.
 COLORS = {
     rows.WITHOUT: "#8a8a8a",
     rows.EXACT: "#222222",
@@ -13,44 +16,77 @@ COLORS = {
     "window + softmax": "#8fb8e8",
     "window + taylor": "#7fcf9f",
 }
+OTHER_COLOR = "#b04a9f"
+# Of its last option: how a line is dashed, and a marker.
+STYLES = {
+    "high gain": ("--", "^"),
+    "low gain": (":", "v"),
+    rows.CONV: ("--", "P"),
+    rows.EXACT_LAST: ("-.", "X"),
+    "qk_norm": ((0, (5, 1, 1, 1, 1, 1)), "D"),
+}
+COLUMNS = 2
+BESIDE = dict(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8, frameon=False)
 
 
 def draw_curves(runs, path):
-    """What is measured against steps and against wall time, a row of axes a task."""
+    """What is measured against steps and against wall time, a row of axes a task.
+
+    Lines are means over seeds, the areas around them go from the least to the most.
+    """
     key_dim = min(run["key_dim"] for run in runs)
     tasks = tables.by([run for run in runs if run["key_dim"] == key_dim], "task")
-    figure = Figure(figsize=(10, 3 * len(tasks)), layout="constrained")
+    figure = Figure(figsize=(11, 3.2 * len(tasks)), layout="constrained")
     axes = figure.subplots(len(tasks), 2, squeeze=False)
     for (name, of_task), pair in zip(tasks, axes):
         for row, same in tables.by(of_task, "row"):
-            for index, run in enumerate(tables.best(same)):
-                steps, seconds, _, measured = zip(*run["curve"])
-                label = None if index else row
-                for axis, times in zip(pair, (steps, seconds)):
-                    axis.plot(times, measured, lw=1, color=COLORS.get(row), label=label)
-        pair[0].set_ylabel(of_task[0]["measure"])
+            steps, seconds, values = curves.of_seeds(tables.best(same))
+            style = dict(color=color(row), ls=style_of(row)[0])
+            for axis, times in zip(pair, (steps, seconds)):
+                axis.plot(times, values.mean(0), lw=1.3, label=row, **style)
+                area = values.min(0), values.max(0)
+                axis.fill_between(times, *area, alpha=0.12, lw=0, color=color(row))
         for axis, label in zip(pair, ("steps", "seconds of training")):
-            axis.set(title=f"{name}, key_dim {key_dim}", xlabel=label)
+            axis.set(title=name, xlabel=label, ylabel=of_task[0]["measure"])
             axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+        pair[1].legend(**BESIDE)
+    figure.savefig(path, dpi=100)
 
 
 def draw_states(runs, path):
     """How much of a recall task is answered, against the numbers that a layer keeps."""
-    tasks = tables.by([run for run in runs if run["task"].startswith("recall")], "task")
+    tasks = [
+        (name, [run for run in of_task if run["state"]])
+        for name, of_task in tables.by(runs, "task")
+        if name.startswith("recall")
+    ]
+    # one attention is not to be compared
+    tasks = [pair for pair in tasks if len(tables.by(pair[1], "row")) > 1]
     if not tasks:
         return
-    figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")
-    axes = figure.subplots(1, len(tasks), squeeze=False)[0]
+    height = math.ceil(len(tasks) / COLUMNS)
+    size = 5.5 * min(len(tasks), COLUMNS), 3.2 * height
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(height, min(len(tasks), COLUMNS), squeeze=False).ravel()
+    for axis in axes[len(tasks) :]:
+        axis.remove()
     for (name, of_task), axis in zip(tasks, axes):
         for (row, key_dim), same in tables.by(of_task, "row", "key_dim"):
-            size, accuracy = same[0]["state"], tables.mean_result(tables.best(same))
-            if not size:  # nothing that a logarithm could show
-                continue
-            axis.plot(size, accuracy, "o", color=COLORS.get(row))
-            axis.annotate(f"{row}, {key_dim}", (size, accuracy), fontsize=7)
-        axis.set(title=name, xlabel="numbers in the state of a layer", xscale="log")
+            accuracy = tables.mean_result(tables.best(same))
+            options = dict(color=color(row), marker=style_of(row)[1], ls="")
+            label = f"{row}, {key_dim}"
+            axis.plot(same[0]["state"], accuracy, **options, label=label)
+        axis.set(title=name, xlabel="numbers in the state of a layer")
+        axis.set_xscale("log", base=2)
         axis.set(ylabel="accuracy", ylim=(-0.05, 1.1))
         axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+        axis.legend(**BESIDE, title="attention, key_dim", title_fontsize=8)
+    figure.savefig(path, dpi=100)
+
+
+def style_of(row):
+    return STYLES.get(row.split(", ")[-1], ("-", "o"))
+
+
+def color(row):
+    return COLORS.get(row.split(", ")[0], OTHER_COLOR)

@@ -45,6 +45,16 @@ def test_values_at_a_time_lie_on_the_line_between_measurements():
     assert math.isnan(curves.value_at(one, 19.0))
 
 
+def test_a_run_that_ended_early_keeps_its_last_value():
+    long = [[50, 5.0, 0.0, 0.25], [100, 10.0, 0.0, 0.5], [150, 15.0, 0.0, 0.75]]
+    early = [[50, 10.0, 0.0, 0.5], [100, 20.0, 0.0, 1.0]]
+    runs = [run("softmax", 0.75, curve=long), run("softmax", 1.0, curve=early)]
+    steps, seconds, values = curves.of_seeds(runs)
+    assert steps.tolist() == [50, 100, 150]
+    assert seconds == pytest.approx([7.5, 15.0, 22.5])  # steps of .1 and .2 s
+    assert values.tolist() == [[0.25, 0.5, 0.75], [0.5, 1.0, 1.0]]
+
+
 def test_equal_time_is_that_of_the_fastest_row_with_attention():
     runs = [
         run(rows.WITHOUT, 2.0, seconds=4.0),
@@ -112,12 +122,12 @@ def test_the_median_seed_says_when_a_task_was_learned():
 
 def test_a_page_says_how_its_figures_came_about(tmp_path):
     runs = [run(rows.EXACT, 2.5), run("softmax", 2.25, seed=1)]
-    recall = [run(row, 0.5, task="recall 512") for row in (rows.WITHOUT, rows.EXACT)]
+    recall = [run(row, 0.5, task="recall 512") for row in rows.ROWS[:3]]
     recall[0]["state"] = 0
     recall[1]["machine"] = "another"
     text = report.write(runs + recall, tmp_path)
-    assert "4 runs on a processor at 2,400 MHz, 2 cores and another, each on" in text
-    assert "TensorFlow 2.21.0;\n2.0 hours" in text
+    assert "5 runs on a processor at 2,400 MHz, 2 cores and another, each on" in text
+    assert "TensorFlow 2.21.0;\n2.5 hours" in text
     assert text + "\n" == (tmp_path / "tables.md").read_text()
     for name in ("curves.png", "state.png"):
         assert (tmp_path / name).stat().st_size > 10_000

@@ -46,7 +46,7 @@ def further():
     yield tasks.with_rotary(real_tasks.sources(2048, window=128, **options)), SEEDS
     yield tasks.with_rotary(short), SEEDS
     yield tasks.with_rotary(middle), SEEDS
-    options = dict(steps=600, batch_size=8, learning_rate=2e-3)
+    options = dict(steps=1200, batch_size=8, learning_rate=2e-3)
     yield tasks.needle(1024, window=128, **options), SEEDS
 
 

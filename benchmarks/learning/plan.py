@@ -26,7 +26,7 @@ ADDED = {("recall 512", "window + softmax, high gain")}
 
 def core():
     """Tasks with their seeds; a fold of the digits is its seed."""
-    yield tasks.recall(512, 32, window=64, steps=600, batch_size=8, **RECALL), SEEDS
+    yield recall_512(), SEEDS
     options = dict(steps=600, batch_size=4, learning_rate=2e-3)
     yield real_tasks.images(window=64, **options), SEEDS
     for fold in FOLDS:
@@ -37,7 +37,6 @@ def core():
 def further():
     """What the core leaves out."""
     short = tasks.recall(128, 16, window=16, steps=250, batch_size=32, **RECALL)
-    middle, _ = next(core())
     yield short, SEEDS
     yield tasks.recall(2048, 64, window=128, steps=600, batch_size=4, **RECALL), SEEDS
     yield bytes_512(1200), SEEDS
@@ -45,9 +44,13 @@ def further():
     options = dict(steps=ROTARY_STEPS, batch_size=2, learning_rate=1.5e-3)
     yield tasks.with_rotary(real_tasks.sources(2048, window=128, **options)), SEEDS
     yield tasks.with_rotary(short), SEEDS
-    yield tasks.with_rotary(middle), SEEDS
+    yield tasks.with_rotary(recall_512()), SEEDS
     options = dict(steps=1200, batch_size=8, learning_rate=2e-3)
     yield tasks.needle(1024, window=128, **options), SEEDS
+
+
+def recall_512():
+    return tasks.recall(512, 32, window=64, steps=600, batch_size=8, **RECALL)
 
 
 def bytes_512(steps):

@@ -40,12 +40,18 @@ def mean_of(runs, num_seeds):
 
 
 def best(runs):
-    """Those of the learning rate with the best mean result."""
+    """Those of the learning rate with the best mean result, of seeds that all had."""
     groups = [same for _, same in by(runs, "learning_rate")]
     if not groups:
         return []
+    common = set.intersection(*({run["seed"] for run in same} for same in groups))
     choose = max if runs[0]["measure"] == "accuracy" else min
-    return choose(groups, key=mean_result)
+    return choose(
+        groups,
+        key=lambda same: mean_result(
+            [run for run in same if run["seed"] in common] or same
+        ),
+    )
 
 
 def task_table(runs):

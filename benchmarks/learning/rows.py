@@ -24,6 +24,7 @@ FURTHER = (
     "exact, qk_norm",
     "softmax, qk_norm",
     "taylor, qk_norm",
+    "softmax, redraw",
     "window + taylor, qk_norm",
     "window + softmax, low gain",
     "window + taylor, low gain",
@@ -41,6 +42,8 @@ FURTHER = (
 EXACT_LAST = "exact last"
 # A convolution over so many tokens goes before the attention of each block.
 CONV, CONV_KERNEL_SIZE = "conv", 4
+# Features are drawn anew after each so many steps.
+REDRAW, REDRAW_STEPS = "redraw", 50
 # What is added to far log-weights at first.
 GAINS = {"low gain": -3.5, "high gain": 2.0}
 

@@ -39,6 +39,8 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])
     for index in range(1, steps + 1):
         batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]
+        if row.endswith(f", {rows.REDRAW}") and index % rows.REDRAW_STEPS == 1:
+            redraw(model)
         start = clock()
         loss = float(step(index, *batch))
         if index > 2:
@@ -70,6 +72,11 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         result["swap"] = swap.bits_lost(model, task, key_dim, seed)
     result["seconds_in_all"] = round(time.perf_counter() - began, 1)
     return result
+
+
+def redraw(model):
+    for block in model.blocks:
+        block.attention.redraw_features()
 
 
 def step_of(model, learning_rate, jit_compile):

@@ -113,6 +113,20 @@ def trained(task, row):
 
 
 @pytest.mark.slow
+def test_features_are_drawn_anew_after_some_steps(monkeypatch):
+    made = []
+    make_model = models.make_model
+    keep = lambda *given: made.append(make_model(*given)) or made[-1]  # noqa: E731
+    monkeypatch.setattr(models, "make_model", keep)
+    monkeypatch.setattr(rows, "REDRAW_STEPS", 2)
+    options = dict(window=8, steps=4, batch_size=2, learning_rate=1e-3)
+    for row, draws in (("softmax, redraw", 2), ("softmax", 0)):
+        trained(tasks.recall(64, 4, **options), row)
+        counts = [int(block.attention.redraw_count) for block in made[-1].blocks]
+        assert counts == [draws] * 2  # before steps 1 and 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "row"),
     [

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.learning import curves, rows, tables
 
-# Of what comes before the first comma of a row, and of its last option.
+# Of what comes before the first comma of a row.
 COLORS = {
     rows.WITHOUT: "#8a8a8a",
     rows.EXACT: "#222222",
@@ -23,6 +23,7 @@ STYLES = {
     "low gain": (":", "v"),
     rows.CONV: ("--", "P"),
     rows.EXACT_LAST: ("-.", "X"),
+    rows.REDRAW: ("--", "*"),
     "qk_norm": ((0, (5, 1, 1, 1, 1, 1)), "D"),
 }
 COLUMNS = 2
@@ -41,9 +42,9 @@ def draw_curves(runs, path):
     for (name, of_task), pair in zip(tasks, axes):
         for row, same in tables.by(of_task, "row"):
             steps, seconds, values = curves.of_seeds(tables.best(same))
-            style = dict(color=color(row), ls=style_of(row)[0])
+            dashes, _ = style_of(row)
             for axis, times in zip(pair, (steps, seconds)):
-                axis.plot(times, values.mean(0), lw=1.3, label=row, **style)
+                axis.plot(times, values.mean(0), ls=dashes, color=color(row), label=row)
                 area = values.min(0), values.max(0)
                 axis.fill_between(times, *area, alpha=0.12, lw=0, color=color(row))
         for axis, label in zip(pair, ("steps", "seconds of training")):
@@ -64,18 +65,17 @@ def draw_states(runs, path):
     tasks = [pair for pair in tasks if len(tables.by(pair[1], "row")) > 1]
     if not tasks:
         return
-    height = math.ceil(len(tasks) / COLUMNS)
-    size = 5.5 * min(len(tasks), COLUMNS), 3.2 * height
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(height, min(len(tasks), COLUMNS), squeeze=False).ravel()
+    width, height = min(len(tasks), COLUMNS), math.ceil(len(tasks) / COLUMNS)
+    figure = Figure(figsize=(5.5 * width, 3.2 * height), layout="constrained")
+    axes = figure.subplots(height, width, squeeze=False).ravel()
     for axis in axes[len(tasks) :]:
         axis.remove()
     for (name, of_task), axis in zip(tasks, axes):
         for (row, key_dim), same in tables.by(of_task, "row", "key_dim"):
             accuracy = tables.mean_result(tables.best(same))
-            options = dict(color=color(row), marker=style_of(row)[1], ls="")
+            _, marker = style_of(row)
             label = f"{row}, {key_dim}"
-            axis.plot(same[0]["state"], accuracy, **options, label=label)
+            axis.plot(same[0]["state"], accuracy, marker, color=color(row), label=label)
         axis.set(title=name, xlabel="numbers in the state of a layer")
         axis.set_xscale("log", base=2)
         axis.set(ylabel="accuracy", ylim=(-0.05, 1.1))

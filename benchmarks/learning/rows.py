@@ -1,5 +1,6 @@
 """The attentions that are compared, controls first."""
 
+from benchmarks.learning.alibi import AlibiAttention
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
 from keras_performer.models.attention_choice import positions_of
@@ -21,6 +22,7 @@ FURTHER = (
     "relu",
     "elu",
     "window + favor+",
+    "exact, alibi",
     "exact, qk_norm",
     "softmax, qk_norm",
     "taylor, qk_norm",
@@ -69,7 +71,8 @@ def attention(row, task, num_heads, key_dim):
         return "none"
     common["qk_norm"] = "qk_norm" in options
     if row == EXACT:
-        return ExactAttention(**common)
+        exact = AlibiAttention if "alibi" in options else ExactAttention
+        return exact(**common)
     if row == WINDOW:
         return LocalAttention(**common, sliding_window=task.window)
     *window, feature_map = row.split(" + ")

@@ -73,6 +73,25 @@ class Blocks:
         """An array of blocks of the gradient of x as a tensor like x."""
         return tf.cast(self.join(array, x.shape), x.dtype)
 
+    def join_in_turn(self, arrays, like):
+        """`join_like` of several arrays, of which one at a time is there twice."""
+        joined = []
+        for array, x in zip(arrays, like, strict=True):
+            with tf.control_dependencies(joined[-1:]):
+                joined.append(self.join_like(array, x))
+        return joined
+
+    def moved(self, array, blocks, shape):
+        """An array of `blocks` of a tensor of static `shape` as one of these."""
+        if self.same(blocks):
+            return array
+        return self.array_of(blocks.join(array, shape), array.dtype)
+
+    def same(self, blocks):
+        """Whether these are known to be cut where others are."""
+        sizes = self.count, self.tokens, blocks.count, blocks.tokens
+        return all(isinstance(x, int) for x in sizes) and sizes[:2] == sizes[2:]
+
     def loop(self, body, state, reverse=False):
         """Runs `state = body(i, *state)` for every block; one block needs no loop."""
         state = tuple(state)
@@ -94,3 +113,21 @@ class Blocks:
         there float32, and a cast of what is joined, is faster.
         """
         return tf.TensorArray(dtype, size=self.count)
+
+    def array_of(self, x, dtype):
+        """The array of the blocks of `(B, length, heads, dim)` x."""
+        x = tf.cast(self.cut(x), dtype)
+        return self.array(dtype).unstack(tf.transpose(x, (1, 0, 2, 3, 4)))
+
+
+def filled(count, block):
+    """An array of `count` times one block, which needs the memory of one.
+
+    The parts of one tensor would keep the whole of it as long as one is left.
+    """
+    array = tf.TensorArray(block.dtype, size=count)
+    return tf.while_loop(
+        lambda i, _: i < count,
+        lambda i, array: (i + 1, array.write(i, block)),
+        (tf.constant(0), array),
+    )[1]

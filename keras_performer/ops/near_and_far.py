@@ -15,7 +15,7 @@ from keras_performer.ops import compile
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.linear import causal_far
-from keras_performer.ops.local import loops as local
+from keras_performer.ops.local.loops import Local
 from keras_performer.ops.local.recent import Recent, reach_within
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import size
@@ -42,6 +42,11 @@ class Places(typing.NamedTuple):
     before: int
     skipped: int
     causal: bool
+
+    @property
+    def aligned(self):
+        """Whether there is a key for each query, and no other."""
+        return not self.first and not self.before
 
 
 def attend(kernel, query, keys, gain, state, places, starts, chunk_size, jit_compile):
@@ -93,17 +98,19 @@ def _forward(kernel, places, starts, chunk_size, query, keys, gain, r, sums):
     count: the gradient of their gain is what near weights leave over, which is but
     rounding where far ones are a few of its units.
     """
-    if places.window:
-        near = query, *_near_keys(places, query, keys)
-        options = _local_options(places, starts, query)
-        parts = local.forward_pass(None, options, *near)
-    else:
-        parts = _nothing(query, keys.value, gain.dtype)
     far_keys, loops = _far(kernel, places, starts, chunk_size, query, keys, gain)
-    with _after(parts):
-        output, log_sums, far, *end, kept = loops.forward(
-            query, *far_keys, r, sums, *parts
-        )
+    shapes = (*query.shape[:3], keys.value.shape[3]), (*query.shape[:3], 1)
+    if places.window:
+        near_keys = _near_keys(places, query, keys)
+        near = _near(places, starts, query, near_keys, loops)
+        found = near.forward(query, near_keys)
+        found = [loops.whole.moved(x, near.blocks, y) for x, y in zip(found, shapes)]
+    else:
+        found = _nothing(query, keys.value, gain.dtype)
+        found = [loops.whole.array_of(x, x.dtype) for x in found]
+    output, log_sums, far, *end, kept = loops.forward(
+        query, *far_keys, r, sums, *found, shapes
+    )
     least = ROUNDING * np.finfo(log_sums.dtype.as_numpy_dtype).eps
     some = far > tf.constant(EMPTY, far.dtype)
     counts = tf.logical_and(some, tf.exp(far - log_sums) > least)
@@ -129,35 +136,47 @@ def _backward(
     # the gradients of a row's logits add up to that of its log-sum
     dfar = dlog_sums
     keys = Recent.of(*keys)
-    gradients = [tf.zeros_like(x) for x in (query, keys.key, keys.value)]
-    if places.window:
-        near = query, *_near_keys(places, query, keys)
-        ends = output, log_sums, doutput, dlog_sums
-        options = _local_options(places, starts, query)
-        dquery, *dkeys, total = local.backward_pass(None, options, *near, *ends)
-        gradients = [dquery, *(_placed(x, places.first, keys.key) for x in dkeys)]
-        dfar -= total
-    dfar = tf.where(counts, dfar, tf.zeros_like(dfar))
-    left_out = kernel.pull_left_out(tf.cast(query, gain.dtype), dfar)
-    gradients[0] += tf.cast(left_out, query.dtype)
     far_keys, loops = _far(kernel, places, starts, chunk_size, query, keys, gain)
     length = size(query, 1)
-    further = [x[:, length:] for x in gradients[1:]]
-    gradients = [x[:, :length] for x in gradients]
-    with _after(gradients):
-        gradients, dsums, dtrained = loops.backward(
-            query,
-            *far_keys,
-            output,
-            log_sums,
-            kept,
-            doutput,
-            dlog_sums,
-            dsums,
-            gradients,
-        )
+    # those of far keys' places, and of the places after them
+    further = [x[:, length:] for x in keys[:2]]
+    if places.window:
+        near_keys = _near_keys(places, query, keys)
+        near = _near(places, starts, query, near_keys, loops)
+        ends = output, log_sums, doutput, dlog_sums
+        *gradients, totals = near.backward(query, near_keys, *ends)
+        dfar -= near.blocks.join(totals, log_sums.shape)
+        gradients[0] = loops.whole.moved(gradients[0], near.blocks, query.shape)
+        if not (near.blocks.same(loops.whole) and places.aligned):
+            pairs = zip(gradients[1:], near_keys)
+            dkeys = [near.of_keys(x, like) for x, like in pairs]
+            dkeys = [_placed(x, places.first, keys.key) for x in dkeys]
+            further = [x[:, length:] for x in dkeys]
+            gradients[1:] = [
+                loops.whole.array_of(x[:, :length], gain.dtype) for x in dkeys
+            ]
+    else:
+        gradients = [
+            loops.whole.array_of(tf.zeros_like(x), gain.dtype)
+            for x in (query, *far_keys)
+        ]
+        further = [tf.zeros_like(x) for x in further]
+    dfar = tf.where(counts, dfar, tf.zeros_like(dfar))
+    gradients, dsums, dtrained = loops.backward(
+        query,
+        *far_keys,
+        output,
+        log_sums,
+        kept,
+        doutput,
+        dlog_sums,
+        dsums,
+        dfar,
+        gradients,
+    )
     dquery, *dkeys = gradients
-    dkeys = [tf.concat(x, 1) for x in zip(dkeys, further)]
+    if not places.aligned:
+        dkeys = [tf.concat(x, 1) for x in zip(dkeys, further)]
     return dquery, *dkeys, tf.reduce_sum(dfar, (0, 1)), dsums, *dtrained
 
 
@@ -168,24 +187,21 @@ def _nothing(query, value, dtype):
     return tf.zeros((*shape, size(value, 3)), dtype), empty
 
 
-def _after(tensors):
-    """One loop after the other: side by side, they would need the memory of all."""
-    return tf.control_dependencies(tf.nest.flatten(tensors))
-
-
 def _near_keys(places, query, keys):
     keys = Recent.of(*keys)
     length = places.before + size(query, 1)
     return keys.between(places.first, places.first + length)
 
 
-def _local_options(places, starts, query):
-    """What the loops of local attention are told."""
+def _near(places, starts, query, keys, far):
+    """The loops of near keys, in the blocks of the loops of far ones if they can be."""
     reach = places.before or reach_within(places.window, query, None)
     numbers = None
     if starts is not None:
         numbers = tf.pad(segment_numbers(starts), [[0, 0], [places.before, 0]])
-    return reach, places.before, places.window, places.causal, numbers
+    options = reach, places.before, places.window, places.causal, numbers
+    blocks = far.whole if isinstance(far.whole.tokens, int) else None
+    return Local(options, query, keys, blocks)
 
 
 def _far(kernel, places, starts, chunk_size, query, keys, gain):

@@ -11,7 +11,7 @@ they count, too, a block holds its tokens of both orders, as further examples.
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks
+from keras_performer.ops.blocks import Blocks, filled
 from keras_performer.ops.heads import block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import split
@@ -85,17 +85,24 @@ class Far(Causal):
         examples = self.sides * size(query, 0)
         self.visible = visible.in_blocks(self.blocks, self.heads, examples)
 
-    def forward(self, query, key, value, r, sums, output, log_sums):
+    def forward(self, query, key, value, r, sums, output, log_sums, shapes):
         """Adds far keys to the output and the log-sums of others.
+
+        Args:
+            query, key, value: tensors.
+            r, sums: the state before the first query.
+            output, log_sums: arrays of the blocks of all tokens, `whole`.
+            shapes: the static shapes of the two.
 
         Returns:
             `(output, log_sums, far, r, sums, saved)`: those of all keys; the log-sums
             of far keys alone; the state after the last token, of each order; and what
             `backward` needs.
         """
-        if query.shape[1] == 1:
-            return self._one_token(query, key, value, r, sums, output, log_sums)
         heads, whole = self.heads, self.whole
+        if query.shape[1] == 1:
+            others = [whole.join(x, y) for x, y in zip((output, log_sums), shapes)]
+            return self._one_token(query, key, value, r, sums, *others)
 
         def write(i, outputs, logs, far, sees, x, block, normalizer):
             log = self.kernel.log_normalizer(normalizer)
@@ -114,17 +121,15 @@ class Far(Causal):
                 far = far.write(place, tf.reduce_logsumexp(both, -1, keepdims=True))
             return outputs, logs, far, sees
 
-        nothing = EMPTY * tf.ones_like(log_sums)
-        found = [self._array(x) for x in (output, log_sums, nothing)]
-        found.append(self.blocks.array(tf.bool))
+        shape = size(query, 0), whole.tokens, query.shape[2], 1
+        nothing = tf.fill(shape, tf.constant(EMPTY, heads.dtype))
+        nothing = filled(whole.count, nothing)
+        found = [output, log_sums, nothing, self.blocks.array(tf.bool)]
         inputs = self._queries(query), self._keys(key), self._keys(value)
         r, sums = (tf.concat([x] * self.sides, 0) for x in (r, sums))
         found, *end, states = self.forward_loop(inputs, r, sums, found, write)
         *found, sees = found
-        output, log_sums, far = (
-            whole.join(array, x.shape)
-            for array, x in zip(found, (output, log_sums, log_sums))
-        )
+        output, log_sums, far = map(whole.join, found, (*shapes, shapes[1]))
         return output, log_sums, far, *end, (sees.stack(), end[0], states)
 
     def backward(
@@ -138,6 +143,7 @@ class Far(Causal):
         doutput,
         dlog_sums,
         dsums,
+        dfar,
         gradients,
     ):
         """Adds the gradients of query, key and value to those of others.
@@ -146,7 +152,8 @@ class Far(Causal):
             output, log_sums: of attention to all keys.
             saved: what `forward` returned last.
             doutput, dlog_sums, dsums: their gradients, and that of the sums.
-            gradients: tensors like query, key and value.
+            dfar: those of the logarithms of far keys' sums, `(B, T, N, 1)`.
+            gradients: arrays of the blocks of all tokens, of query, key and value.
 
         Returns:
             `(gradients, dsums, dtrained)`: the sums; the gradient of the sums before;
@@ -170,18 +177,21 @@ class Far(Causal):
         def write(i, dqueries, dkeys, dvalues, later_keys, later_values, dx, dy, dv):
             dkeys, later_keys = self._add_keys(dkeys, i, dy, later_keys)
             dvalues, later_values = self._add_keys(dvalues, i, dv, later_values)
-            dqueries = self._add(dqueries, i + self.skipped, dx)
+            x = tf.cast(inputs[0](i), heads.dtype)
+            left_out = self.kernel.pull_left_out(x, dlefts(i))
+            dqueries = self._add(dqueries, i + self.skipped, dx + left_out)
             return dqueries, dkeys, dvalues, later_keys, later_values
 
         inputs = self._queries(query), self._keys(key), self._keys(value)
         rows = map(self._queries, (output, doutput, dlog_sums))
         shape = self.sides * size(query, 0), self.shift, key.shape[2]
         later = [tf.zeros((*shape, size(x, 3)), heads.dtype) for x in (key, value)]
-        found = *map(self._array, gradients), *later
+        dlefts = self._once(dfar)
+        found = *gradients, *later
         (*arrays, _, _), dsums, dtrained = self.backward_loop(
             inputs, rows, normalizer, states, r_end, dsums, found, write
         )
-        gradients = [whole.join_like(a, x) for a, x in zip(arrays, gradients)]
+        gradients = whole.join_in_turn(arrays, (query, key, value))
         return gradients, tf.add_n(tf.split(dsums, self.sides)), dtrained
 
     def _one_token(self, query, key, value, r, sums, output, log_sums):
@@ -250,10 +260,19 @@ class Far(Causal):
 
         return block
 
-    def _array(self, x):
-        blocks = tf.cast(self.whole.cut(x), self.heads.dtype)
-        array = self.whole.array(self.heads.dtype)
-        return array.unstack(tf.transpose(blocks, (1, 0, 2, 3, 4)))
+    def _once(self, x):
+        """What gives block i of queries where no other order gives it, zeros there."""
+        blocks = self._queries(x)
+        if self.sides == 1:
+            return blocks
+
+        def block(i):
+            first, later = tf.split(blocks(i), 2)
+            # the first order begins after blocks that the other one comes to
+            skipped = self._places(i + self.skipped)[1] < self.skipped
+            return tf.concat([first, tf.where(skipped, later, tf.zeros_like(later))], 0)
+
+        return block
 
     def _add(self, array, i, x):
         for place, part in zip(self._places(i), self._split(x)):

@@ -149,9 +149,7 @@ class Causal:
             arrays,
             write,
         )
-        gradients = [
-            blocks.join_like(array, x) for array, x in zip(arrays, (query, key, value))
-        ]
+        gradients = blocks.join_in_turn(arrays, (query, key, value))
         return *gradients, dsums, *dtrained
 
     def backward_loop(

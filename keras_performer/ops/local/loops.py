@@ -5,12 +5,10 @@ that its window reaches, and those after it unless later keys are hidden. A loop
 blocks of chunks computes weights; its gradient computes them again.
 """
 
-import math
-
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks
-from keras_performer.ops.heads import Heads
+from keras_performer.ops.blocks import Blocks, filled
+from keras_performer.ops.heads import Heads, block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
@@ -27,17 +25,30 @@ MAX_REACH = 4
 
 
 def forward_pass(_, options, query, key, value, seen):
-    loops = _Local(options, query, key, value)
-    return loops.forward(query, Recent(key, value, seen))
+    keys = Recent(key, value, seen)
+    loops = Local(options, query, keys)
+    output, log_sums = loops.forward(query, keys)
+    shape = query.shape[:3]
+    return (
+        loops.blocks.join(output, (*shape, value.shape[3])),
+        loops.blocks.join(log_sums, (*shape, 1)),
+    )
 
 
 def backward_pass(_, options, query, key, value, seen, *ends):
-    loops = _Local(options, query, key, value)
-    return loops.backward(query, Recent(key, value, seen), *ends)
+    keys = Recent(key, value, seen)
+    loops = Local(options, query, keys)
+    dquery, dkey, dvalue, totals = loops.backward(query, keys, *ends)
+    return (
+        loops.blocks.join_like(dquery, query),
+        loops.of_keys(dkey, key),
+        loops.of_keys(dvalue, value),
+        loops.blocks.join(totals, (*query.shape[:3], 1)),
+    )
 
 
-class _Local:
-    """The forward and the backward loop.
+class Local:
+    """The forward and the backward loop; they return arrays of their `blocks`.
 
     In the loops X is batch size times key-value heads, a chunk of queries has `rows`
     tokens times the query heads that share a key, and its keys are `span` tokens:
@@ -46,36 +57,54 @@ class _Local:
         y, v    keys, values and their ones, `(X, chunks, span, ...)`
         p       weights that sum to 1, `(X, chunks, rows, span)`
         d...    a gradient
+
+    Args:
+        options: `(reach, before, window, causal, numbers)`: how many keys to one side a
+            query may see; how many keys stand before that of the first query; the
+            window; whether later keys are hidden; and the numbers of the keys'
+            segments, `(B, before + T)`, or `None`.
+        query: tensor `(B, T, N, H)`.
+        keys: `Recent`, all keys.
+        blocks: `Blocks` of the queries, of a known number of tokens, or `None`.
     """
 
-    def __init__(self, options, query, key, value):
+    def __init__(self, options, query, keys, blocks=None):
         reach, self.before, self.window, self.causal, numbers = options
-        self.heads = Heads(query, key, value)
+        self.heads = Heads(query, keys.key, keys.value)
         self.scale = query.shape[3] ** -0.5
-        length = query.shape[1]
-        self.chunk = max(CHUNK_SIZE, ceil_div(reach, MAX_REACH))
-        # a short sequence is one chunk, whose span is what is given and no more
+        length, self.chunk = query.shape[1], max(CHUNK_SIZE, ceil_div(reach, MAX_REACH))
+        if blocks is not None:
+            self.chunk = _least_part(blocks.tokens, self.chunk)
+        elif length is not None:
+            self.chunk = min(self.chunk, max(length, 1))
+        # one chunk, whose span is what is given and no more
         self.single = length is not None and length <= self.chunk
-        if self.single:
-            self.chunk, self.lead = max(length, 1), reach
-        else:
-            self.lead = ceil_div(reach, self.chunk) * self.chunk
+        reach_chunks = ceil_div(reach, self.chunk)
+        self.lead = reach if self.single else reach_chunks * self.chunk
         self.trail = 0 if self.causal else self.lead
         self.span = self.lead + self.chunk + self.trail
-        examples = (query.shape[0] or 1) * query.shape[2]
-        weights = examples * self.chunk * self.span
-        # a power of two: most lengths are whole blocks then, and need no padding
-        chunks = 2 ** int(math.log2(max(BLOCK_WEIGHTS // weights, 1)))
-        self.blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)
+        if blocks is None:
+            examples = (query.shape[0] or 1) * query.shape[2]
+            chunks = BLOCK_WEIGHTS // (examples * self.chunk * self.span)
+            # a power of two: most lengths are whole blocks then, and need no padding
+            chunks = 1 << max(chunks.bit_length() - 1, 0)
+            blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)
+        self.blocks = blocks
         self.band = self._band()
+        # how many blocks a block's keys reach into
+        static = isinstance(blocks.tokens, int)
+        self.reached = ceil_div(self.lead, blocks.tokens) if static else reach_chunks
+        # and how many there are before the first query
+        self.earlier = ceil_div(self.before, blocks.tokens) if self.before else 0
         self.query_numbers = self.key_numbers = None
         if numbers is not None:
-            self.query_numbers = self.blocks.cut(numbers[:, self.before :])
+            self.query_numbers = blocks.cut(numbers[:, self.before :])
             self.key_numbers = tf.pad(numbers, self._ends(size(numbers, 1)))
 
     def forward(self, query, keys):
+        """Outputs and log-sums, arrays."""
         heads, blocks = self.heads, self.blocks
-        queries, keys = blocks.cut(query), self._padded(keys)
+        queries, keys = blocks.cut(query), self._cut(keys)
 
         def step(i, outputs, log_sums):
             x, y, v = self._block(queries, keys, i)
@@ -92,28 +121,25 @@ class _Local:
                 log_sums.write(i, heads.query_block(log)),
             )
 
-        arrays = [blocks.array(heads.dtype) for _ in range(2)]
-        outputs, log_sums = blocks.loop(step, arrays)
-        shape = query.shape[:3]
-        return (
-            blocks.join(outputs, (*shape, keys.value.shape[3])),
-            blocks.join(log_sums, (*shape, 1)),
-        )
+        return blocks.loop(step, [blocks.array(heads.dtype) for _ in range(2)])
 
     def backward(self, query, keys, output, log_sums, doutput, dlog_sums):
         """Gradients of query, key and value, and the row sums of those of logits.
 
         Output and log-sums may be those of attention to further keys, too. The weights
         here then are near keys' shares of all weights.
+
+        Returns:
+            Four arrays. Those of keys and values have `earlier` blocks more, before.
         """
         heads, blocks = self.heads, self.blocks
         queries, outputs, logs, doutputs = map(
             blocks.cut, (query, output, log_sums, doutput)
         )
         dlogs = None if dlog_sums is None else blocks.cut(dlog_sums)
-        given, keys = keys, self._padded(keys)
+        given, keys = keys, self._cut(keys)
 
-        def step(i, dqueries, totals, dkeys, dvalues, *tails):
+        def step(i, dqueries, totals, dkeys, dvalues):
             x, y, v = self._block(queries, keys, i)
             d = with_normalizer_gradient(
                 heads.query_rows(doutputs, i),
@@ -129,39 +155,58 @@ class _Local:
             # the ones of the keys add up the rows
             dx = self._from_chunks(tf.matmul(dlogits, y))
             dx, total = dx[..., :-2] * self.scale, dx[..., -1:]
-            pairs = (dlogits, x[..., :-2], tails[0]), (p, d[..., :-1], tails[1])
+            pairs = (dlogits, x[..., :-2]), (p, d[..., :-1])
             dkey, dvalue = (
-                self._overlapped(tf.matmul(a, b, transpose_a=True), tail)
-                for a, b, tail in pairs
+                heads.key_block(self._overlapped(tf.matmul(a, b, transpose_a=True)))
+                for a, b in pairs
             )
-            own = blocks.tokens
-            ends = zip((dkey, dvalue), tails)
             return (
                 dqueries.write(i, heads.query_block(dx)),
                 totals.write(i, heads.query_block(total)),
-                dkeys.write(i, heads.key_block(dkey[:, :own])),
-                dvalues.write(i, heads.key_block(dvalue[:, :own])),
-                *(tf.ensure_shape(x[:, own:], t.shape) for x, t in ends),
+                self._add(dkeys, i, dkey),
+                self._add(dvalues, i, dvalue),
             )
 
-        arrays = [blocks.array(heads.dtype) for _ in range(4)]
-        rows = size(query, 0) * heads.num_key_value_heads
-        tails = [
-            tf.zeros((rows, self.lead + self.trail, size(z, 3)), heads.dtype)
-            for z in (given.key, given.value)
-        ]
-        dqueries, totals, *arrays, dkey, dvalue = blocks.loop(step, (*arrays, *tails))
-        dkey, dvalue = (
-            self._unpadded(array, tail, like)
-            for array, tail, like in zip(arrays, (dkey, dvalue), given)
-        )
-        total = blocks.join(totals, (*query.shape[:3], 1))
-        return blocks.join_like(dqueries, query), dkey, dvalue, total
+        arrays = [blocks.array(heads.dtype) for _ in range(2)]
+        arrays += [self._zeros(x) for x in (given.key, given.value)]
+        dqueries, totals, dkeys, dvalues = blocks.loop(step, arrays)
+        return dqueries, dkeys, dvalues, totals
 
-    def _padded(self, keys):
-        """The keys, and places that nothing sees, as many as whole chunks take."""
-        _, ends = self._ends(size(keys.seen, 1))
-        return keys.padded(*ends)
+    def of_keys(self, array, like):
+        """The gradient of keys or values from the array of its blocks."""
+        x = tf.transpose(array.stack(), (1, 0, 2, 3, 4))
+        length = (self.earlier + self.blocks.count) * self.blocks.tokens
+        x = tf.reshape(x, (-1, length, like.shape[2], size(like, 3)))
+        first = self._first
+        if self.before or self.blocks.padded:
+            x = x[:, first : first + size(like, 1)]
+        return tf.ensure_shape(tf.cast(x, like.dtype), like.shape)
+
+    @property
+    def _first(self):
+        """The place of the first key in the blocks of keys."""
+        return self.earlier * self.blocks.tokens - self.before
+
+    def _cut(self, keys):
+        """Keys and values in blocks; and who is seen, no one at the ends."""
+        seen = tf.pad(keys.seen, self._ends(size(keys.seen, 1)))
+        return self._cut_keys(keys.key), self._cut_keys(keys.value), seen
+
+    def _cut_keys(self, x):
+        """`(B, before + T, ...)` to `(B, earlier + count, tokens, ...)`."""
+        count, tokens = self.earlier + self.blocks.count, self.blocks.tokens
+        first = self._first
+        if self.before or self.blocks.padded:
+            last = count * tokens - first - size(x, 1)
+            x = tf.pad(x, [[0, 0], [first, last], [0, 0], [0, 0]])
+        return tf.reshape(x, [size(x, 0), count, tokens, *x.shape[2:]])
+
+    def _places(self, i):
+        """Blocks of keys that block i of queries reaches; outside, the nearest."""
+        later = 0 if self.causal else self.reached
+        last = self.earlier + self.blocks.count - 1
+        places = range(-self.reached, later + 1)
+        return [tf.clip_by_value(self.earlier + i + k, 0, last) for k in places]
 
     def _ends(self, count):
         """What pads an axis of examples, and one of so many keys."""
@@ -169,15 +214,33 @@ class _Local:
         total = self.lead + self.blocks.count * self.blocks.tokens + self.trail
         return [0, 0], [first, total - first - count]
 
-    def _unpadded(self, array, tail, like):
-        """The gradient of keys or values from those of the blocks and what is left."""
-        shape = size(like, 0), self.blocks.count * self.blocks.tokens
-        x = tf.transpose(array.stack(), (1, 0, 2, 3, 4))
-        x = tf.reshape(x, (*shape, like.shape[2], size(like, 3)))
-        x = tf.concat([x, self.heads.key_block(tail)], 1)
-        first = self.lead - self.before
-        x = x[:, first : first + size(like, 1)]
-        return tf.ensure_shape(tf.cast(x, like.dtype), like.shape)
+    def _within(self):
+        """What of the blocks that are reached is: its first place, and its length."""
+        first = self.reached * self.blocks.tokens - self.lead
+        return first, self.lead + self.blocks.tokens + self.trail
+
+    def _reached(self, keys, i):
+        """What block i of queries may see of keys or values, `(B, tokens, K, dim)`."""
+        parts = [block_of(keys, place) for place in self._places(i)]
+        return _slice(tf.concat(parts, 1), *self._within())
+
+    def _add(self, array, i, x):
+        """Adds to the blocks of keys that block i of queries reaches."""
+        places, tokens = self._places(i), self.blocks.tokens
+        first, length = self._within()
+        last = len(places) * tokens - first - length
+        x = tf.pad(x, [[0, 0], [first, last], [0, 0], [0, 0]])
+        for k, place in enumerate(places):
+            part = _slice(x, k * tokens, tokens)
+            array = array.write(place, array.read(place) + part)
+        return array
+
+    def _zeros(self, x):
+        """An array of zeros for the gradient of keys or values."""
+        shape = size(x, 0), self.blocks.tokens, *x.shape[2:]
+        return filled(
+            self.earlier + self.blocks.count, tf.zeros(shape, self.heads.dtype)
+        )
 
     def _block(self, queries, keys, i):
         """Queries, keys, and values with ones, in chunks.
@@ -186,8 +249,8 @@ class _Local:
         """
         heads, tokens = self.heads, self.blocks.tokens
         x = with_ones(self._to_chunks(heads.query_rows(queries, i) * self.scale))
-        length = self.lead + tokens + self.trail
-        key, value, seen = (_slice(z, i * tokens, length) for z in keys)
+        key, value = (self._reached(z, i) for z in keys[:2])
+        seen = _slice(keys[2], i * tokens, self._within()[1])
         y, v = (heads.key_rows(z[:, tf.newaxis], 0) for z in (key, value))
         seen = heads.mask_rows(seen[:, tf.newaxis], 0)
         y = tf.concat([y, _logs(seen, y.dtype)], -1)
@@ -206,7 +269,7 @@ class _Local:
         """What is added to the logits of block i: HIDDEN for other segments, too."""
         if self.key_numbers is None:
             return self.band
-        length = self.lead + self.blocks.tokens + self.trail
+        length = self._within()[1]
         keys = _slice(self.key_numbers, i * self.blocks.tokens, length)
         keys = self._spans(self.heads.mask_rows(keys[:, tf.newaxis], 0))
         queries = self.heads.mask_rows(self.query_numbers, i)
@@ -223,21 +286,18 @@ class _Local:
         shifts = range(self.span // self.chunk)
         return tf.concat([x[:, shift : shift + chunks] for shift in shifts], 2)
 
-    def _overlapped(self, spans, tail):
-        """The sum over chunks of what is said of their keys, `(X, tokens, dim)`.
-
-        Args:
-            spans: tensor `(X, chunks, span, dim)`.
-            tail: what the block before said of the first tokens.
-        """
+    def _overlapped(self, spans):
+        """The sum over chunks of what is said of their keys, `(X, tokens, dim)`."""
         if self.single:
             return spans[:, 0]
         parts = tf.split(spans, self.span // self.chunk, 2)
         last = len(parts) - 1
-        tail = tf.reshape(tail, (size(tail, 0), last, self.chunk, size(tail, 2)))
-        total = tf.pad(tail, [[0, 0], [0, size(spans, 1)], [0, 0], [0, 0]])
-        for shift, part in enumerate(parts):
-            total += tf.pad(part, [[0, 0], [shift, last - shift], [0, 0], [0, 0]])
+        total = tf.add_n(
+            [
+                tf.pad(part, [[0, 0], [shift, last - shift], [0, 0], [0, 0]])
+                for shift, part in enumerate(parts)
+            ]
+        )
         return tf.reshape(total, (size(total, 0), -1, size(total, 3)))
 
     def _to_chunks(self, x):
@@ -259,3 +319,9 @@ def _slice(x, start, length):
 def _logs(visible, dtype):
     """0 where a key is visible, else HIDDEN."""
     return tf.where(visible, tf.constant(0.0, dtype), tf.constant(HIDDEN, dtype))
+
+
+def _least_part(tokens, least):
+    """The least of the equal parts of a block that are not shorter than `least`."""
+    parts = range(min(least, tokens), tokens + 1)
+    return next(part for part in parts if tokens % part == 0)

@@ -5,7 +5,7 @@ import typing
 import keras
 
 from keras_performer.approximation.calls import attention_calls, batches_of
-from keras_performer.conversion import places
+from keras_performer.conversion import places, together
 from keras_performer.conversion.convert import (
     attention_layers,
     convert_to_softmax,
@@ -35,7 +35,9 @@ def calibrate(
     at the most; and gains of its heads, with an exact window. What is kept is what
     comes nearest to exact attention, on the second half of the batches, where there are
     two: the first half gives means and covariances. Each layer is fitted to the queries
-    and keys of the model with exact attention.
+    and keys of the model with exact attention. At last the output of the whole model
+    says how far the gains of all layers are lowered, and whether the model was better
+    as it was.
 
     Args:
         model: a built model with `PerformerAttention` of the softmax kernel, as from
@@ -74,8 +76,8 @@ def calibrate(
     if not fitted:
         raise _nothing_to_fit(attention[x] for x in linear)
     exact, _ = convert_to_softmax(model)
-    together = places.pairs(model, exact, leaves=attention)
-    of_exact = {copy: layer for layer, copy in together if layer in fitted}
+    pairs = places.pairs(model, exact, leaves=attention)
+    of_exact = {copy: layer for layer, copy in pairs if layer in fitted}
     half = len(batches) // 2
     moments: dict = {}
 
@@ -113,8 +115,13 @@ def calibrate(
             instead[of_exact[layer]], row = fit.result()
             rows.append(row)
     left_out |= {x: attention[x] for x in linear if attention[x]}
-    report = CalibrationReport(rows, {x.path: why for x, why in left_out.items()})
-    return with_layers(model, instead), report
+    fitted_model = with_layers(model, instead)
+    chosen = together.choose(model, exact, fitted_model, set(instead), others)
+    if chosen.change is None:
+        fitted_model = with_layers(model, {})
+        rows = [fits[layer].as_it_was() for layer in fits if layer not in left_out]
+    why = {layer.path: reason for layer, reason in left_out.items()}
+    return fitted_model, CalibrationReport(rows, why, *chosen)
 
 
 def _nothing_to_fit(reasons=()):

@@ -23,6 +23,10 @@ LOG_GAINS = 0.5, 1.0, 2.0, -0.5, -1.0, -2.0, -4.0, -8.0
 BETTER, SMALL = 0.98, 1e-3
 
 
+# The name of the basis that queries and keys have.
+UNCHANGED = "as it is"
+
+
 class Fit:
     """Ways to estimate the attention of a layer, measured call by call.
 
@@ -85,6 +89,12 @@ class Fit:
         )
         return _with(self.layer, choice, gains), row
 
+    def as_it_was(self):
+        """The `CalibratedLayer` of a layer that stays."""
+        error = _size(self._errors(0))
+        name = _name(self.layer.feature_map)
+        return CalibratedLayer(self.layer.path, UNCHANGED, name, error, error)
+
     def _with_gains(self, index):
         """The least error of each head with a choice, and the gains that leave it."""
         least, gains = self._errors(index), self.gains
@@ -118,7 +128,7 @@ class _Choice(typing.NamedTuple):
 def _choices(layer, moments):
     """What is tried, first what the layer is."""
     own, kernel = layer.feature_map, layer.kernel()
-    bases = [("as it is", moments.as_it_is())]
+    bases = [(UNCHANGED, moments.as_it_is())]
     if layer.rotary is None and not layer.qk_norm:  # else nothing cancels
         if layer.use_bias:
             bases.append(("centred", moments.centred()))

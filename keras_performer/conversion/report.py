@@ -47,7 +47,7 @@ class CalibratedLayer(typing.NamedTuple):
             keys of equal covariances, and keys of mean 0 if the layer has biases).
         feature_map: str, the kind of features that it has now.
         before, after: floats, relative errors of the attended values, the root of the
-            mean square over heads.
+            mean square over heads; after, before the gains of all layers are lowered.
     """
 
     path: str
@@ -63,10 +63,17 @@ class CalibrationReport(typing.NamedTuple):
     Attributes:
         layers: list of `CalibratedLayer`.
         left_out: dict of paths of layers that could not be fitted to the reasons.
+        before, after: floats, relative errors of the output of the model, the root of
+            squared differences from that with exact attention over its squares.
+        change: float, what was added to the log-gains of all fitted layers, as with it
+            the output is nearest; `None` if the model is nearer as it was, and stays.
     """
 
     layers: list[CalibratedLayer]
     left_out: dict[str, str]
+    before: float
+    after: float
+    change: float | None
 
     def __str__(self):
         names = "layer", "queries and keys", "features", "error before", "after"
@@ -74,7 +81,19 @@ class CalibrationReport(typing.NamedTuple):
             (*layer[:3], f"{layer.before:.3f}", f"{layer.after:.3f}")
             for layer in self.layers
         ]
-        return as_text(names, cells, (3, 4), _that_stay(self.left_out))
+        return as_text(
+            names, cells, (3, 4), [*_that_stay(self.left_out), self._of_model()]
+        )
+
+    def _of_model(self):
+        """A line on the output of the model."""
+        text = f"output of the model: error {self.before:.3f}"
+        if self.change is None:
+            return f"{text}, not less with fitted layers: they stay as they were."
+        text += f", and {self.after:.3f} after"
+        if self.change:
+            text += f" adding {self.change:g} to all log-gains, too"
+        return f"{text}."
 
 
 # A layer that keeps more of the size of its output as its error has lost what it does.

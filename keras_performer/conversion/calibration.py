@@ -36,8 +36,8 @@ def calibrate(
     comes nearest to exact attention, on the second half of the batches, where there are
     two: the first half gives means and covariances. Each layer is fitted to the queries
     and keys of the model with exact attention. At last the output of the whole model
-    says how far the gains of all layers are lowered, and whether the model was better
-    as it was.
+    says whether fitted layers bring it nearer, and with which change of all gains; if
+    they do not, layers stay, but for this change.
 
     Args:
         model: a built model with `PerformerAttention` of the softmax kernel, as from
@@ -115,13 +115,22 @@ def calibrate(
             instead[of_exact[layer]], row = fit.result()
             rows.append(row)
     left_out |= {x: attention[x] for x in linear if attention[x]}
-    fitted_model = with_layers(model, instead)
-    chosen = together.choose(model, exact, fitted_model, set(instead), others)
-    if chosen.change is None:
-        fitted_model = with_layers(model, {})
+    models = [with_layers(model, {}), with_layers(model, instead)]
+    chosen = together.choose(
+        exact, [(one, _copies(model, one, instead)) for one in models], others
+    )
+    if not chosen.index:
         rows = [fits[layer].as_it_was() for layer in fits if layer not in left_out]
     why = {layer.path: reason for layer, reason in left_out.items()}
-    return fitted_model, CalibrationReport(rows, why, *chosen)
+    errors = chosen.before, chosen.after
+    report = CalibrationReport(rows, why, *errors, bool(chosen.index), chosen.change)
+    return models[chosen.index], report
+
+
+def _copies(model, copy, layers):
+    """What stands in a copy of a model where some layers do."""
+    pairs = places.pairs(model, copy, leaves=layers)
+    return [other for layer, other in pairs if layer in layers]
 
 
 def _nothing_to_fit(reasons=()):

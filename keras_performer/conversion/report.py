@@ -47,7 +47,7 @@ class CalibratedLayer(typing.NamedTuple):
             keys of equal covariances, and keys of mean 0 if the layer has biases).
         feature_map: str, the kind of features that it has now.
         before, after: floats, relative errors of the attended values, the root of the
-            mean square over heads; after, before the gains of all layers are lowered.
+            mean square over heads; after, without the change of all gains.
     """
 
     path: str
@@ -65,15 +65,16 @@ class CalibrationReport(typing.NamedTuple):
         left_out: dict of paths of layers that could not be fitted to the reasons.
         before, after: floats, relative errors of the output of the model, the root of
             squared differences from that with exact attention over its squares.
-        change: float, what was added to the log-gains of all fitted layers, as with it
-            the output is nearest; `None` if the model is nearer as it was, and stays.
+        fitted: bool, whether fitted layers brought the output nearer; else they stay.
+        change: float, what was added to the log-gains of all these layers at last.
     """
 
     layers: list[CalibratedLayer]
     left_out: dict[str, str]
     before: float
     after: float
-    change: float | None
+    fitted: bool
+    change: float
 
     def __str__(self):
         names = "layer", "queries and keys", "features", "error before", "after"
@@ -87,13 +88,12 @@ class CalibrationReport(typing.NamedTuple):
 
     def _of_model(self):
         """A line on the output of the model."""
-        text = f"output of the model: error {self.before:.3f}"
-        if self.change is None:
-            return f"{text}, not less with fitted layers: they stay as they were."
-        text += f", and {self.after:.3f} after"
+        text = f"output of the model: error {self.before:.3f}, {self.after:.3f} after"
+        if not self.fitted:
+            text += "; fitted layers do not help it, and stay as they were"
         if self.change:
-            text += f" adding {self.change:g} to all log-gains, too"
-        return f"{text}."
+            text += f"; all log-gains {self.change:+g}"
+        return text
 
 
 # A layer that keeps more of the size of its output as its error has lost what it does.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax
-from keras_performer.conversion import together
+from keras_performer.conversion import fitting, together
 from keras_performer.layers.far_gain import SPEED
 from tests.conversion.test_calibration import data, error_of
 
@@ -33,36 +33,46 @@ def with_gains(log_gain):
     return model
 
 
-@pytest.mark.parametrize("too_much", [2.0, 3.0, 5.0])
-def test_gains_of_all_layers_are_lowered_to_the_least_error(too_much):
-    model, exact = with_gains(5.0), convert_to_softmax(performer())[0]
-    fitted, x = with_gains(too_much), data()
+@pytest.mark.parametrize("wrong", [0.0, 2.0, 3.0, 5.0])
+def test_gains_of_all_layers_are_those_of_the_least_error(wrong):
+    model, exact = with_gains(20.0), convert_to_softmax(performer())[0]
+    fitted, x = with_gains(wrong), data()
     errors = {
-        change: error_of(with_gains(too_much + change), exact, x)
+        change: error_of(with_gains(wrong + change), exact, x)
         for change in together.CHANGES
     }
-    found = together.choose(model, exact, fitted, set(layers_of(model)), [x[:1], x[1:]])
+    models = [(one, layers_of(one)) for one in (model, fitted)]
+    found = together.choose(exact, models, [x[:1], x[1:]])
     # random weights like far keys: the estimate of softmax is biased low
-    assert found.change == min(errors, key=errors.get) == 1.0 - too_much
+    assert found.change == min(errors, key=errors.get) == 1.0 - wrong
+    assert found.index == 1
     np.testing.assert_allclose(found.after, errors[found.change], rtol=1e-4)
     np.testing.assert_allclose(found.before, error_of(model, exact, x), rtol=1e-4)
-    for layer in layers_of(fitted):
-        np.testing.assert_allclose(layer.log_gain, [1.0 / SPEED] * 2, rtol=1e-6)
+    for one, gain in ((model, 20.0), (fitted, 1.0)):
+        for layer in layers_of(one):
+            np.testing.assert_allclose(layer.log_gain, [gain / SPEED] * 2, rtol=1e-6)
 
 
-def test_a_model_that_was_better_stays(monkeypatch):
+@pytest.mark.parametrize("change", [0.0, 1.0])
+def test_layers_stay_where_fitted_ones_do_not_help(monkeypatch, change):
     model, x = performer(), data()
-    # fitted layers are left their near keys, which are few
-    monkeypatch.setattr(together, "CHANGES", (-30.0,))
+    before = [layer.log_gain.numpy() for layer in layers_of(model)]
+    monkeypatch.setattr(together, "CHANGES", (0.0, change))
+    # nothing is so much better
+    monkeypatch.setattr(fitting, "LOG_GAINS", (-8.0,))
+    monkeypatch.setattr(fitting, "BETTER", 9.0)
     same, report = calibrate(model, x, verbose=0)
-    assert same is not model
-    for old, new in zip(model.get_weights(), same.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert not report.fitted and report.change == change and same is not model
+    for old, layer in zip(before, layers_of(same), strict=True):
+        np.testing.assert_allclose(layer.log_gain, old + change / SPEED, rtol=1e-6)
+    for name in ("query_dense", "key_dense"):
+        for old, new in zip(layers_of(model), layers_of(same), strict=True):
+            kernels = (getattr(layer, name).kernel for layer in (old, new))
+            np.testing.assert_array_equal(*kernels)
     exact, _ = convert_to_softmax(model)
-    np.testing.assert_allclose(report.after, error_of(model, exact, x), rtol=1e-4)
-    assert report.before == report.after and report.change is None
+    np.testing.assert_allclose(report.after, error_of(same, exact, x), rtol=1e-4)
     assert [row.before for row in report.layers] == [row.after for row in report.layers]
-    assert "they stay as they were" in str(report)
+    assert "stay as they were" in str(report)
 
 
 def test_the_report_says_what_the_output_came_to():

@@ -2,8 +2,11 @@
 
 import statistics
 
+import numpy as np
+
 from benchmarks.learning import models, rows
 from benchmarks.learning.measuring import measuring
+from keras_performer import calibrate
 
 SWAPPED = (
     rows.WINDOW,
@@ -13,7 +16,10 @@ SWAPPED = (
     "window + taylor",
     "window + softmax, low gain",
     "window + taylor, low gain",
+    "window + softmax, calibrated",
+    "window + taylor, calibrated",
 )
+CALIBRATED, NUM_BATCHES = ", calibrated", 6
 # Random features are drawn so often for each trained model.
 NUM_DRAWS = 2
 
@@ -32,12 +38,25 @@ def bits_lost(model, task, key_dim, seed):
     for row in SWAPPED:
         draws = range(NUM_DRAWS if "softmax" in row else 1)
         seeds = [NUM_DRAWS * seed + draw for draw in draws]
-        swapped = [models.make_model(task, row, key_dim, seed) for seed in seeds]
-        for other in swapped:
-            copy_weights(model, other)
-        bits = statistics.mean(measuring(other, task)() for other in swapped)
+        bits = statistics.mean(
+            measuring(swapped(model, task, row, key_dim, seed), task)()
+            for seed in seeds
+        )
         lost[row] = round(bits - exact, 4)
     return lost
+
+
+def swapped(model, task, row, key_dim, seed):
+    """A model with the weights of another, and the attention of a row."""
+    row, calibrated, _ = row.partition(CALIBRATED)
+    other = models.make_model(task, row, key_dim, seed)
+    copy_weights(model, other)
+    if not calibrated:
+        return other
+    random = np.random.default_rng([seed, 9])
+    # four sequences at once, of those that are trained on
+    batches = (task.draw(random, 4)[0] for _ in range(NUM_BATCHES))
+    return calibrate(other, batches, max_batches=NUM_BATCHES, verbose=0)[0]
 
 
 def copy_weights(model, other):

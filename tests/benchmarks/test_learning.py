@@ -251,7 +251,8 @@ def test_a_window_of_the_whole_length_loses_nothing(window):
 def test_swaps_lose_what_other_attention_with_the_same_weights_loses(monkeypatch):
     task = short_sources()
     model = sharpened(task)
-    monkeypatch.setattr(swap, "SWAPPED", ["softmax", "window + taylor"])
+    swaps = ["softmax", "window + taylor", "window + taylor, calibrated"]
+    monkeypatch.setattr(swap, "SWAPPED", swaps)
     lost = swap.bits_lost(model, task, 16, seed=1)
     assert list(lost) == swap.SWAPPED
 
@@ -276,6 +277,8 @@ def test_swaps_lose_what_other_attention_with_the_same_weights_loses(monkeypatch
     np.testing.assert_allclose(lost["softmax"], np.mean(both) - exact, atol=1e-3)
     expected = bits("window + taylor", 0) - exact
     np.testing.assert_allclose(lost["window + taylor"], expected, atol=1e-3)
+    # sharp heads, whose far weights the features overrate
+    assert lost["window + taylor, calibrated"] < 0.9 * expected
 
 
 def planned(*flags):

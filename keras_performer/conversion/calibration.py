@@ -35,9 +35,9 @@ def calibrate(
     at the most; and gains of its heads, with an exact window. What is kept is what
     comes nearest to exact attention, on the second half of the batches, where there are
     two: the first half gives means and covariances. Each layer is fitted to the queries
-    and keys of the model with exact attention. At last the output of the whole model
-    says whether fitted layers bring it nearer, and with which change of all gains; if
-    they do not, layers stay, but for this change.
+    and keys of the model with exact attention. If at last the output of the whole model
+    is clearly nearer with another gain for all layers, or with layers as they were, so
+    it is.
 
     Args:
         model: a built model with `PerformerAttention` of the softmax kernel, as from
@@ -117,14 +117,12 @@ def calibrate(
     left_out |= {x: attention[x] for x in linear if attention[x]}
     models = [with_layers(model, {}), with_layers(model, instead)]
     chosen = together.choose(
-        exact, [(one, _copies(model, one, instead)) for one in models], others
+        exact, *((one, _copies(model, one, instead)) for one in models), others
     )
-    if not chosen.index:
+    if not chosen.fitted:
         rows = [fits[layer].as_it_was() for layer in fits if layer not in left_out]
     why = {layer.path: reason for layer, reason in left_out.items()}
-    errors = chosen.before, chosen.after
-    report = CalibrationReport(rows, why, *errors, bool(chosen.index), chosen.change)
-    return models[chosen.index], report
+    return models[chosen.fitted], CalibrationReport(rows, why, *chosen)
 
 
 def _copies(model, copy, layers):

@@ -65,7 +65,7 @@ class CalibrationReport(typing.NamedTuple):
         left_out: dict of paths of layers that could not be fitted to the reasons.
         before, after: floats, relative errors of the output of the model, the root of
             squared differences from that with exact attention over its squares.
-        fitted: bool, whether fitted layers brought the output nearer; else they stay.
+        fitted: bool, false if fitted layers clearly harmed the output, and stay.
         change: float, what was added to the log-gains of all these layers at last.
     """
 
@@ -90,7 +90,7 @@ class CalibrationReport(typing.NamedTuple):
         """A line on the output of the model."""
         text = f"output of the model: error {self.before:.3f}, {self.after:.3f} after"
         if not self.fitted:
-            text += "; fitted layers do not help it, and stay as they were"
+            text += "; fitted layers harm it, and stay as they were"
         if self.change:
             text += f"; all log-gains {self.change:+g}"
         return text

@@ -115,20 +115,15 @@ def calibrate(
             instead[of_exact[layer]], row = fit.result()
             rows.append(row)
     left_out |= {x: attention[x] for x in linear if attention[x]}
-    models = [with_layers(model, {}), with_layers(model, instead)]
-    chosen = together.choose(
-        exact, *((one, _copies(model, one, instead)) for one in models), others
-    )
+    fitted_model = with_layers(model, instead)
+    pairs = places.pairs(model, fitted_model, leaves=instead)
+    copies = [copy for layer, copy in pairs if layer in instead]
+    chosen = together.choose(exact, model, fitted_model, copies, others)
     if not chosen.fitted:
+        fitted_model = with_layers(model, {})
         rows = [fits[layer].as_it_was() for layer in fits if layer not in left_out]
     why = {layer.path: reason for layer, reason in left_out.items()}
-    return models[chosen.fitted], CalibrationReport(rows, why, *chosen)
-
-
-def _copies(model, copy, layers):
-    """What stands in a copy of a model where some layers do."""
-    pairs = places.pairs(model, copy, leaves=layers)
-    return [other for layer, other in pairs if layer in layers]
+    return fitted_model, CalibrationReport(rows, why, *chosen)
 
 
 def _nothing_to_fit(reasons=()):

@@ -66,7 +66,7 @@ class CalibrationReport(typing.NamedTuple):
         before, after: floats, relative errors of the output of the model, the root of
             squared differences from that with exact attention over its squares.
         fitted: bool, false if fitted layers clearly harmed the output, and stay.
-        change: float, what was added to the log-gains of all these layers at last.
+        change: float, what was added to the log-gains of all fitted layers at last.
     """
 
     layers: list[CalibratedLayer]

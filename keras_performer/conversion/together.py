@@ -18,6 +18,8 @@ CHANGES = 0.0, 1.0, -1.0, -2.0, -4.0, -8.0
 # Something else than the fitted model is chosen if it leaves less than this part of the
 # error of its output.
 CLEARLY = 0.95
+# The name of the model as it was: not fitted, its gains not changed.
+NOT_FITTED = False, 0.0
 
 
 class Together(typing.NamedTuple):
@@ -27,7 +29,7 @@ class Together(typing.NamedTuple):
         before, after: floats, relative errors of the outputs of the model as it was,
             and of that which was chosen.
         fitted: bool, whether the fitted model was chosen.
-        change: float, what was added to the log-gains of its layers.
+        change: float, what was added to the log-gains of its fitted layers.
     """
 
     before: float
@@ -36,57 +38,62 @@ class Together(typing.NamedTuple):
     change: float
 
 
-def choose(exact, as_it_was, fitted, batches):
-    """Finds which model is nearest to the exact one, with which gains, and sets these.
+def choose(exact, as_it_was, fitted, layers, batches):
+    """Finds which model is nearest to the exact one, and sets gains of the fitted one.
 
     Args:
         exact: the model with exact attention.
-        as_it_was, fitted: pairs of a model and a list of its layers whose gains may
-            change.
+        as_it_was, fitted: models.
+        layers: list of the layers of the fitted model whose gains may change.
         batches: list of inputs.
 
     Returns:
         `Together`.
     """
-    wanted = [_outputs(exact, batch) for batch in batches]
+    layers = [layer for layer in layers if layer.log_gain is not None]
+    gains = [layer.log_gain.numpy() for layer in layers]
 
-    def error(model):
-        sums = np.zeros(2)
-        for batch, expected in zip(batches, wanted, strict=True):
-            for x, y in zip(_outputs(model, batch), expected, strict=True):
-                sums += np.sum((x - y) ** 2), np.sum(y**2)
-        return float(np.sqrt(sums[0] / sums[1])) if sums[1] else 0.0
+    def change_gains(change):
+        for layer, gain in zip(layers, gains, strict=True):
+            layer.log_gain.assign(gain + change / SPEED)
 
-    errors, gains = {}, {}
-    models = {False: as_it_was, True: fitted}
-    for name, (model, layers) in models.items():
-        gains[name] = [layer.log_gain.numpy() for layer in _with_gains(layers)]
-        for change in CHANGES if gains[name] else (0.0,):
-            _set(layers, gains[name], change)
-            errors[name, change] = error(model)
-        _set(layers, gains[name], 0.0)
+    changes = CHANGES if layers else (0.0,)
+    squares, of_exact = (
+        dict.fromkeys([NOT_FITTED, *((True, change) for change in changes)], 0.0),
+        0.0,
+    )
+    for batch in batches:  # outputs may be large: of one batch at a time
+        wanted = _outputs(exact, batch)
+        of_exact += _sum_of_squares(wanted)
+        for fits, change in squares:
+            change_gains(change)
+            found = _outputs(fitted if fits else as_it_was, batch)
+            differences = (x - y for x, y in zip(found, wanted, strict=True))
+            squares[fits, change] += _sum_of_squares(differences)
+    # where an estimate overflows it is not the best
+    sizes = {
+        name: found / of_exact if of_exact else 0.0 for name, found in squares.items()
+    }
+    errors = {
+        name: float(np.sqrt(np.nan_to_num(found, nan=np.inf)))
+        for name, found in sizes.items()
+    }
     best = min(errors, key=errors.get)
     if errors[best] > CLEARLY * errors[True, 0.0]:
         best = True, 0.0
-    name, change = best
-    _set(models[name][1], gains[name], change)
-    return Together(errors[False, 0.0], errors[best], *best)
-
-
-def _with_gains(layers):
-    return [layer for layer in layers if layer.log_gain is not None]
-
-
-def _set(layers, gains, change):
-    for layer, gain in zip(_with_gains(layers), gains, strict=True):
-        layer.log_gain.assign(gain + change / SPEED)
+    change_gains(best[1])
+    return Together(errors[NOT_FITTED], errors[best], *best)
 
 
 def _outputs(model, batch):
-    """The floats of what a model returns, float64 arrays."""
+    """The floats of what a model returns, float32 arrays."""
     outputs = keras.tree.flatten(model(batch, training=False))
     return [
-        np.asarray(x, np.float64)
+        np.asarray(x, np.float32)
         for x in outputs
         if keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype))
     ]
+
+
+def _sum_of_squares(arrays):
+    return sum(np.sum(np.square(x), dtype=np.float64) for x in arrays)

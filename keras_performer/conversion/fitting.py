@@ -21,8 +21,6 @@ LOG_GAINS = 0.5, 1.0, 2.0, -0.5, -1.0, -2.0, -4.0, -8.0
 # Something else is chosen if it leaves less than this part of the error, so that noise
 # changes nothing; and not at all where the error is smaller than this.
 BETTER, SMALL = 0.98, 1e-3
-
-
 # The name of the basis that queries and keys have.
 UNCHANGED = "as it is"
 

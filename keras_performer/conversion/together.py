@@ -58,10 +58,8 @@ def choose(exact, as_it_was, fitted, layers, batches):
             layer.log_gain.assign(gain + change / SPEED)
 
     changes = CHANGES if layers else (0.0,)
-    squares, of_exact = (
-        dict.fromkeys([NOT_FITTED, *((True, change) for change in changes)], 0.0),
-        0.0,
-    )
+    of_exact = 0.0
+    squares = {NOT_FITTED: 0.0, **{(True, change): 0.0 for change in changes}}
     for batch in batches:  # outputs may be large: of one batch at a time
         wanted = _outputs(exact, batch)
         of_exact += _sum_of_squares(wanted)
@@ -71,12 +69,11 @@ def choose(exact, as_it_was, fitted, layers, batches):
             differences = (x - y for x, y in zip(found, wanted, strict=True))
             squares[fits, change] += _sum_of_squares(differences)
     # where an estimate overflows it is not the best
-    sizes = {
-        name: found / of_exact if of_exact else 0.0 for name, found in squares.items()
-    }
     errors = {
-        name: float(np.sqrt(np.nan_to_num(found, nan=np.inf)))
-        for name, found in sizes.items()
+        name: float(np.sqrt(np.nan_to_num(found / of_exact, nan=np.inf)))
+        if of_exact
+        else 0.0
+        for name, found in squares.items()
     }
     best = min(errors, key=errors.get)
     if errors[best] > CLEARLY * errors[True, 0.0]:

@@ -3,6 +3,8 @@
 Sizes are Python ints where they are known and scalar tensors where not.
 """
 
+import copy
+
 import tensorflow as tf
 
 from keras_performer.ops.shapes import ceil_div, size
@@ -119,15 +121,29 @@ class Blocks:
         x = tf.cast(self.cut(x), dtype)
         return self.array(dtype).unstack(tf.transpose(x, (1, 0, 2, 3, 4)))
 
+    def filled(self, x, dim, dtype, value=0.0):
+        """An array of the blocks of `(B, length, heads, dim)`, all of one number.
 
-def filled(count, block):
-    """An array of `count` times one block, which needs the memory of one.
+        It needs the memory of one block. The parts of one tensor would keep the whole
+        of it as long as one is left.
 
-    The parts of one tensor would keep the whole of it as long as one is left.
-    """
-    array = tf.TensorArray(block.dtype, size=count)
-    return tf.while_loop(
-        lambda i, _: i < count,
-        lambda i, array: (i + 1, array.write(i, block)),
-        (tf.constant(0), array),
-    )[1]
+        Args:
+            x: tensor `(B, any, heads, any)`, whose batch size and heads count.
+            dim: int.
+            dtype: of the array.
+            value: float.
+        """
+        shape = size(x, 0), self.tokens, x.shape[2], dim
+        block = tf.fill(shape, tf.constant(value, dtype))
+        return tf.while_loop(
+            lambda i, _: i < self.count,
+            lambda i, array: (i + 1, array.write(i, block)),
+            (tf.constant(0), self.array(dtype)),
+        )[1]
+
+    def after(self, count):
+        """These blocks after so many more, as long as they."""
+        blocks = copy.copy(self)
+        blocks.count += count
+        blocks.length += count * self.tokens
+        return blocks

@@ -106,8 +106,11 @@ def _forward(kernel, places, starts, chunk_size, query, keys, gain, r, sums):
         found = near.forward(query, near_keys)
         found = [loops.whole.moved(x, near.blocks, y) for x, y in zip(found, shapes)]
     else:
-        found = _nothing(query, keys.value, gain.dtype)
-        found = [loops.whole.array_of(x, x.dtype) for x in found]
+        # output and log-sums of no keys
+        found = [
+            loops.whole.filled(query, size(keys.value, 3), gain.dtype),
+            loops.whole.filled(query, 1, gain.dtype, EMPTY),
+        ]
     output, log_sums, far, *end, kept = loops.forward(
         query, *far_keys, r, sums, *found, shapes
     )
@@ -138,8 +141,6 @@ def _backward(
     keys = Recent.of(*keys)
     far_keys, loops = _far(kernel, places, starts, chunk_size, query, keys, gain)
     length = size(query, 1)
-    # those of far keys' places, and of the places after them
-    further = [x[:, length:] for x in keys[:2]]
     if places.window:
         near_keys = _near_keys(places, query, keys)
         near = _near(places, starts, query, near_keys, loops)
@@ -151,16 +152,16 @@ def _backward(
             pairs = zip(gradients[1:], near_keys)
             dkeys = [near.of_keys(x, like) for x, like in pairs]
             dkeys = [_placed(x, places.first, keys.key) for x in dkeys]
+            # those of places after far keys
             further = [x[:, length:] for x in dkeys]
             gradients[1:] = [
                 loops.whole.array_of(x[:, :length], gain.dtype) for x in dkeys
             ]
     else:
         gradients = [
-            loops.whole.array_of(tf.zeros_like(x), gain.dtype)
-            for x in (query, *far_keys)
+            loops.whole.filled(x, size(x, 3), gain.dtype) for x in (query, *far_keys)
         ]
-        further = [tf.zeros_like(x) for x in further]
+        further = [tf.zeros_like(x[:, length:]) for x in keys[:2]]
     dfar = tf.where(counts, dfar, tf.zeros_like(dfar))
     gradients, dsums, dtrained = loops.backward(
         query,
@@ -178,13 +179,6 @@ def _backward(
     if not places.aligned:
         dkeys = [tf.concat(x, 1) for x in zip(dkeys, further)]
     return dquery, *dkeys, tf.reduce_sum(dfar, (0, 1)), dsums, *dtrained
-
-
-def _nothing(query, value, dtype):
-    """Output and log-sums of no keys."""
-    shape = [size(query, axis) for axis in range(3)]
-    empty = tf.fill((*shape, 1), tf.constant(EMPTY, dtype))
-    return tf.zeros((*shape, size(value, 3)), dtype), empty
 
 
 def _near_keys(places, query, keys):

@@ -12,14 +12,14 @@ from tests.conversion.test_calibration import data, error_of
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
 
 
-def performer(**options):
+def performer():
     """A model of two layers, as converted."""
     keras.utils.set_random_seed(5)
     x = start = keras.Input((40, 12))
     for name in ("one", "two"):
         x = x + keras.layers.MultiHeadAttention(2, 6, name=name)(x, x)
     given = dict(exact_window=4, num_random_features=64, seed=0)
-    return convert_to_performer(keras.Model(start, x), **{**given, **options})[0]
+    return convert_to_performer(keras.Model(start, x), **given)[0]
 
 
 def layers_of(model):

@@ -11,7 +11,7 @@ they count, too, a block holds its tokens of both orders, as further examples.
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks, filled
+from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.heads import block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import split
@@ -121,9 +121,7 @@ class Far(Causal):
                 far = far.write(place, tf.reduce_logsumexp(both, -1, keepdims=True))
             return outputs, logs, far, sees
 
-        shape = size(query, 0), whole.tokens, query.shape[2], 1
-        nothing = tf.fill(shape, tf.constant(EMPTY, heads.dtype))
-        nothing = filled(whole.count, nothing)
+        nothing = whole.filled(query, 1, heads.dtype, EMPTY)
         found = [output, log_sums, nothing, self.blocks.array(tf.bool)]
         inputs = self._queries(query), self._keys(key), self._keys(value)
         r, sums = (tf.concat([x] * self.sides, 0) for x in (r, sums))

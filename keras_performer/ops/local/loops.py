@@ -7,7 +7,7 @@ blocks of chunks computes weights; its gradient computes them again.
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks, filled
+from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.heads import Heads, block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.recent import Recent
@@ -94,8 +94,9 @@ class Local:
         # how many blocks a block's keys reach into
         static = isinstance(blocks.tokens, int)
         self.reached = ceil_div(self.lead, blocks.tokens) if static else reach_chunks
-        # and how many there are before the first query
+        # and how many of keys there are before the first query
         self.earlier = ceil_div(self.before, blocks.tokens) if self.before else 0
+        self.key_blocks = blocks.after(self.earlier) if self.before else blocks
         self.query_numbers = self.key_numbers = None
         if numbers is not None:
             self.query_numbers = blocks.cut(numbers[:, self.before :])
@@ -168,21 +169,21 @@ class Local:
             )
 
         arrays = [blocks.array(heads.dtype) for _ in range(2)]
-        arrays += [self._zeros(x) for x in (given.key, given.value)]
+        arrays += [
+            self.key_blocks.filled(x, size(x, 3), heads.dtype)
+            for x in (given.key, given.value)
+        ]
         dqueries, totals, dkeys, dvalues = blocks.loop(step, arrays)
         return dqueries, dkeys, dvalues, totals
 
     def of_keys(self, array, like):
         """The gradient of keys or values from the array of its blocks."""
-        x = tf.transpose(array.stack(), (1, 0, 2, 3, 4))
-        length = (self.earlier + self.blocks.count) * self.blocks.tokens
-        x = tf.reshape(x, (-1, length, like.shape[2], size(like, 3)))
-        first = self._first
-        if self.before or self.blocks.padded:
-            x = x[:, first : first + size(like, 1)]
+        if not self.before:
+            return self.key_blocks.join_like(array, like)
+        shape = tf.TensorShape((None, None, *like.shape[2:]))
+        x = self.key_blocks.join(array, shape)[:, self._first() :]
         return tf.ensure_shape(tf.cast(x, like.dtype), like.shape)
 
-    @property
     def _first(self):
         """The place of the first key in the blocks of keys."""
         return self.earlier * self.blocks.tokens - self.before
@@ -194,17 +195,14 @@ class Local:
 
     def _cut_keys(self, x):
         """`(B, before + T, ...)` to `(B, earlier + count, tokens, ...)`."""
-        count, tokens = self.earlier + self.blocks.count, self.blocks.tokens
-        first = self._first
-        if self.before or self.blocks.padded:
-            last = count * tokens - first - size(x, 1)
-            x = tf.pad(x, [[0, 0], [first, last], [0, 0], [0, 0]])
-        return tf.reshape(x, [size(x, 0), count, tokens, *x.shape[2:]])
+        if self.before:
+            x = tf.pad(x, [[0, 0], [self._first(), 0], [0, 0], [0, 0]])
+        return self.key_blocks.cut(x)
 
     def _places(self, i):
         """Blocks of keys that block i of queries reaches; outside, the nearest."""
         later = 0 if self.causal else self.reached
-        last = self.earlier + self.blocks.count - 1
+        last = self.key_blocks.count - 1
         places = range(-self.reached, later + 1)
         return [tf.clip_by_value(self.earlier + i + k, 0, last) for k in places]
 
@@ -234,13 +232,6 @@ class Local:
             part = _slice(x, k * tokens, tokens)
             array = array.write(place, array.read(place) + part)
         return array
-
-    def _zeros(self, x):
-        """An array of zeros for the gradient of keys or values."""
-        shape = size(x, 0), self.blocks.tokens, *x.shape[2:]
-        return filled(
-            self.earlier + self.blocks.count, tf.zeros(shape, self.heads.dtype)
-        )
 
     def _block(self, queries, keys, i):
         """Queries, keys, and values with ones, in chunks.

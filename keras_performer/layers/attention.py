@@ -49,9 +49,10 @@ class AttentionLayer(keras.layers.Layer):
     `keras.saving.register_keras_serializable`.
 
     Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
-    `supports_segments` (that `attend` heeds `visible.starts`), and `projections`, those
-    of "query", "key", "value" that it has a dense layer for;
-    `attend` gets `None` for the others.
+    `supports_segments` (that `attend` heeds `visible.starts`), `any_length` (that no
+    weight of it ends at some length), `cost` (how time and memory grow with the length
+    L, such as "L" or "L^2"), and `projections`, those of "query", "key", "value" that
+    it has a dense layer for; `attend` gets `None` for the others.
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
     by `load_weights`, if all its attention layers are swapped and keep their names;
@@ -144,6 +145,8 @@ class AttentionLayer(keras.layers.Layer):
     supports_causal = True
     supports_state = False
     supports_segments = False
+    any_length = True
+    cost = "L^2"
     # The scale of logits that `qk_norm` begins with.
     initial_logit_scale: float = 16.0
 

@@ -45,6 +45,7 @@ class LocalAttention(AttentionLayer):
 
     supports_state = True
     supports_segments = True
+    cost = "L"
 
     def __init__(
         self,

@@ -150,6 +150,7 @@ class PerformerAttention(AttentionLayer):
 
     supports_state = True
     supports_segments = True
+    cost = "L"
 
     def __init__(
         self,

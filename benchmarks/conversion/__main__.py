@@ -29,21 +29,25 @@ def main(argv=None):
     names = [rows.EXACT, *(name for name in chosen if name != rows.EXACT)]
     jobs = [
         (package, name, options.draws, options.output)
+        for name in rows.longest_first(names)
         for package in sources
-        for name in names
     ]
-    results = pool.results(jobs, options.workers)
+    results = {}
+    for job, result in zip(jobs, pool.results(jobs, options.workers)):
+        package, name, *_ = job
+        results[package, name] = losses, _ = result
+        print(f"{sources[package].name}, {name}: {losses.mean():.3f}", flush=True)
+        if name == rows.EXACT:
+            scores.check_exact(sources[package], losses.mean())
     sections = []
-    for source in sources.values():
+    for package, source in sources.items():
         families = scores.questions(source).families_of_tokens()
-        found = []
-        for name in names:
-            losses, seconds = next(results)
-            if name == rows.EXACT:
-                exact = losses
-                scores.check_exact(source, exact.mean())
-            found.append(scores.score(name, losses, exact, families, seconds))
-            print(f"{source.name}, {name}: {found[-1].nll:.3f}", flush=True)
+        exact, _ = results[package, rows.EXACT]
+        found = [
+            scores.score(name, losses, exact, families, seconds)
+            for name in names
+            for losses, seconds in [results[package, name]]
+        ]
         sections.append(report.section(source, found, options.draws))
     text = report.page(sections, time.perf_counter() - start)
     (options.output / "tables.md").write_text(text + "\n")

@@ -29,11 +29,16 @@ class HeadSums:
     def add_exact(self, exact):
         """Adds the output of the `ExactRows` of a call, once for all estimates."""
         self._num_rows += np.count_nonzero(exact.counted[:, 0])
-        self.squares += _squares(exact.output, exact)
+        self.squares += _over_rows(tf.reduce_sum(exact.output**2, -1), exact)
 
     def add_estimate(self, name, output, exact):
         """Adds the differences of an output `(B, N, rows, V)` from that of `exact`."""
-        added = _squares(output - exact.output, exact)
+        squares = tf.reduce_sum((output - exact.output) ** 2, -1)
+        self.add_squares(name, squares, exact)
+
+    def add_squares(self, name, squares, exact):
+        """Adds the squared differences of each row, `(B, N, rows)`."""
+        added = _over_rows(squares, exact)
         self._differences[name] = self._differences.get(name, 0.0) + added
 
     def add_numbers(self, name, numbers, exact):
@@ -104,10 +109,6 @@ def _outputs(twin, key, exact):
     far += twin.log_gain_of_heads()[:, tf.newaxis, tf.newaxis]
     both, _ = ops.join_parts((window, near), (others, far))
     return {"window": window, "features": features, "both": both}
-
-
-def _squares(x, exact):
-    return _over_rows(tf.reduce_sum(x**2, -1), exact)
 
 
 def _over_rows(numbers, exact):

@@ -41,3 +41,29 @@ def mean_by_weights(weights, log_scale, value, seen):
     sums = tf.where(some, sums, tf.ones_like(sums))
     log_sums = tf.where(some, log_scale + tf.math.log(tf.abs(sums)), EMPTY)
     return over_values(weights, value) / sums, log_sums
+
+
+def squares_of_joined(near, far, exact):
+    """How far two parts under one normalizer are from what is exact, by their ratio.
+
+    Args:
+        near, far: `(output, log_sums)`, as `mean_by_logits` returns them.
+        exact: tensor `(B, N, rows, V)`, what the whole ought to be.
+
+    Returns:
+        A function of what is added to the log-sums of the far part, `(N, 1, 1)`: the
+        squared differences of each row, `(B, N, rows)`.
+    """
+    a, b = near[0] - exact, far[0] - exact
+    products = [tf.reduce_sum(x * y, -1) for x, y in ((a, a), (a, b), (b, b))]
+
+    def squares(log_gains):
+        share = tf.sigmoid(far[1] + log_gains - near[1])[..., 0]
+        of_near, of_both, of_far = products
+        return (
+            (1 - share) ** 2 * of_near
+            + 2 * share * (1 - share) * of_both
+            + share**2 * of_far
+        )
+
+    return squares

@@ -36,8 +36,8 @@ def calibrate(
     comes nearest to exact attention, on the second half of the batches, where there are
     two: the first half gives means and covariances. Each layer is fitted to the queries
     and keys of the model with exact attention. If at last the output of the whole model
-    is clearly nearer with another gain for all layers, or with layers as they were, so
-    it is.
+    for some of the sequences is clearly nearer with another gain for all layers, or
+    with layers as they were, so it is.
 
     Args:
         model: a built model with `PerformerAttention` of the softmax kernel, as from

@@ -7,7 +7,11 @@ import tensorflow as tf
 
 from keras_performer import feature_maps, ops
 from keras_performer.approximation.errors import HeadSums
-from keras_performer.approximation.estimates import mean_by_logits, mean_by_weights
+from keras_performer.approximation.estimates import (
+    mean_by_logits,
+    mean_by_weights,
+    squares_of_joined,
+)
 from keras_performer.approximation.exact_rows import exact_rows, logits_of
 from keras_performer.conversion.report import CalibratedLayer
 from keras_performer.layers import PerformerAttention
@@ -58,13 +62,11 @@ class Fit:
             q, k = _in_basis(exact.query, key, choice.basis)
             near = mean_by_logits(logits_of(q, k), exact.value, exact.near)
             weights = pair_weights(q, k, choice.kernel)
-            others, far = mean_by_weights(
-                *weights, exact.value, exact.seen & ~exact.near
-            )
+            far = mean_by_weights(*weights, exact.value, exact.seen & ~exact.near)
+            squares = squares_of_joined(near, far, exact.output)
             for change in self.changes:
                 gains = (self.gains + change)[:, np.newaxis, np.newaxis]
-                output, _ = ops.join_parts(near, (others, far + gains))
-                self.sums.add_estimate((index, change), output, exact)
+                self.sums.add_squares((index, change), squares(gains), exact)
 
     def result(self):
         """A layer that is fitted, and its `CalibratedLayer`.

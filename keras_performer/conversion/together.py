@@ -18,6 +18,8 @@ CHANGES = 0.0, 1.0, -1.0, -2.0, -4.0, -8.0
 # Something else than the fitted model is chosen if it leaves less than this part of the
 # error of its output.
 CLEARLY = 0.95
+# How many sequences the model is asked about: each costs a pass for every change.
+NUM_SEQUENCES = 16
 # The name of the model as it was: not fitted, its gains not changed.
 NOT_FITTED = False, 0.0
 
@@ -45,7 +47,8 @@ def choose(exact, as_it_was, fitted, layers, batches):
         exact: the model with exact attention.
         as_it_was, fitted: models.
         layers: list of the layers of the fitted model whose gains may change.
-        batches: list of inputs.
+        batches: list of inputs, of which at most `NUM_SEQUENCES` sequences are asked
+            about, or one of each.
 
     Returns:
         `Together`.
@@ -60,7 +63,9 @@ def choose(exact, as_it_was, fitted, layers, batches):
     changes = CHANGES if layers else (0.0,)
     of_exact = 0.0
     squares = {NOT_FITTED: 0.0, **{(True, change): 0.0 for change in changes}}
+    of_each = max(NUM_SEQUENCES // len(batches), 1)
     for batch in batches:  # outputs may be large: of one batch at a time
+        batch = _some(batch, of_each)
         wanted = _outputs(exact, batch)
         of_exact += _sum_of_squares(wanted)
         for fits, change in squares:
@@ -80,6 +85,16 @@ def choose(exact, as_it_was, fitted, layers, batches):
         best = True, 0.0
     change_gains(best[1])
     return Together(errors[NOT_FITTED], errors[best], *best)
+
+
+def _some(batch, number):
+    """At most so many of the sequences of a batch, from its first to its last."""
+
+    def of_array(x):
+        step = -(-len(x) // number)
+        return x[::step]
+
+    return keras.tree.map_structure(of_array, batch)
 
 
 def _outputs(model, batch):

@@ -1,6 +1,6 @@
 """The attentions that are compared, controls first."""
 
-from benchmarks.learning.alibi import AlibiAttention
+from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
 from keras_performer.models.attention_choice import positions_of
@@ -23,6 +23,9 @@ FURTHER = (
     "elu",
     "window + favor+",
     "exact, alibi",
+    "window, alibi",
+    "softmax, alibi",
+    "window + softmax, alibi",
     "exact, qk_norm",
     "softmax, qk_norm",
     "taylor, qk_norm",
@@ -39,6 +42,8 @@ FURTHER = (
     "softmax, conv",
     "window + softmax, conv",
     "window + taylor, conv",
+    "window, alibi, conv",
+    "window + softmax, alibi, conv",
 )
 # The last block has exact attention, the others that of the row.
 EXACT_LAST = "exact last"
@@ -70,13 +75,15 @@ def attention(row, task, num_heads, key_dim):
     if row == WITHOUT:
         return "none"
     common["qk_norm"] = "qk_norm" in options
+    exact, local, performer = ExactAttention, LocalAttention, PerformerAttention
+    if "alibi" in options:
+        exact, local, performer = AlibiExact, AlibiLocal, AlibiPerformer
     if row == EXACT:
-        exact = AlibiAttention if "alibi" in options else ExactAttention
         return exact(**common)
     if row == WINDOW:
-        return LocalAttention(**common, sliding_window=task.window)
+        return local(**common, sliding_window=task.window)
     *window, feature_map = row.split(" + ")
-    return PerformerAttention(
+    return performer(
         **common,
         feature_map=feature_map,
         num_random_features=None if feature_map == "taylor" else 256,

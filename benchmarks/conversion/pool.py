@@ -28,16 +28,16 @@ def results(jobs, workers):
 
 
 def measured(job):
-    """The losses of a row, and the seconds of a processor that it took.
+    """The losses of a part of a row, and the seconds of a processor that it took.
 
     Args:
-        job: tuple of the package of a model, the name of a row, the number of draws,
-            and the folder with the wheels.
+        job: tuple of the package of a model, the name of a row, one of its
+            `scores.parts_of`, the number of draws, and the folder with the wheels.
     """
-    package, name, num_draws, folder = job
+    package, name, family, num_draws, folder = job
     source = MODELS[package].load(folder)
-    [row] = [row for row in rows.ROWS + rows.FURTHER if row.name == name]
+    row = rows.named(name)
     keras.utils.set_random_seed(0)
     start = time.process_time()
-    losses = scores.losses_of(row, source, scores.questions(source), num_draws)
+    losses = scores.losses_of(row, source, scores.questions(source), num_draws, family)
     return losses, time.process_time() - start

@@ -111,10 +111,6 @@ FURTHER = (
 )
 
 
-def longest_first(names):
-    """Names of rows in the order in which two cores are done the soonest.
-
-    The exact one is the first, without which nothing else means anything.
-    """
-    fitted = {row.name for row in ROWS + FURTHER if row.fit}
-    return sorted(names, key=lambda name: (name != EXACT, name not in fitted))
+def named(name):
+    [row] = [row for row in ROWS + FURTHER if row.name == name]
+    return row

@@ -46,30 +46,55 @@ def questions(source):
     return masking.examples(source.sequences, source.mask_token, SEED)
 
 
-def losses_of(row, source, given, num_draws):
-    """The losses of a row, as `masking.losses`.
+def parts_of(row, source):
+    """Of which families of sequences the losses of a row are found one by one.
 
     Args:
         row: `rows.Row`.
         source: `Pretrained`.
+
+    Returns:
+        List of ints, or `[None]` for all at once if nothing is fitted to the others.
+    """
+    if row.fit is None:
+        return [None]
+    return [int(family) for family in np.unique(masking.families(source.sequences))]
+
+
+def losses_of(row, source, given, num_draws, family=None):
+    """The losses of a row, as `masking.losses`.
+
+    Args:
+        row, source: as in `parts_of`.
         given: its `questions`.
         num_draws: int, how often random features are drawn; their losses are averaged.
+        family: one of `parts_of`, whose losses these are.
     """
     model = row.make(source)
-    if row.fit is None:
+    if family is None:
         return mean_losses(model, given, num_draws if row.random else 1)
-    of_sequences = masking.families(source.sequences)
+    others = [
+        tokens
+        for tokens, other in zip(source.sequences, masking.families(source.sequences))
+        if other != family
+    ]
+    tokens = calibration_tokens(others, source.mask_token)
+    fitted = row.fit(model, source, tokens)
+    return mean_losses(fitted, given[given.families == family], num_draws=1)
+
+
+def joined(parts, given):
+    """The losses of all families in the order of those of `masking.losses`.
+
+    Args:
+        parts: dict of the losses of each of `parts_of`.
+        given: `questions`.
+    """
+    if None in parts:
+        return parts[None]
     losses = np.empty(given.masked.sum())
-    for family in np.unique(of_sequences):
-        others = [
-            tokens
-            for tokens, other in zip(source.sequences, of_sequences)
-            if other != family
-        ]
-        tokens = calibration_tokens(others, source.mask_token)
-        fitted = row.fit(model, source, tokens)
-        tested = mean_losses(fitted, given[given.families == family], num_draws=1)
-        losses[given.families_of_tokens() == family] = tested
+    for family, of_family in parts.items():
+        losses[given.families_of_tokens() == family] = of_family
     return losses
 
 

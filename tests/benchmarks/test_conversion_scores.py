@@ -99,7 +99,12 @@ def test_rows_are_fitted_to_other_families():
 
     row = rows.Row("fitted", lambda source: f"that of {source.name}", fit=fit)
     given = masking.examples(sequences, MASK, scores.SEED)
-    losses = scores.losses_of(row, source(sequences), given, num_draws=1)
+    model = source(sequences)
+    parts = {
+        family: scores.losses_of(row, model, given, 1, family)
+        for family in scores.parts_of(row, model)
+    }
+    losses = scores.joined(parts, given)
     # the first family has two sequences: fitted to the third, and the reverse
     assert [tokens.shape for tokens in seen] == [(5, 61), (10, 61)]
     assert (seen[0][0] == sequences[2]).all()

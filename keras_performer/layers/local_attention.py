@@ -9,11 +9,7 @@ from keras_performer import ops
 from keras_performer.layers import arguments, layer_state
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.compile_policy import should_compile
-from keras_performer.layers.signatures import (
-    Constraint,
-    Initializer,
-    Regularizer,
-)
+from keras_performer.layers.signatures import Constraint, Initializer, Regularizer
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

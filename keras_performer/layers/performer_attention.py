@@ -13,11 +13,7 @@ from keras_performer.layers.compile_policy import should_compile
 from keras_performer.layers.exact_below import by_length
 from keras_performer.layers.far_gain import FarGain
 from keras_performer.layers.random_projection import RandomProjection
-from keras_performer.layers.signatures import (
-    Constraint,
-    Initializer,
-    Regularizer,
-)
+from keras_performer.layers.signatures import Constraint, Initializer, Regularizer
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.shapes import size

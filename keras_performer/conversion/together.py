@@ -19,7 +19,7 @@ CHANGES = 0.0, 1.0, -1.0, -2.0, -4.0, -8.0
 # error of its output.
 CLEARLY = 0.95
 # How many sequences the model is asked about: each costs a pass for every change.
-NUM_SEQUENCES = 16
+NUM_SEQUENCES = 8
 # The name of the model as it was: not fitted, its gains not changed.
 NOT_FITTED = False, 0.0
 

@@ -123,6 +123,24 @@ CASES = {
         dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, causal=True),
         widths=(7,),
     ),
+    "linformer": Case(
+        keras_performer.layers.LinformerAttention,
+        dict(num_heads=3, key_dim=4, max_length=11, projection_dim=5, seed=1),
+        widths=(7,),
+    ),
+    "linformer_of_two_inputs": Case(
+        keras_performer.layers.LinformerAttention,
+        dict(
+            num_heads=6,
+            key_dim=4,
+            num_key_value_heads=2,
+            max_length=11,
+            projection_dim=5,
+            sharing="none",
+            seed=1,
+        ),
+        widths=(7, 6),
+    ),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(
         {**SMALL, "exact_window": 2, "initial_log_gain": -1.0, "causal": True},

@@ -3,6 +3,7 @@
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.embedding_layer import EmbeddingLayer
 from keras_performer.layers.exact_attention import ExactAttention
+from keras_performer.layers.linformer_attention import LinformerAttention
 from keras_performer.layers.local_attention import LocalAttention
 from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.performer_block import PerformerBlock
@@ -13,6 +14,7 @@ __all__ = [
     "AttentionLayer",
     "EmbeddingLayer",
     "ExactAttention",
+    "LinformerAttention",
     "LocalAttention",
     "PerformerAttention",
     "PerformerBlock",

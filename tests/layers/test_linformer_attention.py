@@ -185,6 +185,23 @@ def test_masks_of_an_embedding_are_heeded():
     np.testing.assert_allclose(model(padded)[:, :3], model(short), rtol=1e-5)
 
 
+def test_weights_of_keras_attention_are_loaded():
+    def model(attention, *inputs):
+        return keras.Model(inputs[0], attention(*inputs))
+
+    x = keras.Input((None, 5))
+    exact = model(keras.layers.MultiHeadAttention(2, 3, name="attention"), x, x)
+    exact.save_weights("exact.weights.h5")
+    layer = LinformerAttention(2, 3, max_length=11, name="attention")
+    linformer = model(layer, x)
+    drawn = np.array(layer.key_projection)
+    linformer.load_weights("exact.weights.h5")
+    np.testing.assert_array_equal(layer.key_projection, drawn)
+    loaded = weights_of(layer)
+    for name, weight in weights_of(exact.layers[-1]).items():
+        np.testing.assert_array_equal(loaded[name], weight)
+
+
 @pytest.mark.parametrize("sharing", ["none", "headwise"])
 def test_the_largest_tensor_grows_as_the_length(sharing):
     def largest(length):
@@ -196,17 +213,19 @@ def test_the_largest_tensor_grows_as_the_length(sharing):
     assert largest(1024) <= 4 * largest(256)
 
 
-def test_long_sums_are_float32_in_half_precision():
-    """A mean of 4,096 ones: a sum in bfloat16 would stop at 256."""
+def test_mixtures_are_float32_in_half_precision():
+    """bfloat16 would round the weights to 1 and -1, and their sum to 0."""
     layer = LinformerAttention(
-        1, 2, max_length=4096, projection_dim=3, use_bias=False, dtype="bfloat16"
+        1, 2, max_length=4096, projection_dim=3, use_bias=False, dtype="mixed_bfloat16"
     )
     x = tf.ones((1, 4096, 2), "bfloat16")
     layer.build(x.shape)
     for weight in layer.trainable_weights:
         weight.assign(tf.ones_like(weight))
-    # each value is 2, their sum 8192, and two of them are added
-    np.testing.assert_allclose(tf.cast(layer(x)[0, 0], "float32"), 16384.0, rtol=0.01)
+    places = np.where(np.arange(4096) % 2, -1, 1 + 2**-10)
+    layer.value_projection.assign(np.repeat(places[:, None], 3, 1))
+    # values are 2, their mixtures 2 * 2048 / 1024, and two of these are added
+    np.testing.assert_allclose(tf.cast(layer(x)[0, 0], "float32"), 8.0, rtol=0.01)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.performer_decoder import PerformerDecoder
 from keras_performer.layers.performer_encoder import PerformerEncoder
+from keras_performer.layers.synthesizer_attention import SynthesizerAttention
 
 __all__ = [
     "AttentionLayer",
@@ -20,4 +21,5 @@ __all__ = [
     "PerformerBlock",
     "PerformerDecoder",
     "PerformerEncoder",
+    "SynthesizerAttention",
 ]

@@ -130,6 +130,16 @@ CASES = {
         dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, causal=True),
         widths=(7,),
     ),
+    "linear_transformer": Case(
+        keras_performer.layers.LinearTransformerAttention,
+        dict(num_heads=6, key_dim=4, num_key_value_heads=2, seed=1),
+        widths=(7, 6),
+    ),
+    "linear_transformer_causal": Case(
+        keras_performer.layers.LinearTransformerAttention,
+        dict(num_heads=3, key_dim=4, chunk_size=2, qk_norm=True, causal=True),
+        widths=(7,),
+    ),
     "linformer": Case(
         keras_performer.layers.LinformerAttention,
         dict(num_heads=3, key_dim=4, max_length=11, projection_dim=5, seed=1),

@@ -3,6 +3,9 @@
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.embedding_layer import EmbeddingLayer
 from keras_performer.layers.exact_attention import ExactAttention
+from keras_performer.layers.linear_transformer_attention import (
+    LinearTransformerAttention,
+)
 from keras_performer.layers.linformer_attention import LinformerAttention
 from keras_performer.layers.local_attention import LocalAttention
 from keras_performer.layers.performer_attention import PerformerAttention
@@ -15,6 +18,7 @@ __all__ = [
     "AttentionLayer",
     "EmbeddingLayer",
     "ExactAttention",
+    "LinearTransformerAttention",
     "LinformerAttention",
     "LocalAttention",
     "PerformerAttention",

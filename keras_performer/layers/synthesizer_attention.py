@@ -64,7 +64,7 @@ class SynthesizerAttention(AttentionLayer):
     TensorShape([1, 100, 16])
     """
 
-    projections = ("query", "value")
+    projections: tuple[str, ...] = ("query", "value")
     any_length = False
 
     def __init__(

@@ -1,5 +1,6 @@
 """`LinearTransformerAttention` beside the equations of its paper."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -178,7 +179,7 @@ def test_rows_without_keys_are_the_bias(causal):
 
 @pytest.mark.parametrize("pieces", [(1,) * 12, (5, 1, 6)])
 def test_pieces_with_a_state_are_the_whole(pieces):
-    layer = small(causal=True, dtype="float32", num_key_value_heads=2, rotary=None)
+    layer = small(causal=True, dtype="float32", num_key_value_heads=2)
     x, seen = normal((2, 12, 5), 1), np.ones((2, 12), bool)
     seen[1, :5] = False
     whole, end = layer(x, key_mask=seen, return_state=True)
@@ -189,6 +190,15 @@ def test_pieces_with_a_state_are_the_whole(pieces):
     np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-5)
     for got, right in zip(tf.nest.flatten(state), tf.nest.flatten(end), strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5)
+
+
+def test_a_symbolic_state_is_like_a_real_one():
+    layer = LinearTransformerAttention(2, 4, causal=True)
+    symbolic = layer(keras.KerasTensor((2, 7, 5)), return_state=True)
+    real = layer(normal((2, 7, 5), 1), return_state=True)
+    tf.nest.assert_same_structure(symbolic, real)
+    for one, other in zip(*map(tf.nest.flatten, (symbolic, real)), strict=True):
+        assert tuple(one.shape) == tuple(other.shape) and one.dtype == other.dtype.name
 
 
 def test_pieces_in_two_passes_are_the_whole():

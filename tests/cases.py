@@ -54,6 +54,13 @@ class Case:
 attention = functools.partial(Case, keras_performer.PerformerAttention)
 SMALL = dict(num_heads=3, key_dim=4, num_random_features=10, seed=1)
 
+
+def synthesizer(options, widths):
+    common = dict(num_heads=6, key_dim=4, max_length=11, seed=1)
+    layer_class = keras_performer.layers.SynthesizerAttention
+    return Case(layer_class, {**common, **options}, widths)
+
+
 block = functools.partial(Case, keras_performer.layers.PerformerBlock, widths=(7,))
 
 TRANSFORMER_LAYER = dict(
@@ -122,6 +129,40 @@ CASES = {
         keras_performer.layers.LocalAttention,
         dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, causal=True),
         widths=(7,),
+    ),
+    "linear_transformer": Case(
+        keras_performer.layers.LinearTransformerAttention,
+        dict(num_heads=6, key_dim=4, num_key_value_heads=2, seed=1),
+        widths=(7, 6),
+    ),
+    "linear_transformer_causal": Case(
+        keras_performer.layers.LinearTransformerAttention,
+        dict(num_heads=3, key_dim=4, chunk_size=2, qk_norm=True, causal=True),
+        widths=(7,),
+    ),
+    "linformer": Case(
+        keras_performer.layers.LinformerAttention,
+        dict(num_heads=3, key_dim=4, max_length=11, projection_dim=5, seed=1),
+        widths=(7,),
+    ),
+    "linformer_of_two_inputs": Case(
+        keras_performer.layers.LinformerAttention,
+        dict(
+            num_heads=6,
+            key_dim=4,
+            num_key_value_heads=2,
+            max_length=11,
+            projection_dim=5,
+            sharing="none",
+            seed=1,
+        ),
+        widths=(7, 6),
+    ),
+    "synthesizer": synthesizer({"num_key_value_heads": 2, "causal": True}, widths=(7,)),
+    "synthesizer_of_two_inputs": synthesizer({"use_bias": False}, widths=(7, 6)),
+    "synthesizer_random": synthesizer({"kind": "random"}, widths=(7, 6)),
+    "synthesizer_factorized_random": synthesizer(
+        {"kind": "factorized_random", "rank": 3, "causal": True}, widths=(7,)
     ),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(

@@ -19,6 +19,15 @@ def positive_int(name, value, default=...):
     return int(value)
 
 
+def one_of(name, value, choices):
+    if not isinstance(value, str) or value not in choices:
+        *names, last = (f'"{choice}"' for choice in choices)
+        raise ValueError(
+            f"{name} must be {', '.join(names)} or {last}. Received: {name}={value!r}"
+        )
+    return value
+
+
 def boolean(name, value):
     if value not in (True, False):
         raise ValueError(f"{name} must be True or False. Received: {name}={value!r}")
@@ -218,6 +227,22 @@ def check_causal(layer, causal):
             f"{type(layer).__name__} cannot hide later tokens: make it with "
             "causal=False, and call it without use_causal_mask. Received: causal=True"
         )
+
+
+def up_to_max_length(layer, length):
+    """`length`, checked: an int now, a scalar tensor when a graph runs."""
+    message = (
+        f"{type(layer).__name__} has weights for each place of a sequence: make it "
+        "with the max_length of the longest, or cut this one. Received: a sequence "
+        f"longer than max_length={layer.max_length}"
+    )
+    if not isinstance(length, int):
+        shorter = tf.debugging.assert_less_equal(length, layer.max_length, message)
+        with tf.control_dependencies([shorter]):
+            return tf.identity(length)
+    if length > layer.max_length:
+        raise ValueError(f"{message}, of {length} tokens")
+    return length
 
 
 def check_inputs(**inputs):

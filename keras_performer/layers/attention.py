@@ -56,8 +56,8 @@ class AttentionLayer(keras.layers.Layer):
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
     by `load_weights`, if all its attention layers are swapped and keep their names;
-    what a mechanism draws stays. The other way Keras finds them as attributes only,
-    not in functional and Sequential models: there `set_weights` moves them.
+    weights that only a mechanism has stay. The other way Keras finds them as attributes
+    only, not in functional and Sequential models: there `set_weights` moves them.
 
     Args:
         num_heads: int N, number of attention heads.
@@ -393,6 +393,11 @@ class AttentionLayer(keras.layers.Layer):
 
     def compute_output_spec(self, *args, **kwargs):
         return output_spec(self, *args, **kwargs)
+
+    def load_own_variables(self, store):
+        # a file of another attention has none: they stay as they were drawn
+        if store.keys():
+            super().load_own_variables(store)
 
     def get_config(self):
         names = (

@@ -4,6 +4,7 @@ from keras_performer.ops.chunk_scan import chunk_scan
 from keras_performer.ops.exact import exact_attention, exact_scores
 from keras_performer.ops.kernels import (
     ActivationKernel,
+    EluKernel,
     ExponentialKernel,
     Kernel,
     TaylorKernel,
@@ -31,6 +32,7 @@ from keras_performer.ops.windowed_pieces import attend_to_earlier, join_parts
 
 __all__ = [
     "ActivationKernel",
+    "EluKernel",
     "ExponentialKernel",
     "Kernel",
     "Recent",

@@ -10,7 +10,7 @@ Use float64 inputs for an oracle; the result has the dtype of the inputs.
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels import ExponentialKernel, TaylorKernel
+from keras_performer.ops.kernels import EluKernel, ExponentialKernel, TaylorKernel
 
 
 def attention(query, key, value, kernel, key_mask=None, causal=False):
@@ -173,6 +173,8 @@ def activation_features(inputs, kernel):
     Returns:
         Tensor of shape `(B, L, N, M)`.
     """
+    if isinstance(kernel, EluKernel):
+        return tf.nn.elu(inputs) + 1.0
     projected = inputs * inputs.shape[-1] ** -0.25
     if isinstance(kernel, TaylorKernel):
         return taylor_features(projected)

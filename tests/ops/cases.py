@@ -72,6 +72,7 @@ KERNELS = {
     "cos": lambda: activation_kernel(tf.cos, epsilon=1.1),
     "identity": lambda: activation_kernel(tf.identity, epsilon=5.0),
     "unprojected": lambda: activation_kernel(tf.nn.sigmoid, projected=False),
+    "elu_plus_one": ops.EluKernel,
 }
 
 

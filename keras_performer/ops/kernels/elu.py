@@ -1,0 +1,48 @@
+"""The kernel of the Linear Transformer."""
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.base import Kernel
+
+
+class EluKernel(Kernel):
+    """Features elu(x) + 1 of queries and keys as they are.
+
+    That is x + 1 where x is positive, else exp(x). Unlike `ActivationKernel`, neither
+    are queries and keys divided by H^(1/4), nor is anything added to their features.
+
+    Reference:
+        Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equation 7.
+
+    Example:
+
+    >>> (features,), _ = EluKernel().query_features(tf.constant([[[3.0, 0.0]]]), None)
+    >>> features.numpy().tolist()
+    [[[4.0, 1.0]]]
+    """
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def project_queries(self, x):
+        return x
+
+    def query_features(self, a, r):
+        return (_elu_plus_one(a),), tf.zeros_like(a[..., :1])
+
+    def key_features(self, b, r, mask):
+        features = _elu_plus_one(b[0])
+        if mask is not None:
+            features = tf.where(mask, features, tf.zeros_like(features))
+        return (features,)
+
+    def pull_queries(self, x, da):
+        return da, []
+
+    def pull_keys(self, y, mask, db, v, dv):
+        return db[0], []
+
+
+def _elu_plus_one(x):
+    # not elu(x) + 1, which rounds what is below 1e-7 in float32
+    return tf.where(x > 0, x + 1.0, tf.exp(tf.minimum(x, 0.0)))

@@ -123,6 +123,31 @@ CASES = {
         dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, causal=True),
         widths=(7,),
     ),
+    "longformer": Case(
+        keras_performer.layers.LongformerAttention,
+        dict(
+            num_heads=6,
+            key_dim=4,
+            sliding_window=2,
+            num_global_tokens=1,
+            num_key_value_heads=2,
+            use_bias=False,
+            seed=1,
+        ),
+        widths=(7,),
+    ),
+    "longformer_causal": Case(
+        keras_performer.layers.LongformerAttention,
+        dict(
+            num_heads=3,
+            key_dim=4,
+            sliding_window=2,
+            num_global_tokens=3,
+            use_bias=False,
+            causal=True,
+        ),
+        widths=(7,),
+    ),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(
         {**SMALL, "exact_window": 2, "initial_log_gain": -1.0, "causal": True},

@@ -4,6 +4,7 @@ from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.embedding_layer import EmbeddingLayer
 from keras_performer.layers.exact_attention import ExactAttention
 from keras_performer.layers.local_attention import LocalAttention
+from keras_performer.layers.longformer_attention import LongformerAttention
 from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.performer_decoder import PerformerDecoder
@@ -14,6 +15,7 @@ __all__ = [
     "EmbeddingLayer",
     "ExactAttention",
     "LocalAttention",
+    "LongformerAttention",
     "PerformerAttention",
     "PerformerBlock",
     "PerformerDecoder",

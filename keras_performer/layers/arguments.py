@@ -19,6 +19,15 @@ def positive_int(name, value, default=...):
     return int(value)
 
 
+def count(name, value):
+    if not _is_int(value) or not 0 <= value < 2**31:
+        raise ValueError(
+            f"{name} must be an int, 0 or more and below 2**31. Received: "
+            f"{name}={value!r}"
+        )
+    return int(value)
+
+
 def boolean(name, value):
     if value not in (True, False):
         raise ValueError(f"{name} must be True or False. Received: {name}={value!r}")

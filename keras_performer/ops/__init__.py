@@ -2,6 +2,7 @@
 
 from keras_performer.ops.chunk_scan import chunk_scan
 from keras_performer.ops.exact import exact_attention, exact_scores
+from keras_performer.ops.global_tokens import global_token_attention
 from keras_performer.ops.kernels import (
     ActivationKernel,
     ExponentialKernel,
@@ -48,6 +49,7 @@ __all__ = [
     "exact_attention",
     "exact_scores",
     "gaussian_matrix",
+    "global_token_attention",
     "initial_state",
     "join_parts",
     "local_attention",

@@ -1,6 +1,7 @@
 """Keras layers."""
 
 from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.big_bird_attention import BigBirdAttention
 from keras_performer.layers.embedding_layer import EmbeddingLayer
 from keras_performer.layers.exact_attention import ExactAttention
 from keras_performer.layers.local_attention import LocalAttention
@@ -12,6 +13,7 @@ from keras_performer.layers.performer_encoder import PerformerEncoder
 
 __all__ = [
     "AttentionLayer",
+    "BigBirdAttention",
     "EmbeddingLayer",
     "ExactAttention",
     "LocalAttention",

@@ -38,7 +38,7 @@ def exact_attention(
     1.0
     """
     seen = _matrix(query, key, key_mask, causal)
-    weights, _ = _weights(query, key, seen)
+    weights, _ = _weights(query, key, seen[:, tf.newaxis])
     return tf.cast(_mean(weights, query, value), query.dtype)
 
 
@@ -49,9 +49,8 @@ def exact_scores(
     causal: bool = False,
 ) -> tf.Tensor:
     """The weights of `exact_attention`, `(B, N, T, S)` in the dtype of `query`."""
-    weights, _ = _weights(query, key, _matrix(query, key, key_mask, causal))
-    shape = (size(query, 0), query.shape[2], size(query, 1), size(key, 1))
-    return tf.cast(tf.reshape(weights, shape), query.dtype)
+    seen = _matrix(query, key, key_mask, causal)
+    return scores_of_seen(query, key, seen[:, tf.newaxis])
 
 
 def attend_to_seen(query, key, value, seen):
@@ -62,14 +61,35 @@ def attend_to_seen(query, key, value, seen):
         seen: bool tensor `(B, T, S)`, or broadcastable to it.
 
     Returns:
-        `(output, log_sums)`, `(B, T, N, V)` and the logarithms of the sums of weights
-        `(B, T, N, 1)`, as `normalizer.joined` takes them: float32, or float64 for such
-        queries. Where no key is seen, 0 and nearly the least number.
+        Tensor `(B, T, N, V)`, float32, or float64 for such queries; 0 where no key is
+        seen.
     """
-    weights, logits = _weights(query, key, seen)
+    weights, _ = _weights(query, key, seen[:, tf.newaxis])
+    return _mean(weights, query, value)
+
+
+def attend_with_log_sums(query, key, value, seen):
+    """`attend_to_seen` and the logarithms of the sums of weights, `(B, T, N, 1)`.
+
+    Where no key is seen these are nearly the least number. `normalizer.joined` takes
+    both.
+    """
+    weights, logits = _weights(query, key, seen[:, tf.newaxis])
     log_sums = tf.transpose(tf.reduce_logsumexp(logits, -1), (0, 3, 1, 2))
     log_sums = tf.reshape(log_sums, (*_shape(query), 1))
     return _mean(weights, query, value), log_sums
+
+
+def scores_of_seen(query, key, seen):
+    """The weights of keys, `(B, N, T, S)` in the dtype of `query`.
+
+    Args:
+        query, key: as in `exact_attention`.
+        seen: bool tensor `(B, K, T, S)`, or broadcastable to it.
+    """
+    weights, _ = _weights(query, key, seen)
+    shape = (size(query, 0), query.shape[2], size(query, 1), size(key, 1))
+    return tf.cast(tf.reshape(weights, shape), query.dtype)
 
 
 def _matrix(query, key, key_mask, causal):
@@ -90,14 +110,15 @@ def _mean(weights, query, value):
 def _weights(query, key, seen):
     """Weights, and logits that are the least number where a key is not seen.
 
-    `(B, K, N / K, T, S)` in float32, or float64 for such queries.
+    Both are `(B, K, N / K, T, S)` in float32, or float64 for such queries; `seen` is
+    `(B, K, T, S)`, or broadcastable to it.
     """
     dtype = compute_dtype(query)
     length, heads, key_dim = size(query, 1), query.shape[2], query.shape[3]
     shape = (-1, length, key.shape[2], heads // key.shape[2], key_dim)
     query = tf.reshape(tf.cast(query, dtype) * key_dim**-0.5, shape)
     logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
-    seen = seen[:, tf.newaxis, tf.newaxis]
+    seen = seen[:, :, tf.newaxis]
     # not -inf, whose softmax is NaN where no key is visible
     logits = tf.where(seen, logits, dtype.min)
     weights = tf.nn.softmax(logits)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_performer.ops import compile
 from keras_performer.ops.checks import check_attention_inputs, check_window
-from keras_performer.ops.exact import attend_to_seen
+from keras_performer.ops.exact import attend_to_seen, attend_with_log_sums
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import joined
@@ -131,13 +131,13 @@ def _attend(
     if visible.causal:
         earlier = places[:, tf.newaxis] <= times[:, tf.newaxis]
         seen = tf.logical_and(seen, earlier)
-    of_globals = attend_to_seen(query, taken(key), taken(value), seen)
+    of_globals = attend_with_log_sums(query, taken(key), taken(value), seen)
     output, _ = joined([near, of_globals])
 
     seen = key_mask[:, tf.newaxis]
     if visible.causal:
         seen = tf.logical_and(seen, times <= places[..., tf.newaxis])
-    rows, _ = attend_to_seen(taken(global_query), global_key, global_value, seen)
+    rows = attend_to_seen(taken(global_query), global_key, global_value, seen)
     ranks = tf.clip_by_value(number - 1, 0, num_global_tokens - 1)
     rows = tf.gather(rows, ranks, axis=1, batch_dims=1)
     return tf.where(is_global[..., tf.newaxis, tf.newaxis], rows, output)

@@ -164,6 +164,50 @@ CASES = {
     "synthesizer_factorized_random": synthesizer(
         {"kind": "factorized_random", "rank": 3, "causal": True}, widths=(7,)
     ),
+    "longformer": Case(
+        keras_performer.layers.LongformerAttention,
+        dict(
+            num_heads=6,
+            key_dim=4,
+            sliding_window=2,
+            num_global_tokens=1,
+            num_key_value_heads=2,
+            use_bias=False,
+            seed=1,
+        ),
+        widths=(7,),
+    ),
+    "longformer_causal": Case(
+        keras_performer.layers.LongformerAttention,
+        dict(
+            num_heads=3,
+            key_dim=4,
+            sliding_window=2,
+            num_global_tokens=3,
+            use_bias=False,
+            causal=True,
+        ),
+        widths=(7,),
+    ),
+    "big_bird": Case(
+        keras_performer.layers.BigBirdAttention,
+        dict(
+            num_heads=6,
+            key_dim=4,
+            block_size=1,
+            num_global_blocks=1,
+            num_random_blocks=1,
+            num_key_value_heads=2,
+            use_bias=False,
+            seed=1,
+        ),
+        widths=(7,),
+    ),
+    "big_bird_causal": Case(
+        keras_performer.layers.BigBirdAttention,
+        dict(num_heads=3, key_dim=4, block_size=2, use_bias=False, causal=True),
+        widths=(7,),
+    ),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(
         {**SMALL, "exact_window": 2, "initial_log_gain": -1.0, "causal": True},

@@ -28,6 +28,15 @@ def one_of(name, value, choices):
     return value
 
 
+def count(name, value):
+    if not _is_int(value) or not 0 <= value < 2**31:
+        raise ValueError(
+            f"{name} must be an int, 0 or more and below 2**31. Received: "
+            f"{name}={value!r}"
+        )
+    return int(value)
+
+
 def boolean(name, value):
     if value not in (True, False):
         raise ValueError(f"{name} must be True or False. Received: {name}={value!r}")

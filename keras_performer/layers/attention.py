@@ -251,9 +251,23 @@ class AttentionLayer(keras.layers.Layer):
     ) -> typing.Any:
         masks = query_mask, value_mask, key_mask, attention_mask
         inputs = self.read(query, value, key, *masks, use_causal_mask, segment_ids)
-        layer_state.check(
-            self, inputs.visible.causal, state, return_state, return_attention_scores
+        return self.respond(
+            inputs, return_attention_scores, training, positions, state, return_state
         )
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def respond(self, inputs, with_scores, training, positions, state, with_state):
+        """What `call` returns once it has read its inputs.
+
+        Args:
+            inputs: what `read` returned.
+            with_scores, training, positions, state, with_state: as in `call`, where the
+                names are `return_attention_scores` and `return_state`.
+        """
+        causal = inputs.visible.causal
+        layer_state.check(self, causal, state, with_state, with_scores)
         inputs = packed_tokens.with_starts(inputs, state)
         positions = token_positions(self, inputs.query, inputs.key, positions, state)
         q = self.project("query", inputs.query, positions)
@@ -262,17 +276,14 @@ class AttentionLayer(keras.layers.Layer):
         earlier = None if state is None else state["attention"]
         attended, later = self.attend(q, k, v, inputs.visible, earlier, training)
         output = self.write(attended, inputs.query, inputs.query_mask, training)
-        if not (return_attention_scores or return_state):
+        if not (with_scores or with_state):
             return output
         outputs = [output]
-        if return_attention_scores:
+        if with_scores:
             outputs.append(self._scores(q, k, inputs))
-        if return_state:
+        if with_state:
             outputs.append(layer_state.later(state, inputs, later))
         return tuple(outputs)
-
-    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
-        __call__ = call
 
     def read(
         self,
@@ -316,17 +327,18 @@ class AttentionLayer(keras.layers.Layer):
         Queries and keys are normalized with `qk_norm`, and rotated with `rotary`.
 
         Args:
-            name: "query", "key" or "value".
+            name: "query", "key" or "value"; or such a name with more after it, as in
+                "key_global", for a dense layer that a mechanism has beside these.
             x: tensor of shape `(B, length, features)`, or with more axes; those that
                 attention does not run over become part of the batch.
             positions: int tensor `(B, length)`, needed to rotate; `(B, length, axes)`
                 for coordinates in a grid.
         """
-        if name not in self.projections:
+        if name.split("_")[0] not in self.projections:
             return None
         # a copy without Keras' mask, which the dense layer would warn about
         heads = self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
-        if name != "value":
+        if not name.startswith("value"):
             heads = rotated(self, query_key_norm.normalized(self, heads), positions)
         return heads
 

@@ -53,6 +53,8 @@ def value_without_autocast(variable):
     `Variable.value` casts to the compute dtype of the layer that is being called. What
     is summed up over chunks must not be rounded before.
     """
+    if variable._value is None:  # while Keras traces a model, and makes it afterwards
+        return tf.cast(variable.value, variable.dtype)
     return tf.convert_to_tensor(variable._value)
 
 

@@ -1,12 +1,10 @@
 """The random features of an attention layer, and how they are redrawn."""
 
-import random
-
 import keras
 import numpy as np
 import tensorflow as tf
 
-_MAX_SEED = 2**31 - 1
+from keras_performer.layers.seeds import drawn_seed
 
 
 class RandomProjection(keras.layers.Layer):
@@ -30,11 +28,7 @@ class RandomProjection(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        seed = self.seed
-        if seed is None:
-            # what keras.utils.set_random_seed seeds, as for Keras' own layers
-            seed = random.randrange(_MAX_SEED)
-        seed %= _MAX_SEED
+        seed = drawn_seed(self.seed)
         counter = dict(shape=(), dtype="int32", trainable=False)
         # a weight, so that every worker and a resumed run draw the same sequence
         self.first_seed = self.add_weight(

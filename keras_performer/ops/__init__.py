@@ -1,7 +1,10 @@
 """The mathematics of attention, as pure functions of tensors."""
 
+from keras_performer.ops.big_bird import SeenBlocks, big_bird_blocks
+from keras_performer.ops.block_sparse import block_sparse_attention
 from keras_performer.ops.chunk_scan import chunk_scan
 from keras_performer.ops.exact import exact_attention, exact_scores
+from keras_performer.ops.global_tokens import global_token_attention
 from keras_performer.ops.kernels import (
     ActivationKernel,
     EluKernel,
@@ -36,6 +39,7 @@ __all__ = [
     "ExponentialKernel",
     "Kernel",
     "Recent",
+    "SeenBlocks",
     "State",
     "TaylorKernel",
     "Visibility",
@@ -45,11 +49,14 @@ __all__ = [
     "attend_to_earlier",
     "attention_scores",
     "bidirectional_attention",
+    "big_bird_blocks",
+    "block_sparse_attention",
     "causal_attention",
     "chunk_scan",
     "exact_attention",
     "exact_scores",
     "gaussian_matrix",
+    "global_token_attention",
     "initial_state",
     "join_parts",
     "local_attention",

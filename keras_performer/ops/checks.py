@@ -40,6 +40,11 @@ def check_attention_inputs(query, key, value, visible):
             "key_mask must have shape (batch, length of key). Received: key_mask of "
             f"shape {tuple(key_mask.shape)} and key of shape {tuple(key.shape)}"
         )
+    if visible.global_tokens is not None:
+        raise ValueError(
+            "Only global_token_attention and the exact functions heed global tokens. "
+            "Received: Visibility(..., global_tokens=...)"
+        )
     starts = visible.starts
     if starts is not None and not all(
         x.shape[:2].is_compatible_with(starts.shape) for x in (query, key)

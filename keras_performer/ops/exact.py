@@ -37,10 +37,9 @@ def exact_attention(
     >>> float(exact_attention(x, x, tf.ones((1, 5, 1, 3)))[0, 0, 0, 0])
     1.0
     """
-    weights = _weights(query, key, key_mask, causal)
-    attended = tf.einsum("bkgts,bskv->btkgv", weights, tf.cast(value, weights.dtype))
-    shape = (size(query, 0), size(query, 1), query.shape[2], value.shape[3])
-    return tf.cast(tf.reshape(attended, shape), query.dtype)
+    seen = _matrix(query, key, key_mask, causal)
+    weights, _ = _weights(query, key, seen[:, tf.newaxis])
+    return tf.cast(_mean(weights, query, value), query.dtype)
 
 
 def exact_scores(
@@ -50,20 +49,77 @@ def exact_scores(
     causal: bool = False,
 ) -> tf.Tensor:
     """The weights of `exact_attention`, `(B, N, T, S)` in the dtype of `query`."""
-    weights = _weights(query, key, key_mask, causal)
+    seen = _matrix(query, key, key_mask, causal)
+    return scores_of_seen(query, key, seen[:, tf.newaxis])
+
+
+def attend_to_seen(query, key, value, seen):
+    """Exact attention where any query may see any keys.
+
+    Args:
+        query, key, value: as in `exact_attention`.
+        seen: bool tensor `(B, T, S)`, or broadcastable to it.
+
+    Returns:
+        Tensor `(B, T, N, V)`, float32, or float64 for such queries; 0 where no key is
+        seen.
+    """
+    weights, _ = _weights(query, key, seen[:, tf.newaxis])
+    return _mean(weights, query, value)
+
+
+def attend_with_log_sums(query, key, value, seen):
+    """`attend_to_seen` and the logarithms of the sums of weights, `(B, T, N, 1)`.
+
+    Where no key is seen these are nearly the least number. `normalizer.joined` takes
+    both.
+    """
+    weights, logits = _weights(query, key, seen[:, tf.newaxis])
+    log_sums = tf.transpose(tf.reduce_logsumexp(logits, -1), (0, 3, 1, 2))
+    log_sums = tf.reshape(log_sums, (*_shape(query), 1))
+    return _mean(weights, query, value), log_sums
+
+
+def scores_of_seen(query, key, seen):
+    """The weights of keys, `(B, N, T, S)` in the dtype of `query`.
+
+    Args:
+        query, key: as in `exact_attention`.
+        seen: bool tensor `(B, K, T, S)`, or broadcastable to it.
+    """
+    weights, _ = _weights(query, key, seen)
     shape = (size(query, 0), query.shape[2], size(query, 1), size(key, 1))
     return tf.cast(tf.reshape(weights, shape), query.dtype)
 
 
-def _weights(query, key, key_mask, causal):
-    """`(B, K, N / K, T, S)` weights in float32, or float64 for such queries."""
+def _matrix(query, key, key_mask, causal):
     visible = Visibility.of(key_mask, causal)
+    return visible.matrix(size(query, 1), size(key, 1))
+
+
+def _shape(query):
+    return size(query, 0), size(query, 1), query.shape[2]
+
+
+def _mean(weights, query, value):
+    """Values `(B, T, N, V)` as `_weights` weigh them, in their dtype."""
+    attended = tf.einsum("bkgts,bskv->btkgv", weights, tf.cast(value, weights.dtype))
+    return tf.reshape(attended, (*_shape(query), value.shape[3]))
+
+
+def _weights(query, key, seen):
+    """Weights, and logits that are the least number where a key is not seen.
+
+    Both are `(B, K, N / K, T, S)` in float32, or float64 for such queries; `seen` is
+    `(B, K, T, S)`, or broadcastable to it.
+    """
     dtype = compute_dtype(query)
     length, heads, key_dim = size(query, 1), query.shape[2], query.shape[3]
     shape = (-1, length, key.shape[2], heads // key.shape[2], key_dim)
     query = tf.reshape(tf.cast(query, dtype) * key_dim**-0.5, shape)
     logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
-    seen = visible.matrix(length, size(key, 1))[:, tf.newaxis, tf.newaxis]
+    seen = seen[:, :, tf.newaxis]
     # not -inf, whose softmax is NaN where no key is visible
-    weights = tf.nn.softmax(tf.where(seen, logits, dtype.min))
-    return tf.where(seen, weights, tf.zeros_like(weights))
+    logits = tf.where(seen, logits, dtype.min)
+    weights = tf.nn.softmax(logits)
+    return tf.where(seen, weights, tf.zeros_like(weights)), logits

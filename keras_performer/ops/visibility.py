@@ -25,6 +25,10 @@ class Visibility(typing.NamedTuple):
             of a packed sequence, as `segment_starts` makes it: query t sees keys of its
             own segment only. Tokens before the first start go on with the segment of a
             state. There are as many queries as keys then. Or `None` for one segment.
+        global_tokens: bool tensor of shape `(B, S)`, true for tokens that the window
+            does not bind: as a query such a token sees keys at any distance, and as a
+            key it is seen from there. There are as many queries as keys then. Or `None`
+            for no such token.
 
     Example:
 
@@ -37,6 +41,7 @@ class Visibility(typing.NamedTuple):
     causal: bool = False
     sliding_window: int | None = None
     starts: tf.Tensor | None = None
+    global_tokens: tf.Tensor | None = None
 
     @classmethod
     def of(
@@ -46,17 +51,17 @@ class Visibility(typing.NamedTuple):
         sliding_window: int | None = None,
     ) -> "Visibility":
         """A `Visibility` of a mask of keys, of `None`, or of a `Visibility`."""
-        starts = None
+        starts = global_tokens = None
         if isinstance(key_mask, cls):
             causal = key_mask.causal or causal
             sliding_window = sliding_window or key_mask.sliding_window
-            starts = key_mask.starts
+            starts, global_tokens = key_mask.starts, key_mask.global_tokens
             key_mask = key_mask.key_mask
-        if key_mask is not None:
-            key_mask = tf.cast(tf.convert_to_tensor(key_mask), tf.bool)
-        if starts is not None:
-            starts = tf.cast(tf.convert_to_tensor(starts), tf.bool)
-        return cls(key_mask, causal, sliding_window, starts)
+        key_mask, starts, global_tokens = (
+            x if x is None else tf.cast(tf.convert_to_tensor(x), tf.bool)
+            for x in (key_mask, starts, global_tokens)
+        )
+        return cls(key_mask, causal, sliding_window, starts, global_tokens)
 
     def matrix(
         self, num_queries: int | tf.Tensor, num_keys: int | tf.Tensor
@@ -84,7 +89,12 @@ class Visibility(typing.NamedTuple):
         if self.causal:
             visible = tf.logical_and(visible, distance >= 0)
         if self.sliding_window is not None:
-            visible = tf.logical_and(visible, tf.abs(distance) < self.sliding_window)
+            near = tf.abs(distance) < self.sliding_window
+            if self.global_tokens is not None:
+                rows = tf.gather(self.global_tokens, queries, axis=1)[:, :, tf.newaxis]
+                anywhere = tf.logical_or(rows, self.global_tokens[:, tf.newaxis])
+                near = tf.logical_or(near, anywhere)
+            visible = tf.logical_and(visible, near)
         if self.starts is not None:
             number = segment_numbers(self.starts)
             own = tf.gather(number, queries, axis=1)

@@ -138,7 +138,7 @@ def attend(kernel, query, key, value, visible, gain, far, near, options):
         output, _, *state = attend_with_state(kernel, *given, starts=starts)
         return output, *state
     if _sees_all(window, size(query, 1)):
-        output = local.attend(
+        output, _ = local.attend(
             None, query, keys, None, window, visible.causal, jit_compile, starts
         )
     else:

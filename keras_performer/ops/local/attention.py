@@ -70,9 +70,9 @@ def local_attention(
     starts = visible.starts
     arguments = query, keys, state, sliding_window, visible.causal, jit_compile, starts
     if jit_compile and tf.executing_eagerly():
-        output = compile.call_in_graph(attend, None, *arguments)
+        output, _ = compile.call_in_graph(attend, None, *arguments)
     else:
-        output = attend(None, *arguments)
+        output, _ = attend(None, *arguments)
     return tf.cast(output, query.dtype), later
 
 
@@ -89,7 +89,8 @@ def attend(
         starts: as in `Visibility`.
 
     Returns:
-        The output, `(B, T, N, V)` in the dtype of the loops, float32 or float64.
+        `(output, log_sums)`, `(B, T, N, V)` and the logarithms of the sums of weights
+        `(B, T, N, 1)`, in the dtype of the loops, float32 or float64.
     """
     reach, before = reach_within(sliding_window, query, state), 0
     if state is not None:
@@ -108,13 +109,13 @@ def attend(
             forward_pass, None, *inputs, jit_compile=jit_compile
         )
 
-        def gradient(doutput):
-            ends = output, log_sums, doutput, None
+        def gradient(doutput, dlog_sums):
+            ends = output, log_sums, doutput, dlog_sums
             *gradients, _ = compile.call(
                 backward_pass, None, *inputs, *ends, jit_compile=jit_compile
             )
             return gradients
 
-        return output, gradient
+        return (output, log_sums), gradient
 
     return attention(query, keys.key, keys.value)

@@ -123,6 +123,22 @@ CASES = {
         dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, causal=True),
         widths=(7,),
     ),
+    "fourier_mixing": Case(keras_performer.layers.FourierMixing, {}, widths=(7,)),
+    "token_mixing": Case(
+        keras_performer.layers.TokenMixing,
+        dict(max_length=9, hidden_dim=11),
+        widths=(7,),
+    ),
+    "spatial_gating": Case(
+        keras_performer.layers.SpatialGatingUnit,
+        dict(max_length=9, hidden_dim=10),
+        widths=(7,),
+    ),
+    "spatial_gating_causal": Case(
+        keras_performer.layers.SpatialGatingUnit,
+        dict(max_length=9, hidden_dim=10, causal=True),
+        widths=(7,),
+    ),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(
         {**SMALL, "exact_window": 2, "initial_log_gain": -1.0, "causal": True},
@@ -146,6 +162,14 @@ CASES = {
         )
     ),
     "block_without_attention": block(dict(attention=None, intermediate_dim=11)),
+    "block_mixing": block(
+        dict(
+            attention=keras.saving.serialize_keras_object(
+                keras_performer.layers.FourierMixing("ortho")
+            ),
+            intermediate_dim=11,
+        )
+    ),
     "block_conv": block(
         dict(
             attention=keras.saving.serialize_keras_object(
@@ -187,6 +211,15 @@ CASES = {
             "num_random_features": 256,
             "attention": keras.saving.serialize_keras_object(
                 keras_performer.layers.ExactAttention(2, 3, use_bias=False, causal=True)
+            ),
+        }
+    ),
+    "lm_mixing": language_model(
+        {
+            **LM,
+            "num_random_features": 256,
+            "attention": keras.saving.serialize_keras_object(
+                keras_performer.layers.SpatialGatingUnit(9, 10, causal=True)
             ),
         }
     ),

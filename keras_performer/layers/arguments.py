@@ -220,6 +220,22 @@ def check_causal(layer, causal):
         )
 
 
+def up_to_max_length(layer, length):
+    """`length`, checked: an int now, a scalar tensor when a graph runs."""
+    message = (
+        f"{type(layer).__name__} has weights for each place of a sequence: make it "
+        "with the max_length of the longest, or cut this one. Received: a sequence "
+        f"longer than max_length={layer.max_length}"
+    )
+    if not isinstance(length, int):
+        shorter = tf.debugging.assert_less_equal(length, layer.max_length, message)
+        with tf.control_dependencies([shorter]):
+            return tf.identity(length)
+    if length > layer.max_length:
+        raise ValueError(f"{message}, of {length} tokens")
+    return length
+
+
 def check_inputs(**inputs):
     for name, x in inputs.items():
         if not hasattr(x, "shape"):

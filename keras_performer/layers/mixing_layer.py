@@ -132,25 +132,3 @@ def zero_masked(x, mask):
     if mask is None:
         return x
     return tf.where(mask[..., tf.newaxis], x, tf.zeros((), x.dtype))
-
-
-def length_within(max_length, x):
-    """The length of x `(B, T, dim)`, checked: an int, or a scalar tensor if unknown.
-
-    Args:
-        max_length: int, the length at which weights end.
-        x: tensor.
-    """
-    message = (
-        f"The weights are for max_length={max_length} tokens: make the layer with a "
-        "larger max_length, or give it shorter sequences."
-    )
-    length = x.shape[1]
-    if length is None:
-        length = tf.shape(x)[1]
-        fits = tf.debugging.assert_less_equal(length, max_length, message)
-        with tf.control_dependencies([fits]):
-            return tf.identity(length)
-    if length > max_length:
-        raise ValueError(f"{message} Received: inputs of shape {tuple(x.shape)}")
-    return length

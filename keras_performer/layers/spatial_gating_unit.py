@@ -7,12 +7,8 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers.heads_dense import HeadsDense
-from keras_performer.layers.mixing_layer import (
-    MixingLayer,
-    length_within,
-    zero_masked,
-)
-from keras_performer.ops.shapes import compute_dtype
+from keras_performer.layers.mixing_layer import MixingLayer, zero_masked
+from keras_performer.ops.shapes import compute_dtype, size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -100,7 +96,8 @@ class SpatialGatingUnit(MixingLayer):
         )
 
     def mix(self, x, mask, training=None):
-        length, dtype = length_within(self.max_length, x), compute_dtype(x)
+        length = arguments.up_to_max_length(self, size(x, 1))
+        dtype = compute_dtype(x)
         content, gate = tf.split(self.expand(x), 2, axis=-1)
         gate = tf.cast(zero_masked(self.norm(gate), mask), dtype)
         kernel = tf.cast(self.spatial_kernel[:length, :length], dtype)

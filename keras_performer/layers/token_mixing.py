@@ -6,12 +6,8 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
-from keras_performer.layers.mixing_layer import (
-    MixingLayer,
-    length_within,
-    zero_masked,
-)
-from keras_performer.ops.shapes import compute_dtype
+from keras_performer.layers.mixing_layer import MixingLayer, zero_masked
+from keras_performer.ops.shapes import compute_dtype, size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -70,7 +66,8 @@ class TokenMixing(MixingLayer):
         self.contract_bias = self._weight("contract_bias", (length,), "zeros")
 
     def mix(self, x, mask, training=None):
-        length, dtype = length_within(self.max_length, x), compute_dtype(x)
+        length = arguments.up_to_max_length(self, size(x, 1))
+        dtype = compute_dtype(x)
         expand, expand_bias, contract, contract_bias = (
             tf.cast(weight, dtype)
             for weight in (

@@ -105,5 +105,5 @@ def test_nothing_goes_in_chunks_or_token_by_token(recompute):
 
 def test_sequences_beyond_the_mixer_are_refused():
     model = model_with(TokenMixing(8, 6))
-    with pytest.raises(ValueError, match="max_length=8 tokens"):
+    with pytest.raises(ValueError, match="longer than max_length=8, of 11 tokens"):
         model(IDS)

@@ -10,6 +10,7 @@ from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.performer_decoder import PerformerDecoder
 from keras_performer.layers.performer_encoder import PerformerEncoder
+from keras_performer.layers.sinkhorn_attention import SinkhornAttention
 from keras_performer.layers.spatial_gating_unit import SpatialGatingUnit
 from keras_performer.layers.token_mixing import TokenMixing
 
@@ -24,6 +25,7 @@ __all__ = [
     "PerformerBlock",
     "PerformerDecoder",
     "PerformerEncoder",
+    "SinkhornAttention",
     "SpatialGatingUnit",
     "TokenMixing",
 ]

@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments, layer_state
-from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask
 from keras_performer.layers.signatures import LayerInput
 
@@ -63,8 +62,7 @@ class MixingLayer(keras.layers.Layer):
     cost = "L"
 
     def __init__(self, *, causal: bool = False, **kwargs: typing.Any) -> None:
-        # cast by hand, as a tensor that Keras casts loses its mask
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**kwargs)
         self.supports_masking = True
         self.causal = arguments.boolean("causal", causal)
         arguments.check_causal(self, self.causal)
@@ -86,8 +84,9 @@ class MixingLayer(keras.layers.Layer):
                 f"{type(self).__name__} needs one tensor of shape (batch, length, "
                 f"features). Received: inputs of {received}"
             )
-        mask = as_mask("mask", implicit_mask(x) if mask is None else mask, x)
-        # a copy without Keras' mask, which a layer inside would warn about
+        mask = as_mask("mask", mask, x)
+        # Keras casts no integers; a copy without its mask, which layers inside would
+        # warn about
         x = tf.identity(tf.cast(x, self.compute_dtype))
         return zero_masked(self.mix(x, mask, training), mask)
 

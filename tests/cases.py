@@ -146,6 +146,7 @@ CASES = {
             max_length=9,
             use_bias=False,
             causal=True,
+            num_iterations=2,
             noise=1.0,
             seed=1,
         ),

@@ -40,6 +40,15 @@ def rate(name, value):
     return float(value)
 
 
+def count(name, value):
+    """`None`, or an int of 0 or more."""
+    if value is not None and not (_is_int(value) and 0 <= value < 2**31):
+        raise ValueError(
+            f"{name} must be 0, a positive int or None. Received: {name}={value!r}"
+        )
+    return None if value is None else int(value)
+
+
 def nonnegative(name, value, zero=True):
     """A finite float of 0 or more; without `zero`, of more."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)

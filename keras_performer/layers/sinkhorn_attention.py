@@ -47,9 +47,12 @@ class SinkhornAttention(AttentionLayer):
         block_size: int, tokens of a block. Time and memory of P are least near the root
             of the length, and of the rest they grow with it.
         max_length: int, the most tokens of a sequence.
-        num_iterations: int, how often rows and columns are divided. 7 and the
-            temperature of 0.75 are the defaults of the public
-            lucidrains/sinkhorn-transformer, after the comparisons of the paper.
+        num_iterations: int, how often columns are divided, too. Defaults to 7 if not
+            causal, which with the temperature of 0.75 is the default of the public
+            lucidrains/sinkhorn-transformer, after the comparisons of the paper; and to
+            0 if causal, where P then is a softmax over earlier blocks: all rows and
+            columns of a triangle add up to 1 in the identity only, so that each
+            division of columns brings P nearer to the block before, whatever R says.
         temperature: float, smaller ones make P harder.
         noise: float, how much Gumbel noise is added to the logits in training, before
             the division by the temperature; 1 as in the paper. Defaults to none.
@@ -95,7 +98,7 @@ class SinkhornAttention(AttentionLayer):
         *,
         block_size: int,
         max_length: int,
-        num_iterations: int = 7,
+        num_iterations: int | None = None,
         temperature: float = 0.75,
         noise: float = 0.0,
         causal: bool = False,
@@ -128,7 +131,7 @@ class SinkhornAttention(AttentionLayer):
         )
         self.block_size = arguments.positive_int("block_size", block_size)
         self.max_length = arguments.positive_int("max_length", max_length)
-        self.num_iterations = arguments.positive_int("num_iterations", num_iterations)
+        self.num_iterations = arguments.count("num_iterations", num_iterations)
         self.temperature = arguments.nonnegative("temperature", temperature, zero=False)
         self.noise = arguments.nonnegative("noise", noise)
 
@@ -150,16 +153,14 @@ class SinkhornAttention(AttentionLayer):
 
     def attend(self, query, key, value, visible, state=None, training=None):
         logits = self._logits(key, visible, training)
-        attended = sinkhorn.sinkhorn_attention(
-            query, key, value, logits, self.block_size, visible, self.num_iterations
-        )
+        options = self.block_size, visible, self._iterations(visible)
+        attended = sinkhorn.sinkhorn_attention(query, key, value, logits, *options)
         return attended, None
 
     def scores(self, query, key, visible):
         logits = self._logits(key, visible)
-        return sinkhorn.sinkhorn_scores(
-            query, key, logits, self.block_size, visible, self.num_iterations
-        )
+        options = self.block_size, visible, self._iterations(visible)
+        return sinkhorn.sinkhorn_scores(query, key, logits, *options)
 
     def get_config(self):
         names = "block_size", "max_length", "num_iterations", "temperature", "noise"
@@ -167,6 +168,11 @@ class SinkhornAttention(AttentionLayer):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
         }
+
+    def _iterations(self, visible):
+        if self.num_iterations is None:
+            return 0 if visible.causal else 7
+        return self.num_iterations
 
     def _logits(self, key, visible, training=False):
         """What P is made from, `(B, K, blocks, blocks)`."""

@@ -44,7 +44,9 @@ def balanced(logits, num_iterations, seen, causal=False):
 
     Args:
         logits: tensor of shape `(B, K, blocks, blocks)`.
-        num_iterations: int, how often rows and columns are normalized.
+        num_iterations: int, how often rows and columns are normalized before. If
+            causal, many lead to the block before: the rows and columns of no other
+            triangle all add up to 1.
         seen: bool tensor `(B, blocks)`, whether a block has visible keys.
         causal: bool.
 
@@ -79,9 +81,7 @@ def balanced(logits, num_iterations, seen, causal=False):
     return less_rows(x)
 
 
-def sinkhorn_attention(
-    query, key, value, logits, block_size, visible, num_iterations=7
-):
+def sinkhorn_attention(query, key, value, logits, block_size, visible, num_iterations):
     """Softmax attention to the own block and to the block that is sorted to it.
 
     Place s of the block that is sorted to block i has the mean of the visible keys and
@@ -113,7 +113,7 @@ def sinkhorn_attention(
     return attention.of_values(value)
 
 
-def sinkhorn_scores(query, key, logits, block_size, visible, num_iterations=7):
+def sinkhorn_scores(query, key, logits, block_size, visible, num_iterations):
     """The weights of `sinkhorn_attention` in full, `(B, N, T, T)`: quadratic."""
     attention = _Sorted(query, key, logits, block_size, visible, num_iterations)
     return attention.in_full()

@@ -30,6 +30,7 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
     layer.redraw_features(3)
     layers.PerformerBlock(layers.ExactAttention(8, 64, causal=True), 128)(x, mask)
     layers.PerformerBlock(None, 128)
+    layers.SinkhornAttention(8, 64, block_size=16, max_length=512, noise=1.0)(x)
     mixer = layers.SpatialGatingUnit(64, 32, causal=True, name="mixer")
     layers.PerformerBlock(mixer, 128)(mixer(x, mask=mask), mask)
     layers.FourierMixing("ortho")(x, mask)
@@ -66,6 +67,7 @@ def wrong(x: tf.Tensor) -> None:
     layer(x, retrun_state=True)  # type: ignore[call-arg]
     layer(x, use_causal_mask="yes")  # type: ignore[arg-type]
     layers.PerformerBlock("performer", 128)  # type: ignore[arg-type]
+    layers.SinkhornAttention(8, 64, block_size=16)  # type: ignore[call-arg]
     layers.FourierMixing("forward")  # type: ignore[arg-type]
     layers.TokenMixing(64)  # type: ignore[call-arg]
     layers.TokenMixing(64, 32)(x, key_mask=None)  # type: ignore[call-arg]

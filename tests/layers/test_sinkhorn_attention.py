@@ -23,7 +23,7 @@ from tests.layers.twins import (
 def made(dtype="float64", width=5, **options):
     options = {
         **dict(num_heads=4, key_dim=3, value_dim=2, num_key_value_heads=2),
-        **dict(block_size=3, max_length=13, seed=1, dtype=dtype),
+        **dict(block_size=3, max_length=13, num_iterations=4, seed=1, dtype=dtype),
         **options,
     }
     layer = SinkhornAttention(**options)
@@ -128,6 +128,31 @@ def some_mask(length):
 def test_it_is_the_formula_and_so_are_its_gradients(length, causal):
     layer = made(causal=causal)
     assert_is_twin(layer, twin_of(layer), [normal((2, length, 5))])
+
+
+@CAUSAL
+@pytest.mark.parametrize("num_iterations", [0, 1])
+def test_few_iterations(num_iterations, causal):
+    layer = made(causal=causal, num_iterations=num_iterations)
+    assert_is_twin(layer, twin_of(layer), [normal((2, 13, 5))])
+
+
+def test_iterations_depend_on_causality_by_default():
+    x, layer = normal((2, 13, 5)), made(num_iterations=None)
+    for call, given in ((False, 7), (True, 0)):
+        expected = made(num_iterations=given)(x, use_causal_mask=call)
+        np.testing.assert_array_equal(layer(x, use_causal_mask=call), expected)
+
+
+def test_balancing_a_triangle_leads_to_the_block_before():
+    """The reason of that default: logits of 10 for another block do not help."""
+    logits = np.zeros((1, 1, 8, 8))
+    logits[..., 7, 3] = 10
+    seen, far = tf.ones((1, 8), "bool"), []
+    for num_iterations in (0, 7, 200):
+        p = np.exp(balanced(tf.constant(logits), num_iterations, seen, causal=True))
+        far.append(p[0, 0, 7])
+    assert far[0][3] > 0.99 and far[1][6] > 0.8 and far[2][6] > 0.99
 
 
 @CAUSAL
@@ -356,7 +381,7 @@ def test_longer_sequences_are_refused():
     [
         ("block_size must be a positive int", dict(block_size=0)),
         ("max_length must be a positive int", dict(max_length=2.5)),
-        ("num_iterations must be a positive int", dict(num_iterations=0)),
+        ("num_iterations must be 0, a positive int or None", dict(num_iterations=-1)),
         ("temperature must be a positive float", dict(temperature=0.0)),
         ("temperature must be a positive float", dict(temperature=True)),
         ("noise must be 0 or a positive float", dict(noise=-1.0)),

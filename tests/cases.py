@@ -208,6 +208,68 @@ CASES = {
         dict(num_heads=3, key_dim=4, block_size=2, use_bias=False, causal=True),
         widths=(7,),
     ),
+    "sinkhorn": Case(
+        keras_performer.layers.SinkhornAttention,
+        dict(
+            num_heads=4,
+            key_dim=3,
+            num_key_value_heads=2,
+            block_size=2,
+            max_length=9,
+            use_bias=False,
+            seed=1,
+        ),
+        widths=(7,),
+    ),
+    "sinkhorn_causal": Case(
+        keras_performer.layers.SinkhornAttention,
+        dict(
+            num_heads=4,
+            key_dim=3,
+            num_key_value_heads=2,
+            block_size=2,
+            max_length=9,
+            use_bias=False,
+            causal=True,
+            num_iterations=2,
+            noise=1.0,
+            seed=1,
+        ),
+        widths=(7,),
+    ),
+    "fourier_mixing": Case(keras_performer.layers.FourierMixing, {}, widths=(7,)),
+    "token_mixing": Case(
+        keras_performer.layers.TokenMixing,
+        dict(max_length=9, hidden_dim=11),
+        widths=(7,),
+    ),
+    "spatial_gating": Case(
+        keras_performer.layers.SpatialGatingUnit,
+        dict(max_length=9, hidden_dim=10),
+        widths=(7,),
+    ),
+    "spatial_gating_causal": Case(
+        keras_performer.layers.SpatialGatingUnit,
+        dict(max_length=9, hidden_dim=10, causal=True),
+        widths=(7,),
+    ),
+    "block_mixing": block(
+        dict(
+            attention=keras.saving.serialize_keras_object(
+                keras_performer.layers.FourierMixing("ortho")
+            ),
+            intermediate_dim=11,
+        )
+    ),
+    "lm_mixing": language_model(
+        {
+            **LM,
+            "num_random_features": 256,
+            "attention": keras.saving.serialize_keras_object(
+                keras_performer.layers.SpatialGatingUnit(9, 10, causal=True)
+            ),
+        }
+    ),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(
         {**SMALL, "exact_window": 2, "initial_log_gain": -1.0, "causal": True},

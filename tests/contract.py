@@ -108,7 +108,8 @@ def keras_file_gives_equal_bits(case):
     assert_equal_bits(restored(inputs), model(inputs))
 
     model.save_weights("model.weights.h5")
-    other = model_of(case, seed=2)
+    has_seed = "seed" in named_arguments(case.layer_class)
+    other = model_of(case, **({"seed": 2} if has_seed else {}))
     other.load_weights("model.weights.h5")
     assert_equal_weights(other, model)
     assert_equal_bits(other(inputs), model(inputs))
@@ -150,6 +151,8 @@ def every_dtype_policy_gives_the_same_numbers(case):
 def one_step_moves_what_trains_and_nothing_else(case):
     model, inputs = model_of(case), case.inputs()
     output = model(inputs)
+    if not model.weights:
+        return  # nothing is there to move, and Keras warns of it
     before = [np.asarray(w) for w in model.weights]
     model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
     targets = np.random.default_rng(3).standard_normal(output.shape)

@@ -42,7 +42,7 @@ def test_every_exported_layer_has_a_case():
     classes = {
         x for x in exported if inspect.isclass(x) and issubclass(x, keras.layers.Layer)
     }
-    bases = {layers.AttentionLayer, layers.EmbeddingLayer}
+    bases = {layers.AttentionLayer, layers.EmbeddingLayer, layers.MixingLayer}
     assert classes - bases == {case.layer_class for case in CASES.values()}
 
 

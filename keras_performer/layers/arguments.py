@@ -58,6 +58,24 @@ def rate(name, value):
     return float(value)
 
 
+def count(name, value):
+    """`None`, or an int of 0 or more."""
+    if value is not None and not (_is_int(value) and 0 <= value < 2**31):
+        raise ValueError(
+            f"{name} must be 0, a positive int or None. Received: {name}={value!r}"
+        )
+    return None if value is None else int(value)
+
+
+def nonnegative(name, value, zero=True):
+    """A finite float of 0 or more; without `zero`, of more."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < 0 or not (value or zero):
+        wanted = "0 or a positive float" if zero else "a positive float"
+        raise ValueError(f"{name} must be {wanted}. Received: {name}={value!r}")
+    return float(value)
+
+
 def int_tuple(name, value):
     """`None`, or an int or a sequence of ints as a tuple."""
     if value is None:

@@ -9,13 +9,15 @@ def as_layer(name, value, kind=keras.layers.Layer):
     Args:
         name: str, the name of the argument.
         value: a layer, the dict that `config_of` made of one, or `None`.
-        kind: class that the layer must be of.
+        kind: class that the layer must be of, or a tuple of classes.
     """
     if isinstance(value, dict):
         value = keras.saving.deserialize_keras_object(value)
     if value is not None and not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join(one.__name__ for one in kinds)
         raise ValueError(
-            f"{name} must be a {kind.__name__}, the config of one, or None. Received: "
+            f"{name} must be a {wanted}, the config of one, or None. Received: "
             f"{name}={value!r}"
         )
     return value

@@ -1,4 +1,4 @@
-"""One block of a Performer: attention, then a feed-forward network."""
+"""One block of a Performer: attention or a mixer, then a feed-forward network."""
 
 import typing
 
@@ -10,6 +10,7 @@ from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.heads_dense import HeadsDense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.layer_config import as_layer, config_of
+from keras_performer.layers.mixing_layer import MixingLayer
 from keras_performer.layers.short_convolution import ShortConvolution
 from keras_performer.layers.signatures import LayerInput
 
@@ -22,9 +23,10 @@ class PerformerBlock(keras.layers.Layer):
     each channel of a token sees that of its neighbours.
 
     Args:
-        attention: an `AttentionLayer`, such as `PerformerAttention(...)`, or the config
-            of one. `None` leaves the attention out, with its normalization: tokens then
-            know nothing of each other, which is the control of every comparison.
+        attention: an `AttentionLayer`, such as `PerformerAttention(...)`, a
+            `MixingLayer`, such as `FourierMixing()`, or the config of one. `None`
+            leaves the attention out, with its normalization: tokens then know nothing
+            of each other, which is the control of every comparison.
         intermediate_dim: int, width of the feed-forward network.
         dropout: float, dropout rate after each part.
         seed: int, seeds dropout.
@@ -64,7 +66,7 @@ class PerformerBlock(keras.layers.Layer):
 
     def __init__(
         self,
-        attention: AttentionLayer | dict | None,
+        attention: AttentionLayer | MixingLayer | dict | None,
         intermediate_dim: int,
         dropout: float = 0.0,
         seed: int | None = None,
@@ -76,7 +78,7 @@ class PerformerBlock(keras.layers.Layer):
         # without autocast Keras leaves the state in float32
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
-        self.attention = as_layer("attention", attention, AttentionLayer)
+        self.attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
         self.intermediate_dim = arguments.positive_int(
             "intermediate_dim", intermediate_dim
         )
@@ -211,9 +213,10 @@ class PerformerBlock(keras.layers.Layer):
                 )
             x = self.feed_forward(x, training)
             return (x, ()) if return_state else x
+        is_mixer = isinstance(self.attention, MixingLayer)
         attended = self.attention(
             self.attention_norm(x),
-            query_mask=mask,
+            **{"mask" if is_mixer else "query_mask": mask},
             training=training,
             segment_ids=segment_ids,
             positions=positions,

@@ -1,10 +1,24 @@
 """Which attention the blocks of a model have."""
 
 import inspect
+import typing
+from collections.abc import Sequence
 
 from keras_performer import feature_maps
-from keras_performer.layers import AttentionLayer, ExactAttention, PerformerAttention
+from keras_performer.layers import (
+    AttentionLayer,
+    ExactAttention,
+    MixingLayer,
+    PerformerAttention,
+)
 from keras_performer.layers.layer_config import as_layer, config_of
+
+# What takes the place of attention in a block, with queries and keys, and without.
+_KINDS = AttentionLayer, MixingLayer
+
+# What a model makes it from, for all blocks or for each.
+_OfBlock: typing.TypeAlias = str | dict | AttentionLayer | MixingLayer
+Choice: typing.TypeAlias = _OfBlock | Sequence[_OfBlock]
 
 # The arguments of a model that are those of its `PerformerAttention`s alone.
 OPTIONS = (
@@ -52,15 +66,15 @@ def _rotates(attention, position_shape, key_dim):
         can = attention != "none" and key_dim % 2 == 0
         return can and len(position_shape) == 1
     # what is no attention is refused when it is to be made
-    return attention and as_layer("attention", attention, AttentionLayer).rotary
+    return getattr(as_layer("attention", attention, _KINDS), "rotary", None)
 
 
 def makers(attention, num_layers, common, performer):
     """How a model makes the attention layer of each of its blocks.
 
     Args:
-        attention: "performer", "exact", "none", an `AttentionLayer` to be copied, or
-            the config of one; or a list of these, one for each block.
+        attention: "performer", "exact", "none", an `AttentionLayer` or `MixingLayer` to
+            be copied, or the config of one; or a list of these, one for each block.
         num_layers: int, the number of blocks.
         common: dict of the arguments that all attentions have: `num_heads`, `key_dim`,
             `dropout`, `causal`, `rotary`, `dtype`.
@@ -107,17 +121,21 @@ def _maker(attention, common, performer):
     if attention is None or isinstance(attention, str):
         raise ValueError(
             'attention must be "performer", "exact", "none", an AttentionLayer or the '
-            "config of one, or a list of these, one for each block. Received: "
-            f"attention={attention!r}"
+            "config of one, a MixingLayer, or a list of these, one for each block. "
+            f"Received: attention={attention!r}"
         )
-    template = as_layer("attention", attention, AttentionLayer)
-    for name in ("num_heads", "causal"):
+    template = as_layer("attention", attention, _KINDS)
+    is_mixer = isinstance(template, MixingLayer)
+    for name in ["causal"] if is_mixer else ["num_heads", "causal"]:
         if getattr(template, name) != common[name]:
             raise ValueError(
                 f"attention must have the {name} of the model. Received: {name}="
                 f"{common[name]!r}, and attention with {name}="
                 f"{getattr(template, name)!r}"
             )
+    options = {**template.get_config(), "name": "attention", "dtype": common["dtype"]}
+    if is_mixer:  # it draws nothing, and knows places by itself
+        return lambda seed: type(template).from_config(options)
     if template.rotary != common["rotary"]:
         raise ValueError(
             'position_embedding="rotary" needs an attention with rotary=True, or with '
@@ -125,7 +143,6 @@ def _maker(attention, common, performer):
             f"Received: attention with rotary={template.rotary!r}, where the model has "
             f"rotary={common['rotary']!r}"
         )
-    options = {**template.get_config(), "name": "attention", "dtype": common["dtype"]}
     return lambda seed: type(template).from_config({**options, "seed": seed})
 
 

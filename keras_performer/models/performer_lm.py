@@ -2,22 +2,18 @@
 
 import random
 import typing
-from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from keras_performer import feature_maps
-from keras_performer.layers import AttentionLayer, EmbeddingLayer, arguments
+from keras_performer.layers import EmbeddingLayer, arguments
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
 from keras_performer.models import attention_choice
 from keras_performer.recompute import TokenTraining, WithTargets, passes
-
-# What the attention of a block is made from.
-_Attention: typing.TypeAlias = str | dict | AttentionLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -60,17 +56,19 @@ class PerformerLM(TokenTraining):
             "rotary", queries and keys that are rotated in every block: as `rotary` in
             `PerformerAttention`, with `position_shape` as the grid. It has no weights,
             and without attention nothing knows the position then. Defaults to what an
-            `AttentionLayer` given as `attention` has, "learned" without attention, in a
-            grid and with heads of an odd size, and else "rotary", with which models
-            learn in fewer steps: benchmarks/results/learning/tables.md.
+            `AttentionLayer` given as `attention` has, "learned" without attention, with
+            a mixer, in a grid and with heads of an odd size, and else "rotary", with
+            which models learn in fewer steps: benchmarks/results/learning/tables.md.
+            A mixer knows places by itself: to it "rotary" is no positions.
         seed: int, seeds random features and dropout.
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each
             block gets a copy of, with a seed of its own and the dtype of the model, or
-            the config of one; or a list of these, one for each block. `feature_map`,
-            `num_random_features`, `chunk_size`, `exact_below`, `exact_window`,
-            `initial_log_gain` and `qk_norm` belong to "performer". Exact attention has
-            no state.
+            the config of one; or a `MixingLayer`, which is copied likewise; or a list
+            of these, one for each block. `feature_map`, `num_random_features`,
+            `chunk_size`, `exact_below`, `exact_window`, `initial_log_gain` and
+            `qk_norm` belong to "performer". Exact attention and mixers have no state,
+            for `recompute` or `generate`.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added; an `EmbeddingLayer` if it remembers inputs or tells the head
             something. Defaults to a table of `vocabulary_size` tokens.
@@ -129,7 +127,7 @@ class PerformerLM(TokenTraining):
         position_shape: tuple[int, ...] | None = None,
         position_embedding: typing.Literal["learned", "rotary"] | None = None,
         seed: int | None = None,
-        attention: _Attention | Sequence[_Attention] = "performer",
+        attention: attention_choice.Choice = "performer",
         embedding: keras.layers.Layer | dict | None = None,
         head: keras.layers.Layer | dict | None = None,
         **kwargs: typing.Any,

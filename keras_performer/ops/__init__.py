@@ -10,6 +10,7 @@ from keras_performer.ops.kernels import (
 )
 from keras_performer.ops.linear import bidirectional_attention, causal_attention
 from keras_performer.ops.local import Recent, local_attention
+from keras_performer.ops.lsh import lsh_attention, lsh_buckets, lsh_scores
 from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.rotary import rotary_embedding
@@ -51,6 +52,9 @@ __all__ = [
     "initial_state",
     "join_parts",
     "local_attention",
+    "lsh_attention",
+    "lsh_buckets",
+    "lsh_scores",
     "merge_states",
     "orthogonal_gaussian_matrix",
     "rotary_embedding",

@@ -1,0 +1,28 @@
+"""What a function would cost, read from its graph."""
+
+import tensorflow as tf
+
+
+def largest_tensor(function, shapes, dtype="float32"):
+    """The number of elements of the largest tensor that a function makes.
+
+    Args:
+        function: function of tensors.
+        shapes: list of static shapes of the tensors.
+    """
+    specs = [tf.TensorSpec(shape, dtype) for shape in shapes]
+    concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+    return max(_sizes(concrete.graph))
+
+
+def _sizes(graph):
+    """Numbers of elements of the tensors of a graph and of all that it calls."""
+    for op in graph.get_operations():
+        if op.type == "Placeholder":
+            continue  # what the graph that calls this one made
+        for x in op.outputs:
+            if x.dtype not in (tf.variant, tf.resource):
+                assert x.shape.is_fully_defined(), (op.name, x.shape)
+                yield x.shape.num_elements()
+    for name in graph._functions:
+        yield from _sizes(graph._get_function(name).graph)

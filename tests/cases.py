@@ -56,6 +56,16 @@ SMALL = dict(num_heads=3, key_dim=4, num_random_features=10, seed=1)
 
 block = functools.partial(Case, keras_performer.layers.PerformerBlock, widths=(7,))
 
+
+def reformer(arguments):
+    small = dict(num_heads=3, key_dim=4, num_hashes=2, num_buckets=2, seed=1)
+    return Case(
+        keras_performer.layers.ReformerAttention,
+        {**small, "sliding_window": 3, **arguments},
+        widths=(7,),
+    )
+
+
 TRANSFORMER_LAYER = dict(
     intermediate_dim=11,
     num_heads=2,
@@ -123,6 +133,8 @@ CASES = {
         dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, causal=True),
         widths=(7,),
     ),
+    "reformer": reformer({}),
+    "reformer_causal": reformer({"causal": True, "rotary": True, "value_dim": 5}),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(
         {**SMALL, "exact_window": 2, "initial_log_gain": -1.0, "causal": True},

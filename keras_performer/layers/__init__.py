@@ -8,6 +8,7 @@ from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.performer_decoder import PerformerDecoder
 from keras_performer.layers.performer_encoder import PerformerEncoder
+from keras_performer.layers.reformer_attention import ReformerAttention
 
 __all__ = [
     "AttentionLayer",
@@ -18,4 +19,5 @@ __all__ = [
     "PerformerBlock",
     "PerformerDecoder",
     "PerformerEncoder",
+    "ReformerAttention",
 ]

@@ -52,7 +52,8 @@ class AttentionLayer(keras.layers.Layer):
     `supports_segments` (that `attend` heeds `visible.starts`), `any_length` (that no
     weight of it ends at some length), `cost` (how time and memory grow with the length
     L, such as "L" or "L^2"), and `projections`, those of "query", "key", "value" that
-    it has a dense layer for; `attend` gets `None` for the others.
+    it has a dense layer for; `attend` gets `None` for the others. With
+    `shared_query_key` queries are keys, too: it then has no dense layer for "key".
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
     by `load_weights`, if all its attention layers are swapped and keep their names;
@@ -142,6 +143,7 @@ class AttentionLayer(keras.layers.Layer):
     """
 
     projections: tuple[str, ...] = ("query", "key", "value")
+    shared_query_key = False
     supports_causal = True
     supports_state = False
     supports_segments = False

@@ -13,6 +13,7 @@ from keras_performer.ops.local import Recent, local_attention
 from keras_performer.ops.lsh import lsh_attention, lsh_buckets, lsh_scores
 from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
+from keras_performer.ops.reversible import reversible_chain
 from keras_performer.ops.rotary import rotary_embedding
 from keras_performer.ops.scores import attention_scores
 from keras_performer.ops.segments import segment_starts
@@ -57,6 +58,7 @@ __all__ = [
     "lsh_scores",
     "merge_states",
     "orthogonal_gaussian_matrix",
+    "reversible_chain",
     "rotary_embedding",
     "segment_starts",
     "windowed_attention",

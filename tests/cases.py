@@ -181,6 +181,24 @@ CASES = {
             seed=1,
         )
     ),
+    "reversible": Case(
+        keras_performer.layers.ReversibleBlock,
+        dict(
+            attention=[
+                keras.saving.serialize_keras_object(one)
+                for one in (
+                    keras_performer.PerformerAttention(**SMALL),
+                    keras_performer.layers.LocalAttention(
+                        3, 4, sliding_window=2, use_bias=False
+                    ),
+                )
+            ],
+            intermediate_dim=11,
+            dropout=0.1,
+            seed=1,
+        ),
+        widths=(7,),
+    ),
     "encoder": Case(keras_performer.PerformerEncoder, TRANSFORMER_LAYER, widths=(6,)),
     "decoder": Case(
         keras_performer.PerformerDecoder,

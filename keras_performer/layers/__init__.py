@@ -9,6 +9,7 @@ from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.performer_decoder import PerformerDecoder
 from keras_performer.layers.performer_encoder import PerformerEncoder
 from keras_performer.layers.reformer_attention import ReformerAttention
+from keras_performer.layers.reversible_block import ReversibleBlock
 
 __all__ = [
     "AttentionLayer",
@@ -20,4 +21,5 @@ __all__ = [
     "PerformerDecoder",
     "PerformerEncoder",
     "ReformerAttention",
+    "ReversibleBlock",
 ]

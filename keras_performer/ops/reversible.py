@@ -69,9 +69,9 @@ def reversible_chain(
             a, b = b, a + change
 
         def gradient(da, db, *_):
-            ends, gradients = (a, b, da, db), []
+            ends, dparams, gradients = (a, b, da, db), [], []
             for step in zip(reversed(functions), reversed(given), reversed(states)):
-                *ends, dparams = _backward(*step, *ends)
+                *ends, dparams = _backward(*step, *ends, dparams)
                 gradients = dparams + gradients
             return [*ends[2:], *gradients]
 
@@ -81,13 +81,18 @@ def reversible_chain(
     return first, second, tf.nest.pack_sequence_as(state, carried)
 
 
-def _backward(function, params, state, b, total, db, dtotal):
+def _backward(function, params, state, b, total, db, dtotal, earlier):
     """From `(b, a + f(b))` and its gradients to `(a, b)` and those.
+
+    Args:
+        function, params, state: as in `reversible_chain`, of this function.
+        b, total, db, dtotal: tensors.
+        earlier: the `dparams` of the function after, which are to be there first.
 
     Returns:
         `(a, b, da, db, dparams)`, the last a flat list with `None` for integers.
     """
-    b, flat = _after(dtotal, b), tf.nest.flatten(params)
+    b, flat = _after([dtotal, *earlier], b), tf.nest.flatten(params)
     floats = [x for x in flat if x.dtype.is_floating]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch([b, floats])
@@ -104,14 +109,16 @@ def _backward(function, params, state, b, total, db, dtotal):
 
 
 def _after(earlier, x):
-    """x, which cannot be there before `earlier` is.
+    """x, which cannot be there before `earlier` are, tensors or `None`.
 
     Without it a graph would compute again at once, and hold all of it until gradients
-    come; and XLA would hold what it has, in the place of computing it again.
+    come; and XLA would hold what it has, in the place of computing it again, or put off
+    gradients of params, and hold what they are made of.
     """
-    element = tf.reshape(earlier, [-1])[:1]
-    # 0 or NaN, which no compiler knows
-    nothing = tf.reduce_sum(
-        tf.where(element == element, tf.zeros_like(element), element)
-    )
-    return x + tf.cast(nothing, x.dtype)
+    for one in earlier:
+        if one is not None:
+            # of all of it, as XLA computes a part by itself; 0 or NaN it cannot know
+            total = tf.reduce_sum(one)
+            nothing = tf.where(total == total, tf.zeros_like(total), total)
+            x += tf.cast(nothing, x.dtype)
+    return x

@@ -87,6 +87,16 @@ LM = dict(
     seed=1,
 )
 
+
+def reformer(arguments):
+    small = dict(num_heads=3, key_dim=4, num_hashes=2, num_buckets=2, seed=1)
+    return Case(
+        keras_performer.layers.ReformerAttention,
+        {**small, "sliding_window": 3, **arguments},
+        widths=(7,),
+    )
+
+
 CASES = {
     "attention": attention(SMALL, widths=(7,)),
     "attention_of_two_inputs": attention(
@@ -269,6 +279,26 @@ CASES = {
                 keras_performer.layers.SpatialGatingUnit(9, 10, causal=True)
             ),
         }
+    ),
+    "reformer": reformer({}),
+    "reformer_causal": reformer({"causal": True, "rotary": True, "value_dim": 5}),
+    "reversible": Case(
+        keras_performer.layers.ReversibleBlock,
+        dict(
+            attention=[
+                keras.saving.serialize_keras_object(one)
+                for one in (
+                    keras_performer.PerformerAttention(**SMALL),
+                    keras_performer.layers.LocalAttention(
+                        3, 4, sliding_window=2, use_bias=False
+                    ),
+                )
+            ],
+            intermediate_dim=11,
+            dropout=0.1,
+            seed=1,
+        ),
+        widths=(7,),
     ),
     "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
     "exact_window_causal": attention(

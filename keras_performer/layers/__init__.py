@@ -16,6 +16,8 @@ from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.performer_decoder import PerformerDecoder
 from keras_performer.layers.performer_encoder import PerformerEncoder
+from keras_performer.layers.reformer_attention import ReformerAttention
+from keras_performer.layers.reversible_block import ReversibleBlock
 from keras_performer.layers.sinkhorn_attention import SinkhornAttention
 from keras_performer.layers.spatial_gating_unit import SpatialGatingUnit
 from keras_performer.layers.synthesizer_attention import SynthesizerAttention
@@ -36,6 +38,8 @@ __all__ = [
     "PerformerBlock",
     "PerformerDecoder",
     "PerformerEncoder",
+    "ReformerAttention",
+    "ReversibleBlock",
     "SinkhornAttention",
     "SpatialGatingUnit",
     "SynthesizerAttention",

@@ -28,10 +28,14 @@ def one_of(name, value, choices):
     return value
 
 
-def count(name, value):
+def count(name, value, or_none=False):
+    """An int of 0 or more; or also `None`."""
+    if or_none and value is None:
+        return None
     if not _is_int(value) or not 0 <= value < 2**31:
+        wanted = " or None" if or_none else ""
         raise ValueError(
-            f"{name} must be an int, 0 or more and below 2**31. Received: "
+            f"{name} must be an int, 0 or more and below 2**31{wanted}. Received: "
             f"{name}={value!r}"
         )
     return int(value)
@@ -56,15 +60,6 @@ def rate(name, value):
             f"{name} must be a float in the range [0, 1). Received: {name}={value!r}"
         )
     return float(value)
-
-
-def count(name, value):
-    """`None`, or an int of 0 or more."""
-    if value is not None and not (_is_int(value) and 0 <= value < 2**31):
-        raise ValueError(
-            f"{name} must be 0, a positive int or None. Received: {name}={value!r}"
-        )
-    return None if value is None else int(value)
 
 
 def nonnegative(name, value, zero=True):

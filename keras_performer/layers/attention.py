@@ -1,6 +1,5 @@
 """What every attention layer has, whatever its mechanism."""
 
-import functools
 import typing
 from collections.abc import Sequence
 
@@ -10,8 +9,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments, layer_state, packed_tokens, query_key_norm
 from keras_performer.layers.attention_axes import AttentionAxes
-from keras_performer.layers.dense_options import dense_options, serialized_options
-from keras_performer.layers.heads_dense import heads_dense
+from keras_performer.layers.dense_layers import dense_layers, serialized_options
 from keras_performer.layers.inputs import Inputs
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
@@ -52,7 +50,8 @@ class AttentionLayer(keras.layers.Layer):
     `supports_segments` (that `attend` heeds `visible.starts`), `any_length` (that no
     weight of it ends at some length), `cost` (how time and memory grow with the length
     L, such as "L" or "L^2"), and `projections`, those of "query", "key", "value" that
-    it has a dense layer for; `attend` gets `None` for the others.
+    it has a dense layer for; `attend` gets `None` for the others. With
+    `shared_query_key` queries are keys, too: it then has no dense layer for "key".
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
     by `load_weights`, if all its attention layers are swapped and keep their names;
@@ -142,6 +141,7 @@ class AttentionLayer(keras.layers.Layer):
     """
 
     projections: tuple[str, ...] = ("query", "key", "value")
+    shared_query_key = False
     supports_causal = True
     supports_state = False
     supports_segments = False
@@ -205,27 +205,11 @@ class AttentionLayer(keras.layers.Layer):
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = arguments.complete_shapes(query_shape, value_shape, key_shape)
-        query_shape, value_shape, key_shape = shapes
         self._axes = AttentionAxes(len(query_shape), self.attention_axes)
-        dense = functools.partial(
-            heads_dense,
-            use_bias=self.use_bias,
-            activity_regularizer=self._activity_regularizer,
-            dtype=self.dtype_policy,
-            **dense_options(self),
-        )
-        heads, kv_heads = self.num_heads, self.num_key_value_heads
-        made = {
-            "query": (query_shape, (heads, self.key_dim)),
-            "key": (key_shape, (kv_heads, self.key_dim)),
-            "value": (value_shape, (kv_heads, self.value_dim)),
-        }
+        dense = dense_layers(self, *shapes)
         for name in self.projections:
-            shape, sizes = made[name]
-            setattr(self, f"_{name}_dense", dense(name, shape, 1, sizes))
-        attended_shape = (*query_shape[:-1], heads, self.value_dim)
-        output_shape = self._output_shape or (query_shape[-1],)
-        self._output_dense = dense("attention_output", attended_shape, 2, output_shape)
+            setattr(self, f"_{name}_dense", dense[name])
+        self._output_dense = dense["attention_output"]
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )

@@ -236,8 +236,12 @@ class PerformerBlock(keras.layers.Layer):
 
     def feed_forward(self, x, training=None):
         """Adds what the feed-forward network makes of each token."""
+        return x + self.transformed(x, training)
+
+    def transformed(self, x, training=None):
+        """What the feed-forward network makes of each token."""
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
-        return x + self.dropout(hidden, training=training)
+        return self.dropout(hidden, training=training)
 
     def initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False

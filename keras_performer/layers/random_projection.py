@@ -1,10 +1,9 @@
 """The random features of an attention layer, and how they are redrawn."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from keras_performer.layers.seeds import drawn_seed
+from keras_performer.layers.drawn_weights import add_drawn, drawn, first_seed
 
 
 class RandomProjection(keras.layers.Layer):
@@ -28,7 +27,7 @@ class RandomProjection(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        seed = drawn_seed(self.seed)
+        seed = first_seed(self.seed)
         counter = dict(shape=(), dtype="int32", trainable=False)
         # a weight, so that every worker and a resumed run draw the same sequence
         self.first_seed = self.add_weight(
@@ -39,16 +38,13 @@ class RandomProjection(keras.layers.Layer):
         self.redraw_count = self.add_weight(
             name="redraw_count", initializer="zeros", **counter
         )
-        with tf.init_scope():
-            drawn = self._draw(seed, 0)
-            if tf.executing_eagerly():  # constants, which every graph can lift
-                drawn = tf.nest.map_structure(np.asarray, drawn)
-        if isinstance(drawn, dict):
+        values = drawn(lambda: self._draw(seed, 0))
+        if isinstance(values, dict):
             self.parameters = {
-                name: self._add_parameter(name, drawn[name]) for name in sorted(drawn)
+                name: self._add_parameter(name, values[name]) for name in sorted(values)
             }
         else:
-            self.parameters = self._add_parameter("projection_matrix", drawn)
+            self.parameters = self._add_parameter("projection_matrix", values)
 
     def kernel(self):
         """The kernel of the features as they are drawn now."""
@@ -60,9 +56,9 @@ class RandomProjection(keras.layers.Layer):
     def redraw(self, num_redraws):
         """Moves on in the sequence of features, which the seed alone determines."""
         count = tf.convert_to_tensor(self.redraw_count) + num_redraws
-        drawn = self._draw(tf.convert_to_tensor(self.first_seed), count)
+        values = self._draw(tf.convert_to_tensor(self.first_seed), count)
         self.redraw_count.assign(count)
-        tf.nest.map_structure(lambda w, x: w.assign(x), self._nest(), drawn)
+        tf.nest.map_structure(lambda w, x: w.assign(x), self._nest(), values)
 
     def load_own_variables(self, store):
         # what estimates softmax always has features: such a file is one of exact
@@ -76,14 +72,7 @@ class RandomProjection(keras.layers.Layer):
         return self.parameters if is_one else dict(self.parameters)
 
     def _add_parameter(self, name, value):
-        return self.add_weight(
-            name=name,
-            shape=value.shape,
-            dtype=value.dtype.name,
-            initializer=lambda shape, dtype: tf.convert_to_tensor(value),
-            trainable=self.feature_map.trainable,
-            autocast=False,
-        )
+        return add_drawn(self, name, value, self.feature_map.trainable)
 
     def _draw(self, seed, redraw_count):
         with tf.device("CPU:0"):  # so that all kinds of machines draw the same

@@ -1,18 +1,8 @@
-"""The seeds of what a layer draws once and saves."""
-
-import random
+"""A seed that a layer saves, of which it draws in each call alike."""
 
 import keras
 
-_MAX_SEED = 2**31 - 1
-
-
-def drawn_seed(seed):
-    """An int for an int32 weight: the seed of a layer, or a random one for `None`."""
-    if seed is None:
-        # what keras.utils.set_random_seed seeds, as for Keras' own layers
-        seed = random.randrange(_MAX_SEED)
-    return seed % _MAX_SEED
+from keras_performer.layers.drawn_weights import first_seed
 
 
 class SavedSeed(keras.layers.Layer):
@@ -32,7 +22,7 @@ class SavedSeed(keras.layers.Layer):
             name="seed",
             shape=(),
             dtype="int32",
-            initializer=keras.initializers.Constant(drawn_seed(self.first_seed)),
+            initializer=keras.initializers.Constant(first_seed(self.first_seed)),
             trainable=False,
             autocast=False,
         )

@@ -131,7 +131,9 @@ class SinkhornAttention(AttentionLayer):
         )
         self.block_size = arguments.positive_int("block_size", block_size)
         self.max_length = arguments.positive_int("max_length", max_length)
-        self.num_iterations = arguments.count("num_iterations", num_iterations)
+        self.num_iterations = arguments.count(
+            "num_iterations", num_iterations, or_none=True
+        )
         self.temperature = arguments.nonnegative("temperature", temperature, zero=False)
         self.noise = arguments.nonnegative("noise", noise)
 

@@ -14,8 +14,10 @@ from keras_performer.ops.kernels import (
 )
 from keras_performer.ops.linear import bidirectional_attention, causal_attention
 from keras_performer.ops.local import Recent, local_attention
+from keras_performer.ops.lsh import lsh_attention, lsh_buckets, lsh_scores
 from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
+from keras_performer.ops.reversible import reversible_chain
 from keras_performer.ops.rotary import rotary_embedding
 from keras_performer.ops.scores import attention_scores
 from keras_performer.ops.segments import segment_starts
@@ -60,8 +62,12 @@ __all__ = [
     "initial_state",
     "join_parts",
     "local_attention",
+    "lsh_attention",
+    "lsh_buckets",
+    "lsh_scores",
     "merge_states",
     "orthogonal_gaussian_matrix",
+    "reversible_chain",
     "rotary_embedding",
     "segment_starts",
     "windowed_attention",

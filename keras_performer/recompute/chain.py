@@ -1,9 +1,7 @@
 """Links, the parts of a model's chain, and the scan that runs some of them.
 
-A model's layers read variables, and their dropout moves seeds on. The body of a scan,
-which is run again for its gradient, may do neither, so that here all of them are
-tensors that go into the loop, and the seeds come out of it: a chunk that is computed
-again starts from the seeds that it had, and drops the same values.
+The body of a scan, which is run again for its gradient, reads no variables: they go
+into the loop as tensors, and seeds come out of it (`layers/stateless_calls.py`).
 """
 
 import math
@@ -13,7 +11,14 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers.keras_privates import value_without_autocast
+from keras_performer.layers.stateless_calls import (
+    call_with_values,
+    split_variables,
+    values_of,
+)
+
+# For the error of what a chunk that is computed again would repeat.
+ADVICE = "With recompute", "recompute=None"
 
 
 class Link(typing.NamedTuple):
@@ -53,19 +58,13 @@ def scan(model, links, stream, sides, reverse=False):
         ValueError: if a link adds a loss or updates a weight that does not train, which
             a chunk that is computed again would repeat.
     """
-    weights = {id(v) for v in model.weights}
     variables = {id(v): v for link in links for v in link.variables}.values()
-    trained = [v for v in variables if v.trainable and id(v) in weights]
-    fixed = [v for v in variables if not v.trainable and id(v) in weights]
-    seeds = [v for v in variables if id(v) not in weights]
-    constants = _values(fixed)
+    trained, fixed, seeds = split_variables(variables, model.weights)
+    constants = values_of(fixed)
 
     def step(chunk, state, params):
         (stream, sides), (states, moving), (values, givens) = chunk, state, params
-        scope = keras.StatelessScope(collect_losses=True)
-        mapping = zip([*trained, *seeds, *fixed], [*values, *moving, *constants])
-        for update in mapping:
-            scope.add_update(update)  # as an initial mapping Keras would round them
+        mapping = [*zip(trained, values), *zip(seeds, moving), *zip(fixed, constants)]
 
         def run():
             x, new_states = stream, []
@@ -74,11 +73,11 @@ def scan(model, links, stream, sides, reverse=False):
                 new_states.append(state)
             return x, new_states
 
-        with scope:
-            results = _Run(name="chunk", dtype=model.dtype_policy)(function=run)
-        _check_nothing_is_lost(scope, fixed, constants)
-        x, new_states = results
-        return x, (new_states, [scope.get_current_value(v) for v in seeds])
+        run_cast = _Run(name="chunk", dtype=model.dtype_policy)
+        (x, new_states), moved = call_with_values(
+            lambda: run_cast(function=run), mapping, seeds, ADVICE
+        )
+        return x, (new_states, moved)
 
     dtypes = [link.dtypes for link in links if link.dtypes is not None]
     first = tf.nest.flatten(stream)[0]
@@ -86,8 +85,8 @@ def scan(model, links, stream, sides, reverse=False):
         step,
         _chunk_tokens(model, first.shape[1]),
         (stream, sides),
-        ([link.state for link in links], _values(seeds)),
-        (_values(trained), [link.given for link in links]),
+        ([link.state for link in links], values_of(seeds)),
+        (values_of(trained), [link.given for link in links]),
         dtypes[-1] if dtypes else tf.nest.map_structure(lambda x: x.dtype, stream),
         reverse,
     )
@@ -104,23 +103,6 @@ class _Run(keras.layers.Layer):
 
     def call(self, function):
         return function()
-
-
-def _values(variables):
-    # not autocast: gradients are summed over chunks in the dtype that goes in
-    return [value_without_autocast(v) for v in variables]
-
-
-def _check_nothing_is_lost(scope, fixed, constants):
-    values = map(scope.get_current_value, fixed)
-    changed = [v.path for v, x, y in zip(fixed, values, constants) if x is not y]
-    if scope.losses or changed:
-        raise ValueError(
-            "With recompute, a call can neither add losses (add_loss, an activity "
-            "regularizer) nor update weights that do not train. Received: "
-            f"{len(scope.losses)} losses, and updates of {changed}. Leave them out, or "
-            "use recompute=None."
-        )
 
 
 def _chunk_tokens(model, length):

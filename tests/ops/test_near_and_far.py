@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
+from tests.costs import kept_for_gradients
 from tests.ops.cases import HEAD_DIM, normal, pairs, qkv, softmax_kernel
 from tests.ops.test_windowed import assert_all_close, mask, with_gradients
 
@@ -152,32 +153,6 @@ def test_queries_without_far_keys_do_not_move_the_gain(causal):
     np.testing.assert_array_equal(dgain, np.zeros(2))
 
 
-def kept_for_gradients(function, shapes):
-    """Numbers of elements of all that gradients read, but for the inputs."""
-
-    def source(x):
-        while x.op.type in ("Identity", "IdentityN"):
-            x = x.op.inputs[x.value_index]
-        return x
-
-    kept = []
-
-    @tf.function(autograph=False)
-    def step(*inputs):
-        graph = tf.compat.v1.get_default_graph()
-        output = function(*inputs)
-        forward = set(graph.get_operations())
-        gradients = tf.gradients(output, inputs, tf.ones_like(output))
-        later = (op for op in graph.get_operations() if op not in forward)
-        read = {source(x).ref() for op in later for x in op.inputs}
-        read = (ref.deref() for ref in read - {x.ref() for x in inputs})
-        kept.extend(x.shape.num_elements() for x in read if x.op in forward)
-        return gradients
-
-    step.get_concrete_function(*map(tf.TensorSpec, shapes))
-    return sorted(kept)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False])
 def test_one_output_is_kept(causal):
@@ -189,7 +164,8 @@ def test_one_output_is_kept(causal):
         given = kernel, 64, None, visible
         return ops.windowed_attention(query, key, value, *given)[0]
 
-    *small, largest = kept_for_gradients(function, [(batch, length, heads, dim)] * 3)
+    kept = kept_for_gradients(function, [(batch, length, heads, dim)] * 3)
+    *small, largest = sorted(shape.num_elements() for shape in kept)
     assert largest == batch * length * heads * dim
     assert sum(small) < largest
 

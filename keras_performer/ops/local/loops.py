@@ -238,10 +238,10 @@ class Local:
 
         Queries have a column of ones, and keys one of what is added to their logits.
         """
-        heads, tokens = self.heads, self.blocks.tokens
+        heads = self.heads
         x = with_ones(self._to_chunks(heads.query_rows(queries, i) * self.scale))
         key, value = (self._reached(z, i) for z in keys[:2])
-        seen = _slice(keys[2], i * tokens, self._within()[1])
+        seen = self._part(keys[2], i)
         y, v = (heads.key_rows(z[:, tf.newaxis], 0) for z in (key, value))
         seen = heads.mask_rows(seen[:, tf.newaxis], 0)
         y = tf.concat([y, _logs(seen, y.dtype)], -1)
@@ -257,16 +257,25 @@ class Local:
         return _logs(near, self.heads.dtype)
 
     def _hidden(self, i):
-        """What is added to the logits of block i: HIDDEN for other segments, too."""
-        if self.key_numbers is None:
+        """What is added to the logits of block i: 0, or HIDDEN."""
+        visible = self.visible_pairs(i)
+        if visible is None:
             return self.band
-        length = self._within()[1]
-        keys = _slice(self.key_numbers, i * self.blocks.tokens, length)
+        return self.band + _logs(visible, self.heads.dtype)
+
+    def visible_pairs(self, i):
+        """Whom block i sees in its band, `(X, chunks, rows, span)`; `None` for all."""
+        if self.key_numbers is None:
+            return None
+        keys = self._part(self.key_numbers, i)
         keys = self._spans(self.heads.mask_rows(keys[:, tf.newaxis], 0))
         queries = self.heads.mask_rows(self.query_numbers, i)
         queries = self._to_chunks(tf.repeat(queries, self.heads.group, axis=1))
-        same = queries == tf.transpose(keys, (0, 1, 3, 2))
-        return self.band + _logs(same, self.heads.dtype)
+        return queries == tf.transpose(keys, (0, 1, 3, 2))
+
+    def _part(self, x, i):
+        """What block i of queries reaches of a padded tensor of all keys."""
+        return _slice(x, i * self.blocks.tokens, self._within()[1])
 
     def _spans(self, x):
         """Keys `(X, tokens, dim)` to what each chunk sees, `(X, chunks, span, dim)`."""

@@ -1,0 +1,220 @@
+"""Blocks in a row whose memory in training does not grow with their number."""
+
+import random
+import typing
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.layers import arguments
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.layer_config import as_layer, config_of
+from keras_performer.layers.performer_block import PerformerBlock
+from keras_performer.layers.signatures import LayerInput
+from keras_performer.layers.stateless_calls import (
+    call_with_values,
+    split_variables,
+    values_of,
+)
+
+# For the error of what a gradient that computes again would repeat.
+_ADVICE = "In a ReversibleBlock", "PerformerBlock"
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class ReversibleBlock(keras.layers.Layer):
+    """Blocks of self-attention and feed-forward network on two streams.
+
+    Both streams begin as the input. A block adds what attention makes of the second to
+    the first, and then what the feed-forward network makes of the first to the second,
+    each normalized first:
+
+        y1 = x1 + attention(x2),  y2 = x2 + feed_forward(y1)
+
+    The output is the mean of the streams after the last block. The gradient takes the
+    inputs of a block from its outputs, x2 = y2 - feed_forward(y1) and so on, and
+    computes the block again: in training only the streams of the last are kept, however
+    many blocks there are. That holds within a layer, so that a deep model is one
+    `ReversibleBlock` of many; between two layers the input of each is kept. Compiled by
+    XLA a block still took the memory of two streams, a sixth of a `PerformerBlock`'s.
+
+    Streams are float64, which is twice their memory, and no more: what is taken back
+    is then rounded to the very inputs that were, so that dropout, hashes and all else
+    are as they were.
+
+    Args:
+        attention: an `AttentionLayer`, or the config of one; or a list of them, for as
+            many blocks.
+        intermediate_dim: int, width of the feed-forward networks.
+        dropout: float, dropout rate after each part.
+        seed: int, seeds dropout.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        x: tensor of shape `(B, T, dim)`.
+        mask, training, segment_ids, positions: as in `PerformerBlock`.
+
+    Returns:
+        Tensor of shape `(B, T, dim)`.
+
+    Raises:
+        ValueError: for what an attention cannot do, and for layers that add losses or
+            update weights that do not train.
+
+    Reference:
+        Kitaev et al. 2020, Reformer, arXiv 2001.04451, section 3, equations 8 and 9.
+        Inputs and outputs of the streams are those of the authors' and others' code.
+
+    Example:
+
+    >>> from keras_performer.layers import PerformerAttention
+    >>> attention = [PerformerAttention(num_heads=2, key_dim=8) for _ in range(3)]
+    >>> block = ReversibleBlock(attention, intermediate_dim=64)
+    >>> block(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    def __init__(
+        self,
+        attention: AttentionLayer | dict | Sequence[AttentionLayer | dict],
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        is_list = isinstance(attention, (list, tuple))
+        attentions = [
+            as_layer("attention", one, AttentionLayer)
+            for one in (attention if is_list else [attention])
+        ]
+        if not attentions or None in attentions:
+            raise ValueError(
+                "attention must be an AttentionLayer or the config of one, or a list "
+                f"of at least one of these. Received: attention={attention!r}"
+            )
+        if len({id(one) for one in attentions}) < len(attentions):
+            raise ValueError(
+                "attention must have a layer of its own for each block, with its own "
+                f"weights: [make() for _ in range({len(attentions)})] rather than "
+                f"[layer] * {len(attentions)}. Received: one layer in several places"
+            )
+        self.intermediate_dim = arguments.positive_int(
+            "intermediate_dim", intermediate_dim
+        )
+        self.dropout = arguments.rate("dropout", dropout)
+        self.seed = arguments.seed(seed)
+        seeds = random.Random(self.seed)
+        self.blocks = [
+            PerformerBlock(
+                one,
+                self.intermediate_dim,
+                self.dropout,
+                None if seed is None else seeds.randrange(2**31 - 1),
+                dtype=self.dtype_policy,
+                name=f"block_{index}",
+            )
+            for index, one in enumerate(attentions)
+        ]
+
+    def build(self, input_shape):
+        for block in self.blocks:
+            block.build(input_shape)
+
+    def call(
+        self,
+        x: LayerInput,
+        mask: LayerInput | None = None,
+        training: bool | None = None,
+        segment_ids: LayerInput | None = None,
+        positions: LayerInput | None = None,
+    ) -> typing.Any:
+        if mask is None:
+            mask = implicit_mask(x)
+        call = dict(query_mask=mask, training=training)
+        call |= dict(segment_ids=segment_ids, positions=positions)
+        parts = [part for block in self.blocks for part in self._parts(block, call)]
+        *_, seeds = split_variables(self.variables, self.weights)
+        stream = tf.cast(x, "float64")
+        first, second, moved = ops.reversible_chain(
+            [part.function for part in parts],
+            stream,
+            stream,
+            [values_of(part.trained) for part in parts],
+            values_of(seeds),
+        )
+        for seed, value in zip(seeds, moved):
+            seed.assign(value)
+        return tf.cast(0.5 * (first + second), self.compute_dtype)
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def _parts(self, block, call):
+        """The two parts of a block, for `ops.reversible_chain`.
+
+        Args:
+            block: a `PerformerBlock`.
+            call: dict of the call arguments of its attention.
+        """
+
+        def attend(x):
+            attended = block.attention(block.attention_norm(x), **call)
+            return block.dropout(attended, training=call["training"])
+
+        def transform(x):
+            return block.transformed(x, call["training"])
+
+        attending = block.attention_norm, block.attention, block.dropout
+        transforming = (
+            block.feedforward_norm,
+            block.expand,
+            block.contract,
+            block.dropout,
+        )
+        return self._part(attend, attending), self._part(transform, transforming)
+
+    def _part(self, call, layers):
+        variables = [v for layer in layers for v in layer.variables]
+        trained, fixed, _ = split_variables(variables, self.weights)
+        *_, seeds = split_variables(self.variables, self.weights)
+        constants = [*zip(fixed, values_of(fixed))]
+
+        def function(x, params, state):
+            values = [*zip(trained, params), *constants, *zip(seeds, state)]
+            given = tf.cast(x, self.compute_dtype)
+            result, moved = call_with_values(
+                lambda: call(given), values, seeds, _ADVICE
+            )
+            return tf.cast(result, x.dtype), moved
+
+        return _Part(function, trained)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "attention": [config_of(block.attention) for block in self.blocks],
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "seed": self.seed,
+        }
+
+
+class _Part(typing.NamedTuple):
+    """What one stream adds to the other.
+
+    Attributes:
+        function: as in `ops.reversible_chain`, of the values of trained weights and of
+            the seeds of the whole layer.
+        trained: list of the weights.
+    """
+
+    function: typing.Callable
+    trained: list

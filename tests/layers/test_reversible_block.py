@@ -1,0 +1,191 @@
+"""`ReversibleBlock` against autodiff of the same sums, and what it keeps."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerAttention
+from keras_performer.layers import (
+    AttentionLayer,
+    ExactAttention,
+    LocalAttention,
+    ReformerAttention,
+    ReversibleBlock,
+)
+from keras_performer.testing import check_causal, check_masks
+from tests.costs import kept_for_gradients
+from tests.layers.inputs import normal
+
+
+def small(depth=3, **options):
+    common = dict(num_heads=2, key_dim=4, rotary=True)
+    kinds = [
+        lambda seed: PerformerAttention(num_random_features=6, seed=seed, **common),
+        lambda seed: LocalAttention(sliding_window=3, seed=seed, **common),
+        lambda seed: ReformerAttention(
+            num_hashes=2, num_buckets=2, sliding_window=9, seed=seed, **common
+        ),
+    ]
+    attention = [kinds[index % 3](index) for index in range(depth)]
+    block = ReversibleBlock(attention, 16, **{"seed": 4, **options})
+    block.build((None, None, 8))
+    return block
+
+
+def plain(block, x, mask=None, training=None, **call):
+    """Equations 9, under autodiff."""
+    first = second = x = tf.cast(x, "float64")
+    for one in block.blocks:
+        attended = one.attention(
+            one.attention_norm(tf.cast(second, block.compute_dtype)),
+            query_mask=mask,
+            training=training,
+            **call,
+        )
+        first += tf.cast(one.dropout(attended, training=training), x.dtype)
+        hidden = one.feedforward_norm(tf.cast(first, block.compute_dtype))
+        hidden = one.contract(one.expand(hidden))
+        second += tf.cast(one.dropout(hidden, training=training), x.dtype)
+    return tf.cast((first + second) / 2, block.compute_dtype)
+
+
+def results(function, block, x, **call):
+    """The output, and gradients of a sum over it for the input and each weight."""
+    x = tf.convert_to_tensor(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x, **call)
+        loss = tf.reduce_sum(y * tf.cast(normal((1, 1, 8), 9), y.dtype))
+    weights = [weight.value for weight in block.trainable_weights]
+    return [y, *tape.gradient(loss, [x, *weights])]
+
+
+def assert_same(block, x, tolerance=1e-5, **call):
+    got = results(block, block, x, **call)
+    wanted = results(lambda x, **call: plain(block, x, **call), block, x, **call)
+    for one, other in zip(got, wanted, strict=True):
+        scale = max(np.abs(other).max(), 0.1)
+        np.testing.assert_allclose(one, other, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("depth", [1, 7])
+def test_it_is_the_sums_under_autodiff(depth):
+    assert_same(small(depth), normal((2, 19, 8), 1))
+
+
+def test_it_is_the_sums_in_float64():
+    assert_same(small(dtype="float64"), normal((2, 19, 8), 1, dtype="float64"), 1e-11)
+
+
+def test_masks_segments_and_positions_are_those_of_the_attention():
+    block, x = small(2), normal((2, 11, 8), 1)
+    mask = np.ones((2, 11), bool)
+    mask[0, :4] = mask[1, 7:] = False
+    ids = np.array([[0] * 6 + [1] * 5] * 2)
+    positions = np.array([[*range(6), *range(5)]] * 2)
+    call = dict(segment_ids=ids, positions=positions)
+    assert_same(block, x, mask=tf.constant(mask), **call)
+    without = block(x)
+    for key, value in dict(mask=tf.constant(mask), **call).items():
+        assert np.abs(block(x, **{key: value}) - without).max() > 1e-4, key
+
+
+def seeds_of(block):
+    weights = {id(v) for v in block.weights}
+    return [v for v in block.variables if id(v) not in weights]
+
+
+def test_dropout_is_the_same_when_it_is_computed_again():
+    block, x = small(dropout=0.4), normal((2, 19, 8), 1)
+    seeds = seeds_of(block)
+    before = [seed.numpy() for seed in seeds]
+    got = results(block, block, x, training=True)
+    after = [seed.numpy() for seed in seeds]
+    for seed, value in zip(seeds, before):
+        seed.assign(value)
+
+    def by_hand(x, training):
+        return plain(block, x, training=training)
+
+    wanted = results(by_hand, block, x, training=True)
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    np.testing.assert_array_equal([seed.numpy() for seed in seeds], after)
+    assert np.abs(block(x, training=True) - got[0]).max() > 0.01
+    assert np.abs(block(x) - block(x)).max() == 0
+
+
+@keras.saving.register_keras_serializable("tests")
+class Noting(AttentionLayer):
+    """Exact attention that notes its queries."""
+
+    noted: list = []
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        self.noted.append(query.numpy())
+        return ExactAttention.attend(self, query, key, value, visible)
+
+
+def test_what_is_computed_again_is_what_was_to_the_bit():
+    block = ReversibleBlock([Noting(2, 4) for _ in range(12)], 16, seed=1)
+    Noting.noted.clear()
+    results(block, block, normal((3, 40, 8), 1))
+    forward, again = Noting.noted[:12], Noting.noted[12:]
+    for one, other in zip(forward, reversed(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_kept_does_not_grow_with_the_depth():
+    shape, kept = (2, 150, 8), []
+    for depth in (1, 5):
+        attention = [ExactAttention(2, 4) for _ in range(depth)]
+        block = ReversibleBlock(attention, 16, dropout=0.1, seed=1)
+        block.build(shape)  # variables would have the graph made twice
+        function = functools.partial(block, training=True)
+        sizes = [x.num_elements() for x in kept_for_gradients(function, [shape])]
+        kept.append([size for size in sizes if size >= 2 * 150])
+    # the streams at the ends, and their sum: no head, no hidden vector, no block
+    assert kept[0] == kept[1] == [2 * 150 * 8] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_model_trains(jit_compile):
+    attention = [ExactAttention(2, 4, causal=True) for _ in range(2)]
+    inputs = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, 8)(inputs)
+    x = ReversibleBlock(attention, 16, dropout=0.1, seed=1)(x)
+    model = keras.Model(inputs, keras.layers.Dense(11)(x))
+    ids = np.random.default_rng(0).integers(11, size=(4, 20))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.03), loss, jit_compile=jit_compile)
+    losses = [model.train_on_batch(ids, ids) for _ in range(15)]
+    assert losses[-1] < 0.7 * losses[0]
+    check_causal(model, ids)
+
+
+def test_a_mask_hides():
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, 8, mask_zero=True)(tokens)
+    attention = [ExactAttention(2, 4), LocalAttention(2, 4, sliding_window=3)]
+    check_masks(keras.Model(tokens, ReversibleBlock(attention, 16)(x)))
+
+
+@pytest.mark.parametrize("wrong", [None, [], [None], "performer"])
+def test_what_is_no_attention_raises(wrong):
+    with pytest.raises(ValueError, match="attention must be a"):
+        ReversibleBlock(wrong, 16)
+
+
+def test_blocks_share_no_layer():
+    with pytest.raises(ValueError, match=r"rather than \[layer\] \* 2"):
+        ReversibleBlock([ExactAttention(2, 4)] * 2, 16)
+
+
+def test_a_layer_that_adds_a_loss_raises():
+    attention = ExactAttention(2, 4, activity_regularizer="l2")
+    with pytest.raises(ValueError, match="In a ReversibleBlock, a call can neither"):
+        ReversibleBlock(attention, 16)(normal((2, 5, 8)))

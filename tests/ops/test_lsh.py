@@ -1,0 +1,204 @@
+"""Attention within buckets against its definition, set by set."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.ops.local import loops
+from tests.costs import largest_tensor
+from tests.ops import lsh_reference
+from tests.ops.cases import assert_all_close, normal, value_and_gradients
+
+BATCH, HEADS, HEAD_DIM, VALUE_DIM = 2, 3, 5, 7
+
+
+def inputs(length, rounds=3, half=2, seed=0, dtype="float64"):
+    """Query, value and buckets."""
+    shape = BATCH, length, HEADS
+    query = normal((*shape, HEAD_DIM), (seed, 1), 2.0, dtype)
+    value = normal((*shape, VALUE_DIM), (seed, 2), dtype=dtype)
+    rotations = normal((rounds, HEADS, HEAD_DIM, half), (seed, 3), dtype=dtype)
+    return query, value, ops.lsh_buckets(query, rotations)
+
+
+def dense(sees):
+    """Attention of a matrix of who sees whom, under autodiff."""
+
+    def attention(query, value):
+        key = query / tf.norm(query, axis=-1, keepdims=True)
+        logits = tf.einsum("btnh,bsnh->bnts", query, key) / HEAD_DIM**0.5
+        weights = tf.where(sees, tf.exp(logits), 0)
+        weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, -1)[..., None])
+        return tf.einsum("bnts,bsnv->btnv", weights, value)
+
+    return attention
+
+
+def some(length, share, seed):
+    return np.random.default_rng(seed).random((BATCH, length)) < share
+
+
+def test_buckets_are_the_largest_of_both_signs():
+    x, rotations = normal((2, 40, 3, 5), 1), normal((4, 3, 5, 6), 2)
+    buckets = ops.lsh_buckets(x, rotations)
+    np.testing.assert_array_equal(buckets, lsh_reference.buckets(x, rotations))
+    assert len(np.unique(buckets)) == 12
+    np.testing.assert_array_equal(ops.lsh_buckets(1e4 * x, rotations), buckets)
+
+
+def test_buckets_are_shared_as_often_as_angles_say():
+    """With two buckets, the sides of a random plane: 1 - angle / pi."""
+    for angle in (0.3, 1.0, 2.5):
+        pair = tf.constant([[1.0, 0.0, 0.0], [np.cos(angle), np.sin(angle), 0.0]])
+        rotations = tf.reshape(ops.gaussian_matrix(4000, 3, (1, 2)), (1, 4000, 3, 1))
+        pairs = tf.tile(pair[tf.newaxis, :, tf.newaxis], [1, 1, 4000, 1])
+        first, second = ops.lsh_buckets(pairs, rotations)[0]
+        shared, law = np.mean(first == second), 1 - angle / np.pi
+        assert abs(shared - law) < 4.5 * (law * (1 - law) / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("length, window", [(1, 4), (2, 2), (13, 3), (83, 100)])
+def test_it_is_the_definition(length, window, masked, causal):
+    query, value, buckets = inputs(length)
+    seen, starts = None, None
+    options = dict(causal=causal)
+    if masked:
+        seen, starts = some(length, 0.7, 3), some(length, 0.1, 4)
+        options |= dict(seen=seen, segments=starts.cumsum(1))
+    visible = ops.Visibility(seen, causal, starts=starts)
+    sees = lsh_reference.sees(buckets.numpy(), window, **options)
+
+    def attention(query, value):
+        return ops.lsh_attention(query, value, buckets, window, visible)
+
+    got = value_and_gradients(attention, [query, value])
+    expected = lsh_reference.attention(query, value, buckets, window, **options)
+    np.testing.assert_allclose(got[0], expected, atol=1e-12)
+    assert_all_close(got, value_and_gradients(dense(sees), [query, value]), 1e-12)
+    scores = ops.lsh_scores(query, buckets, window, visible)
+    np.testing.assert_allclose(scores, lsh_reference.weights(query, sees), atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_several_blocks(causal, monkeypatch):
+    monkeypatch.setattr(loops, "BLOCK_WEIGHTS", 2**15)
+    query, value, buckets = inputs(300, rounds=2)
+    sees = lsh_reference.sees(buckets.numpy(), 70, causal=causal)
+
+    def attention(query, value):
+        return ops.lsh_attention(query, value, buckets, 70, causal=causal)
+
+    both = (value_and_gradients(f, [query, value]) for f in (attention, dense(sees)))
+    assert_all_close(*both, 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True])
+def test_unknown_shapes_and_xla(causal):
+    query, value, _ = inputs(150, dtype="float32")
+    rotations = normal((2, HEADS, HEAD_DIM, 2), 3, dtype="float32")
+
+    def attention(query, value):
+        buckets = ops.lsh_buckets(query, rotations)
+        return ops.lsh_attention(query, value, buckets, 20, causal=causal)
+
+    specs = [tf.TensorSpec((None, None, *x.shape[2:])) for x in (query, value)]
+    unknown = tf.function(attention, input_signature=specs)
+    expected = value_and_gradients(attention, [query, value])
+    for function in unknown, tf.function(attention, jit_compile=True):
+        assert_all_close(value_and_gradients(function, [query, value]), expected, 1e-5)
+
+
+def test_a_key_found_in_every_round_counts_once():
+    query, value, buckets = inputs(40, rounds=1)
+    once = ops.lsh_attention(query, value, buckets, 9)
+    again = ops.lsh_attention(query, value, tf.repeat(buckets, 4, axis=3), 9)
+    np.testing.assert_allclose(again, once, atol=1e-12)
+
+
+def test_tokens_of_other_buckets_change_nothing():
+    """In chunks of sorted tokens they would move the borders."""
+    query, value, buckets = inputs(60, rounds=1, half=1)
+    attended = ops.lsh_attention(query, value, buckets, 3)
+    for n in range(HEADS):
+        kept = np.flatnonzero(buckets[0, :, n, 0] == 1)
+        parts = [
+            tf.gather(x[:1, :, n : n + 1], kept, axis=1)
+            for x in (query, value, buckets)
+        ]
+        alone = ops.lsh_attention(*parts, 3)[0, :, 0]
+        np.testing.assert_allclose(alone, attended.numpy()[0, kept, n], atol=1e-12)
+
+
+@pytest.mark.parametrize("ends", [slice(0, 4), slice(9, None), slice(5, 8)])
+def test_masked_tokens_are_as_if_left_out(ends):
+    query, value, buckets = inputs(14)
+    seen = np.ones((BATCH, 14), bool)
+    seen[:, ends] = False
+    hide = ~seen[..., None, None]
+    attended = ops.lsh_attention(
+        tf.where(hide, 1e4, query), tf.where(hide, 1e4, value), buckets, 3, seen
+    )
+    parts = [tf.boolean_mask(x, seen[0], axis=1) for x in (query, value, buckets)]
+    np.testing.assert_allclose(
+        tf.boolean_mask(attended, seen[0], axis=1),
+        ops.lsh_attention(*parts, 3),
+        atol=1e-12,
+    )
+    assert not np.any(attended.numpy()[~seen])
+
+
+def test_later_tokens_move_nothing():
+    query, value, _ = inputs(90, seed=5)
+    rotations = normal((3, HEADS, HEAD_DIM, 2), 3)
+    later = tf.range(90)[:, tf.newaxis, tf.newaxis] >= 50
+
+    def attended(query, value):
+        buckets = ops.lsh_buckets(query, rotations)
+        return ops.lsh_attention(query, value, buckets, 4, causal=True)[:, :50]
+
+    before = attended(query, value)
+    # larger ones not by a bit; those of other buckets may change rounding
+    huge = [tf.where(later, 1e4 * x, x) for x in (query, value)]
+    np.testing.assert_array_equal(attended(*huge), before)
+    other = [tf.where(later, 1e4 * tf.roll(x, 7, axis=1), x) for x in (query, value)]
+    np.testing.assert_allclose(attended(*other), before, atol=1e-12)
+    np.testing.assert_allclose(attended(query[:, :50], value[:, :50]), before)
+
+
+def test_large_queries_and_queries_of_zero_are_finite():
+    query, value, buckets = inputs(20, dtype="float32")
+    for scale in (0.0, 1e4):
+        results = value_and_gradients(
+            lambda q, v: ops.lsh_attention(q, v, buckets, 5), [scale * query, value]
+        )
+        assert all(np.isfinite(x).all() for x in results)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_memory_is_linear_in_the_length(causal):
+    def step(query, value):
+        rotations = tf.ones((2, 1, 4, 2))
+        with tf.GradientTape() as tape:
+            tape.watch([query, value])
+            buckets = ops.lsh_buckets(query, rotations)
+            output = ops.lsh_attention(query, value, buckets, 32, causal=causal)
+        return tape.gradient(output, [query, value])
+
+    sizes = [
+        largest_tensor(step, [(1, length, 1, 4)] * 2) for length in (4096, 4 * 4096)
+    ]
+    assert sizes[1] <= 4 * sizes[0] < 4096**2
+
+
+def test_what_is_no_bucket_for_each_token_raises():
+    query, value, buckets = inputs(6)
+    with pytest.raises(ValueError, match="as lsh_buckets makes them"):
+        ops.lsh_attention(query, value, buckets[..., 0], 3)
+    with pytest.raises(ValueError, match=r"Received: buckets of shape \(2, 5, 3, 3\)"):
+        ops.lsh_attention(query, value, buckets[:, :5], 3)
+    with pytest.raises(ValueError, match="sliding_window must be a positive int"):
+        ops.lsh_attention(query, value, buckets, 0)

@@ -1,0 +1,147 @@
+"""Residual layers whose inputs come back from their outputs, against autodiff."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+from tests.costs import kept_for_gradients
+from tests.ops.cases import assert_all_close, normal
+
+DIM = 5
+
+
+def change(x, params, state):
+    """Drops half of the numbers by a seed, which it moves on."""
+    bits = tf.random.stateless_uniform(
+        tf.shape(x), state, minval=None, maxval=None, dtype=tf.int32, alg="philox"
+    )
+    scale = tf.cast(params["scale"], x.dtype)
+    y = scale * tf.tanh(tf.matmul(x, params["kernel"]))
+    return tf.where(bits > 0, y, tf.zeros_like(y)), state + 1
+
+
+def layers(depth):
+    return [
+        {"kernel": normal((DIM, DIM), (1, index)), "scale": tf.constant(2 + index)}
+        for index in range(depth)
+    ]
+
+
+def plain(functions, first, second, params, state):
+    """Equations 7 of the paper, under autodiff."""
+    for index in range(0, len(functions), 2):
+        change, state = functions[index](second, params[index], state)
+        first = first + change
+        if index + 1 == len(functions):
+            return second, first, state
+        change, state = functions[index + 1](first, params[index + 1], state)
+        second = second + change
+    return first, second, state
+
+
+def with_gradients(chain, depth, **options):
+    params, state = layers(depth), tf.constant([3, 4])
+    kernels = [one["kernel"] for one in params]
+
+    @tf.function(autograph=False, **options)
+    def run(first, second, kernels):
+        given = [{**one, "kernel": k} for one, k in zip(params, kernels)]
+        with tf.GradientTape() as tape:
+            tape.watch([first, second, kernels])
+            a, b, end = chain([change] * depth, first, second, given, state)
+            loss = tf.reduce_sum(tf.sin(a) + 3.0 * b**2)
+        found = tape.gradient(loss, [first, second, kernels])
+        return [a, b, end, *tf.nest.flatten(found)]
+
+    return run(normal((7, 3, DIM), 1), normal((7, 3, DIM), 2), kernels)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 8])
+def test_values_and_gradients_are_those_of_autodiff(depth):
+    got, expected = (with_gradients(f, depth) for f in (ops.reversible_chain, plain))
+    assert_all_close(got, expected, 1e-11)
+    assert got[2].numpy().tolist() == [3 + depth, 4 + depth]
+
+
+def test_eagerly_and_compiled():
+    tf.config.run_functions_eagerly(True)
+    try:
+        eager = with_gradients(ops.reversible_chain, 4)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert_all_close(eager, with_gradients(plain, 4), 1e-11)
+    compiled = with_gradients(ops.reversible_chain, 4, jit_compile=True)
+    assert_all_close(compiled, eager, 1e-11)
+
+
+def test_the_ends_alone_are_kept():
+    def function(depth):
+        params, state = layers(depth), tf.constant([3, 4])
+        start = [change] * depth
+        return lambda *x: ops.reversible_chain(start, *x, params, state)[1]
+
+    shape = (64, 32, DIM)
+    for depth in (2, 10):
+        kept = kept_for_gradients(function(depth), [shape] * 2, "float64")
+        assert [x for x in kept if x[:2] == shape[:2]] == [shape] * 2
+
+
+def test_nothing_is_computed_again_before_its_gradient_is_there():
+    """Or a graph would do all of it at once, and hold it."""
+    params, state = layers(4), tf.constant([3, 4])
+
+    @tf.function(autograph=False)
+    def step(first, second, upstream):
+        graph = tf.compat.v1.get_default_graph()
+        _, b, _ = ops.reversible_chain([change] * 4, first, second, params, state)
+        forward = set(graph.get_operations())
+        gradients = tf.gradients(b, [first, second], upstream)
+        again = [
+            op
+            for op in graph.get_operations()
+            if op.type in ("Tanh", "MatMul", "BatchMatMulV2") and op not in forward
+        ]
+        assert len(again) >= 12 and all(waits(op, upstream.op) for op in again)
+        return gradients
+
+    step.get_concrete_function(*[tf.TensorSpec((7, 3, DIM), "float64")] * 3)
+
+
+def waits(op, for_op):
+    """Whether one operation needs the result of another."""
+    to_do, seen = [op], set()
+    while to_do:
+        one = to_do.pop()
+        if one is for_op:
+            return True
+        if one.name not in seen:
+            seen.add(one.name)
+            to_do += [x.op for x in one.inputs] + list(one.control_inputs)
+    return False
+
+
+def test_params_of_another_number_raise():
+    x = normal((2, DIM), 1)
+    with pytest.raises(ValueError, match="Received: 2 functions and 1 params"):
+        ops.reversible_chain([change] * 2, x, x, layers(1), tf.constant([1, 2]))
+
+
+def test_a_function_of_float32_gets_its_inputs_to_the_bit():
+    """Streams of float64 take back what was added, but for what float32 cannot see."""
+    inputs = []
+
+    def function(x, kernel, state):
+        x = tf.cast(x, "float32")
+        inputs.append(x.numpy())
+        return tf.cast(10.0 * tf.tanh(tf.matmul(x, kernel)), "float64"), state
+
+    kernels = [normal((DIM, DIM), (2, i), dtype="float32") for i in range(20)]
+    x = normal((100, DIM), 1)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        a, b, _ = ops.reversible_chain([function] * 20, x, x, kernels)
+    tape.gradient([a, b], x)
+    forward, again = inputs[:20], inputs[20:]
+    for one, other in zip(forward, reversed(again), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -19,10 +19,10 @@ MATRIX, HIDDEN = "Blues", "#e2e2e2"
 WIDTH = 5.6
 
 
-def panels(columns=1, height=3.2, **options):
-    """A figure and its axes, `columns` of them side by side."""
+def panels(columns=1, height=3.2, rows=1, **options):
+    """A figure and its axes, `columns` of them side by side in each row."""
     figure = Figure(figsize=(WIDTH, height), facecolor="white", layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False, **options)[0]
+    axes = figure.subplots(rows, columns, squeeze=False, **options).ravel()
     return figure, axes
 
 

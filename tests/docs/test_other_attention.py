@@ -1,0 +1,35 @@
+"""The table of *Other attention* is what the classes say of themselves."""
+
+import inspect
+import re
+
+from docs.pages import ROOT
+from keras_performer import layers
+
+ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
+
+
+def test_the_table_has_every_attention_and_mixer_as_it_is():
+    page = (ROOT / "docs" / "other_attention.md").read_text()
+    bases = layers.AttentionLayer, layers.MixingLayer
+    exported = (getattr(layers, name) for name in layers.__all__)
+    expected = {
+        one.__name__: [one.cost, *map(words, abilities(one))]
+        for one in exported
+        if inspect.isclass(one) and issubclass(one, bases) and one not in bases
+    }
+    found = {name: cells.split(" | ") for name, cells in ROW.findall(page)}
+    assert found == expected
+
+
+def abilities(layer):
+    return (
+        layer.supports_causal,
+        layer.supports_state,
+        layer.supports_segments,
+        layer.any_length,
+    )
+
+
+def words(can):
+    return "yes" if can else "no"

@@ -381,7 +381,10 @@ def test_longer_sequences_are_refused():
     [
         ("block_size must be a positive int", dict(block_size=0)),
         ("max_length must be a positive int", dict(max_length=2.5)),
-        ("num_iterations must be 0, a positive int or None", dict(num_iterations=-1)),
+        (
+            "num_iterations must be an int, 0 or more and below 2\*\*31 or None",
+            dict(num_iterations=-1),
+        ),
         ("temperature must be a positive float", dict(temperature=0.0)),
         ("temperature must be a positive float", dict(temperature=True)),
         ("noise must be 0 or a positive float", dict(noise=-1.0)),

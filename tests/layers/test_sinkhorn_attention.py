@@ -382,7 +382,7 @@ def test_longer_sequences_are_refused():
         ("block_size must be a positive int", dict(block_size=0)),
         ("max_length must be a positive int", dict(max_length=2.5)),
         (
-            "num_iterations must be an int, 0 or more and below 2\*\*31 or None",
+            r"num_iterations must be an int, 0 or more and below 2\*\*31 or None",
             dict(num_iterations=-1),
         ),
         ("temperature must be a positive float", dict(temperature=0.0)),

@@ -81,6 +81,8 @@ def test_an_implicit_mask_is_a_mask(make):
     assert not found.numpy()[~MASK].any() and found.numpy()[MASK].all()
 
 
+# Keras 3.10 says so of a model with one input that it has loaded
+@pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
 @EACH
 def test_a_block_trains_and_is_saved(make, tmp_path):
     inputs = keras.Input((None, 5))

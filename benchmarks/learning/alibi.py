@@ -16,32 +16,30 @@ from keras_performer.layers import ExactAttention, LocalAttention
 from keras_performer.ops import ExponentialKernel, Kernel
 
 
+class WithPlaces:
+    """Attention to keys that hold their places, before the class of an attention."""
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        return super().attend(*with_places(query, key), value, visible)
+
+
 @keras.saving.register_keras_serializable(package="benchmarks")
-class AlibiExact(ExactAttention):
+class AlibiExact(WithPlaces, ExactAttention):
     """Exact attention with ALiBi, causal."""
 
-    def attend(self, query, key, value, visible, state=None, training=None):
-        return super().attend(*with_places(query, key), value, visible)
-
 
 @keras.saving.register_keras_serializable(package="benchmarks")
-class AlibiLocal(LocalAttention):
+class AlibiLocal(WithPlaces, LocalAttention):
     """The window alone with ALiBi, causal."""
 
-    def attend(self, query, key, value, visible, state=None, training=None):
-        return super().attend(*with_places(query, key), value, visible)
-
 
 @keras.saving.register_keras_serializable(package="benchmarks")
-class AlibiPerformer(PerformerAttention):
+class AlibiPerformer(WithPlaces, PerformerAttention):
     """Features of "softmax", with a window or without, and ALiBi, causal."""
 
     def kernel(self):
         kernel = super().kernel()
         return AlibiKernel(kernel.projection_matrix, kernel.hyperbolic)
-
-    def attend(self, query, key, value, visible, state=None, training=None):
-        return super().attend(*with_places(query, key), value, visible)
 
 
 class AlibiKernel(ExponentialKernel):

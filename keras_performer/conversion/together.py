@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_performer.layers.far_gain import SPEED
+from keras_performer.ops.shapes import ceil_div
 
 # What is added to the logarithms of far weights of all layers at once. With the last
 # the window alone is left.
@@ -91,8 +92,7 @@ def _some(batch, number):
     """At most so many of the sequences of a batch, from its first to its last."""
 
     def of_array(x):
-        step = -(-len(x) // number)
-        return x[::step]
+        return x[:: ceil_div(len(x), number)]
 
     return keras.tree.map_structure(of_array, batch)
 

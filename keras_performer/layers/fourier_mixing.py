@@ -5,6 +5,7 @@ import typing
 import keras
 import tensorflow as tf
 
+from keras_performer.layers import arguments
 from keras_performer.layers.mixing_layer import MixingLayer, zero_masked
 from keras_performer.ops.shapes import compute_dtype
 
@@ -50,11 +51,7 @@ class FourierMixing(MixingLayer):
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(causal=causal, **kwargs)
-        if norm not in ("backward", "ortho"):
-            raise ValueError(
-                f'norm must be "backward" or "ortho". Received: norm={norm!r}'
-            )
-        self.norm = norm
+        self.norm = arguments.one_of("norm", norm, ("backward", "ortho"))
 
     def mix(self, x, mask, training=None):
         dtype = compute_dtype(x)

@@ -41,6 +41,23 @@ def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options
     return dense
 
 
+def token_dense(name, output_dim, **options):
+    """A `HeadsDense` from `(B, T, dim)` to `(B, T, output_dim)`, not built.
+
+    Args:
+        name: str, name of the layer.
+        output_dim: int.
+        **options: further arguments of `keras.layers.EinsumDense`.
+    """
+    return HeadsDense(
+        "abc,cd->abd",
+        output_shape=(None, output_dim),
+        bias_axes="d",
+        name=name,
+        **options,
+    )
+
+
 @keras.saving.register_keras_serializable(package="keras_performer")
 class HeadsDense(keras.layers.EinsumDense):
     """`EinsumDense` over the last axes of its input, as a product of two matrices.

@@ -17,7 +17,7 @@ from keras_performer.layers.signatures import (
     Regularizer,
 )
 from keras_performer.ops.linear_attention import linear_attention
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import size, sum_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -141,7 +141,7 @@ class LinearTransformerAttention(AttentionLayer):
             self.num_key_value_heads,
             self.key_dim,
             self.value_dim,
-            "float64" if self.compute_dtype == "float64" else "float32",
+            sum_dtype(self.compute_dtype),
         )._asdict()
 
     # two passes over the pieces of a sequence, through the kernel of a layer

@@ -18,7 +18,7 @@ from keras_performer.layers.signatures import (
     LayerInput,
     Regularizer,
 )
-from keras_performer.ops.shapes import size
+from keras_performer.ops.visibility import mask_or_all
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -222,9 +222,7 @@ class LongformerAttention(AttentionLayer):
         """A `Visibility` with global tokens: without given ones, the first seen."""
         if visible.global_tokens is not None:
             return visible
-        seen = visible.key_mask
-        if seen is None:
-            seen = tf.ones((size(query, 0), size(query, 1)), tf.bool)
+        seen = mask_or_all(visible.key_mask, query)
         number = tf.math.cumsum(tf.cast(seen, tf.int32), axis=1)
         first = tf.logical_and(seen, number <= self.num_global_tokens)
         return visible._replace(global_tokens=first)

@@ -16,7 +16,7 @@ from keras_performer.layers.random_projection import RandomProjection
 from keras_performer.layers.signatures import Constraint, Initializer, Regularizer
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.linear_attention import linear_attention
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import size, sum_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -378,7 +378,7 @@ class PerformerAttention(AttentionLayer):
             self.num_key_value_heads,
             self.feature_map.num_features(self.num_random_features, self.key_dim),
             self.value_dim,
-            "float64" if self.compute_dtype == "float64" else "float32",
+            sum_dtype(self.compute_dtype),
         )
         if self.exact_window is not None:
             state = ops.with_recent_keys(

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.heads_dense import HeadsDense
+from keras_performer.layers.heads_dense import token_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.mixing_layer import MixingLayer
@@ -101,7 +101,9 @@ class PerformerBlock(keras.layers.Layer):
         if self.attention is not None:
             self.attention_norm = keras.layers.LayerNormalization(dtype=dtype)
         self.feedforward_norm = keras.layers.LayerNormalization(dtype=dtype)
-        self.expand = self._dense("expand", self.intermediate_dim, activation="gelu")
+        self.expand = token_dense(
+            "expand", self.intermediate_dim, dtype=dtype, activation="gelu"
+        )
         # not the rate: files hold the layer's seed under this name
         self.dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=dtype)
 
@@ -112,7 +114,7 @@ class PerformerBlock(keras.layers.Layer):
                 f"Received: inputs of shape {tuple(input_shape)}"
             )
         dim = input_shape[-1]
-        self.contract = self._dense("contract", dim)
+        self.contract = token_dense("contract", dim, dtype=self.dtype_policy)
         if self.convolution is not None:
             self.convolution_norm.build(input_shape)
             self.convolution.build(input_shape)
@@ -279,13 +281,3 @@ class PerformerBlock(keras.layers.Layer):
             "conv_kernel_size": self.conv_kernel_size,
             "conv_padding": self.conv_padding,
         }
-
-    def _dense(self, name, dim, **options):
-        return HeadsDense(
-            "abc,cd->abd",
-            output_shape=(None, dim),
-            bias_axes="d",
-            dtype=self.dtype_policy,
-            name=name,
-            **options,
-        )

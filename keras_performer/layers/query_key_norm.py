@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
+from keras_performer.ops.shapes import compute_dtype
 
 # Vectors shorter than the root of this keep a part of their length.
 SMALLEST_SQUARE = 1e-6
@@ -65,7 +66,7 @@ class QueryKeyNorm(keras.layers.Layer):
         # the logit is q . k / sqrt(H)
         length = self.head_dim**0.25 * tf.exp(tf.convert_to_tensor(self.log_scale) / 2)
         length = tf.repeat(length, x.shape[-2] // self.num_heads)[:, tf.newaxis]
-        wide = tf.cast(x, "float64" if x.dtype == "float64" else "float32")
+        wide = tf.cast(x, compute_dtype(x))
         unit = tf.math.l2_normalize(wide, -1, epsilon=SMALLEST_SQUARE)
         return tf.cast(unit * tf.cast(length, wide.dtype), x.dtype)
 

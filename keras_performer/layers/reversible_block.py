@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.drawn_weights import MAX_SEED
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
@@ -114,7 +115,7 @@ class ReversibleBlock(keras.layers.Layer):
                 one,
                 self.intermediate_dim,
                 self.dropout,
-                None if seed is None else seeds.randrange(2**31 - 1),
+                None if seed is None else seeds.randrange(MAX_SEED),
                 dtype=self.dtype_policy,
                 name=f"block_{index}",
             )
@@ -137,8 +138,10 @@ class ReversibleBlock(keras.layers.Layer):
             mask = implicit_mask(x)
         call = dict(query_mask=mask, training=training)
         call |= dict(segment_ids=segment_ids, positions=positions)
-        parts = [part for block in self.blocks for part in self._parts(block, call)]
         *_, seeds = split_variables(self.variables, self.weights)
+        parts = [
+            part for block in self.blocks for part in self._parts(block, call, seeds)
+        ]
         stream = tf.cast(x, "float64")
         first, second, moved = ops.reversible_chain(
             [part.function for part in parts],
@@ -154,12 +157,13 @@ class ReversibleBlock(keras.layers.Layer):
     if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
         __call__ = call
 
-    def _parts(self, block, call):
+    def _parts(self, block, call, seeds):
         """The two parts of a block, for `ops.reversible_chain`.
 
         Args:
             block: a `PerformerBlock`.
             call: dict of the call arguments of its attention.
+            seeds: list of variables, the seeds of all blocks.
         """
 
         def attend(x):
@@ -176,12 +180,12 @@ class ReversibleBlock(keras.layers.Layer):
             block.contract,
             block.dropout,
         )
-        return self._part(attend, attending), self._part(transform, transforming)
+        pairs = (attend, attending), (transform, transforming)
+        return [self._part(*pair, seeds) for pair in pairs]
 
-    def _part(self, call, layers):
+    def _part(self, call, layers, seeds):
         variables = [v for layer in layers for v in layer.variables]
         trained, fixed, _ = split_variables(variables, self.weights)
-        *_, seeds = split_variables(self.variables, self.weights)
         constants = [*zip(fixed, values_of(fixed))]
 
         def function(x, params, state):

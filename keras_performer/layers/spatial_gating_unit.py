@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
-from keras_performer.layers.heads_dense import HeadsDense
+from keras_performer.layers.heads_dense import token_dense
 from keras_performer.layers.mixing_layer import MixingLayer, zero_masked
 from keras_performer.ops.shapes import compute_dtype, size
 
@@ -115,13 +115,6 @@ class SpatialGatingUnit(MixingLayer):
         }
 
     def _dense(self, name, dim, output_dim, **options):
-        dense = HeadsDense(
-            "abc,cd->abd",
-            output_shape=(None, output_dim),
-            bias_axes="d",
-            dtype=self.dtype_policy,
-            name=name,
-            **options,
-        )
+        dense = token_dense(name, output_dim, dtype=self.dtype_policy, **options)
         dense.build((None, None, dim))
         return dense

@@ -13,7 +13,7 @@ from keras_performer.layers.signatures import (
     Initializer,
     Regularizer,
 )
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import size, sum_dtype
 
 KINDS = "dense", "random", "factorized_random"
 
@@ -193,7 +193,7 @@ class SynthesizerAttention(AttentionLayer):
 
     def _logits(self, query, num_keys):
         """`(B, N, T, S)`, or `(1, N, T, S)` where tokens do not count."""
-        dtype = tf.as_dtype("float64" if self.compute_dtype == "float64" else "float32")
+        dtype = sum_dtype(self.compute_dtype)
 
         def places(weight):
             return tf.cast(tf.convert_to_tensor(weight), dtype)

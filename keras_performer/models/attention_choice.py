@@ -10,6 +10,7 @@ from keras_performer.layers import (
     ExactAttention,
     MixingLayer,
     PerformerAttention,
+    arguments,
 )
 from keras_performer.layers.layer_config import as_layer, config_of
 
@@ -47,11 +48,8 @@ def positions_of(position_embedding, attention, position_shape, key_dim):
     if position_embedding is None:
         rotates = _rotates(attention, position_shape, key_dim)
         position_embedding = "rotary" if rotates else "learned"
-    if position_embedding not in ("learned", "rotary"):
-        raise ValueError(
-            'position_embedding must be "learned" or "rotary". Received: '
-            f"position_embedding={position_embedding!r}"
-        )
+    choices = "learned", "rotary"
+    arguments.one_of("position_embedding", position_embedding, choices)
     if position_embedding == "learned":
         return position_embedding, None
     return position_embedding, True if len(position_shape) == 1 else position_shape

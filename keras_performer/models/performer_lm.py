@@ -9,10 +9,12 @@ import tensorflow as tf
 from keras_performer import feature_maps
 from keras_performer.layers import EmbeddingLayer, arguments
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
+from keras_performer.layers.drawn_weights import MAX_SEED
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
 from keras_performer.models import attention_choice
+from keras_performer.ops.shapes import sum_dtype
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 
@@ -200,7 +202,7 @@ class PerformerLM(TokenTraining):
         )
         self.blocks = []
         for index, make_attention in enumerate(make_attentions):
-            layer_seed = None if seed is None else seeds.randrange(2**31 - 1)
+            layer_seed = None if seed is None else seeds.randrange(MAX_SEED)
             block = PerformerBlock(
                 make_attention(layer_seed),
                 self.intermediate_dim,
@@ -219,7 +221,7 @@ class PerformerLM(TokenTraining):
         self.head = as_layer("head", head) or keras.layers.Dense(
             self.vocabulary_size,
             # losses need more than half precision
-            dtype="float64" if self.compute_dtype == "float64" else "float32",
+            dtype=sum_dtype(self.compute_dtype).name,
             name="logits",
         )
         # at once, for sequences of any length: exported models then take any too

@@ -7,7 +7,7 @@ from keras_performer.ops.checks import check_attention_inputs
 from keras_performer.ops.exact import attend_to_seen, scores_of_seen
 from keras_performer.ops.shapes import ceil_div, size
 from keras_performer.ops.tensors import TensorLike
-from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.visibility import Visibility, mask_or_all
 
 
 def number_of_blocks(length, block_size):
@@ -59,9 +59,7 @@ def block_sparse_attention(
             f"shape {tuple(query.shape)} and key of shape {tuple(key.shape)}"
         )
     cut = _Cut(key, blocks, block_size)
-    seen = visible.key_mask
-    if seen is None:
-        seen = tf.ones((size(key, 0), size(key, 1)), tf.bool)
+    seen = mask_or_all(visible.key_mask, key)
     rows = cut.rows(query)
     keys, values = (cut.seen_keys(x) for x in (key, value))
     attended = attend_to_seen(rows, keys, values, cut.seen(seen, visible.causal))

@@ -16,7 +16,7 @@ from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.shapes import size
 from keras_performer.ops.tensors import TensorLike
-from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.visibility import Visibility, mask_or_all
 
 
 def global_token_attention(
@@ -105,9 +105,7 @@ def _attend(
     """`global_token_attention` of checked arguments, in the dtype of the loops."""
     number = tf.math.cumsum(tf.cast(visible.global_tokens, tf.int32), axis=1)
     is_global = tf.logical_and(visible.global_tokens, number <= num_global_tokens)
-    key_mask = visible.key_mask
-    if key_mask is None:
-        key_mask = tf.ones_like(is_global)
+    key_mask = mask_or_all(visible.key_mask, key)
 
     others = tf.logical_and(key_mask, tf.logical_not(is_global))
     keys = Recent.of(key, value, others)

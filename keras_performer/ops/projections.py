@@ -4,6 +4,7 @@ import math
 
 import tensorflow as tf
 
+from keras_performer.ops.shapes import ceil_div
 from keras_performer.ops.tensors import TensorLike
 
 
@@ -66,7 +67,7 @@ def orthogonal_gaussian_matrix(
     True
     """
     direction_seed, length_seed = _split(seed)
-    num_blocks = -(-num_rows // num_cols)
+    num_blocks = ceil_div(num_rows, num_cols)
     gaussian = _normal((num_blocks, num_cols, num_cols), direction_seed)
     q, r = tf.linalg.qr(gaussian)
     haar = q * tf.sign(tf.linalg.diag_part(r))[:, tf.newaxis, :]

@@ -15,3 +15,8 @@ def ceil_div(a, b):
 def compute_dtype(*tensors):
     """Sums over a sequence are float32, or float64 if any input is."""
     return tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
+
+
+def sum_dtype(dtype):
+    """The same of what is computed in a dtype, given as such or by its name."""
+    return tf.float64 if dtype == "float64" else tf.float32

@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_performer.ops import checks
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.visibility import mask_or_all
 
 # The logarithm of what is hidden; not -inf, whose differences are NaN.
 HIDDEN = -1e30
@@ -223,7 +224,4 @@ def _blocks(key, block_size):
 
 def _seen(key, blocks, visible):
     """Visible keys in blocks, `(B, blocks, tokens)`; what pads the last is none."""
-    mask = visible.key_mask
-    if mask is None:
-        mask = tf.ones((size(key, 0), size(key, 1)), tf.bool)
-    return blocks.cut(mask)
+    return blocks.cut(mask_or_all(visible.key_mask, key))

@@ -5,6 +5,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.segments import after_first, segment_numbers
+from keras_performer.ops.shapes import size
 from keras_performer.ops.tensors import TensorLike
 
 
@@ -105,6 +106,13 @@ class Visibility(typing.NamedTuple):
     def in_blocks(self, blocks, heads, batch_size):
         """What a loop over `blocks` of keys asks."""
         return VisibleBlocks(self, blocks, heads, batch_size)
+
+
+def mask_or_all(key_mask, key):
+    """A mask of keys, bool `(B, S)`: `key_mask`, or true for all if that is `None`."""
+    if key_mask is None:
+        return tf.ones((size(key, 0), size(key, 1)), tf.bool)
+    return key_mask
 
 
 class VisibleBlocks:

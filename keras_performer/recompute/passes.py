@@ -9,6 +9,7 @@ import typing
 
 import tensorflow as tf
 
+from keras_performer.ops.shapes import sum_dtype
 from keras_performer.recompute.chain import Link, scan
 
 
@@ -188,7 +189,7 @@ def _later(block, batch):
         x = block.attention_norm(stream[0])
         return block.attention.look_ahead(x, state=state, **sides.of_attention())
 
-    sums = "float64" if block.compute_dtype == "float64" else "float32"
+    sums = sum_dtype(block.compute_dtype).name
     state = block.attention.empty_state(batch)
     return Link(block.variables, step, state, (sums, sums))
 

@@ -20,7 +20,7 @@ from keras_performer.ops.linear.causal_step import one_token
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.segments import reversed_starts, segment_numbers
 from keras_performer.ops.shapes import size
-from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.visibility import Visibility, mask_or_all
 
 
 class Far(Causal):
@@ -63,8 +63,8 @@ class Far(Causal):
         self.blocks = Blocks(length - first, tokens, tokens)
 
         self.mask = mask
-        if mask is None and (delay or whole.padded):
-            mask = tf.ones((size(query, 0), size(query, 1)), tf.bool)
+        if delay or whole.padded:
+            mask = mask_or_all(mask, query)
         if mask is not None:
             # no key that only queries after the last would see
             orders = [self._whole(self._delayed(mask, delay))]

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import size
+from keras_performer.ops.visibility import mask_or_all
 
 
 class Recent(typing.NamedTuple):
@@ -34,9 +35,7 @@ class Recent(typing.NamedTuple):
     @classmethod
     def of(cls, key, value, key_mask):
         """All keys that a mask does not hide; `None` hides none."""
-        if key_mask is None:
-            key_mask = tf.ones((size(key, 0), size(key, 1)), tf.bool)
-        return cls(key, value, key_mask)
+        return cls(key, value, mask_or_all(key_mask, key))
 
     def followed_by(self, later):
         """These keys and `Recent` later ones."""

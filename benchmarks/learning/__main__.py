@@ -12,10 +12,9 @@ with the runs that there are.
 """
 
 import argparse
-import json
 import pathlib
 
-from benchmarks.learning import plan, pool, report, rows
+from benchmarks.learning import plan, pool, report, rows, training
 from benchmarks.learning.plan import name_of
 
 
@@ -27,24 +26,13 @@ def main(argv=None):
     without_runs = set(options.seeds or ()) - {run["seed"] for run in wanted}
     if without_runs:
         parser.error(f"No chosen task has seed {min(without_runs)}")
-    options.output.mkdir(parents=True, exist_ok=True)
-    path = options.output / "runs.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    made = {name_of(run): run for run in map(json.loads, lines)}
-    missing = [run for run in wanted if name_of(run) not in made]
-    if options.report_only:
-        missing = []
-    for result in pool.results(missing, options.workers):
-        with path.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        made[name_of(result)] = result
-        print(
-            f"{sum(name_of(run) in made for run in wanted)}/{len(wanted)} "
-            f"{result['task']}, {result['row']}, key_dim {result['key_dim']}, seed "
-            f"{result['seed']}: {result['result']:.3f} in {result['seconds']:.0f} s",
-            flush=True,
-        )
-    found = [made[name_of(run)] for run in wanted if name_of(run) in made]
+    found = pool.complete(
+        training.train,
+        wanted,
+        options.output / "runs.jsonl",
+        name_of,
+        None if options.report_only else options.workers,
+    )
     text = report.write(found, options.output)
     print(text)
 

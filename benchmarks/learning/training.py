@@ -1,5 +1,6 @@
 """Trains one small model on one task, and notes how well it does and when."""
 
+import functools
 import time
 
 import keras
@@ -30,26 +31,12 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     """
     began = time.perf_counter()
     threads = tf.config.threading.get_intra_op_parallelism_threads()
-    clock = time.process_time if threads == 1 else time.perf_counter
     model = models.make_model(task, row, key_dim, seed)
-    step = step_of(model, learning_rate, jit_compile=steps >= COMPILED_FROM)
-    measure = measuring(model, task)
     random = np.random.default_rng([seed, 7])
-    curve, seconds = [], 0.0
-    noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])
-    for index in range(1, steps + 1):
-        batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]
-        if row.endswith(f", {rows.REDRAW}") and index % rows.REDRAW_STEPS == 1:
-            redraw(model)
-        start = clock()
-        loss = float(step(index, *batch))
-        if index > 2:
-            seconds += clock() - start
-        if index in noted:
-            value = measure()
-            curve.append([index, round(seconds, 3), round(loss, 4), round(value, 4)])
-            if task.enough is not None and value >= task.enough:
-                break
+    before = None
+    if row.endswith(f", {rows.REDRAW}"):
+        before = functools.partial(redraw, model)
+    curve = learn(model, task, learning_rate, steps, evaluations, random, before)
     result = {
         "task": task.name,
         "measure": task.measure,
@@ -74,9 +61,47 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     return result
 
 
-def redraw(model):
-    for block in model.blocks:
-        block.attention.redraw_features()
+def learn(model, task, learning_rate, steps, evaluations, random, before=None):
+    """Trains a model, and measures it on the way.
+
+    Args:
+        model: from inputs to logits.
+        task: `tasks.Task`.
+        learning_rate: float, after `WARMUP_STEPS`.
+        steps: int.
+        evaluations: int, how often it is measured; at the end, too.
+        random: `np.random.Generator`, draws the batches.
+        before: function of the number of a step, from 1, that is called before it.
+
+    Returns:
+        The curve, as `train` notes it.
+    """
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    clock = time.process_time if threads == 1 else time.perf_counter
+    step = step_of(model, learning_rate, jit_compile=steps >= COMPILED_FROM)
+    measure = measuring(model, task)
+    curve, seconds = [], 0.0
+    noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])
+    for index in range(1, steps + 1):
+        batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]
+        if before is not None:
+            before(index)
+        start = clock()
+        loss = float(step(index, *batch))
+        if index > 2:
+            seconds += clock() - start
+        if index in noted:
+            value = measure()
+            curve.append([index, round(seconds, 3), round(loss, 4), round(value, 4)])
+            if task.enough is not None and value >= task.enough:
+                break
+    return curve
+
+
+def redraw(model, index):
+    if index % rows.REDRAW_STEPS == 1:
+        for block in model.blocks:
+            block.attention.redraw_features()
 
 
 def step_of(model, learning_rate, jit_compile):

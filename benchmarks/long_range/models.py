@@ -1,0 +1,115 @@
+"""The models that are trained: one encoder, its attention exchanged, and what reads it."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_performer
+from benchmarks.long_range import rows
+
+PADDING = 0
+# The feed-forward network is at least so wide.
+NARROWEST = 8
+
+
+class Reader(keras.Model):
+    """What reads an encoder: `(B, L)` tokens to what a subclass makes of them.
+
+    Args:
+        encoder: model from tokens and a mask to `(B, L, dim)`.
+        padded: bool, whether token 0 is padding.
+        num_logits: int.
+    """
+
+    def __init__(self, encoder, padded, num_logits, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder = encoder
+        self.padded = padded
+        self.logits = keras.layers.Dense(num_logits)
+
+    def encode(self, inputs, training):
+        mask = inputs != PADDING if self.padded else None
+        return self.encoder(inputs, mask=mask, training=training), mask
+
+
+class Classifier(Reader):
+    """Logits `(B, 1, num_classes)` from the mean over a sequence.
+
+    With `pairs` of `(2 * B, L)` tokens: the second half are what the first belongs to,
+    or not, as in arXiv 2011.04006.
+    """
+
+    def __init__(self, encoder, padded, num_classes, pairs=False, **kwargs):
+        super().__init__(encoder, padded, num_classes, **kwargs)
+        self.pairs = pairs
+        width = encoder.hidden_dim
+        self.logits.build((None, 4 * width if pairs else width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        x, mask = self.encode(inputs, training)
+        if mask is None:
+            x = tf.reduce_mean(x, 1)
+        else:
+            weights = tf.cast(mask, x.dtype)[..., tf.newaxis]
+            x = tf.reduce_sum(x * weights, 1) / tf.reduce_sum(weights, 1)
+        if self.pairs:
+            one, other = tf.split(x, 2)
+            x = tf.concat([one, other, one - other, one * other], -1)
+        return self.logits(x)[:, tf.newaxis]
+
+
+class Restorer(Reader):
+    """Logits `(B, L, vocabulary_size)` of the tokens that stood in each place."""
+
+    def __init__(self, encoder, padded, vocabulary_size, **kwargs):
+        super().__init__(encoder, padded, vocabulary_size, **kwargs)
+        self.logits.build((None, None, encoder.hidden_dim))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        x, _ = self.encode(inputs, training)
+        return self.logits(x)
+
+
+def make_encoder(task, row, seed):
+    """An encoder with the attention of a row.
+
+    All have as many parameters as that with exact attention, as nearly as the width of
+    their feed-forward networks allows: what attention has more, those have less.
+    """
+    wanted = parameters_with(task, rows.EXACT, 4 * task.hidden_dim)
+    narrow, wide = (
+        parameters_with(task, row, width) for width in (NARROWEST, NARROWEST + 1)
+    )
+    width = NARROWEST + round((wanted - narrow) / (wide - narrow))
+    return encoder_of_width(task, row, max(width, NARROWEST), seed)
+
+
+def parameters_with(task, row, width):
+    return count_parameters(encoder_of_width(task, row, width, seed=0))
+
+
+def encoder_of_width(task, row, width, seed):
+    """An encoder whose feed-forward networks have so many units."""
+    keras.utils.set_random_seed(seed)
+    num_heads = task.hidden_dim // task.key_dim
+    attention = rows.attention(row, task.length, task.window, num_heads, task.key_dim)
+    return keras_performer.PerformerLM(
+        task.vocabulary_size + 1,  # and what stands for a token that is to be restored
+        task.length,
+        task.num_layers,
+        num_heads,
+        task.hidden_dim,
+        intermediate_dim=width,
+        causal=False,
+        attention=attention,
+        head=keras.layers.Identity(),
+        position_shape=task.grid,
+        position_embedding="learned",
+        seed=seed,
+    )
+
+
+def count_parameters(model):
+    return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)

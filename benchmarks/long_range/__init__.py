@@ -1,0 +1,1 @@
+"""Attention layers side by side on tasks of long sequences."""

@@ -5,9 +5,10 @@ Linsley et al. 2018, arXiv 1805.08315; 32 x 32 pixels in Long Range Arena, arXiv
 at both ends of one long path. Class 0: at an end of each.
 
 The paths are drawn before it is known which ends get a circle, so that the classes
-differ in no number of dashes, paths, circles or bright pixels. Nor do they in the
-circles and the dashes at them: the first dash of the second path is the last dash of
-the first path, mirrored in the line of its first dash. Only what lies between tells.
+differ in no number of dashes, paths, circles or bright pixels. The first dash of the
+second path is the last dash of the first path, mirrored in the line of its first dash:
+both circles and the dashes at them are in one class the mirror image of what they are
+in the other. Only what lies between tells.
 
 Dashes keep `margin` free pixels to all dashes and circles but their neighbours on a
 path: paths that do not are thrown away whole, and with them the picture where none of
@@ -105,6 +106,17 @@ STYLES = {
         width=1.0,
         radius=1.8,
     ),
+    64: Style(
+        num_dashes=9,
+        num_distractors=6,
+        distractor_dashes=3,
+        dash=3.5,
+        gap=2.0,
+        max_turn=0.7,
+        margin=3.0,
+        width=1.25,
+        radius=2.2,
+    ),
 }
 
 
@@ -112,7 +124,7 @@ def draw(size, random, batch_size, **changes):
     """Draws pictures and whether their circles are joined.
 
     Args:
-        size: int, 16 or 32, the side of a picture.
+        size: int, 16, 32 or 64, the side of a picture.
         random: `np.random.Generator`.
         batch_size: positive int B.
         **changes: attributes of `Style` that are to differ from those of `size`.

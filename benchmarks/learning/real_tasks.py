@@ -1,14 +1,12 @@
 """What the models are to learn, second part: files and images that people made."""
 
 import functools
-import hashlib
 import math
-import pathlib
-import sysconfig
 
 import numpy as np
 from sklearn.datasets import load_digits
 
+from benchmarks.learning import library
 from benchmarks.learning.tasks import Task, fixed
 from examples.imagenet64.data import photographs
 
@@ -41,15 +39,10 @@ def draw_sources(part, length, random, batch_size):
 @functools.cache
 def read_sources():
     """Bytes of the standard library without its tests, "training" and "held out"."""
-    root = pathlib.Path(sysconfig.get_path("stdlib"))
     parts = {"training": [], "held out": []}
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root)
-        if not {"site-packages", "test", "tests", "idle_test"} & set(name.parts):
-            digest = hashlib.md5(str(name).encode(), usedforsecurity=False).digest()
-            parts["training" if digest[0] % 20 else "held out"].append(
-                path.read_bytes()
-            )
+    for name, content in library.read():
+        part = "training" if library.digest(name)[0] % 20 else "held out"
+        parts[part].append(content)
     return {
         part: np.frombuffer(b"\n".join(files), np.uint8)
         for part, files in parts.items()

@@ -1,0 +1,69 @@
+"""Trains small models with every attention on tasks of long sequences.
+
+    python -m benchmarks.long_range              # the core, two hours on two cores
+    python -m benchmarks.long_range --quick      # minutes: a look, too short to conclude
+    python -m benchmarks.long_range --full       # every row, task and rate; a day
+    python -m benchmarks.long_range --published  # the published sizes; for a GPU
+    python -m benchmarks.long_range --costs      # tokens a second, and memory
+
+Every task has its controls: no attention, exact attention, the window alone, and a
+logistic regression on how often each token occurs. Each run appends a line to
+`runs.jsonl` in `--output`, and is not made again as long as it stands there; `--tasks`,
+`--rows`, `--seeds` and `--warm-up` choose some. It then writes `tables.md`;
+`--report-only` does so with the runs that there are.
+"""
+
+import argparse
+import pathlib
+
+from benchmarks.learning import pool
+from benchmarks.long_range import costs, plan, report, rows, training
+
+
+def main(argv=None):
+    """Reads the command line, trains what is missing and writes the report."""
+    options = make_parser().parse_args(argv)
+    options.output.mkdir(parents=True, exist_ok=True)
+    if options.costs:
+        costs.complete(options.rows or rows.ROWS, options.output / "costs.json")
+    found = pool.complete(
+        training.train,
+        plan.plan(options),
+        options.output / "runs.jsonl",
+        plan.name_of,
+        None if options.report_only or options.costs else options.workers,
+    )
+    print(report.write(found, options.output))
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.long_range", description=__doc__.splitlines()[0]
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="a twentieth of the steps")
+    size.add_argument("--full", action="store_true", help="every task, row and rate")
+    size.add_argument("--published", action="store_true", help="the published sizes")
+    parser.add_argument("--tasks", nargs="+", choices=plan.task_names())
+    every = (*rows.ROWS, rows.TWO_FEATURES)
+    parser.add_argument("--rows", nargs="+", choices=every)
+    parser.add_argument("--seeds", nargs="+", type=int, choices=plan.SEEDS)
+    parser.add_argument("--warm-up", nargs="+", choices=("without", "with"))
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=2,
+        help="runs at once, each on one core; 0 for one after another on all cores",
+    )
+    parser.add_argument("--costs", action="store_true", help="measure, train nothing")
+    parser.add_argument(
+        "--report-only", action="store_true", help="train nothing, read what is there"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=pathlib.Path("runs/long_range")
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

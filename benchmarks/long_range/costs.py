@@ -1,0 +1,89 @@
+"""What a training step of the small models costs: tokens a second, and memory."""
+
+import concurrent.futures
+import json
+import multiprocessing
+import statistics
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import machine, worker
+from benchmarks.learning import pool
+from benchmarks.learning.training import step_of
+from benchmarks.long_range import models, tasks
+
+LENGTHS = 1024, 4096, 16384
+VOCABULARY_SIZE, NUM_CLASSES = 256, 10
+STEPS = 5
+# What grows with the square of the length is not tried where it might need more.
+LARGEST = 8e9
+
+
+def complete(rows, path):
+    """Measures rows, and writes them to a file of JSON after each; returns them all.
+
+    Args:
+        rows: names; those that the file has are measured again.
+        path: of the file.
+    """
+    costs = json.loads(path.read_text()) if path.exists() else {}
+    for row in rows:
+        costs[row] = {}
+        for length in LENGTHS:
+            costs[row][length] = measured_alone(row, length, costs[row])
+            print(row, length, costs[row][length], flush=True)
+        costs[row]["machine"] = machine.name()
+        costs[row]["tensorflow"] = tf.__version__
+        path.write_text(json.dumps(costs, indent=1) + "\n")
+    return costs
+
+
+def measured_alone(row, length, shorter):
+    """`measured`, in a process of its own; `None` if it would need too much memory."""
+    last = list(shorter.values())[-1] if shorter else {"bytes": 0}
+    if last is None or 16 * last["bytes"] > LARGEST:
+        return None
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn, pool.use_one_thread) as one:
+        return one.submit(measured, row, length).result()
+
+
+def measured(row, length):
+    """Tokens a second of a training step, and the bytes that it takes meanwhile.
+
+    One sequence, compiled as `fit` does, on one thread. Bytes are those at the peak
+    above what the process has between two steps.
+    """
+    task = tasks.task(
+        "costs",
+        None,
+        length,
+        VOCABULARY_SIZE,
+        NUM_CLASSES,
+        steps=STEPS,
+        batch_size=1,
+        hidden_dim=64,
+        learning_rate=1e-3,
+    )
+    encoder = models.make_encoder(task, row, seed=0)
+    step = step_of(models.Classifier(encoder, False, NUM_CLASSES), 1e-3, True)
+    random = np.random.default_rng(0)
+    batch = [
+        tf.constant(random.integers(VOCABULARY_SIZE, size=(1, length)), tf.int32),
+        tf.zeros((1, 1), tf.int32),
+        tf.ones((1, 1)),
+    ]
+    for index in (1, 2):  # compiled at the first
+        float(step(index, *batch))
+    worker.forget_peak()
+    before, seconds = worker.resident("VmRSS"), []
+    for index in range(STEPS):
+        start = time.process_time()
+        float(step(3 + index, *batch))
+        seconds.append(time.process_time() - start)
+    return {
+        "tokens_a_second": round(length / statistics.median(seconds)),
+        "bytes": worker.resident("VmHWM") - before,
+    }

@@ -1,0 +1,107 @@
+"""Which runs there are: tasks, rows, seeds, learning rates, with a warm-up and without."""
+
+from benchmarks.long_range import rows, tasks
+
+SEEDS = 0, 1, 2
+EVALUATIONS = 4
+# Of the learning rate of a task: what `--full` tries with the first seed.
+RATES = 1 / 3, 1, 3
+# Of `--quick`: what part of the steps, and which rows.
+QUICK_PART, QUICK_EVALUATIONS = 20, 2
+QUICK_ROWS = rows.WITHOUT, rows.EXACT, rows.WINDOW, "Linear Transformer"
+
+
+def core():
+    """Three tasks that two cores train within two hours."""
+    small = dict(hidden_dim=64, learning_rate=2e-3)
+    return [
+        tasks.list_operations(512, steps=500, warm_up_steps=200, batch_size=16, **small),
+        tasks.packages(1024, steps=400, warm_up_steps=200, batch_size=8, **small),
+        tasks.digits(32, 3, steps=400, warm_up_steps=200, batch_size=8, **small),
+    ]
+
+
+def further():
+    """What the core leaves out."""
+    small = dict(hidden_dim=64, learning_rate=2e-3, batch_size=8)
+    return [
+        tasks.one_file(1024, steps=400, warm_up_steps=200, **small),
+        tasks.paths(32, steps=400, warm_up_steps=200, **small),
+    ]
+
+
+def published():
+    """The sizes of arXiv 2011.04006, of which none was run here."""
+    large = dict(
+        hidden_dim=128,
+        key_dim=32,
+        num_layers=4,
+        learning_rate=1e-3,
+        batch_size=32,
+        steps=5000,
+        warm_up_steps=5000,
+    )
+    return [
+        tasks.list_operations(2000, **large),
+        tasks.packages(4000, **large),
+        tasks.one_file(4000, **large),
+        tasks.digits(32, 3, **large),
+        tasks.paths(32, **large),
+    ]
+
+
+def task_names():
+    return [task.name for task in (*core(), *further())]
+
+
+def plan(options):
+    """Arguments of `training.train`, one run after another.
+
+    The first seeds of all tasks come first, so that whoever stops early has a table.
+
+    Args:
+        options: has `quick`, `full`, `published`, and `tasks`, `rows`, `seeds` and
+            `warm_up`, each a list of what was asked for, or `None`.
+    """
+    if options.published:
+        chosen = published()
+    elif options.full or options.tasks:
+        chosen = [*core(), *further()]
+    else:
+        chosen = core()
+    if options.tasks:
+        chosen = [task for task in chosen if task.name in options.tasks]
+    default = rows.ROWS if options.full or options.published else rows.CORE
+    chosen_rows = options.rows or (QUICK_ROWS if options.quick else default)
+    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    return [
+        run
+        for seed in seeds
+        for warm_up in options.warm_up or ("without", "with")
+        for task in chosen
+        for row in chosen_rows
+        for run in with_rates(task, row, seed, warm_up, options)
+    ]
+
+
+def with_rates(task, row, seed, warm_up, options):
+    several = (options.full or options.published) and seed == 0
+    part = QUICK_PART if options.quick else 1
+    for factor in RATES if several else (1,):
+        yield {
+            "task": task,
+            "row": row,
+            "seed": seed,
+            "learning_rate": factor * task.learning_rate,
+            "steps": task.steps // part,
+            "warm_up_steps": task.warm_up_steps // part if warm_up == "with" else 0,
+            "evaluations": QUICK_EVALUATIONS if options.quick else EVALUATIONS,
+        }
+
+
+def name_of(run):
+    """What tells runs apart, in a plan and in `runs.jsonl`."""
+    task = run["task"]
+    task = task if isinstance(task, str) else task.name
+    names = "row", "seed", "learning_rate", "steps", "warm_up_steps"
+    return (task, *(run[name] for name in names))

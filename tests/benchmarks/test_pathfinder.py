@@ -111,7 +111,7 @@ def test_a_path_that_turns_much_keeps_away_from_itself():
     style = dataclasses.replace(pathfinder.STYLES[64], max_turn=1.4)
     random, along = np.random.default_rng(4), np.linspace(0, 1, 20)
     nearest = []
-    for _ in range(40):
+    for _ in range(200):
         begun = pathfinder.anywhere(64, random)
         path = pathfinder.Room(64, style).path(begun, style.num_dashes, random)
         starts, ends = (path @ np.array([1, 1j])).T

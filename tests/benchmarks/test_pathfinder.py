@@ -107,6 +107,24 @@ def test_paths_are_as_the_style_says(size):
     assert 0.9 * style.max_turn < np.abs(turns).max() <= style.max_turn
 
 
+def test_a_path_that_turns_much_keeps_away_from_itself():
+    style = dataclasses.replace(pathfinder.STYLES[64], max_turn=1.4)
+    random, along = np.random.default_rng(4), np.linspace(0, 1, 20)
+    nearest = []
+    for _ in range(200):
+        begun = pathfinder.anywhere(64, random)
+        path = pathfinder.Room(64, style).path(begun, style.num_dashes, random)
+        starts, ends = (path @ np.array([1, 1j])).T
+        points = starts[:, np.newaxis] * (1 - along) + ends[:, np.newaxis] * along
+        nearest.extend(
+            np.abs(points[i][:, np.newaxis] - points[j]).min() - style.width
+            for i in range(len(path))
+            for j in range(i + 2, len(path))
+        )
+    # discs a pixel apart see distances a little larger than they are
+    assert 0.9 * style.margin < min(nearest) < 1.1 * style.margin
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_circles_and_the_dashes_at_them_are_mirror_images(size):
     style, random = pathfinder.STYLES[size], np.random.default_rng(3)

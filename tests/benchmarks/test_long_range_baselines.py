@@ -15,6 +15,10 @@ def test_counts_of_tokens_tell_classes_that_differ_in_them_only():
     accuracy = baselines.histogram_accuracy(draw, held_out, 700, 2)
     # the share of classes that the likelier count of 40 tells, 20 being undecided
     assert abs(accuracy - 0.995) < 0.01
+    # measured on what is held out: there each class is the other's
+    swapped = [(x, 1 - y, w) for x, y, w in held_out]
+    other = baselines.histogram_accuracy(draw, swapped, 700, 2)
+    np.testing.assert_allclose(other, 1 - accuracy)
 
 
 def test_order_is_not_seen():

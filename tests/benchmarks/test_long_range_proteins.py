@@ -30,6 +30,8 @@ def test_proteins_that_share_ten_residues_are_a_group():
     assert groups[0] == groups[1] == groups[2]
     assert groups[3] == groups[5]  # all of d is in it
     assert len({groups[0], groups[3], groups[4]}) == 3
+    # no two pieces have one number
+    assert len(set(proteins.groups_of(["CSEFGHIKLM", "DCEFGHIKLM"]))) == 2
     # the end of one and the beginning of the next are no piece
     assert len(set(proteins.groups_of([a[:15], a[15:], a[10:20]]))) == 3
     assert len(set(proteins.groups_of(["ACDEFGHIKL", "ACDEFGHIKL*", "ACDEFGHI"]))) == 2

@@ -91,6 +91,17 @@ def test_classes_are_equally_likely_and_places_of_a_class_too():
         np.testing.assert_allclose(chances, places / sum(places))
 
 
+def test_files_of_a_class_are_drawn_as_often_as_they_have_places(monkeypatch):
+    files = [texts.Text(str(n), "p", np.full(n, n)) for n in (2, 5, 13)]
+    monkeypatch.setattr(texts, "read_texts", lambda: {"training": files})
+    monkeypatch.setattr(texts, "class_names", lambda: ["p"])
+    monkeypatch.setattr(texts, "classes_of", texts.classes_of.__wrapped__)
+    x, _, _ = texts.draw_classified("training", 4, np.random.default_rng(0), 4000)
+    shares = np.bincount(x[:, 0])[[2, 5, 13]] / 4000
+    places = np.array([1, 2, 10]) / 13
+    assert np.abs(shares - places).max() < 4.5 * np.sqrt(0.25 / 4000)
+
+
 def test_a_file_that_is_shorter_ends_with_padding():
     np.testing.assert_array_equal(texts.cut(np.array([5, 6, 7]), 0, 5), [5, 6, 7, 0, 0])
     assert [texts.num_places(np.ones(n), 5) for n in (3, 5, 7)] == [1, 1, 3]
@@ -162,11 +173,20 @@ def test_groups_are_equally_likely_and_their_files_are():
         np.testing.assert_allclose(group, 1 / len(of_group) / len(group))
 
 
-def test_chunks_too_long_for_two_files_are_told():
+def test_chunks_too_long_for_two_files_are_told(monkeypatch):
     with pytest.raises(
         ValueError, match="two chunks long.*'training'.*length=10000000"
     ):
         texts.draw_pairs("training", 10**7, np.random.default_rng(0), 1)
+    # one file is too few; a file that is half of all still leaves a second
+    pool = texts.pool_of.__wrapped__
+    files = [texts.Text("x", package, np.ones(9)) for package in ("a", "b", "b")]
+    monkeypatch.setattr(texts, "class_names", lambda: ["a", "b"])
+    monkeypatch.setattr(texts, "read_texts", lambda: {"training": files})
+    np.testing.assert_allclose(sorted(pool("training", 4)[1]), [0.25, 0.25, 0.5])
+    monkeypatch.setattr(texts, "read_texts", lambda: {"training": files[:1]})
+    with pytest.raises(ValueError, match="length=4"):
+        pool("training", 4)
 
 
 @pytest.mark.parametrize("draw", [texts.draw_classified, texts.draw_pairs])

@@ -15,9 +15,9 @@ def core():
     """Three tasks that two cores train within two hours."""
     small = dict(hidden_dim=64, learning_rate=2e-3)
     return [
-        tasks.list_operations(512, steps=500, warm_up_steps=200, batch_size=16, **small),
-        tasks.packages(1024, steps=400, warm_up_steps=200, batch_size=8, **small),
-        tasks.digits(32, 3, steps=400, warm_up_steps=200, batch_size=8, **small),
+        tasks.list_operations(512, steps=600, warm_up_steps=200, batch_size=8, **small),
+        tasks.packages(1024, steps=500, warm_up_steps=200, batch_size=8, **small),
+        tasks.digits(16, 1, steps=500, warm_up_steps=200, batch_size=32, **small),
     ]
 
 
@@ -26,7 +26,7 @@ def further():
     small = dict(hidden_dim=64, learning_rate=2e-3, batch_size=8)
     return [
         tasks.one_file(1024, steps=400, warm_up_steps=200, **small),
-        tasks.paths(32, steps=400, warm_up_steps=200, **small),
+        tasks.paths(16, steps=1000, warm_up_steps=200, **small),
     ]
 
 

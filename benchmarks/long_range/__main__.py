@@ -1,7 +1,7 @@
 """Trains small models with every attention on tasks of long sequences.
 
     python -m benchmarks.long_range              # the core, two hours on two cores
-    python -m benchmarks.long_range --quick      # minutes: a look, too short to conclude
+    python -m benchmarks.long_range --quick      # minutes: too short to conclude
     python -m benchmarks.long_range --full       # every row, task and rate; a day
     python -m benchmarks.long_range --published  # the published sizes; for a GPU
     python -m benchmarks.long_range --costs      # tokens a second, and memory
@@ -17,7 +17,7 @@ import argparse
 import pathlib
 
 from benchmarks.learning import pool
-from benchmarks.long_range import costs, plan, report, rows, training
+from benchmarks.long_range import costs, plan, proteins, report, rows, training
 
 
 def main(argv=None):
@@ -26,12 +26,16 @@ def main(argv=None):
     options.output.mkdir(parents=True, exist_ok=True)
     if options.costs:
         costs.complete(options.rows or rows.ROWS, options.output / "costs.json")
+    wanted = plan.plan(options)
+    train = not options.report_only and not options.costs
+    if train and plan.needs_proteins(wanted):
+        proteins.read_proteins()  # downloads once, and not in every worker
     found = pool.complete(
         training.train,
-        plan.plan(options),
+        wanted,
         options.output / "runs.jsonl",
         plan.name_of,
-        None if options.report_only or options.costs else options.workers,
+        options.workers if train else None,
     )
     print(report.write(found, options.output))
 

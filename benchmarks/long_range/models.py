@@ -1,4 +1,4 @@
-"""The models that are trained: one encoder, its attention exchanged, and what reads it."""
+"""The models: one encoder, its attention exchanged, and what reads it."""
 
 import keras
 import numpy as np
@@ -59,8 +59,8 @@ class Classifier(Reader):
         return self.logits(x)[:, tf.newaxis]
 
 
-class Restorer(Reader):
-    """Logits `(B, L, vocabulary_size)` of the tokens that stood in each place."""
+class TokenReader(Reader):
+    """Logits `(B, L, vocabulary_size)` of a token for each place."""
 
     def __init__(self, encoder, padded, vocabulary_size, **kwargs):
         super().__init__(encoder, padded, vocabulary_size, **kwargs)
@@ -70,6 +70,13 @@ class Restorer(Reader):
     def call(self, inputs, training=None):
         x, _ = self.encode(inputs, training)
         return self.logits(x)
+
+
+def make_model(task, encoder):
+    """What a task asks for: a class of a sequence, or a token for each place."""
+    if task.num_classes:
+        return Classifier(encoder, task.padded, task.num_classes, task.pairs)
+    return TokenReader(encoder, task.padded, task.vocabulary_size)
 
 
 def make_encoder(task, row, seed):
@@ -94,7 +101,10 @@ def encoder_of_width(task, row, width, seed):
     """An encoder whose feed-forward networks have so many units."""
     keras.utils.set_random_seed(seed)
     num_heads = task.hidden_dim // task.key_dim
-    attention = rows.attention(row, task.length, task.window, num_heads, task.key_dim)
+    causal = not task.num_classes
+    attention = rows.attention(
+        row, task.length, task.window, num_heads, task.key_dim, causal
+    )
     return keras_performer.PerformerLM(
         task.vocabulary_size + 1,  # and what stands for a token that is to be restored
         task.length,
@@ -102,7 +112,7 @@ def encoder_of_width(task, row, width, seed):
         num_heads,
         task.hidden_dim,
         intermediate_dim=width,
-        causal=False,
+        causal=causal,
         attention=attention,
         head=keras.layers.Identity(),
         position_shape=task.grid,

@@ -1,4 +1,4 @@
-"""Which runs there are: tasks, rows, seeds, learning rates, with a warm-up and without."""
+"""Which runs there are: tasks, rows, seeds, learning rates, warm-up or none."""
 
 from benchmarks.long_range import rows, tasks
 
@@ -8,7 +8,7 @@ EVALUATIONS = 4
 RATES = 1 / 3, 1, 3
 # Of `--quick`: what part of the steps, and which rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 2
-QUICK_ROWS = rows.WITHOUT, rows.EXACT, rows.WINDOW, "Linear Transformer"
+QUICK_ROWS = rows.COUNTS, rows.WITHOUT, rows.EXACT, rows.WINDOW, "Linear Transformer"
 
 
 def core():
@@ -27,6 +27,7 @@ def further():
     return [
         tasks.one_file(1024, steps=400, warm_up_steps=200, **small),
         tasks.paths(16, steps=1000, warm_up_steps=200, **small),
+        tasks.residues(1024, steps=500, **small),
     ]
 
 
@@ -47,11 +48,16 @@ def published():
         tasks.one_file(4000, **large),
         tasks.digits(32, 3, **large),
         tasks.paths(32, **large),
+        tasks.residues(8192, **{**large, "warm_up_steps": 0}),
     ]
 
 
+def all_small():
+    return [*core(), *further()]
+
+
 def task_names():
-    return [task.name for task in (*core(), *further())]
+    return [task.name for task in all_small()]
 
 
 def plan(options):
@@ -66,7 +72,7 @@ def plan(options):
     if options.published:
         chosen = published()
     elif options.full or options.tasks:
-        chosen = [*core(), *further()]
+        chosen = all_small()
     else:
         chosen = core()
     if options.tasks:
@@ -80,11 +86,29 @@ def plan(options):
         for warm_up in options.warm_up or ("without", "with")
         for task in chosen
         for row in chosen_rows
+        if is_run(task, row, warm_up)
         for run in with_rates(task, row, seed, warm_up, options)
     ]
 
 
+def is_run(task, row, warm_up):
+    if warm_up == "with" and (row == rows.COUNTS or not task.warm_up_steps):
+        return False
+    return bool(task.num_classes) or row not in rows.NOT_CAUSAL
+
+
 def with_rates(task, row, seed, warm_up, options):
+    if row == rows.COUNTS:
+        yield {
+            "task": task,
+            "row": row,
+            "seed": seed,
+            "learning_rate": None,
+            "steps": 0,
+            "warm_up_steps": 0,
+            "evaluations": 1,
+        }
+        return
     several = (options.full or options.published) and seed == 0
     part = QUICK_PART if options.quick else 1
     for factor in RATES if several else (1,):
@@ -105,3 +129,7 @@ def name_of(run):
     task = task if isinstance(task, str) else task.name
     names = "row", "seed", "learning_rate", "steps", "warm_up_steps"
     return (task, *(run[name] for name in names))
+
+
+def needs_proteins(runs):
+    return any(run["task"].name.startswith("proteins") for run in runs)

@@ -1,3 +1,5 @@
 """One page of tables."""
+
+
 def write(runs, folder):
     return ""

@@ -1,14 +1,15 @@
 """The layers that are compared, controls first."""
 
-import functools
-
 import keras_performer
 from keras_performer import layers
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
-# What the core has; the first two are the controls of every task.
+# No model: what counting tokens tells, from `baselines`.
+COUNTS = "token counts"
+# What the core has; the first four are the controls of every task.
 CORE = (
+    COUNTS,
     WITHOUT,
     EXACT,
     WINDOW,
@@ -31,6 +32,8 @@ ROWS = (
 )
 # What the published benchmark ran ListOps with: two random features.
 TWO_FEATURES = "Performer, 2 features"
+# What cannot hide later tokens.
+NOT_CAUSAL = "Linformer", "FNet", "MLP-Mixer"
 # Four for each number in a head: 64.
 FEATURES_OF_NUMBER = 4
 # Of a block that others see it through, of Linformer's mixtures and of mixers' units:
@@ -38,7 +41,7 @@ FEATURES_OF_NUMBER = 4
 PARTS = 16
 
 
-def attention(row, length, window, num_heads, key_dim):
+def attention(row, length, window, num_heads, key_dim, causal=False):
     """What `PerformerLM(attention=)` is given for a row.
 
     Each sees about as many keys as the window has, where it chooses some.
@@ -48,43 +51,47 @@ def attention(row, length, window, num_heads, key_dim):
         length: int L, the longest sequence.
         window: int W; tokens see W - 1 to each side.
         num_heads, key_dim: ints.
+        causal: bool, hide later tokens.
     """
     if row == WITHOUT:
         return "none"
-    heads = num_heads, key_dim
+    sides = {"causal": causal}
     few = max(length // PARTS, 4)
-    performer = functools.partial(
-        keras_performer.PerformerAttention,
-        num_random_features=FEATURES_OF_NUMBER * key_dim,
+    features = {"num_random_features": FEATURES_OF_NUMBER * key_dim}
+    window = (
+        {"exact_window": window} if row == PERFORMER else {"sliding_window": window}
     )
-    window = {"exact_window": window} if row == PERFORMER else {"sliding_window": window}
     of_places = {"max_length": length}
-    makers = {
-        EXACT: lambda: layers.ExactAttention(*heads),
-        WINDOW: lambda: layers.LocalAttention(*heads, **window),
-        PERFORMER: lambda: performer(*heads, **window),
-        "Performer": lambda: performer(*heads),
-        "Performer, relu": lambda: performer(*heads, feature_map="relu"),
-        TWO_FEATURES: lambda: performer(*heads, num_random_features=2),
-        "Linear Transformer": lambda: layers.LinearTransformerAttention(*heads),
-        "Longformer": lambda: layers.LongformerAttention(
-            *heads, **window, num_global_tokens=1
+    kinds = {
+        EXACT: (layers.ExactAttention, {}),
+        WINDOW: (layers.LocalAttention, window),
+        PERFORMER: (keras_performer.PerformerAttention, {**features, **window}),
+        "Performer": (keras_performer.PerformerAttention, features),
+        "Performer, relu": (
+            keras_performer.PerformerAttention,
+            {**features, "feature_map": "relu"},
         ),
-        "Big Bird": lambda: layers.BigBirdAttention(*heads, block_size=few // 2),
-        "Linformer": lambda: layers.LinformerAttention(
-            *heads, **of_places, projection_dim=few
+        TWO_FEATURES: (keras_performer.PerformerAttention, {"num_random_features": 2}),
+        "Linear Transformer": (layers.LinearTransformerAttention, {}),
+        "Longformer": (layers.LongformerAttention, {**window, "num_global_tokens": 1}),
+        "Big Bird": (layers.BigBirdAttention, {"block_size": few // 2}),
+        "Linformer": (layers.LinformerAttention, {**of_places, "projection_dim": few}),
+        "Reformer": (
+            layers.ReformerAttention,
+            {**window, "num_hashes": 4, "num_buckets": PARTS},
         ),
-        "Reformer": lambda: layers.ReformerAttention(
-            *heads, num_hashes=4, num_buckets=PARTS, **window
+        "Sinkhorn": (layers.SinkhornAttention, {**of_places, "block_size": few}),
+        "Synthesizer": (
+            layers.SynthesizerAttention,
+            {**of_places, "kind": "factorized_random", "rank": 8},
         ),
-        "Sinkhorn": lambda: layers.SinkhornAttention(
-            *heads, **of_places, block_size=few
-        ),
-        "Synthesizer": lambda: layers.SynthesizerAttention(
-            *heads, **of_places, kind="factorized_random", rank=8
-        ),
-        "FNet": lambda: layers.FourierMixing("ortho"),
-        "gMLP": lambda: layers.SpatialGatingUnit(length, num_heads * key_dim),
-        "MLP-Mixer": lambda: layers.TokenMixing(length, few),
     }
-    return makers[row]()
+    mixers = {
+        "FNet": lambda: layers.FourierMixing("ortho", **sides),
+        "gMLP": lambda: layers.SpatialGatingUnit(length, num_heads * key_dim, **sides),
+        "MLP-Mixer": lambda: layers.TokenMixing(length, few, **sides),
+    }
+    if row in mixers:
+        return mixers[row]()
+    kind, options = kinds[row]
+    return kind(num_heads, key_dim, **options, **sides)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from benchmarks.learning.tasks import Task
-from benchmarks.long_range import images, listops, pathfinder, texts
+from benchmarks.long_range import images, listops, pathfinder, proteins, texts
 
 # Of a held-out batch, which exact attention can bear.
 TOKENS_AT_ONCE = 2**14
@@ -16,7 +16,7 @@ HELD_OUT = 1024
 
 @dataclasses.dataclass(frozen=True)
 class LongTask(Task):
-    """A class to be told from a long sequence.
+    """A class to be told from a long sequence, or without classes the next token.
 
     Attributes:
         key_dim: int, size of a head.
@@ -49,7 +49,7 @@ def task(name, draw, length, vocabulary_size, num_classes, held_out_draw=None, *
         window=length // 16,
         vocabulary_size=vocabulary_size,
         num_classes=num_classes,
-        measure="accuracy",
+        measure="accuracy" if num_classes else "bits",
         **more,
     )
 
@@ -116,6 +116,20 @@ def digits(size, scale, **options):
         num_classes=10,
         grid=(size, size),
         held_out_draw=functools.partial(draw, "held out", size, scale),
+        **options,
+    )
+
+
+def residues(length, **options):
+    """The next residue of proteins, which `proteins` downloads."""
+    draw = proteins.draw_proteins
+    return task(
+        f"proteins {length:,}",
+        functools.partial(draw, "training", length),
+        length,
+        proteins.VOCABULARY_SIZE,
+        num_classes=None,
+        held_out_draw=functools.partial(draw, "held out", length),
         **options,
     )
 

@@ -9,10 +9,12 @@ import tensorflow as tf
 
 from benchmarks import machine
 from benchmarks.learning.training import learn
-from benchmarks.long_range import models
+from benchmarks.long_range import baselines, models, rows
 
 # What part of the tokens is hidden, as in BERT (arXiv 1810.04805, section 3.1).
 HIDDEN_PART = 0.15
+# Sequences that are counted.
+NUM_COUNTED = 4000
 
 
 def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
@@ -34,12 +36,14 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
         `"warm_up_seconds"`, and its last loss in bits `"warm_up_bits"`.
     """
     began = time.perf_counter()
+    if row == rows.COUNTS:
+        return counted(task, seed)
     encoder = models.make_encoder(task, row, seed)
-    model = models.Classifier(encoder, task.padded, task.num_classes, task.pairs)
+    model = models.make_model(task, encoder)
     random = np.random.default_rng([seed, 7])
     warm_up = {}
     if warm_up_steps:
-        restorer = models.Restorer(encoder, task.padded, task.vocabulary_size)
+        restorer = models.TokenReader(encoder, task.padded, task.vocabulary_size)
         ((_, seconds, _, bits),) = learn(
             restorer, hiding(task), learning_rate, warm_up_steps, 1, random
         )
@@ -62,6 +66,34 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
         "machine": machine.name(),
         "tensorflow": tf.__version__,
         "curve": curve,
+        "seconds_in_all": round(time.perf_counter() - began, 1),
+    }
+
+
+def counted(task, seed):
+    """A run without a model: what counting tokens tells."""
+    began = time.perf_counter()
+    options = task.draw, task.held_out(), NUM_COUNTED, task.vocabulary_size
+    if task.num_classes:
+        result = baselines.histogram_accuracy(*options, pairs=task.pairs, seed=seed)
+    else:
+        result = baselines.pair_bits(*options, seed=seed)
+    return {
+        "task": task.name,
+        "row": rows.COUNTS,
+        "seed": seed,
+        "learning_rate": None,
+        "steps": 0,
+        "warm_up_steps": 0,
+        "measure": task.measure,
+        "window": None,
+        "parameters": None,
+        "result": round(result, 4),
+        "seconds": 0.0,
+        "threads": 1,
+        "machine": machine.name(),
+        "tensorflow": tf.__version__,
+        "curve": [],
         "seconds_in_all": round(time.perf_counter() - began, 1),
     }
 

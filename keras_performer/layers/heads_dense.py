@@ -49,13 +49,15 @@ def token_dense(name, output_dim, **options):
         output_dim: int.
         **options: further arguments of `keras.layers.EinsumDense`.
     """
-    return HeadsDense(
+    dense = HeadsDense(
         "abc,cd->abd",
         output_shape=(None, output_dim),
         bias_axes="d",
         name=name,
         **options,
     )
+    dense.supports_masking = True  # tokens stay at their places
+    return dense
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -83,6 +83,13 @@ def test_none_need_not_be_causal():
     np.testing.assert_array_equal(causal(IDS), other(IDS))
 
 
+def test_padding_changes_nothing_for_single_tokens():
+    model = model_with("none")
+    # Keras warns where a layer drops a mask
+    masked = model(IDS, mask=np.arange(IDS.shape[1]) < np.array([[3]] * len(IDS)))
+    np.testing.assert_array_equal(masked, model(IDS))
+
+
 def test_a_layer_is_copied_for_each_block():
     template = wide(value_dim=5, feature_map="relu", name="mine", seed=7)
     model = model_with(template, dtype="float64")

@@ -3,7 +3,7 @@
 from benchmarks.long_range import rows, tasks
 
 SEEDS = 0, 1, 2
-EVALUATIONS = 4
+EVALUATIONS = 3
 # Of the learning rate of a task: what `--full` tries with the first seed.
 RATES = 1 / 3, 1, 3
 # Of `--quick`: what part of the steps, and which rows.
@@ -15,9 +15,9 @@ def core():
     """Three tasks that two cores train within two hours."""
     small = dict(hidden_dim=64, learning_rate=2e-3)
     return [
-        tasks.list_operations(512, steps=600, warm_up_steps=200, batch_size=8, **small),
-        tasks.packages(1024, steps=500, warm_up_steps=200, batch_size=8, **small),
-        tasks.digits(16, 1, steps=500, warm_up_steps=200, batch_size=32, **small),
+        tasks.list_operations(512, steps=500, warm_up_steps=150, batch_size=8, **small),
+        tasks.packages(1024, steps=400, warm_up_steps=150, batch_size=8, **small),
+        tasks.digits(16, 1, steps=500, warm_up_steps=150, batch_size=16, **small),
     ]
 
 
@@ -25,8 +25,8 @@ def further():
     """What the core leaves out."""
     small = dict(hidden_dim=64, learning_rate=2e-3, batch_size=8)
     return [
-        tasks.one_file(1024, steps=400, warm_up_steps=200, **small),
-        tasks.paths(16, steps=1000, warm_up_steps=200, **small),
+        tasks.one_file(1024, steps=400, warm_up_steps=150, **small),
+        tasks.paths(16, steps=1000, warm_up_steps=150, **small),
         tasks.residues(1024, steps=500, **small),
     ]
 

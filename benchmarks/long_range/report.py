@@ -1,5 +1,69 @@
 """One page of tables."""
 
+import datetime
+import json
+
+from benchmarks.long_range import rows, tables
+
+COSTS = f"""\
+A training step of the model of two blocks of 64 units in heads of 16, one sequence,
+compiled by XLA, on one thread. MiB are those of the process at its peak above what it
+had before the first step: some 350 of them are what compiling takes. Where there is
+"{tables.NOTHING}" more than 8 GB would be needed: not run."""
+
 
 def write(runs, folder):
-    return ""
+    """Writes `tables.md` of runs, and of the costs in the folder; returns the text.
+
+    Args:
+        runs: dicts as `training.train` returns them.
+        folder: path; its `costs.json` is read if it is there.
+    """
+    path = folder / "costs.json"
+    costs = json.loads(path.read_text()) if path.exists() else {}
+    parts = ["# Which attention? Tasks of long sequences"]
+    if runs:
+        parts += [tables.summary(runs), explanation(runs)]
+    else:
+        parts.append("No runs.")
+    for (task, warmed), same in tables.of_tasks(runs):
+        parts += [f"## {task}, {tables.WARM_UPS[warmed]}", how(same)]
+        parts.append(tables.task_table(same))
+    if costs:
+        parts += ["## Tokens a second, and memory", COSTS, tables.costs_table(costs)]
+    text = "\n\n".join(parts)
+    (folder / "tables.md").write_text(text + "\n")
+    return text
+
+
+def how(runs):
+    trained = [run for run in runs if run["curve"]]
+    if not trained:
+        return "No model."
+    first = trained[0]
+    text = f"{first['steps']:,} steps, window {first['window']}"
+    if first["warm_up_steps"]:
+        text += f", after {first['warm_up_steps']:,} steps of restoring hidden tokens"
+    return f"{text}."
+
+
+def explanation(runs):
+    """How the figures came about."""
+    machines = " and ".join(dict.fromkeys(run["machine"] for run in runs))
+    versions = " and ".join(dict.fromkeys(run["tensorflow"] for run in runs))
+    hours = sum(run["seconds_in_all"] for run in runs) / 3600
+    seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+    return f"""\
+Accuracy on 1,024 held-out sequences (bits of the next residue for proteins), means of
+seeds ± their standard deviation, at the best learning rate that was tried. All have the
+same steps, batches and parameters: where attention has more weights, the feed-forward
+network has fewer (the tables below show where that does not suffice).
+"{rows.COUNTS}" is a logistic regression on how often each token occurs, no model at all.
+A warm-up restores hidden tokens of the task's own inputs before its answers are shown
+(arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
+same seeds, ± its standard error. "After S s" is at equal time: that in which the
+fastest row with attention takes all its steps, between measurements on a line, without
+the warm-up.
+
+{len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
+hours, summed over runs; written {datetime.date.today()}."""

@@ -1,0 +1,116 @@
+"""The tables of the report, in Markdown."""
+
+import math
+import statistics
+
+from benchmarks.learning import curves
+from benchmarks.learning.tables import best, by, mean_result, milliseconds, minus
+from benchmarks.long_range import rows
+from benchmarks.tables import NOTHING, table
+
+# What a model is trained for: the task alone, or its inputs first.
+WARM_UPS = {False: "alone", True: "after a warm-up"}
+
+
+def summary(runs):
+    """What each attention reaches in each task, alone and after a warm-up."""
+    columns, cells = [], {}
+    for (task, warmed), same in of_tasks(runs):
+        columns.append(f"{task}{', warmed up' if warmed else ''}")
+        for row, of_row in by(same, "row"):
+            cells[row, columns[-1]] = with_spread(best(of_row))
+    lines = [
+        [row, *(cells.get((row, column), NOTHING) for column in columns)]
+        for row in ordered(runs)
+    ]
+    return table(["attention", *columns], lines)
+
+
+def of_tasks(runs):
+    """Runs of a task alone, then after a warm-up, task by task."""
+    groups = []
+    for task, same in by(runs, "task"):
+        for warmed in WARM_UPS:
+            of_kind = [run for run in same if bool(run["warm_up_steps"]) == warmed]
+            if of_kind:
+                groups.append(((task, warmed), of_kind))
+    return groups
+
+
+def ordered(runs):
+    """The rows that there are, in the order of `rows.ROWS`."""
+    there = {run["row"] for run in runs}
+    return [row for row in (*rows.ROWS, rows.TWO_FEATURES) if row in there]
+
+
+def with_spread(runs):
+    """The mean of seeds, and their standard deviation if there are several."""
+    results = [run["result"] for run in runs]
+    text = f"{statistics.mean(results):.3f}"
+    if len(results) > 1:
+        text += f" ± {statistics.stdev(results):.3f}"
+    return text
+
+
+def task_table(runs):
+    """A line for each attention: results, and what they cost.
+
+    Args:
+        runs: of one task, alone or after a warm-up.
+    """
+    seconds = curves.equal_time([run for run in runs if run["curve"]])
+    exact = best([run for run in runs if run["row"] == rows.EXACT])
+    lines = []
+    for row in ordered(runs):
+        for rate, same in by([r for r in runs if r["row"] == row], "learning_rate"):
+            results = sorted((run["seed"], run["result"]) for run in same)
+            lines.append(
+                [
+                    row,
+                    NOTHING if rate is None else f"{rate:.2g}",
+                    f"{mean_result(same):.3f}",
+                    " / ".join(f"{result:.3f}" for _, result in results),
+                    minus(same, exact),
+                    at_equal_time(same, seconds),
+                    milliseconds(same) if same[0]["curve"] else NOTHING,
+                    f"{same[0]['parameters']:,}" if same[0]["curve"] else NOTHING,
+                ]
+            )
+    header = [
+        "attention",
+        "rate",
+        f"{runs[0]['measure']}, mean",
+        "seeds",
+        "minus exact",
+        "at equal time" if seconds is None else f"after {seconds:.0f} s",
+        "ms a step",
+        "parameters",
+    ]
+    return table(header, lines)
+
+
+def at_equal_time(runs, seconds):
+    if seconds is None or not runs[0]["curve"]:
+        return NOTHING
+    value = statistics.mean(curves.value_at(run, seconds) for run in runs)
+    return NOTHING if math.isnan(value) else f"{value:.3f}"
+
+
+def costs_table(costs):
+    """Tokens a second and memory of a training step, by length.
+
+    Args:
+        costs: dict as `costs.complete` returns it.
+    """
+    lengths = sorted(
+        {int(n) for of_row in costs.values() for n in of_row if n.isdigit()}
+    )
+    there = [row for row in (*rows.ROWS, rows.TWO_FEATURES) if row in costs]
+    lines = []
+    for row in there:
+        cells = [costs[row].get(str(length)) for length in lengths]
+        speeds = [NOTHING if c is None else f"{c['tokens_a_second']:,}" for c in cells]
+        sizes = [NOTHING if c is None else f"{c['bytes'] / 2**20:,.0f}" for c in cells]
+        lines.append([row, *speeds, *sizes])
+    header = ["attention", *(f"{n:,} tokens" for n in lengths)]
+    return table([*header, *(f"{n:,}: MiB" for n in lengths)], lines)

@@ -58,7 +58,7 @@ Accuracy on 1,024 held-out sequences (bits of the next residue for proteins), me
 seeds ± their standard deviation, at the best learning rate that was tried. All have the
 same steps, batches and parameters: where attention has more weights, the feed-forward
 network has fewer (the tables below show where that does not suffice).
-"{rows.COUNTS}" is a logistic regression on how often each token occurs, no model at all.
+"{rows.COUNTS}" is a logistic regression on how often each token occurs, no network.
 A warm-up restores hidden tokens of the task's own inputs before its answers are shown
 (arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
 same seeds, ± its standard error. "After S s" is at equal time: that in which the

@@ -357,7 +357,8 @@ def test_workers_train_what_is_missing(tmp_path, monkeypatch):
     first, second = map(json.loads, lines)
     assert (first["seed"], second["seed"]) == (0, 1)
     assert second["threads"] == 1
-    (alone,) = pool.results(planned("--rows", rows.WITHOUT, "--seeds", "1"), 0)
+    runs = planned("--rows", rows.WITHOUT, "--seeds", "1")
+    (alone,) = pool.results(training.train, runs, 0)
     np.testing.assert_allclose(second["result"], alone["result"], atol=1e-3)
 
 

@@ -38,6 +38,7 @@ help:
 	@echo "make test        lint, then the whole test suite"
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
 	@echo "make bench-learning  small models that learn with each attention, and without"
+	@echo "make bench-long-range  the attentions of the field on tasks of long sequences"
 	@echo "make convert     trained models with linear attention in place of theirs"
 	@echo "make docs        the documentation as pages, into site"
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
@@ -82,6 +83,11 @@ bench: $(installed)
 .PHONY: bench-learning
 bench-learning: $(installed)
 	$(python) -m benchmarks.learning $(ARGS)
+
+# The core, within two hours on two cores; ARGS=--quick, --full or --published.
+.PHONY: bench-long-range
+bench-long-range: $(installed)
+	$(python) -m benchmarks.long_range $(ARGS)
 
 # Downloads 100 MB into runs/conversion the first time.
 convert: $(installed)

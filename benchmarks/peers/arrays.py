@@ -4,7 +4,7 @@ import numpy as np
 
 # A gradient that is 0 but for rounding, as that of the keys' bias, is measured against
 # this share of the largest of all.
-SMALLEST = 1e-3
+SMALLEST = 0.1
 
 
 def drawn(case):
@@ -28,7 +28,8 @@ def drawn(case):
     arrays = {name: array.astype("float32") for name, array in arrays.items()}
     arrays["seen"] = seen
     if "global" in case:
-        arrays["global"] = np.array([np.isin(np.arange(length), g) for g in case["global"]])
+        times = np.arange(length)
+        arrays["global"] = np.array([np.isin(times, at) for at in case["global"]])
     return arrays
 
 
@@ -50,9 +51,10 @@ def dense(name, width, heads, case, random):
         groups = case.get("num_key_value_heads", heads[0])
         heads = heads if name.startswith("query") else (groups, heads[1])
         shape, bias, fan_in = (width, *heads), heads, width
+    scale = case.get("query_key_scale", 1) if name in ("query", "key") else 1
     return {
-        f"{name}/kernel": random.standard_normal(shape) * 1.5 / np.sqrt(fan_in),
-        f"{name}/bias": random.standard_normal(bias) * 0.3,
+        f"{name}/kernel": random.standard_normal(shape) * 1.5 * scale / np.sqrt(fan_in),
+        f"{name}/bias": random.standard_normal(bias) * 0.3 * scale,
     }
 
 
@@ -86,4 +88,30 @@ def differences(ours, theirs, seen):
         "largest_output": np.abs(theirs["output"])[seen].max().item(),
         "gradient": apart[worst].item(),
         "worst_gradient": worst,
+    }
+
+
+def about(random_blocks):
+    """What a table of Big Bird's random blocks has in it.
+
+    Args:
+        random_blocks: int array `(heads, count - 2, random)`, of all but the first and
+            last block.
+
+    Returns:
+        Dict of ints: how many entries there are, how many of them are blocks that are
+        seen anyway (first, last, the own and its neighbours) or for the second time,
+        the largest, and the count of blocks.
+    """
+    heads, inner, number = random_blocks.shape
+    again = 0
+    for head in random_blocks:
+        for own, drawn in enumerate(head, start=1):
+            seen = {0, inner + 1, own - 1, own, own + 1}
+            again += number - len(set(drawn.tolist()) - seen)
+    return {
+        "entries": random_blocks.size,
+        "again": again,
+        "largest": random_blocks.max().item(),
+        "blocks": inner + 2,
     }

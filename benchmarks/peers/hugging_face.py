@@ -2,6 +2,7 @@
 
 import importlib.metadata
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 import transformers
@@ -37,7 +38,8 @@ def attention(case, arrays):
     layer = longformer.TFLongformerSelfAttention(config, layer_id=0)
     output = tf_keras.layers.Dense(sizes["width"])
     seen, is_global = masks(case, arrays)
-    any_global = bool(tf.reduce_any(is_global))
+    # not a bool, which Keras makes a tensor, and AutoGraph branches of different shapes
+    any_global = np.any(is_global)
     role = tf.where(is_global, GLOBAL, tf.where(seen, 0.0, HIDDEN))
     role = role[..., tf.newaxis, tf.newaxis]
     is_hidden = tf.logical_not(seen)

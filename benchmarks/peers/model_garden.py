@@ -9,6 +9,8 @@ from official.nlp.modeling.layers import bigbird_attention, kernel_attention
 from benchmarks import tensorflow_programs
 from benchmarks.peers import programs
 
+STABILIZER = kernel_attention._NUMERIC_STABLER
+
 
 def start(threads):
     version = importlib.metadata.version("tf-models-official")
@@ -39,6 +41,7 @@ def big_bird(case, arrays):
 
 def kernel(case, arrays):
     """`Side` of KernelAttention; its matrix becomes the one that is given."""
+    kernel_attention._NUMERIC_STABLER = case.get("stabilizer", STABILIZER)
     layer = kernel_attention.KernelAttention(**heads(case), seed=0, **case["options"])
     call = {"training": True}
     if arrays is not None:
@@ -51,7 +54,8 @@ def heads(case):
     return {name: case["sizes"][name] for name in ("num_heads", "key_dim")}
 
 
-
 def dense_weights(layer):
-    parts = {name: getattr(layer, f"_{name}_dense") for name in ("query", "key", "value")}
+    parts = {
+        name: getattr(layer, f"_{name}_dense") for name in ("query", "key", "value")
+    }
     return programs.of_dense({**parts, "attention_output": layer._output_dense})

@@ -1,4 +1,4 @@
-"""The numbers of two sides, each in its own process."""
+"""The numbers of two sides, each computed in a process of its own."""
 
 import pathlib
 import tempfile
@@ -6,30 +6,57 @@ import tempfile
 import numpy as np
 
 from benchmarks.peers import arrays
+from benchmarks.workers import Missing
+
+# Differences up to this share are those of the order of sums in float32.
+AGREES = 1e-5
+NAMED = "pair", "name", "because", "environment"
 
 
 def compare(comparison, pool):
-    """A row: the comparison's names, and the differences or why there are none."""
-    keys = "pair", "name", "because", "environment"
-    row = {key: comparison[key] for key in keys}
+    """A row: the comparison's names, and the differences or why there are none.
+
+    Args:
+        comparison: dict of `cases.comparison`.
+        pool: `turns.Pool` of the sides.
+    """
+    row = {key: comparison[key] for key in NAMED}
     inputs = arrays.drawn(comparison["theirs"])
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
-        paths = {
-            name: str(pathlib.Path(folder, f"{name}.npz"))
-            for name in ("inputs", "ours", "theirs")
-        }
+        names = "inputs", "theirs", "ours"
+        paths = {name: str(pathlib.Path(folder, f"{name}.npz")) for name in names}
         np.savez(paths["inputs"], **inputs)
-        found = {}
         for side, environment in (("theirs", row["environment"]), ("ours", "ours")):
-            case = {
-                **comparison[side],
-                "inputs": paths["inputs"],
-                "outputs": paths[side],
-                "theirs": paths["theirs"],
-            }
+            files = {"inputs": paths["inputs"], "outputs": paths[side]}
+            case = {**comparison[side], **files, "theirs": paths["theirs"]}
             try:
                 pool.ask(environment, do="make", name="numbers", case=case)
-            except Exception as error:
+            except Missing as error:
+                return {**row, "missing": str(error)}
+            except RuntimeError as error:
                 return {**row, "reason": f"{side}: {error}"}
             found[side] = dict(np.load(paths[side]))
-    return {**row, **arrays.differences(found["ours"], found["theirs"], inputs["seen"])}
+    seen = inputs["seen"]
+    if comparison["ours"].get("all_rows"):
+        seen = np.ones_like(seen)
+    row |= arrays.differences(found["ours"], found["theirs"], seen)
+    if "random_blocks" in found["theirs"]:
+        row["random_blocks"] = arrays.about(found["theirs"]["random_blocks"])
+    return row
+
+
+def verdict(row):
+    """What came out: "agree", "differ", "fails", or "not run"."""
+    if "missing" in row:
+        return "not run"
+    if "reason" in row:
+        return "fails"
+    apart = max(row["output"] / row["largest_output"], row["gradient"])
+    return "agree" if apart <= AGREES else "differ"
+
+
+def is_expected(row):
+    """Whether the case turned out as `cases` says; one that did not run did not."""
+    agrees = row["because"] is None
+    return verdict(row) in (("agree",) if agrees else ("differ", "fails"))

@@ -96,4 +96,3 @@ def fourier_block(case, arrays):
 
     parts = *norms, expand, contract
     return programs.Side(call, lambda: programs.by_name(*parts))
-

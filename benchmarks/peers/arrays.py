@@ -82,7 +82,8 @@ def differences(ours, theirs, seen):
         name: np.abs(ours[name] - theirs[name]).max() / max(largest[name], smallest)
         for name in names
     }
-    worst = max(apart, key=apart.get)
+    # what is no number is the worst, and the largest of nothing
+    worst = max(apart, key=lambda name: (np.isnan(apart[name]), apart[name]))
     return {
         "output": np.abs(ours["output"] - theirs["output"])[seen].max().item(),
         "largest_output": np.abs(theirs["output"])[seen].max().item(),

@@ -10,7 +10,9 @@ GLOBAL_DENSE = ("query_global", "key_global", "value_global")
 BLOCK, LENGTH, NUM_FEATURES = 4, 40, 16
 
 
-def comparison(pair, name, environment, ours, theirs, because=None, **arrays):
+def comparison(
+    pair, name, environment, ours, theirs, because=None, fails=False, **arrays
+):
     """A comparison of two layers on the same arrays.
 
     Args:
@@ -19,6 +21,7 @@ def comparison(pair, name, environment, ours, theirs, because=None, **arrays):
         environment: str, that of the other side.
         ours, theirs: tuples of layer and options.
         because: str, why the numbers differ, or `None` where they are to agree.
+        fails: bool, whether theirs raises an error instead.
         **arrays: what `arrays.drawn` reads and is not the default, and what a side
             reads: `each_once` and `masked`; `all_rows`, to compare the outputs of
             hidden tokens too.
@@ -35,6 +38,7 @@ def comparison(pair, name, environment, ours, theirs, because=None, **arrays):
         "pair": pair,
         "name": name,
         "because": because,
+        "expected": "agree" if because is None else "fails" if fails else "differ",
         "environment": environment,
         "ours": {"layer": ours[0], "options": ours[1], **shared},
         "theirs": {"layer": theirs[0], "options": theirs[1], **shared},
@@ -158,7 +162,7 @@ SMALL = {"query_key_scale": 0.1}
 
 COMPARISONS = (
     big_bird("its random blocks given to ours, 16 blocks of 4 tokens"),
-    big_bird("the same, padding hidden", **PADDED),
+    big_bird("the same, and padding hidden", **PADDED),
     big_bird(
         "the same 16 blocks, ours without those that a block sees anyway",
         "near the end theirs draws blocks that the window has, and counts them twice",
@@ -166,7 +170,7 @@ COMPARISONS = (
     ),
     big_bird("its defaults, 1,024 tokens", length=1024, **DEFAULTS),
     big_bird(
-        "the same, ours without those that a block sees anyway",
+        "its defaults, 1,024 tokens, ours without those that a block sees anyway",
         "theirs draws the last block, which is global, too, and counts it twice",
         length=1024,
         each_once=True,
@@ -177,6 +181,7 @@ COMPARISONS = (
         "its defaults, 512 tokens",
         "its table is that of 4,096 tokens at any length and names blocks up to 15, "
         "where there are 8: tf.gather fails (on CPUs)",
+        fails=True,
         length=512,
         **DEFAULTS,
     ),
@@ -184,17 +189,19 @@ COMPARISONS = (
     big_bird(
         "no random blocks",
         "theirs reshapes an empty tensor by -1, and then it does not fit",
+        fails=True,
         random=0,
     ),
     longformer("window alone"),
     longformer("window alone, padding hidden", **PADDED),
     longformer("the first 3 tokens global", places=FIRST),
-    longformer("the same, padding hidden", places=FIRST, **PADDED),
+    longformer("the first 3, padding hidden", places=FIRST, **PADDED),
     longformer("3 and 2 global tokens elsewhere", places=SOME),
-    longformer("the same, padding hidden", places=SOME, **PADDED),
+    longformer("3 and 2 elsewhere, padding hidden", places=SOME, **PADDED),
     longformer(
         "41 tokens",
         "theirs takes multiples of the window, here 8; its model pads",
+        fails=True,
         length=41,
     ),
     local("both sides"),
@@ -224,29 +231,29 @@ COMPARISONS = (
         "elu", "ours adds 1e-3 to each feature, theirs to relu's alone", features="elu"
     ),
     kernel("exp, ours favor+; small queries and keys", features="exp", **SMALL),
-    kernel("the same, padding hidden", features="exp", **SMALL, **PADDED),
+    kernel("exp, small, padding hidden", features="exp", **SMALL, **PADDED),
     kernel(
-        "the same, queries and keys 4 times as large",
+        "exp, queries and keys 4 times as large",
         "theirs shifts by one maximum of all tokens, heads and features and adds 1e-6 "
         "to sums of what is left",
         features="exp",
         query_key_scale=0.4,
     ),
     kernel(
-        "the same, its 1e-6 set to 0",
+        "exp, 4 times as large, its 1e-6 set to 0",
         features="exp",
         query_key_scale=0.4,
         stabilizer=0.0,
     ),
     kernel(
-        "small queries and keys, but one token 8 times as large",
+        "exp, small, but one token 8 times as large",
         "the maximum is that token's: the others' features vanish beside 1e-6",
         features="exp",
         long_token=3,
         query_key_scale=0.2,
     ),
     kernel(
-        "the same, its 1e-6 set to 0",
+        "exp, one token 8 times as large, its 1e-6 set to 0",
         features="exp",
         long_token=3,
         query_key_scale=0.2,

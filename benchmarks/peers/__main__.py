@@ -3,7 +3,7 @@
     python -m benchmarks.peers [--only numbers|times] [--lengths 1024 4096]
         [--rounds 9] [--threads 2] [--limit 60] [--output benchmarks/results/peers]
 
-Installs the other libraries into `.bench` where they are not there (5 GB). Writes
+Installs the other libraries into `.bench` where they are not there (8 GB). Writes
 numbers.json, times.json, and tables.md of both; a part that was not run keeps its file.
 Ends with 1 if some numbers are not as `benchmarks/peers/cases.py` expects them.
 """

@@ -246,14 +246,14 @@ COMPARISONS = (
         stabilizer=0.0,
     ),
     kernel(
-        "exp, small, but one token 8 times as large",
+        "exp, twice as large, one token 8 times that",
         "the maximum is that token's: the others' features vanish beside 1e-6",
         features="exp",
         long_token=3,
         query_key_scale=0.2,
     ),
     kernel(
-        "exp, one token 8 times as large, its 1e-6 set to 0",
+        "exp, one token 8 times that, its 1e-6 set to 0",
         features="exp",
         long_token=3,
         query_key_scale=0.2,

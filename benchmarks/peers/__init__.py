@@ -1,11 +1,12 @@
 """Our layers beside the same ones of other libraries: their numbers, and their time.
 
-    python -m benchmarks.peers [--numbers] [--rounds 9] [--lengths 1024 4096] ...
+    python -m benchmarks.peers [--only numbers|times] [--lengths 1024 4096] ...
 
 - `__main__.py`: the command.
 - `cases.py`: which settings are compared, whether they agree, and why not.
 - `timed.py`: which steps are timed.
 - `arrays.py`: inputs and weights of a case, and how far two results are apart.
+- `numbers.py`: has both sides compute a case, and says what came out.
 - `environments.py`: where each side runs.
 - `programs.py`: a side's layer as a program of `benchmarks.worker`.
 - `ours.py`, `keras_own.py`, `model_garden.py`, `hugging_face.py` and `hub.py`: the

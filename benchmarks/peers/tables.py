@@ -21,14 +21,16 @@ def report(compared, timed):
             parts += [f"### {pair}", of_numbers(rows)]
             if any("random_blocks" in row for row in rows):
                 parts += [ABOUT_BLOCKS, of_random_blocks(rows)]
-    if timed is not None:
-        parts += ["## Time and memory", machine(timed), of_times(timed)]
+    parts.append("## Time and memory")
+    parts += [NOT_TIMED] if timed is None else [machine(timed), of_times(timed)]
     return "\n\n".join(parts) + "\n"
 
 
 EXPLAINED = """The largest difference of outputs beside the largest output; that of
 gradients (of the input and all weights, for one random cotangent) divided by the
 largest entry of that gradient. Hidden tokens do not count. float32."""
+NOT_TIMED = """Not measured yet: `python -m benchmarks.peers --only times`, with nothing
+beside it on the machine."""
 ABOUT_BLOCKS = """The random blocks that the other layer draws, of all its heads and
 blocks; "again" are those that a block sees anyway, or drew before."""
 

@@ -43,12 +43,16 @@ def main():
         pool.stop()
 
 
-def install_missing():
-    """Installs the environments that are not there; returns why some cannot be had."""
+def install_missing(known=None):
+    """Installs the environments that are not there; returns why some cannot be had.
+
+    Args:
+        known: dict of environments. Defaults to `workers.ENVIRONMENTS`.
+    """
     missing = {}
-    for environment in workers.ENVIRONMENTS:
+    for environment in known or workers.ENVIRONMENTS:
         try:
-            workers.install(environment)
+            workers.install(environment, known)
         except workers.Missing as error:
             missing[environment] = str(error)
             print(f"Missing: {error}", flush=True)

@@ -10,16 +10,19 @@ import sys
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / ".bench"
 
-# Environment: the module of its contenders, and what pip installs (`None`: the
-# environment that this program runs in).
+# Environment: the module of its contenders in `benchmarks`, and what pip installs
+# (`None`: the environment that this program runs in).
 ENVIRONMENTS = {
-    "keras": ("keras_layers", None),
-    "decoding": ("decoding_layers", None),
+    "keras": ("contenders.keras_layers", None),
+    "decoding": ("contenders.decoding_layers", None),
     "kernel_attention": (
-        "kernel_attention",
+        "contenders.kernel_attention",
         ["tf-models-official==2.20.0", "tensorflow==2.20.*", "tf-keras==2.20.*"],
     ),
-    "torch": ("torch_layers", ["torch==2.15.*", "performer-pytorch==1.1.4", "numpy"]),
+    "torch": (
+        "contenders.torch_layers",
+        ["torch==2.15.*", "performer-pytorch==1.1.4", "numpy"],
+    ),
 }
 
 
@@ -35,19 +38,20 @@ class Worker:
     """One process; see `benchmarks/worker.py`.
 
     Args:
-        environment: str, a key of `ENVIRONMENTS`.
+        environment: str, a key of `known`.
         threads: int.
         checkout: str, the folder whose keras_performer it imports, or `None` for this
             one.
+        known: dict of environments. Defaults to `ENVIRONMENTS`.
     """
 
-    def __init__(self, environment, threads, checkout=None):
-        module, packages = ENVIRONMENTS[environment]
+    def __init__(self, environment, threads, checkout=None, known=None):
+        module, packages = (known or ENVIRONMENTS)[environment]
         python = pathlib.Path(sys.executable)
         if packages is not None:
             python = FOLDER / environment / "bin" / "python"
         if not python.exists():
-            raise Missing(f"{environment}: not installed, `make bench` installs it")
+            raise Missing(f"{environment}: not installed, the command installs it")
         FOLDER.mkdir(exist_ok=True)
         with open(FOLDER / f"{environment}.log", "a") as log:
             self._process = subprocess.Popen(
@@ -58,7 +62,7 @@ class Worker:
                 stderr=log,
                 text=True,
             )
-        module = f"benchmarks.contenders.{module}"
+        module = f"benchmarks.{module}"
         try:
             self.versions = self.ask(
                 do="start", module=module, threads=threads, checkout=checkout
@@ -90,9 +94,9 @@ class Worker:
                 stream.close()
 
 
-def install(environment):
+def install(environment, known=None):
     """Makes the environment of a peer with pip, unless it is there already."""
-    _, packages = ENVIRONMENTS[environment]
+    _, packages = (known or ENVIRONMENTS)[environment]
     folder = FOLDER / environment
     installed = folder / "installed.txt"  # what, once pip is done
     if packages is None or (

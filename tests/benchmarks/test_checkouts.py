@@ -39,7 +39,7 @@ def two_checkouts(tmp_path, monkeypatch):
     (tmp_path / "benchmarks" / "worker.py").write_text(source)
     monkeypatch.setattr(workers, "ROOT", tmp_path)
     monkeypatch.setattr(workers, "FOLDER", tmp_path / ".bench")
-    monkeypatch.setattr(workers, "ENVIRONMENTS", {"keras": ("fake", None)})
+    monkeypatch.setattr(workers, "ENVIRONMENTS", {"keras": ("contenders.fake", None)})
     folders = []
     for name, seconds in ("slow", 0.1), ("quick", 0.01):
         package = tmp_path / name / "keras_performer"

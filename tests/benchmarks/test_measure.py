@@ -32,7 +32,11 @@ def test_real_processes(tmp_path, monkeypatch):
     (package / "worker.py").write_text(source)
     monkeypatch.setattr(workers, "ROOT", tmp_path)
     monkeypatch.setattr(workers, "FOLDER", tmp_path / ".bench")
-    fakes = {"here": ("fake", None), "wrong": ("nothing", None), "torch": ("fake", [])}
+    fakes = {
+        "here": ("contenders.fake", None),
+        "wrong": ("contenders.nothing", None),
+        "torch": ("contenders.fake", []),
+    }
     monkeypatch.setattr(workers, "ENVIRONMENTS", fakes)
     names = ["here works", "here fails", "here ends", "wrong x", "torch y"]
     planned = [

@@ -1,0 +1,270 @@
+"""Which settings are compared, whether they agree, and if not why.
+
+A comparison is a dict; see `comparison`. "ours" and "theirs" are what
+`benchmarks/peers/__init__.py` calls a case, without the sizes.
+"""
+
+SIZES = {"width": 24, "num_heads": 3, "key_dim": 8}
+DENSE = ("query", "key", "value", "attention_output")
+GLOBAL_DENSE = ("query_global", "key_global", "value_global")
+BLOCK, LENGTH, NUM_FEATURES = 4, 40, 16
+
+
+def comparison(
+    pair, name, environment, ours, theirs, because=None, fails=False, **arrays
+):
+    """A comparison of two layers on the same arrays.
+
+    Args:
+        pair: str, heading of the pair.
+        name: str, what is set.
+        environment: str, that of the other side.
+        ours, theirs: tuples of layer and options.
+        because: str, why the numbers differ, or `None` where they are to agree.
+        fails: bool, whether theirs raises an error instead.
+        **arrays: what `arrays.drawn` reads and is not the default, and what a side
+            reads: `each_once` and `masked`; `all_rows`, to compare the outputs of
+            hidden tokens too.
+    """
+    defaults = {
+        "batch": 2,
+        "length": LENGTH,
+        "seed": 0,
+        "sizes": SIZES,
+        "weights": DENSE,
+    }
+    shared = {"part": "numbers", **defaults, **arrays}
+    return {
+        "pair": pair,
+        "name": name,
+        "because": because,
+        "expected": "agree" if because is None else "fails" if fails else "differ",
+        "environment": environment,
+        "ours": {"layer": ours[0], "options": ours[1], **shared},
+        "theirs": {"layer": theirs[0], "options": theirs[1], **shared},
+    }
+
+
+def big_bird(name, because=None, random=3, block=BLOCK, table_length=None, **arrays):
+    """`table_length` is how long a sequence theirs draws random blocks for."""
+    length = arrays.setdefault("length", 16 * BLOCK)
+    options = {
+        "num_rand_blocks": random,
+        "from_block_size": block,
+        "to_block_size": block,
+        "max_rand_mask_length": table_length or length,
+        "seed": 1,
+    }
+    return comparison(
+        "BigBirdAttention / tf-models-official",
+        name,
+        "kernel_attention",
+        ("BigBirdAttention", {"block_size": block}),
+        ("BigBirdAttention", options),
+        because,
+        **arrays,
+    )
+
+
+def longformer(name, because=None, places=(), **arrays):
+    """`places` are those of the global tokens of each sequence."""
+    # theirs counts the keys of both sides, ours those of one and the own
+    window = 8
+    most = max(map(len, places), default=0)
+    return comparison(
+        "LongformerAttention / transformers",
+        name,
+        "hugging_face",
+        (
+            "LongformerAttention",
+            {"sliding_window": window // 2 + 1, "num_global_tokens": most},
+        ),
+        ("LongformerAttention", {"attention_window": window}),
+        because,
+        **{
+            "weights": DENSE + (GLOBAL_DENSE if most else ()),
+            "global": places or [[], []],
+            **arrays,
+        },
+    )
+
+
+def local(name, because=None, causal=False, groups=None, **arrays):
+    options = {"sliding_window": 6, "causal": causal}
+    if groups is not None:
+        options["num_key_value_heads"] = arrays["num_key_value_heads"] = groups
+    theirs = "MultiHeadAttention" if groups is None else "GroupQueryAttention"
+    return comparison(
+        f"LocalAttention / Keras {theirs}",
+        name,
+        "keras_own",
+        ("LocalAttention", options),
+        (theirs, options),
+        because,
+        **arrays,
+    )
+
+
+def kernel(name, because=None, *, features, epsilon=None, chunk=None, **arrays):
+    """`chunk` is the tokens of a chunk of theirs, which makes both causal."""
+    theirs = {"feature_transform": features, "num_random_features": NUM_FEATURES}
+    if chunk is not None:
+        theirs |= {
+            "use_causal_windowed": True,
+            "causal_chunk_length": chunk,
+            "causal_window_length": LENGTH // chunk,
+        }
+    feature_map = "favor+" if features == "exp" else features
+    if epsilon is not None:
+        feature_map = {
+            "class_name": "GeneralizedFeatures",
+            "registered_name": "keras_performer>GeneralizedFeatures",
+            "config": {"activation": features, "epsilon": epsilon},
+        }
+    ours = {
+        "feature_map": feature_map,
+        "num_random_features": NUM_FEATURES,
+        "causal": chunk is not None,
+    }
+    return comparison(
+        "PerformerAttention / tf-models-official KernelAttention",
+        name,
+        "kernel_attention",
+        ("PerformerAttention", ours),
+        ("KernelAttention", theirs),
+        because,
+        weights=(*DENSE, "projection"),
+        num_random_features=NUM_FEATURES,
+        **arrays,
+    )
+
+
+def fourier(name, because=None, **arrays):
+    options = {"intermediate_dim": 40}
+    return comparison(
+        "FourierMixing / KerasHub FNetEncoder",
+        name,
+        "keras_hub",
+        ("FourierMixing", options),
+        ("FNetEncoder", options),
+        because,
+        weights=("mixing_norm", "output_norm", "expand", "contract"),
+        **options,
+        **arrays,
+    )
+
+
+# How many tokens at the end of each sequence are hidden.
+PADDED = {"padding": [3, 14]}
+DEFAULTS = {"block": 64, "table_length": 4096, "batch": 1}
+FIRST, SOME = [[0, 1, 2]] * 2, [[5, 17, 30], [0, 20]]
+SMALL = {"query_key_scale": 0.1}
+
+COMPARISONS = (
+    big_bird("its random blocks given to ours, 16 blocks of 4 tokens"),
+    big_bird("the same, and padding hidden", **PADDED),
+    big_bird(
+        "the same 16 blocks, ours without those that a block sees anyway",
+        "near the end theirs draws blocks that the window has, and counts them twice",
+        each_once=True,
+    ),
+    big_bird("its defaults, 1,024 tokens", length=1024, **DEFAULTS),
+    big_bird(
+        "its defaults, 1,024 tokens, ours without those that a block sees anyway",
+        "theirs draws the last block, which is global, too, and counts it twice",
+        length=1024,
+        each_once=True,
+        **DEFAULTS,
+    ),
+    big_bird("its defaults, 4,096 tokens", length=4096, **DEFAULTS),
+    big_bird(
+        "its defaults, 512 tokens",
+        "its table is that of 4,096 tokens at any length and names blocks up to 15, "
+        "where there are 8: tf.gather fails (on CPUs)",
+        fails=True,
+        length=512,
+        **DEFAULTS,
+    ),
+    big_bird("512 tokens, max_rand_mask_length=512", length=512, block=64, batch=1),
+    big_bird(
+        "no random blocks",
+        "theirs reshapes an empty tensor by -1, and then it does not fit",
+        fails=True,
+        random=0,
+    ),
+    longformer("window alone"),
+    longformer("window alone, padding hidden", **PADDED),
+    longformer("the first 3 tokens global", places=FIRST),
+    longformer("the first 3, padding hidden", places=FIRST, **PADDED),
+    longformer("3 and 2 global tokens elsewhere", places=SOME),
+    longformer("3 and 2 elsewhere, padding hidden", places=SOME, **PADDED),
+    longformer(
+        "41 tokens",
+        "theirs takes multiples of the window, here 8; its model pads",
+        fails=True,
+        length=41,
+    ),
+    local("both sides"),
+    local("both sides, padding hidden", **PADDED),
+    local("causal", causal=True),
+    local("causal, padding hidden", causal=True, **PADDED),
+    local(
+        "hidden tokens' outputs, too",
+        "where no key is seen theirs is the mean of all values, ours 0, and so the "
+        "output's bias",
+        all_rows=True,
+        **PADDED,
+    ),
+    local("both sides, 1 key-value head of 3", groups=1),
+    local("causal, padding hidden, 1 of 3", causal=True, groups=1, **PADDED),
+    kernel("relu", features="relu"),
+    kernel("relu, padding hidden", features="relu", **PADDED),
+    kernel("relu, causal, its chunks of 1 token", features="relu", chunk=1),
+    kernel(
+        "relu, causal, its chunks of 8 tokens",
+        "theirs sees the later tokens of a chunk",
+        features="relu",
+        chunk=8,
+    ),
+    kernel("elu, our epsilon 0", features="elu", epsilon=0.0),
+    kernel(
+        "elu", "ours adds 1e-3 to each feature, theirs to relu's alone", features="elu"
+    ),
+    kernel("exp, ours favor+; small queries and keys", features="exp", **SMALL),
+    kernel("exp, small, padding hidden", features="exp", **SMALL, **PADDED),
+    kernel(
+        "exp, queries and keys 4 times as large",
+        "theirs shifts by one maximum of all tokens, heads and features and adds 1e-6 "
+        "to sums of what is left",
+        features="exp",
+        query_key_scale=0.4,
+    ),
+    kernel(
+        "exp, 4 times as large, its 1e-6 set to 0",
+        features="exp",
+        query_key_scale=0.4,
+        stabilizer=0.0,
+    ),
+    kernel(
+        "exp, twice as large, one token 8 times that",
+        "the maximum is that token's: the others' features vanish beside 1e-6",
+        features="exp",
+        long_token=3,
+        query_key_scale=0.2,
+    ),
+    kernel(
+        "exp, one token 8 times that, its 1e-6 set to 0",
+        features="exp",
+        long_token=3,
+        query_key_scale=0.2,
+        stabilizer=0.0,
+    ),
+    fourier("no padding"),
+    fourier("padding that nobody hides", **PADDED),
+    fourier(
+        "padding hidden from ours",
+        "theirs takes no mask: padding is mixed as text is; ours counts it as 0",
+        masked=True,
+        **PADDED,
+    ),
+)

@@ -1,0 +1,140 @@
+"""What was compared and timed, as Markdown."""
+
+import statistics
+
+from benchmarks import tables
+from benchmarks.peers import numbers
+
+TITLE = "# Beside other libraries: numbers and time"
+ABOUT = """Written by `python -m benchmarks.peers`. Both layers have the same weights
+and inputs; each runs in an environment of its own."""
+
+
+def report(compared, timed):
+    """Markdown of `numbers.json` and `times.json`, either of which may be `None`."""
+    parts = [TITLE, ABOUT]
+    if compared is not None:
+        parts += ["## Numbers", machine(compared), EXPLAINED]
+        pairs = dict.fromkeys(row["pair"] for row in compared["rows"])
+        for pair in pairs:
+            rows = [row for row in compared["rows"] if row["pair"] == pair]
+            parts += [f"### {pair}", of_numbers(rows)]
+            if any("random_blocks" in row for row in rows):
+                parts += [ABOUT_BLOCKS, of_random_blocks(rows)]
+    parts.append("## Time and memory")
+    parts += [NOT_TIMED] if timed is None else [machine(timed), of_times(timed)]
+    return "\n\n".join(parts) + "\n"
+
+
+EXPLAINED = """The largest difference of outputs beside the largest output; that of
+gradients (of the input and all weights, for one random cotangent) divided by the
+largest entry of that gradient. Hidden tokens do not count. float32."""
+NOT_TIMED = """Not measured yet: `python -m benchmarks.peers --only times`, with nothing
+beside it on the machine."""
+ABOUT_BLOCKS = """The random blocks that the other layer draws, of all its heads and
+blocks; "again" are those that a block sees anyway, or drew before."""
+
+
+def machine(results):
+    described = results["machine"]
+    libraries = sorted(
+        {
+            f"{library} {version}"
+            for versions in results["versions"].values()
+            for library, version in versions.items()
+        }
+    )
+    load = described["load_at_start"]
+    return (
+        f"{described['cpu']}, {described['threads']} threads, {described['date'][:10]}"
+        f", load at the start {load:.1f}; {', '.join(libraries)}."
+    )
+
+
+def of_numbers(rows):
+    lines = []
+    for row in rows:
+        cells = [tables.NOTHING] * 2
+        if "output" in row:
+            cells = [
+                f"{row['output']:.1e} of {row['largest_output']:.1f}",
+                f"{row['gradient']:.1e}",
+            ]
+        lines.append([row["name"], *cells, said(row)])
+    return tables.table(["", "outputs", "gradients", ""], lines)
+
+
+def said(row):
+    """The verdict with its reason, and a warning if it is not the expected one."""
+    verdict = numbers.verdict(row)
+    reason = row.get("missing") or row["because"]
+    text = verdict if reason is None else f"{verdict}: {reason}"
+    if "missing" in row or numbers.is_expected(row):
+        return text
+    return f"**not as expected** {text} {row.get('reason', '')}".rstrip()
+
+
+def of_random_blocks(rows):
+    lines = [
+        [row["name"], *(row["random_blocks"][key] for key in BLOCKS)]
+        for row in rows
+        if "random_blocks" in row
+    ]
+    return tables.table(["", "drawn", "again", "the last", "blocks"], lines)
+
+
+BLOCKS = "entries", "again", "largest", "blocks"
+
+
+def of_times(timed):
+    """Milliseconds of a training step, and MiB of its peak, ours / theirs."""
+    lines = []
+    for ours, theirs in sides(timed["rows"]):
+        memory = [peak(row, timed["memory"]) for row in (ours, theirs)]
+        lines.append(
+            [
+                named(ours),
+                ours["form"],
+                f"{ours['length']:,}",
+                milliseconds(ours),
+                milliseconds(theirs),
+                quotient(seconds(ours), seconds(theirs)),
+                *(tables.number(x and x / 2**20, 0) for x in memory),
+                quotient(*memory),
+            ]
+        )
+    header = ["", "form", "tokens", "ours ms", "theirs ms", "ratio"]
+    return tables.table([*header, "ours MiB", "theirs MiB", "ratio"], lines)
+
+
+def sides(rows):
+    """Pairs of rows, ours and theirs, which follow each other."""
+    return list(zip(rows[::2], rows[1::2]))
+
+
+def named(row):
+    feature_map = row["options"].get("feature_map")
+    return row["pair"] if feature_map is None else f"{row['pair']}, {feature_map}"
+
+
+def seconds(row):
+    return statistics.median(row["times"]) if row["times"] else None
+
+
+def milliseconds(row):
+    found = seconds(row)
+    return row["reason"] or tables.NOTHING if found is None else f"{1e3 * found:,.0f}"
+
+
+def quotient(ours, theirs):
+    return tables.number(ours / theirs if ours and theirs else None)
+
+
+def peak(row, memory):
+    """The peak in bytes of the same case by itself, if it was measured."""
+    for other in memory:
+        if all(other[key] == row[key] for key in SAME):
+            return other.get("peak_bytes")
+
+
+SAME = "pair", "side", "form", "length", "options"

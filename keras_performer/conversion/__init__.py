@@ -2,6 +2,7 @@
 
 from keras_performer.conversion.calibration import calibrate
 from keras_performer.conversion.convert import (
+    convert_attention,
     convert_to_performer,
     convert_to_softmax,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "TransferReport",
     "TransferredLayer",
     "calibrate",
+    "convert_attention",
     "convert_to_performer",
     "convert_to_softmax",
     "transfer_attention",

@@ -13,6 +13,7 @@ from keras_performer.conversion.report import ConversionReport, ConvertedLayer
 from keras_performer.conversion.rewriting import lists_its_layers, rewritten
 from keras_performer.conversion.weights import copy_weights
 from keras_performer.layers import (
+    AttentionLayer,
     ExactAttention,
     LocalAttention,
     PerformerAttention,
@@ -132,6 +133,57 @@ def convert_to_softmax(
         ValueError: as `convert_to_performer`.
     """
     return _convert(model, lambda layer: attention_like(ExactAttention, layer), layers)
+
+
+def convert_attention(
+    model: keras.layers.Layer,
+    attention: type[AttentionLayer],
+    *,
+    layers: Sequence[str] | None = None,
+    **options: typing.Any,
+) -> tuple[keras.layers.Layer, ConversionReport]:
+    """A copy of a model in which attention of another class has the place of its own.
+
+    For attention that has the weights of `keras.layers.MultiHeadAttention`:
+    `LocalAttention`, `BigBirdAttention`, and `LongformerAttention`, whose global dense
+    layers begin as copies. `LinearTransformerAttention` says something else with such
+    weights, and has to be trained on. Attention with further weights, or fewer, is
+    refused.
+
+    Args:
+        model: as in `convert_to_performer`.
+        attention: subclass of `AttentionLayer`.
+        layers: as in `convert_to_performer`.
+        **options: arguments of `attention`, such as `sliding_window`.
+
+    Returns:
+        The new model, and a `ConversionReport`.
+
+    Raises:
+        ValueError: as `convert_to_performer`, and if the weights do not fit.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_performer.layers import BigBirdAttention
+    >>> x = start = keras.Input((None, 8))
+    >>> x = keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    >>> model = keras.Model(start, x)
+    >>> sparse, report = convert_attention(model, BigBirdAttention, block_size=16)
+    >>> print(report)
+    layer      was                 is now            note
+    attention  MultiHeadAttention  BigBirdAttention
+    """
+    if not (isinstance(attention, type) and issubclass(attention, AttentionLayer)):
+        raise ValueError(
+            "attention must be a subclass of AttentionLayer, such as LocalAttention, "
+            "and its arguments be given beside it. Received: "
+            f"attention={attention!r}"
+        )
+    attention(1, 1, **options)  # raises what is wrong with them
+    return _convert(
+        model, lambda layer: attention_like(attention, layer, **options), layers
+    )
 
 
 def _convert(model, make, names):

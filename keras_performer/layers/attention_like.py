@@ -6,6 +6,7 @@ import keras
 
 from keras_performer.layers import keras_privates
 from keras_performer.layers.cached_attention import WITH_CACHE, is_cached
+from keras_performer.layers.copied_dense import CopiedDense
 from keras_performer.layers.exact_attention import ExactAttention
 from keras_performer.layers.local_attention import LocalAttention
 from keras_performer.layers.performer_attention import PerformerAttention
@@ -25,7 +26,8 @@ def attention_like(kind, layer, **options):
     """Attention of some kind with the weights of an attention layer, and its call.
 
     Args:
-        kind: `PerformerAttention`, `ExactAttention` or `LocalAttention`.
+        kind: subclass of `AttentionLayer`, whose weights are those of a layer with
+            queries, keys and values, or begin as copies of them.
         layer: a built layer for which `is_attention` holds. Of a `PerformerAttention`
             another keeps the gains, and the random features and those that follow them
             in redraws, where the options leave them as they are: a seed does not.
@@ -35,7 +37,9 @@ def attention_like(kind, layer, **options):
         ValueError: for a layer that is not built, or has what `kind` has not.
     """
     config = layer.get_config()
-    if kind is LocalAttention and config.get("sliding_window") is not None:
+    if config.get("sliding_window") is None:  # kinds that have it need one
+        config.pop("sliding_window", None)
+    if kind is LocalAttention and "sliding_window" in config:
         options.setdefault("sliding_window", config.pop("sliding_window"))
     _check(layer, kind, config)
     if isinstance(layer, keras.layers.GroupQueryAttention):
@@ -45,15 +49,17 @@ def attention_like(kind, layer, **options):
     known = {name: config[name] for name in names if name in config}
     if options.get("exact_window", known.get("exact_window")) is None:
         known.pop("initial_log_gain", None)
-    twin_class = WITH_CACHE[kind] if is_cached(layer) else kind
-    twin = twin_class(**{**known, "dtype": layer.dtype_policy, **options})
+    twin = _class_for(kind, layer)(**{**known, "dtype": layer.dtype_policy, **options})
     twin.build_from_config(layer.get_build_config())
+    _check_weights(twin)
     for name in _DENSE_LAYERS:
         own, given = getattr(twin, name), keras_privates.dense_layer(layer, name)
         own.kernel.assign(given.kernel)
         if own.bias is not None:
             own.bias.assign(given.bias)
         own.trainable = given.trainable
+    for copy in _copied(twin):
+        copy.start_again()
     if not layer.trainable:
         twin.trainable = False  # once built: Keras freezes only what is there
     if twin.qk_norm and config.get("qk_norm"):
@@ -64,6 +70,38 @@ def attention_like(kind, layer, **options):
         if options.get("seed") is None:  # else features are drawn of that
             _copy_features(layer, twin)
     return twin
+
+
+def _class_for(kind, layer):
+    if not is_cached(layer):
+        return kind
+    if kind not in WITH_CACHE:
+        raise ValueError(
+            f"{layer.name} ({type(layer).__name__}) is called with a cache, which "
+            f"{kind.__name__} has not"
+        )
+    return WITH_CACHE[kind]
+
+
+def _copied(twin):
+    return [x for x in keras_privates.all_layers(twin) if isinstance(x, CopiedDense)]
+
+
+def _check_weights(twin):
+    """Refuses what softmax attention has no weights for."""
+    lacks = [name for name in _DENSE_LAYERS if not hasattr(twin, f"_{name}")]
+    known = [*(getattr(twin, name) for name in _DENSE_LAYERS if name not in lacks)]
+    known += [*_copied(twin), *([twin.query_key_norm] if twin.qk_norm else [])]
+    fitting = {id(weight) for part in known for weight in part.weights}
+    if isinstance(twin, PerformerAttention) and twin.log_gain is not None:
+        fitting.add(id(twin.log_gain))
+    further = [x.path for x in twin.trainable_weights if id(x) not in fitting]
+    if lacks or further:
+        what = "has no " + ", ".join(lacks) if lacks else f"has {', '.join(further)}"
+        raise ValueError(
+            f"the weights do not fit: {type(twin).__name__} {what}, which must be "
+            "trained"
+        )
 
 
 def _copy_features(layer, twin):

@@ -46,5 +46,9 @@ class CopiedDense(HeadsDense):
         if keras_privates.same_named_entry(store, self).keys():
             super().load_own_variables(store)
         elif self._original is not None:
-            for weight, start in zip(self.weights, self._original().weights):
-                weight.assign(start)
+            self.start_again()
+
+    def start_again(self):
+        """Gives it the weights that the other layer has now."""
+        for weight, start in zip(self.weights, self._original().weights):
+            weight.assign(start)

@@ -1,0 +1,98 @@
+"""Other attention with the weights of a model: it says what the layer says."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_performer.conversion import convert_attention
+from keras_performer.layers import (
+    BigBirdAttention,
+    LinearTransformerAttention,
+    LinformerAttention,
+    LocalAttention,
+    LongformerAttention,
+    ReformerAttention,
+    SinkhornAttention,
+    SynthesizerAttention,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
+
+LENGTH, DIM = 24, 6
+
+
+def model_with_attention(**call):
+    keras.utils.set_random_seed(0)
+    start = keras.Input((LENGTH, DIM))
+    layer = keras.layers.MultiHeadAttention(3, 4, bias_initializer="normal", name="own")
+    return keras.Model(start, layer(start, start, **call))
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(1).normal(size=(2, LENGTH, DIM)).astype("float32")
+
+
+# Options with which the first, too, sees everything.
+ALL = {
+    LocalAttention: dict(sliding_window=LENGTH),
+    BigBirdAttention: dict(block_size=LENGTH),
+    LongformerAttention: dict(sliding_window=2, num_global_tokens=LENGTH),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ALL)
+def test_what_sees_everything_says_the_same(kind, causal, x, tmp_path):
+    model = model_with_attention(use_causal_mask=causal)
+    other, report = convert_attention(model, kind, **ALL[kind])
+    assert [row.became for row in report.layers] == [kind.__name__]
+    np.testing.assert_allclose(other(x), model(x), rtol=1e-4, atol=1e-5)
+    other.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_window_is_that_of_the_mask(x):
+    model = model_with_attention()
+    other, _ = convert_attention(model, LocalAttention, sliding_window=3)
+    places = np.arange(LENGTH)
+    near = np.abs(places[:, np.newaxis] - places) < 3
+    masked = model.get_layer("own")(x, x, attention_mask=near[np.newaxis])
+    np.testing.assert_allclose(other(x), masked, rtol=1e-4, atol=1e-5)
+
+
+def test_another_kernel_has_the_weights(x):
+    model = model_with_attention()
+    other, _ = convert_attention(model, LinearTransformerAttention)
+    layer = other.get_layer("own")
+    for own, given in zip(layer.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, given)
+    assert np.abs(other(x) - model(x)).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        (ReformerAttention, {}, "ReformerAttention has no key_dense"),
+        (SynthesizerAttention, dict(max_length=LENGTH), "has no key_dense"),
+        (LinformerAttention, dict(max_length=LENGTH), "LinformerAttention has own/"),
+        (
+            SinkhornAttention,
+            dict(block_size=4, max_length=LENGTH),
+            "SinkhornAttention has own/",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(kind, options, words):
+    with pytest.raises(ValueError, match=words) as error:
+        convert_attention(model_with_attention(), kind, **options)
+    assert "the weights do not fit" in str(error.value)
+
+
+def test_what_is_no_class_of_attention_is_refused():
+    for wrong in (LocalAttention(1, 1, sliding_window=3), "local", keras.layers.Dense):
+        with pytest.raises(ValueError, match="a subclass of AttentionLayer"):
+            convert_attention(model_with_attention(), wrong)
+    with pytest.raises(ValueError, match="sliding_window must be"):
+        convert_attention(model_with_attention(), LocalAttention, sliding_window=0)

@@ -54,6 +54,11 @@ def make_parser():
         action="store_true",
         help="shorter and fewer; peers only where they are installed",
     )
+    parser.add_argument(
+        "--no-install",
+        action="store_true",
+        help="peers as they stand in .bench, without pip",
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument(
         "--workers",
@@ -92,7 +97,8 @@ def rows(part, options):
     if part == "estimates":
         return estimates.rows(options.quick)
     if part == "peers":
-        return peers.rows(options.quick, install=not options.quick)
+        install = not (options.quick or options.no_install)
+        return peers.rows(options.quick, install)
     return training.runs(options.quick, options.workers)
 
 

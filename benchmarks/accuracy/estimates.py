@@ -51,7 +51,6 @@ def setting_rows(length, draws, head_dim, std, sweep):
             estimate = estimators.attention(name, data, m, seed)
             measured[name, m].append(errors(estimate, exact))
     for m, error in zip(sweep, floor, strict=True):
-        # hardly differs between draws of data: of the first
         mean_square = error**2 * float(np.mean(exact**2))
         yield row(BEST_RANK, m, [(error, mean_square)], setting)
     for (name, m), of_draws in measured.items():

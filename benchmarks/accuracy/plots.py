@@ -25,7 +25,8 @@ CURVES = {
     "softmax": "#0b5cab",
     "favor+": "#2a8c5a",
 }
-LOWEST, HIGHEST = 1e-3, 100.0
+# Of the first picture: more than that is as wrong.
+LOWEST, HIGHEST = 1e-3, 1e3
 
 
 def draw_estimates(results, path):
@@ -81,7 +82,7 @@ def draw_training(runs, path):
         "Generalized kernels": (*training.CONTROLS, *training.KERNELS),
     }
     for axes, (title, names) in zip(panels, compared.items()):
-        others = iter(np.linspace(0, 1, len(training.KERNELS)))
+        others = iter(np.linspace(0.05, 0.95, len(training.KERNELS)))
         for name in names:
             same = [run for run in runs if run["row"] == name]
             if not same:
@@ -95,7 +96,8 @@ def draw_training(runs, path):
             axes.fill_between(steps, *area, color=colour, alpha=0.1, lw=0)
         axes.set(title=title, xlabel="steps", ylim=(-0.03, 1.03))
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, frameon=False, loc="upper left")
+        if axes.get_lines():
+            axes.legend(fontsize=8, frameon=False, loc="upper left")
     panels[0].set_ylabel("recalled, held-out")
     figure.savefig(path, dpi=110)
 

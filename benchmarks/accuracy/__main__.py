@@ -32,17 +32,20 @@ def main(argv=None):
         results[part] = []
         for row in rows(part, options):
             results[part].append(row)
+            path.write_text(json.dumps(results, indent=1) + "\n")
             print(line(part, row), flush=True)
-        if part == "training":
-            results[part].sort(
-                key=lambda run: (run["seed"], training.ROWS.index(run["row"]))
-            )
-        path.write_text(json.dumps(results, indent=1) + "\n")
+        if part == "training":  # they end in any order
+            results[part].sort(key=place)
+    path.write_text(json.dumps(results, indent=1) + "\n")
     report.write(results, options.output)
     failed = [row["what"] for row in results.get("checks", []) if not row["passed"]]
     for what in failed:
         print(f"Does not hold: {what}")
     return len(failed)
+
+
+def place(run):
+    return run["seed"], training.ROWS.index(run["row"])
 
 
 def make_parser():

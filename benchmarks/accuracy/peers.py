@@ -29,45 +29,55 @@ def rows(quick=False, install=True):
         quick: bool, shorter and fewer draws.
         install: bool, have pip install what is not there.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        for name, environment in PEERS.items():
-            try:
-                if install:
-                    workers.install(environment)
-                worker = workers.Worker(environment, THREADS)
-            except workers.Missing as error:
-                for setting in SETTINGS:
-                    yield without_errors(name, setting, str(error))
-                continue
-            try:
-                for setting in SETTINGS:
-                    yield setting_row(name, worker, setting, quick, folder)
-            finally:
-                worker.stop()
+    started, missing = start(install)
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for setting in SETTINGS:
+                yield from setting_rows(started, missing, setting, quick, folder)
+    finally:
+        for worker in started.values():
+            worker.stop()
 
 
-def without_errors(name, setting, reason):
-    head_dim, std, m = setting
-    found = {"estimator": name, "reason": reason}
-    return {"head_dim": head_dim, "std": std, "features": m, **found}
+def start(install):
+    """Workers by environment, and why there is none of the others."""
+    started, missing = {}, {}
+    for environment in dict.fromkeys(PEERS.values()):
+        try:
+            if install:
+                workers.install(environment)
+            started[environment] = workers.Worker(environment, THREADS)
+        except workers.Missing as error:
+            missing[environment] = str(error)
+    return started, missing
 
 
-def setting_row(name, worker, setting, quick, folder):
+def setting_rows(started, missing, setting, quick, folder):
+    """The peers answer to the same draws, one after the other."""
     head_dim, std, m = setting
     length = estimates.QUICK_LENGTH if quick else estimates.LENGTH
     draws = estimates.QUICK_DRAWS if quick else estimates.DRAWS
-    errors = []
+    reasons = {name: missing.get(environment) for name, environment in PEERS.items()}
+    errors = {name: [] for name in PEERS}
     for seed in range(draws):
         data = inputs.draw(seed, length, head_dim, std)
         exact = inputs.exact_weights(data) @ data.value
-        try:
-            estimate = attend(name, worker, data, m, seed, pathlib.Path(folder))
-        except RuntimeError as error:
-            return without_errors(name, setting, str(error))
-        errors.append(estimates.errors(estimate, exact))
+        for name, environment in PEERS.items():
+            if reasons[name]:
+                continue
+            try:
+                estimate = attend(name, started[environment], data, m, seed, folder)
+                errors[name].append(estimates.errors(estimate, exact))
+            except RuntimeError as error:
+                reasons[name] = str(error)
     of = {"length": length, "head_dim": head_dim, "std": std}
-    row = estimates.row(name, m, errors, of)
-    return {**row, "versions": worker.versions}
+    for name, environment in PEERS.items():
+        if reasons[name]:
+            yield {**of, "features": m, "estimator": name, "reason": reasons[name]}
+        else:
+            row = estimates.row(name, m, errors[name], of)
+            yield {**row, "versions": started[environment].versions}
 
 
 def attend(name, worker, data, num_features, seed, folder):

@@ -1,6 +1,7 @@
 """One page of tables, and the pictures, of the parts that there are."""
 
 from benchmarks.accuracy import plots, tables, training
+from benchmarks.measure import BUSY_LOAD
 
 TITLE = "# How exact, and how well does it learn: the paper's figures on a CPU"
 ESTIMATES = """\
@@ -12,7 +13,8 @@ values N(0, 1). The paper does not say which scale it took: the order depends on
 counts features: trigonometric ones come in pairs, so that m of them cost what m
 positive ones do. They are a control; no layer has them. "best rank m" is the error
 (Frobenius) of the best rank-m approximation of the matrix whose rows sum to 1, from
-its singular values, of the first draw: no linear attention with m features passes it.
+its singular values, of the first draw: in the mean over values no linear attention with
+m features passes it.
 "relu" is another kernel and estimates nothing; "taylor" has 1 + H + H (H + 1) / 2
 features.
 
@@ -72,10 +74,14 @@ def write(results, folder):
 
 def explanation(about):
     quick = " `--quick`: too little to conclude from." if about["quick"] else ""
+    load = about["load_at_start"]
+    shared = ""
+    if load > BUSY_LOAD:
+        shared = f" Other programs ran beside it (load {load:.1f} at the start)."
     return f"""\
 `python -m benchmarks.accuracy`, seeds fixed; every number is in
-[results.json](results.json).{quick} {about["cpu"]}, TensorFlow {about["tensorflow"]},
-{about["date"][:10]}. Other programs ran beside it: errors do not depend on that, and no
+[results.json](results.json).{quick} {about["cpu"]}, {about["cores"]} cores, TensorFlow
+{about["tensorflow"]}, {about["date"][:10]}.{shared} Errors do not depend on that; no
 time is stated."""
 
 

@@ -51,12 +51,17 @@ def cell(row):
     if row is None:
         return NOTHING
     mean, spread = row["relative_error"], row["relative_error_std"]
-    shown = f"{mean:.4f}" if mean < 0.1 else f"{mean:.3f}"
-    if mean >= 100:
-        shown = f"{mean:.0f}"
     if spread is None:
-        return shown
-    return f"{shown} ± {spread:.2g}" if spread < 100 else f"{shown} ± {spread:.0f}"
+        return number(mean)
+    return f"{number(mean)} ± " + (f"{spread:.2g}" if spread < 100 else number(spread))
+
+
+def number(x):
+    if x < 1e-3:
+        return f"{x:.1e}"
+    if x < 0.1:
+        return f"{x:.4f}"
+    return f"{x:.3f}" if x < 10 else f"{x:,.0f}"
 
 
 def peers_table(of_peers, of_estimates):

@@ -22,10 +22,9 @@ features.
 PEERS = """\
 ## Other libraries
 
-The same inputs and measure, each library as it is installed, in float32:
-{versions}. `KernelAttention` is a layer; its dense layers are identities here.
-`expplus` is FAVOR++. pytorch-fast-transformers 0.4 is not among them: without CUDA it
-does not install."""
+The same inputs and measure, each library as it is installed, in float32 ({versions}).
+`KernelAttention` is a layer; its dense layers are identities here. `expplus` is FAVOR++.
+pytorch-fast-transformers 0.4 is not among them: without CUDA it does not install."""
 TRAINING = """\
 ![Learning curves](training.png)
 

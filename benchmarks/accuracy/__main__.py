@@ -19,6 +19,8 @@ import tensorflow as tf
 from benchmarks import machine
 from benchmarks.accuracy import checks, estimates, peers, report, training
 
+# Of the machine, what errors might depend on.
+DESCRIBED = "cpu", "cores", "load_at_start", "python", "date", "command"
 PARTS = "checks", "estimates", "peers", "training"
 
 
@@ -76,11 +78,12 @@ def make_parser():
 
 
 def about(options):
+    described = machine.describe(options.workers)
     return {
         "quick": options.quick,
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
-        **machine.describe(options.workers),
+        **{name: described[name] for name in DESCRIBED},
     }
 
 

@@ -22,9 +22,12 @@ features.
 PEERS = """\
 ## Other libraries
 
-The same inputs and measure, each library as it is installed, in float32 ({versions}).
-`KernelAttention` is a layer; its dense layers are identities here. `expplus` is FAVOR++.
-pytorch-fast-transformers 0.4 is not among them: without CUDA it does not install."""
+The same inputs and measure, each library as it is installed, in float32:
+{versions}.
+
+`KernelAttention` is a layer; its dense layers are identities here. `expplus` is
+FAVOR++. pytorch-fast-transformers 0.4 is not among them: without CUDA it does not
+install."""
 TRAINING = """\
 ![Learning curves](training.png)
 
@@ -79,9 +82,11 @@ def explanation(about):
         shared = f" Other programs ran beside it (load {load:.1f} at the start)."
     return f"""\
 `python -m benchmarks.accuracy`, seeds fixed; every number is in
-[results.json](results.json).{quick} {about["cpu"]}, {about["cores"]} cores, TensorFlow
-{about["tensorflow"]}, {about["date"][:10]}.{shared} Errors do not depend on that; no
-time is stated."""
+[results.json](results.json).{quick}
+
+{about["cpu"]}, {about["cores"]} cores, TensorFlow {about["tensorflow"]},
+{about["date"][:10]}.{shared}
+Errors do not depend on that; no time is stated."""
 
 
 def versions(rows):

@@ -39,6 +39,7 @@ help:
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
 	@echo "make bench-learning  small models that learn with each attention, and without"
 	@echo "make bench-long-range  the attentions of the field on tasks of long sequences"
+	@echo "make bench-accuracy  the paper's figures that a CPU can make, its laws as checks"
 	@echo "make convert     trained models with linear attention in place of theirs"
 	@echo "make docs        the documentation as pages, into site"
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
@@ -88,6 +89,12 @@ bench-learning: $(installed)
 .PHONY: bench-long-range
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)
+
+# Within 15 minutes on two cores, after the peers are installed; ARGS=--quick for a look,
+# ARGS=--no-install with the peers that are there.
+.PHONY: bench-accuracy
+bench-accuracy: $(installed)
+	$(python) -m benchmarks.accuracy $(ARGS)
 
 # Downloads 100 MB into runs/conversion the first time.
 convert: $(installed)

@@ -2,7 +2,8 @@
 
 `benchmarks.measure` starts one for each environment and lets them take turns, so that
 contenders that cannot share an environment are still measured interleaved. Requests
-and answers are lines of JSON on standard input and output.
+and answers are lines of JSON on standard input and output. `benchmarks.accuracy` asks
+for what attention answers, and no time.
 
 Standard library only: this file runs in every contender's own environment.
 """
@@ -36,6 +37,8 @@ def main():
             elif request["do"] == "run":
                 answer = seconds(programs[request["name"]])
                 time.sleep(SETTLING_SECONDS)  # before it is another process's turn
+            elif request["do"] == "attend":
+                answer = contenders.attend(request["case"])
             elif request["do"] == "drop":
                 programs.clear()
                 gc.collect()

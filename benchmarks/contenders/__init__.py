@@ -12,6 +12,10 @@ A case is a dict:
 
 `program` returns two functions without arguments: one that traces, and one that runs
 a step and returns when its result is there.
+
+Peers have `attend(case)` too: attention alone, of one head. A case is then a dict of
+contender, features, seed, and paths: inputs, an .npz file of query, key and value of
+shape `(L, H)`, and output, the .npy file that is written.
 """
 
 WIDTH, NUM_HEADS, KEY_DIM, NUM_RANDOM_FEATURES = 512, 8, 64, 256

@@ -41,3 +41,24 @@ def program(case):
     return tensorflow_programs.program(
         lambda x: layer(x, x), [tf.cast(x, tf.float32)], case
     )
+
+
+def attend(case):
+    """The layer with identities for dense layers: it has no attention by itself."""
+    with np.load(case["inputs"]) as arrays:
+        query, key, value = (
+            tf.constant(arrays[name][None], tf.float32)
+            for name in ("query", "key", "value")
+        )
+    dim = query.shape[-1]
+    layer = kernel_attention.KernelAttention(
+        num_heads=1,
+        key_dim=dim,
+        use_bias=False,
+        feature_transform=case["contender"].removeprefix("KernelAttention "),
+        num_random_features=case["features"],
+        seed=case["seed"],
+    )
+    layer(query[:, :1], value[:, :1], key[:, :1])  # builds it
+    layer.set_weights([np.eye(dim).reshape(w.shape) for w in layer.get_weights()])
+    np.save(case["output"], layer(query, value, key)[0].numpy())

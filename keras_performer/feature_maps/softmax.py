@@ -19,7 +19,7 @@ class SoftmaxFeatures(FeatureMap):
     `SoftmaxFeatures(hyperbolic=False, regularized=False)`: its estimates are unbiased
     but vary more. At L = 4096, H = 16, 256 features, and queries and keys of standard
     deviation 0.5, the errors of the output are 0.058 and 0.142, where the mean of all
-    values has 0.232 (`python -m benchmarks.accuracy`).
+    values has 0.232 (`make bench-accuracy`).
 
     Args:
         hyperbolic: bool, draw half of the rows w and use both w and -w. Odd moments

@@ -1,0 +1,145 @@
+"""Lemma 2 and Theorems 1 and 2 of the paper, held against draws of the features.
+
+A check compares a mean over draws with a formula, in standard errors: z. It passes
+where |z| is below `LIMIT`, or, for a bound, where z does not exceed it on the wrong
+side. Checks without draws compare formulas; their z is `None`.
+"""
+
+import functools
+
+import numpy as np
+
+from benchmarks.accuracy import draws, laws
+
+LIMIT = 4.5
+DIM, ROWS = 8, 6  # m <= H, which Theorem 2 asks for
+GROUPS, QUICK_GROUPS = 100_000, 20_000
+# Lengths of x and y, and the cosine between them. Estimates of long z = x + y have
+# tails so heavy that no affordable mean of their squares follows the normal law.
+PAIRS = {
+    "apart": (0.6, 0.5, 0.0),
+    "alike": (0.5, 0.45, 0.95),
+    "opposed": (0.7, 0.6, -0.9),
+    "long": (0.7, 0.6, 0.4),
+}
+# Theorem 1 asks for bounded weights: those of queries and keys of length 1 at most are
+# at most C = e, and |x + y|^2 at most 4.
+SQUARED_NORMS, ANY_SQUARED_NORMS = np.linspace(0, 4, 41), np.geomspace(1e-3, 400, 60)
+DIMS = (16, 32, 64, 128, 256, 1024, 4096)
+
+
+def checks(quick=False):
+    """Yields dicts: what was checked, measured, expected; z, and whether it passed."""
+    groups = QUICK_GROUPS if quick else GROUPS
+    for index, (name, shape) in enumerate(PAIRS.items()):
+        x, y = pair(*shape)
+        seed = functools.partial(seed_of, index)
+        yield from lemma_2(name, x, y, groups, seed)
+        yield from theorem_1(name, x, y, groups, seed)
+        yield from theorem_2(name, x, y, groups, seed)
+    yield from theorem_1_formulas()
+
+
+def seed_of(pair_index, estimator_index):
+    return (pair_index, estimator_index)
+
+
+def pair(length_of_x, length_of_y, cosine):
+    """Two vectors in a plane along no axis: a sign of QR left open shows there."""
+    ones = np.ones(DIM) / DIM**0.5
+    other = np.resize([1.0, -1.0], DIM) / DIM**0.5
+    y = cosine * ones + (1 - cosine**2) ** 0.5 * other
+    return length_of_x * ones, length_of_y * y
+
+
+def lemma_2(name, x, y, groups, seed):
+    """Unbiased, with the mean squared error of the closed form."""
+    estimators = {
+        "trigonometric": (
+            draws.of_trigonometric(x, y, ROWS, groups, seed(0)),
+            laws.trigonometric_error,
+        ),
+        "positive": (
+            draws.positive(draws.IID, x, y, ROWS, groups, seed(1)),
+            laws.positive_error,
+        ),
+        "hyperbolic": (
+            draws.positive(draws.HYPERBOLIC, x, y, ROWS, groups, seed(2)),
+            laws.hyperbolic_error,
+        ),
+    }
+    truth = laws.softmax_kernel(x, y)
+    for kind, (estimates, error) in estimators.items():
+        what = f"{kind} features, x and y {name}"
+        yield equal("Lemma 1", f"mean of {what}", estimates, truth)
+        squared = (estimates - truth) ** 2
+        yield equal("Lemma 2", f"error of {what}", squared, error(x, y, ROWS))
+
+
+def theorem_1(name, x, y, groups, seed):
+    """SMREG is what regularized features estimate, and lies where the theorem says."""
+    truth = laws.softmax_kernel(x, y)
+    ratio = laws.regularized_ratio(laws.squared_norm(x + y), DIM)
+    estimates = draws.positive(draws.REGULARIZED, x, y, ROWS, groups, seed(3)) / truth
+    yield equal("Theorem 1", f"SMREG / SM, x and y {name}", estimates, ratio)
+    yield at_most("Theorem 1", f"SMREG / SM <= 1, x and y {name}", estimates, 1)
+
+
+def theorem_2(name, x, y, groups, seed):
+    """Orthogonal features have the error derived in `laws`, and at most the bound."""
+    truth = laws.softmax_kernel(x, y)
+    estimates = draws.positive(draws.ORTHOGONAL, x, y, ROWS, groups, seed(4))
+    squared = (estimates - truth) ** 2
+    what = f"orthogonal features, x and y {name}"
+    yield equal("Theorem 2", f"mean of {what}", estimates, truth)
+    exact = laws.orthogonal_error(x, y, ROWS)
+    yield equal("Theorem 2", f"error of {what}", squared, exact)
+    bound = laws.positive_error(x, y, ROWS) - laws.orthogonal_gain(x, y, ROWS)
+    yield at_most("Theorem 2", f"bound on the error of {what}", squared, bound)
+    yield formula(
+        "Theorem 2", f"the exact error is below the bound, x and y {name}", exact, bound
+    )
+
+
+def theorem_1_formulas():
+    largest = max(
+        float(laws.regularized_ratio(ANY_SQUARED_NORMS, dim).max()) for dim in DIMS
+    )
+    yield formula("Theorem 1", "SMREG / SM <= 1 at any |x + y|", largest, 1)
+    for dim in DIMS:
+        missing = 1 - float(laws.regularized_ratio(SQUARED_NORMS, dim).min())
+        what = f"1 - SMREG / SM <= 2 H^(-1/3) at H = {dim}, weights up to e"
+        yield formula("Theorem 1", what, missing, 1 - laws.least_ratio(dim))
+
+
+def equal(law, what, values, expected):
+    return check(law, what, values, expected, abs)
+
+
+def at_most(law, what, values, bound):
+    return check(law, what, values, bound, float)
+
+
+def check(law, what, values, expected, side):
+    z = (values.mean() - expected) / (values.std(ddof=1) / len(values) ** 0.5)
+    return {
+        "law": law,
+        "what": what,
+        "draws": len(values),
+        "measured": float(values.mean()),
+        "expected": float(expected),
+        "z": float(z),
+        "passed": bool(side(z) < LIMIT),
+    }
+
+
+def formula(law, what, value, bound):
+    return {
+        "law": law,
+        "what": what,
+        "draws": 0,
+        "measured": float(value),
+        "expected": float(bound),
+        "z": None,
+        "passed": bool(value <= bound),
+    }

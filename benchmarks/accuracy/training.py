@@ -1,0 +1,61 @@
+"""Figures 15 and 16: features drawn anew in training or not, and generalized kernels.
+
+Associative recall, as `benchmarks.learning` has it, small enough for minutes: whoever
+attends right answers all, whoever cannot attend 1 of 64.
+"""
+
+from benchmarks.learning import pool, rows, tasks
+from keras_performer.feature_maps.generalized import NAMES as KERNELS
+
+CONTROLS = (rows.WITHOUT, rows.EXACT)
+REDRAWN = ("softmax", "favor+")
+REDRAW_ROWS = tuple(
+    name
+    for feature_map in REDRAWN
+    for name in (feature_map, f"{feature_map}, {rows.REDRAW}")
+)
+ROWS = (*CONTROLS, *REDRAW_ROWS, *KERNELS)
+QUICK_ROWS = (rows.EXACT, "favor+", f"favor+, {rows.REDRAW}", "relu")
+# So few steps that nothing is compiled by XLA, which would take longer than they do.
+TASK = tasks.recall(48, 8, window=4, steps=190, batch_size=16, learning_rate=4e-3)
+QUICK_STEPS = 120
+KEY_DIM = 16
+SEEDS, QUICK_SEEDS = (0, 1), (0,)
+EVALUATIONS = 10
+KEPT = ("task", "measure", "row", "key_dim", "seed", "learning_rate", "steps")
+
+
+def plan(quick=False):
+    """Arguments of `benchmarks.learning.training.train`, figure 15 first."""
+    seeds = QUICK_SEEDS if quick else SEEDS
+    figures = [QUICK_ROWS] if quick else [(*CONTROLS, *REDRAW_ROWS), KERNELS]
+    return [
+        {
+            "task": TASK,
+            "row": row,
+            "key_dim": KEY_DIM,
+            "seed": seed,
+            "learning_rate": TASK.learning_rate,
+            "steps": QUICK_STEPS if quick else TASK.steps,
+            "evaluations": EVALUATIONS,
+        }
+        for figure in figures
+        for seed in seeds
+        for row in figure
+    ]
+
+
+def runs(quick=False, workers=2):
+    """Trains, and yields dicts with a curve of (steps, accuracy), in any order."""
+    for result in pool.results(plan(quick), workers):
+        yield without_times(result)
+
+
+def without_times(result):
+    """What does not depend on the machine's speed: equal in every run of the command.
+
+    The curve of a run that had learned enough ends earlier than its steps.
+    """
+    kept = {name: result[name] for name in KEPT}
+    curve = [[steps, value] for steps, _, _, value in result["curve"]]
+    return {**kept, "result": result["result"], "curve": curve}

@@ -16,6 +16,7 @@ from keras_performer.layers import (
     ExactAttention,
     LocalAttention,
     PerformerAttention,
+    input_checks,
     keras_privates,
 )
 from keras_performer.layers.attention_like import attention_like, is_attention
@@ -135,6 +136,7 @@ def convert_to_softmax(
 
 
 def _convert(model, make, names):
+    input_checks.check_model("model", model)
     if not model.built:
         raise ValueError(
             "model must be built, as its weights are carried over: call it on data "

@@ -7,7 +7,13 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments, layer_state, packed_tokens, query_key_norm
+from keras_performer.layers import (
+    arguments,
+    input_checks,
+    layer_state,
+    packed_tokens,
+    query_key_norm,
+)
 from keras_performer.layers.attention_axes import AttentionAxes
 from keras_performer.layers.dense_layers import dense_layers, serialized_options
 from keras_performer.layers.inputs import Inputs
@@ -175,7 +181,8 @@ class AttentionLayer(keras.layers.Layer):
         **kwargs: typing.Any,
     ) -> None:
         # Without autocast Keras leaves the state in float32; the dense layers cast.
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**arguments.without_autocast(kwargs))
+        arguments.check_dtype(self)
         self.supports_masking = True
         positive_int = arguments.positive_int
         self.num_heads = positive_int("num_heads", num_heads)
@@ -204,7 +211,7 @@ class AttentionLayer(keras.layers.Layer):
         self.qk_norm = query_key_norm.checked(self, qk_norm)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
-        shapes = arguments.complete_shapes(query_shape, value_shape, key_shape)
+        shapes = input_checks.complete_shapes(query_shape, value_shape, key_shape)
         self._axes = AttentionAxes(len(query_shape), self.attention_axes)
         dense = dense_layers(self, *shapes)
         for name in self.projections:
@@ -293,11 +300,11 @@ class AttentionLayer(keras.layers.Layer):
         if value is None:
             value, value_mask = query, query_mask if value_mask is None else value_mask
         key = value if key is None else key
-        arguments.check_inputs(query=query, value=value, key=key)
+        input_checks.check_inputs(query=query, value=value, key=key)
         visible = visible_keys(key, value_mask, key_mask, attention_mask)
         query_mask = as_mask("query_mask", query_mask, query)
         if causal:
-            arguments.check_causal_lengths(query, key)
+            input_checks.check_causal_lengths(query, key)
         self._axes.check_batches(query, key)
         if visible is not None:
             visible = self._axes.fold(visible[..., tf.newaxis])[..., 0]
@@ -381,10 +388,11 @@ class AttentionLayer(keras.layers.Layer):
             `"attention"`, a nest of tensors with the batch first; if packed also
             `"segment"`, the id of the last token, int64 `(B,)`.
         """
+        batch_size = layer_state.checked_batch_size(self, batch_size)
         return layer_state.first(self.empty_state(batch_size), batch_size, packed)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        arguments.complete_shapes(query_shape, value_shape, key_shape)
+        input_checks.complete_shapes(query_shape, value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):

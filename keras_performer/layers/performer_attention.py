@@ -262,10 +262,12 @@ class PerformerAttention(AttentionLayer):
         Args:
             num_redraws: int, how many draws to move on in the sequence.
         """
+        num_redraws = arguments.count("num_redraws", num_redraws)
         if self._random_projection is None or self.feature_map.trainable:
             raise ValueError(
                 "redraw_features needs a built layer with random features that do not "
-                f"train. Received: a layer with built={self.built}, "
+                "train: call the layer first, and make it with num_random_features. "
+                f"Received: a layer with built={self.built}, "
                 f"num_random_features={self.num_random_features} and "
                 f"feature_map={self.feature_map!r}"
             )

@@ -157,8 +157,9 @@ def _convert(model, make, names):
     report = ConversionReport(rows)
     if not instead:
         raise ValueError(
-            "model must have attention that can be replaced. Received: "
-            f"{type(model).__name__} {model.name}"
+            "model must have attention that can be replaced, layers of "
+            "keras.layers.MultiHeadAttention or like it: exchange others by hand. "
+            f"Received: {type(model).__name__} {model.name}"
             + (f", where\n{report}" if rows else " without attention")
         )
     return with_layers(model, instead), report

@@ -11,11 +11,16 @@ from keras_performer.layers import (
     arguments,
     input_checks,
     layer_state,
+    only_in_keras,
     packed_tokens,
     query_key_norm,
 )
 from keras_performer.layers.attention_axes import AttentionAxes
-from keras_performer.layers.dense_layers import dense_layers, serialized_options
+from keras_performer.layers.dense_layers import (
+    DenseNames,
+    dense_layers,
+    serialized_options,
+)
 from keras_performer.layers.inputs import Inputs
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
@@ -33,7 +38,7 @@ from keras_performer.layers.signatures import (
 )
 
 
-class AttentionLayer(keras.layers.Layer):
+class AttentionLayer(DenseNames, keras.layers.Layer):
     """The base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how
@@ -75,6 +80,9 @@ class AttentionLayer(keras.layers.Layer):
             Defaults to the last dimension of the query.
         attention_axes: int or tuple of ints, the axes that attention runs over.
             Defaults to all but batch and features.
+        sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
+            so that arguments have the places that Keras 3.15 gives them.
+        flash_attention: `None` or `False`.
         kernel_initializer: initializer of the dense layers' kernels.
         bias_initializer: initializer of the dense layers' biases.
         kernel_regularizer: regularizer of the dense layers' kernels.
@@ -82,6 +90,7 @@ class AttentionLayer(keras.layers.Layer):
         activity_regularizer: regularizer of the dense layers' outputs.
         kernel_constraint: constraint of the dense layers' kernels.
         bias_constraint: constraint of the dense layers' biases.
+        use_gate: `False`.
         seed: int, seeds dropout, and what a mechanism draws.
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
@@ -165,6 +174,8 @@ class AttentionLayer(keras.layers.Layer):
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         kernel_regularizer: Regularizer = None,
@@ -172,6 +183,7 @@ class AttentionLayer(keras.layers.Layer):
         activity_regularizer: Regularizer = None,
         kernel_constraint: Constraint = None,
         bias_constraint: Constraint = None,
+        use_gate: bool = False,
         seed: int | None = None,
         *,
         causal: bool = False,
@@ -192,6 +204,8 @@ class AttentionLayer(keras.layers.Layer):
         self.use_bias = arguments.boolean("use_bias", use_bias)
         # `output_shape` itself would hide a property that Keras' models read.
         self._output_shape = arguments.output_shape(output_shape)
+        self.sliding_window = only_in_keras.no_window(self, sliding_window)
+        self.flash_attention = only_in_keras.no_flash(self, flash_attention)
         self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -201,6 +215,7 @@ class AttentionLayer(keras.layers.Layer):
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.use_gate = only_in_keras.no_gate(self, use_gate)
         self.seed = arguments.seed(seed)
         self.causal = arguments.boolean("causal", causal)
         arguments.check_causal(self, self.causal)
@@ -411,6 +426,9 @@ class AttentionLayer(keras.layers.Layer):
             "dropout",
             "use_bias",
             "attention_axes",
+            "sliding_window",
+            "flash_attention",
+            "use_gate",
             "seed",
             "causal",
             "num_key_value_heads",
@@ -426,22 +444,6 @@ class AttentionLayer(keras.layers.Layer):
                 self._activity_regularizer
             ),
         }
-
-    @property
-    def query_dense(self):
-        return self._query_dense
-
-    @property
-    def key_dense(self):
-        return self._key_dense
-
-    @property
-    def value_dense(self):
-        return self._value_dense
-
-    @property
-    def output_dense(self):
-        return self._output_dense
 
     def _scores(self, query, key, inputs):
         scores = self.scores(query, key, inputs.visible)

@@ -60,6 +60,30 @@ WRONG_USES = {
             lambda: made(2, 5, rotary=True),
         ),
         WrongUse(
+            "sliding_window must be None",
+            "sliding_window=64",
+            "Use LocalAttention for a window alone",
+            lambda: made(sliding_window=64),
+        ),
+        WrongUse(
+            "flash_attention must be None or False",
+            "flash_attention=True",
+            "Leave it out, or use keras.layers.MultiHeadAttention",
+            lambda: made(flash_attention=True),
+        ),
+        WrongUse(
+            "flash_attention must be None or False",
+            "flash_attention='he_normal'",
+            "give those after attention_axes by name",
+            lambda: made(2, 4, None, 0.0, True, None, None, None, "he_normal"),
+        ),
+        WrongUse(
+            "use_gate must be False",
+            "use_gate=True",
+            "Multiply by one after it",
+            lambda: made(use_gate=True),
+        ),
+        WrongUse(
             "dtype must be one of floats",
             "dtype='int32'",
             'such as "float32" or "mixed_bfloat16"',

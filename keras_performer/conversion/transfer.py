@@ -197,6 +197,6 @@ def _check(matches, left_out):
     if not matches:
         raise ValueError(
             "model must have PerformerAttention that can be trained and is called with "
-            "data: make one by `convert_to_performer`. Received: a model without. "
+            "data: see `convert_to_performer`. Received: a model without. "
             f"{' '.join(left_out.values())}".strip()
         )

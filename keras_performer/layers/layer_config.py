@@ -20,9 +20,9 @@ def as_layer(name, value, kind=keras.layers.Layer):
         value = keras.saving.deserialize_keras_object(value)
     if value is not None and not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = ", ".join(one.__name__ for one in kinds)
+        wanted = " or ".join(one.__name__ for one in kinds)
         raise ValueError(
-            f"{name} must be None, or one of these or its config: {wanted}. "
+            f"{name} must be a {wanted}, the config of one, or None. "
             f"{_INSTEAD.get(name, '')}Received: {name}={value!r}"
         )
     return value

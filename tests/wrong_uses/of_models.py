@@ -177,7 +177,7 @@ WRONG_USES = {
         WrongUse(
             "model must have PerformerAttention of the softmax kernel",
             "a model without",
-            "make one by `convert_to_performer`",
+            "see `convert_to_performer`",
             lambda: keras_performer.calibrate(with_keras_attention(), X),
         ),
         WrongUse(

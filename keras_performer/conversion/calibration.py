@@ -130,7 +130,7 @@ def calibrate(
 def _nothing_to_fit(reasons=()):
     return ValueError(
         "model must have PerformerAttention of the softmax kernel that is called with "
-        "data: see `convert_to_performer`. Received: a model without. "
+        "data: see `convert_to_performer`. Received: another model. It has none. "
         f"{' '.join(reasons)}".strip()
     )
 

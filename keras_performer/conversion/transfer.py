@@ -170,9 +170,9 @@ def _matches(model, teacher):
             continue
         if not is_attention(other) or isinstance(other, PerformerAttention):
             raise ValueError(
-                f"teacher must have exact attention where model has {layer.path}: make "
-                "one by `convert_to_softmax`. Received: a teacher with "
-                f"{type(other).__name__} there"
+                f"teacher must have exact attention where model has {layer.path}: see "
+                "`convert_to_softmax`. Received: another teacher. It has "
+                f"{type(other).__name__}"
             )
         match = Match(layer, workbenches)
         if match.weights:
@@ -197,6 +197,6 @@ def _check(matches, left_out):
     if not matches:
         raise ValueError(
             "model must have PerformerAttention that can be trained and is called with "
-            "data: see `convert_to_performer`. Received: a model without. "
+            "data: see `convert_to_performer`. Received: another model. It has none. "
             f"{' '.join(left_out.values())}".strip()
         )

@@ -176,7 +176,7 @@ WRONG_USES = {
         ),
         WrongUse(
             "model must have PerformerAttention of the softmax kernel",
-            "a model without",
+            "It has none",
             "see `convert_to_performer`",
             lambda: keras_performer.calibrate(with_keras_attention(), X),
         ),
@@ -194,8 +194,8 @@ WRONG_USES = {
         ),
         WrongUse(
             "teacher must have exact attention where model has",
-            "a teacher with PerformerAttention there",
-            "make one by `convert_to_softmax`",
+            "It has PerformerAttention",
+            "see `convert_to_softmax`",
             lambda: keras_performer.transfer_attention(
                 sequential(made()), sequential(made()), X
             ),

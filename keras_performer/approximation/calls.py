@@ -95,8 +95,18 @@ def batches_of(data, max_batches):
     if isinstance(data, keras.utils.PyDataset):
         data = map(data.__getitem__, range(len(data)))
     if not isinstance(data, tf.data.Dataset) and not hasattr(data, "__next__"):
+        sizes = [getattr(x, "shape", ())[:1] for x in keras.tree.flatten(data)]
+        if not sizes or not all(size and size[0] for size in sizes):
+            raise ValueError(
+                "data must be what the model is called with: an array or a nest of "
+                "arrays, of one example at least, or a tf.data.Dataset. Received: "
+                f"data of type {type(data).__name__}, arrays of (B,) = {sizes}"
+            )
         return [data]
     taken = [batch for batch, _ in zip(data, range(max_batches))]
     if not taken:
-        raise ValueError("data must have at least one batch. It has none.")
+        raise ValueError(
+            "data must have at least one batch: make an iterator anew once it has "
+            f"ended. Received: data of type {type(data).__name__} without batches"
+        )
     return [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in taken]

@@ -6,7 +6,7 @@ import typing
 from keras_performer.approximation.calls import attention_calls, batches_of
 from keras_performer.approximation.errors import ESTIMATES, HeadSums, add_errors
 from keras_performer.approximation.tables import as_text
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, input_checks
 
 # A head whose best estimate keeps more than this part of the error of a plain mean has
 # lost what it attends to.
@@ -144,6 +144,7 @@ def approximation_report(
     """
     arguments.positive_int("num_rows", num_rows)
     arguments.positive_int("max_batches", max_batches)
+    input_checks.check_model("model", model)
     check_options(options)
     sums: dict = {}
 

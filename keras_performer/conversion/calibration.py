@@ -14,7 +14,7 @@ from keras_performer.conversion.convert import (
 from keras_performer.conversion.fitting import Fit
 from keras_performer.conversion.moments import Moments
 from keras_performer.conversion.report import CalibrationReport
-from keras_performer.layers import PerformerAttention, arguments
+from keras_performer.layers import PerformerAttention, arguments, input_checks
 
 
 def calibrate(
@@ -69,6 +69,7 @@ def calibrate(
     """
     arguments.positive_int("num_rows", num_rows)
     arguments.positive_int("max_batches", max_batches)
+    input_checks.check_model("model", model)
     batches = batches_of(data, max_batches)
     attention = dict(attention_layers(model))
     linear = [x for x in attention if isinstance(x, PerformerAttention)]
@@ -129,7 +130,8 @@ def calibrate(
 def _nothing_to_fit(reasons=()):
     return ValueError(
         "model must have PerformerAttention of the softmax kernel that is called with "
-        f"data: see `convert_to_performer`. It has none. {' '.join(reasons)}".strip()
+        "data: see `convert_to_performer`. Received: another model. It has none. "
+        f"{' '.join(reasons)}".strip()
     )
 
 

@@ -17,6 +17,7 @@ from keras_performer.layers import (
     ExactAttention,
     LocalAttention,
     PerformerAttention,
+    input_checks,
     keras_privates,
 )
 from keras_performer.layers.attention_like import attention_like, is_attention
@@ -187,6 +188,7 @@ def convert_attention(
 
 
 def _convert(model, make, names):
+    input_checks.check_model("model", model)
     if not model.built:
         raise ValueError(
             "model must be built, as its weights are carried over: call it on data "
@@ -207,8 +209,9 @@ def _convert(model, make, names):
     report = ConversionReport(rows)
     if not instead:
         raise ValueError(
-            "model must have attention that can be replaced. Received: "
-            f"{type(model).__name__} {model.name}"
+            "model must have attention that can be replaced, layers of "
+            "keras.layers.MultiHeadAttention or like it: exchange others by hand. "
+            f"Received: {type(model).__name__} {model.name}"
             + (f", where\n{report}" if rows else " without attention")
         )
     return with_layers(model, instead), report

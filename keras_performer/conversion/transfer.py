@@ -12,7 +12,12 @@ from keras_performer.conversion.convert import with_layers
 from keras_performer.conversion.matching import Match
 from keras_performer.conversion.report import TransferredLayer, TransferReport
 from keras_performer.conversion.workbench import Workbenches
-from keras_performer.layers import PerformerAttention, arguments, keras_privates
+from keras_performer.layers import (
+    PerformerAttention,
+    arguments,
+    input_checks,
+    keras_privates,
+)
 from keras_performer.layers.attention_like import is_attention
 from keras_performer.layers.watching import watched
 
@@ -92,6 +97,8 @@ def transfer_attention(
             "learning_rate must be a positive float. Received: "
             f"learning_rate={learning_rate!r}"
         )
+    input_checks.check_model("model", model)
+    input_checks.check_model("teacher", teacher)
     batches = batches_of(data, max_batches)
     num_held_out = math.ceil(len(batches) / HELD_OUT)
     held_out, others = batches[-num_held_out:], batches[:-num_held_out] or batches
@@ -153,7 +160,7 @@ def _matches(model, teacher):
     except LookupError as error:
         raise ValueError(
             "teacher must be the model that model was converted from, or one like it. "
-            f"It has no {error.args[0]!r} where model has"
+            f"Received: a teacher without {error.args[0]!r} where model has one"
         ) from error
     matches, left_out, workbenches = {}, {}, Workbenches()
     for layer in linear:
@@ -164,7 +171,8 @@ def _matches(model, teacher):
         if not is_attention(other) or isinstance(other, PerformerAttention):
             raise ValueError(
                 f"teacher must have exact attention where model has {layer.path}: see "
-                f"`convert_to_softmax`. It has {type(other).__name__}"
+                "`convert_to_softmax`. Received: another teacher. It has "
+                f"{type(other).__name__}"
             )
         match = Match(layer, workbenches)
         if match.weights:
@@ -189,6 +197,6 @@ def _check(matches, left_out):
     if not matches:
         raise ValueError(
             "model must have PerformerAttention that can be trained and is called with "
-            "data: see `convert_to_performer`. It has none. "
+            "data: see `convert_to_performer`. Received: another model. It has none. "
             f"{' '.join(left_out.values())}".strip()
         )

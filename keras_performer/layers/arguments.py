@@ -211,6 +211,33 @@ def head_dim(hidden_dim, num_heads):
     return hidden_dim // num_heads
 
 
+def without_autocast(options):
+    """Arguments of a layer for its base class, with `autocast=False`."""
+    if options.get("autocast"):
+        raise ValueError(
+            "autocast must be False: Keras would cast the state, which stays in "
+            "float32, to the compute dtype. Leave it out. Received: autocast="
+            f"{options['autocast']!r}"
+        )
+    return {**options, "autocast": False}
+
+
+def check_dtype(layer):
+    if not tf.as_dtype(layer.compute_dtype).is_floating:
+        raise ValueError(
+            'dtype must be one of floats, such as "float32" or "mixed_bfloat16": '
+            "attention computes with no others. Received: "
+            f"dtype={layer.dtype_policy.name!r}"
+        )
+
+
+def batch_size(value):
+    """An int of 0 or more, or a scalar tensor."""
+    if tf.is_tensor(value) and value.dtype.is_integer and not len(value.shape):
+        return value
+    return count("batch_size", value)
+
+
 def check_depth(states, num_layers):
     if len(states) != num_layers:
         raise ValueError(
@@ -225,21 +252,6 @@ def check_embedded(x, hidden_dim):
         raise ValueError(
             f"embedding must give vectors of hidden_dim={hidden_dim}. "
             f"Received: a tensor of shape {tuple(x.shape)}"
-        )
-
-
-def check_tokens(inputs, max_length):
-    """Raises a `ValueError` if inputs are no tokens `(B, T)`, or too many."""
-    if not hasattr(inputs, "shape"):
-        raise ValueError(
-            "inputs must be one int tensor (batch, length). Received: inputs of "
-            f"type {type(inputs).__name__}. Pass the tensor itself."
-        )
-    if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > max_length:
-        raise ValueError(
-            "inputs must have shape (batch, length) with at most "
-            f"max_length={max_length} tokens. Received: inputs of shape "
-            f"{tuple(inputs.shape)}"
         )
 
 
@@ -265,49 +277,3 @@ def up_to_max_length(layer, length):
     if length > layer.max_length:
         raise ValueError(f"{message}, of {length} tokens")
     return length
-
-
-def check_inputs(**inputs):
-    for name, x in inputs.items():
-        if not hasattr(x, "shape"):
-            _refuse_nest(name, f"{name} of type {type(x).__name__}")
-
-
-def _refuse_nest(name, received):
-    raise ValueError(
-        f"{name} must be one tensor of shape (batch, length, features). Pass each "
-        "tensor as an argument of its own: layer(query, value, key). Received: "
-        f"{received}"
-    )
-
-
-def complete_shapes(query_shape, value_shape=None, key_shape=None):
-    """The shapes of query, value and key, checked; a value is a key, too."""
-    value_shape = query_shape if value_shape is None else value_shape
-    key_shape = value_shape if key_shape is None else key_shape
-    shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
-    for name, shape in shapes.items():
-        is_dict = isinstance(shape, dict)
-        if is_dict or not all(size is None or _is_int(size) for size in shape):
-            _refuse_nest(name, f"{name} of shape {shape}")
-    if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
-        raise ValueError(
-            "value and key must have the same shape but for the last axis. Received: "
-            f"value_shape={value_shape}, key_shape={key_shape}"
-        )
-    if len(query_shape) != len(value_shape):
-        raise ValueError(
-            "query and value must have as many axes, (batch, ..., features). Received: "
-            f"query_shape={query_shape}, value_shape={value_shape}"
-        )
-    return query_shape, value_shape, key_shape
-
-
-def check_causal_lengths(query, key):
-    if not tf.TensorShape(query.shape[1:-1]).is_compatible_with(key.shape[1:-1]):
-        raise ValueError(
-            "Causal attention needs as many queries as keys (T == S). Received: query "
-            f"of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}. For "
-            "cross-attention use causal=False; to continue a sequence pass the new "
-            "tokens as query, and state."
-        )

@@ -7,9 +7,20 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments, layer_state, packed_tokens, query_key_norm
+from keras_performer.layers import (
+    arguments,
+    input_checks,
+    layer_state,
+    only_in_keras,
+    packed_tokens,
+    query_key_norm,
+)
 from keras_performer.layers.attention_axes import AttentionAxes
-from keras_performer.layers.dense_layers import dense_layers, serialized_options
+from keras_performer.layers.dense_layers import (
+    DenseNames,
+    dense_layers,
+    serialized_options,
+)
 from keras_performer.layers.inputs import Inputs
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
@@ -27,7 +38,7 @@ from keras_performer.layers.signatures import (
 )
 
 
-class AttentionLayer(keras.layers.Layer):
+class AttentionLayer(DenseNames, keras.layers.Layer):
     """The base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how
@@ -69,6 +80,9 @@ class AttentionLayer(keras.layers.Layer):
             Defaults to the last dimension of the query.
         attention_axes: int or tuple of ints, the axes that attention runs over.
             Defaults to all but batch and features.
+        sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
+            so that arguments have the places that Keras 3.15 gives them.
+        flash_attention: `None` or `False`.
         kernel_initializer: initializer of the dense layers' kernels.
         bias_initializer: initializer of the dense layers' biases.
         kernel_regularizer: regularizer of the dense layers' kernels.
@@ -76,6 +90,7 @@ class AttentionLayer(keras.layers.Layer):
         activity_regularizer: regularizer of the dense layers' outputs.
         kernel_constraint: constraint of the dense layers' kernels.
         bias_constraint: constraint of the dense layers' biases.
+        use_gate: `False`.
         seed: int, seeds dropout, and what a mechanism draws.
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
@@ -159,6 +174,8 @@ class AttentionLayer(keras.layers.Layer):
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         kernel_regularizer: Regularizer = None,
@@ -166,6 +183,7 @@ class AttentionLayer(keras.layers.Layer):
         activity_regularizer: Regularizer = None,
         kernel_constraint: Constraint = None,
         bias_constraint: Constraint = None,
+        use_gate: bool = False,
         seed: int | None = None,
         *,
         causal: bool = False,
@@ -175,7 +193,8 @@ class AttentionLayer(keras.layers.Layer):
         **kwargs: typing.Any,
     ) -> None:
         # Without autocast Keras leaves the state in float32; the dense layers cast.
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**arguments.without_autocast(kwargs))
+        arguments.check_dtype(self)
         self.supports_masking = True
         positive_int = arguments.positive_int
         self.num_heads = positive_int("num_heads", num_heads)
@@ -185,6 +204,8 @@ class AttentionLayer(keras.layers.Layer):
         self.use_bias = arguments.boolean("use_bias", use_bias)
         # `output_shape` itself would hide a property that Keras' models read.
         self._output_shape = arguments.output_shape(output_shape)
+        self.sliding_window = only_in_keras.no_window(self, sliding_window)
+        self.flash_attention = only_in_keras.no_flash(self, flash_attention)
         self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -194,6 +215,7 @@ class AttentionLayer(keras.layers.Layer):
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.use_gate = only_in_keras.no_gate(self, use_gate)
         self.seed = arguments.seed(seed)
         self.causal = arguments.boolean("causal", causal)
         arguments.check_causal(self, self.causal)
@@ -204,7 +226,7 @@ class AttentionLayer(keras.layers.Layer):
         self.qk_norm = query_key_norm.checked(self, qk_norm)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
-        shapes = arguments.complete_shapes(query_shape, value_shape, key_shape)
+        shapes = input_checks.complete_shapes(query_shape, value_shape, key_shape)
         self._axes = AttentionAxes(len(query_shape), self.attention_axes)
         dense = dense_layers(self, *shapes)
         for name in self.projections:
@@ -293,11 +315,11 @@ class AttentionLayer(keras.layers.Layer):
         if value is None:
             value, value_mask = query, query_mask if value_mask is None else value_mask
         key = value if key is None else key
-        arguments.check_inputs(query=query, value=value, key=key)
+        input_checks.check_inputs(query=query, value=value, key=key)
         visible = visible_keys(key, value_mask, key_mask, attention_mask)
         query_mask = as_mask("query_mask", query_mask, query)
         if causal:
-            arguments.check_causal_lengths(query, key)
+            input_checks.check_causal_lengths(query, key)
         self._axes.check_batches(query, key)
         if visible is not None:
             visible = self._axes.fold(visible[..., tf.newaxis])[..., 0]
@@ -381,10 +403,11 @@ class AttentionLayer(keras.layers.Layer):
             `"attention"`, a nest of tensors with the batch first; if packed also
             `"segment"`, the id of the last token, int64 `(B,)`.
         """
+        batch_size = layer_state.checked_batch_size(self, batch_size)
         return layer_state.first(self.empty_state(batch_size), batch_size, packed)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        arguments.complete_shapes(query_shape, value_shape, key_shape)
+        input_checks.complete_shapes(query_shape, value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
@@ -403,6 +426,9 @@ class AttentionLayer(keras.layers.Layer):
             "dropout",
             "use_bias",
             "attention_axes",
+            "sliding_window",
+            "flash_attention",
+            "use_gate",
             "seed",
             "causal",
             "num_key_value_heads",
@@ -418,22 +444,6 @@ class AttentionLayer(keras.layers.Layer):
                 self._activity_regularizer
             ),
         }
-
-    @property
-    def query_dense(self):
-        return self._query_dense
-
-    @property
-    def key_dense(self):
-        return self._key_dense
-
-    @property
-    def value_dense(self):
-        return self._value_dense
-
-    @property
-    def output_dense(self):
-        return self._output_dense
 
     def _scores(self, query, key, inputs):
         scores = self.scores(query, key, inputs.visible)

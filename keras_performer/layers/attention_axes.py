@@ -19,7 +19,8 @@ class AttentionAxes:
         if rank < 3:
             raise ValueError(
                 "Inputs must have shape (batch, length, features), or more axes "
-                f"between batch and features. Received: inputs of rank {rank}"
+                "between batch and features: embed ids of tokens first, and add a "
+                f"missing batch with x[None]. Received: inputs of rank {rank}"
             )
         if axes is None:
             axes = inner
@@ -43,9 +44,9 @@ class AttentionAxes:
             return
         message = (
             "query, key and value must have the same sizes in the batch axis and in "
-            "those that attention does not run over. Received: query of shape "
-            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}, with "
-            f"attention_axes={self.attended}"
+            "those that attention does not run over: repeat the smaller one. "
+            f"Received: query of shape {tuple(query.shape)} and key of shape "
+            f"{tuple(key.shape)}, with attention_axes={self.attended}"
         )
         for axis in self.batch:
             one, other = size(query, axis), size(key, axis)

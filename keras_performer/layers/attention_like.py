@@ -47,6 +47,7 @@ def attention_like(kind, layer, **options):
         config["key_dim"] = config["head_dim"]
     names = {"name", *inspect.signature(kind).parameters}
     known = {name: config[name] for name in names if name in config}
+    known.pop("flash_attention", None)  # a way to compute what `kind` does not
     if options.get("exact_window", known.get("exact_window")) is None:
         known.pop("initial_log_gain", None)
     twin = _class_for(kind, layer)(**{**known, "dtype": layer.dtype_policy, **options})

@@ -16,6 +16,26 @@ _NAMES = (
 )
 
 
+class DenseNames:
+    """What `keras.layers.MultiHeadAttention` calls its dense layers."""
+
+    @property
+    def query_dense(self):
+        return self._query_dense
+
+    @property
+    def key_dense(self):
+        return self._key_dense
+
+    @property
+    def value_dense(self):
+        return self._value_dense
+
+    @property
+    def output_dense(self):
+        return self._output_dense
+
+
 def dense_layers(layer, query_shape, value_shape, key_shape):
     """Those of the projections of an `AttentionLayer`, and last that of its output.
 

@@ -111,6 +111,7 @@ class HeadsDense(keras.layers.EinsumDense):
     def call(self, inputs, training=None):
         made = self._made_sizes
         kernel = tf.convert_to_tensor(self.kernel)
+        self._check_features(inputs.shape, kernel.shape[: -len(made)])
         num_kept = len(inputs.shape) - (len(kernel.shape) - len(made))
         matrix = tf.reshape(kernel, (-1, math.prod(made)))
         inputs = tf.cast(inputs, matrix.dtype)  # Keras casts no integers
@@ -120,6 +121,14 @@ class HeadsDense(keras.layers.EinsumDense):
             output = _add_bias(output, tf.reshape(bias, (-1,)))
         kept = [size(inputs, axis) for axis in range(num_kept)]
         return self.activation(tf.reshape(output, (*kept, *made)))
+
+    def _check_features(self, shape, summed):
+        if not shape[-len(summed) :].is_compatible_with(summed):
+            raise ValueError(
+                f"inputs must have {' x '.join(map(str, summed))} features, for which "
+                f"the layer {self.name!r} was built: make another for inputs of "
+                f"another width. Received: inputs of shape {tuple(shape)}"
+            )
 
     def quantize(self, mode=None, type_check=True, **options):
         # Keras' own check refuses every subclass

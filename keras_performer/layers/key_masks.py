@@ -36,7 +36,7 @@ def as_mask(name, mask, x):
     """A mask as bool, one for each token of x; a batch of one is repeated."""
     if mask is None:
         return None
-    mask, shape = tf.cast(mask, tf.bool), x.shape[:-1]
+    mask, shape = _as_bool(name, mask), x.shape[:-1]
     one = tf.TensorShape([1]).concatenate(shape[1:])
     if not (mask.shape.is_compatible_with(shape) or mask.shape.is_compatible_with(one)):
         raise ValueError(
@@ -44,6 +44,20 @@ def as_mask(name, mask, x):
             f"{tuple(mask.shape)}. {_ADVICE}"
         )
     return one_for_each_token(name, mask, x)
+
+
+def _as_bool(name, mask):
+    mask = tf.convert_to_tensor(mask)
+    if not mask.dtype.is_floating:
+        return tf.cast(mask, tf.bool)
+    message = (
+        f"{name} must be bool, or 1 where something is seen and 0 where not; it is not "
+        "added to logits: pass mask >= 0 for one of 0 and large negative numbers"
+    )
+    is_one = tf.cast(mask, tf.bool)
+    checked = tf.debugging.assert_equal(mask, tf.cast(is_one, mask.dtype), message)
+    with tf.control_dependencies([checked]):
+        return tf.identity(is_one)
 
 
 def one_for_each_token(name, values, x, inner=()):

@@ -2,6 +2,11 @@
 
 import keras
 
+# What an error of `as_layer` advises, by the name of the argument.
+_INSTEAD = {
+    "attention": "ExactAttention has the place of keras.layers.MultiHeadAttention. "
+}
+
 
 def as_layer(name, value, kind=keras.layers.Layer):
     """`value` as a layer of that kind; `None` stays `None`.
@@ -17,8 +22,8 @@ def as_layer(name, value, kind=keras.layers.Layer):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(one.__name__ for one in kinds)
         raise ValueError(
-            f"{name} must be a {wanted}, the config of one, or None. Received: "
-            f"{name}={value!r}"
+            f"{name} must be a {wanted}, the config of one, or None. "
+            f"{_INSTEAD.get(name, '')}Received: {name}={value!r}"
         )
     return value
 

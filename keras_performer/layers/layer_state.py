@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_performer.layers import packed_tokens
+from keras_performer.layers import arguments, packed_tokens
 
 
 def first(attention, batch_size, packed):
@@ -16,6 +16,14 @@ def first(attention, batch_size, packed):
     position = tf.zeros((batch_size,), tf.int32)
     state = {"position": position, "attention": attention}
     return {**state, "segment": tf.cast(position, tf.int64)} if packed else state
+
+
+def checked_batch_size(layer, batch_size):
+    """The argument of `initial_state`, of a layer that can have one."""
+    if not layer.supports_state:
+        raise no_state(layer)
+    _check_without_exact(layer)
+    return arguments.batch_size(batch_size)
 
 
 def later(state, inputs, attention):
@@ -39,15 +47,12 @@ def no_state(layer):
     """The error of a mechanism that has no state."""
     return ValueError(
         f"{type(layer).__name__} has no state: it sees a sequence as a whole. Use "
-        "PerformerAttention(causal=True) to go through a sequence in pieces."
+        "PerformerAttention(causal=True) to go through a sequence in pieces. Received: "
+        f"layer={layer.name!r}"
     )
 
 
-def check(layer, causal, state, return_state, return_attention_scores):
-    if state is None and not return_state:
-        return
-    if not layer.supports_state:
-        raise no_state(layer)
+def _check_without_exact(layer):
     exact_below = getattr(layer, "exact_below", None)
     if exact_below is not None:
         raise ValueError(
@@ -55,6 +60,14 @@ def check(layer, causal, state, return_state, return_attention_scores):
             "exact_below: pieces of a sequence would differ from the whole. Make the "
             f"layer with exact_below=None. Received: exact_below={exact_below}"
         )
+
+
+def check(layer, causal, state, return_state, return_attention_scores):
+    if state is None and not return_state:
+        return
+    if not layer.supports_state:
+        raise no_state(layer)
+    _check_without_exact(layer)
     if not causal:
         raise ValueError(
             "A state belongs to causal attention: make the layer with causal=True. "
@@ -65,7 +78,7 @@ def check(layer, causal, state, return_state, return_attention_scores):
         raise ValueError(
             "return_attention_scores=True needs the whole sequence in one call: the "
             "scores of keys that only the state knows cannot be told apart. Call "
-            "without state."
+            "without state. Received: return_attention_scores=True, and state"
         )
     if len(layer._axes.batch) != 1:
         raise ValueError(
@@ -79,6 +92,12 @@ def check(layer, causal, state, return_state, return_attention_scores):
             'state must be a dict with the entries "position" and "attention", from '
             "initial_state or an earlier call, and of packed sequences with the entry "
             f'"segment". Received: state {_entries_of(state)}'
+        )
+    if state is not None and tf.as_dtype(state["position"].dtype) != tf.int32:
+        raise ValueError(
+            "state must keep its dtypes, int32 and float32, whatever the layer "
+            "computes in: pass it as initial_state or an earlier call gave it. "
+            f"Received: position of dtype {tf.as_dtype(state['position'].dtype).name}"
         )
 
 

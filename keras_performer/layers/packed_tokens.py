@@ -19,7 +19,8 @@ def token_ids(layer, segment_ids, query, key):
     if not layer.supports_segments:
         raise ValueError(
             f"{type(layer).__name__} cannot keep segments of a packed sequence apart: "
-            "call it without segment_ids, with a segment in each row of the batch."
+            "call it without segment_ids, with a segment in each row of the batch, or "
+            f"use PerformerAttention. Received: segment_ids, and layer={layer.name!r}"
         )
     if not tf.TensorShape(query.shape[:-1]).is_compatible_with(key.shape[:-1]):
         raise ValueError(

@@ -12,6 +12,7 @@ from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.compile_policy import should_compile
 from keras_performer.layers.exact_below import by_length
 from keras_performer.layers.far_gain import FarGain
+from keras_performer.layers.in_pieces import InPieces
 from keras_performer.layers.random_projection import RandomProjection
 from keras_performer.layers.signatures import Constraint, Initializer, Regularizer
 from keras_performer.ops.checks import check_window
@@ -20,7 +21,7 @@ from keras_performer.ops.shapes import size, sum_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerAttention(AttentionLayer):
+class PerformerAttention(InPieces, AttentionLayer):
     """FAVOR+ attention that stands where `keras.layers.MultiHeadAttention` stands.
 
     Queries, keys and values are projected as there; the softmax kernel
@@ -42,6 +43,9 @@ class PerformerAttention(AttentionLayer):
             Defaults to the last dimension of the query.
         attention_axes: int or tuple of ints, the axes that attention runs over.
             Defaults to all but batch and features.
+        sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
+            so that arguments have the places that Keras 3.15 gives them.
+        flash_attention: `None` or `False`.
         kernel_initializer: initializer of the dense layers' kernels.
         bias_initializer: initializer of the dense layers' biases.
         kernel_regularizer: regularizer of the dense layers' kernels.
@@ -49,6 +53,7 @@ class PerformerAttention(AttentionLayer):
         activity_regularizer: regularizer of the dense layers' outputs.
         kernel_constraint: constraint of the dense layers' kernels.
         bias_constraint: constraint of the dense layers' biases.
+        use_gate: `False`.
         seed: int, seeds the random features and dropout. By default it is drawn when
             the layer is built, and saved with the weights.
         feature_map: "softmax" (default), "favor+", "relu" or another name, object or
@@ -157,6 +162,8 @@ class PerformerAttention(AttentionLayer):
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         kernel_regularizer: Regularizer = None,
@@ -164,6 +171,7 @@ class PerformerAttention(AttentionLayer):
         activity_regularizer: Regularizer = None,
         kernel_constraint: Constraint = None,
         bias_constraint: Constraint = None,
+        use_gate: bool = False,
         seed: int | None = None,
         *,
         feature_map: str | dict | feature_maps.FeatureMap = "softmax",
@@ -187,6 +195,8 @@ class PerformerAttention(AttentionLayer):
             use_bias=use_bias,
             output_shape=output_shape,
             attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_regularizer=kernel_regularizer,
@@ -194,6 +204,7 @@ class PerformerAttention(AttentionLayer):
             activity_regularizer=activity_regularizer,
             kernel_constraint=kernel_constraint,
             bias_constraint=bias_constraint,
+            use_gate=use_gate,
             seed=seed,
             causal=causal,
             num_key_value_heads=num_key_value_heads,
@@ -262,10 +273,12 @@ class PerformerAttention(AttentionLayer):
         Args:
             num_redraws: int, how many draws to move on in the sequence.
         """
+        num_redraws = arguments.count("num_redraws", num_redraws)
         if self._random_projection is None or self.feature_map.trainable:
             raise ValueError(
                 "redraw_features needs a built layer with random features that do not "
-                f"train. Received: a layer with built={self.built}, "
+                "train: call the layer first, and make it with num_random_features. "
+                f"Received: a layer with built={self.built}, "
                 f"num_random_features={self.num_random_features} and "
                 f"feature_map={self.feature_map!r}"
             )
@@ -390,98 +403,6 @@ class PerformerAttention(AttentionLayer):
         """The entry "attention" of the layer's state, as `ops` takes it."""
         kind = ops.State if self.exact_window is None else ops.WindowedState
         return layer_state.attention_entry(self, kind, "exact_window", state)
-
-    def absorb(self, x, mask, state, positions=None):
-        """The first pass of bidirectional self-attention in pieces of a sequence.
-
-        With `answer` it is what a call of the layer does at once.
-
-        Args:
-            x: tensor of shape `(B, tokens, dim)`, one piece.
-            mask: bool tensor of shape `(B, tokens)`, false for keys that nothing sees,
-                or `None`.
-            state: the entry "attention" of a state, from `empty_state` or the piece
-                before.
-            positions: int tensor of shape `(B, tokens)`, those in the whole sequence;
-                needed with `rotary`.
-
-        Returns:
-            The same after the keys and values of this piece.
-        """
-        key, value = self.project("key", x, positions), self.project("value", x)
-        state = self._as_state(state)
-        return ops.absorb_keys(key, value, self.kernel(), mask, state)._asdict()
-
-    def answer(self, x, mask, state, training=None, positions=None):
-        """The second pass: what the layer returns for a piece.
-
-        Args:
-            x, mask: as in `absorb`; rows where the mask is false see no key.
-            state: after the last piece's `absorb`.
-            training: bool, whether to apply dropout.
-            positions: as in `absorb`.
-
-        Returns:
-            Tensor of shape `(B, tokens, output_shape)`.
-        """
-        query = self.project("query", x, positions)
-        attended = ops.answer_queries(query, self.kernel(), self._as_state(state))
-        return self.write(attended, x, mask, training)
-
-    def look_ahead(self, x, mask, state, positions=None):
-        """With a window, the first pass: what later keys add, from the last piece on.
-
-        With `look_back` it is what a call of the layer does at once.
-
-        Args:
-            x, mask: as in `absorb`.
-            state: the entry "attention" of a state, from `empty_state` or the piece
-                after.
-            positions: as in `absorb`.
-
-        Returns:
-            `(later, state)`: a pair of tensors for `look_back`, and the same state
-            after the keys and values of this piece.
-        """
-        x, mask, positions = (
-            z if z is None else tf.reverse(z, [1]) for z in (x, mask, positions)
-        )
-        *later, state = self._earlier(x, mask, state, positions, own_key=False)
-        return tuple(tf.reverse(z, [1]) for z in later), state
-
-    def look_back(self, x, mask, state, later, training=None, positions=None):
-        """The second pass, from the first piece on: what the layer returns.
-
-        Args:
-            x, mask: as in `absorb`; rows where the mask is false see no key.
-            state: the entry "attention" of a state, from `empty_state` or the piece
-                before.
-            later: from `look_ahead` of this piece.
-            training: bool, whether to apply dropout.
-            positions: as in `absorb`.
-
-        Returns:
-            `(output, state)`: a tensor of shape `(B, tokens, output_shape)`, and the
-            state after this piece.
-        """
-        *earlier, state = self._earlier(x, mask, state, positions, own_key=True)
-        attended, _ = ops.join_parts(earlier, later)
-        attended = tf.cast(attended, self.compute_dtype)
-        return self.write(attended, x, mask, training), state
-
-    def _earlier(self, x, mask, state, positions, own_key):
-        """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
-        output, log_sums, state = ops.attend_to_earlier(
-            *(self.project(name, x, positions) for name in ("query", "key", "value")),
-            self.kernel(),
-            self.exact_window,
-            self.log_gain_of_heads(),
-            mask,
-            self._as_state(state),
-            self.chunk_size,
-            own_key=own_key,
-        )
-        return output, log_sums, state._asdict()
 
     def get_config(self):
         names = (

@@ -76,7 +76,7 @@ class PerformerBlock(keras.layers.Layer):
         **kwargs: typing.Any,
     ) -> None:
         # without autocast Keras leaves the state in float32
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**arguments.without_autocast(kwargs))
         self.supports_masking = True
         self.attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
         self.intermediate_dim = arguments.positive_int(

@@ -86,7 +86,7 @@ class ReversibleBlock(keras.layers.Layer):
         seed: int | None = None,
         **kwargs: typing.Any,
     ) -> None:
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**arguments.without_autocast(kwargs))
         self.supports_masking = True
         is_list = isinstance(attention, (list, tuple))
         attentions = [

@@ -24,6 +24,18 @@ class TokenEmbedding(keras.layers.Embedding):
         rows = keras.ops.take(with_dense_gradient(table), inputs, axis=0)
         return tf.cast(rows, self.compute_dtype)
 
+    def quantized_call(self, *args, **kwargs):
+        if not self.lora_enabled:
+            return super().quantized_call(*args, **kwargs)
+        # here Keras looks rows up in what LoRA adds, and not in the sum of both
+        attributes, name = vars(self), "lora_embeddings_a"
+        table = attributes[name]
+        attributes[name] = with_dense_gradient(tf.convert_to_tensor(table))
+        try:
+            return super().quantized_call(*args, **kwargs)
+        finally:
+            attributes[name] = table
+
     def quantize(self, mode=None, type_check=True, **options):
         # Keras' own check refuses every subclass
         return super().quantize(mode, type_check=False, **options)

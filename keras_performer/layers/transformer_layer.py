@@ -58,7 +58,7 @@ class TransformerLayer(keras.layers.Layer):
         **kwargs: typing.Any,
     ) -> None:
         # without autocast Keras leaves the state in float32
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**arguments.without_autocast(kwargs))
         self.supports_masking = True
         self.intermediate_dim = arguments.positive_int(
             "intermediate_dim", intermediate_dim

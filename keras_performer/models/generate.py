@@ -204,7 +204,8 @@ def _check_finite(model, finite):
 def _check_model(model):
     if not isinstance(model, PerformerLM) or not model.causal:
         raise ValueError(
-            f"generate needs a PerformerLM with causal=True. Received: model={model!r}"
+            "generate needs a PerformerLM with causal=True: make the model so. "
+            f"Received: model={model!r}"
         )
     for block in model.blocks:
         if block.attention is not None and not block.attention.supports_state:
@@ -216,7 +217,13 @@ def _check_model(model):
 
 
 def _checked_prompt(model, prompt):
-    prompt = np.asarray(prompt)
+    try:
+        prompt = np.asarray(prompt)
+    except ValueError as error:  # of NumPy, which says nothing of prompts
+        raise ValueError(
+            "prompt must have shape (batch, length), rows of one length: generate each "
+            f"length by itself. Received: prompt={prompt!r}"
+        ) from error
     if prompt.ndim != 2 or not prompt.size:
         raise ValueError(
             "prompt must have shape (batch, length) with at least one token. Received: "

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer import feature_maps
-from keras_performer.layers import EmbeddingLayer, arguments
+from keras_performer.layers import EmbeddingLayer, arguments, input_checks
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
 from keras_performer.layers.drawn_weights import MAX_SEED
 from keras_performer.layers.layer_config import as_layer, config_of
@@ -134,13 +134,8 @@ class PerformerLM(TokenTraining):
         head: keras.layers.Layer | dict | None = None,
         **kwargs: typing.Any,
     ) -> None:
-        if kwargs.setdefault("autocast", False):
-            raise ValueError(
-                "autocast must be False: Keras would cast the state, which stays in "
-                "float32, to the compute dtype. Leave it out. Received: autocast="
-                f"{kwargs['autocast']}"
-            )
-        super().__init__(**kwargs)
+        super().__init__(**arguments.without_autocast(kwargs))
+        arguments.check_dtype(self)
         self.supports_masking = True
         positive_int = arguments.positive_int
         self.vocabulary_size = positive_int("vocabulary_size", vocabulary_size)
@@ -284,9 +279,9 @@ class PerformerLM(TokenTraining):
         return_state=False,
     ):
         if isinstance(inputs, WithTargets):
-            arguments.check_tokens(inputs.inputs, self.max_length)
+            self._check(inputs.inputs)
             return self.token_values(*inputs, training)
-        arguments.check_tokens(inputs, self.max_length)
+        self._check(inputs)
         x, extra, new_state = self.embed(inputs, state, training)
         if self.recompute == "block" and training and state is None:
             if segment_ids is not None:
@@ -300,6 +295,9 @@ class PerformerLM(TokenTraining):
         x, states = self._transform(x, mask, training, segment_ids, state, return_state)
         outputs = self.read_out(x, extra)
         return (outputs, {**new_state, "blocks": states}) if return_state else outputs
+
+    def _check(self, inputs):
+        input_checks.check_tokens(inputs, self.max_length, self.embedding)
 
     def embed(self, inputs, state=None, training=None):
         """Embeds tokens, and their positions where those are learned.
@@ -325,6 +323,7 @@ class PerformerLM(TokenTraining):
             self.max_length,
             f"The sequence is longer than max_length={self.max_length}.",
         )
+        input_checks.check_ids(inputs, self.embedding)
         start = self.embedding_state(batch) if state is None else state
         if isinstance(self.embedding, EmbeddingLayer):
             x, extra, remembered = self.embedding(inputs, start["embedding"])

@@ -55,8 +55,9 @@ def block_sparse_attention(
     check_attention_inputs(query, key, value, visible)
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
-            "Attention of blocks needs one key for each query. Received: query of "
-            f"shape {tuple(query.shape)} and key of shape {tuple(key.shape)}"
+            "Attention of blocks needs one key for each query: use another for "
+            "attention to another sequence. Received: query of shape "
+            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
         )
     cut = _Cut(key, blocks, block_size)
     seen = mask_or_all(visible.key_mask, key)

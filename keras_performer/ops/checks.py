@@ -67,7 +67,8 @@ def check_window(name, window, query, key):
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
             f"{name} needs one key for each query, as it counts places from the "
-            f"query's own. Received: query of shape {tuple(query.shape)} and key of "
+            f"query's own: leave it out of attention to another sequence. Received: "
+            f"query of shape {tuple(query.shape)} and key of "
             f"shape {tuple(key.shape)}"
         )
 
@@ -112,7 +113,7 @@ def check_state(state, expected):
         shape = tf.TensorShape(tf.convert_to_tensor(x).shape)
         if not shape.is_compatible_with(like.shape):
             raise ValueError(
-                f"state must be what initial_state or an earlier call gave for this "
-                f"batch size: {name} of shape {tuple(like.shape)}. Received: {name} "
-                f"of shape {tuple(shape)}"
+                "state must be what initial_state or an earlier call of this layer "
+                f"gave for this batch size: {name} of shape {tuple(like.shape)}. "
+                f"Received: {name} of shape {tuple(shape)}"
             )

@@ -6,10 +6,17 @@ import json
 import keras
 import numpy as np
 import pytest
+from packaging.version import Version
 
-from keras_performer import PerformerAttention, PerformerLM
+from keras_performer import PerformerAttention, PerformerLM, layers
 from keras_performer.feature_maps import GeneralizedFeatures
 from tests.layers.inputs import normal
+
+ALL_KINDS = [
+    kind
+    for kind in (getattr(layers, name) for name in layers.__all__)
+    if inspect.isclass(kind) and issubclass(kind, layers.AttentionLayer)
+]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,8 @@ def test_every_argument_that_is_not_default_is_kept():
     named = inspect.signature(PerformerAttention.__init__).parameters
     # these go with no generalized feature map: see the end
     of_softmax = {"exact_below": 9, "exact_window": 5, "initial_log_gain": -3.0}
-    assert set(options) == set(named) - {"self", "kwargs", *of_softmax}
+    refused = {"sliding_window", "flash_attention", "use_gate"}
+    assert set(options) == set(named) - {"self", "kwargs", *of_softmax, *refused}
     defaults = PerformerAttention(6, 4).get_config()
     config = PerformerAttention(**options).get_config()
     again = PerformerAttention.from_config(config).get_config()
@@ -135,8 +143,14 @@ def test_the_first_arguments_are_those_of_multi_head_attention():
 
     exact = positional(keras.layers.MultiHeadAttention.__init__)
     ours = positional(PerformerAttention.__init__)
-    assert ours == [p for p in exact if p[0] in dict(ours)]
-    assert len(ours) == 16  # self and fifteen arguments
+    assert [p for p in ours if p[0] in dict(exact)] == exact
+    # the newest Keras has all; before, some were not there
+    added = {"sliding_window": "3.15", "use_gate": "3.14"}
+    missing = [p for p in ours if p not in exact]
+    assert missing == [
+        p for p in ours if Version(keras.__version__) < Version(added.get(p[0], "0"))
+    ]
+    assert len(ours) == 19  # self and eighteen arguments
     exact_call = positional(keras.layers.MultiHeadAttention.call)
     call = [p[0] for p in positional(PerformerAttention.call)]
     assert {name for name, _ in exact_call} <= set(call)
@@ -156,3 +170,30 @@ def test_lm_checks_what_attention_would_notice_late():
     ):
         with pytest.raises(ValueError, match=message):
             PerformerLM(**{**good, **options})
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_every_attention_has_the_places_of_keras(kind):
+    def places(layer):
+        parameters = inspect.signature(layer.__init__).parameters.values()
+        return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    assert places(kind) == places(PerformerAttention)
+
+
+def test_a_config_of_keras_makes_ours():
+    options = dict(num_heads=2, key_dim=4, dropout=0.1, use_bias=False, seed=3)
+    config = keras.layers.MultiHeadAttention(**options).get_config()
+    ours = PerformerAttention.from_config(config).get_config()
+    # a layer's name is its own; objects are serialized in one way
+    assert {name: ours[name] for name in config} == {**config, "value_dim": 4}
+
+
+def test_places_of_an_older_keras_are_refused_and_not_mistaken():
+    places = [2, 4, None, 0.0, True, None, None]
+    of_old = [None, "he_normal", "ones"]
+    with pytest.raises(ValueError, match="flash_attention must.*Keras 3.15"):
+        PerformerAttention(*places, *of_old)
+    of_new = [None, None, "he_normal", "ones"]
+    layer = PerformerAttention(*places, *of_new)
+    assert type(layer.kernel_initializer).__name__ == "HeNormal"

@@ -101,6 +101,21 @@ def test_a_masked_key_equals_no_key(name, where, dtype):
     assert_all_close(actual, expected, 1e-12 if dtype == "float64" else 2e-6)
 
 
+@pytest.mark.parametrize("size", [1e30, -1e30, 3e38, np.inf])
+@pytest.mark.parametrize("name", ["softmax", "favor+", "log_weights"])
+def test_a_masked_key_of_any_size_equals_no_key(name, size):
+    """The mask is a log-feature, and products of a huge key are above it."""
+    kernel, mask = KERNELS[name](), np.arange(13)[np.newaxis] != 4
+    query, key, value = qkv(1, queries=11, keys=13, heads=2, dtype="float32")
+    key = tf.where(mask[..., np.newaxis, np.newaxis], key, size)
+    others = np.flatnonzero(mask[0])
+    actual = value_and_gradients(fast(kernel, mask), (query, key, value))
+    actual[2:] = [tf.gather(gradient, others, axis=1) for gradient in actual[2:]]
+    dropped = query, *(tf.gather(x, others, axis=1) for x in (key, value))
+    expected = value_and_gradients(fast(kernel), dropped)
+    assert_all_close(actual, expected, 2e-6)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_constant_values_come_back_unchanged(name):
     query, key, value = qkv(2, queries=11, keys=13, heads=2, dtype="float32")

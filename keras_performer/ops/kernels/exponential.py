@@ -110,6 +110,8 @@ class ExponentialKernel(Kernel):
         return tf.where(mask, bias, tf.constant(MASKED, bias.dtype))
 
     def project_keys(self, y, mask):
+        if mask is not None:  # or a huge one would rise above MASKED
+            y = tf.where(mask, y, tf.zeros_like(y))
         bias = [self.bias(y, mask)] * self.num_parts
         b = self._plus_and_minus(bias, self.project_queries(y))
         if self.log_weights is None:

@@ -1,0 +1,76 @@
+"""Which sizes of what is given to a layer belong together."""
+
+from matplotlib.patches import FancyBboxPatch
+
+from docs.pictures import style
+
+# What is given, its axes, and where it stands: column and row.
+GIVEN = {
+    "query": (("B", "T", "dim"), 0, 0),
+    "query_mask": (("B", "T"), 0, 1),
+    "positions": (("B", "T"), 0, 2),
+    "segment_ids": (("B", "T"), 0, 3),
+    "value": (("B", "S", "dim"), 1, 0),
+    "key": (("B", "S", "dim"), 1, 1),
+    "key_mask, value_mask": (("B", "S"), 1, 2),
+    "attention_mask": (("B", "1", "S"), 1, 3),
+}
+COLOURS = {"B": style.MUTED, "T": style.OURS, "S": style.EXACT}
+STEP = 0.42  # from one axis to the next
+
+
+def draw(axes, name, letters, column, row):
+    left, bottom = 3.6 * column, -row
+    axes.text(left + 1.75, bottom, name, ha="right", va="center", fontsize=10)
+    for index, letter in enumerate(letters):
+        x = left + 2.05 + STEP * index
+        colour = COLOURS.get(letter, style.CONTROL)
+        axes.add_patch(
+            FancyBboxPatch(
+                (x - 0.14, bottom - 0.2),
+                0.28,
+                0.4,
+                boxstyle="round,pad=0.03",
+                facecolor=colour if letter in COLOURS else "white",
+                edgecolor=colour,
+            )
+        )
+        white = letter in COLOURS
+        axes.text(
+            x,
+            bottom,
+            letter,
+            ha="center",
+            va="center",
+            fontsize=9,
+            color="white" if white else style.INK,
+        )
+
+
+def main():
+    figure, (axes,) = style.panels(height=2.6)
+    for column, letter in enumerate("TS"):
+        for line, of in (("B", 0), (letter, 1)):
+            x = 3.6 * column + 2.05 + STEP * of
+            bottom = -2.4 if letter == "S" and of else -3
+            axes.plot([x, x], [0, bottom], color=COLOURS[line], zorder=0, linewidth=1.5)
+    x = 3.6 + 2.05 + STEP
+    axes.plot([x, x + STEP], [-2.4, -3], color=COLOURS["S"], zorder=0, linewidth=1.5)
+    for name, given in GIVEN.items():
+        draw(axes, name, *given)
+    axes.text(
+        3.7,
+        -4,
+        "causal, rotary, exact_window, segment_ids: T = S",
+        ha="center",
+        va="center",
+        fontsize=10,
+        color=style.INK,
+    )
+    axes.set(xlim=(-0.1, 7.1), ylim=(-4.4, 0.5))
+    axes.set_axis_off()
+    style.save(figure, __file__)
+
+
+if __name__ == "__main__":
+    main()

@@ -82,8 +82,9 @@ def _rows(prompt):
         received = f"prompt of shape {array.shape}"
     if not rows or any(row.ndim != 1 for row in rows):
         raise ValueError(
-            "prompt must have shape (batch, length) or be a list of sequences, with at "
-            f"least one token in each. Received: {received}"
+            "prompt must be ints of shape (batch, length), a list of sequences of ints "
+            "with at least one token in each, or, for a model of bytes, bytes or a "
+            f"list of them. Received: {received}"
         )
     return rows
 

@@ -122,15 +122,16 @@ def test_the_loop_ends_when_all_sequences_have():
 
 def test_what_follows_a_stop_token_may_be_nan():
     model = small_model(num_layers=1)
-    model.head.bias.assign(np.where(np.arange(VOCABULARY) == 2, 1e4, 0.0))
+    prompts, options = [[3, 1], [4, 5], [9, 9], [7, 1]], dict(seed=0, temperature=4.0)
+    expected = lists(generate(model, prompts, LENGTH, stop_tokens=2, **options))
+    assert len(set(map(len, expected))) > 1
     embeddings = model.embedding.embeddings.numpy()
-    embeddings[2] = np.nan  # drawn first, and then read in the rows that have ended
+    embeddings[2] = np.nan  # read by rows that have ended, while others go on
     model.embedding.embeddings.assign(embeddings)
-    prompts = [[3, 1], [4, 5]]
-    drawn = generate(model, prompts, LENGTH, seed=0, stop_tokens=2)
-    assert lists(drawn) == [[3, 1, 2], [4, 5, 2]]
+    drawn = generate(model, prompts, LENGTH, stop_tokens=2, **options)
+    assert lists(drawn) == expected
     with pytest.raises(ValueError, match="logits are not finite"):
-        generate(model, prompts, LENGTH, seed=0, stop_tokens=3)
+        generate(model, prompts, LENGTH, stop_tokens=[], **options)
 
 
 def joint(model, prompt):

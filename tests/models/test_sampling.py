@@ -18,7 +18,7 @@ OPTIONS = [
     dict(temperature=2.0, min_p=0.3),
     dict(temperature=0.6, penalty=1.4),
     dict(top_k=6, min_p=0.15),
-    dict(top_p=0.95, min_p=0.25, temperature=2.0),  # another set in another order
+    dict(top_p=0.8, min_p=0.3, temperature=2.0),  # another set in another order
     dict(top_k=9, top_p=0.95, min_p=0.3, temperature=2.5, penalty=1.3),
 ]
 

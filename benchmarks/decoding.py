@@ -1,6 +1,9 @@
 """Measures tokens per second of one causal layer; writes decoding.json.
 
-python -m benchmarks.decoding [--rounds 5] [--threads 2] [--output runs/bench]
+python -m benchmarks.decoding [--rounds 5] [--threads 2] [--batches 1 8 64]
+                              [--output runs/bench]
+
+A cache of 64 sequences is one of 3.2 GB, and two programs have one at a time.
 """
 
 import argparse
@@ -12,6 +15,7 @@ from benchmarks.contenders import DECODED_TOKENS
 from benchmarks.results import NAMES, ratio
 
 POSITIONS = (100, 12_000)
+BATCHES = (1, 8, 64)
 # A model that is compiled as a whole compiles its layers anyway.
 CONTENDERS = ("softmax", "softmax, jit_compile=True", "key-value cache")
 
@@ -20,12 +24,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     parser.add_argument("--output", type=pathlib.Path, default="runs/bench")
     options = parser.parse_args()
     pool = turns.Pool(options.threads)
-    rows = [turns.row(case) for case in cases()]
+    rows = []
     try:
-        turns.take_turns(rows, pool, options.rounds, limit=float("inf"))
+        for group in groups(options.batches):
+            rows += [turns.row(case) for case in group]
+            measured = rows[-len(group) :]
+            turns.take_turns(measured, pool, options.rounds, limit=float("inf"))
     finally:
         pool.stop()
     results = {
@@ -37,56 +45,65 @@ def main():
     print(table(results))
 
 
-def cases():
+def groups(batches):
+    """Cases that take turns with each other: those that memory holds together."""
+    # positions are compared with each other, and a few sequences need little
+    for batch in batches:
+        positions = [POSITIONS] if batch <= 8 else [[p] for p in POSITIONS]
+        yield from ([*cases(batch, together)] for together in positions)
+
+
+def cases(batch, positions):
     return [
         {
             "contender": contender,
             "environment": "decoding",
             "mode": mode,
             "position": position,
+            "batch": batch,
         }
         for mode in ("graph", "xla")
-        for position in POSITIONS
+        for position in positions
         for contender in CONTENDERS
         if mode == "graph" or "jit_compile" not in contender
     ]
 
 
 def table(results):
-    """Decoding: tokens per second of one causal layer, and milliseconds per token"""
+    """Decoding: tokens per second of one causal layer, and milliseconds per step"""
     rows = []
     medians = {
-        (row["contender"], row["mode"], row["position"]): statistics.median(
-            row["times"]
-        )
+        _key(row): statistics.median(row["times"])
         for row in results["rows"]
         if row["times"]
     }
     for row in results["rows"]:
-        contender, mode, position = row["contender"], row["mode"], row["position"]
-        seconds = medians.get((contender, mode, position))
+        key = contender, mode, batch, position = _key(row)
+        cells = [NAMES[contender], mode, batch, position]
+        seconds = medians.get(key)
         if seconds is None:
-            rows.append(
-                [NAMES[contender], mode, position, row["reason"], *2 * [tables.NOTHING]]
-            )
+            rows.append([*cells, row["reason"], *3 * [tables.NOTHING]])
             continue
         first = min(at for name, *_, at in medians if name == contender)
-        growth = ratio(seconds, medians.get((contender, mode, first)))
-        faster = ratio(medians.get(("key-value cache", mode, position)), seconds)
-        per_token = seconds / DECODED_TOKENS
+        growth = ratio(seconds, medians.get((contender, mode, batch, first)))
+        faster = ratio(medians.get(("key-value cache", *key[1:])), seconds)
+        per_step = seconds / DECODED_TOKENS
         rows.append(
             [
-                NAMES[contender],
-                mode,
-                position,
-                f"{1 / per_token:.0f}",
-                tables.number(1e3 * per_token, 3),
+                *cells,
+                f"{batch / per_step:.0f}",
+                tables.number(1e3 * per_step, 3),
                 tables.number(growth),
                 tables.number(faster, 1),
             ]
         )
-    header = "", "mode", "position", "tokens/s", "ms/token"
+    header = "", "mode", "sequences", "position", "tokens/s", "ms/step"
     return tables.table([*header, "/ first position", "times the cache's speed"], rows)
+
+
+def _key(row):
+    # results of before there were batches are of one sequence
+    return row["contender"], row["mode"], row.get("batch", 1), row["position"]
 
 
 if __name__ == "__main__":

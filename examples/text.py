@@ -150,11 +150,10 @@ def train(model, batches, test):
 
 def sample(model):
     """What the model writes after the prompt."""
-    prompt = np.frombuffer(PROMPT, np.uint8).astype("int32")[np.newaxis]
     text = keras_performer.generate(
-        model, prompt, model.max_length, temperature=0.7, seed=0, verbose=0
+        model, PROMPT, model.max_length, temperature=0.7, seed=0, verbose=0
     )
-    return bytes(text[0].tolist()).decode(errors="replace")
+    return text.decode(errors="replace")
 
 
 def draw(path, steps, tables, curves):

@@ -19,6 +19,7 @@ __all__ = [
     "convert_to_softmax",
     "feature_maps",
     "generate",
+    "generate_stream",
     "layers",
     "ops",
     "testing",
@@ -47,6 +48,7 @@ _PART_OF = {
     "convert_to_performer": "conversion",
     "convert_to_softmax": "conversion",
     "generate": "models",
+    "generate_stream": "models",
     "transfer_attention": "conversion",
 }
 
@@ -67,7 +69,7 @@ if typing.TYPE_CHECKING:
         PerformerEncoder,
     )
     from keras_performer.models import PerformerLM
-    from keras_performer.models.generate import generate
+    from keras_performer.models.generate import generate, generate_stream
 else:
 
     def __getattr__(name):

@@ -194,9 +194,9 @@ def test_compile_times(measured):
 
 
 def test_decoding():
-    def case(contender, position, seconds, reason=None):
+    def case(contender, position, seconds, reason=None, **batch):
         times = [] if seconds is None else [seconds] * 3
-        case = {"contender": contender, "position": position, "mode": "xla"}
+        case = {"contender": contender, "position": position, "mode": "xla", **batch}
         return {**case, "times": times, "reason": reason}
 
     rows = [  # of 256 tokens
@@ -205,12 +205,29 @@ def test_decoding():
         case("softmax", 12_000, 0.1344),
         case("key-value cache", 12_000, 1.344),
         case("softmax", 20_000, None, "out of memory"),
+        case("softmax", 100, 0.256, batch=8),
+        case("softmax", 12_000, 0.512, batch=8),
+        case("key-value cache", 12_000, 1.536, batch=8),
     ]
-    first, _, last, cache, failed = lines(decoding.table({"rows": rows}))
-    assert first == ["ours, softmax", "xla", "100", "2000", "0.500", "1.00", "0.5"]
-    assert last[2:] == ["12000", "1905", "0.525", "1.05", "10.0"]
-    assert cache[4:] == ["5.250", "21.00", "1.0"]
-    assert failed[3] == "out of memory"
+    table = lines(decoding.table({"rows": rows}))
+    first, _, last, cache, failed, _, many, many_cached = table
+    ours = ["ours, softmax", "xla"]
+    assert first == [*ours, "1", "100", "2000", "0.500", "1.00", "0.5"]
+    assert last[2:] == ["1", "12000", "1905", "0.525", "1.05", "10.0"]
+    assert cache[5:] == ["5.250", "21.00", "1.0"]
+    assert failed[4] == "out of memory"
+    assert many == [*ours, "8", "12000", "4000", "2.000", "2.00", "3.0"]
+    assert many_cached[4:] == ["1333", "6.000", "–", "1.0"]
+
+
+def test_the_decoding_benchmark_compares_positions_and_contenders_in_turns():
+    few, *many = decoding.groups([8, 64])
+    assert {case["position"] for case in few} == set(decoding.POSITIONS)
+    assert [{case["position"] for case in group} for group in many] == [
+        {position} for position in decoding.POSITIONS
+    ]
+    for group in (few, *many):
+        assert {case["contender"] for case in group} == set(decoding.CONTENDERS)
 
 
 def test_overview(measured):

@@ -43,6 +43,10 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
     model = keras_performer.PerformerLM(256, 64, 2, 4, 32, attention="exact")
     tokens = keras_performer.generate(model, [[1, 2]], 8, top_k=3, verbose=0)
     assert_type(tokens, npt.NDArray[np.int32])
+    keras_performer.generate(model, [[1], [2, 3]], 8, stop_tokens=[0]).append(None)
+    keras_performer.generate(model, b"ab", 8, min_p=0.1).decode()
+    for _ in keras_performer.generate_stream(model, [b"ab", b"c"], 8, chunk_size=4):
+        pass
     keras_performer.RedrawFeatures(every_n_steps=10)
 
     kernel = ops.ExponentialKernel(ops.gaussian_matrix(8, 2, (0, 1)), trainable=True)
@@ -73,8 +77,8 @@ def wrong(x: tf.Tensor) -> None:
     layers.TokenMixing(64, 32)(x, key_mask=None)  # type: ignore[call-arg]
     layers.PerformerBlock(layer, 128)(x, return_state="yes")  # type: ignore[arg-type]
     model = keras_performer.PerformerLM(256, 64, 2, 4, "32")  # type: ignore[arg-type]
-    keras_performer.generate(model, [[1, 2]], "8")  # type: ignore[arg-type]
-    keras_performer.generate(model, [[1, 2]], 8, verbose=2)  # type: ignore[arg-type]
+    keras_performer.generate(model, [[1, 2]], "8")  # type: ignore[call-overload]
+    keras_performer.generate(model, [[1, 2]], 8, verbose=2)  # type: ignore[call-overload]
     keras_performer.RedrawFeatures(every_n_steps="10")  # type: ignore[arg-type]
     keras_performer.PerfomerAttention(8, 64)  # type: ignore[attr-defined]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerLM, generate
+from keras_performer import PerformerLM, generate, generate_stream
 from keras_performer.layers.token_embedding import TokenEmbedding
 from tests.models.test_generate import (
     PROMPT,
@@ -48,6 +48,31 @@ def fresh_model():
         ("top_p must", dict(top_p=0.0)),
         ("top_p must", dict(top_p="0.5")),
         ("top_p must.*Received: top_p=1e-46", dict(top_p=1e-46)),
+        (r"min_p must.*Received: min_p=0$", dict(min_p=0)),
+        ("min_p must", dict(min_p=1.1)),
+        ("repetition_penalty must", dict(repetition_penalty=0.0)),
+        ("repetition_penalty must", dict(repetition_penalty=-1.5)),
+        ("repetition_penalty must", dict(repetition_penalty=None)),
+        ("num_samples must", dict(num_samples=0)),
+        ("num_samples must", dict(num_samples=1.0)),
+        ("stop_tokens must.*from 0 to 10", dict(stop_tokens=[3, VOCABULARY])),
+        ("stop_tokens must", dict(stop_tokens=-1)),
+        ("stop_tokens must", dict(stop_tokens="\n")),
+        ("stop_tokens must", dict(stop_tokens=[[1], [2]])),
+        ("stop_tokens must", dict(stop_tokens=2.0)),
+        (r"at least one token in each.*prompt\[1\] of l", dict(prompt=[[1], []])),
+        (r"prompt\[1, 1\] = 11", dict(prompt=[[1], [2, VOCABULARY]])),
+        (r"prompt must be ints.*float", dict(prompt=[[1, 2], [1.0]])),
+        (r"a list of sequences.*shapes \[\(\), \(1,\)\]", dict(prompt=[[1], 2])),
+        ("a list of sequences", dict(prompt=[[1], [[1, 2], [3]]])),
+        ("a list of sequences", dict(prompt=[])),
+        ("a list of sequences", dict(prompt=3)),
+        ("encode text", dict(prompt="abc")),
+        ("encode text", dict(prompt=["abc", "ab"])),
+        ("prompt of 9 tokens", dict(prompt=[[1], 9 * [2]])),
+        ("at least one token", dict(prompt=b"")),
+        ("from 0 to 10", dict(prompt=[b"\x01", b"abc"])),
+        ("prompt must be ints", dict(prompt=[b"\x01", [1]])),
         ("verbose must", dict(verbose="loud")),
         ("verbose must", dict(verbose=2)),
         ("verbose must", dict(verbose=None)),
@@ -56,6 +81,25 @@ def fresh_model():
 def test_bad_arguments_raise(message, options):
     with pytest.raises(ValueError, match=message):
         generate(fresh_model(), **{"prompt": PROMPT, "max_length": 9, **options})
+
+
+def test_bytes_for_a_model_of_other_tokens_raise():
+    model = small_model(num_layers=1, vocabulary_size=257)
+    with pytest.raises(ValueError, match="vocabulary_size=256 or less.*=257"):
+        generate(model, b"abc", 9)
+
+
+@pytest.mark.parametrize(
+    "message, options",
+    [
+        ("chunk_size must", dict(chunk_size=0)),
+        ("min_p must", dict(min_p=2)),
+        ("prompt must", dict(prompt=[])),
+    ],
+)
+def test_a_stream_says_at_once_what_is_wrong(message, options):
+    with pytest.raises(ValueError, match=message):
+        generate_stream(fresh_model(), **{"prompt": PROMPT, "max_length": 9, **options})
 
 
 def test_attention_without_a_state_raises():

@@ -1,0 +1,279 @@
+"""Prompts of any length, stop tokens, several samples, pieces and bytes."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerLM, generate, generate_stream
+from keras_performer.models import sampling, token_loop
+from tests.models.test_generate import VOCABULARY, small_model, softmax
+
+PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5], [3], [5, 8, 9]]
+LENGTH = 16
+
+
+@functools.cache
+def model_of(kind="rotary"):
+    keras.utils.set_random_seed(3)  # not the weights of whichever test comes first
+    options = {
+        "rotary": {},
+        "learned": dict(
+            position_embedding="learned", conv_kernel_size=3, exact_window=4
+        ),
+    }
+    return small_model(num_layers=1, **options[kind])
+
+
+def lists(rows):
+    return [row.tolist() for row in rows]
+
+
+@pytest.mark.parametrize("options", [{}, dict(repetition_penalty=1.5)], ids=str)
+@pytest.mark.parametrize("kind", ["rotary", "learned"])
+def test_prompts_of_different_lengths_are_continued_as_if_alone(kind, options):
+    model = model_of(kind)
+    together = generate(model, PROMPTS, LENGTH, temperature=0, **options)
+    assert together.shape == (5, LENGTH) and together.dtype == np.int32
+    for prompt, row in zip(PROMPTS, together):
+        alone = generate(model, [prompt], LENGTH, temperature=0, **options)
+        assert row.tolist() == alone[0].tolist()
+    # not what it would be if all were one
+    assert len({tuple(row[-8:]) for row in together}) > 1
+
+
+def test_the_shortest_prompts_are_drawn_with_a_seed_as_if_alone():
+    options = dict(seed=3, temperature=2.0)
+    together = generate(model_of(), PROMPTS, LENGTH, **options)
+    alone = generate(model_of(), [[9], [3]], LENGTH, **options)
+    np.testing.assert_array_equal(together[[1, 3]], alone)
+    again = generate(model_of(), PROMPTS, LENGTH, **options)
+    np.testing.assert_array_equal(together, again)
+
+
+def test_sequences_may_have_the_length_of_the_model_and_one_more():
+    model = model_of("learned")
+    rows = generate(model, PROMPTS, model.max_length + 1, temperature=0)
+    for prompt, row in zip(PROMPTS, rows):
+        likeliest = model(row[np.newaxis, :-1])[0].numpy().argmax(-1)
+        assert row[: len(prompt)].tolist() == prompt
+        np.testing.assert_array_equal(row[len(prompt) :], likeliest[len(prompt) - 1 :])
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [np.array(prompt) for prompt in PROMPTS],
+        tuple(map(tuple, PROMPTS)),
+        [tf.constant(prompt) for prompt in PROMPTS],
+        tf.ragged.constant(PROMPTS),
+    ],
+    ids=["arrays", "tuples", "tensors", "RaggedTensor"],
+)
+def test_prompts_may_be_other_sequences(prompt):
+    drawn = generate(model_of(), prompt, LENGTH, seed=0)
+    np.testing.assert_array_equal(drawn, generate(model_of(), PROMPTS, LENGTH, seed=0))
+
+
+def cut(row, start, stops):
+    """A sequence up to the first stop token after its prompt."""
+    for index in range(start, len(row)):
+        if row[index] in stops:
+            return row[: index + 1].tolist()
+    return row.tolist()
+
+
+@pytest.mark.parametrize("stops", [[2], [2, 6], range(VOCABULARY), []], ids=str)
+@pytest.mark.parametrize("prompts", [PROMPTS, [[2, 6], [6, 2], [1, 2]]])
+def test_a_sequence_ends_with_its_first_stop_token(prompts, stops):
+    options = dict(seed=1, temperature=2.0)
+    whole = generate(model_of(), prompts, LENGTH, **options)
+    ended = generate(model_of(), prompts, LENGTH, stop_tokens=stops, **options)
+    assert isinstance(ended, list) and ended[0].dtype == np.int32
+    expected = [cut(row, len(prompt), stops) for prompt, row in zip(prompts, whole)]
+    assert lists(ended) == expected
+    if len(stops) == 2:
+        assert 1 < len(set(map(len, expected)))
+
+
+def test_one_stop_token_may_be_an_int():
+    one = generate(model_of(), PROMPTS, LENGTH, seed=1, stop_tokens=5)
+    assert lists(one) == lists(
+        generate(model_of(), PROMPTS, LENGTH, seed=1, stop_tokens=[5])
+    )
+
+
+def test_the_loop_ends_when_all_sequences_have():
+    model = model_of()
+    options = sampling.checked(0, 0, None, None, None, 1)
+    read, extend = token_loop.compiled(model, options, True)
+    prompts = np.array([[3, 1], [2, 6]], "int32")
+    expected = generate(model, prompts, LENGTH, temperature=0)
+    stops = expected[:, 4]  # drawn third, or earlier
+    logits, state = read(tf.constant(prompts), model.initial_state(2))
+    carry = token_loop.Carry((), state, (), tf.zeros(2, tf.bool))
+    carry, _ = token_loop.draw(options, stops, logits, carry, 2)
+    drawn, *_ = extend(options, tf.constant(stops), carry, tf.constant(3), 12)
+    lengths = [len(cut(row, 2, stops)) - 2 for row in expected]
+    assert drawn.shape[0] == max(lengths) - 1 < 12
+
+
+def test_what_follows_a_stop_token_may_be_nan():
+    model = small_model(num_layers=1)
+    prompts, options = [[3, 1], [4, 5], [9, 9], [7, 1]], dict(seed=0, temperature=4.0)
+    expected = lists(generate(model, prompts, LENGTH, stop_tokens=2, **options))
+    assert len(set(map(len, expected))) > 1
+    embeddings = model.embedding.embeddings.numpy()
+    embeddings[2] = np.nan  # read by rows that have ended, while others go on
+    model.embedding.embeddings.assign(embeddings)
+    drawn = generate(model, prompts, LENGTH, stop_tokens=2, **options)
+    assert lists(drawn) == expected
+    with pytest.raises(ValueError, match="logits are not finite"):
+        generate(model, prompts, LENGTH, stop_tokens=[], **options)
+
+
+def joint(model, prompt):
+    """Probabilities of the next two tokens, from passes over whole sequences."""
+    first = softmax(model(np.array([prompt]))[0, -1].numpy().astype("float64"))
+    longer = np.array([[*prompt, token] for token in range(VOCABULARY)])
+    second = model(longer)[:, -1].numpy().astype("float64")
+    return first[:, np.newaxis] * np.stack([softmax(logits) for logits in second])
+
+
+def assert_follows(samples, model, prompt):
+    """The two tokens after the prompt are distributed as the model says."""
+    assert (samples[:, : len(prompt)] == prompt).all()
+    first, second = samples[:, len(prompt) : len(prompt) + 2].T
+    count = len(samples)
+    observed = np.bincount(first * VOCABULARY + second, minlength=VOCABULARY**2)
+    p = joint(model, prompt).ravel()
+    seen = count * p > 5
+    errors = (observed[seen] - count * p[seen]) / np.sqrt(count * p * (1 - p))[seen]
+    assert seen.sum() > 10 and (np.abs(errors) < 4.5).all()
+
+
+def test_samples_of_a_prompt_follow_the_models_distribution(monkeypatch):
+    model, prompts, batches = model_of(), [[3, 1, 4], [9], [6, 6, 2]], []
+    initial_state = PerformerLM.initial_state
+    monkeypatch.setattr(
+        PerformerLM,
+        "initial_state",
+        lambda self, batch: batches.append(batch) or initial_state(self, batch),
+    )
+    samples = generate(model, prompts, 5, num_samples=6000, seed=2)
+    assert batches == [1, 2]  # each prompt was read once
+    assert samples.shape == (3, 6000, 5)
+    for prompt, of_prompt in zip(prompts, samples):
+        assert_follows(of_prompt, model, prompt)
+
+
+def test_samples_are_those_of_a_prompt_that_is_repeated():
+    options = dict(seed=2, temperature=2.0)
+    samples = generate(model_of(), PROMPTS, LENGTH, num_samples=3, **options)
+    repeated = [prompt for prompt in PROMPTS for _ in range(3)]
+    flat = generate(model_of(), repeated, LENGTH, **options)
+    np.testing.assert_array_equal(samples.reshape(15, LENGTH), flat)
+    one = generate(model_of(), PROMPTS, LENGTH, num_samples=1, **options)
+    assert one.shape == (5, 1, LENGTH)
+    ended = generate(
+        model_of(), PROMPTS, LENGTH, num_samples=3, stop_tokens=6, **options
+    )
+    for prompt, rows, of_prompt in zip(PROMPTS, samples, ended):
+        assert lists(of_prompt) == [cut(row, len(prompt), [6]) for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_a_model_of_int8_weights_is_drawn_from_as_it_is():
+    model = small_model(num_layers=1)
+    prompt = [3, 1, 4, 1]
+    before = joint(model, prompt)
+    model.quantize("int8")
+    assert model.head.kernel.dtype == "int8"
+    # other numbers than before by more than the test can miss
+    model.head.kernel_scale.assign(-model.head.kernel_scale)
+    assert np.abs(joint(model, prompt) - before).max() > 0.05
+    samples = generate(model, [[2], prompt], 6, num_samples=6000, seed=2)
+    assert_follows(samples[1], model, prompt)
+    whole = model(samples[1, :1, :-1])
+    state, pieces = model.initial_state(1), []
+    for token in samples[1, 0, :-1]:
+        logits, state = model(np.array([[token]]), state=state, return_state=True)
+        pieces.append(logits)
+    np.testing.assert_allclose(np.concatenate(pieces, 1), whole, rtol=0, atol=2e-4)
+
+
+def joined(prompts, stream):
+    whole = [list(prompt) for prompt in prompts]
+    for pieces in stream:
+        assert len(pieces) == len(whole)
+        for row, piece in zip(whole, pieces):
+            row.extend(piece.tolist())
+    return whole
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4, 100])
+def test_pieces_joined_are_what_generate_returns(chunk_size):
+    options = dict(
+        seed=5, temperature=2.0, stop_tokens=[6, 10], repetition_penalty=1.2, min_p=0.01
+    )
+    stream = generate_stream(
+        model_of(), PROMPTS, LENGTH, chunk_size=chunk_size, **options
+    )
+    expected = lists(generate(model_of(), PROMPTS, LENGTH, **options))
+    assert joined(PROMPTS, stream) == expected
+    assert len(set(map(len, expected))) > 1
+
+
+def test_pieces_come_as_they_are_made(monkeypatch):
+    asked = []
+    draw = token_loop.draw
+    monkeypatch.setattr(
+        token_loop, "draw", lambda *args: asked.append(1) or draw(*args)
+    )
+    stream = generate_stream(model_of(), [[3, 1]], 12, seed=0, chunk_size=4)
+    assert not asked  # nothing is read before the first piece is wanted
+    sizes = [len(piece) for (piece,) in stream]
+    assert asked and sizes == [1, 4, 4, 1]
+
+
+def test_pieces_of_samples_are_lists_of_lists():
+    options = dict(num_samples=2, seed=0)
+    stream = list(generate_stream(model_of(), [[3, 1], [4, 1]], 6, **options))
+    pieces = np.array(stream)[..., 0]  # one token at a time
+    expected = generate(model_of(), [[3, 1], [4, 1]], 6, **options)
+    np.testing.assert_array_equal(np.moveaxis(pieces, 0, -1), expected[..., 2:])
+
+
+@functools.cache
+def model_of_bytes():
+    return small_model(num_layers=1, vocabulary_size=256)
+
+
+def test_bytes_are_answered_in_bytes():
+    model, texts = model_of_bytes(), [b"Once upon", b"\xff\x00"]
+    ids = [list(text) for text in texts]
+    options = dict(seed=0, temperature=3.0)
+    tokens = generate(model, ids, LENGTH, **options)
+    expected = [bytes(row.tolist()) for row in tokens]
+    assert generate(model, texts, LENGTH, **options) == expected
+    alone = generate(model, ids[:1], LENGTH, **options)
+    assert generate(model, texts[0], LENGTH, **options) == bytes(alone[0].tolist())
+    stop = expected[0][11]
+    ended = generate(model, texts, LENGTH, stop_tokens=stop, **options)
+    assert ended == [bytes(cut(row, len(x), [stop])) for row, x in zip(tokens, texts)]
+
+
+def test_samples_and_pieces_of_bytes_are_bytes():
+    model, options = model_of_bytes(), dict(seed=0, temperature=3.0)
+    samples = generate(model, b"ab", LENGTH, num_samples=2, **options)
+    tokens = generate(model, [[97, 98]], LENGTH, num_samples=2, **options)
+    assert samples == [bytes(row.tolist()) for row in tokens[0]]
+    stream = generate_stream(model, b"ab", LENGTH, chunk_size=5, **options)
+    whole = generate(model, b"ab", LENGTH, **options)
+    assert b"ab" + b"".join(stream) == whole
+    stream = generate_stream(model, [b"ab"], LENGTH, num_samples=2, **options)
+    pieces = [b"".join(of_sample) for of_sample in zip(*(x[0] for x in stream))]
+    assert [b"ab" + piece for piece in pieces] == samples

@@ -13,7 +13,7 @@ from keras_performer.layers.drawn_weights import MAX_SEED
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
-from keras_performer.models import attention_choice
+from keras_performer.models import attention_choice, exported
 from keras_performer.ops.shapes import sum_dtype
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
@@ -238,11 +238,37 @@ class PerformerLM(TokenTraining):
             if not layer.built:  # one that was passed in may be
                 layer.build(shape)
 
-    def export(self, filepath, *args, **kwargs):
-        # Keras knows the inputs only of models that have been called
-        tokens = keras.InputSpec(dtype=self.input_dtype, shape=(None, None))
-        kwargs.setdefault("input_signature", [tokens])
-        return super().export(filepath, *args, **kwargs)
+    def export(
+        self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kw
+    ):
+        """Writes a file or folder that runs without this package, as in Keras.
+
+        A SavedModel of a causal model with a state has three signatures, each for any
+        batch, whose state has a fixed size:
+
+        - `serve`, also `serving_default`: tokens `(B, T)` to outputs, the whole pass;
+        - `prefill`: `tokens` `(B, T)`, a prompt without padding, to `logits` `(B, V)`
+          of the next token and the state, a flat dict of tensors such as
+          `state_position` and `state_blocks_0_attention_sums`;
+        - `decode`: `tokens` `(B, 1)` and the state to the same.
+
+        One without a state has `serve` alone: if it is not causal, if an attention or a
+        mixer has none (`attention="exact"`), or with `exact_below`.
+
+        Args:
+            filepath: where to write.
+            format: as in `keras.Model.export`.
+            verbose: as in `keras.Model.export`.
+            input_signature: of `serve`. Defaults to any batch and length.
+            **kw: as in `keras.Model.export`.
+        """
+        if input_signature is None:
+            # Keras knows the inputs only of models that have been called
+            tokens = keras.InputSpec(dtype=self.input_dtype, shape=(None, None))
+            input_signature = [tokens]
+        if format == "tf_saved_model" and not kw and exported.has_state(self):
+            return exported.export(self, filepath, input_signature, verbose)
+        return super().export(filepath, format, verbose, input_signature, **kw)
 
     def initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False

@@ -148,7 +148,8 @@ def _check_finite(model, finite):
 def _check_model(model):
     if not isinstance(model, PerformerLM) or not model.causal:
         raise ValueError(
-            f"generate needs a PerformerLM with causal=True. Received: model={model!r}"
+            "generate needs a PerformerLM with causal=True: make the model so. "
+            f"Received: model={model!r}"
         )
     for block in model.blocks:
         if block.attention is not None and not block.attention.supports_state:

@@ -239,7 +239,12 @@ class PerformerLM(TokenTraining):
                 layer.build(shape)
 
     def export(
-        self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kw
+        self,
+        filepath,
+        format="tf_saved_model",
+        verbose=None,
+        input_signature=None,
+        **kw,
     ):
         """Writes a file or folder that runs without this package, as in Keras.
 

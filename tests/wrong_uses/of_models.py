@@ -133,16 +133,16 @@ WRONG_USES = {
             lambda: generated([[1, 12]]),
         ),
         WrongUse(
-            "prompt must have shape (batch, length)",
-            "prompt of shape ()",
-            "with at least one token",
+            "prompt must be ints or bytes",
+            "prompt='hello'",
+            "encode text, as with text.encode()",
             lambda: generated("hello"),
         ),
         WrongUse(
-            "prompt must have shape (batch, length)",
-            "prompt=[[1, 2, 3], [1]]",
-            "generate each length by itself",
-            lambda: generated([[1, 2, 3], [1]]),
+            "prompt must have at least one token in each sequence",
+            "prompt[1] of length 0",
+            "at least one token",
+            lambda: generated([[1, 2, 3], np.zeros(0, int)]),
         ),
         WrongUse(
             "max_length must be more than the length of the prompt",

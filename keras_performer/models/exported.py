@@ -1,4 +1,4 @@
-"""A causal model as a SavedModel that decodes: `prefill` and `decode` beside `serve`."""
+"""A causal model as a SavedModel with `prefill` and `decode` beside `serve`."""
 
 import collections
 

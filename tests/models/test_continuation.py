@@ -31,10 +31,9 @@ def lists(rows):
     return [row.tolist() for row in rows]
 
 
-@pytest.mark.parametrize("options", [{}, dict(repetition_penalty=1.5)], ids=str)
 @pytest.mark.parametrize("kind", ["rotary", "learned"])
-def test_prompts_of_different_lengths_are_continued_as_if_alone(kind, options):
-    model = model_of(kind)
+def test_prompts_of_different_lengths_are_continued_as_if_alone(kind):
+    model, options = model_of(kind), dict(repetition_penalty=1.5)
     together = generate(model, PROMPTS, LENGTH, temperature=0, **options)
     assert together.shape == (5, LENGTH) and together.dtype == np.int32
     for prompt, row in zip(PROMPTS, together):
@@ -42,6 +41,21 @@ def test_prompts_of_different_lengths_are_continued_as_if_alone(kind, options):
         assert row.tolist() == alone[0].tolist()
     # not what it would be if all were one
     assert len({tuple(row[-8:]) for row in together}) > 1
+
+
+def test_the_penalty_is_for_tokens_of_the_prompt_and_for_those_drawn():
+    model, penalty = model_of(), 2.0
+    prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5]]
+    options = dict(temperature=0, repetition_penalty=penalty)
+    rows = generate(model, prompts, LENGTH, **options)
+    without = generate(model, prompts, LENGTH, temperature=0)
+    for prompt, row, logits in zip(prompts, rows, model(rows[:, :-1]).numpy()):
+        for index in range(len(prompt), LENGTH):
+            scores = logits[index - 1].copy()
+            for token in set(row[:index]):
+                scores[token] *= 1 / penalty if scores[token] > 0 else penalty
+            assert row[index] == scores.argmax()
+    assert (rows != without).any(1).all()
 
 
 def test_the_shortest_prompts_are_drawn_with_a_seed_as_if_alone():

@@ -11,9 +11,10 @@ TOKENS, LOGITS = "tokens", "logits"
 
 def has_state(model):
     """Whether a model can be asked for its next tokens one by one."""
-    attentions = [block.attention for block in model.blocks]
+    attentions = [block.attention for block in model.blocks if block.attention]
     return model.causal and all(
-        attention is None or attention.supports_state for attention in attentions
+        attention.supports_state and getattr(attention, "exact_below", None) is None
+        for attention in attentions
     )
 
 

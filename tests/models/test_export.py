@@ -12,6 +12,8 @@ import tensorflow as tf
 import keras_performer
 from keras_performer.models import exported
 
+pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+
 IDS = np.random.default_rng(0).integers(0, 11, (3, 17)).astype("int32")
 PROMPT = 5
 

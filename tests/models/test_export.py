@@ -135,8 +135,9 @@ def test_the_command_of_tensorflow_finds_and_runs_the_signatures(folder):
     for signature in ("serve", "serving_default", "prefill", "decode"):
         assert f'"{signature}"' in shown
     of_prefill = ("--signature_def", "prefill", "--outdir", "out")
-    tokens = f"tokens=np.array({IDS[:2, :7].tolist()},dtype=np.int32)"
-    run(folder, command, "run", *of_model, *of_prefill, "--input_exprs", tokens)
+    np.save(folder / "prompt.npy", IDS[:2, :7])
+    tokens = "--inputs", "tokens=prompt.npy"
+    run(folder, command, "run", *of_model, *of_prefill, *tokens)
     expected = np.load(folder / "every_state_expected.npy")[:2, 6]
     logits = np.load(folder / "out" / "logits.npy")
     np.testing.assert_allclose(logits, expected, atol=1e-5)

@@ -65,5 +65,8 @@ same seeds, ± its standard error. "After S s" is at equal time: that in which t
 fastest row with attention takes all its steps, between measurements on a line, without
 the warm-up.
 
+Where a network does worse than "{rows.COUNTS}", it has been trained too little to say
+which attention is better.
+
 {len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
 hours, summed over runs; written {datetime.date.today()}."""

@@ -32,19 +32,20 @@ ROWS = (
 )
 # What the published benchmark ran ListOps with: two random features.
 TWO_FEATURES = "Performer, 2 features"
+# What grows with the square of the length.
+QUADRATIC = EXACT, "Sinkhorn", "Synthesizer", "gMLP"
 # What cannot hide later tokens.
 NOT_CAUSAL = "Linformer", "FNet", "MLP-Mixer"
 # Four for each number in a head: 64.
 FEATURES_OF_NUMBER = 4
-# Of a block that others see it through, of Linformer's mixtures and of mixers' units:
-# as a part of the length.
-PARTS = 16
+# Of Reformer.
+NUM_BUCKETS = 16
 
 
 def attention(row, length, window, num_heads, key_dim, causal=False):
     """What `PerformerLM(attention=)` is given for a row.
 
-    Each sees about as many keys as the window has, where it chooses some.
+    Blocks, Linformer's mixtures and units of MLP-Mixer are of the window, too.
 
     Args:
         row: a name of `ROWS`, or `TWO_FEATURES`.
@@ -56,16 +57,13 @@ def attention(row, length, window, num_heads, key_dim, causal=False):
     if row == WITHOUT:
         return "none"
     sides = {"causal": causal}
-    few = max(length // PARTS, 4)
     features = {"num_random_features": FEATURES_OF_NUMBER * key_dim}
-    window = (
-        {"exact_window": window} if row == PERFORMER else {"sliding_window": window}
-    )
+    near = {"exact_window" if row == PERFORMER else "sliding_window": window}
     of_places = {"max_length": length}
     kinds = {
         EXACT: (layers.ExactAttention, {}),
-        WINDOW: (layers.LocalAttention, window),
-        PERFORMER: (keras_performer.PerformerAttention, {**features, **window}),
+        WINDOW: (layers.LocalAttention, near),
+        PERFORMER: (keras_performer.PerformerAttention, {**features, **near}),
         "Performer": (keras_performer.PerformerAttention, features),
         "Performer, relu": (
             keras_performer.PerformerAttention,
@@ -73,14 +71,17 @@ def attention(row, length, window, num_heads, key_dim, causal=False):
         ),
         TWO_FEATURES: (keras_performer.PerformerAttention, {"num_random_features": 2}),
         "Linear Transformer": (layers.LinearTransformerAttention, {}),
-        "Longformer": (layers.LongformerAttention, {**window, "num_global_tokens": 1}),
-        "Big Bird": (layers.BigBirdAttention, {"block_size": few // 2}),
-        "Linformer": (layers.LinformerAttention, {**of_places, "projection_dim": few}),
+        "Longformer": (layers.LongformerAttention, {**near, "num_global_tokens": 1}),
+        "Big Bird": (layers.BigBirdAttention, {"block_size": window // 2}),
+        "Linformer": (
+            layers.LinformerAttention,
+            {**of_places, "projection_dim": window},
+        ),
         "Reformer": (
             layers.ReformerAttention,
-            {**window, "num_hashes": 4, "num_buckets": PARTS},
+            {**near, "num_hashes": 4, "num_buckets": NUM_BUCKETS},
         ),
-        "Sinkhorn": (layers.SinkhornAttention, {**of_places, "block_size": few}),
+        "Sinkhorn": (layers.SinkhornAttention, {**of_places, "block_size": window}),
         "Synthesizer": (
             layers.SynthesizerAttention,
             {**of_places, "kind": "factorized_random", "rank": 8},
@@ -89,7 +90,7 @@ def attention(row, length, window, num_heads, key_dim, causal=False):
     mixers = {
         "FNet": lambda: layers.FourierMixing("ortho", **sides),
         "gMLP": lambda: layers.SpatialGatingUnit(length, num_heads * key_dim, **sides),
-        "MLP-Mixer": lambda: layers.TokenMixing(length, few, **sides),
+        "MLP-Mixer": lambda: layers.TokenMixing(length, window, **sides),
     }
     if row in mixers:
         return mixers[row]()

@@ -238,14 +238,7 @@ class PerformerLM(TokenTraining):
             if not layer.built:  # one that was passed in may be
                 layer.build(shape)
 
-    def export(
-        self,
-        filepath,
-        format="tf_saved_model",
-        verbose=None,
-        input_signature=None,
-        **kw,
-    ):
+    def export(self, filepath, format="tf_saved_model", verbose=None, **kwargs):
         """Writes a file or folder that runs without this package, as in Keras.
 
         A SavedModel of a causal model with a state has three signatures, each for any
@@ -264,16 +257,17 @@ class PerformerLM(TokenTraining):
             filepath: where to write.
             format: as in `keras.Model.export`.
             verbose: as in `keras.Model.export`.
-            input_signature: of `serve`. Defaults to any batch and length.
-            **kw: as in `keras.Model.export`.
+            **kwargs: as in `keras.Model.export`; `input_signature` is that of `serve`,
+                by default any batch and length.
         """
-        if input_signature is None:
+        if kwargs.get("input_signature") is None:
             # Keras knows the inputs only of models that have been called
             tokens = keras.InputSpec(dtype=self.input_dtype, shape=(None, None))
-            input_signature = [tokens]
-        if format == "tf_saved_model" and not kw and exported.has_state(self):
-            return exported.export(self, filepath, input_signature, verbose)
-        return super().export(filepath, format, verbose, input_signature, **kw)
+            kwargs["input_signature"] = [tokens]
+        stateful = exported.has_state(self) and kwargs.keys() == {"input_signature"}
+        if format == "tf_saved_model" and stateful:
+            return exported.export(self, filepath, verbose=verbose, **kwargs)
+        return super().export(filepath, format, verbose=verbose, **kwargs)
 
     def initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False

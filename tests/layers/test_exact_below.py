@@ -236,10 +236,12 @@ def test_a_length_that_is_no_positive_int_raises(value):
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_a_state_raises_at_any_length(length):
     layer = small_layer(causal=True, exact_below=3)
-    x, state = X[:, :length], layer.initial_state(2)
+    x, state = X[:, :length], small_layer(causal=True).initial_state(2)
     for call in (dict(state=state), dict(return_state=True)):
         with pytest.raises(ValueError, match="exact_below=None. Received: .*=3"):
             layer(x, **call)
+    with pytest.raises(ValueError, match="exact_below=None. Received: .*=3"):
+        layer.initial_state(2)
 
 
 def test_a_saved_model_still_knows_its_length():

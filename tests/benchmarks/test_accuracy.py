@@ -150,7 +150,10 @@ def test_peers_answer_from_their_own_process(tmp_path, monkeypatch):
     (package / "worker.py").write_text(source)
     monkeypatch.setattr(workers, "ROOT", tmp_path)
     monkeypatch.setattr(workers, "FOLDER", tmp_path / ".bench")
-    fakes = {"here": ("fake", None), "absent": ("fake", ["nothing"])}
+    fakes = {
+        "here": ("contenders.fake", None),
+        "absent": ("contenders.fake", ["nothing"]),
+    }
     monkeypatch.setattr(workers, "ENVIRONMENTS", fakes)
     named = {"works": "here", "fails": "here", "missing": "absent"}
     monkeypatch.setattr(peers, "PEERS", named)

@@ -284,7 +284,7 @@ def test_the_whole_report_and_its_pictures(tmp_path, monkeypatch, capsys):
 def test_the_page_shows_the_table_of_a_kept_result():
     folder = pathlib.Path(report.__file__).parent
     page = (folder / "README.md").read_text()
-    (name,) = set(re.findall(r"\(results/([^)#]*\.md)", page))
+    (name,) = set(re.findall(r"\(results/([^)#/]*\.md)", page))
     kept = (folder / "results" / name).read_text()
     title = tables.overview.__doc__
     table = kept[kept.index(f"## {title}") :].split("\n\n")[1]

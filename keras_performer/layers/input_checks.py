@@ -14,7 +14,7 @@ def check_tokens(inputs, max_length, embedding=None):
     Args:
         inputs: what a model was called with.
         max_length: int, the most tokens.
-        embedding: the layer that reads them; one of Keras reads ids only.
+        embedding: the layer that reads them.
     """
     if not _is_dense(inputs):
         raise ValueError(
@@ -26,12 +26,6 @@ def check_tokens(inputs, max_length, embedding=None):
             "inputs must have shape (batch, length) with at most "
             f"max_length={max_length} tokens. Received: inputs of shape "
             f"{tuple(inputs.shape)}"
-        )
-    if isinstance(embedding, keras.layers.Embedding) and not _dtype(inputs).is_integer:
-        raise ValueError(
-            "inputs must be ids of tokens, ints: an embedding would cut off what is "
-            'behind the point. Use keras.Input(..., dtype="int32"), or cast them. '
-            f"Received: inputs of dtype {_dtype(inputs).name}"
         )
 
 

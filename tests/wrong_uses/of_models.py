@@ -82,12 +82,6 @@ WRONG_USES = {
             lambda: language_model(recompute="network", causal=False),
         ),
         WrongUse(
-            "inputs must be ids of tokens",
-            "dtype float64",
-            'Use keras.Input(..., dtype="int32"), or cast them',
-            lambda: language_model()(IDS + 0.5),
-        ),
-        WrongUse(
             "inputs must hold ids of tokens",
             "[-100",
             "pad with one of these, and pass a mask",

@@ -4,7 +4,7 @@ Associative recall, as `benchmarks.learning` has it, small enough for minutes: w
 attends right answers all, whoever cannot attend 1 of 64.
 """
 
-from benchmarks.learning import pool, rows, tasks
+from benchmarks.learning import pool, rows, tasks, training
 from keras_performer.feature_maps.generalized import NAMES as KERNELS
 
 CONTROLS = (rows.WITHOUT, rows.EXACT)
@@ -47,7 +47,7 @@ def plan(quick=False):
 
 def runs(quick=False, workers=2):
     """Trains, and yields dicts with a curve of (steps, accuracy), in any order."""
-    for result in pool.results(plan(quick), workers):
+    for result in pool.results(training.train, plan(quick), workers):
         yield without_times(result)
 
 

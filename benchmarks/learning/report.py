@@ -49,9 +49,7 @@ def explanation(runs):
     where = " or ".join(
         ON_ONE_CORE if threads == 1 else ON_ALL_CORES for threads in sorted(places)
     )
-    hours = sum(run["seconds_in_all"] for run in runs) / 3600
-    machines = " and ".join(dict.fromkeys(run["machine"] for run in runs))
-    versions = " and ".join(dict.fromkeys(run["tensorflow"] for run in runs))
+    machines, versions, hours = made_by(runs)
     return f"""\
 Means over seeds at the best learning rate that was tried. All rows of a task have the
 same parameters (to 1 %: without attention the feed-forward network is wider) and
@@ -64,3 +62,12 @@ all its steps, between measurements on a line. Who has ended keeps the last valu
 
 {len(runs)} runs on {machines}, {where}, with TensorFlow {versions};
 {hours:.1f} hours, summed over runs; written {datetime.date.today()}."""
+
+
+def made_by(runs):
+    """The machines of runs, their versions of TensorFlow, and the hours they took."""
+    machines, versions = (
+        " and ".join(dict.fromkeys(run[name] for run in runs))
+        for name in ("machine", "tensorflow")
+    )
+    return machines, versions, sum(run["seconds_in_all"] for run in runs) / 3600

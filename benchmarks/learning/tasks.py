@@ -143,7 +143,11 @@ def draw_needle(length, num_pairs, num_asked, random, batch_size):
 
 def fixed(draw, num_examples, length):
     """Batches that are the same in every run, as long as exact attention can bear."""
-    batch_size = min(16, TOKENS_AT_ONCE // length)
+    return same_batches(draw, num_examples, min(16, TOKENS_AT_ONCE // length))
+
+
+def same_batches(draw, num_examples, batch_size):
+    """As many batches as that many examples fill, the same in every run."""
     random = np.random.default_rng(12345)
     return [
         draw(random, batch_size) for _ in range(math.ceil(num_examples / batch_size))

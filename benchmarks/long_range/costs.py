@@ -62,7 +62,7 @@ def measured(row, length):
     """
     task = tasks.task(
         "costs",
-        None,
+        (None, None),
         length,
         VOCABULARY_SIZE,
         NUM_CLASSES,

@@ -1,10 +1,10 @@
 """The models: one encoder, its attention exchanged, and what reads it."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import keras_performer
+from benchmarks.learning.models import count_parameters
 from benchmarks.long_range import rows
 
 PADDING = 0
@@ -86,10 +86,10 @@ def make_encoder(task, row, seed):
     their feed-forward networks allows: what attention has more, those have less.
     """
     wanted = parameters_with(task, rows.EXACT, 4 * task.hidden_dim)
-    narrow, wide = (
-        parameters_with(task, row, width) for width in (NARROWEST, NARROWEST + 1)
-    )
-    width = NARROWEST + round((wanted - narrow) / (wide - narrow))
+    narrow = parameters_with(task, row, NARROWEST)
+    # a unit has a weight from and to each channel of its block, and a bias
+    of_unit = task.num_layers * (2 * task.hidden_dim + 1)
+    width = NARROWEST + round((wanted - narrow) / of_unit)
     return encoder_of_width(task, row, max(width, NARROWEST), seed)
 
 
@@ -119,7 +119,3 @@ def encoder_of_width(task, row, width, seed):
         position_embedding="learned",
         seed=seed,
     )
-
-
-def count_parameters(model):
-    return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)

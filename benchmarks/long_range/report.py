@@ -3,6 +3,7 @@
 import datetime
 import json
 
+from benchmarks.learning.report import made_by
 from benchmarks.long_range import rows, tables
 
 COSTS = f"""\
@@ -49,9 +50,7 @@ def how(runs):
 
 def explanation(runs):
     """How the figures came about."""
-    machines = " and ".join(dict.fromkeys(run["machine"] for run in runs))
-    versions = " and ".join(dict.fromkeys(run["tensorflow"] for run in runs))
-    hours = sum(run["seconds_in_all"] for run in runs) / 3600
+    machines, versions, hours = made_by(runs)
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
 Accuracy on 1,024 held-out sequences (bits of the next residue for proteins), means of

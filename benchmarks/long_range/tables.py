@@ -1,13 +1,21 @@
 """The tables of the report, in Markdown."""
 
-import math
 import statistics
 
 from benchmarks.learning import curves
-from benchmarks.learning.tables import best, by, mean_result, milliseconds, minus
+from benchmarks.learning.tables import (
+    at_equal_time,
+    best,
+    by,
+    mean_result,
+    milliseconds,
+    minus,
+)
 from benchmarks.long_range import rows
 from benchmarks.tables import NOTHING, table
 
+# Of a row without a network.
+NO_TRAINING = (NOTHING,) * 3
 # What a model is trained for: the task alone, or its inputs first.
 WARM_UPS = {False: "alone", True: "after a warm-up"}
 
@@ -71,9 +79,7 @@ def task_table(runs):
                     f"{mean_result(same):.3f}",
                     " / ".join(f"{result:.3f}" for _, result in results),
                     minus(same, exact),
-                    at_equal_time(same, seconds),
-                    milliseconds(same) if same[0]["curve"] else NOTHING,
-                    f"{same[0]['parameters']:,}" if same[0]["curve"] else NOTHING,
+                    *(of_training(same, seconds) if same[0]["curve"] else NO_TRAINING),
                 ]
             )
     header = [
@@ -89,11 +95,9 @@ def task_table(runs):
     return table(header, lines)
 
 
-def at_equal_time(runs, seconds):
-    if seconds is None or not runs[0]["curve"]:
-        return NOTHING
-    value = statistics.mean(curves.value_at(run, seconds) for run in runs)
-    return NOTHING if math.isnan(value) else f"{value:.3f}"
+def of_training(runs, seconds):
+    parameters = f"{runs[0]['parameters']:,}"
+    return at_equal_time(runs, seconds), milliseconds(runs), parameters
 
 
 def costs_table(costs):

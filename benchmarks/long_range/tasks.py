@@ -2,11 +2,8 @@
 
 import dataclasses
 import functools
-import math
 
-import numpy as np
-
-from benchmarks.learning.tasks import Task
+from benchmarks.learning.tasks import Task, same_batches
 from benchmarks.long_range import images, listops, pathfinder, proteins, texts
 
 # Of a held-out batch, which exact attention can bear.
@@ -34,17 +31,18 @@ class LongTask(Task):
     pairs: bool = False
 
 
-def task(name, draw, length, vocabulary_size, num_classes, held_out_draw=None, **more):
+def task(name, draws, length, vocabulary_size, num_classes, **more):
     """A task; its window covers an eighth of the length or, of short ones, less.
 
     Args:
-        draw: function of a random generator and a batch size.
-        held_out_draw: the same for what is not trained on, if that is not `draw`.
+        draws: pair of functions of a random generator and a batch size: of what is
+            trained on, and of what is not.
     """
+    training, held_out = draws
     return LongTask(
         name=name,
-        draw=draw,
-        held_out=functools.partial(fixed, held_out_draw or draw, length),
+        draw=training,
+        held_out=functools.partial(fixed, held_out, length),
         length=length,
         window=length // 16,
         vocabulary_size=vocabulary_size,
@@ -56,16 +54,19 @@ def task(name, draw, length, vocabulary_size, num_classes, held_out_draw=None, *
 
 def fixed(draw, length):
     """Batches that are the same in every run."""
-    random = np.random.default_rng(12345)
-    batch_size = max(TOKENS_AT_ONCE // length, 1)
-    return [draw(random, batch_size) for _ in range(math.ceil(HELD_OUT / batch_size))]
+    return same_batches(draw, HELD_OUT, max(TOKENS_AT_ONCE // length, 1))
+
+
+def of_parts(draw, *sizes):
+    """The draws of a task whose data are split."""
+    return [functools.partial(draw, part, *sizes) for part in ("training", "held out")]
 
 
 def list_operations(length, **options):
     """The value of nested operations on digits."""
     return task(
         f"ListOps {length:,}",
-        functools.partial(listops.draw, length // 4, length),
+        [functools.partial(listops.draw, length // 4, length)] * 2,
         length,
         listops.VOCABULARY_SIZE,
         num_classes=10,
@@ -76,14 +77,12 @@ def list_operations(length, **options):
 
 def packages(length, **options):
     """The package of the standard library that bytes come from."""
-    draw = texts.draw_classified
     return task(
         f"bytes {length:,}",
-        functools.partial(draw, "training", length),
+        of_parts(texts.draw_classified, length),
         length,
         texts.VOCABULARY_SIZE,
         num_classes=texts.NUM_CLASSES,
-        held_out_draw=functools.partial(draw, "held out", length),
         padded=True,
         **options,
     )
@@ -91,14 +90,12 @@ def packages(length, **options):
 
 def one_file(length, **options):
     """Whether two pieces of text come from one file."""
-    draw = texts.draw_pairs
     return task(
         f"retrieval 2 x {length:,}",
-        functools.partial(draw, "training", length),
+        of_parts(texts.draw_pairs, length),
         length,
         texts.VOCABULARY_SIZE,
         num_classes=2,
-        held_out_draw=functools.partial(draw, "held out", length),
         padded=True,
         pairs=True,
         **options,
@@ -107,29 +104,25 @@ def one_file(length, **options):
 
 def digits(size, scale, **options):
     """The digit that stands somewhere in an image, from its pixels."""
-    draw = images.draw_digits
     return task(
         f"digits {size**2:,}",
-        functools.partial(draw, "training", size, scale),
+        of_parts(images.draw_digits, size, scale),
         size**2,
         images.VOCABULARY_SIZE,
         num_classes=10,
         grid=(size, size),
-        held_out_draw=functools.partial(draw, "held out", size, scale),
         **options,
     )
 
 
 def residues(length, **options):
     """The next residue of proteins, which `proteins` downloads."""
-    draw = proteins.draw_proteins
     return task(
         f"proteins {length:,}",
-        functools.partial(draw, "training", length),
+        of_parts(proteins.draw_proteins, length),
         length,
         proteins.VOCABULARY_SIZE,
         num_classes=None,
-        held_out_draw=functools.partial(draw, "held out", length),
         **options,
     )
 
@@ -138,7 +131,7 @@ def paths(size, **options):
     """Whether a dashed path joins two circles, from pixels."""
     return task(
         f"Pathfinder {size**2:,}",
-        functools.partial(pathfinder.draw, size),
+        [functools.partial(pathfinder.draw, size)] * 2,
         size**2,
         256,
         num_classes=2,

@@ -37,7 +37,30 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     """
     began = time.perf_counter()
     if row == rows.COUNTS:
-        return counted(task, seed)
+        made = counted(task, seed)
+    else:
+        made = trained(
+            task, row, seed, learning_rate, steps, warm_up_steps, evaluations
+        )
+    return {
+        "task": task.name,
+        "row": row,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "steps": steps,
+        "warm_up_steps": warm_up_steps,
+        "measure": task.measure,
+        "window": task.window,
+        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "machine": machine.name(),
+        "tensorflow": tf.__version__,
+        **made,
+        "seconds_in_all": round(time.perf_counter() - began, 1),
+    }
+
+
+def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
+    """What only training tells."""
     encoder = models.make_encoder(task, row, seed)
     model = models.make_model(task, encoder)
     random = np.random.default_rng([seed, 7])
@@ -50,51 +73,28 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
         warm_up = {"warm_up_seconds": seconds, "warm_up_bits": bits}
     curve = learn(model, task, learning_rate, steps, evaluations, random)
     return {
-        "task": task.name,
-        "row": row,
-        "seed": seed,
-        "learning_rate": learning_rate,
-        "steps": steps,
-        "warm_up_steps": warm_up_steps,
-        "measure": task.measure,
-        "window": task.window,
         "parameters": models.count_parameters(model),
         "result": curve[-1][3],
         "seconds": curve[-1][1],
         **warm_up,
-        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        "machine": machine.name(),
-        "tensorflow": tf.__version__,
         "curve": curve,
-        "seconds_in_all": round(time.perf_counter() - began, 1),
     }
 
 
 def counted(task, seed):
-    """A run without a model: what counting tokens tells."""
-    began = time.perf_counter()
+    """The same without a model: what counting tokens tells."""
     options = task.draw, task.held_out(), NUM_COUNTED, task.vocabulary_size
     if task.num_classes:
         result = baselines.histogram_accuracy(*options, pairs=task.pairs, seed=seed)
     else:
         result = baselines.pair_bits(*options, seed=seed)
     return {
-        "task": task.name,
-        "row": rows.COUNTS,
-        "seed": seed,
-        "learning_rate": None,
-        "steps": 0,
-        "warm_up_steps": 0,
-        "measure": task.measure,
         "window": None,
+        "threads": 1,
         "parameters": None,
         "result": round(result, 4),
         "seconds": 0.0,
-        "threads": 1,
-        "machine": machine.name(),
-        "tensorflow": tf.__version__,
         "curve": [],
-        "seconds_in_all": round(time.perf_counter() - began, 1),
     }
 
 

@@ -12,8 +12,6 @@ from official.nlp.modeling.layers import kernel_attention
 
 from benchmarks import contenders, tensorflow_programs
 
-CHUNK = 64
-
 
 def start(threads):
     version = importlib.metadata.version("tf-models-official")
@@ -22,13 +20,8 @@ def start(threads):
 
 def program(case):
     tf.random.set_seed(0)
-    causal = {}
-    if case["form"] == "causal":
-        causal = {
-            "use_causal_windowed": True,
-            "causal_chunk_length": CHUNK,
-            "causal_window_length": -(-case["length"] // CHUNK),
-        }
+    is_causal = case["form"] == "causal"
+    causal = contenders.in_chunks(case["length"]) if is_causal else {}
     layer = kernel_attention.KernelAttention(
         num_heads=contenders.NUM_HEADS,
         key_dim=contenders.KEY_DIM,

@@ -4,6 +4,8 @@ A comparison is a dict; see `comparison`. "ours" and "theirs" are what
 `benchmarks/peers/__init__.py` calls a case, without the sizes.
 """
 
+from benchmarks.contenders import in_chunks
+
 SIZES = {"width": 24, "num_heads": 3, "key_dim": 8}
 DENSE = ("query", "key", "value", "attention_output")
 GLOBAL_DENSE = ("query_global", "key_global", "value_global")
@@ -109,11 +111,7 @@ def kernel(name, because=None, *, features, epsilon=None, chunk=None, **arrays):
     """`chunk` is the tokens of a chunk of theirs, which makes both causal."""
     theirs = {"feature_transform": features, "num_random_features": NUM_FEATURES}
     if chunk is not None:
-        theirs |= {
-            "use_causal_windowed": True,
-            "causal_chunk_length": chunk,
-            "causal_window_length": LENGTH // chunk,
-        }
+        theirs |= in_chunks(LENGTH, chunk)
     feature_map = "favor+" if features == "exp" else features
     if epsilon is not None:
         feature_map = {

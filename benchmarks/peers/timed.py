@@ -8,8 +8,8 @@ SIZES = {
     "key_dim": contenders.KEY_DIM,
 }
 LENGTHS = (1024, 4096)
-# Keys to each side, of both windows; tokens of a chunk of KernelAttention.
-WINDOW, NUM_GLOBAL_TOKENS, CHUNK = 256, 16, 64
+# Keys to each side, of both windows.
+WINDOW, NUM_GLOBAL_TOKENS = 256, 16
 
 
 def groups(lengths):
@@ -70,11 +70,7 @@ def pairs(length):
             ("LocalAttention", options),
             ("keras_own", "MultiHeadAttention", options),
         )
-        chunks = {
-            "use_causal_windowed": True,
-            "causal_chunk_length": CHUNK,
-            "causal_window_length": -(-length // CHUNK),
-        }
+        chunks = contenders.in_chunks(length)
         features = {"num_random_features": contenders.NUM_RANDOM_FEATURES}
         for feature_map, transform in (("relu", "relu"), ("favor+", "exp")):
             ours = {"feature_map": feature_map, "causal": causal, **features}

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks import workers
 from benchmarks.accuracy import (
     best_rank,
     draws,
@@ -15,6 +14,7 @@ from benchmarks.accuracy import (
 )
 from keras_performer import ops
 from keras_performer.ops import reference
+from tests.benchmarks import made_up
 
 # No two sizes are equal, and m is even, as trigonometric features are pairs.
 LENGTH, DIM, M = 37, 6, 10
@@ -141,20 +141,11 @@ def attend(case):
 
 
 def test_peers_answer_from_their_own_process(tmp_path, monkeypatch):
-    package = tmp_path / "benchmarks"
-    (package / "contenders").mkdir(parents=True)
-    (package / "contenders" / "fake.py").write_text(CONTENDERS)
-    (package / "__init__.py").touch()
-    (package / "contenders" / "__init__.py").touch()
-    source = (workers.ROOT / "benchmarks" / "worker.py").read_text()
-    (package / "worker.py").write_text(source)
-    monkeypatch.setattr(workers, "ROOT", tmp_path)
-    monkeypatch.setattr(workers, "FOLDER", tmp_path / ".bench")
     fakes = {
         "here": ("contenders.fake", None),
         "absent": ("contenders.fake", ["nothing"]),
     }
-    monkeypatch.setattr(workers, "ENVIRONMENTS", fakes)
+    made_up.put(CONTENDERS, fakes, tmp_path, monkeypatch)
     named = {"works": "here", "fails": "here", "missing": "absent"}
     monkeypatch.setattr(peers, "PEERS", named)
     monkeypatch.setattr(peers, "SETTINGS", ((DIM, 0.5, M),))

@@ -7,6 +7,7 @@ import statistics
 import pytest
 
 from benchmarks import checkouts, workers
+from tests.benchmarks import made_up
 
 CONTENDERS = """
 import time
@@ -30,16 +31,8 @@ CASE = {
 @pytest.fixture
 def two_checkouts(tmp_path, monkeypatch):
     """Folders of which the one that is compared is ten times as slow."""
-    contenders = tmp_path / "benchmarks" / "contenders"
-    contenders.mkdir(parents=True)
-    (contenders / "fake.py").write_text(CONTENDERS)
-    (contenders / "__init__.py").touch()
-    (tmp_path / "benchmarks" / "__init__.py").touch()
-    source = (workers.ROOT / "benchmarks" / "worker.py").read_text()
-    (tmp_path / "benchmarks" / "worker.py").write_text(source)
-    monkeypatch.setattr(workers, "ROOT", tmp_path)
-    monkeypatch.setattr(workers, "FOLDER", tmp_path / ".bench")
-    monkeypatch.setattr(workers, "ENVIRONMENTS", {"keras": ("contenders.fake", None)})
+    known = {"keras": ("contenders.fake", None)}
+    made_up.put(CONTENDERS, known, tmp_path, monkeypatch)
     folders = []
     for name, seconds in ("slow", 0.1), ("quick", 0.01):
         package = tmp_path / name / "keras_performer"

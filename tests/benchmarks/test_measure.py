@@ -5,6 +5,7 @@ import json
 import sys
 
 from benchmarks import measure, plan, turns, workers
+from tests.benchmarks import made_up
 
 CONTENDERS = """
 import os
@@ -23,21 +24,12 @@ def program(case):
 
 
 def test_real_processes(tmp_path, monkeypatch):
-    package = tmp_path / "benchmarks"
-    (package / "contenders").mkdir(parents=True)
-    (package / "contenders" / "fake.py").write_text(CONTENDERS)
-    (package / "__init__.py").touch()
-    (package / "contenders" / "__init__.py").touch()
-    source = (workers.ROOT / "benchmarks" / "worker.py").read_text()
-    (package / "worker.py").write_text(source)
-    monkeypatch.setattr(workers, "ROOT", tmp_path)
-    monkeypatch.setattr(workers, "FOLDER", tmp_path / ".bench")
     fakes = {
         "here": ("contenders.fake", None),
         "wrong": ("contenders.nothing", None),
         "torch": ("contenders.fake", []),
     }
-    monkeypatch.setattr(workers, "ENVIRONMENTS", fakes)
+    made_up.put(CONTENDERS, fakes, tmp_path, monkeypatch)
     names = ["here works", "here fails", "here ends", "wrong x", "torch y"]
     planned = [
         {

@@ -8,13 +8,12 @@ import tensorflow as tf
 _PAD = "Rows of different lengths are padded first (x.to_tensor()), and masked."
 
 
-def check_tokens(inputs, max_length, embedding=None):
+def check_tokens(inputs, max_length):
     """Raises a `ValueError` if inputs are no tokens `(B, T)`, or too many.
 
     Args:
         inputs: what a model was called with.
         max_length: int, the most tokens.
-        embedding: the layer that reads them.
     """
     if not _is_dense(inputs):
         raise ValueError(

@@ -304,9 +304,9 @@ class PerformerLM(TokenTraining):
         return_state=False,
     ):
         if isinstance(inputs, WithTargets):
-            self._check(inputs.inputs)
+            input_checks.check_tokens(inputs.inputs, self.max_length)
             return self.token_values(*inputs, training)
-        self._check(inputs)
+        input_checks.check_tokens(inputs, self.max_length)
         x, extra, new_state = self.embed(inputs, state, training)
         if self.recompute == "block" and training and state is None:
             if segment_ids is not None:
@@ -320,9 +320,6 @@ class PerformerLM(TokenTraining):
         x, states = self._transform(x, mask, training, segment_ids, state, return_state)
         outputs = self.read_out(x, extra)
         return (outputs, {**new_state, "blocks": states}) if return_state else outputs
-
-    def _check(self, inputs):
-        input_checks.check_tokens(inputs, self.max_length, self.embedding)
 
     def embed(self, inputs, state=None, training=None):
         """Embeds tokens, and their positions where those are learned.

@@ -39,10 +39,9 @@ def check_ids(inputs, embedding):
             f"inputs must hold ids of tokens, ints from 0 to {count - 1}: pad with one "
             "of these, and pass a mask"
         )
-        outside = tf.where(
-            (inputs < 0) | (inputs >= count), inputs, tf.zeros_like(inputs)
-        )
-        tf.debugging.assert_equal(outside, tf.zeros_like(inputs), message)
+        ids = tf.cast(inputs, tf.int64)  # bytes as uint8 cannot be compared with 256
+        outside = tf.where((ids < 0) | (ids >= count), ids, tf.zeros_like(ids))
+        tf.debugging.assert_equal(outside, tf.zeros_like(ids), message)
 
 
 def check_inputs(**inputs):

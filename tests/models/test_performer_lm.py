@@ -40,6 +40,16 @@ def test_no_logit_depends_on_a_later_token():
         assert (moved[:13] < 1e-6).all() if causal else (moved[:13] > 1e-6).all()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64", "float32"])
+def test_ids_may_have_any_dtype_that_holds_them(dtype):
+    model = small_model(vocabulary_size=256)  # which uint8 does not hold
+    ids = 251 - IDS
+    np.testing.assert_array_equal(model(ids.astype(dtype)), model(ids.astype("int32")))
+    compiled = tf.function(model, jit_compile=True, autograph=False)
+    given, wanted = (compiled(tf.constant(ids, t)) for t in (dtype, "int32"))
+    np.testing.assert_allclose(given, wanted, atol=1e-6)
+
+
 def test_gradients_in_bfloat16_of_many_tokens():
     """A sum over tokens in bfloat16 would stop growing: 0.3 to 0.8 off."""
     ids = np.random.default_rng(0).integers(0, 11, (2, 2048))

@@ -61,7 +61,9 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     return result
 
 
-def learn(model, task, learning_rate, steps, evaluations, random, before=None):
+def learn(
+    model, task, learning_rate, steps, evaluations, random, before=None, decay=False
+):
     """Trains a model, and measures it on the way.
 
     Args:
@@ -72,13 +74,15 @@ def learn(model, task, learning_rate, steps, evaluations, random, before=None):
         evaluations: int, how often it is measured; at the end, too.
         random: `np.random.Generator`, draws the batches.
         before: function of the number of a step, from 1, that is called before it.
+        decay: bool, lower the learning rate on a line to 0 after `steps`.
 
     Returns:
         The curve, as `train` notes it.
     """
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     clock = time.process_time if threads == 1 else time.perf_counter
-    step = step_of(model, learning_rate, jit_compile=steps >= COMPILED_FROM)
+    compiles = steps >= COMPILED_FROM
+    step = step_of(model, learning_rate, compiles, steps if decay else None)
     measure = measuring(model, task)
     curve, seconds = [], 0.0
     noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])
@@ -104,8 +108,15 @@ def redraw(model, index):
             block.attention.redraw_features()
 
 
-def step_of(model, learning_rate, jit_compile):
-    """A function that takes a step of training: of its number, from 1, and a batch."""
+def step_of(model, learning_rate, jit_compile, decay_steps=None):
+    """A function that takes a step of training: of its number, from 1, and a batch.
+
+    Args:
+        model: from inputs to logits.
+        learning_rate: float, after `WARMUP_STEPS`.
+        jit_compile: bool.
+        decay_steps: int, the steps after which a line from there to 0 ends, or `None`.
+    """
     optimizer = keras.optimizers.Adam(learning_rate, beta_2=0.98, global_clipnorm=1.0)
     optimizer.build(model.trainable_variables)
 
@@ -118,7 +129,10 @@ def step_of(model, learning_rate, jit_compile):
         return loss
 
     def step(index, *batch):
-        optimizer.learning_rate.assign(learning_rate * min(1.0, index / WARMUP_STEPS))
+        rate = learning_rate * min(1.0, index / WARMUP_STEPS)
+        if decay_steps is not None:
+            rate *= 1 - (index - 1) / decay_steps
+        optimizer.learning_rate.assign(rate)
         return compiled(*batch)
 
     return step

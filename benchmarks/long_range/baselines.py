@@ -4,6 +4,8 @@ It knows nothing of what stands far from what: a model that does no better has n
 learned that either.
 """
 
+import collections
+
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -66,6 +68,28 @@ def histograms(batches, vocabulary_size, pairs=False):
         features.append(shares)
         targets.append(labels[:, 0])
     return np.concatenate(features), np.concatenate(targets)
+
+
+def first_token_accuracy(draw, held_out, num_training, vocabulary_size, seed=0):
+    """The accuracy of the most frequent class for each first token.
+
+    Args:
+        draw, held_out, num_training: as in `histogram_accuracy`.
+        vocabulary_size: int.
+        seed: int, of the sequences to count in.
+
+    Returns:
+        float between 0 and 1. A first token that was not seen counts as wrong.
+    """
+    counts = collections.defaultdict(collections.Counter)
+    for inputs, targets, _ in batches_of(draw, num_training, seed):
+        for first, label in zip(inputs[:, 0].tolist(), targets[:, 0].tolist()):
+            counts[first][label] += 1
+    answers = np.full(vocabulary_size, -1)
+    for first, labels in counts.items():
+        answers[first] = labels.most_common(1)[0][0]
+    right = [answers[x[:, 0]] == y[:, 0] for x, y, _ in held_out]
+    return float(np.concatenate(right).mean())
 
 
 def pair_bits(draw, held_out, num_training, vocabulary_size, seed=0):

@@ -35,6 +35,9 @@ class Reader(keras.Model):
 class Classifier(Reader):
     """Logits `(B, 1, num_classes)` from the mean over a sequence.
 
+    Means over thousands of tokens hardly differ from sequence to sequence: batch
+    normalization makes much of what differs, without which they learn very slowly.
+
     With `pairs` of `(2 * B, L)` tokens: the second half are what the first belongs to,
     or not, as in arXiv 2011.04006.
     """
@@ -43,6 +46,9 @@ class Classifier(Reader):
         super().__init__(encoder, padded, num_classes, **kwargs)
         self.pairs = pairs
         width = encoder.hidden_dim
+        # the mean of the last some batches, as a run has only hundreds
+        self.norm = keras.layers.BatchNormalization(momentum=0.9)
+        self.norm.build((None, width))
         self.logits.build((None, 4 * width if pairs else width))
         self.built = True
 
@@ -53,6 +59,7 @@ class Classifier(Reader):
         else:
             weights = tf.cast(mask, x.dtype)[..., tf.newaxis]
             x = tf.reduce_sum(x * weights, 1) / tf.reduce_sum(weights, 1)
+        x = self.norm(x, training=training)
         if self.pairs:
             one, other = tf.split(x, 2)
             x = tf.concat([one, other, one - other, one * other], -1)

@@ -8,7 +8,7 @@ EVALUATIONS = 3
 RATES = 1 / 3, 1, 3
 # Of `--quick`: what part of the steps, and which rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 2
-QUICK_ROWS = rows.COUNTS, rows.WITHOUT, rows.EXACT, rows.WINDOW, "Linear Transformer"
+QUICK_ROWS = *rows.NO_MODELS, rows.WITHOUT, rows.EXACT, rows.WINDOW
 
 
 def core():
@@ -92,13 +92,15 @@ def plan(options):
 
 
 def is_run(task, row, warm_up):
-    if warm_up == "with" and (row == rows.COUNTS or not task.warm_up_steps):
+    if warm_up == "with" and (row in rows.NO_MODELS or not task.warm_up_steps):
+        return False
+    if row == rows.FIRST and task.pairs:
         return False
     return bool(task.num_classes) or row not in rows.NOT_CAUSAL
 
 
 def with_rates(task, row, seed, warm_up, options):
-    if row == rows.COUNTS:
+    if row in rows.NO_MODELS:
         yield {
             "task": task,
             "row": row,

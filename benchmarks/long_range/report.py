@@ -57,15 +57,16 @@ Accuracy on 1,024 held-out sequences (bits of the next residue for proteins), me
 seeds ± their standard deviation, at the best learning rate that was tried. All have the
 same steps, batches and parameters: where attention has more weights, the feed-forward
 network has fewer (the tables below show where that does not suffice).
-"{rows.COUNTS}" is a logistic regression on how often each token occurs, no network.
+"{rows.COUNTS}" is a logistic regression on how often each token occurs, and
+"{rows.FIRST}" the most frequent answer for the first token alone: no networks.
 A warm-up restores hidden tokens of the task's own inputs before its answers are shown
 (arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
 same seeds, ± its standard error. "After S s" is at equal time: that in which the
 fastest row with attention takes all its steps, between measurements on a line, without
 the warm-up.
 
-Where a network does worse than "{rows.COUNTS}", it has been trained too little to say
-which attention is better.
+Where a network does no better than "{rows.COUNTS}" and "{rows.FIRST}", it has been
+trained too little to say which attention is better.
 
 {len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
 hours, summed over runs; written {datetime.date.today()}."""

@@ -5,11 +5,11 @@ from keras_performer import layers
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
-# No model: what counting tokens tells, from `baselines`.
-COUNTS = "token counts"
-# What the core has; the first four are the controls of every task.
+# No models: what counting tokens tells, and the first token alone, from `baselines`.
+COUNTS, FIRST = NO_MODELS = "token counts", "first token"
+# What the core has; the first five are the controls of every task.
 CORE = (
-    COUNTS,
+    *NO_MODELS,
     WITHOUT,
     EXACT,
     WINDOW,
@@ -34,8 +34,8 @@ ROWS = (
 TWO_FEATURES = "Performer, 2 features"
 # What grows with the square of the length.
 QUADRATIC = EXACT, "Sinkhorn", "Synthesizer", "gMLP"
-# What cannot hide later tokens.
-NOT_CAUSAL = "Linformer", "FNet", "MLP-Mixer"
+# What cannot hide later tokens, or tells classes only.
+NOT_CAUSAL = FIRST, "Linformer", "FNet", "MLP-Mixer"
 # Four for each number in a head: 64.
 FEATURES_OF_NUMBER = 4
 # Of Reformer.

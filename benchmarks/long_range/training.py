@@ -36,8 +36,8 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
         `"warm_up_seconds"`, and its last loss in bits `"warm_up_bits"`.
     """
     began = time.perf_counter()
-    if row == rows.COUNTS:
-        made = counted(task, seed)
+    if row in rows.NO_MODELS:
+        made = counted(task, row, seed)
     else:
         made = trained(
             task, row, seed, learning_rate, steps, warm_up_steps, evaluations
@@ -68,10 +68,10 @@ def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     if warm_up_steps:
         restorer = models.TokenReader(encoder, task.padded, task.vocabulary_size)
         ((_, seconds, _, bits),) = learn(
-            restorer, hiding(task), learning_rate, warm_up_steps, 1, random
+            restorer, hiding(task), learning_rate, warm_up_steps, 1, random, decay=True
         )
         warm_up = {"warm_up_seconds": seconds, "warm_up_bits": bits}
-    curve = learn(model, task, learning_rate, steps, evaluations, random)
+    curve = learn(model, task, learning_rate, steps, evaluations, random, decay=True)
     return {
         "parameters": models.count_parameters(model),
         "result": curve[-1][3],
@@ -81,10 +81,12 @@ def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     }
 
 
-def counted(task, seed):
-    """The same without a model: what counting tokens tells."""
+def counted(task, row, seed):
+    """The same without a model: what counting tokens, or the first one, tells."""
     options = task.draw, task.held_out(), NUM_COUNTED, task.vocabulary_size
-    if task.num_classes:
+    if row == rows.FIRST:
+        result = baselines.first_token_accuracy(*options, seed=seed)
+    elif task.num_classes:
         result = baselines.histogram_accuracy(*options, pairs=task.pairs, seed=seed)
     else:
         result = baselines.pair_bits(*options, seed=seed)

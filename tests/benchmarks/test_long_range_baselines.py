@@ -42,6 +42,15 @@ def test_histograms_by_hand():
     np.testing.assert_allclose(alone, [[0.5, np.sqrt(0.75), 0], [0, 0, 1]])
 
 
+def test_the_first_token_by_hand():
+    # after 3 mostly class 1, after 0 class 2; 5 was never seen
+    x = np.array([[3, 0], [3, 1], [3, 2], [0, 3], [5, 3]])
+    y = np.array([[1], [0], [1], [2], [1]])
+    seen = x[:4], y[:4], None
+    accuracy = baselines.first_token_accuracy(lambda *_: seen, [(x, y, None)], 4, 6)
+    assert accuracy == 3 / 5
+
+
 def test_as_many_examples_as_asked_for():
     sizes = []
     draw = lambda random, batch_size: sizes.append(batch_size)  # noqa: E731

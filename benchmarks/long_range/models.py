@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 import keras_performer
-from benchmarks.learning.models import count_parameters
+from benchmarks.learning.models import PairsOfTokens, count_parameters
 from benchmarks.long_range import rows
 
 PADDING = 0
@@ -112,8 +112,10 @@ def encoder_of_width(task, row, width, seed):
     attention = rows.attention(
         row, task.length, task.window, num_heads, task.key_dim, causal
     )
+    ids = task.vocabulary_size + 1  # one for a token that is to be restored
+    embedding = PairsOfTokens(ids, task.hidden_dim) if task.joins_tokens else None
     return keras_performer.PerformerLM(
-        task.vocabulary_size + 1,  # and what stands for a token that is to be restored
+        ids,
         task.length,
         task.num_layers,
         num_heads,
@@ -121,6 +123,7 @@ def encoder_of_width(task, row, width, seed):
         intermediate_dim=width,
         causal=causal,
         attention=attention,
+        embedding=embedding,
         head=keras.layers.Identity(),
         position_shape=task.grid,
         position_embedding="learned",

@@ -53,12 +53,13 @@ def explanation(runs):
     machines, versions, hours = made_by(runs)
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
-Accuracy on 1,024 held-out sequences (bits of the next residue for proteins), means of
+Accuracy on held-out sequences (bits of the next token for bytes and proteins), means of
 seeds ± their standard deviation, at the best learning rate that was tried. All have the
 same steps, batches and parameters: where attention has more weights, the feed-forward
 network has fewer (the tables below show where that does not suffice).
-"{rows.COUNTS}" is a logistic regression on how often each token occurs, and
-"{rows.FIRST}" the most frequent answer for the first token alone: no networks.
+"{rows.COUNTS}" is a logistic regression on how often each token occurs (of the next
+token: how often it comes after the one before), and "{rows.FIRST}" the most frequent
+answer for the first token alone: no networks.
 A warm-up restores hidden tokens of the task's own inputs before its answers are shown
 (arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
 same seeds, ± its standard error. "After S s" is at equal time: that in which the

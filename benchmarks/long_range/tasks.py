@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 
-from benchmarks.learning.tasks import Task, same_batches
+from benchmarks.learning import real_tasks
+from benchmarks.learning.tasks import Task, recall, same_batches
 from benchmarks.long_range import images, listops, pathfinder, proteins, texts
 
 # Of a held-out batch, which exact attention can bear.
@@ -13,7 +14,7 @@ HELD_OUT = 1024
 
 @dataclasses.dataclass(frozen=True)
 class LongTask(Task):
-    """A class to be told from a long sequence, or without classes the next token.
+    """A class to be told from a long sequence, or without classes a token at a place.
 
     Attributes:
         key_dim: int, size of a head.
@@ -22,6 +23,8 @@ class LongTask(Task):
         padded: bool, whether token 0 is padding.
         pairs: bool, whether an example is two sequences: batches of `batch_size` have
             `(2 * batch_size, L)` tokens.
+        joins_tokens: bool, whether what a token is read as has the one before it, too,
+            which no attention need spend its time to find.
     """
 
     key_dim: int = 16
@@ -29,6 +32,7 @@ class LongTask(Task):
     warm_up_steps: int = 0
     padded: bool = False
     pairs: bool = False
+    joins_tokens: bool = False
 
 
 def task(name, draws, length, vocabulary_size, num_classes, **more):
@@ -78,7 +82,7 @@ def list_operations(length, **options):
 def packages(length, **options):
     """The package of the standard library that bytes come from."""
     return task(
-        f"bytes {length:,}",
+        f"packages {length:,}",
         of_parts(texts.draw_classified, length),
         length,
         texts.VOCABULARY_SIZE,
@@ -125,6 +129,23 @@ def residues(length, **options):
         num_classes=None,
         **options,
     )
+
+
+def questions(length, num_pairs, **options):
+    """Associative recall of `benchmarks.learning`: the value beside a key, far back."""
+    window = length // 16
+    return of_learning(recall(length, num_pairs, window=window, **options))
+
+
+def sources(length, **options):
+    """The next byte of Python sources, of `benchmarks.learning`."""
+    task = real_tasks.sources(length, window=length // 16, **options)
+    return dataclasses.replace(of_learning(task), hidden_dim=64)
+
+
+def of_learning(task):
+    """A task that asks for a token at each place, which is warm-up enough."""
+    return LongTask(**vars(task), joins_tokens=True)
 
 
 def paths(size, **options):

@@ -1,6 +1,11 @@
-"""What a function would cost, read from its graph."""
+"""What a function costs: read from its graph, or counted as it runs."""
+
+import math
 
 import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
+
+NOT_NUMBERS = tf.variant, tf.resource, tf.string
 
 
 def largest_tensor(function, shapes, dtype="float32"):
@@ -21,7 +26,7 @@ def _sizes(graph):
         if op.type == "Placeholder":
             continue  # what the graph that calls this one made
         for x in op.outputs:
-            if x.dtype not in (tf.variant, tf.resource):
+            if x.dtype not in NOT_NUMBERS:
                 assert x.shape.is_fully_defined(), (op.name, x.shape)
                 yield x.shape.num_elements()
     for name in graph._functions:
@@ -59,3 +64,42 @@ def kept_for_gradients(function, shapes, dtype="float32"):
 
     step.get_concrete_function(*(tf.TensorSpec(shape, dtype) for shape in shapes))
     return kept
+
+
+class Work:
+    """What a function does, operation by operation, when it runs eagerly.
+
+    Loops count with all their rounds, which neither graphs nor XLA's analysis tell.
+
+    Attributes:
+        numbers: int, the numbers that operations make, and for products of matrices two
+            for each multiplication in them.
+        largest: int, elements of the largest tensor.
+    """
+
+    def __init__(self, function, *args):
+        self.numbers = self.largest = 0
+        op_callbacks.add_op_callback(self._add)
+        try:
+            function(*args)
+        finally:
+            op_callbacks.remove_op_callback(self._add)
+
+    def _add(self, op_type, inputs, attrs, outputs, op_name=None, graph=None):
+        assert graph is None, "a graph, whose loops would count once"
+        shapes = [x.shape for x in outputs if x.dtype not in NOT_NUMBERS]
+        sizes = [shape.num_elements() for shape in shapes]
+        self.largest = max(self.largest, *sizes, 0)
+        kind = tf.compat.as_str(op_type)
+        attrs = {tf.compat.as_str(x): y for x, y in zip(attrs[::2], attrs[1::2])}
+        if kind in ("MatMul", "BatchMatMulV2"):
+            rows_first = attrs.get("transpose_a") or attrs.get("adj_x")
+            sizes = [2 * sizes[0] * inputs[0].shape[-2 if rows_first else -1]]
+        elif kind == "Einsum":
+            letters = tf.compat.as_str(attrs["equation"]).split("->")[0].split(",")
+            assert "..." not in letters[0]
+            lengths = {}
+            for names, x in zip(letters, inputs):
+                lengths.update(zip(names, x.shape))
+            sizes = [2 * math.prod(lengths.values())]
+        self.numbers += sum(sizes)

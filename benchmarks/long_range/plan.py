@@ -14,11 +14,11 @@ QUICK_ROWS = *rows.NO_MODELS, rows.WITHOUT, rows.EXACT, rows.WINDOW
 def core():
     """Three tasks that two cores train within two hours."""
     return [
-        tasks.questions(512, 32, steps=600, batch_size=8, learning_rate=3e-3),
+        tasks.questions(512, 32, steps=900, batch_size=8, learning_rate=3e-3),
         tasks.digits(
             12,
             1,
-            steps=600,
+            steps=900,
             warm_up_steps=150,
             batch_size=32,
             hidden_dim=64,

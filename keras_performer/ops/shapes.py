@@ -8,6 +8,11 @@ def size(x, axis):
     return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
 
 
+def sizes(x):
+    """The length of each axis, as `size` gives it."""
+    return [size(x, axis) for axis in range(len(x.shape))]
+
+
 def ceil_div(a, b):
     return -(-a // b)
 

@@ -122,7 +122,9 @@ class Far(Causal):
             return outputs, logs, far, sees
 
         nothing = whole.filled(query, 1, heads.dtype, EMPTY)
-        found = [output, log_sums, nothing, self.blocks.array(tf.bool)]
+        rows, *rest = heads.query_rows_shape(query, whole.tokens, 1)
+        sees = self.blocks.array(tf.bool, (self.sides * rows, *rest))
+        found = [output, log_sums, nothing, sees]
         inputs = self._queries(query), self._keys(key), self._keys(value)
         r, sums = (tf.concat([x] * self.sides, 0) for x in (r, sums))
         found, *end, states = self.forward_loop(inputs, r, sums, found, write)

@@ -122,7 +122,11 @@ class Local:
                 log_sums.write(i, heads.query_block(log)),
             )
 
-        return blocks.loop(step, [blocks.array(heads.dtype) for _ in range(2)])
+        shapes = (
+            blocks.block_shape(query, size(keys[1], 4)),
+            blocks.block_shape(query, 1),
+        )
+        return blocks.loop(step, [blocks.array(heads.dtype, x) for x in shapes])
 
     def backward(self, query, keys, output, log_sums, doutput, dlog_sums):
         """Gradients of query, key and value, and the row sums of those of logits.

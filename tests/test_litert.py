@@ -56,6 +56,10 @@ def language_model(**options):
     )
 
 
+def plain():
+    return language_model(num_random_features=6)
+
+
 def with_every_state():
     attention = keras_performer.PerformerAttention(
         2, 4, num_random_features=6, causal=True, exact_window=3, seed=2
@@ -66,7 +70,7 @@ def with_every_state():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: language_model(num_random_features=6), with_every_state]
+    "make", [plain, with_every_state]
 )
 def test_prompt_and_steps_are_the_model_on_the_whole_sequence(make):
     model = make()

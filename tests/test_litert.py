@@ -69,9 +69,7 @@ def with_every_state():
     )
 
 
-@pytest.mark.parametrize(
-    "make", [plain, with_every_state]
-)
+@pytest.mark.parametrize("make", [plain, with_every_state])
 def test_prompt_and_steps_are_the_model_on_the_whole_sequence(make):
     model = make()
     model.export("exported", verbose=False)

@@ -8,7 +8,7 @@ import copy
 import tensorflow as tf
 
 from keras_performer.ops.arrays import new_array
-from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.shapes import ceil_div, pad, size
 
 # Features of one block, X * tokens * M: 4 MB in float32, so that they stay in cache.
 BLOCK_ELEMENTS = 2**20
@@ -46,7 +46,7 @@ class Blocks:
         """`(B, length, ...)` to `(B, count, tokens, ...)`, padded with zeros."""
         if self.padded:
             missing = self.count * self.tokens - self.length
-            x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
+            x = pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
         rest = [size(x, axis) for axis in range(2, len(x.shape))]
         return tf.reshape(x, [size(x, 0), self.count, self.tokens, *rest])
 

@@ -13,6 +13,13 @@ def sizes(x):
     return [size(x, axis) for axis in range(len(x.shape))]
 
 
+def pad(x, paddings):
+    """`tf.pad` with zeros; LiteRT of TensorFlow 2.19 has none of bools."""
+    if x.dtype != tf.bool:
+        return tf.pad(x, paddings)
+    return tf.cast(tf.pad(tf.cast(x, tf.int32), paddings), tf.bool)
+
+
 def ceil_div(a, b):
     return -(-a // b)
 

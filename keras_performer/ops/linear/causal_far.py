@@ -19,7 +19,7 @@ from keras_performer.ops.linear.causal_loops import Causal
 from keras_performer.ops.linear.causal_step import one_token
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.segments import reversed_starts, segment_numbers
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import pad, size
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
 
@@ -234,7 +234,7 @@ class Far(Causal):
         return (i, self.whole.count - 1 - i)[: self.sides]
 
     def _delayed(self, x, delay):
-        return tf.pad(x, [[0, 0], [delay, 0]])[:, : size(x, 1)]
+        return pad(x, [[0, 0], [delay, 0]])[:, : size(x, 1)]
 
     def _block_of(self, blocks, i):
         """Block i of each order, of blocks that lie in that of the sequence."""

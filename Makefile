@@ -30,7 +30,7 @@ rest := tests $(patsubst %,--ignore=%,$(filter tests/%,$(first) $(second) $(thir
 parts := "$(first)" "$(second)" "$(third)" "$(rest)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quickstart test lint bench clean convert tpu-check hub-check test-matrix dist
+.PHONY: help demo quickstart test lint bench clean convert tpu-check hub-check litert-check test-matrix dist
 
 help:
 	@echo "make demo        train on 64x64 photographs, generate, write runs/demo"
@@ -45,6 +45,7 @@ help:
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
 	@echo "make hub-check   the tests that need KerasHub, on its newest release"
+	@echo "make litert-check  the tests of LiteRT, on its own package too"
 	@echo "make lint        ruff, its format, and the type checker"
 	@echo "make dist        the archives of a release, into dist"
 	@echo "make .venv       only install into .venv (the others do it when needed)"
@@ -154,6 +155,17 @@ hub-check: .hub/.installed
 		--editable ".[tensorflow,examples,test,keras-hub]"
 	@touch $@
 
+# LiteRT's interpreter is a package of its own, of 20 MB.
+litert-check: .litert/.installed
+	.litert/bin/python -m pytest tests/test_litert.py $(ARGS)
+
+.litert/.installed: setup.cfg pyproject.toml
+	@echo "Installing LiteRT into .litert: about 1 GB to download."
+	$(PYTHON) -m venv .litert
+	.litert/bin/python -m pip install --disable-pip-version-check \
+		--editable ".[tensorflow,examples,test,litert]"
+	@touch $@
+
 # Each version in an environment of its own; the newest patch of it.
 test-matrix: $(VERSIONS:%=.matrix/%/.installed)
 	set -e; for version in $(VERSIONS); do \
@@ -182,5 +194,5 @@ $(installed): setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv .bench .docs .tpu .hub .matrix build site dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .bench .docs .tpu .hub .litert .matrix build site dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find examples keras_performer tests -name __pycache__ -prune -exec rm -rf {} +

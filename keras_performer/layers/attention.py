@@ -322,7 +322,7 @@ class AttentionLayer(DenseNames, keras.layers.Layer):
             input_checks.check_causal_lengths(query, key)
         self._axes.check_batches(query, key)
         if visible is not None:
-            visible = self._axes.fold(visible[..., tf.newaxis])[..., 0]
+            visible = self._axes.fold_places(visible)
         segment_ids = packed_tokens.token_ids(self, segment_ids, query, key)
         visible = ops.Visibility(visible, causal)
         return Inputs(query, key, value, query_mask, visible, segment_ids)
@@ -370,7 +370,8 @@ class AttentionLayer(DenseNames, keras.layers.Layer):
         """
         attended = self._axes.unfold(attended, query)
         if query_mask is not None:
-            attended *= tf.cast(query_mask, attended.dtype)[..., tf.newaxis, tf.newaxis]
+            kept = tf.cast(query_mask, attended.dtype)
+            attended *= tf.expand_dims(tf.expand_dims(kept, -1), -1)
         attended = self._dropout_layer(attended, training=training)
         return self._output_dense(attended)
 

@@ -69,6 +69,10 @@ class AttentionAxes:
         length = _product(x, range(len(self.batch), len(order)))
         return tf.reshape(x, [batch, length, *(x.shape[axis] for axis in rest)])
 
+    def fold_places(self, x):
+        """`fold` of what has a number for each place, `(B, ...)` to `(B', length)`."""
+        return x if self.is_plain else self.fold(x[..., tf.newaxis])[..., 0]
+
     def unfold(self, x, like):
         """The inverse of `fold`, for a tensor whose folded axes are those of `like`."""
         if self.is_plain:

@@ -130,4 +130,4 @@ def zero_masked(x, mask):
     """x `(B, T, dim)` with zeros where a mask `(B, T)` is false; `None` hides none."""
     if mask is None:
         return x
-    return tf.where(mask[..., tf.newaxis], x, tf.zeros((), x.dtype))
+    return tf.where(tf.expand_dims(mask, -1), x, tf.zeros((), x.dtype))

@@ -29,7 +29,7 @@ def token_ids(layer, segment_ids, query, key):
             f"{tuple(key.shape)}"
         )
     ids = checked_ids(segment_ids, query)
-    return layer._axes.fold(ids[..., tf.newaxis])[..., 0]
+    return layer._axes.fold_places(ids)
 
 
 def checked_ids(segment_ids, x):

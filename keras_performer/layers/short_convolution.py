@@ -68,7 +68,7 @@ class ShortConvolution(keras.layers.Layer):
 
     def call(self, x, mask=None, segment_ids=None, state=None, return_state=False):
         if mask is not None:
-            x *= tf.cast(as_mask("mask", mask, x), x.dtype)[..., tf.newaxis]
+            x *= tf.expand_dims(tf.cast(as_mask("mask", mask, x), x.dtype), -1)
         segments = of_tokens = None
         if segment_ids is not None:
             segment_ids = packed_tokens.checked_ids(segment_ids, x)

@@ -7,7 +7,8 @@ import copy
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.arrays import new_array
+from keras_performer.ops.shapes import ceil_div, pad, size
 
 # Features of one block, X * tokens * M: 4 MB in float32, so that they stay in cache.
 BLOCK_ELEMENTS = 2**20
@@ -45,7 +46,7 @@ class Blocks:
         """`(B, length, ...)` to `(B, count, tokens, ...)`, padded with zeros."""
         if self.padded:
             missing = self.count * self.tokens - self.length
-            x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
+            x = pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
         rest = [size(x, axis) for axis in range(2, len(x.shape))]
         return tf.reshape(x, [size(x, 0), self.count, self.tokens, *rest])
 
@@ -108,13 +109,24 @@ class Blocks:
             lambda i, *_: i < self.count, step, (start, *state), parallel_iterations=1
         )[1:]
 
-    def array(self, dtype):
+    def array(self, dtype, shape=None):
         """An array with a place for every block.
 
         XLA on CPUs copies the whole of a bfloat16 array whenever a block is written:
         there float32, and a cast of what is joined, is faster.
+
+        Args:
+            dtype: of the array.
+            shape: of what is written, ints and scalar tensors. LiteRT needs it: leave
+                it out of loops that only training runs.
         """
-        return tf.TensorArray(dtype, size=self.count)
+        if shape is None:
+            return tf.TensorArray(dtype, size=self.count)
+        return new_array(dtype, self.count, shape)
+
+    def block_shape(self, x, dim):
+        """The shape of a block of `(B, any, heads, any)` x with so many numbers."""
+        return size(x, 0), self.tokens, x.shape[2], dim
 
     def array_of(self, x, dtype):
         """The array of the blocks of `(B, length, heads, dim)` x."""
@@ -133,12 +145,12 @@ class Blocks:
             dtype: of the array.
             value: float.
         """
-        shape = size(x, 0), self.tokens, x.shape[2], dim
+        shape = self.block_shape(x, dim)
         block = tf.fill(shape, tf.constant(value, dtype))
         return tf.while_loop(
             lambda i, _: i < self.count,
             lambda i, array: (i + 1, array.write(i, block)),
-            (tf.constant(0), self.array(dtype)),
+            (tf.constant(0), self.array(dtype, shape)),
         )[1]
 
     def after(self, count):

@@ -37,6 +37,11 @@ class Heads:
         x = tf.transpose(x, (0, 2, 1, 3, 4))
         return tf.reshape(x, (-1, tokens * self.group, dim))
 
+    def query_rows_shape(self, query, tokens, dim):
+        """The shape of `query_rows` of blocks of so many tokens and numbers of each."""
+        rows = tokens * self.group
+        return size(query, 0) * self.num_key_value_heads, rows, dim
+
     def key_rows(self, x, i):
         """Block i of `(B, count, tokens, K, dim)` as `(X, tokens, dim)`."""
         x = tf.cast(block_of(x, i), self.dtype)
@@ -47,7 +52,8 @@ class Heads:
         """Block i of a mask `(B, count, tokens)` as `(X, tokens, 1)`; `None` stays."""
         if mask is None:
             return None
-        return tf.repeat(mask[:, i], self.num_key_value_heads, axis=0)[..., tf.newaxis]
+        rows = tf.repeat(mask[:, i], self.num_key_value_heads, axis=0)
+        return tf.expand_dims(rows, -1)  # LiteRT has no tf.newaxis of bools
 
     def query_block(self, x):
         """The inverse of `query_rows`: one `(B, tokens, N, dim)` block."""

@@ -8,6 +8,18 @@ def size(x, axis):
     return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
 
 
+def sizes(x):
+    """The length of each axis, as `size` gives it."""
+    return [size(x, axis) for axis in range(len(x.shape))]
+
+
+def pad(x, paddings):
+    """`tf.pad` with zeros; LiteRT of TensorFlow 2.19 has none of bools."""
+    if x.dtype != tf.bool:
+        return tf.pad(x, paddings)
+    return tf.cast(tf.pad(tf.cast(x, tf.int32), paddings), tf.bool)
+
+
 def ceil_div(a, b):
     return -(-a // b)
 

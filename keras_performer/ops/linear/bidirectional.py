@@ -173,7 +173,12 @@ class _Bidirectional:
         start = initial_state(*shape, self.num_features, size(values, 4), heads.dtype)
         start = (split(x, kernel.num_parts) for x in heads.state_rows(start))
         r, sums = kernel.balance(*self.key_blocks.loop(key_step, start))
-        arrays = [self.query_blocks.array(heads.dtype) for _ in range(2)]
+        blocks = self.query_blocks
+        shapes = (
+            blocks.block_shape(query, size(value, 3)),
+            heads.query_rows_shape(query, blocks.tokens, 1),
+        )
+        arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
         outputs, normalizers = self.query_blocks.loop(query_step, arrays)
         output = self.query_blocks.join(outputs, (*query.shape[:3], value.shape[3]))
         return output, r, sums, normalizers.stack()

@@ -19,7 +19,7 @@ from keras_performer.ops.linear.causal_loops import Causal
 from keras_performer.ops.linear.causal_step import one_token
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.segments import reversed_starts, segment_numbers
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import pad, size
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
 
@@ -122,7 +122,9 @@ class Far(Causal):
             return outputs, logs, far, sees
 
         nothing = whole.filled(query, 1, heads.dtype, EMPTY)
-        found = [output, log_sums, nothing, self.blocks.array(tf.bool)]
+        rows, *rest = heads.query_rows_shape(query, whole.tokens, 1)
+        sees = self.blocks.array(tf.bool, (self.sides * rows, *rest))
+        found = [output, log_sums, nothing, sees]
         inputs = self._queries(query), self._keys(key), self._keys(value)
         r, sums = (tf.concat([x] * self.sides, 0) for x in (r, sums))
         found, *end, states = self.forward_loop(inputs, r, sums, found, write)
@@ -232,7 +234,7 @@ class Far(Causal):
         return (i, self.whole.count - 1 - i)[: self.sides]
 
     def _delayed(self, x, delay):
-        return tf.pad(x, [[0, 0], [delay, 0]])[:, : size(x, 1)]
+        return pad(x, [[0, 0], [delay, 0]])[:, : size(x, 1)]
 
     def _block_of(self, blocks, i):
         """Block i of each order, of blocks that lie in that of the sequence."""

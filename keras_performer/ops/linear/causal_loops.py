@@ -11,7 +11,7 @@ from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.parts import each, join, split
 from keras_performer.ops.linear import causal_forms
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import size, sizes
 
 # Tokens of a chunk: the products inside a chunk cost chunk_size * (M + V) a token, the
 # chunk states V * M / chunk_size. 64 measured fastest on CPUs for M = 256, V = 64.
@@ -72,7 +72,11 @@ class Causal:
             output = outputs.write(i, heads.query_block(output))
             return output, normalizers.write(i, normalizer)
 
-        arrays = [blocks.array(heads.dtype) for _ in range(2)]
+        shapes = (
+            blocks.block_shape(query, size(value, 3)),
+            heads.query_rows_shape(query, blocks.tokens, 1),
+        )
+        arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
         (outputs, normalizers), *end, states = self.forward_loop(
             inputs, r, sums, arrays, write
         )
@@ -107,8 +111,8 @@ class Causal:
             output, normalizer, r, sums = causal_forms.forward(kernel, block)
             return r, sums, list(write(i, *found, x, output, normalizer)), *states
 
-        num_states = 2 * kernel.num_parts if keep else 0
-        arrays = [blocks.array(heads.dtype) for _ in range(num_states)]
+        kept = (*start[0], *start[1]) if keep else ()
+        arrays = [blocks.array(heads.dtype, sizes(x)) for x in kept]
         r, sums, found, *states = blocks.loop(
             forward_step, (*start, list(found), *arrays)
         )

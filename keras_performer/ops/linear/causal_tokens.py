@@ -11,6 +11,7 @@ import functools
 
 import tensorflow as tf
 
+from keras_performer.ops.arrays import new_array
 from keras_performer.ops.kernels.parts import (
     each,
     over_features,
@@ -53,7 +54,10 @@ def forward(kernel, a, b, v, starts, r, sums):
             normalizers.write(t, normalizer),
         )
 
-    arrays = [tf.TensorArray(v.dtype, size=tokens) for _ in range(2)]
+    arrays = [
+        new_array(v.dtype, tokens, (size(a, 1), size(a, 2), dim))
+        for dim in (size(v, 3) - 1, 1)
+    ]
     _, _, sums, outputs, normalizers = tf.while_loop(
         lambda t, *_: t < tokens,
         token_step,

@@ -12,7 +12,7 @@ from keras_performer.ops.heads import Heads, block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.shapes import ceil_div, pad, size
 
 # Weights of one block, in all heads: 2 MB in float32, so that they stay in cache.
 BLOCK_WEIGHTS = 2**19
@@ -122,7 +122,11 @@ class Local:
                 log_sums.write(i, heads.query_block(log)),
             )
 
-        return blocks.loop(step, [blocks.array(heads.dtype) for _ in range(2)])
+        shapes = (
+            blocks.block_shape(query, size(keys[1], 4)),
+            blocks.block_shape(query, 1),
+        )
+        return blocks.loop(step, [blocks.array(heads.dtype, x) for x in shapes])
 
     def backward(self, query, keys, output, log_sums, doutput, dlog_sums):
         """Gradients of query, key and value, and the row sums of those of logits.
@@ -190,7 +194,7 @@ class Local:
 
     def _cut(self, keys):
         """Keys and values in blocks; and who is seen, no one at the ends."""
-        seen = tf.pad(keys.seen, self._ends(size(keys.seen, 1)))
+        seen = pad(keys.seen, self._ends(size(keys.seen, 1)))
         return self._cut_keys(keys.key), self._cut_keys(keys.value), seen
 
     def _cut_keys(self, x):

@@ -5,7 +5,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.segments import segment_numbers
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import pad, size
 from keras_performer.ops.visibility import mask_or_all
 
 
@@ -65,7 +65,7 @@ class Recent(typing.NamedTuple):
     def padded(self, before, after):
         """These keys between places that nothing sees."""
         ends = [[0, 0], [before, after]]
-        return Recent(*(tf.pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
+        return Recent(*(pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 
     def between(self, start, stop):
         """Some of these keys, as slices name them."""

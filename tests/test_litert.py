@@ -1,0 +1,126 @@
+"""LiteRT's interpreter gives the model's numbers, in its own operations alone.
+
+`make litert-check` also runs them on the interpreter that phones have, a package of its
+own.
+"""
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_performer
+from keras_performer import ops
+
+pytestmark = pytest.mark.slow
+
+INTERPRETERS = {"tensorflow": tf.lite.Interpreter}
+if importlib.util.find_spec("ai_edge_litert"):
+    from ai_edge_litert.interpreter import Interpreter
+
+    INTERPRETERS["ai_edge_litert"] = Interpreter
+
+# Several blocks of causal attention, the last of them padded.
+LENGTH = 600
+IDS = np.random.default_rng(0).integers(1, 11, (2, LENGTH)).astype("int32")
+PROMPT = LENGTH - 40
+
+
+def runners(folder, *names):
+    """Functions of signatures of a SavedModel, in each interpreter.
+
+    They are converted to LiteRT's own operations or not at all; one by one, as of
+    several the converter would take `serve` alone, by another name.
+    """
+    files = []
+    for name in names:
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            folder, signature_keys=[name]
+        )
+        files.append(converter.convert())
+    for make in INTERPRETERS.values():
+        yield [
+            make(model_content=file).get_signature_runner(name)
+            for name, file in zip(names, files)
+        ]
+
+
+def language_model(**options):
+    return keras_performer.PerformerLM(
+        vocabulary_size=11,
+        max_length=LENGTH,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        seed=1,
+        **options,
+    )
+
+
+def plain():
+    return language_model(num_random_features=6)
+
+
+def with_every_state():
+    attention = keras_performer.PerformerAttention(
+        2, 4, num_random_features=6, causal=True, exact_window=3, seed=2
+    )
+    return language_model(
+        attention=[attention], conv_kernel_size=3, position_embedding="learned"
+    )
+
+
+@pytest.mark.parametrize("make", [plain, with_every_state])
+def test_prompt_and_steps_are_the_model_on_the_whole_sequence(make):
+    model = make()
+    model.export("exported", verbose=False)
+    expected = model(IDS).numpy()
+    # the batch and the length are first known here
+    for prefill, decode in runners("exported", "prefill", "decode"):
+        state = prefill(tokens=IDS[:, :PROMPT])
+        logits = [state.pop("logits")]
+        for t in range(PROMPT, LENGTH):
+            state = decode(tokens=IDS[:, t : t + 1], **state)
+            logits.append(state.pop("logits"))
+        np.testing.assert_allclose(
+            np.stack(logits, axis=1), expected[:, PROMPT - 1 :], atol=1e-5
+        )
+
+
+def test_a_classifier_with_padding():
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, 8, mask_zero=True)(tokens)
+    attention = keras_performer.PerformerAttention(2, 4, num_random_features=6, seed=1)
+    x = keras.layers.Add()([x, attention(x)])
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    model = keras.Model(tokens, keras.layers.Dense(3)(x))
+    model.export("exported", verbose=False)
+    ids = np.where(np.arange(LENGTH) < [[LENGTH], [70]], IDS, 0)
+    for (serve,) in runners("exported", "serve"):
+        (name,) = serve.get_input_details()
+        (outputs,) = serve(**{name: ids}).values()
+        np.testing.assert_allclose(outputs, model(ids), atol=1e-5)
+        (alone,) = serve(**{name: ids[1:, :70]}).values()
+        np.testing.assert_allclose(outputs[1:], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("std", [1.0, 8.0, 60.0])
+def test_keys_that_dwarf_others_take_the_same_form(std):
+    """Of standard deviation 8 blocks take the stable form, of 60 single tokens."""
+    kernel = ops.ExponentialKernel(
+        ops.orthogonal_gaussian_matrix(6, 4, seed=(0, 1)), hyperbolic=True
+    )
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 2, 4))] * 3)
+    def attend(query, key, value):
+        return ops.causal_attention(query, key, value, kernel, chunk_size=8)[0]
+
+    tf.saved_model.save(tf.Module(), "exported", {"attend": attend})
+    rng = np.random.default_rng(2)
+    query, key, value = rng.normal(size=(3, 1, 70, 2, 4)).astype("float32")
+    inputs = dict(query=query, key=std * key, value=value)
+    for (run,) in runners("exported", "attend"):
+        (outputs,) = run(**inputs).values()
+        np.testing.assert_allclose(outputs, attend(**inputs), atol=1e-5)

@@ -107,7 +107,7 @@ class Batch:
             self._end_all()
 
     async def _read_prompts(self):
-        """Reads the prompts that are as long as the first, and draws a token of each."""
+        """Reads the prompts that are as long as the first, and draws their tokens."""
         self._waiting = [s for s in self._waiting if s.is_running()]
         if not self._waiting:
             return

@@ -58,7 +58,7 @@ class ExportedModel:
         return self._call(self._prefill, tokens, {})
 
     def decode(self, tokens, state):
-        """Reads one more token of each sequence, `(B,)`; returns what `prefill` does."""
+        """Reads one more token of each, `(B,)`; returns what `prefill` does."""
         return self._call(self._decode, tokens[:, np.newaxis], state)
 
     def _call(self, signature, tokens, state):

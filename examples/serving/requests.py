@@ -1,6 +1,5 @@
 """What may be asked of the service, and the sentence that says why not."""
 
-import dataclasses
 import json
 
 import pydantic

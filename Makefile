@@ -45,6 +45,7 @@ help:
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
 	@echo "make hub-check   the tests that need KerasHub, on its newest release"
+	@echo "make browser-check  the tests of the served page, which need a Chromium"
 	@echo "make lint        ruff, its format, and the type checker"
 	@echo "make dist        the archives of a release, into dist"
 	@echo "make .venv       only install into .venv (the others do it when needed)"
@@ -152,6 +153,15 @@ hub-check: .hub/.installed
 	$(PYTHON) -m venv .hub
 	.hub/bin/python -m pip install --disable-pip-version-check \
 		--editable ".[tensorflow,examples,test,keras-hub]"
+	@touch $@
+
+# CHROMIUM=/path/to/it if it is not on the PATH.
+.PHONY: browser-check
+browser-check: .venv/.browser
+	$(python) -m pytest tests/browser $(ARGS)
+
+.venv/.browser: $(installed)
+	$(python) -m pip install --disable-pip-version-check --editable ".[browser]"
 	@touch $@
 
 # Each version in an environment of its own; the newest patch of it.

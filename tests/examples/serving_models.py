@@ -5,16 +5,20 @@ import tensorflow as tf
 
 VOCABULARY = 13
 _STATES = 97
-# Logits by what a sequence has come to, so that each token counts for all later ones.
-_TABLE = np.random.default_rng(0).normal(size=(_STATES, VOCABULARY)).astype("float32")
+
+
+def table(vocabulary_size=VOCABULARY):
+    """Logits by what a sequence has come to: each token counts for all later ones."""
+    random = np.random.default_rng(0)
+    return random.normal(size=(_STATES, vocabulary_size)).astype("float32")
 
 
 class _Model(tf.Module):
     """Remembers `31 * before + token` modulo 97, and how many tokens there were."""
 
-    def __init__(self, longest, table):
+    def __init__(self, longest, logits):
         super().__init__()
-        self.table = tf.Variable(table)
+        self.logits = tf.Variable(logits)
         self.longest = longest
 
     @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32, "tokens")])
@@ -41,7 +45,7 @@ class _Model(tf.Module):
         with tf.control_dependencies(
             [tf.debugging.assert_less(position, self.longest)]
         ):
-            logits = tf.gather(self.table, remembered)
+            logits = tf.gather(self.logits, remembered)
         return {
             "logits": logits,
             "state_remembered": remembered,
@@ -49,20 +53,21 @@ class _Model(tf.Module):
         }
 
 
-def save(folder, longest=2**30, table=_TABLE):
-    """Writes the model, which fails for sequences of `longest` tokens and more."""
-    model = _Model(longest, table)
+def save(folder, logits=None, longest=2**30):
+    """Writes the model of a table, which fails for sequences of `longest` tokens."""
+    model = _Model(longest, table() if logits is None else logits)
     signatures = {"prefill": model.prefill, "decode": model.decode}
     tf.saved_model.save(model, folder, signatures)
     return folder
 
 
-def likeliest(prompt, number):
+def likeliest(prompt, number, logits=None):
     """The tokens that the model finds likeliest after a prompt, in NumPy."""
+    logits = table() if logits is None else logits
     remembered, tokens = 0, []
     for token in prompt:
         remembered = (31 * remembered + token) % _STATES
     for _ in range(number):
-        tokens.append(int(_TABLE[remembered].argmax()))
+        tokens.append(int(logits[remembered].argmax()))
         remembered = (31 * remembered + tokens[-1]) % _STATES
     return tokens

@@ -228,8 +228,8 @@ def test_one_sequence_that_fails_does_not_end_the_others(tmp_path):
 
 
 def test_logits_that_are_no_numbers_end_a_session(tmp_path):
-    table = np.full((97, 13), np.nan, "float32")
-    folder = serving_models.save(str(tmp_path / "broken"), table=table)
+    nothing = np.full_like(serving_models.table(), np.nan)
+    folder = serving_models.save(str(tmp_path / "broken"), nothing)
 
     async def scenario(app):
         assert [e["end"] for e in await Exchange(app, ENDLESS).events()] == ["error"]

@@ -44,7 +44,7 @@ def page_of(browser, app):
     page = browser.new_page()
     page.set_default_timeout(120_000)  # of a machine that is busy
     errors = []
-    page.on("pageerror", errors.append)
+    page.on("pageerror", lambda error: errors.append(error))
     try:
         page.goto(f"http://127.0.0.1:{port}", wait_until="networkidle")
         page.wait_for_selector("body[data-ready]")

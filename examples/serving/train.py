@@ -15,7 +15,7 @@ from examples import digits, text
 from examples.serving import vocabulary
 
 
-def train_text(steps: int = 1000, length: int = 256, folder: str = "runs/serving/text"):
+def train_text(steps: int = 600, length: int = 256, folder: str = "runs/serving/text"):
     """Learns the bytes of Python's standard library.
 
     Args:

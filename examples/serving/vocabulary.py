@@ -58,4 +58,4 @@ def write(folder, vocabulary):
     """Says what the tokens of the model in `folder` mean."""
     path = pathlib.Path(folder) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(vocabulary.model_dump_json(indent=2, exclude_defaults=False))
+    path.write_text(vocabulary.model_dump_json(indent=2))

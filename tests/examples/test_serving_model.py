@@ -122,6 +122,7 @@ def test_the_command_serves_without_this_package_and_survives_who_leaves(exporte
             line = server.stdout.readline()
             printed += line
             assert line, printed  # it has ended
+        # if it went on, it would fail after 60 tokens, and the log would say so
         leaving = ask(port, {"text": "two"})
         leaving.readline()
         leaving.close()

@@ -54,6 +54,7 @@ class Service:
         self.limits = limits
         self.model = ExportedModel(folder)
         self.vocabulary = vocabulary.read(folder)
+        vocabulary.check(self.vocabulary, self.model.vocabulary_size)
         self.batch = Batch(self.model)
 
     @contextlib.asynccontextmanager

@@ -54,6 +54,21 @@ def read(folder):
     return _any.validate_json(path.read_bytes()) if path.exists() else Tokens()
 
 
+def check(vocabulary, vocabulary_size):
+    """Refuses what the tokens of a model cannot mean, as it has too few or too many."""
+    if vocabulary.kind == "text" and vocabulary_size != 256:
+        raise ValueError(
+            "A model of text must have a vocabulary of the 256 bytes: give another kind "
+            f"in {FILE}. Received: a vocabulary of {vocabulary_size}"
+        )
+    wrong = [token for token in vocabulary.start if not 0 <= token < vocabulary_size]
+    if wrong:
+        raise ValueError(
+            f"Tokens of start in {FILE} must be at least 0 and less than "
+            f"{vocabulary_size}. Received: {wrong[0]}"
+        )
+
+
 def write(folder, vocabulary):
     """Says what the tokens of the model in `folder` mean."""
     path = pathlib.Path(folder) / FILE

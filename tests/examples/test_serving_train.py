@@ -64,3 +64,11 @@ def test_ids_are_all_that_is_known_without_a_file(tmp_path):
     path.write_text(path.read_text().replace("pixels", "sounds"))
     with pytest.raises(ValueError, match="sounds"):
         vocabulary.read(tmp_path)
+
+
+def test_tokens_that_a_model_has_not_can_mean_nothing():
+    vocabulary.check(vocabulary.Text(start=[255]), 256)
+    with pytest.raises(ValueError, match="256 bytes.*Received: a vocabulary of 13"):
+        vocabulary.check(vocabulary.Text(), 13)
+    with pytest.raises(ValueError, match="at least 0 and less than 13. Received: 13"):
+        vocabulary.check(vocabulary.Tokens(start=[12, 13]), 13)

@@ -58,8 +58,8 @@ def check(vocabulary, vocabulary_size):
     """Refuses what the tokens of a model cannot mean, as it has too few or too many."""
     if vocabulary.kind == "text" and vocabulary_size != 256:
         raise ValueError(
-            "A model of text must have a vocabulary of the 256 bytes: give another kind "
-            f"in {FILE}. Received: a vocabulary of {vocabulary_size}"
+            "A model of text must have a vocabulary of the 256 bytes: give another "
+            f"kind in {FILE}. Received: a vocabulary of {vocabulary_size}"
         )
     wrong = [token for token in vocabulary.start if not 0 <= token < vocabulary_size]
     if wrong:

@@ -46,6 +46,7 @@ help:
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
 	@echo "make hub-check   the tests that need KerasHub, on its newest release"
 	@echo "make litert-check  the tests of LiteRT, on its own package too"
+	@echo "make browser-check  the tests of the served page, which need a Chromium"
 	@echo "make lint        ruff, its format, and the type checker"
 	@echo "make dist        the archives of a release, into dist"
 	@echo "make .venv       only install into .venv (the others do it when needed)"
@@ -164,6 +165,15 @@ litert-check: .litert/.installed
 	$(PYTHON) -m venv .litert
 	.litert/bin/python -m pip install --disable-pip-version-check \
 		--editable ".[tensorflow,examples,test,litert]"
+	@touch $@
+
+# CHROMIUM=/path/to/it if it is not on the PATH.
+.PHONY: browser-check
+browser-check: .venv/.browser
+	$(python) -m pytest tests/browser $(ARGS)
+
+.venv/.browser: $(installed)
+	$(python) -m pip install --disable-pip-version-check --editable ".[browser]"
 	@touch $@
 
 # Each version in an environment of its own; the newest patch of it.

@@ -1,0 +1,163 @@
+"""Many sessions, one model: those that wait for a token take their step together."""
+
+import asyncio
+import logging
+import time
+
+import numpy as np
+
+from examples.serving import model
+
+_log = logging.getLogger("uvicorn.error")
+
+# Tokens of prompts that are read at once: the others wait for it, and it takes memory.
+_PROMPT_TOKENS = 8192
+
+
+class Session:
+    """One sequence that grows, and whoever waits for its tokens.
+
+    Args:
+        prompt: ids, at least one.
+        sampler: `Sampler`.
+        max_new_tokens: int, after which it ends.
+        seconds: float, the time after which it ends.
+    """
+
+    def __init__(self, prompt, sampler, max_new_tokens, seconds):
+        self.prompt = np.array(prompt)
+        self.sampler = sampler
+        self.last = None
+        self.ending = None  # why it ended: "length", "time", "left" or "error"
+        self._remaining = max_new_tokens
+        self._deadline = time.monotonic() + seconds
+        self._queue = asyncio.Queue()
+
+    async def __aiter__(self):
+        """Yields tokens as they are drawn."""
+        while (token := await self._queue.get()) is not None:
+            yield token
+
+    def end(self, ending):
+        """Ends the session unless it has ended; its place is free at the next step."""
+        if self.ending is None:
+            self.ending = ending
+            self._queue.put_nowait(None)
+
+    def add(self, token):
+        """Hands out a token, `None` for none that could be drawn."""
+        if token is None:
+            self.end("error")
+        if self.ending is not None:
+            return
+        self.last = token
+        self._remaining -= 1
+        self._queue.put_nowait(token)
+        if self._remaining == 0:
+            self.end("length")
+
+    def is_running(self):
+        """Whether there is more to draw, and time for it."""
+        if self.ending is None and time.monotonic() > self._deadline:
+            self.end("time")
+        return self.ending is None
+
+
+class Batch:
+    """The sessions of a model. One row of `state` belongs to each that is running.
+
+    All bookkeeping is done on the event loop, so that there is nothing to lock; only
+    the model's work, on arguments of its own, is done in a thread.
+
+    Args:
+        exported: `ExportedModel`.
+    """
+
+    def __init__(self, exported):
+        self.model = exported
+        self.steps = 0  # calls of `decode`
+        self.tokens = 0  # drawn by all
+        self._waiting, self._running, self._state = [], [], None
+        self._arrived = asyncio.Event()
+
+    def __len__(self):
+        """How many sessions have not ended."""
+        return sum(s.ending is None for s in self._waiting + self._running)
+
+    def add(self, session):
+        """Lets a session take part from the next step on."""
+        self._waiting.append(session)
+        self._arrived.set()
+
+    async def run(self):
+        """Works for ever; whoever cancels it ends all sessions."""
+        try:
+            while True:
+                if not self._waiting and not self._running:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                try:
+                    await self._read_prompts()
+                    await self._leave_out_ended()
+                    await self._step()
+                except Exception:
+                    _log.exception("A step failed; its sessions are ended.")
+                    self._end_all()
+        finally:
+            self._end_all()
+
+    async def _read_prompts(self):
+        """Reads the prompts that are as long as the first, and draws their tokens."""
+        self._waiting = [s for s in self._waiting if s.is_running()]
+        if not self._waiting:
+            return
+        length = len(self._waiting[0].prompt)
+        equal = [s for s in self._waiting if len(s.prompt) == length]
+        group = equal[: max(1, _PROMPT_TOKENS // length)]
+        tokens, state = await asyncio.to_thread(self._prefill, group)
+        if self._running:
+            state = await asyncio.to_thread(model.join, [self._state, state])
+        self._waiting = [s for s in self._waiting if s not in group]
+        self._running, self._state = self._running + group, state
+        self._hand_out(group, tokens)
+
+    async def _leave_out_ended(self):
+        """Frees the rows of sessions that have ended."""
+        rows = [i for i, s in enumerate(self._running) if s.is_running()]
+        if len(rows) == len(self._running):
+            return
+        if rows:
+            state = await asyncio.to_thread(model.select, self._state, rows)
+        self._state = state if rows else None
+        self._running = [self._running[i] for i in rows]
+
+    async def _step(self):
+        """Draws a token of each session."""
+        if self._running:
+            sessions = self._running
+            step = asyncio.to_thread(self._decode, sessions, self._state)
+            tokens, self._state = await step
+            self.steps += 1
+            self._hand_out(sessions, tokens)
+
+    def _prefill(self, sessions):
+        prompts = np.stack([session.prompt for session in sessions])
+        return _drawn(sessions, *self.model.prefill(prompts))
+
+    def _decode(self, sessions, state):
+        last = np.array([session.last for session in sessions])
+        return _drawn(sessions, *self.model.decode(last, state))
+
+    def _hand_out(self, sessions, tokens):
+        for session, token in zip(sessions, tokens):
+            session.add(token)
+        self.tokens += len(tokens)
+
+    def _end_all(self):
+        for session in self._waiting + self._running:
+            session.end("error")
+        self._waiting, self._running, self._state = [], [], None
+
+
+def _drawn(sessions, logits, state):
+    return [s.sampler.draw(row) for s, row in zip(sessions, logits)], state

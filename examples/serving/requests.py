@@ -1,0 +1,126 @@
+"""What may be asked of the service, and the sentence that says why not."""
+
+import json
+
+import pydantic
+
+# Bytes of a request: an id of seven digits with a comma and a space, or a character
+# that JSON escapes, and the rest of it.
+_BYTES_PER_TOKEN, _BYTES_OF_THE_REST = 12, 1000
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class Limits:
+    """What one request, and all together, may take.
+
+    Args:
+        max_prompt_length: tokens of a prompt.
+        max_new_tokens: tokens that are drawn for one request.
+        seconds: how long a request may last; it ends with what it has by then.
+        max_sessions: requests at once; a further one is told to come later.
+    """
+
+    max_prompt_length: pydantic.PositiveInt = 4096
+    max_new_tokens: pydantic.PositiveInt = 1024
+    seconds: float = pydantic.Field(60.0, gt=0)
+    max_sessions: pydantic.PositiveInt = 64
+
+    @property
+    def max_bytes(self):
+        """The longest body of a request."""
+        return self.max_prompt_length * _BYTES_PER_TOKEN + _BYTES_OF_THE_REST
+
+
+class Refused(Exception):
+    """A request that is answered with a sentence and the status of HTTP."""
+
+    def __init__(self, status, sentence):
+        super().__init__(sentence)
+        self.status = status
+
+
+class Request(pydantic.BaseModel, extra="forbid", strict=True):
+    """The body of a request.
+
+    Attributes:
+        text: the prompt of a model of text.
+        tokens: the prompt as ids, for any model.
+        max_new_tokens: tokens to draw; `None` for as many as there may be.
+        temperature, top_k, seed: of `Sampler`.
+    """
+
+    text: str | None = None
+    tokens: list[int] | None = None
+    max_new_tokens: pydantic.PositiveInt | None = None
+    temperature: float = pydantic.Field(1.0, ge=0, le=1000, allow_inf_nan=False)
+    top_k: pydantic.PositiveInt | None = None
+    seed: pydantic.NonNegativeInt | None = None
+
+
+def parse(body):
+    """The request in a body of JSON.
+
+    Raises:
+        Refused: if it is none.
+    """
+    try:
+        return Request.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        raise Refused(400, f"The body must be JSON. {first['msg']}.")
+    name = ".".join(map(str, first["loc"])) or "the body"
+    sentence = f"{name}: {first['msg']}. Received: {json.dumps(first['input'])[:100]}"
+    raise Refused(422, sentence)
+
+
+def prompt_of(request, vocabulary, vocabulary_size, limits):
+    """The prompt of a request as ids, without `vocabulary.start`."""
+    if (request.text is None) == (request.tokens is None):
+        raise Refused(422, "A request must have a prompt, either text or tokens.")
+    if request.text is not None and vocabulary.kind != "text":
+        raise Refused(422, "This model knows no text: send the prompt as tokens.")
+    if request.text is None:
+        tokens = request.tokens
+    else:
+        tokens = list(request.text.encode())
+    if len(tokens) + len(vocabulary.start) == 0:
+        raise Refused(422, "The prompt must have at least one token.")
+    if len(tokens) > limits.max_prompt_length:
+        raise Refused(
+            422,
+            f"A prompt may have {limits.max_prompt_length} tokens. "
+            f"Received: {len(tokens)}",
+        )
+    wrong = [token for token in tokens if not 0 <= token < vocabulary_size]
+    if wrong:
+        raise Refused(
+            422,
+            f"Tokens must be at least 0 and less than {vocabulary_size}. "
+            f"Received: {wrong[0]}",
+        )
+    return tokens
+
+
+def new_tokens_of(request, prompt_length, vocabulary, limits):
+    """How many tokens are to be drawn after a prompt, `start` included."""
+    allowed = limits.max_new_tokens
+    if vocabulary.max_length is not None:
+        left = vocabulary.max_length - prompt_length
+        if left < 1:
+            raise Refused(
+                422,
+                f"A sequence of this model has {vocabulary.max_length} tokens, and the "
+                f"prompt, with what begins it, must be shorter. Received: "
+                f"{prompt_length}",
+            )
+        allowed = min(allowed, left)
+    if request.max_new_tokens is None:
+        return allowed
+    if request.max_new_tokens > allowed:
+        raise Refused(
+            422,
+            f"max_new_tokens must be at most {allowed} for this prompt. Received: "
+            f"{request.max_new_tokens}",
+        )
+    return request.max_new_tokens

@@ -1,0 +1,76 @@
+"""What the tokens of a model mean: a file beside it says so."""
+
+import pathlib
+import typing
+
+import pydantic
+
+# TensorFlow leaves this folder of a SavedModel to those who write and read it.
+FILE = pathlib.Path("assets.extra", "serving.json")
+
+
+class Tokens(pydantic.BaseModel, extra="forbid"):
+    """Ids, of which no more is known.
+
+    Attributes:
+        max_length: int, the longest sequence, with its prompt; `None` for any.
+        start: ids that come before every prompt, and count as part of it.
+    """
+
+    kind: typing.Literal["tokens"] = "tokens"
+    max_length: pydantic.PositiveInt | None = None
+    start: list[int] = []
+
+
+class Text(Tokens):
+    """The 256 bytes, of text in UTF-8."""
+
+    kind: typing.Literal["text"] = "text"
+
+
+class Pixels(Tokens):
+    """The pixels of a picture, row by row.
+
+    Attributes:
+        width: int, pixels of a row.
+        height: int, rows.
+        palette: color of each id, as `"#rrggbb"`; others have none.
+    """
+
+    kind: typing.Literal["pixels"] = "pixels"
+    width: pydantic.PositiveInt
+    height: pydantic.PositiveInt
+    palette: list[typing.Annotated[str, pydantic.Field(pattern="^#[0-9a-f]{6}$")]]
+
+
+_any = pydantic.TypeAdapter(
+    typing.Annotated[Text | Pixels | Tokens, pydantic.Field(discriminator="kind")]
+)
+
+
+def read(folder):
+    """What the file beside a model says; ids if there is none."""
+    path = pathlib.Path(folder) / FILE
+    return _any.validate_json(path.read_bytes()) if path.exists() else Tokens()
+
+
+def check(vocabulary, vocabulary_size):
+    """Refuses what the tokens of a model cannot mean, as it has too few or too many."""
+    if vocabulary.kind == "text" and vocabulary_size != 256:
+        raise ValueError(
+            "A model of text must have a vocabulary of the 256 bytes: give another "
+            f"kind in {FILE}. Received: a vocabulary of {vocabulary_size}"
+        )
+    wrong = [token for token in vocabulary.start if not 0 <= token < vocabulary_size]
+    if wrong:
+        raise ValueError(
+            f"Tokens of start in {FILE} must be at least 0 and less than "
+            f"{vocabulary_size}. Received: {wrong[0]}"
+        )
+
+
+def write(folder, vocabulary):
+    """Says what the tokens of the model in `folder` mean."""
+    path = pathlib.Path(folder) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(vocabulary.model_dump_json(indent=2))

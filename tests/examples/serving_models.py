@@ -1,0 +1,73 @@
+"""A model that takes no time to make, with the signatures of an exported one."""
+
+import numpy as np
+import tensorflow as tf
+
+VOCABULARY = 13
+_STATES = 97
+
+
+def table(vocabulary_size=VOCABULARY):
+    """Logits by what a sequence has come to: each token counts for all later ones."""
+    random = np.random.default_rng(0)
+    return random.normal(size=(_STATES, vocabulary_size)).astype("float32")
+
+
+class _Model(tf.Module):
+    """Remembers `31 * before + token` modulo 97, and how many tokens there were."""
+
+    def __init__(self, longest, logits):
+        super().__init__()
+        self.logits = tf.Variable(logits)
+        self.longest = longest
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32, "tokens")])
+    def prefill(self, tokens):
+        remembered = tf.zeros_like(tokens[:, 0])
+        for t in tf.range(tf.shape(tokens)[1]):
+            remembered = (31 * remembered + tokens[:, t]) % _STATES
+        position = tf.zeros_like(remembered) + tf.shape(tokens)[1]
+        return self.outputs(remembered, position)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec((None, 1), tf.int32, "tokens"),
+            tf.TensorSpec((None,), tf.int32, "state_remembered"),
+            tf.TensorSpec((None,), tf.int32, "state_position"),
+        ]
+    )
+    def decode(self, tokens, state_remembered, state_position):
+        remembered = (31 * state_remembered + tokens[:, 0]) % _STATES
+        return self.outputs(remembered, state_position + 1)
+
+    def outputs(self, remembered, position):
+        # one row that is too long fails the whole batch, as a table of places does
+        with tf.control_dependencies(
+            [tf.debugging.assert_less(position, self.longest)]
+        ):
+            logits = tf.gather(self.logits, remembered)
+        return {
+            "logits": logits,
+            "state_remembered": remembered,
+            "state_position": position,
+        }
+
+
+def save(folder, logits=None, longest=2**30):
+    """Writes the model of a table, which fails for sequences of `longest` tokens."""
+    model = _Model(longest, table() if logits is None else logits)
+    signatures = {"prefill": model.prefill, "decode": model.decode}
+    tf.saved_model.save(model, folder, signatures)
+    return folder
+
+
+def likeliest(prompt, number, logits=None):
+    """The tokens that the model finds likeliest after a prompt, in NumPy."""
+    logits = table() if logits is None else logits
+    remembered, tokens = 0, []
+    for token in prompt:
+        remembered = (31 * remembered + token) % _STATES
+    for _ in range(number):
+        tokens.append(int(logits[remembered].argmax()))
+        remembered = (31 * remembered + tokens[-1]) % _STATES
+    return tokens

@@ -110,18 +110,28 @@ def serve(exported, bytes_of, length, sizes, options, results):
             ]
             for _ in range(options.rounds):
                 for contender, service in services.items():
-                    times, resident = sessions.drive(
-                        service.port,
-                        prompts,
-                        options.new_tokens,
-                        lambda service=service: service.resident("VmRSS"),
-                    )
-                    found = tables.summary(times)
-                    growth = resident and resident - before[contender]
+                    found = one_round(service, prompts, options.new_tokens)
+                    growth = found.pop("resident")
+                    growth = growth and growth - before[contender]
                     rows[contender]["rounds"].append({**found, "growth_bytes": growth})
                     print(length, count, contender, json.dumps(found), flush=True)
             results["served"] += rows.values()
             save(options, results)
+
+
+def one_round(service, prompts, new_tokens):
+    """A `summary` of sessions, what of the processor they took, and memory meanwhile.
+
+    `processor_seconds` of the service, and bytes `resident` when all had begun, are
+    `None` where the system does not tell.
+    """
+    before = service.processor_seconds()
+    times, resident = sessions.drive(
+        service.port, prompts, new_tokens, lambda: service.resident("VmRSS")
+    )
+    used = None if before is None else service.processor_seconds() - before
+    found = tables.summary(times)
+    return {**found, "processor_seconds": used, "resident": resident}
 
 
 def call(exported, length, sizes, options, results):

@@ -1,6 +1,5 @@
 """What a load test found, as numbers and as Markdown."""
 
-import itertools
 import statistics
 
 import numpy as np
@@ -36,14 +35,15 @@ def summary(sessions):
 
 def report(results):
     machine, versions = results["machine"], results["versions"]
-    cases = "{cpu}, {cores} cores; load {load_at_start:.1f} before, at most ".format(
-        **machine
+    described = (
+        f"{machine['cpu']}, {machine['cores']} cores; load "
+        f"{machine['load_at_start']:.1f} before, at most {machine['highest_load']:.1f} "
+        "meanwhile"
     )
-    loads = f"{cases}{machine['highest_load']:.1f} meanwhile"
     sizes = ", ".join(f"{name} {value}" for name, value in results["sizes"].items())
     parts = [
         "# The service under load",
-        f"`{machine['command']}`, {machine['date']}. {loads}; "
+        f"`{machine['command']}`, {machine['date']}. {described}; "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + f". {sizes}; {results['new_tokens']} new tokens each. The service has one "
         "core, its clients another. Medians of rounds in which both models took turns.",
@@ -57,7 +57,10 @@ def report(results):
 
 
 def served(results):
-    """A row for each prompt length, number of sessions and model."""
+    """A row for each prompt length, number of sessions and model.
+
+    Processor time tells what a token costs where other programs ran meanwhile, too.
+    """
     rows = []
     for row in results["served"]:
         found = {
@@ -65,7 +68,8 @@ def served(results):
             for name in row["rounds"][0]
             if row["rounds"][0][name] is not None
         }
-        growth = found.get("growth_bytes")
+        growth, used = found.get("growth_bytes"), found.get("processor_seconds")
+        tokens = row["sessions"] * results["new_tokens"]
         rows.append(
             [
                 f"{row['prompt_length']:,}",
@@ -76,6 +80,7 @@ def served(results):
                     f"{1e3 * found[name]:,.0f}"
                     for name in ("between_p50", "between_p99", "first_p50", "first_p99")
                 ),
+                tables.number(used and 1e3 * used / tokens, 1),
                 f"{row['state_bytes'] / 1e3:,.0f}",
                 tables.number(growth and growth / 1e3 / row["sessions"], 0),
             ]
@@ -89,6 +94,7 @@ def served(results):
         "p99",
         "ms to the first, p50",
         "p99",
+        "ms of processor a token",
         "kB of a state",
         "kB a session that the process grew by",
     )
@@ -104,9 +110,8 @@ def alone(results):
         for row in results["alone"]
         if row["times"]
     }
-    places = dict.fromkeys((key[0], key[1]) for key in medians)
-    rows = []
-    for (length, batch), steps in itertools.product(places, [results["new_tokens"]]):
+    steps, rows = results["new_tokens"], []
+    for length, batch in dict.fromkeys(key[:2] for key in medians):
         seconds = [medians.get((length, batch, name)) for name in CONTENDERS]
         cells = []
         for one in seconds:

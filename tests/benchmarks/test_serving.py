@@ -90,14 +90,24 @@ def test_latency_and_speed():
 def test_tables_are_medians_of_rounds():
     one = dict(between_p50=0.01, between_p99=0.02, first_p50=0.3, first_p99=0.4)
     rounds = [
-        {**one, "tokens_per_second": speed, "growth_bytes": 8e6}
+        {
+            **one,
+            "tokens_per_second": speed,
+            "processor_seconds": 4e2 / speed,
+            "growth_bytes": 8e6,
+        }
         for speed in (90.0, 100.0, 500.0)
     ]
     row = dict(prompt_length=4000, sessions=8, state_bytes=33_000, rounds=rounds)
-    served = {"served": [{**row, "contender": "key-value cache"}]}
-    line = "| 4,000 | 8 | exact, cache | 100.0 | 10 | 20 | 300 | 400 | 33 | 1000 |"
+    served = {"new_tokens": 50, "served": [{**row, "contender": "key-value cache"}]}
+    # 4 s of processor for 400 tokens
+    line = "| 100.0 | 10 | 20 | 300 | 400 | 10.0 | 33 | 1000 |"
+    line = f"| 4,000 | 8 | exact, cache {line}"
     assert tables.served(served).splitlines()[-1] == line
-    rounds[0]["growth_bytes"] = None  # a system that does not tell
+    for found in rounds:  # a system that does not tell
+        found["growth_bytes"] = found["processor_seconds"] = None
+    line = f"{line[:-14]}| – | 33 | – |"
+    assert tables.served(served).splitlines()[-1] == line
     alone = {
         "new_tokens": 50,
         "alone": [

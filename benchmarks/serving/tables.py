@@ -46,7 +46,10 @@ def report(results):
         f"`{machine['command']}`, {machine['date']}. {described}; "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + f". {sizes}; {results['new_tokens']} new tokens each. The service has one "
-        "core, its clients another. Medians of rounds in which both models took turns.",
+        "core. Medians of rounds in which both models took turns.",
+        "A cache has as many places as a sequence gets tokens. Signatures change "
+        "nothing in place: a step copies the cache, which a server that keeps it in "
+        "the model would not.",
         served(results),
         "## Without HTTP",
         "The same signatures called in a loop, all sessions at once, on one core: new "

@@ -5,6 +5,7 @@ import statistics
 import numpy as np
 
 from benchmarks import tables
+from benchmarks.results import ratio
 from benchmarks.serving.models import CONTENDERS
 
 NAMES = {"performer": "ours, state of sums", "key-value cache": "exact, cache"}
@@ -106,22 +107,21 @@ def served(results):
 
 def alone(results):
     """Both models side by side, a row for each prompt length and batch."""
-    medians = {
-        (row["prompt_length"], row["batch"], row["contender"]): statistics.median(
-            row["times"]
-        )
-        for row in results["alone"]
-        if row["times"]
-    }
-    steps, rows = results["new_tokens"], []
-    for length, batch in dict.fromkeys(key[:2] for key in medians):
-        seconds = [medians.get((length, batch, name)) for name in CONTENDERS]
+    steps = {}  # seconds of one
+    for row in results["alone"]:
+        if row["times"]:
+            place = row["prompt_length"], row["batch"], row["contender"]
+            steps[place] = statistics.median(row["times"]) / row["new_tokens"]
+    rows = []
+    for length, batch in dict.fromkeys(place[:2] for place in steps):
+        both = [steps.get((length, batch, name)) for name in CONTENDERS]
         cells = []
-        for one in seconds:
-            speed = one and batch * steps / one
-            cells += [tables.number(speed, 1), tables.number(one and 1e3 * one / steps)]
-        ours, cache = seconds
-        faster = cache / ours if ours and cache else None
-        rows.append([f"{length:,}", batch, *cells, tables.number(faster)])
+        for step in both:
+            cells += [
+                tables.number(step and batch / step, 1),
+                tables.number(step and 1e3 * step),
+            ]
+        ours, cache = both
+        rows.append([f"{length:,}", batch, *cells, tables.number(ratio(cache, ours))])
     columns = [f"{NAMES[name]}, {what}" for name in CONTENDERS for what in ("/s", "ms")]
     return tables.table(["prompt", "sessions", *columns, "times the cache"], rows)

@@ -108,9 +108,14 @@ def test_tables_are_medians_of_rounds():
     line = line.replace("10.0 | 33 | 1000", "– | 33 | –")
     assert tables.served(served).splitlines()[-1] == line
     alone = {
-        "new_tokens": 50,
         "alone": [
-            dict(contender=name, batch=4, prompt_length=4000, times=times)
+            dict(
+                contender=name,
+                batch=4,
+                prompt_length=4000,
+                new_tokens=50,
+                times=times,
+            )
             for name, times in (
                 ("performer", [0.4, 0.5, 9.0]),
                 ("key-value cache", [2.0]),

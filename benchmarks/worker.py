@@ -97,10 +97,10 @@ def forget_peak():
         pass
 
 
-def resident(field):
-    """Bytes of this process in memory: now (VmRSS), or at most so far (VmHWM)."""
+def resident(field, process="self"):
+    """Bytes of a process in memory: now (VmRSS), or at most so far (VmHWM)."""
     try:
-        with open("/proc/self/status") as status:
+        with open(f"/proc/{process}/status") as status:
             lines = dict(line.split(":", 1) for line in status)
     except FileNotFoundError:  # only Linux tells
         return None

@@ -1,0 +1,41 @@
+"""`generate` of KerasHub's GPT-2, with its cache, as long as the sequences get.
+
+A case is what `benchmarks/generation.py` makes. Mode "xla" is KerasHub's default.
+"""
+
+import importlib.metadata
+
+import keras
+import keras_hub
+import numpy as np
+
+from benchmarks import tensorflow_programs
+
+
+def start(threads):
+    version = importlib.metadata.version("keras-hub")
+    versions = {**tensorflow_programs.start(threads), "keras": keras.__version__}
+    return {**versions, "keras-hub": version}
+
+
+def program(case):
+    keras.utils.set_random_seed(0)
+    length = case["prompt_length"] + case["new_tokens"]
+    backbone = keras_hub.models.GPT2Backbone(
+        **case["sizes"], dropout=0.0, max_sequence_length=length
+    )
+    model = keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
+    model.compile(sampler="greedy", jit_compile=case["mode"] == "xla")
+    tokens = np.zeros((case["batch"], length), "int32")
+    random = np.random.default_rng(0)
+    shape = case["batch"], case["prompt_length"]
+    tokens[:, : shape[1]] = random.integers(backbone.vocabulary_size, size=shape)
+    is_prompt = np.zeros(tokens.shape, bool)
+    is_prompt[:, : shape[1]] = True
+    inputs = {"token_ids": tokens, "padding_mask": is_prompt}
+
+    def run():
+        made = model.generate(inputs, stop_token_ids=None)
+        assert made["token_ids"].shape == tokens.shape
+
+    return lambda: None, run

@@ -29,20 +29,21 @@ ONES = (
 TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
 SCALES = ["", "thousand"]
 DIGITS = 3 * len(SCALES)  # of the longest numbers
-LENGTH = 64  # bytes of the longest texts, and more
+LENGTH = 65  # bytes of the longest texts, and what ends them
 PADDING, START, END = 0, ord("\n"), ord("\n")
 HEADS, DIM = 4, 64
-FEATURES = {"num_random_features": 64}
+# Near bytes, such as those of the word, have their exact weights in the decoder.
+FEATURES = {"num_random_features": 64, "window": 24}
 ROWS = {
     "no digits": {"options": {**FEATURES, "sees_digits": False}, "color": "#8a8a8a"},
     "Performer": {"options": FEATURES, "color": "#0b5cab"},
     "exact attention": {"options": {"exact_below": 10**9}, "color": "#d1701c"},
 }
-BATCH = 32
+BATCH = 16
 EVALUATIONS = 10
 
 
-def main(steps: int = 300, output_dir: str = "runs/translation"):
+def main(steps: int = 400, output_dir: str = "runs/translation"):
     """Trains, prints and draws.
 
     Args:
@@ -124,7 +125,7 @@ def as_text(row):
 class Translator(keras.Model):
     """Digits `(B, S)` and text `(B, T)` to logits of the bytes that follow."""
 
-    def __init__(self, sees_digits=True, **options):
+    def __init__(self, window=None, sees_digits=True, **options):
         super().__init__()
         self.sees_digits = sees_digits
         of_both = {
@@ -137,8 +138,9 @@ class Translator(keras.Model):
         self.byte = layers.Embedding(128, DIM)
         self.place = layers.Embedding(DIGITS, DIM)
         self.encoder = PerformerEncoder(**of_both, seed=0)
-        # the bytes of the word have their exact weights
-        self.decoder = PerformerDecoder(**of_both, rotary=True, exact_window=24, seed=1)
+        self.decoder = PerformerDecoder(
+            **of_both, rotary=True, exact_window=window, seed=1
+        )
         self.norm = layers.LayerNormalization()
         self.logits = layers.Dense(128)
 

@@ -47,7 +47,7 @@ BATCH = 8
 GREY = 128  # in the picture, where nothing is given
 
 
-def main(steps: int = 200, output_dir: str = "runs/vision"):
+def main(steps: int = 100, output_dir: str = "runs/vision"):
     """Trains, prints and draws.
 
     Args:

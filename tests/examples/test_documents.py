@@ -19,8 +19,12 @@ def test_files_are_of_their_kinds_and_none_is_in_both_parts():
     begin = {"drawing": b"<?xml", "font": b"StartFontMetrics", "score": b"<?xml"}
     for index, name in enumerate(documents.KINDS):
         for text in both[index] + both[NUM_KINDS + index]:
-            assert text.lstrip(b"\xef\xbb\xbf").startswith(begin.get(name, b""))
-    assert all(b"#if" in text for text in both[1])
+            as_bytes = text.replace(b"\0", b"")  # some scores are in UTF-16
+            assert (
+                as_bytes[:20]
+                .lstrip(b"\xef\xbb\xff\xfe\xbf")
+                .startswith(begin.get(name, b""))
+            )
 
 
 def test_a_kind_stands_where_its_class_says():

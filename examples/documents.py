@@ -78,7 +78,7 @@ ROWS = {
 }
 
 
-def main(steps: int = 200, output_dir: str = "runs/documents"):
+def main(steps: int = 400, output_dir: str = "runs/documents"):
     """Trains, prints and draws.
 
     Args:

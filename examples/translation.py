@@ -1,0 +1,243 @@
+"""Numbers are read out: an encoder of digits, a decoder that writes them in English.
+
+    python -m examples.translation               # some minutes on 2 cores
+    python -m examples.translation --steps 20    # a minute, only to see that it runs
+
+A sequence-to-sequence model of `PerformerEncoder` and `PerformerDecoder` reads numbers
+of up to six digits, such as 305012, and writes "three hundred five thousand twelve".
+Each number is drawn, and few of those to test with were seen before. Beside it stand
+the same model that sees no digits, whose decoder can learn to spell, but not what, and
+the same with exact attention. In the end the Performer writes byte by byte: a state of
+fixed size knows all digits and bytes. (At 60 bytes attention of linear cost saves no
+time.) Curves go to `runs/translation`.
+"""
+
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+from matplotlib.figure import Figure
+
+from keras_performer import PerformerDecoder, PerformerEncoder
+
+ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen "
+    "fourteen fifteen sixteen seventeen eighteen nineteen"
+).split()
+TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+SCALES = ["", "thousand"]
+DIGITS = 3 * len(SCALES)  # of the longest numbers
+LENGTH = 65  # bytes of the longest texts, and what ends them
+PADDING, START, END = 0, ord("\n"), ord("\n")
+HEADS, DIM = 4, 64
+# Near bytes, such as those of the word, have their exact weights in the decoder.
+FEATURES = {"num_random_features": 64, "window": 24}
+ROWS = {
+    "no digits": {"options": {**FEATURES, "sees_digits": False}, "color": "#8a8a8a"},
+    "Performer": {"options": FEATURES, "color": "#0b5cab"},
+    "exact attention": {"options": {"exact_below": 10**9}, "color": "#d1701c"},
+}
+BATCH = 16
+EVALUATIONS = 10
+
+
+def main(steps: int = 400, output_dir: str = "runs/translation"):
+    """Trains, prints and draws.
+
+    Args:
+        steps: optimizer steps of each model, rounded to a multiple of 10.
+        output_dir: folder for `curves.png`.
+
+    Returns:
+        Two dicts: to shares of texts that are right in every byte, after a tenth of the
+        steps, two tenths and so on; and from some numbers to what the Performer wrote.
+    """
+    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    random = np.random.default_rng(0)
+    training, test = examples(BATCH * steps, random), examples(400, random)
+    models, curves = {}, {}
+    for label, row in ROWS.items():
+        print(f"\n{label}: {steps} steps")
+        models[label] = make_model(row["options"], steps)
+        curves[label] = train(models[label], training, test)
+
+    digits = test["x"][0][:8]
+    made = models["Performer"].translate(digits)
+    written = {as_text(x): as_text(y) for x, y in zip(digits, made)}
+    print("\nthe Performer writes")
+    for number, text in written.items():
+        print(f"{number:>{DIGITS}} {text}")
+    print("\ntexts right in every byte")
+    for label, curve in curves.items():
+        print(f"{label:20}{curve[-1]:.3f}")
+    path = pathlib.Path(output_dir) / "curves.png"
+    draw(path, steps, curves)
+    print(f"wrote {path}")
+    return curves, written
+
+
+def spelled(number):
+    """English words for an int of at most six digits."""
+    words = []
+    for place in reversed(range(len(SCALES))):
+        hundreds, rest = divmod(number // 1000**place % 1000, 100)
+        if hundreds:
+            words += [ONES[hundreds], "hundred"]
+        if rest >= 20:
+            tens, ones = divmod(rest, 10)
+            words.append(TENS[tens] + (f"-{ONES[ones]}" if ones else ""))
+        elif rest:
+            words.append(ONES[rest])
+        if place and (hundreds or rest):
+            words.append(SCALES[place])
+    return " ".join(words) or ONES[0]
+
+
+def examples(count, random):
+    """Arguments of `fit`: digits and the text so far, the byte that follows, weights.
+
+    Numbers of any length are equally frequent. Digits are aligned to the right, so that
+    a place is always that of the ones, tens, or hundreds.
+    """
+    digits = np.full((count, DIGITS), PADDING, np.uint8)
+    text = np.full((count, 1 + LENGTH), PADDING, np.uint8)
+    for row in range(count):
+        number = int(random.integers(10 ** random.integers(1, DIGITS, endpoint=True)))
+        known = str(number).encode()
+        digits[row, DIGITS - len(known) :] = np.frombuffer(known, np.uint8)
+        words = bytes([START, *spelled(number).encode(), END])
+        text[row, : len(words)] = np.frombuffer(words, np.uint8)
+    is_text = text[:, 1:] != PADDING
+    return {
+        "x": [digits, text[:, :-1]],
+        "y": text[:, 1:],
+        "sample_weight": is_text.astype("float32"),
+    }
+
+
+def as_text(row):
+    """A row of bytes without what stands around."""
+    return bytes(row.tolist()).strip(bytes([PADDING, START, END])).decode("latin-1")
+
+
+class Translator(keras.Model):
+    """Digits `(B, S)` and text `(B, T)` to logits of the bytes that follow."""
+
+    def __init__(self, window=None, sees_digits=True, **options):
+        super().__init__()
+        self.sees_digits = sees_digits
+        of_both = {
+            "intermediate_dim": 2 * DIM,
+            "num_heads": HEADS,
+            "activation": "gelu",
+            "normalize_first": True,
+            **options,
+        }
+        self.byte = layers.Embedding(128, DIM)
+        self.place = layers.Embedding(DIGITS, DIM)
+        self.encoder = PerformerEncoder(**of_both, seed=0)
+        self.decoder = PerformerDecoder(
+            **of_both, rotary=True, exact_window=window, seed=1
+        )
+        self.norm = layers.LayerNormalization()
+        self.logits = layers.Dense(128)
+
+    def encode(self, digits):
+        """The encoder's sequence, and which of it the decoder is to see."""
+        is_digit = (digits != PADDING) & self.sees_digits
+        x = self.byte(digits) + self.place(tf.range(DIGITS))
+        return self.encoder(x, padding_mask=is_digit), is_digit
+
+    def call(self, inputs):
+        digits, text = inputs
+        sequence, is_digit = self.encode(digits)
+        x = self.decoder(self.byte(text), sequence, encoder_padding_mask=is_digit)
+        return self.logits(self.norm(x))
+
+    def translate(self, digits):
+        """The likeliest bytes for digits `(B, S)`, one by one: `(B, up to LENGTH)`."""
+
+        @tf.function
+        def step(byte, state):
+            x = self.byte(byte[:, tf.newaxis])
+            x, state = self.decoder(x, state=state, return_state=True)
+            logits = self.logits(self.norm(x))[:, 0]
+            return tf.argmax(logits, -1, output_type=tf.int32), state
+
+        sequence, is_digit = self.encode(digits)
+        state = self.decoder.initial_state(len(digits), sequence, is_digit)
+        byte, made = tf.fill([len(digits)], START), []
+        is_done = np.zeros(len(digits), bool)
+        while len(made) < LENGTH and not is_done.all():
+            byte, state = step(byte, state)
+            made.append(np.where(is_done, PADDING, byte))
+            is_done |= made[-1] == END
+        return np.stack(made, 1)
+
+
+def exact_match(text, logits):
+    """Whether each byte is the likeliest one after those before it.
+
+    It is so exactly where `translate` writes this text.
+    """
+    made = tf.argmax(logits, -1, output_type=tf.int32)
+    text = tf.cast(text, tf.int32)
+    is_right = (made == text) | (text == PADDING)
+    return tf.cast(tf.reduce_all(is_right, 1), tf.float32)
+
+
+def make_model(options, steps):
+    """A model of 0.1 M parameters, whose heads have 16 dimensions."""
+    keras.utils.set_random_seed(0)
+    model = Translator(**options)
+    rate = keras.optimizers.schedules.CosineDecay(
+        0.0, steps, warmup_target=3e-3, warmup_steps=min(50, steps)
+    )
+    model.compile(
+        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        ),
+        metrics=[exact_match],
+    )
+    return model
+
+
+def train(model, training, test):
+    """Fits; returns the share of texts that are right, ten times in the run."""
+    history = model.fit(
+        **training,
+        batch_size=BATCH,
+        shuffle=False,  # so that all models see the same, in the same order
+        epochs=EVALUATIONS,
+        steps_per_epoch=len(training["y"]) // BATCH // EVALUATIONS,
+        validation_data=tuple(test.values()),
+        verbose=2,
+    )
+    return history.history["val_exact_match"]
+
+
+def draw(path, steps, curves):
+    """Draws shares against steps."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
+    for label, curve in curves.items():
+        name = f"{label}, {curve[-1]:.2f}"
+        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label]["color"], label=name)
+    axes.set_xlim(0)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("held-out texts right in every byte")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    import jsonargparse
+
+    jsonargparse.CLI(main, as_positional=False)

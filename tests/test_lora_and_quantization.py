@@ -277,10 +277,10 @@ def test_float8_trains_is_saved_and_loaded():
 @pytest.mark.parametrize("mode", ["gptq", "awq"])
 def test_other_modes_are_refused(mode):
     layer = attention().layers[-1].query_dense
-    options = {}
+    options, message = {}, "Invalid quantization mode"  # of Keras that has it not
     if config := getattr(keras.quantizers, f"{mode.upper()}Config", None):
         options["config"] = config(dataset=None, tokenizer=None)
-    message = f"must be \"int8\", .*Received: mode='{mode}'"
+        message = f"must be \"int8\", .*Received: mode='{mode}'"
     with pytest.raises(ValueError, match=message):
         layer.quantize(mode, **options)
 

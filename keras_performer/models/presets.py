@@ -19,6 +19,9 @@ _SHARDS = "model.weights.json"
 
 _BYTES_OF_GB = 1024**3
 
+# Keras 3.10 does not find a layer again that it splits between two parts.
+_KEEPS_PARTS = (3, 11, 3)
+
 
 def save_to_preset(
     model: typing.Any,
@@ -44,7 +47,8 @@ def save_to_preset(
             `preset_metadata` to give back. A model of bytes needs none.
         card: str, the text of `README.md`. Defaults to a short one.
         max_shard_size: number, the size in GB from which weights are written in parts,
-            each at most that large. `None` for one file.
+            each at most that large. `None` for one file, which it always is before
+            Keras 3.11.3.
 
     Raises:
         ValueError: if the model is not built, or the folder has something in it.
@@ -94,7 +98,8 @@ def save_to_preset(
         weight.value.dtype.size * weight.value.shape.num_elements()
         for weight in model.weights
     )
-    if max_shard_size is not None and size > max_shard_size * _BYTES_OF_GB:
+    is_large = max_shard_size is not None and size > max_shard_size * _BYTES_OF_GB
+    if is_large and _numbers(keras.__version__) >= _KEEPS_PARTS:
         model.save_weights(path / _SHARDS, max_shard_size=max_shard_size)
     else:
         model.save_weights(path / _WEIGHTS)

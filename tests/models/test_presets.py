@@ -6,6 +6,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+from packaging.version import Version
 
 import keras_performer
 from keras_performer import PerformerLM, convert_to_performer, generate
@@ -16,6 +17,8 @@ from tests.layers.inputs import normal
 
 TOKENS = np.random.default_rng(0).integers(11, size=(3, 9)).astype("int32")
 FOLDER = pathlib.Path("folder")
+# Keras 3.10 does not find a layer again that it splits
+WRITES_PARTS = Version(keras.__version__) >= Version("3.11.3")
 
 
 def language_model(**changes):
@@ -95,14 +98,17 @@ def test_a_quantized_model_with_lora_comes_back(is_sharded):
     kilobytes = 1e-6 if is_sharded else None
     model.save_to_preset(FOLDER, max_shard_size=kilobytes)
     parts = [path for path in FOLDER.iterdir() if path.suffix == ".h5"]
-    assert (len(parts) > 1) == is_sharded
-    assert (FOLDER / "model.weights.json").exists() == is_sharded
+    assert (len(parts) > 1) == (is_sharded and WRITES_PARTS)
+    assert (FOLDER / "model.weights.json").exists() == (len(parts) > 1)
     assert_equal_bits(from_preset(FOLDER)(TOKENS), model(TOKENS))
 
 
 def test_few_weights_are_in_one_file_by_default():
     size = 4 * sum(np.size(weight) for weight in language_model().weights) / 1024**3
-    for name, limit, expected in (("a", size * 1.01, 1), ("b", size * 0.99, 2)):
+    for name, limit, expected in (
+        ("a", size * 1.01, 1),
+        ("b", size * 0.99, 1 + WRITES_PARTS),
+    ):
         save_to_preset(language_model(), name, max_shard_size=limit)
         parts = [path for path in pathlib.Path(name).iterdir() if path.suffix == ".h5"]
         assert len(parts) == expected

@@ -20,7 +20,9 @@ MAY_IMPORT = {
     "layers": LAYERS_MAY,
     "callbacks": LAYERS_MAY | {"keras_performer.layers"},
     "recompute": LAYERS_MAY | {"keras_performer.layers"},
-    "models": LAYERS_MAY | {"keras_performer.layers", "keras_performer.recompute"},
+    "models": LAYERS_MAY
+    | {"keras_performer.layers", "keras_performer.recompute"}
+    | {"keras_performer.__version__"},
     # the plot of a report is drawn by a function that imports what draws
     "approximation": LAYERS_MAY | {"keras_performer.layers", "matplotlib.figure"},
     "conversion": LAYERS_MAY

@@ -5,7 +5,7 @@ import typing
 import keras
 
 from keras_performer.approximation.calls import attention_calls, batches_of
-from keras_performer.conversion import places, together
+from keras_performer.conversion import together
 from keras_performer.conversion.convert import (
     attention_layers,
     convert_to_softmax,
@@ -14,7 +14,7 @@ from keras_performer.conversion.convert import (
 from keras_performer.conversion.fitting import Fit
 from keras_performer.conversion.moments import Moments
 from keras_performer.conversion.report import CalibrationReport
-from keras_performer.layers import PerformerAttention, arguments, input_checks
+from keras_performer.layers import PerformerAttention, arguments, input_checks, places
 
 
 def calibrate(

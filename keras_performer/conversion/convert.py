@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import keras
 
 from keras_performer import feature_maps
-from keras_performer.conversion import places
 from keras_performer.conversion.report import ConversionReport, ConvertedLayer
 from keras_performer.conversion.rewriting import lists_its_layers, rewritten
 from keras_performer.conversion.weights import copy_weights
@@ -19,6 +18,7 @@ from keras_performer.layers import (
     PerformerAttention,
     input_checks,
     keras_privates,
+    places,
 )
 from keras_performer.layers.attention_like import attention_like, is_attention
 from keras_performer.layers.cached_attention import is_cached

@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_performer.conversion import places
 from keras_performer.conversion.converted import OF_INSTANCE, Converted, config_of
+from keras_performer.layers import places
 
 
 def lists_its_layers(model):

@@ -7,7 +7,6 @@ import typing
 import keras
 
 from keras_performer.approximation.calls import batches_of, what_is_read
-from keras_performer.conversion import places
 from keras_performer.conversion.convert import with_layers
 from keras_performer.conversion.matching import Match
 from keras_performer.conversion.report import TransferredLayer, TransferReport
@@ -17,6 +16,7 @@ from keras_performer.layers import (
     arguments,
     input_checks,
     keras_privates,
+    places,
 )
 from keras_performer.layers.attention_like import is_attention
 from keras_performer.layers.watching import watched

@@ -3,7 +3,7 @@
 import tempfile
 import warnings
 
-from keras_performer.conversion import places
+from keras_performer.layers import places
 
 
 def copy_weights(source, target, instead):

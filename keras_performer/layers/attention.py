@@ -21,6 +21,7 @@ from keras_performer.layers.dense_layers import (
     dense_layers,
     serialized_options,
 )
+from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.inputs import Inputs
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
@@ -38,7 +39,7 @@ from keras_performer.layers.signatures import (
 )
 
 
-class AttentionLayer(DenseNames, keras.layers.Layer):
+class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
     """The base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers.keras_privates import same_named_entry
+from keras_performer.layers.lora_weights import KeepsLora
 from keras_performer.ops.shapes import size
 
 
@@ -61,7 +62,7 @@ def token_dense(name, output_dim, **options):
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class HeadsDense(keras.layers.EinsumDense):
+class HeadsDense(KeepsLora, keras.layers.EinsumDense):
     """`EinsumDense` over the last axes of its input, as a product of two matrices.
 
     `EinsumDense` itself is a batched product: the same speed for many tokens, but a
@@ -129,10 +130,6 @@ class HeadsDense(keras.layers.EinsumDense):
                 f"the layer {self.name!r} was built: make another for inputs of "
                 f"another width. Received: inputs of shape {tuple(shape)}"
             )
-
-    def quantize(self, mode=None, type_check=True, **options):
-        # Keras' own check refuses every subclass
-        return super().quantize(mode, type_check=False, **options)
 
     def load_own_variables(self, store):
         store = same_named_entry(store, self)

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_performer.layers.inner_changes import without_inner_changes
+
 # What an error of `as_layer` advises, by the name of the argument.
 _INSTEAD = {
     "attention": "ExactAttention has the place of keras.layers.MultiHeadAttention. "
@@ -50,6 +52,7 @@ def built_copy(attention, shapes):
         shapes: shapes of query, value and key; `None` for those not given.
     """
     quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros", "seed": 0}
-    copy = type(attention).from_config({**attention.get_config(), **quiet})
+    config = without_inner_changes(attention.get_config())
+    copy = type(attention).from_config({**config, **quiet})
     copy.build(*shapes)
     return copy

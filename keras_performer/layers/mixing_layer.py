@@ -6,11 +6,12 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments, layer_state
+from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.key_masks import as_mask
 from keras_performer.layers.signatures import LayerInput
 
 
-class MixingLayer(keras.layers.Layer):
+class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
     """The base class of mixers: they join tokens by place, without queries and keys.
 
     A mixer stands where `PerformerBlock` and `PerformerLM` take an `AttentionLayer`,

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.heads_dense import token_dense
+from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.mixing_layer import MixingLayer
@@ -16,7 +17,7 @@ from keras_performer.layers.signatures import LayerInput
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerBlock(keras.layers.Layer):
+class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
     """Self-attention and a feed-forward network, each normalized first and added.
 
     With `conv_kernel_size` a short convolution goes before, normalized and added too:

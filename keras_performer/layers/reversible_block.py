@@ -11,6 +11,7 @@ from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.drawn_weights import MAX_SEED
+from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.performer_block import PerformerBlock
@@ -26,7 +27,7 @@ _ADVICE = "In a ReversibleBlock", "PerformerBlock"
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class ReversibleBlock(keras.layers.Layer):
+class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
     """Blocks of self-attention and feed-forward network on two streams.
 
     Both streams begin as the input. A block adds what attention makes of the second to

@@ -3,11 +3,12 @@
 import keras
 import tensorflow as tf
 
+from keras_performer.layers.lora_weights import KeepsLora
 from keras_performer.ops.shapes import compute_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class TokenEmbedding(keras.layers.Embedding):
+class TokenEmbedding(KeepsLora, keras.layers.Embedding):
     """`keras.layers.Embedding` whose table has a tensor as its gradient.
 
     TensorFlow's gradient of a look-up is one row for each token, and a token that
@@ -16,6 +17,8 @@ class TokenEmbedding(keras.layers.Embedding):
     with the sum of its rows, which is what other passes over the sequence come to.
     The sum is in float32, as one in half precision stops growing.
     """
+
+    lora_names = "embeddings", "lora_embeddings_a", "lora_embeddings_b"
 
     def call(self, inputs):
         if inputs.dtype not in ("int32", "int64"):
@@ -35,10 +38,6 @@ class TokenEmbedding(keras.layers.Embedding):
             return super().quantized_call(*args, **kwargs)
         finally:
             attributes[name] = table
-
-    def quantize(self, mode=None, type_check=True, **options):
-        # Keras' own check refuses every subclass
-        return super().quantize(mode, type_check=False, **options)
 
 
 def with_dense_gradient(table):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_performer import feature_maps
 from keras_performer.layers import arguments
 from keras_performer.layers.heads_dense import heads_dense
+from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.signatures import Initializer
@@ -27,7 +28,7 @@ _OPTIONS = (
 )
 
 
-class TransformerLayer(keras.layers.Layer):
+class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
     """The base class of `PerformerEncoder` and `PerformerDecoder`.
 
     It has their arguments, and their feed-forward network. Whatever a part of the layer

@@ -10,16 +10,19 @@ from keras_performer import feature_maps
 from keras_performer.layers import EmbeddingLayer, arguments, input_checks
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
 from keras_performer.layers.drawn_weights import MAX_SEED
+from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.layer_config import as_layer, config_of
+from keras_performer.layers.logits_dense import LogitsDense
 from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
 from keras_performer.models import attention_choice, exported
+from keras_performer.models.presets import HasPresets
 from keras_performer.ops.shapes import sum_dtype
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerLM(TokenTraining):
+class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
     """A stack of Performer blocks from token ids to logits.
 
     Embedding and positions, blocks of `PerformerAttention` and feed-forward
@@ -213,7 +216,7 @@ class PerformerLM(TokenTraining):
         # as they were made, as others may take their places in blocks later
         self._attention = attention_choice.config(attention, self.blocks)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
-        self.head = as_layer("head", head) or keras.layers.Dense(
+        self.head = as_layer("head", head) or LogitsDense(
             self.vocabulary_size,
             # losses need more than half precision
             dtype=sum_dtype(self.compute_dtype).name,

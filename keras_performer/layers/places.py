@@ -40,6 +40,23 @@ def all_inside(layer):
                 yield owner, path, child
 
 
+def leaves(layer):
+    """The layers inside a layer that have none inside: pairs of a path and a layer.
+
+    A layer that stands in several places comes once.
+    """
+    seen, waiting = set(), [([], layer)]
+    while waiting:
+        path, owner = waiting.pop(0)
+        inside = [(path + steps, child) for steps, child in children(owner)]
+        if path and not inside:
+            yield path, owner
+        for place in inside:
+            if id(place[1]) not in seen:
+                seen.add(id(place[1]))
+                waiting.append(place)
+
+
 def pairs(one, other, leaves=()):
     """Layers in the same places of two models, each pair once, from outside inwards.
 

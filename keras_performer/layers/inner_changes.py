@@ -1,0 +1,95 @@
+"""LoRA and quantization of the layers inside others, kept in their configs."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import places
+
+_KEY = "inner_changes"
+
+
+class KeepsInnerChanges:
+    """What is added to a layer that makes others: its config says what they became.
+
+    A dense layer with LoRA, or quantized, says so in its config. But where it is made
+    by the layer around it, nobody asks for that: the dense layers of
+    `keras.layers.MultiHeadAttention` come back without either, and do not load what
+    was saved. Here the config of the layer around has an entry more, as soon as there
+    is something to say, and the same is done to the layers inside once they are built.
+    """
+
+    def get_config(self):
+        pending = vars(self).get("_pending_changes")
+        changes = _changes(self) if pending is None else pending
+        return {**super().get_config(), **({_KEY: changes} if changes else {})}
+
+    @classmethod
+    def from_config(cls, config):
+        layer = super().from_config({k: v for k, v in config.items() if k != _KEY})
+        if changes := config.get(_KEY):
+            _when_built(layer, changes)
+        return layer
+
+
+def without_inner_changes(config):
+    """The config of a layer as its class makes it."""
+    return {name: value for name, value in config.items() if name != _KEY}
+
+
+def _changes(layer):
+    """What was changed in the layers inside a layer, a list for its config."""
+    return [
+        {"path": path, **change}
+        for path, inner in places.leaves(layer)
+        if (change := _change(inner))
+    ]
+
+
+def _change(layer):
+    change = {}
+    if getattr(layer, "lora_enabled", False):
+        change |= {"lora_rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
+    mode = layer.dtype_policy.quantization_mode
+    if mode is not None:
+        change["quantize"] = mode
+        options = getattr(layer, "quantization_config", None)
+        if options is not None:
+            change["config"] = keras.saving.serialize_keras_object(options)
+    return change
+
+
+def _when_built(layer, changes):
+    """Changes the layers inside a layer, as soon as it has made them."""
+    if layer.built:
+        _apply(layer, changes)
+        return
+    build = layer.build
+
+    @functools.wraps(build)
+    def build_and_change(*args, **kwargs):
+        build(*args, **kwargs)
+        layer.build = build
+        del vars(layer)["_pending_changes"]
+        _apply(layer, changes)
+
+    layer.build = build_and_change
+    vars(layer)["_pending_changes"] = changes  # not an attribute, which Keras wraps
+
+
+def _apply(layer, changes):
+    # eagerly, where a model is built while it is traced: Keras quantizes in NumPy
+    with tf.init_scope():
+        for change in changes:
+            inner = places.at(layer, change["path"])
+            mode = change.get("quantize")
+            # the config of a layer that was passed in has it, too
+            if mode is not None and inner.dtype_policy.quantization_mode is None:
+                options = {}
+                if "config" in change:
+                    config = keras.saving.deserialize_keras_object(change["config"])
+                    options["config"] = config
+                inner.quantize(mode, type_check=False, **options)
+            if "lora_rank" in change and not inner.lora_enabled:
+                inner.enable_lora(change["lora_rank"], change["lora_alpha"])

@@ -1,0 +1,296 @@
+"""LoRA and int8 through the life of a model: trained, saved, copied, exported, drawn.
+
+What is done to a model, in either order, is a case; so is the kind of the model.
+"""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from packaging.version import Version
+
+from keras_performer import (
+    PerformerAttention,
+    PerformerDecoder,
+    PerformerEncoder,
+    PerformerLM,
+    generate,
+    ops,
+)
+from keras_performer.layers import PerformerBlock, ReversibleBlock
+from keras_performer.layers.keras_privates import all_layers
+from tests.contract import assert_equal_bits, relative_error
+from tests.layers.inputs import normal
+
+# that of layers without kernels, such as normalizations
+pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+
+TOKENS = np.random.default_rng(0).integers(11, size=(3, 9)).astype("int32")
+FEATURES = dict(num_random_features=6, seed=1)
+
+
+def functional(layer, *lengths):
+    inputs = [keras.Input((length, 8)) for length in lengths]
+    return keras.Model(inputs, layer(*inputs))
+
+
+def attention():
+    return functional(PerformerAttention(2, 4, name="attention", **FEATURES), None)
+
+
+def encoder():
+    return functional(PerformerEncoder(12, 2, name="encoder", **FEATURES), None)
+
+
+def decoder():
+    return functional(PerformerDecoder(12, 2, name="decoder", **FEATURES), None, None)
+
+
+def language_model():
+    return PerformerLM(11, 17, 2, 2, 8, **FEATURES)
+
+
+MODELS = {
+    "attention": attention,
+    "lm": language_model,
+    "encoder": encoder,
+    "decoder": decoder,
+}
+
+
+def inputs_of(name):
+    if name == "lm":
+        return TOKENS
+    x = [normal((3, 5, 8)), normal((3, 7, 8), 1)]
+    return x if name == "decoder" else x[:1]  # lists, as old Keras loads one input
+
+
+def lora(model):
+    for layer in all_layers(model):
+        if hasattr(layer, "enable_lora"):
+            layer.enable_lora(2, lora_alpha=3)
+
+
+def quantizing(mode):
+    return lambda model: model.quantize(mode)
+
+
+CHANGES = {
+    "lora": [lora],
+    "int8": [quantizing("int8")],
+    "lora then int8": [lora, quantizing("int8")],
+    "int8 then lora": [quantizing("int8"), lora],
+}
+# since Keras has it for embeddings, too
+if Version(keras.__version__) >= Version("3.12"):
+    CHANGES |= {
+        "int4": [quantizing("int4")],
+        "int4 then lora": [quantizing("int4"), lora],
+    }
+# the rest takes seconds each
+FAST = [("attention", "lora"), ("attention", "int8 then lora"), ("lm", "lora")]
+
+
+def cases(changes, fast=()):
+    """Every kind of model with every change; int4 for two kinds of model."""
+    pairs = [
+        (name, change)
+        for name in MODELS
+        for change in changes
+        if name in ("attention", "lm") or "int4" not in change
+    ]
+    marks = [[] if pair in fast else [pytest.mark.slow] for pair in pairs]
+    return pytest.mark.parametrize(
+        ("name", "change"),
+        [pytest.param(*pair, marks=mark) for pair, mark in zip(pairs, marks)],
+    )
+
+
+def changed(name, change):
+    model = MODELS[name]()
+    for step in CHANGES[change]:
+        step(model)
+    return model
+
+
+def train(model, name, steps):
+    """The loss before each of a few steps on the same data."""
+    x = inputs_of(name)
+    targets = TOKENS[:, ::-1] if name == "lm" else normal((3, 5, 8), 2)
+    losses = []
+    for _ in range(steps):
+        model.reset_metrics()  # old Keras returns the mean over all steps so far
+        losses.append(float(model.train_on_batch(x, targets)))
+    return losses
+
+
+def compiled(model, name):
+    loss = "mse"
+    if name == "lm":
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    # eagerly, as tracing would take longer than all steps
+    model.compile(keras.optimizers.Adam(0.01), loss, run_eagerly=True)
+    return model
+
+
+# Weights of dense and embedding layers that neither LoRA nor quantization trains, and
+# what random features are made of.
+NOT_TRAINED = {"kernel", "kernel_scale", "kernel_zero", "projection_matrix"}
+NOT_TRAINED |= {"embeddings", "embeddings_scale", "embeddings_zero", "g_idx"}
+NOT_TRAINED |= {"redraw_count", "projection_seed"}
+
+
+@cases(CHANGES, FAST)
+def test_it_trains_and_goes_on_where_it_was_saved(name, change):
+    model, x = compiled(changed(name, change), name), inputs_of(name)
+    before = [(weight, np.array(weight)) for weight in model.weights]
+    losses = train(model, name, 4)
+    assert losses[-1] < 0.99 * losses[0]
+    for weight, old in before:
+        trains = weight.name not in NOT_TRAINED
+        assert (np.array(weight) != old).any() == trains, weight.path
+
+    expected = model(x)
+    model.save("model.keras")
+    loaded = keras.saving.load_model("model.keras")
+    assert [w.name for w in loaded.weights] == [w.name for w in model.weights]
+    assert_equal_bits(loaded(x), expected)
+    # the same weights train, from the same state of the optimizer
+    assert train(loaded, name, 2) == pytest.approx(train(model, name, 2), rel=1e-6)
+
+
+@cases(CHANGES, FAST)
+def test_weights_go_into_a_model_that_was_changed_likewise(name, change):
+    model, x = compiled(changed(name, change), name), inputs_of(name)
+    train(model, name, 2)
+    expected = model(x)
+    model.save_weights("model.weights.h5")
+    other = changed(name, change)
+    other.load_weights("model.weights.h5")
+    assert_equal_bits(other(x), expected)
+
+    # nothing of what was done is done to the copies by hand
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    assert_equal_bits(copy(x), expected)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(model)))
+    again = keras.saving.deserialize_keras_object(config)
+    again.set_weights(model.get_weights())
+    assert_equal_bits(again(x), expected)
+    assert json.dumps(again.get_config()) == json.dumps(model.get_config())
+
+
+@cases(["lora", "int8", "int8 then lora"])
+def test_what_is_exported_gives_the_same_numbers(name, change):
+    model, x = compiled(changed(name, change), name), inputs_of(name)
+    train(model, name, 1)
+    model.export("exported", verbose=False)
+    served = tf.saved_model.load("exported")
+    given = [tf.constant(one) for one in x] if isinstance(x, list) else tf.constant(x)
+    assert relative_error(served.serve(given), model(x)) < 1e-5
+    if name != "lm":
+        return
+    state = dict(served.signatures["prefill"](tokens=tf.constant(x[:, :4])))
+    logits = [state.pop("logits")]
+    for t in range(4, x.shape[1]):
+        token = tf.constant(x[:, t : t + 1])
+        state = dict(served.signatures["decode"](tokens=token, **state))
+        logits.append(state.pop("logits"))
+    assert relative_error(np.stack(logits, 1), model(x)[:, 3:]) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_loaded_model_draws_the_same_tokens(change):
+    model = compiled(changed("lm", change), "lm")
+    train(model, "lm", 2)
+    model.save("model.keras")
+    loaded = keras.saving.load_model("model.keras")
+    options = dict(max_length=17, temperature=0)
+    tokens = generate(model, TOKENS[:, :3], **options)
+    np.testing.assert_array_equal(generate(loaded, TOKENS[:, :3], **options), tokens)
+    # and they are what a pass over the whole sequence says
+    likeliest = np.argmax(model(tokens), -1)[:, 2:-1]
+    np.testing.assert_array_equal(tokens[:, 3:], likeliest)
+
+
+def rounded(x, axes):
+    """Numbers in 127 steps to each side of 0, the last the largest on the axes."""
+    step = np.abs(x).max(axes, keepdims=True) / 127
+    return step * np.round(x / step)
+
+
+def int8_product(x, dense):
+    """A dense layer on rounded inputs and a rounded kernel, in float64."""
+    kernel, bias = (np.asarray(w, "float64") for w in (dense.kernel, dense.bias))
+    num_summed = kernel.ndim - bias.ndim
+    axes = tuple(range(-num_summed, 0))
+    x = rounded(np.asarray(x, "float64"), axes)
+    return np.tensordot(x, rounded(kernel, tuple(range(num_summed))), num_summed) + bias
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_int8_attention_is_that_of_rounded_inputs_and_kernels(causal):
+    layer = PerformerAttention(
+        2,
+        4,
+        causal=causal,
+        bias_initializer="random_normal",
+        **FEATURES,
+    )
+    x = normal((3, 5, 8))
+    before = layer(x)
+    heads = [
+        int8_product(x, dense)
+        for dense in (layer.query_dense, layer.key_dense, layer.value_dense)
+    ]
+    tensors = [tf.constant(one, tf.float32) for one in heads]
+    attended, _ = layer.attend(*tensors, ops.Visibility(None, causal))
+    expected = int8_product(attended, layer.output_dense)
+    for dense in all_layers(layer):
+        if isinstance(dense, keras.layers.EinsumDense):
+            dense.quantize("int8")
+    assert relative_error(layer(x), expected) < 1e-5
+    # and beside float no further off than a hundredth, the size of such a step
+    assert 1e-4 < relative_error(expected, before) < 0.03
+
+
+def test_float8_trains_is_saved_and_loaded():
+    model, x = attention(), inputs_of("attention")
+    model.quantize("float8")
+    # compiled, as Keras' own layers cannot be trained eagerly then
+    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    losses = train(model, "attention", 4)
+    assert losses[-1] < 0.99 * losses[0]
+    dense = model.layers[-1].query_dense
+    assert float(np.max(dense.inputs_amax_history)) == pytest.approx(np.abs(x[0]).max())
+    model.save("model.keras")
+    loaded = keras.saving.load_model("model.keras")
+    assert_equal_bits(loaded(x), model(x))
+    assert train(loaded, "attention", 2) == pytest.approx(
+        train(model, "attention", 2), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("mode", ["gptq", "awq"])
+def test_other_modes_are_refused(mode):
+    layer = attention().layers[-1].query_dense
+    options, message = {}, "Invalid quantization mode"  # of Keras that has it not
+    if config := getattr(keras.quantizers, f"{mode.upper()}Config", None):
+        options["config"] = config(dataset=None, tokenizer=None)
+        message = f"must be \"int8\", .*Received: mode='{mode}'"
+    with pytest.raises(ValueError, match=message):
+        layer.quantize(mode, **options)
+
+
+def test_layers_in_layers_in_lists_are_found():
+    block = PerformerBlock(PerformerAttention(2, 4, **FEATURES), 12)
+    model = functional(ReversibleBlock([block.attention], 12), None)
+    lora(model)
+    x = inputs_of("attention")
+    compiled(model, "attention")
+    train(model, "attention", 2)
+    model.save("model.keras")
+    assert_equal_bits(keras.saving.load_model("model.keras")(x), model(x))

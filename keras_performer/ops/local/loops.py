@@ -311,7 +311,9 @@ class Local:
 
     def _from_chunks(self, x):
         """The inverse of `_to_chunks`."""
-        return tf.reshape(x, (size(x, 0), -1, size(x, 3)))
+        # not -1 rows: LiteRT asks for the shape that an array was made for
+        rows = self.blocks.tokens * self.heads.group
+        return tf.reshape(x, (-1, rows, size(x, 3)))
 
 
 def _slice(x, start, length):

@@ -45,7 +45,7 @@ help:
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
 	@echo "make hub-check   the tests that need KerasHub, on its newest release"
-	@echo "make litert-check  the tests of LiteRT, on its own package too"
+	@echo "make litert-check  the tests of LiteRT, in its interpreters"
 	@echo "make browser-check  the tests of the served page, which need a Chromium"
 	@echo "make lint        ruff, its format, and the type checker"
 	@echo "make dist        the archives of a release, into dist"
@@ -158,7 +158,7 @@ hub-check: .hub/.installed
 
 # LiteRT's interpreter is a package of its own, of 20 MB.
 litert-check: .litert/.installed
-	.litert/bin/python -m pytest tests/test_litert.py $(ARGS)
+	.litert/bin/python -m pytest tests/litert $(ARGS)
 
 .litert/.installed: setup.cfg pyproject.toml
 	@echo "Installing LiteRT into .litert: about 1 GB to download."

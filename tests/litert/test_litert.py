@@ -1,26 +1,20 @@
 """LiteRT's interpreter gives the model's numbers, in its own operations alone.
 
-`make litert-check` also runs them on the interpreter that phones have, a package of its
-own.
+TensorFlow's, and that which phones have, a package of its own.
 """
-
-import importlib.util
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 
 import keras_performer
 from keras_performer import ops
 
 pytestmark = pytest.mark.slow
 
-INTERPRETERS = {"tensorflow": tf.lite.Interpreter}
-if importlib.util.find_spec("ai_edge_litert"):
-    from ai_edge_litert.interpreter import Interpreter
-
-    INTERPRETERS["ai_edge_litert"] = Interpreter
+INTERPRETERS = tf.lite.Interpreter, Interpreter
 
 # Several blocks of causal attention, the last of them padded.
 LENGTH = 600
@@ -40,7 +34,7 @@ def runners(folder, *names):
             folder, signature_keys=[name]
         )
         files.append(converter.convert())
-    for make in INTERPRETERS.values():
+    for make in INTERPRETERS:
         yield [
             make(model_content=file).get_signature_runner(name)
             for name, file in zip(names, files)

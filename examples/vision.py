@@ -1,6 +1,6 @@
 """A vision encoder reads digits that lie anywhere on photographs, patch by patch.
 
-    python -m examples.vision               # some minutes on 2 cores
+    python -m examples.vision               # five minutes on 2 busy cores
     python -m examples.vision --steps 20    # a minute, only to see that it runs
 
 A page is a dimmed crop of 16x16 pixels of a photograph, a temple or a flower, with a
@@ -14,7 +14,10 @@ Beside Performer attention (a window of two rows exactly, all patches by random
 features) stand no attention, a bag of patches; the window alone; and exact attention.
 Curves and some pages go to `runs/vision`.
 
-RESULT
+Accuracy on 450 held-out pages (one run, seed 0; 2 busy cores of an AMD EPYC, Zen 4,
+where it took 5.3 minutes of CPU time): no attention 0.320, window alone 0.629,
+Performer 0.624, exact attention 0.580. A digit is small: all that attention is worth
+here is the window, and the features beside it give nothing. None has learned all.
 """
 
 import pathlib

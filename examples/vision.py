@@ -1,18 +1,23 @@
-"""An encoder of patches fills in what is hidden of two photographs.
+"""A vision encoder reads digits that lie anywhere on photographs, patch by patch.
 
-    python -m examples.vision               # some minutes on 2 cores
-    python -m examples.vision --steps 10    # a minute, only to see that it runs
+    python -m examples.vision               # five minutes on 2 busy cores
+    python -m examples.vision --steps 20    # a minute, only to see that it runs
 
-The photographs are those that scikit-learn ships, a temple and a flower. A crop of
-64x64 pixels is 256 patches of 4x4, tokens in rows on a grid; rotary positions say how
-they lie to each other. Three patches in four, drawn by chance, are hidden, and the
-encoder is to say what they show, as those of masked autoencoders (arXiv 2111.06377).
-It is trained on crops of the left three quarters and tried on the right quarters.
+A page is a dimmed crop of 16x16 pixels of a photograph, a temple or a flower, with a
+handwritten digit of 8x8 pixels somewhere on it; all of them ship with scikit-learn. It
+is cut into 64 patches of 2x2, tokens in rows on a grid. Rotary positions of two axes
+say how patches lie to each other, and attention, which is blind to where the digit is,
+puts strokes together. The class is read from the mean of the tokens, normalized over
+the batch. Digits and the lower halves of the photographs are held out.
 
-Beside models with Performer attention (a window of two rows exactly, all patches by
-random features), the window alone, exact attention and none stand guesses that learn
-nothing: the mean of the visible pixels, which all models start from, and means of the
-nearest ones. The picture goes to `runs/vision`.
+Beside Performer attention (a window of two rows exactly, all patches by random
+features) stand no attention, a bag of patches; the window alone; and exact attention.
+Curves and some pages go to `runs/vision`.
+
+Accuracy on 450 held-out pages (one run, seed 0; 2 busy cores of an AMD EPYC, Zen 4,
+where it took 5.3 minutes of CPU time): no attention 0.320, window alone 0.629,
+Performer 0.624, exact attention 0.580. A digit is small: all that attention is worth
+here is the window, and the features beside it give nothing. None has learned all.
 """
 
 import pathlib
@@ -21,184 +26,167 @@ import keras
 import numpy as np
 from keras import layers
 from matplotlib.figure import Figure
-from sklearn.datasets import load_sample_images
-from sklearn.neighbors import KNeighborsRegressor
+from sklearn.datasets import load_digits, load_sample_images
 
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
 
-SIDE, PATCH = 16, 4  # patches of a crop, pixels of a patch
-CROP = SIDE * PATCH
-SPLIT = 480  # of 640 columns, those to train on
-HIDDEN = 3 * SIDE * SIDE // 4
-NEAREST = 8
+SIDE, PATCH = 8, 2  # patches of a page, pixels of a patch
+PAGE = SIDE * PATCH
+DIMMED = 0.3  # greys of the photographs, where ink is 1
 HEADS, DIM = 4, 64
 WINDOW = 2 * SIDE + 1
 SIZES = {"num_heads": HEADS, "key_dim": DIM // HEADS, "rotary": (SIDE, SIDE)}
 ROWS = {
-    "no attention": lambda: None,
-    "window alone": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
-    "Performer": lambda: PerformerAttention(
-        **SIZES, exact_window=WINDOW, num_random_features=32, seed=0
-    ),
-    "exact attention": lambda: ExactAttention(**SIZES),
+    "no attention": {"make": lambda: None, "color": "#8a8a8a"},
+    "window alone": {
+        "make": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
+        "color": "#2f9e44",
+    },
+    "Performer": {
+        "make": lambda: PerformerAttention(
+            **SIZES, exact_window=WINDOW, num_random_features=32, seed=0
+        ),
+        "color": "#0b5cab",
+    },
+    "exact attention": {"make": lambda: ExactAttention(**SIZES), "color": "#d1701c"},
 }
-BATCH = 8
-GREY = 128  # in the picture, where nothing is given
+BATCH = 32
+EVALUATIONS = 10
 
 
-def main(steps: int = 100, output_dir: str = "runs/vision"):
+def main(steps: int = 400, output_dir: str = "runs/vision"):
     """Trains, prints and draws.
 
     Args:
-        steps: optimizer steps of each model.
-        output_dir: folder for `photographs.png`.
+        steps: optimizer steps of each model, rounded to a multiple of 10.
+        output_dir: folder for `curves.png`.
 
     Returns:
-        Dict of root mean squared errors of hidden pixels, in greys of 256, for each
-        held-out crop; and dict of what the picture shows.
+        Two dicts: accuracies on held-out pages after a tenth of the steps, two tenths
+        and so on; and what each model reads on these pages.
     """
-    random = np.random.default_rng(0)
-    photographs = load_sample_images().images
-    training, _ = hide(training_crops(photographs, BATCH * steps, random), random)
-    crops = held_out_crops(photographs)
-    held_out, means = hide(crops, random)
-    guesses = {
-        "mean of the visible pixels": np.zeros_like(held_out["y"]),
-        "nearest visible pixels": nearest_pixels(held_out),
-    }
-    for name, make_attention in ROWS.items():
-        print(f"\n{name}: {steps} steps")
-        model = make_model(make_attention, steps)
-        model.fit(**training, batch_size=BATCH, shuffle=False, verbose=2)
-        guesses[name] = model(held_out["x"]).numpy()  # 24 crops, one batch
+    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    training, test = load_data(BATCH * steps)
+    curves, read = {}, {}
+    for label, row in ROWS.items():
+        print(f"\n{label}: {steps} steps")
+        model = make_model(row["make"](), row["make"](), steps)
+        curves[label] = train(model, training, test)
+        read[label] = model.predict(test[0], verbose=0).argmax(-1)
 
-    errors = {name: error_of(guess, held_out) for name, guess in guesses.items()}
-    print(f"\n{'error in greys':30}  mean  above the nearest pixels', standard error")
-    for name, of_crops in errors.items():
-        more = of_crops - errors["nearest visible pixels"]
-        error = more.std(ddof=1) / len(more) ** 0.5
-        print(f"{name:30}{of_crops.mean():6.1f}{more.mean():+8.1f} +- {error:.1f}")
-    is_hidden = held_out["sample_weight"][..., np.newaxis] == 1
-    pictures = {"the photographs": side_by_side(crops)}
-    for name, guess in {"given": GREY / 127.5 - 1 - means, **guesses}.items():
-        filled = np.where(is_hidden, guess, held_out["y"])
-        pictures[name] = side_by_side(to_crops(filled + means))
-    path = pathlib.Path(output_dir) / "photographs.png"
-    draw(path, pictures)
+    print(f"\naccuracy on {len(test[1])} held-out pages")
+    for label, curve in curves.items():
+        print(f"{label:20}{curve[-1]:.3f}")
+    path = pathlib.Path(output_dir) / "curves.png"
+    draw(path, steps, curves, test[0], read)
     print(f"wrote {path}")
-    return errors, pictures
+    return curves, read
 
 
-def training_crops(photographs, count, random):
-    """Crops at any places of the left columns, uint8 `(count, 64, 64, 3)`."""
-    crops = []
-    for index in random.integers(len(photographs), size=count):
-        image = photographs[index][:, :SPLIT]
-        top, left = (random.integers(size - CROP + 1) for size in image.shape[:2])
-        crops.append(image[top : top + CROP, left : left + CROP])
-    return np.stack(crops)
+def load_data(count):
+    """Patches and labels of `count` pages to train on, and of 450 held-out digits."""
+    digits = load_digits()
+    random = np.random.default_rng(0)
+    held_out, known = np.split(random.permutation(len(digits.target)), [450])
+    greys = [DIMMED * image.mean(-1) / 255 for image in load_sample_images().images]
+    upper, lower = zip(*(np.array_split(grey, 2) for grey in greys))
+    data = []
+    for chosen, photographs in (
+        (random.choice(known, count), upper),
+        (held_out, lower),
+    ):
+        pages = lay(digits.images[chosen] / 16, photographs, random)
+        data.append((to_patches(pages), digits.target[chosen]))
+    return data
 
 
-def held_out_crops(photographs):
-    """Crops side by side of the right columns, photograph by photograph, row by row."""
-    return np.stack(
-        [
-            image[top : top + CROP, left : left + CROP]
-            for image in photographs
-            for top in range(0, image.shape[0] - CROP + 1, CROP)
-            for left in range(SPLIT, image.shape[1] - CROP + 1, CROP)
-        ]
-    )
+def lay(digits, photographs, random):
+    """Pages `(count, 16, 16)`: of a photograph and a digit, what is lighter."""
+    pages = []
+    for digit in digits:
+        photograph = photographs[random.integers(len(photographs))]
+        page = cut(photograph, PAGE, random).copy()
+        place = cut(page, len(digit), random)  # a view
+        np.maximum(place, digit, out=place)
+        pages.append(page)
+    return np.stack(pages)
 
 
-def side_by_side(crops):
-    """Held-out crops where they were, and the two photographs beside each other."""
-    cut = crops.reshape(2, -1, (640 - SPLIT) // CROP, CROP, CROP, 3)
-    cut = cut.transpose(1, 3, 0, 2, 4, 5)
-    return cut.reshape(cut.shape[0] * CROP, -1, 3)
+def cut(image, side, random):
+    """A square of an image, from anywhere."""
+    top, left = (random.integers(size - side, endpoint=True) for size in image.shape)
+    return image[top : top + side, left : left + side]
 
 
-def to_patches(crops):
-    """Numbers -1 to 1 of the patches, row by row, `(count, 256, 48)`."""
-    cut = crops.reshape(-1, SIDE, PATCH, SIDE, PATCH, 3).transpose(0, 1, 3, 2, 4, 5)
-    return (cut.reshape(len(crops), SIDE * SIDE, -1) / 127.5 - 1).astype("float32")
+def to_patches(pages):
+    """Pixels of the patches, row by row, `(count, 64, 4)`."""
+    patches = pages.reshape(-1, SIDE, PATCH, SIDE, PATCH).swapaxes(2, 3)
+    return patches.reshape(len(pages), SIDE**2, PATCH**2).astype("float32")
 
 
-def to_crops(patches):
-    """The crops of such patches, uint8."""
-    cut = patches.reshape(-1, SIDE, SIDE, PATCH, PATCH, 3).transpose(0, 1, 3, 2, 4, 5)
-    greys = np.clip(127.5 * (cut + 1), 0, 255).round().astype("uint8")
-    return greys.reshape(-1, CROP, CROP, 3)
+def to_pages(patches):
+    """The pages of such patches."""
+    pages = patches.reshape(-1, SIDE, SIDE, PATCH, PATCH).swapaxes(2, 3)
+    return pages.reshape(len(patches), PAGE, PAGE)
 
 
-def hide(crops, random):
-    """What `fit` takes, and the mean visible pixel of each crop `(count, 1, 48)`.
-
-    Inputs are patches less that mean, or 0 where they are hidden, and whether they are;
-    targets are all patches less the mean; those that are hidden count.
-    """
-    patches = to_patches(crops)
-    is_hidden = np.tile(np.arange(SIDE * SIDE) < HIDDEN, (len(crops), 1))
-    is_hidden = random.permuted(is_hidden, axis=1).astype("float32")
-    flag = is_hidden[..., np.newaxis]
-    pixels = patches.reshape(*is_hidden.shape, PATCH**2, 3).mean(2)
-    mean = (pixels * (1 - flag)).sum(1, keepdims=True) / (SIDE * SIDE - HIDDEN)
-    means = np.tile(mean, PATCH**2)
-    targets = patches - means
-    seen = np.concatenate([targets * (1 - flag), flag], axis=-1)
-    return {"x": seen, "y": targets, "sample_weight": is_hidden}, means
-
-
-def nearest_pixels(given):
-    """Means of the nearest visible pixels, weighted by one over their distance."""
-    crops = np.indices((CROP, CROP)).transpose(1, 2, 0)  # where each pixel is
-    cut = crops.reshape(SIDE, PATCH, SIDE, PATCH, 2).transpose(0, 2, 1, 3, 4)
-    places = cut.reshape(SIDE * SIDE, PATCH**2, 2)
-    guesses = []
-    for patches, is_hidden in zip(given["y"], given["sample_weight"]):
-        seen, guess = is_hidden == 0, patches.copy()
-        model = KNeighborsRegressor(NEAREST, weights="distance")
-        model.fit(places[seen].reshape(-1, 2), patches[seen].reshape(-1, 3))
-        made = model.predict(places[~seen].reshape(-1, 2))
-        guess[~seen] = made.reshape(-1, 3 * PATCH**2)
-        guesses.append(guess)
-    return np.stack(guesses)
-
-
-def error_of(guess, given):
-    """Root mean squared errors of the hidden pixels of each crop, in greys of 256."""
-    squares = ((guess - given["y"]) ** 2).mean(-1)
-    weights = given["sample_weight"]
-    return 127.5 * np.sqrt((squares * weights).sum(1) / weights.sum(1))
-
-
-def make_model(make_attention, steps):
-    """Two blocks on vectors of the patches; 0.1 M parameters."""
+def make_model(first, second, steps):
+    """Two blocks with such attention; 0.1 M parameters."""
     keras.utils.set_random_seed(0)
-    inputs = keras.Input((SIDE * SIDE, 3 * PATCH**2 + 1))
-    x = layers.Dense(DIM)(inputs)
-    for _ in range(2):
-        x = PerformerBlock(make_attention(), 2 * DIM)(x)
-    outputs = layers.Dense(3 * PATCH**2)(layers.LayerNormalization()(x))
-    model = keras.Model(inputs, outputs)
+    patches = keras.Input((SIDE**2, PATCH**2))
+    x = layers.Dense(DIM)(patches)
+    for attention in (first, second):
+        x = PerformerBlock(attention, 2 * DIM)(x)
+    x = layers.GlobalAveragePooling1D()(x)
+    # Most patches show no digit, and means are much alike: so they learn at once.
+    x = layers.BatchNormalization(momentum=0.9)(x)
+    model = keras.Model(patches, layers.Dense(10)(x))
     rate = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=3e-3, warmup_steps=min(50, steps)
+        0.0, steps, warmup_target=5e-3, warmup_steps=min(30, steps)
     )
     model.compile(
         keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
-        keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
     )
     return model
 
 
-def draw(path, pictures):
-    """Draws the held-out parts of the photographs as they are, and as they are made."""
-    figure = Figure(figsize=(1.6 * len(pictures), 2.8), layout="constrained")
-    for axes, (name, image) in zip(figure.subplots(1, len(pictures)), pictures.items()):
-        axes.imshow(image)
+def train(model, training, test):
+    """Fits; returns the accuracy on held-out pages, ten times in the run."""
+    history = model.fit(
+        *training,
+        batch_size=BATCH,
+        shuffle=False,  # so that all models see the same, in the same order
+        epochs=EVALUATIONS,
+        steps_per_epoch=len(training[1]) // BATCH // EVALUATIONS,
+        validation_data=test,
+        verbose=2,
+    )
+    return history.history["val_accuracy"]
+
+
+def draw(path, steps, curves, patches, read):
+    """Draws accuracies against steps, and some pages with what the Performer reads."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    above, below = figure.subfigures(2, height_ratios=(3, 1))
+    axes = above.add_subplot()
+    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
+    for label, curve in curves.items():
+        name = f"{label}, {curve[-1]:.2f}"
+        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label]["color"], label=name)
+    axes.set_xlim(0)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("accuracy, held out")
+    axes.spines[["top", "right"]].set_visible(False)
+    above.legend(loc="outside right center", frameon=False)
+    shown = below.subplots(1, 8)
+    for axes, page, digit in zip(shown, to_pages(patches), read["Performer"]):
+        axes.imshow(page, cmap="gray", vmin=0, vmax=1)
         axes.set_axis_off()
-        axes.set_title(name.replace(" visible", "\nvisible"), fontsize=8)
+        axes.set_title(f"read: {digit}", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 

@@ -7,7 +7,7 @@ from PIL import Image
 from examples import translation
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model():
     """A model that is not trained, and eight examples."""
     model = translation.make_model(translation.FEATURES, steps=100)
@@ -80,12 +80,12 @@ def test_what_is_written_by_a_state_is_what_one_pass_finds_likeliest(model):
     assert translation.exact_match(made, logits).numpy().tolist() == expected
 
 
-def test_the_control_sees_no_digits(model):
+def test_the_control_sees_no_digits(model, monkeypatch):
     model, given = model
     digits, text = given["x"]
     other = np.roll(digits, 1, axis=0)
     assert np.abs(model([digits, text]) - model([other, text])).max() > 1e-2
-    model.sees_digits = False
+    monkeypatch.setattr(model, "sees_digits", False)
     np.testing.assert_array_equal(model([digits, text]), model([other, text]))
 
 

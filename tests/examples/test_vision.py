@@ -3,103 +3,84 @@
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_digits, load_sample_images
 
 from examples import vision
 
 
-@pytest.fixture
-def photographs():
-    """Two noisy photographs, whose right columns are darker than all others."""
-    random = np.random.default_rng(0)
-    made = random.integers(100, 256, (2, 140, 640, 3), dtype=np.uint8)
-    made[:, :, vision.SPLIT :] //= 4
-    return made
+def test_a_page_is_a_photograph_with_a_digit_somewhere():
+    # each pixel of this photograph tells where it is, and ink is lighter than all
+    photograph = np.arange(30 * 40).reshape(30, 40) / 10**4
+    digit = np.zeros((8, 8))
+    digit[2, 5] = digit[7, 0] = 1
+    pages = vision.lay([digit] * 60, [photograph], np.random.default_rng(0))
+    assert pages.shape == (60, vision.PAGE, vision.PAGE)
+    places, origins = set(), set()
+    for page in pages:
+        (row, column), (lower, left) = np.argwhere(page == 1)
+        assert (lower, left) == (row + 5, column - 5)
+        top, start = row - 2, column - 5
+        assert 0 <= top <= vision.PAGE - 8 and 0 <= start <= vision.PAGE - 8
+        places.add((top, start))
+        corner = round(page[0, 0] * 10**4)
+        if page[0, 0] < 1:
+            origin = divmod(corner, 40)
+            origins.add(origin)
+            there = np.s_[origin[0] : origin[0] + 16, origin[1] : origin[1] + 16]
+            is_ink = page == 1
+            np.testing.assert_array_equal(page[~is_ink], photograph[there][~is_ink])
+    assert len(places) > 30 and len(origins) > 30
+    assert photograph.max() < 1  # the photograph itself stays as it was
 
 
-def test_crops_to_try_are_none_to_train_on(photographs):
-    random = np.random.default_rng(0)
-    training = vision.training_crops(photographs, 50, random)
-    held_out = vision.held_out_crops(photographs)
-    assert training.min() >= 100 and held_out.max() < 64
-    # side by side, row after row
-    left = photographs[1, 64:128, vision.SPLIT : vision.SPLIT + 64]
-    np.testing.assert_array_equal(held_out[6], left)
-    assert len(held_out) == 2 * 2 * 2
+def test_patches_are_parts_of_the_page_row_by_row():
+    pages = np.random.default_rng(0).random((3, 16, 16), "float32")
+    patches = vision.to_patches(pages)
+    assert patches.shape == (3, 64, 4)
+    expected = pages[1, 2 * 3 : 2 * 4, 2 * 5 : 2 * 6]
+    np.testing.assert_array_equal(patches[1, 3 * 8 + 5], expected.ravel())
+    np.testing.assert_array_equal(vision.to_pages(patches), pages)
 
 
-def test_patches_are_parts_of_the_crop_row_by_row(photographs):
-    crops = photographs[:, :64, :64]
-    patches = vision.to_patches(crops)
-    assert patches.shape == (2, 256, 48)
-    expected = crops[1, 4 * 3 : 4 * 4, 4 * 5 : 4 * 6] / 127.5 - 1
-    np.testing.assert_allclose(patches[1, 3 * 16 + 5], expected.ravel(), rtol=1e-5)
-    np.testing.assert_array_equal(vision.to_crops(patches), crops)
-
-
-def test_three_in_four_patches_are_hidden(photographs):
-    crops = photographs[:, :64, :64]
-    given, means = vision.hide(crops, np.random.default_rng(0))
-    seen, is_hidden = given["x"][..., :-1], given["sample_weight"] == 1
-    assert (is_hidden.sum(1) == 192).all()
-    assert (is_hidden[0] != is_hidden[1]).any()
-    np.testing.assert_array_equal(given["x"][..., -1], is_hidden)
-    assert not seen[is_hidden].any()
-    np.testing.assert_array_equal(seen[~is_hidden], given["y"][~is_hidden])
-    np.testing.assert_array_equal(vision.to_crops(given["y"] + means), crops)
-    # the mean knows nothing of what is hidden
-    at = is_hidden[1].reshape(16, 16).repeat(4, 0).repeat(4, 1)
-    red, green, blue = crops[1][~at].mean(0) / 127.5 - 1
-    expected = np.tile([red, green, blue], 16)[np.newaxis]
-    np.testing.assert_allclose(means[1], expected, atol=1e-5)
-
-
-def test_errors_are_those_of_hidden_pixels_in_greys():
-    given = {"y": np.zeros((2, 3, 48)), "sample_weight": np.array([[1, 1, 0]] * 2)}
-    predicted = np.zeros((2, 3, 48))
-    predicted[0, 2] = 9  # was there to see
-    predicted[1, 0, :24] = 2 / 127.5
-    predicted[1, 1] = 1 / 127.5
-    expected = 0, np.sqrt((0.5 * 4 + 1) / 2)
-    np.testing.assert_allclose(vision.error_of(predicted, given), expected)
-
-
-def test_a_hidden_pixel_is_a_mean_of_the_nearest_ones(photographs):
-    crops = photographs[:, :64, :64]
-    given, means = vision.hide(crops, np.random.default_rng(0))
-    made = vision.to_crops(vision.nearest_pixels(given) + means).astype(float)
-    crop = crops[1]
-    is_hidden = given["sample_weight"][1].reshape(16, 16).repeat(4, 0).repeat(4, 1) == 1
-    rows, columns = np.nonzero(~is_hidden)
-    tried = 0
-    for row, column in np.argwhere(is_hidden)[::97]:
-        distance = np.hypot(rows - row, columns - column)
-        order = np.argsort(distance)
-        if distance[order[vision.NEAREST]] == distance[order[vision.NEAREST - 1]]:
-            continue  # which of two comes in is open
-        near = order[: vision.NEAREST]
-        expected = np.average(
-            crop[rows[near], columns[near]], 0, weights=1 / distance[near]
-        )
-        np.testing.assert_allclose(made[1, row, column], expected, atol=1)
-        tried += 1
-    assert tried > 3
+def test_held_out_digits_and_photographs_are_not_trained_on(monkeypatch):
+    given = []
+    monkeypatch.setattr(vision, "lay", lambda *args: given.append(args[:2]) or args[0])
+    monkeypatch.setattr(vision, "to_patches", lambda pages: pages)
+    (training, labels), (test, test_labels) = vision.load_data(2000)
+    assert len(training) == len(labels) == 2000 and len(test) == len(test_labels) == 450
+    known, held_out = ({image.tobytes() for image in x} for x in (training, test))
+    assert not known & held_out
+    digits = load_digits()
+    label_of = {
+        (image / 16).tobytes(): label
+        for image, label in zip(digits.images, digits.target)
+    }
+    for images, told in ((training, labels), (test, test_labels)):
+        np.testing.assert_array_equal(told, [label_of[x.tobytes()] for x in images])
+    (_, upper), (_, lower) = given
+    for above, below, image in zip(upper, lower, load_sample_images().images):
+        grey = vision.DIMMED * image.mean(-1) / 255
+        np.testing.assert_array_equal(np.concatenate([above, below]), grey)
+        assert abs(len(above) - len(below)) <= 1
 
 
 @pytest.mark.slow
 def test_attention_learns_what_its_absence_does_not(monkeypatch, capsys):
-    rows = ("no attention", "exact attention")  # the others are traced in more time
+    rows = ("no attention", "Performer")  # the others are traced in more time
     few = {name: vision.ROWS[name] for name in rows}
     monkeypatch.setattr(vision, "ROWS", few)
-    errors, pictures = vision.main(steps=60, output_dir="out")
+    # pages of 10x10, black but for the digit, and fewer passes over those to try
+    sizes = {**vision.SIZES, "rotary": (5, 5)}
+    small = {"SIDE": 5, "PAGE": 10, "WINDOW": 11, "SIZES": sizes, "DIMMED": 0.0}
+    for name, value in {**small, "EVALUATIONS": 2}.items():
+        monkeypatch.setattr(vision, name, value)
+    curves, read = vision.main(steps=120, output_dir="out")
     printed = capsys.readouterr().out
-    for name, of_crops in errors.items():
-        assert f"{name:30}{of_crops.mean():6.1f}" in printed
-    nothing, exact = (errors[name].mean() for name in rows)
-    assert exact < nothing - 5
-    hidden, original = pictures["given"], pictures["the photographs"]
-    is_given = (hidden != vision.GREY).any(-1)
-    np.testing.assert_array_equal(hidden[is_given], original[is_given])
-    for name in rows:
-        np.testing.assert_array_equal(pictures[name][is_given], original[is_given])
-    picture = np.asarray(Image.open("out/photographs.png").convert("RGB"))
+    _, (_, labels) = vision.load_data(1)  # the same whatever is trained on
+    for name, curve in curves.items():
+        assert len(curve) == 2 and f"{name:20}{curve[-1]:.3f}" in printed
+        np.testing.assert_allclose((read[name] == labels).mean(), curve[-1], atol=1e-6)
+    nothing, performer = (curves[name][-1] for name in rows)
+    assert performer > nothing + 0.1  # 4 standard errors of 450 pages are below 0.1
+    picture = np.asarray(Image.open("out/curves.png").convert("RGB"))
     assert min(picture.shape[:2]) > 200 and picture.std() > 5

@@ -3,19 +3,13 @@
 A case is what `benchmarks/generation.py` makes. Mode "xla" is KerasHub's default.
 """
 
-import importlib.metadata
-
 import keras
 import keras_hub
 import numpy as np
 
-from benchmarks import tensorflow_programs
+from benchmarks.peers import hub
 
-
-def start(threads):
-    version = importlib.metadata.version("keras-hub")
-    versions = {**tensorflow_programs.start(threads), "keras": keras.__version__}
-    return {**versions, "keras-hub": version}
+start = hub.start
 
 
 def program(case):

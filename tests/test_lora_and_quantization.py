@@ -89,22 +89,21 @@ if Version(keras.__version__) >= Version("3.12"):
         "int4": [quantizing("int4")],
         "int4 then lora": [quantizing("int4"), lora],
     }
-# the rest takes seconds each
-FAST = [("attention", "lora"), ("attention", "int8 then lora"), ("lm", "lora")]
+# Of layers in layers, one case stands for both; each takes seconds.
+BOTH = "int8 then lora"
+FAST = [("attention", "lora"), ("attention", BOTH)]
 
 
-def cases(changes, fast=()):
-    """Every kind of model with every change; int4 for two kinds of model."""
-    pairs = [
-        (name, change)
-        for name in MODELS
-        for change in changes
-        if name in ("attention", "lm") or "int4" not in change
-    ]
-    marks = [[] if pair in fast else [pytest.mark.slow] for pair in pairs]
+def cases(changes, further=("lm", "encoder", "decoder")):
+    """One layer with every change, and each further kind of model with both at once."""
+    pairs = [("attention", change) for change in changes]
+    pairs += [(name, BOTH) for name in further]
     return pytest.mark.parametrize(
         ("name", "change"),
-        [pytest.param(*pair, marks=mark) for pair, mark in zip(pairs, marks)],
+        [
+            pytest.param(*pair, marks=[] if pair in FAST else pytest.mark.slow)
+            for pair in pairs
+        ],
     )
 
 
@@ -142,7 +141,7 @@ NOT_TRAINED |= {"embeddings", "embeddings_scale", "embeddings_zero", "g_idx"}
 NOT_TRAINED |= {"redraw_count", "projection_seed"}
 
 
-@cases(CHANGES, FAST)
+@cases(CHANGES)
 def test_it_trains_and_goes_on_where_it_was_saved(name, change):
     model, x = compiled(changed(name, change), name), inputs_of(name)
     before = [(weight, np.array(weight)) for weight in model.weights]
@@ -161,7 +160,7 @@ def test_it_trains_and_goes_on_where_it_was_saved(name, change):
     assert train(loaded, name, 2) == pytest.approx(train(model, name, 2), rel=1e-6)
 
 
-@cases(CHANGES, FAST)
+@cases(["lora", "lora then int8", BOTH])
 def test_weights_go_into_a_model_that_was_changed_likewise(name, change):
     model, x = compiled(changed(name, change), name), inputs_of(name)
     train(model, name, 2)
@@ -182,7 +181,7 @@ def test_weights_go_into_a_model_that_was_changed_likewise(name, change):
     assert json.dumps(again.get_config()) == json.dumps(model.get_config())
 
 
-@cases(["lora", "int8", "int8 then lora"])
+@cases(["lora"], ["lm", "encoder", "decoder"])
 def test_what_is_exported_gives_the_same_numbers(name, change):
     model, x = compiled(changed(name, change), name), inputs_of(name)
     train(model, name, 1)
@@ -202,9 +201,8 @@ def test_what_is_exported_gives_the_same_numbers(name, change):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_loaded_model_draws_the_same_tokens(change):
-    model = compiled(changed("lm", change), "lm")
+def test_a_loaded_model_draws_the_same_tokens():
+    model = compiled(changed("lm", BOTH), "lm")
     train(model, "lm", 2)
     model.save("model.keras")
     loaded = keras.saving.load_model("model.keras")

@@ -1,0 +1,63 @@
+"""What attentions reach in the time that they take, from runs of `long_range`."""
+
+import json
+import pathlib
+import statistics
+
+from benchmarks.learning.curves import seconds_of_step
+from benchmarks.learning.tables import by
+from benchmarks.long_range import rows
+from docs.pictures import style
+
+FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/results/long_range"
+# Dots of the picture, as rows are called there.
+DOTS = {
+    rows.WITHOUT: ("no attention", style.CONTROL),
+    rows.WINDOW: ("window alone", style.INK),
+    rows.EXACT: ("exact", style.EXACT),
+    rows.PERFORMER: ("Performer, window", style.OURS),
+    "Big Bird": ("Big Bird", style.FURTHER[0]),
+    "Linear Transformer": ("Linear Transformer", style.FURTHER[1]),
+}
+TOKENS = "4096"  # of the costs that dots are large by
+AREA = 0.35  # square points for each MiB
+
+
+def main():
+    lines = (FOLDER / "runs.jsonl").read_text().splitlines()
+    runs = [run for run in map(json.loads, lines) if not run["warm_up_steps"]]
+    costs = json.loads((FOLDER / "costs.json").read_text())
+    tasks = by([run for run in runs if run["row"] in DOTS], "task")
+    figure, axes = style.panels(len(tasks), height=2.9)
+    for panel, (task, of_task) in zip(axes, tasks):
+        for row, same in by(of_task, "row"):
+            label, colour = DOTS[row]
+            panel.scatter(
+                1e3 * statistics.median(map(seconds_of_step, same)),
+                statistics.mean(run["result"] for run in same),
+                s=AREA * costs[row][TOKENS]["bytes"] / 2**20,
+                color=colour,
+                alpha=0.8,
+                label=label,
+                clip_on=False,
+            )
+        style.tidy(panel, task, "ms a step")
+        measure = of_task[0]["measure"]
+        panel.set_ylabel(measure, color=style.INK, fontsize=10)
+        panel.set_xlim(0)
+        if measure == "accuracy":
+            panel.set_ylim(0, 1.02)
+        else:
+            panel.invert_yaxis()  # fewer bits are better: up, as in the others
+        panel.margins(0.15)
+    handles, labels = axes[0].get_legend_handles_labels()
+    legend = figure.legend(
+        handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=10
+    )
+    for handle in legend.legend_handles:
+        handle.set_sizes([60])
+    style.save(figure, __file__)
+
+
+if __name__ == "__main__":
+    main()

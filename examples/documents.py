@@ -1,0 +1,206 @@
+"""Questions about a long document, all answered at once: who is where?
+
+    python -m examples.documents               # ten minutes on 2 cores
+    python -m examples.documents --steps 20    # a minute, only to see that it runs
+
+A document is 2,048 words of Python's standard library. Among them, far apart, stand
+eight lines such as "Clara school ." and at its beginning eight questions, "Clara ?",
+"Ben ?", ...; each is a token whose class, one of four places, is to be told. Words say
+nothing by themselves, as every document sends people elsewhere: the answer has to be
+looked up where it stands.
+
+A short convolution joins each place to the name before it. A model sees many short
+documents first and few long ones then, as a short one costs little and asks as much;
+rotary positions and attention have no longest length. Beside Performer attention (a
+window of 32 words exactly, all others by random features) stand no attention, the
+window alone, exact attention, and no model: the place that most people of the document
+are at. Curves go to `runs/documents`.
+
+RESULT
+"""
+
+import collections
+import pathlib
+import re
+import string
+
+import keras
+import numpy as np
+from keras import layers
+from matplotlib.figure import Figure
+
+from keras_performer import PerformerAttention
+from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
+
+NAMES = "Anna Ben Clara David Emma Felix Greta Henry".split()
+PLACES = "home school work sea".split()
+OTHER, ASKED, END = "<other>", "?", "."
+COMMON = 500  # words of the library with an id of their own
+# Words of a document, documents of a step, part of the steps.
+STAGES = ((256, 16, 7 / 8), (2048, 4, 1 / 8))
+HELD_OUT = 64  # documents of each length
+HEADS, DIM, WINDOW = 4, 64, 32
+SIZES = {"num_heads": HEADS, "key_dim": DIM // HEADS, "rotary": True}
+ROWS = {
+    "no attention": {"make": lambda: None, "color": "#8a8a8a"},
+    "window alone": {
+        "make": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
+        "color": "#2f9e44",
+    },
+    "Performer": {
+        "make": lambda: PerformerAttention(
+            **SIZES, exact_window=WINDOW, num_random_features=64, seed=0
+        ),
+        "color": "#0b5cab",
+    },
+    "exact attention": {"make": lambda: ExactAttention(**SIZES), "color": "#d1701c"},
+}
+EVALUATIONS = 4  # of each stage
+
+
+def main(steps: int = 800, output_dir: str = "runs/documents"):
+    """Trains, prints and draws.
+
+    Args:
+        steps: optimizer steps of each model, short documents and long ones.
+        output_dir: folder for `curves.png`.
+
+    Returns:
+        Dict to lists of `(steps, words of a document, accuracy)` on held-out documents
+        of the length that was just trained on.
+    """
+    library = Library()
+    curves = {}
+    for label, row in ROWS.items():
+        print(f"\n{label}: {steps} steps")
+        model = make_model(row["make"], len(library.ids), steps)
+        curves[label] = train(model, library, steps)
+
+    questions, places = library.documents(HELD_OUT, STAGES[-1][0], seed=1)
+    guess = most_frequent(places)
+    print(f"\naccuracy of {places.size} answers, documents of {STAGES[-1][0]:,} words")
+    print(f"{'most frequent place':22}{guess:.3f}")
+    for label, curve in curves.items():
+        print(f"{label:22}{curve[-1][-1]:.3f}")
+    path = pathlib.Path(output_dir) / "curves.png"
+    draw(path, curves, guess)
+    print(f"wrote {path}")
+    return curves
+
+
+class Library:
+    """Words of Python's standard library, and documents made of them.
+
+    `ids` has the int of each word that has one; `held_out` words are never trained on.
+    """
+
+    def __init__(self):
+        files = sorted(pathlib.Path(string.__file__).parent.glob("*.py"))
+        text = "\n".join(path.read_text("utf-8", errors="replace") for path in files)
+        words = re.findall(r"[A-Za-z]+|[^\sA-Za-z]", text)
+        known = [OTHER, ASKED, END, *NAMES, *PLACES]
+        common = collections.Counter(word for word in words if word not in known)
+        known += [word for word, _ in common.most_common(COMMON)]
+        self.ids = {word: index for index, word in enumerate(known)}
+        hidden = {*NAMES, *PLACES}  # the library's own do not stand in the way
+        codes = [OTHER if word in hidden else word for word in words]
+        codes = np.array([self.ids.get(word, 0) for word in codes], "int32")
+        self.training, self.held_out = np.split(codes, [9 * len(codes) // 10])
+
+    def documents(self, count, length, seed, held_out=True):
+        """Documents `(count, length)`, and the place of each who is asked for."""
+        random = np.random.default_rng(seed)
+        source = self.held_out if held_out else self.training
+        names, places = (np.array([self.ids[x] for x in y]) for y in (NAMES, PLACES))
+        documents, answers = [], []
+        for _ in range(count):
+            there = random.integers(len(PLACES), size=len(NAMES))
+            asked, told = (random.permutation(len(NAMES)) for _ in range(2))
+            questions = [[names[one], self.ids[ASKED]] for one in asked]
+            lines = [[names[x], places[there[x]], self.ids[END]] for x in told]
+            room = length - np.size(questions) - np.size(lines)
+            start = random.integers(len(source) - room)
+            cuts = np.sort(random.integers(room, size=len(lines)))
+            pieces = np.split(source[start : start + room], cuts)
+            rest = [part for pair in zip(lines, pieces[1:]) for part in pair]
+            documents.append(np.concatenate([*questions, pieces[0], *rest]))
+            answers.append(there[asked])
+        return np.array(documents), np.array(answers)
+
+
+def most_frequent(places):
+    """The share of answers that are right if all are their most frequent one."""
+    counts = [np.bincount(row).max() for row in places]
+    return float(np.mean(counts) / places.shape[1])
+
+
+def make_model(make_attention, vocabulary_size, steps):
+    """Two blocks; logits of the places, for each of the questions."""
+    keras.utils.set_random_seed(0)
+    tokens = keras.Input((None,), dtype="int32")
+    x = layers.Embedding(vocabulary_size, DIM)(tokens)
+    for _ in range(2):
+        x = PerformerBlock(make_attention(), 2 * DIM, conv_kernel_size=4)(x)
+    # each question is a name and a question mark, of which the name is read
+    x = layers.LayerNormalization()(x[:, : 2 * len(NAMES) : 2])
+    model = keras.Model(tokens, layers.Dense(len(PLACES))(x))
+    rate = keras.optimizers.schedules.CosineDecay(
+        0.0, steps, warmup_target=4e-3, warmup_steps=min(50, steps)
+    )
+    model.compile(
+        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def train(model, library, steps):
+    """Fits, short documents before long ones; returns the points of a curve."""
+    curve, done = [], 0
+    for length, batch_size, part in STAGES:
+        test = library.documents(HELD_OUT, length, seed=1)
+        some = max(1, int(steps * part) // EVALUATIONS)
+        for _ in range(EVALUATIONS):
+            # from the seed on that no other documents had, the same for all models
+            documents = library.documents(
+                some * batch_size, length, seed=2 + done, held_out=False
+            )
+            model.fit(*documents, batch_size=batch_size, shuffle=False, verbose=2)
+            _, accuracy = model.evaluate(*test, batch_size=batch_size, verbose=0)
+            done += some
+            curve.append((done, length, accuracy))
+            print(f"{done:5} steps, {length:,} words: accuracy {accuracy:.3f}")
+    return curve
+
+
+def draw(path, curves, guess):
+    """Draws accuracies against steps; long documents are behind a line."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for label, curve in curves.items():
+        steps, lengths, accuracies = zip(*curve)
+        name = f"{label}, {accuracies[-1]:.2f}"
+        color = ROWS[label]["color"]
+        axes.plot(steps, accuracies, "o-", markersize=3, color=color, label=name)
+    axes.axhline(
+        guess, color="#8a8a8a", ls=":", label=f"most frequent place, {guess:.2f}"
+    )
+    last_short = max(n for n, length in zip(steps, lengths) if length < lengths[-1])
+    axes.axvline(last_short, color="#cccccc", lw=1)
+    axes.set_xlim(0)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel(
+        f"optimizer step ({lengths[0]:,} words to the line, then {lengths[-1]:,})"
+    )
+    axes.set_ylabel("answers that are right, held out")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    import jsonargparse
+
+    jsonargparse.CLI(main, as_positional=False)

@@ -1,0 +1,70 @@
+"""The example `documents`, small."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from examples import documents
+
+
+def test_answers_stand_in_the_document_among_words_of_the_library():
+    library = documents.Library()
+    word_of = {index: word for word, index in library.ids.items()}
+    for held_out in (False, True):
+        source = library.held_out if held_out else library.training
+        x, places = library.documents(20, 300, seed=3, held_out=held_out)
+        assert x.shape == (20, 300) and places.shape == (20, len(documents.NAMES))
+        first = set()
+        for tokens, answers in zip(x, places):
+            words = [word_of[token] for token in tokens]
+            rest, told = list(tokens[16:]), {}
+            for name in documents.NAMES:
+                (at,) = [i for i, w in enumerate(words) if w == name and i >= 16]
+                first.add(at)
+                told[name] = words[at + 1]
+                assert words[at + 2] == "."
+            for at in sorted((words.index(n, 16) for n in told), reverse=True):
+                del rest[at - 16 : at - 13]
+            assert sorted(words[:16:2]) == sorted(told) and set(words[1:16:2]) == {"?"}
+            expected = [documents.PLACES.index(told[name]) for name in words[:16:2]]
+            np.testing.assert_array_equal(answers, expected)
+            assert stands_in(source, rest)
+        assert len(first) > 100  # anywhere
+    assert not {*documents.NAMES, *documents.PLACES} & {
+        word_of[token] for token in (*library.training, *library.held_out)
+    }
+
+
+def stands_in(source, words):
+    starts = np.flatnonzero(source[: len(source) - len(words) + 1] == words[0])
+    return any((source[i : i + len(words)] == words).all() for i in starts)
+
+
+def test_the_most_frequent_place_by_hand():
+    assert documents.most_frequent(np.array([[0, 1, 1, 3], [2, 2, 2, 2]])) == 6 / 8
+
+
+@pytest.mark.slow
+def test_attention_finds_what_the_window_alone_does_not(monkeypatch, capsys):
+    names = ("window alone", "Performer")  # the others are traced in more time
+    rows = {name: documents.ROWS[name] for name in names}
+    small = {"NAMES": ["Anna", "Ben", "Clara"], "PLACES": ["home", "sea"]}
+    small |= {"STAGES": ((64, 32, 2 / 3), (96, 16, 1 / 3)), "EVALUATIONS": 2}
+    for name, value in {**small, "ROWS": rows, "WINDOW": 4, "DIM": 32}.items():
+        monkeypatch.setattr(documents, name, value)
+    sizes = {**documents.SIZES, "key_dim": 8}
+    monkeypatch.setattr(documents, "SIZES", sizes)
+    curves = documents.main(steps=240, output_dir="out")
+    printed = capsys.readouterr().out
+    for name, curve in curves.items():
+        assert [point[:2] for point in curve] == [
+            (80, 64),
+            (160, 64),
+            (200, 96),
+            (240, 96),
+        ]
+        assert f"{name:22}{curve[-1][-1]:.3f}" in printed
+    window, performer = (curves[name][-1][-1] for name in names)
+    assert performer > window + 0.15  # 4 standard errors of 192 answers are 0.14
+    picture = np.asarray(Image.open("out/curves.png").convert("RGB"))
+    assert min(picture.shape[:2]) > 200 and picture.std() > 5

@@ -109,8 +109,9 @@ def encoder_of_width(task, row, width, seed):
     keras.utils.set_random_seed(seed)
     num_heads = task.hidden_dim // task.key_dim
     causal = not task.num_classes
+    rotates = task.position_embedding == "rotary"
     attention = rows.attention(
-        row, task.length, task.window, num_heads, task.key_dim, causal
+        row, task.length, task.window, num_heads, task.key_dim, causal, rotates
     )
     ids = task.vocabulary_size + 1  # one for a token that is to be restored
     embedding = PairsOfTokens(ids, task.hidden_dim) if task.joins_tokens else None
@@ -126,6 +127,7 @@ def encoder_of_width(task, row, width, seed):
         embedding=embedding,
         head=keras.layers.Identity(),
         position_shape=task.grid,
-        position_embedding="learned",
+        # what has no queries and keys to rotate learns its places
+        position_embedding=None if rotates else "learned",
         seed=seed,
     )

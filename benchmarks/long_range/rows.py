@@ -42,7 +42,7 @@ FEATURES_OF_NUMBER = 4
 NUM_BUCKETS = 16
 
 
-def attention(row, length, window, num_heads, key_dim, causal=False):
+def attention(row, length, window, num_heads, key_dim, causal=False, rotates=False):
     """What `PerformerLM(attention=)` is given for a row.
 
     Blocks, Linformer's mixtures and units of MLP-Mixer are of the window, too.
@@ -53,6 +53,7 @@ def attention(row, length, window, num_heads, key_dim, causal=False):
         window: int W; tokens see W - 1 to each side.
         num_heads, key_dim: ints.
         causal: bool, hide later tokens.
+        rotates: bool, whether queries and keys are rotated, where there are any.
     """
     if row == WITHOUT:
         return "none"
@@ -95,4 +96,6 @@ def attention(row, length, window, num_heads, key_dim, causal=False):
     if row in mixers:
         return mixers[row]()
     kind, options = kinds[row]
+    if rotates and row != "Synthesizer":
+        options["rotary"] = True
     return kind(num_heads, key_dim, **options, **sides)

@@ -1,7 +1,7 @@
 """Questions about a long document, all answered at once: who is where?
 
-    python -m examples.documents               # ten minutes on 2 cores
-    python -m examples.documents --steps 20    # a minute, only to see that it runs
+    python -m examples.documents               # a quarter of an hour on 2 cores
+    python -m examples.documents --steps 20    # minutes, only to see that it runs
 
 A document is 2,048 words of Python's standard library. Among them, far apart, stand
 eight lines such as "Clara school ." and at its beginning eight questions, "Clara ?",
@@ -16,7 +16,11 @@ window of 32 words exactly, all others by random features) stand no attention, t
 window alone, exact attention, and no model: the place that most people of the document
 are at. Curves go to `runs/documents`.
 
-RESULT
+Of 512 answers in held-out documents of 2,048 words (one run, seed 0; 2 busy cores of an
+AMD EPYC, Zen 4, 30 minutes of CPU time, most of them of exact attention): most frequent
+place 0.459, no attention 0.250, window alone 0.232, Performer 0.873, exact attention
+0.908. After 240 steps of 256 words the last two answered all questions about such; long
+documents had 160 steps.
 """
 
 import collections
@@ -37,7 +41,7 @@ PLACES = "home school work sea".split()
 OTHER, ASKED, END = "<other>", "?", "."
 COMMON = 500  # words of the library with an id of their own
 # Words of a document, documents of a step, part of the steps.
-STAGES = ((256, 16, 7 / 8), (2048, 4, 1 / 8))
+STAGES = ((256, 16, 3 / 5), (2048, 2, 2 / 5))
 HELD_OUT = 64  # documents of each length
 HEADS, DIM, WINDOW = 4, 64, 32
 SIZES = {"num_heads": HEADS, "key_dim": DIM // HEADS, "rotary": True}
@@ -49,7 +53,7 @@ ROWS = {
     },
     "Performer": {
         "make": lambda: PerformerAttention(
-            **SIZES, exact_window=WINDOW, num_random_features=64, seed=0
+            **SIZES, exact_window=WINDOW, num_random_features=128, seed=0
         ),
         "color": "#0b5cab",
     },
@@ -58,7 +62,7 @@ ROWS = {
 EVALUATIONS = 4  # of each stage
 
 
-def main(steps: int = 800, output_dir: str = "runs/documents"):
+def main(steps: int = 400, output_dir: str = "runs/documents"):
     """Trains, prints and draws.
 
     Args:

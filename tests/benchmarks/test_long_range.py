@@ -42,6 +42,21 @@ def made(row, causal=False):
     return rows.attention(row, 64, 4, 2, 16, causal)
 
 
+def test_the_next_byte_is_learned_with_rotated_queries_and_keys():
+    small = dict(steps=2, batch_size=4, learning_rate=1e-3)
+    task = tasks.sources(64, **small)
+    for row in (rows.EXACT, rows.PERFORMER, "Synthesizer"):
+        model = models.make_encoder(task, row, seed=0)
+        rotates = row != "Synthesizer"  # which has none
+        assert [block.attention.rotary for block in model.blocks] == [
+            rotates or None
+        ] * len(model.blocks)
+        assert model.position_embedding == ("rotary" if rotates else "learned")
+    digits = tasks.digits(12, 1, **small, hidden_dim=32)
+    (first, *_) = models.make_encoder(digits, rows.EXACT, seed=0).blocks
+    assert first.attention.rotary is None
+
+
 def test_every_row_has_an_attention_of_its_own():
     kinds = {}
     for row in rows.ROWS:

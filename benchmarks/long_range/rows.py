@@ -1,10 +1,14 @@
 """The layers that are compared, controls first."""
 
+import numpy as np
+
 import keras_performer
 from keras_performer import layers
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
+# The same, but for the first gain of far keys, which differs from head to head.
+GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
 # No models: what counting tokens tells, and the first token alone, from `baselines`.
 COUNTS, FIRST = NO_MODELS = "token counts", "first token"
 # What the core has; the first five are the controls of every task.
@@ -14,6 +18,7 @@ CORE = (
     EXACT,
     WINDOW,
     PERFORMER,
+    GAINS,
     "Big Bird",
     "Linear Transformer",
 )
@@ -59,12 +64,16 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
         return "none"
     sides = {"causal": causal}
     features = {"num_random_features": FEATURES_OF_NUMBER * key_dim}
-    near = {"exact_window" if row == PERFORMER else "sliding_window": window}
+    near = {"exact_window" if row in (PERFORMER, GAINS) else "sliding_window": window}
     of_places = {"max_length": length}
     kinds = {
         EXACT: (layers.ExactAttention, {}),
         WINDOW: (layers.LocalAttention, near),
         PERFORMER: (keras_performer.PerformerAttention, {**features, **near}),
+        GAINS: (
+            keras_performer.PerformerAttention,
+            {**features, **near, "initial_log_gain": spread(num_heads)},
+        ),
         "Performer": (keras_performer.PerformerAttention, features),
         "Performer, relu": (
             keras_performer.PerformerAttention,
@@ -99,3 +108,8 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
     if rotates and row != "Synthesizer":
         options["rotary"] = True
     return kind(num_heads, key_dim, **options, **sides)
+
+
+def spread(num_heads):
+    """The first gains of so many heads, from the least to the largest."""
+    return np.linspace(*FIRST_GAINS, num_heads).tolist()

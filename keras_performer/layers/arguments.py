@@ -141,21 +141,28 @@ def exact_window(value, feature_map):
     return value
 
 
-def initial_log_gain(value, exact_window):
-    """A float, 0 without a window."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+def initial_log_gain(value, exact_window, num_heads):
+    """A float, or a tuple of one for each head; 0 without a window."""
+    several = isinstance(value, (list, tuple))
+    gains = value if several else (value,)
+    numbers = all(isinstance(x, Real) and not isinstance(x, bool) for x in gains)
+    if not numbers or not all(map(math.isfinite, gains)):
         raise ValueError(
-            "initial_log_gain must be a finite float. Received: "
-            f"initial_log_gain={value!r}"
+            "initial_log_gain must be a finite float, or a list of one for each head. "
+            f"Received: initial_log_gain={value!r}"
         )
-    if value and exact_window is None:
+    if several and len(gains) != num_heads:
+        raise ValueError(
+            "initial_log_gain must have a float for each head, or be one for all. "
+            f"Received: initial_log_gain={value!r}, num_heads={num_heads}"
+        )
+    if any(gains) and exact_window is None:
         raise ValueError(
             "initial_log_gain is that of keys outside of an exact window: give "
             f"exact_window as well. Received: initial_log_gain={value!r}, exact_window="
             "None"
         )
-    return float(value)
+    return tuple(map(float, gains)) if several else float(value)
 
 
 def jit_compile(value, feature_map=None):

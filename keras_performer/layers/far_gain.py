@@ -1,6 +1,7 @@
 """The ratio of what is estimated to what is exact, a weight of each head."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 # How many times faster than other weights the gain moves. With 1 it stays behind, and
@@ -16,7 +17,7 @@ class FarGain(keras.layers.Layer):
 
     Args:
         num_heads: int N.
-        initial: float, what is added at first.
+        initial: float, what is added at first, or one for each head.
     """
 
     def __init__(self, num_heads, initial=0.0):
@@ -28,7 +29,7 @@ class FarGain(keras.layers.Layer):
         self.log_gain = self.add_weight(
             name="log_gain",
             shape=(self.num_heads,),
-            initializer=keras.initializers.Constant(self.initial / SPEED),
+            initializer=keras.initializers.Constant(np.divide(self.initial, SPEED)),
             autocast=False,
         )
 

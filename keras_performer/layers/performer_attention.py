@@ -75,10 +75,10 @@ class PerformerAttention(InPieces, AttentionLayer):
             and key must have the same length. For feature maps that estimate softmax
             only. It adds a weight, `log_gain`. Defaults to no window.
         initial_log_gain: float, what the log-weights of keys outside of the window get
-            at first, in each head. A model that is trained from the start learns faster
-            with about -3 where near keys count and the sequence is much longer than the
-            window, as else the many far keys drown them; with about 2 where it has to
-            find far keys, as in recall. Defaults to 0: an estimate of softmax.
+            at first, or a list of floats, one for each head. A model that is trained
+            from the start learns more with heads that differ, such as (-4, -2, 0, 2):
+            near keys count in the first, as else many far keys drown them, and the last
+            finds far keys. Defaults to 0: an estimate of softmax.
         rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
             a grid that tokens run through row by row: its axes share the head, so that
             `key_dim` must be divisible by 2 for each. Queries and keys are rotated
@@ -181,7 +181,7 @@ class PerformerAttention(InPieces, AttentionLayer):
         chunk_size: int | None = None,
         exact_below: int | None = None,
         exact_window: int | None = None,
-        initial_log_gain: float = 0.0,
+        initial_log_gain: float | Sequence[float] = 0.0,
         rotary: bool | Sequence[int] | None = None,
         qk_norm: bool = False,
         jit_compile: bool | typing.Literal["auto"] = "auto",
@@ -221,7 +221,7 @@ class PerformerAttention(InPieces, AttentionLayer):
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
         self.exact_window = arguments.exact_window(exact_window, self.feature_map)
         self.initial_log_gain = arguments.initial_log_gain(
-            initial_log_gain, self.exact_window
+            initial_log_gain, self.exact_window, self.num_heads
         )
         self.jit_compile = arguments.jit_compile(jit_compile, self.feature_map)
         self._random_projection = None  # until built, and where there is none

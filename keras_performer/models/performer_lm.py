@@ -2,6 +2,7 @@
 
 import random
 import typing
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -126,7 +127,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         chunk_size: int | None = None,
         exact_below: int | None = None,
         exact_window: int | None = None,
-        initial_log_gain: float = 0.0,
+        initial_log_gain: float | Sequence[float] = 0.0,
         qk_norm: bool = False,
         conv_kernel_size: int | None = None,
         position_shape: tuple[int, ...] | None = None,

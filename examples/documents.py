@@ -190,8 +190,9 @@ def draw(path, curves, guess):
     axes.axhline(
         guess, color="#8a8a8a", ls=":", label=f"most frequent place, {guess:.2f}"
     )
-    last_short = max(n for n, length in zip(steps, lengths) if length < lengths[-1])
-    axes.axvline(last_short, color="#cccccc", lw=1)
+    for before, length, after in zip(steps, lengths, lengths[1:]):
+        if length < after:
+            axes.axvline(before, color="#cccccc", lw=1)
     axes.set_xlim(0)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel(

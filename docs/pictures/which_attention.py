@@ -15,10 +15,12 @@ DOTS = {
     rows.WITHOUT: ("no attention", style.CONTROL),
     rows.WINDOW: ("window alone", style.INK),
     rows.EXACT: ("exact", style.EXACT),
-    rows.PERFORMER: ("Performer, window", style.OURS),
+    rows.PERFORMER: ("Performer, window", style.FURTHER[2]),
+    rows.GAINS: ("the same, gains that differ", style.OURS),
     "Big Bird": ("Big Bird", style.FURTHER[0]),
     "Linear Transformer": ("Linear Transformer", style.FURTHER[1]),
 }
+COSTS_OF = {rows.GAINS: rows.PERFORMER}  # the same work
 TOKENS = "4096"  # of the costs that dots are large by
 AREA = 0.35  # square points for each MiB
 
@@ -35,7 +37,7 @@ def main():
             panel.scatter(
                 1e3 * statistics.median(map(seconds_of_step, same)),
                 statistics.mean(run["result"] for run in same),
-                s=AREA * costs[row][TOKENS]["bytes"] / 2**20,
+                s=AREA * costs[COSTS_OF.get(row, row)][TOKENS]["bytes"] / 2**20,
                 color=colour,
                 alpha=0.8,
                 label=label,

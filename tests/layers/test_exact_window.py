@@ -1,5 +1,6 @@
 """`PerformerAttention(exact_window=...)`, the layer around `ops.windowed_attention`."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -93,8 +94,16 @@ def test_a_first_gain_is_a_number_and_needs_a_window():
     for wrong in ("-3", float("nan"), True):
         with pytest.raises(ValueError, match="initial_log_gain must be a finite float"):
             PerformerAttention(4, 5, exact_window=3, initial_log_gain=wrong)
-    with pytest.raises(ValueError, match="give exact_window as well"):
-        PerformerAttention(4, 5, initial_log_gain=-3.0)
+    for wrong in ([0.0, "1"], [0.0, float("inf")]):
+        with pytest.raises(ValueError, match="or a list of one for each head"):
+            PerformerAttention(2, 5, exact_window=3, initial_log_gain=wrong)
+    with pytest.raises(
+        ValueError, match=r"a float for each head.*\[1\.0\], num_heads=4"
+    ):
+        PerformerAttention(4, 5, exact_window=3, initial_log_gain=[1.0])
+    for gain in (-3.0, [0.0, -3.0, 0.0, 0.0]):
+        with pytest.raises(ValueError, match="give exact_window as well"):
+            PerformerAttention(4, 5, initial_log_gain=gain)
     with pytest.raises(ValueError, match="give exact_window as well"):
         PerformerLM(9, 8, 1, 1, 4, initial_log_gain=-3.0)
     with pytest.raises(ValueError, match='options of attention="performer"'):
@@ -105,6 +114,34 @@ def test_a_first_gain_reaches_all_blocks_and_goes_with_the_window():
     model = PerformerLM(9, 8, 2, 2, 4, exact_window=3, initial_log_gain=-3.0)
     for block in model.blocks:
         np.testing.assert_allclose(block.attention.log_gain, [-0.3, -0.3])
+    without, _ = convert_to_performer(model, exact_window=None)
+    assert without.blocks[0].attention.initial_log_gain == 0
+
+
+def test_a_first_gain_of_each_head_is_that_of_a_layer_with_this_gain(tmp_path):
+    gains = [-4.0, 0.0, 2.5]
+    options = dict(exact_window=3, num_random_features=8, causal=True, seed=1)
+    layer = PerformerAttention(3, 5, initial_log_gain=gains, **options)
+    x = normal((2, 20, 8), 1)
+    _, scores = layer(x, return_attention_scores=True)
+    for head, gain in enumerate(gains):
+        of_one = PerformerAttention(3, 5, initial_log_gain=gain, **options)
+        of_one.build(x.shape)
+        others = layer.get_weights()
+        place = [w.path for w in layer.weights].index(layer.log_gain.path)
+        others[place] = of_one.log_gain.numpy()
+        of_one.set_weights(others)
+        _, expected = of_one(x, return_attention_scores=True)
+        np.testing.assert_allclose(scores[:, head], expected[:, head], atol=1e-6)
+
+    model = PerformerLM(9, 8, 2, 3, 6, exact_window=3, initial_log_gain=gains)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for block in loaded.blocks:
+        np.testing.assert_allclose(block.attention.log_gain, np.divide(gains, 10))
+    again = PerformerLM.from_config(model.get_config())
+    again.build((None, 8))
+    np.testing.assert_allclose(again.blocks[1].attention.log_gain, [-0.4, 0, 0.25])
     without, _ = convert_to_performer(model, exact_window=None)
     assert without.blocks[0].attention.initial_log_gain == 0
 

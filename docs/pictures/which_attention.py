@@ -16,13 +16,13 @@ DOTS = {
     rows.WINDOW: ("window alone", style.INK),
     rows.EXACT: ("exact", style.EXACT),
     rows.PERFORMER: ("Performer, window", style.FURTHER[2]),
-    rows.GAINS: ("the same, gains that differ", style.OURS),
+    rows.GAINS: ("Performer, gains", style.OURS),
     "Big Bird": ("Big Bird", style.FURTHER[0]),
-    "Linear Transformer": ("Linear Transformer", style.FURTHER[1]),
+    "Linear Transformer": ("Linear Transf.", style.FURTHER[1]),
 }
 COSTS_OF = {rows.GAINS: rows.PERFORMER}  # the same work
 TOKENS = "4096"  # of the costs that dots are large by
-AREA = 0.35  # square points for each MiB
+AREA = 0.2  # square points for each MiB
 
 
 def main():
@@ -30,10 +30,11 @@ def main():
     runs = [run for run in map(json.loads, lines) if not run["warm_up_steps"]]
     costs = json.loads((FOLDER / "costs.json").read_text())
     tasks = by([run for run in runs if run["row"] in DOTS], "task")
-    figure, axes = style.panels(len(tasks), height=2.9)
+    figure, axes = style.panels(len(tasks), height=3.1)
     for panel, (task, of_task) in zip(axes, tasks):
-        for row, same in by(of_task, "row"):
-            label, colour = DOTS[row]
+        trained = dict(by(of_task, "row"))
+        for row, (label, colour) in DOTS.items():
+            same = trained[row]
             panel.scatter(
                 1e3 * statistics.median(map(seconds_of_step, same)),
                 statistics.mean(run["result"] for run in same),
@@ -43,18 +44,24 @@ def main():
                 label=label,
                 clip_on=False,
             )
+        panel.margins(0.15)
         style.tidy(panel, task, "ms a step")
+        panel.set_xlim(0)
         measure = of_task[0]["measure"]
         panel.set_ylabel(measure, color=style.INK, fontsize=10)
-        panel.set_xlim(0)
         if measure == "accuracy":
             panel.set_ylim(0, 1.02)
         else:
             panel.invert_yaxis()  # fewer bits are better: up, as in the others
-        panel.margins(0.15)
     handles, labels = axes[0].get_legend_handles_labels()
     legend = figure.legend(
-        handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=10
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        columnspacing=1.0,
     )
     for handle in legend.legend_handles:
         handle.set_sizes([60])

@@ -24,7 +24,8 @@ def describe(threads):
 
 def _module_and_arguments():
     spec = sys.modules["__main__"].__spec__
-    return [spec.name if spec else sys.argv[0], *sys.argv[1:]]
+    # what runs a package is its module `__main__`
+    return [spec.name.removesuffix(".__main__") if spec else sys.argv[0], *sys.argv[1:]]
 
 
 def name():

@@ -80,7 +80,7 @@ def main(steps: int = 400, output_dir: str = "runs/documents"):
         model = make_model(row["make"], len(library.ids), steps)
         curves[label] = train(model, library, steps)
 
-    questions, places = library.documents(HELD_OUT, STAGES[-1][0], seed=1)
+    _, places = library.documents(HELD_OUT, STAGES[-1][0], seed=1)
     guess = most_frequent(places)
     print(f"\naccuracy of {places.size} answers, documents of {STAGES[-1][0]:,} words")
     print(f"{'most frequent place':22}{guess:.3f}")

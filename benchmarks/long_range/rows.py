@@ -105,9 +105,8 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
     if row in mixers:
         return mixers[row]()
     kind, options = kinds[row]
-    if rotates and row != "Synthesizer":
-        options["rotary"] = True
-    return kind(num_heads, key_dim, **options, **sides)
+    rotary = {"rotary": True} if rotates and row != "Synthesizer" else {}
+    return kind(num_heads, key_dim, **options, **sides, **rotary)
 
 
 def spread(num_heads):

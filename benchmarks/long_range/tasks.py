@@ -139,7 +139,8 @@ def questions(length, num_pairs, **options):
 
 def sources(length, **options):
     """The next byte of Python sources, of `benchmarks.learning`; rotary positions."""
-    options = {**options, "position_embedding": "rotary"}  # as models have by default
+    # as models have by default
+    options["position_embedding"] = "rotary"
     task = real_tasks.sources(length, window=length // 16, **options)
     return dataclasses.replace(of_learning(task), hidden_dim=64)
 

@@ -5,8 +5,8 @@ import pathlib
 import statistics
 
 from benchmarks.learning.curves import seconds_of_step
-from benchmarks.learning.tables import by
-from benchmarks.long_range import rows
+from benchmarks.learning.tables import best, by, mean_result
+from benchmarks.long_range import plan, rows
 from docs.pictures import style
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/results/long_range"
@@ -29,15 +29,15 @@ def main():
     lines = (FOLDER / "runs.jsonl").read_text().splitlines()
     runs = [run for run in map(json.loads, lines) if not run["warm_up_steps"]]
     costs = json.loads((FOLDER / "costs.json").read_text())
-    tasks = by([run for run in runs if run["row"] in DOTS], "task")
+    tasks, of_tasks = plan.core(), dict(by(runs, "task"))
     figure, axes = style.panels(len(tasks), height=3.1)
-    for panel, (task, of_task) in zip(axes, tasks):
-        trained = dict(by(of_task, "row"))
+    for panel, task in zip(axes, tasks):
+        trained = dict(by(of_tasks[task.name], "row"))
         for row, (label, colour) in DOTS.items():
-            same = trained[row]
+            same = best(trained[row])
             panel.scatter(
                 1e3 * statistics.median(map(seconds_of_step, same)),
-                statistics.mean(run["result"] for run in same),
+                mean_result(same),
                 s=AREA * costs[COSTS_OF.get(row, row)][TOKENS]["bytes"] / 2**20,
                 color=colour,
                 alpha=0.8,
@@ -45,11 +45,10 @@ def main():
                 clip_on=False,
             )
         panel.margins(0.15)
-        style.tidy(panel, task, "ms a step")
+        style.tidy(panel, task.name, "ms a step")
         panel.set_xlim(0)
-        measure = of_task[0]["measure"]
-        panel.set_ylabel(measure, color=style.INK, fontsize=10)
-        if measure == "accuracy":
+        panel.set_ylabel(task.measure, color=style.INK, fontsize=10)
+        if task.measure == "accuracy":
             panel.set_ylim(0, 1.02)
         else:
             panel.invert_yaxis()  # fewer bits are better: up, as in the others

@@ -50,6 +50,22 @@ def test_prefill_and_steps_give_the_whole(feature_map, pieces):
     assert relative_error(layer(x[:, 4:]), whole[:, 4:]) > 0.05
 
 
+@pytest.mark.parametrize("options", [{}, {"exact_window": 3}, {"value_dim": 2}])
+def test_a_layer_that_is_not_built_has_the_first_state(options):
+    """As Keras' linear attention is to have it: keras-team/keras#23555."""
+    layer = layers.PerformerAttention(
+        4, 3, causal=True, num_key_value_heads=2, **options
+    )
+    before = layer.initial_state(2)
+    assert not layer.built
+    x = normal((2, LENGTH, 7))
+    after = layer(x, state=before, return_state=True)
+    whole = layer(x, return_state=True)
+    for got, right in zip(*map(tf.nest.flatten, (after, whole)), strict=True):
+        assert got.dtype == right.dtype
+        np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
+
+
 def test_state_without_projection():
     layer = small_layer(causal=True, feature_map="sigmoid", num_random_features=None)
     x = normal((2, LENGTH, 7))

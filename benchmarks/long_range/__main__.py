@@ -25,7 +25,7 @@ def main(argv=None):
     options = make_parser().parse_args(argv)
     options.output.mkdir(parents=True, exist_ok=True)
     if options.costs:
-        costs.complete(options.rows or rows.ROWS, options.output / "costs.json")
+        costs.complete(options.rows or rows.MODELS, options.output / "costs.json")
     wanted = plan.plan(options)
     train = not options.report_only and not options.costs
     if train and plan.needs_proteins(wanted):

@@ -4,13 +4,14 @@ import datetime
 import json
 
 from benchmarks.learning.report import made_by
+from benchmarks.learning.tasks import ENOUGH
 from benchmarks.long_range import rows, tables
 
 COSTS = f"""\
 A training step of the model of two blocks of 64 units in heads of 16, one sequence,
 compiled by XLA, on one thread. MiB are those of the process at its peak above what it
-had before the first step: some 350 of them are what compiling takes. Where there is
-"{tables.NOTHING}" more than 8 GB would be needed: not run."""
+had when all was compiled. Where there is "{tables.NOTHING}" more than 8 GB would be
+needed: not run."""
 
 
 def write(runs, folder):
@@ -54,9 +55,10 @@ def explanation(runs):
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
 Accuracy on held-out sequences (bits of the next token for bytes and proteins), means of
-seeds ± their standard deviation, at the best learning rate that was tried. All have the
-same steps, batches and parameters: where attention has more weights, the feed-forward
-network has fewer (the tables below show where that does not suffice).
+seeds ± their standard deviation, at the best of the learning rates below. All have the
+same steps and batches, but that a run of recall ends once {ENOUGH:.1%} are right; and
+the same parameters: where attention has more weights, the feed-forward network has
+fewer (the tables below show where that does not suffice).
 "{rows.COUNTS}" is a logistic regression on how often each token occurs (of the next
 token: how often it comes after the one before), and "{rows.FIRST}" the most frequent
 answer for the first token alone: no networks.
@@ -64,7 +66,8 @@ A warm-up restores hidden tokens of the task's own inputs before its answers are
 (arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
 same seeds, ± its standard error. "After S s" is at equal time: that in which the
 fastest row with attention takes all its steps, between measurements on a line, without
-the warm-up.
+the warm-up; as learning rates fall until the last step, slower rows are read in the
+middle of their training.
 
 Where a network does no better than "{rows.COUNTS}" and "{rows.FIRST}", it has been
 trained too little to say which attention is better.

@@ -9,6 +9,8 @@ WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
 # The same, but for the first gain of far keys, which differs from head to head.
 GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
+# The same, with one first gain that makes far keys count more.
+HIGH_GAIN, FIRST_GAIN = "Performer, window, gain 2", 2.0
 # No models: what counting tokens tells, and the first token alone, from `baselines`.
 COUNTS, FIRST = NO_MODELS = "token counts", "first token"
 # What the core has; the first five are the controls of every task.
@@ -24,6 +26,7 @@ CORE = (
 )
 ROWS = (
     *CORE,
+    HIGH_GAIN,
     "Performer",
     "Performer, relu",
     "Longformer",
@@ -35,6 +38,7 @@ ROWS = (
     "gMLP",
     "MLP-Mixer",
 )
+MODELS = tuple(row for row in ROWS if row not in NO_MODELS)
 # What the published benchmark ran ListOps with: two random features.
 TWO_FEATURES = "Performer, 2 features"
 # What grows with the square of the length.
@@ -64,15 +68,20 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
         return "none"
     sides = {"causal": causal}
     features = {"num_random_features": FEATURES_OF_NUMBER * key_dim}
-    near = {"exact_window" if row in (PERFORMER, GAINS) else "sliding_window": window}
+    near = {"sliding_window": window}
+    near_and_far = {**features, "exact_window": window}
     of_places = {"max_length": length}
     kinds = {
         EXACT: (layers.ExactAttention, {}),
         WINDOW: (layers.LocalAttention, near),
-        PERFORMER: (keras_performer.PerformerAttention, {**features, **near}),
+        PERFORMER: (keras_performer.PerformerAttention, near_and_far),
         GAINS: (
             keras_performer.PerformerAttention,
-            {**features, **near, "initial_log_gain": spread(num_heads)},
+            {**near_and_far, "initial_log_gain": spread(num_heads)},
+        ),
+        HIGH_GAIN: (
+            keras_performer.PerformerAttention,
+            {**near_and_far, "initial_log_gain": FIRST_GAIN},
         ),
         "Performer": (keras_performer.PerformerAttention, features),
         "Performer, relu": (

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 
 import numpy as np
 
@@ -29,8 +28,8 @@ class Session:
         self.sampler = sampler
         self.last = None
         self.ending = None  # why it ended: "length", "time", "left" or "error"
+        self.seconds = seconds
         self._remaining = max_new_tokens
-        self._deadline = time.monotonic() + seconds
         self._queue = asyncio.Queue()
 
     async def __aiter__(self):
@@ -56,12 +55,6 @@ class Session:
         if self._remaining == 0:
             self.end("length")
 
-    def is_running(self):
-        """Whether there is more to draw, and time for it."""
-        if self.ending is None and time.monotonic() > self._deadline:
-            self.end("time")
-        return self.ending is None
-
 
 class Batch:
     """The sessions of a model. One row of `state` belongs to each that is running.
@@ -82,11 +75,13 @@ class Batch:
 
     def __len__(self):
         """How many sessions have not ended."""
-        return sum(s.ending is None for s in self._waiting + self._running)
+        return len(_going_on(self._waiting + self._running))
 
     def add(self, session):
-        """Lets a session take part from the next step on."""
+        """Lets a session take part from the next step on, until its time is over."""
         self._waiting.append(session)
+        loop = asyncio.get_running_loop()
+        loop.call_later(session.seconds, session.end, "time")
         self._arrived.set()
 
     async def run(self):
@@ -108,7 +103,7 @@ class Batch:
 
     async def _read_prompts(self):
         """Reads the prompts that are as long as the first, and draws their tokens."""
-        self._waiting = [s for s in self._waiting if s.is_running()]
+        self._waiting = _going_on(self._waiting)
         if not self._waiting:
             return
         length = len(self._waiting[0].prompt)
@@ -123,7 +118,7 @@ class Batch:
 
     async def _leave_out_ended(self):
         """Frees the rows of sessions that have ended."""
-        rows = [i for i, s in enumerate(self._running) if s.is_running()]
+        rows = [i for i, s in enumerate(self._running) if s.ending is None]
         if len(rows) == len(self._running):
             return
         if rows:
@@ -157,6 +152,10 @@ class Batch:
         for session in self._waiting + self._running:
             session.end("error")
         self._waiting, self._running, self._state = [], [], None
+
+
+def _going_on(sessions):
+    return [session for session in sessions if session.ending is None]
 
 
 def _drawn(sessions, logits, state):

@@ -102,7 +102,7 @@ def convert_to_performer(
         jit_compile=jit_compile,
     )
     PerformerAttention(1, 1, seed=seed, **options)  # raises what is wrong with them
-    seeds = itertools.repeat(None) if seed is None else itertools.count(seed)
+    seeds = _seeds(seed)
 
     def instead(layer):
         if exact_window is not None and is_cached(layer):
@@ -155,7 +155,8 @@ def convert_attention(
         model: as in `convert_to_performer`.
         attention: subclass of `AttentionLayer`.
         layers: as in `convert_to_performer`.
-        **options: arguments of `attention`, such as `sliding_window`.
+        **options: arguments of `attention`, such as `sliding_window`. With a `seed`
+            each layer gets another that follows from it.
 
     Returns:
         The new model, and a `ConversionReport`.
@@ -182,9 +183,19 @@ def convert_attention(
             f"attention={attention!r}"
         )
     attention(1, 1, **options)  # raises what is wrong with them
-    return _convert(
-        model, lambda layer: attention_like(attention, layer, **options), layers
-    )
+    seeds = _seeds(options.get("seed"))
+
+    def instead(layer):
+        if "seed" in options:  # else the layer's own
+            options["seed"] = next(seeds)
+        return attention_like(attention, layer, **options)
+
+    return _convert(model, instead, layers)
+
+
+def _seeds(seed):
+    """One for each layer, from that of all."""
+    return itertools.repeat(None) if seed is None else itertools.count(seed)
 
 
 def _convert(model, make, names):

@@ -38,6 +38,9 @@ class BigBirdAttention(AttentionLayer):
     others in each key-value head. A layer has others than the next unless both have the
     same seed.
 
+    Hidden keys have no weight, but their places count: with more padding there are more
+    blocks, whose random and last global ones are others. Pad to one length always.
+
     Args: those of `AttentionLayer`, and
         seed: int, seeds dropout and the random blocks. By default the latter are drawn
             when the layer is built, and saved with the weights.

@@ -59,7 +59,8 @@ class LinformerAttention(AttentionLayer):
 
     Reference:
         Wang et al. 2020, Linformer, arXiv 2006.04768, equation 7, and section 4 for
-        what is shared. Its layerwise sharing, one E for all layers, is not here.
+        what is shared. Its layerwise sharing, one E for all layers, is not here: Keras
+        saves and loads each layer's weights as its own.
 
     Example:
 

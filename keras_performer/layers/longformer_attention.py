@@ -50,7 +50,8 @@ class LongformerAttention(AttentionLayer):
         global_mask: bool tensor `(B, T)`, true for the global tokens, at most G in a
             sequence. More raise an error; where XLA compiles the call it leaves such
             checks out, and the first G are global. A token whose key is hidden by a
-            mask is seen by nobody, global or not.
+            mask is seen by nobody, global or not. Blocks and models pass none: the
+            first G tokens are global there.
 
     Raises:
         ValueError: for query and key of different lengths, and a `global_mask` without

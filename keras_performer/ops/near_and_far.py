@@ -20,6 +20,7 @@ from keras_performer.ops.local.recent import Recent, reach_within
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import size
 from keras_performer.ops.state import State
+from keras_performer.ops.visibility import mask_or_all
 
 # Far weights count if they are more than so many units of rounding of all weights.
 ROUNDING = 100
@@ -138,7 +139,6 @@ def _backward(
     doutput, dlog_sums, dsums = dends
     # the gradients of a row's logits add up to that of its log-sum
     dfar = dlog_sums
-    keys = Recent.of(*keys)
     far_keys, loops = _far(kernel, places, starts, chunk_size, query, keys, gain)
     length = size(query, 1)
     if places.window:
@@ -182,7 +182,7 @@ def _backward(
 
 
 def _near_keys(places, query, keys):
-    keys = Recent.of(*keys)
+    keys = keys._replace(seen=mask_or_all(keys.seen, keys.key))
     length = places.before + size(query, 1)
     return keys.between(places.first, places.first + length)
 

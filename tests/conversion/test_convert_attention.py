@@ -62,6 +62,24 @@ def test_a_window_is_that_of_the_mask(x):
     np.testing.assert_allclose(other(x), masked, rtol=1e-4, atol=1e-5)
 
 
+def test_each_layer_sees_other_blocks():
+    x = start = keras.Input((LENGTH, DIM))
+    for name in ("first", "second"):
+        x = keras.layers.MultiHeadAttention(3, 4, name=name)(x, x)
+    options = dict(block_size=2, num_random_blocks=2)
+    model = keras.Model(start, x)
+    tables = []
+    for seed in (7, 8):
+        other, _ = convert_attention(model, BigBirdAttention, seed=seed, **options)
+        tables += [
+            other.get_layer(name).seen_blocks(LENGTH, False).table.numpy()
+            for name in ("first", "second")
+        ]
+    first, second, again, _ = tables
+    assert (first != second).any()
+    np.testing.assert_array_equal(again, second)
+
+
 def test_another_kernel_has_the_weights(x):
     model = model_with_attention()
     other, _ = convert_attention(model, LinearTransformerAttention)

@@ -1,6 +1,7 @@
 """The service over HTTP: what it streams, what it refuses, and clients that leave."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from examples.serving import app as app_module
 from examples.serving.app import create_app
 from examples.serving.batching import Session
+from examples.serving.model import ExportedModel
 from examples.serving.requests import Limits
 from examples.serving.sampling import Sampler
 from tests.examples import serving_models
@@ -183,6 +185,30 @@ def test_a_request_ends_when_its_time_is_over(folder):
         assert set(tokens) <= set(range(13))
 
     serve(folder, scenario, seconds=0.2, max_new_tokens=10**9)
+
+
+def test_a_request_ends_in_time_while_the_model_works(folder, monkeypatch):
+    at_work, go_on = threading.Event(), threading.Event()
+    prefill = ExportedModel.prefill
+
+    def long(model, prompts):
+        at_work.set()
+        go_on.wait()
+        return prefill(model, prompts)
+
+    async def scenario(app):
+        monkeypatch.setattr(ExportedModel, "prefill", long)
+        try:
+            assert await Exchange(app, ENDLESS).events() == [{"end": "time"}]
+            assert at_work.is_set()
+        finally:
+            go_on.set()
+        monkeypatch.undo()
+        after = {"tokens": [7], "max_new_tokens": 2, "temperature": 0}
+        expected = serving_models.likeliest([7], 2)
+        assert await Exchange(app, after).tokens() == expected
+
+    serve(folder, scenario, seconds=0.5, max_new_tokens=10**9)
 
 
 def test_a_client_that_does_not_read_is_cut_off(folder, monkeypatch):

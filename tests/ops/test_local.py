@@ -73,14 +73,27 @@ def test_unknown_lengths_and_xla(causal):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_far_keys_move_nothing_however_large(causal):
+@pytest.mark.parametrize("size", [1e6, 1e30, -1e35])
+def test_far_keys_move_nothing_however_large(size, causal):
     query, key, value = qkv(1, 200, 200, 1, dtype="float32")
     near, _ = near_and_band(causal, 10)
-    larger = tf.where(tf.range(200)[:, None, None] < 100, key, 1e6)
+    larger = tf.where(tf.range(200)[:, None, None] < 100, key, size)
     values = tf.where(tf.range(200)[:, None, None] < 100, value, 1e6)
     unmoved = 100 if causal else 91
     before, after = near(query, key, value), near(query, larger, values)
     np.testing.assert_array_equal(before[:, :unmoved], after[:, :unmoved])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", [1e30, -1e35, 3e38, np.inf])
+def test_a_hidden_key_of_any_size_is_not_there(size, causal):
+    inputs = query, key, value = qkv(3, 65, 65, 2, groups=2, dtype="float32")
+    seen = hidden(65)
+    huge = query, tf.where(seen[..., None, None], key, size), value
+    near, _ = near_and_band(causal, 5, seen)
+    found, right = (with_gradients(near, x) for x in (huge, inputs))
+    for x, y in zip(found, right, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,24 @@ def test_outputs_and_gradients_are_those_of_the_matrix(
 
 
 @pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", [1e30, -1e35, 3e38, np.inf])
+def test_a_hidden_key_of_any_size_is_not_there(size, causal):
+    query, key, value = qkv(3, 20, 20, 2, dtype="float32")
+    visible = ops.Visibility.of(mask(20), causal)
+    weights = normal(query.shape[:3] + value.shape[3:], 5, dtype="float32")
+
+    def attend(*inputs):
+        return ops.windowed_attention(*inputs, softmax_kernel(), 4, None, visible)[0]
+
+    huge = query, tf.where(mask(20)[..., None, None], key, size), value
+    found, right = (
+        with_gradients(attend, x, weights) for x in (huge, (query, key, value))
+    )
+    for x, y in zip(found, right, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [33, 64, 70])
 def test_windows_of_more_than_a_block(window, causal):
     # blocks are of 32 tokens: keys stand whole blocks further, and a part of one

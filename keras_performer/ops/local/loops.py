@@ -18,8 +18,9 @@ from keras_performer.ops.shapes import ceil_div, pad, size
 BLOCK_WEIGHTS = 2**19
 # Tokens of a chunk, unless the window is much longer or the sequence is shorter.
 CHUNK_SIZE = 64
-# The logarithm of the weight of what is not to be seen; exp(HIDDEN - EMPTY) is 0.
-HIDDEN = 2 * EMPTY
+# The logarithm of the weight of what is not to be seen, far below EMPTY. It is added:
+# logits of up to a tenth of it stay hidden, and three of it are still a float32.
+HIDDEN = -1e38
 # The most chunks that the window reaches to one side.
 MAX_REACH = 4
 

@@ -35,6 +35,9 @@ class Recent(typing.NamedTuple):
     @classmethod
     def of(cls, key, value, key_mask):
         """All keys that a mask does not hide; `None` hides none."""
+        if key_mask is not None:  # or a huge one would rise above what hides it
+            seen = tf.cast(key_mask, tf.bool)[..., tf.newaxis, tf.newaxis]
+            key = tf.where(seen, key, tf.zeros_like(key))
         return cls(key, value, mask_or_all(key_mask, key))
 
     def followed_by(self, later):

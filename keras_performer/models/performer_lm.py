@@ -255,7 +255,8 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         - `decode`: `tokens` `(B, 1)` and the state to the same.
 
         One without a state has `serve` alone: if it is not causal, if an attention or a
-        mixer has none (`attention="exact"`), or with `exact_below`.
+        mixer has none (`attention="exact"`), or with `exact_below`. So has what is
+        exported with keywords of Keras' own beside `input_signature`.
 
         Args:
             filepath: where to write.

@@ -131,10 +131,11 @@ def from_preset(
     """
     config = _read(folder, _CONFIG)
     if not isinstance(config, dict) or "registered_name" not in config:
+        entries = sorted(config) if isinstance(config, dict) else config
         raise ValueError(
             f"{_CONFIG} of a preset must be that of a Keras object, with its "
             f"registered_name: others are for the library that wrote them. Received: "
-            f"folder={str(folder)!r}, with the entries {sorted(config)}"
+            f"folder={str(folder)!r}, with the entries {entries!r}"
         )
     if dtype is not None:
         config = _with_dtype(config, dtype)

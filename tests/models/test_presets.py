@@ -243,6 +243,7 @@ WRONG = {
     lambda: (FOLDER / "config.json").unlink(): "has no such file",
     lambda: FOLDER.rename("elsewhere"): "'folder', which is none",
     lambda: (FOLDER / "config.json").write_text("{"): "must be JSON: write .* again",
+    lambda: (FOLDER / "config.json").write_text("3"): "library that wrote.*entries 3",
     lambda: (FOLDER / "model.weights.h5").unlink(): "or use load_weights=False",
     of_transformers: r"for the library that wrote them.*\['model_type'\]",
     of_unknown_class: "import what defines its classes first. Keras says",

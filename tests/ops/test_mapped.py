@@ -1,0 +1,45 @@
+"""`tf.vectorized_map` of attention: what runs, and what TensorFlow refuses."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+from tests.ops.cases import qkv, softmax_kernel
+
+# Several blocks of keys, the last of them padded.
+INPUTS = qkv(3, 1300, 1300, 2, dtype="float32")
+KERNEL = softmax_kernel()
+
+
+def both_sides(query, key, value):
+    return ops.bidirectional_attention(query, key, value, KERNEL)
+
+
+def causal(query, key, value):
+    return ops.causal_attention(query, key, value, KERNEL)[0]
+
+
+def mapped(attend, inputs):
+    """Each example by itself, all at once."""
+
+    def of_one(example):
+        return attend(*(x[tf.newaxis] for x in example))[0]
+
+    return tf.vectorized_map(of_one, inputs)
+
+
+@pytest.mark.parametrize("attend", [both_sides, causal])
+def test_mapped_examples_are_those_of_a_batch(attend):
+    np.testing.assert_allclose(mapped(attend, INPUTS), attend(*INPUTS), atol=1e-6)
+
+
+def test_xla_lacks_the_list_that_a_mapped_loop_has():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="TensorListReserve"):
+        tf.function(mapped, jit_compile=True)(both_sides, INPUTS)
+
+
+def test_a_mapped_loop_has_no_gradient_from_outside():
+    with tf.GradientTape() as tape, pytest.raises(ValueError, match="IndexedSlices"):
+        tape.watch(INPUTS)
+        tape.gradient(mapped(causal, INPUTS), INPUTS)

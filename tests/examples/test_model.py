@@ -53,6 +53,25 @@ def test_with_attention_outputs_depend_on_the_row_above():
     assert np.abs(before - after)[93 : 90 + pixels.ROW].max(-1).min() > 0
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_gradients_of_the_constants_of_the_embedding_do_not_stall(jit_compile):
+    """Keras' gradient of a bias in bfloat16 does, at 64 here: a running sum."""
+    embedding = pixels.PixelEmbedding(2, dtype="mixed_bfloat16")
+    inputs = tf.fill((8, pixels.LENGTH), pixels.GREY)
+
+    @tf.function(jit_compile=jit_compile)
+    def run(weight):
+        kernel = embedding.kernel.value
+        with tf.GradientTape() as tape:
+            output, *_ = embedding(inputs, embedding.empty_state(8))
+        return tape.gradient(output, kernel, weight)
+
+    embedding.build((8, pixels.LENGTH))
+    gradient = run(tf.fill((8, pixels.LENGTH, 2), tf.constant(0.25, "bfloat16")))
+    constants = tf.reshape(gradient, (3, -1, 2))[:, -1]
+    np.testing.assert_allclose(constants, 8 * pixels.LENGTH / 3 / 4, rtol=4e-3)
+
+
 def test_windows_and_positions_are_those_of_the_settings():
     options = dict(exact_window=5, position_embedding="rotary")
     model = small_model(**options)

@@ -7,14 +7,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 import keras_performer
 from keras_performer import ops
 
 pytestmark = pytest.mark.slow
 
-INTERPRETERS = tf.lite.Interpreter, Interpreter
+# Each with the name of its own kernels, without XNNPACK.
+INTERPRETERS = {
+    tf.lite.Interpreter: tf.lite.experimental.OpResolverType,
+    Interpreter: OpResolverType,
+}
 
 # Several blocks of causal attention, the last of them padded.
 LENGTH = 600
@@ -22,11 +26,16 @@ IDS = np.random.default_rng(0).integers(1, 11, (2, LENGTH)).astype("int32")
 PROMPT = LENGTH - 40
 
 
-def runners(folder, *names):
+def runners(folder, *names, xnnpack=True):
     """Functions of signatures of a SavedModel, in each interpreter.
 
     They are converted to LiteRT's own operations or not at all; one by one, as of
     several the converter would take `serve` alone, by another name.
+
+    Args:
+        folder: the SavedModel.
+        *names: of signatures.
+        xnnpack: bool, use it where the interpreter does by default.
     """
     files = []
     for name in names:
@@ -34,9 +43,13 @@ def runners(folder, *names):
             folder, signature_keys=[name]
         )
         files.append(converter.convert())
-    for make in INTERPRETERS:
+    for make, kinds in INTERPRETERS.items():
+        own = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        kind = kinds.AUTO if xnnpack else own
         yield [
-            make(model_content=file).get_signature_runner(name)
+            make(
+                model_content=file, experimental_op_resolver_type=kind
+            ).get_signature_runner(name)
             for name, file in zip(names, files)
         ]
 
@@ -66,13 +79,20 @@ def with_every_state():
     )
 
 
-@pytest.mark.parametrize("make", [plain, with_every_state])
-def test_prompt_and_steps_are_the_model_on_the_whole_sequence(make):
+@pytest.mark.parametrize(
+    ("make", "xnnpack"), [(plain, True), (plain, False), (with_every_state, False)]
+)
+def test_prompt_and_steps_are_the_model_on_the_whole_sequence(make, xnnpack):
+    """XNNPACK spoils states with a window: docs/decoding.md."""
     model = make()
     model.export("exported", verbose=False)
     expected = model(IDS).numpy()
+    names = "serve", "prefill", "decode"
     # the batch and the length are first known here
-    for prefill, decode in runners("exported", "prefill", "decode"):
+    for serve, prefill, decode in runners("exported", *names, xnnpack=xnnpack):
+        (tokens,) = serve.get_input_details()
+        (logits,) = serve(**{tokens: IDS}).values()
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
         state = prefill(tokens=IDS[:, :PROMPT])
         logits = [state.pop("logits")]
         for t in range(PROMPT, LENGTH):

@@ -3,7 +3,7 @@
     python -m benchmarks.long_range              # the core, two hours on two cores
     python -m benchmarks.long_range --quick      # minutes: too short to conclude
     python -m benchmarks.long_range --full       # every row, task and rate; a day
-    python -m benchmarks.long_range --published  # the published sizes; for a GPU
+    python -m benchmarks.long_range --published  # the published lengths; for a GPU
     python -m benchmarks.long_range --costs      # tokens a second, and memory
 
 Every task has its controls: no attention, exact attention, the window alone, and a
@@ -47,7 +47,7 @@ def make_parser():
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a twentieth of the steps")
     size.add_argument("--full", action="store_true", help="every task, row and rate")
-    size.add_argument("--published", action="store_true", help="the published sizes")
+    size.add_argument("--published", action="store_true", help="the published lengths")
     parser.add_argument("--tasks", nargs="+", choices=plan.task_names())
     every = (*rows.ROWS, rows.TWO_FEATURES)
     parser.add_argument("--rows", nargs="+", choices=every)

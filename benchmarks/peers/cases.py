@@ -69,7 +69,10 @@ def big_bird(name, because=None, random=3, block=BLOCK, table_length=None, **arr
 
 
 def longformer(name, because=None, places=(), **arrays):
-    """`places` are those of the global tokens of each sequence."""
+    """`places` are those of the global tokens of each sequence.
+
+    Beside transformers': the package of tf-models-official 2.20 has none.
+    """
     # theirs counts the keys of both sides, ours those of one and the own
     window = 8
     most = max(map(len, places), default=0)

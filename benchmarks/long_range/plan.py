@@ -8,7 +8,13 @@ EVALUATIONS = 6
 RATES = 1 / 3, 1, 3
 # Of `--quick`: what part of the steps, and which rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 2
-QUICK_ROWS = *rows.NO_MODELS, rows.WITHOUT, rows.EXACT, rows.WINDOW
+QUICK_ROWS = (
+    *rows.NO_MODELS,
+    rows.WITHOUT,
+    rows.EXACT,
+    rows.WINDOW,
+    rows.PERFORMER,
+)
 
 
 def core():

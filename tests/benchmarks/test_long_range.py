@@ -343,6 +343,15 @@ def test_costs_are_of_a_step():
     assert exact["bytes"] > linear["bytes"] + 4 * 4 * 2048**2
 
 
+def test_costs_are_of_all_that_trains(tmp_path, monkeypatch):
+    cost = {"tokens_a_second": 1, "bytes": 2}
+    monkeypatch.setattr(costs, "measured_alone", lambda *of_row: cost)
+    command.main(["--costs", "--output", str(tmp_path)])
+    found = json.loads((tmp_path / "costs.json").read_text())
+    assert {*found} == {*rows.ROWS} - {*rows.NO_MODELS}
+    assert found["FNet"]["4096"] == cost
+
+
 def test_what_would_need_too_much_memory_is_not_tried(monkeypatch):
     monkeypatch.setattr(costs, "measured", None)  # would fail
     shorter = {1024: {"tokens_a_second": 1, "bytes": costs.LARGEST / 15}}

@@ -148,13 +148,14 @@ def every_dtype_policy_gives_the_same_numbers(case):
     assert relative_error(outputs["mixed_bfloat16"], expected) > 1e-4
 
 
-def one_step_moves_what_trains_and_nothing_else(case):
+def one_step_moves_what_trains_and_nothing_else(case, run_eagerly=True):
     model, inputs = model_of(case), case.inputs()
     output = model(inputs)
     if not model.weights:
         return  # nothing is there to move, and Keras warns of it
     before = [np.asarray(w) for w in model.weights]
-    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
+    options = dict(run_eagerly=run_eagerly, jit_compile=False)
+    model.compile(keras.optimizers.SGD(1.0), "mse", **options)
     targets = np.random.default_rng(3).standard_normal(output.shape)
     loss = model.train_on_batch(inputs, targets)
     assert np.isfinite(loss)
@@ -162,6 +163,10 @@ def one_step_moves_what_trains_and_nothing_else(case):
     for weight, old in zip(model.weights, before):
         change = np.abs(np.asarray(weight) - old).max()
         assert (change > 1e-7) == (id(weight) in trains), (weight.path, change)
+
+
+def one_step_of_a_graph_moves_the_same(case):
+    one_step_moves_what_trains_and_nothing_else(case, run_eagerly=False)
 
 
 PROMISES = (
@@ -174,6 +179,7 @@ PROMISES = (
     saved_model_gives_the_same_numbers,
     every_dtype_policy_gives_the_same_numbers,
     one_step_moves_what_trains_and_nothing_else,
+    one_step_of_a_graph_moves_the_same,
 )
 
 

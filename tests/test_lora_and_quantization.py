@@ -85,10 +85,7 @@ CHANGES = {
 }
 # since Keras has it for embeddings, too
 if Version(keras.__version__) >= Version("3.12"):
-    CHANGES |= {
-        "int4": [quantizing("int4")],
-        "int4 then lora": [quantizing("int4"), lora],
-    }
+    CHANGES |= {"int4 then lora": [quantizing("int4"), lora]}
 # Of layers in layers, one case stands for both; each takes seconds.
 BOTH = "int8 then lora"
 FAST = [("attention", "lora"), ("attention", BOTH)]

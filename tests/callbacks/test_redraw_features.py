@@ -239,8 +239,7 @@ def uninterrupted_steps():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("save_freq", ["epoch", 3])
-@pytest.mark.parametrize("redraw_first", [False, True])
+@pytest.mark.parametrize(("save_freq", "redraw_first"), [("epoch", False), (3, True)])
 def test_resumed_training_equals_uninterrupted_training(save_freq, redraw_first):
     def callbacks(*more):
         made = [

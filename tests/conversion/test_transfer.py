@@ -254,7 +254,7 @@ def test_a_transferred_model_trains_on_with_lora_and_is_saved(tmp_path):
     for name in ("query", "key", "value", "output"):
         getattr(layer, f"{name}_dense").enable_lora(2)
     kernel = layer.query_dense._kernel.numpy()
-    new.compile("adam", "mse")
+    new.compile("adam", "mse", jit_compile=False)
     losses = new.fit(data(), teacher(data()), epochs=5, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     # only what was added to it has changed

@@ -39,7 +39,7 @@ def test_held_out_digits_are_not_trained_on():
 
 
 @pytest.mark.slow
-def test_it_learns_and_padding_changes_nothing(monkeypatch):
+def test_it_learns_and_padding_changes_nothing(monkeypatch, uncompiled):
     rows = ("no attention", "Performer")  # the third is a layer of Keras: time
     few = {label: classification.ROWS[label] for label in rows}
     monkeypatch.setattr(classification, "ROWS", few)

@@ -1,8 +1,5 @@
 """The example `documents`, small."""
 
-import functools
-
-import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -48,7 +45,7 @@ def test_the_most_frequent_place_by_hand():
 
 
 @pytest.mark.slow
-def test_attention_finds_what_its_absence_does_not(monkeypatch, capsys):
+def test_attention_finds_what_its_absence_does_not(monkeypatch, capsys, uncompiled):
     names = ("no attention", "Performer")  # the others are traced in more time
     rows = {name: documents.ROWS[name] for name in names}
     small = {"NAMES": ["Anna", "Ben", "Clara"], "PLACES": ["home", "sea"]}
@@ -57,12 +54,6 @@ def test_attention_finds_what_its_absence_does_not(monkeypatch, capsys):
         monkeypatch.setattr(documents, name, value)
     sizes = {**documents.SIZES, "key_dim": 8}
     monkeypatch.setattr(documents, "SIZES", sizes)
-    compile_model = keras.Model.compile  # XLA would take most of the time
-    monkeypatch.setattr(
-        keras.Model,
-        "compile",
-        functools.partialmethod(compile_model, jit_compile=False),
-    )
     curves = documents.main(steps=120, output_dir="out")
     printed = capsys.readouterr().out
     for name, curve in curves.items():

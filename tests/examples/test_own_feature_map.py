@@ -54,7 +54,7 @@ def test_answers_stand_in_the_dictionary():
 
 
 @pytest.mark.slow
-def test_attention_answers_and_its_absence_guesses(monkeypatch):
+def test_attention_answers_and_its_absence_guesses(monkeypatch, uncompiled):
     rows = ("no attention", '"relu"', "relu^2, W trained")  # not all six: time
     few = {label: own_feature_map.ROWS[label] for label in rows}
     monkeypatch.setattr(own_feature_map, "ROWS", few)

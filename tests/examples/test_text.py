@@ -54,7 +54,7 @@ def test_every_module_is_read_once():
 
 
 @pytest.mark.slow
-def test_models_learn_more_than_how_often_bytes_occur(capsys, one_block):
+def test_models_learn_more_than_how_often_bytes_occur(capsys, one_block, uncompiled):
     tables, curves = text.main(steps=60, output_dir="out", length=32)
     histogram, *_ = tables.values()
     assert list(curves) == ["no attention", "Performer", "exact attention"]

@@ -29,18 +29,6 @@ def run(*flags):
     return train.main([*SMALL, *flags])
 
 
-@pytest.fixture
-def uncompiled(monkeypatch):
-    """Spares runs of a few steps the compiler, which takes longer than they do."""
-    compile_model = train.compile_model
-
-    def compile_for_graphs(model, config):
-        compile_model(model, config)
-        model.jit_compile = False
-
-    monkeypatch.setattr(train, "compile_model", compile_for_graphs)
-
-
 @pytest.mark.slow
 def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
     # drawing all 12,288 sub-pixels is what generation's own tests are about
@@ -147,7 +135,7 @@ def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch, uncompiled
     monkeypatch.setattr(train, "pictures", lambda *_: None)
     archives.write_npz(tmp_path / "npz", train=(13,), validation=4)
     convert(str(tmp_path / "npz"), str(tmp_path / "shards"), shards=2)
-    flags = ["--num_steps", "4", "--steps_per_epoch", "2", "--batch_size", "2"]
+    flags = [*PLAIN, "--num_steps", "4", "--steps_per_epoch", "2", "--batch_size", "2"]
     flags += ["--data_dir", "shards", "--held_out_images", "4"]
     one = run(*flags)
     several = run(*flags, "--strategy", "mirrored", "--output_dir", "several")

@@ -90,7 +90,7 @@ def test_the_control_sees_no_digits(model, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_learns_to_spell(monkeypatch, capsys):
+def test_it_learns_to_spell(monkeypatch, capsys, uncompiled):
     # one of three, as each takes time; a window that is shorter than these texts
     options = {"options": {**translation.FEATURES, "window": 4}, "color": "black"}
     monkeypatch.setattr(translation, "ROWS", {"Performer": options})

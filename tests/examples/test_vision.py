@@ -65,7 +65,7 @@ def test_held_out_digits_and_photographs_are_not_trained_on(monkeypatch):
 
 
 @pytest.mark.slow
-def test_attention_learns_what_its_absence_does_not(monkeypatch, capsys):
+def test_attention_learns_what_its_absence_does_not(monkeypatch, capsys, uncompiled):
     rows = ("no attention", "Performer")  # the others are traced in more time
     few = {name: vision.ROWS[name] for name in rows}
     monkeypatch.setattr(vision, "ROWS", few)

@@ -232,14 +232,10 @@ CASES = {
     "exact below, length unknown": LayerCase(
         dict(exact_below=32, use_bias=False, **CAUSAL), graph="unknown", more=False
     ),
-    # graphs and compilation
+    # graphs, with which `test_compile.py` compares compiled ones
     "graph, lengths unknown": LayerCase(graph="unknown", more=False),
     "graph, lengths unknown, causal": LayerCase(
         dict(chunk_size=3, **CAUSAL), graph="unknown", more=False
-    ),
-    "compiled": LayerCase(dict(jit_compile=True), graph="known", more=False),
-    "compiled, causal": LayerCase(
-        dict(jit_compile=True, **CAUSAL), graph="known", more=False
     ),
     # what lies round the attention
     "dropout": LayerCase(dict(dropout=0.4), call=dict(training=True), more=False),

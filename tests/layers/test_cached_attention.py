@@ -56,9 +56,9 @@ def test_masks_are_those_of_keras(kind, mask):
 
 
 @pytest.mark.parametrize(
-    "compiled", [False, pytest.param(True, marks=pytest.mark.slow)]
+    "exact_window, compiled",
+    [(None, False), (3, False), pytest.param(3, True, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("exact_window", [None, 3])
 def test_with_a_cache_it_is_the_whole(exact_window, compiled):
     layer = cached(exact_window=exact_window)
     whole = layer(X, X, attention_mask=MASKS["causal"])

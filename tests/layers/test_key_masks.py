@@ -190,8 +190,9 @@ def test_query_mask_hides_rows_only():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("inputs", ["self", "query_and_value"])
+@pytest.mark.parametrize(
+    ("inputs", "causal"), [("self", True), ("query_and_value", False)]
+)
 def test_implicit_mask_reaches_the_layer_and_what_comes_after(causal, inputs):
     """`Embedding(mask_zero=True)`, attention, pooling; and warnings are errors."""
     tokens = keras.Input((None,), dtype="int32")

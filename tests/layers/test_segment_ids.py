@@ -117,7 +117,7 @@ def test_a_functional_model_with_an_input_of_ids(causal):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["performer", "window", "local"])
+@pytest.mark.parametrize("name", ["window", "local"])
 def test_xla(name):
     layer = MAKERS[name](causal=True)
     compiled = tf.function(layer.__call__, jit_compile=True)

@@ -81,10 +81,8 @@ for name in sys.argv[2:]:
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Exported models, and what each gives for `IDS`."""
-    folder = tmp_path_factory.mktemp("exported")
+def export_models(folder):
+    """Writes models, and what each gives for `IDS`."""
     np.save(folder / "ids.npy", IDS)
     for name, make in MODELS.items():
         model = make()
@@ -93,7 +91,6 @@ def folder(tmp_path_factory):
         states = tf.nest.flatten(model.initial_state(1))
         size = sum(np.asarray(state).nbytes for state in states)
         np.save(folder / f"{name}_bytes.npy", size)
-    return folder
 
 
 def run(folder, *command):
@@ -108,8 +105,7 @@ def run(folder, *command):
     ).stdout
 
 
-@pytest.mark.slow
-def test_steps_elsewhere_are_the_model_on_the_whole_sequence(folder):
+def check_steps_elsewhere_are_the_model_on_the_whole_sequence(folder):
     run(folder, "-c", STRANGER, PROMPT, *MODELS)
     for name in MODELS:
         found = np.load(folder / f"{name}.npz")
@@ -127,8 +123,7 @@ def test_steps_elsewhere_are_the_model_on_the_whole_sequence(folder):
             np.testing.assert_array_equal(found[f"bytes_{rows}"], size)
 
 
-@pytest.mark.slow
-def test_the_command_of_tensorflow_finds_and_runs_the_signatures(folder):
+def check_the_command_of_tensorflow_finds_and_runs_the_signatures(folder):
     command = pathlib.Path(sys.executable).parent / "saved_model_cli"
     of_model = ("--dir", "every_state", "--tag_set", "serve")
     shown = run(folder, command, "show", *of_model)
@@ -143,6 +138,14 @@ def test_the_command_of_tensorflow_finds_and_runs_the_signatures(folder):
     np.testing.assert_allclose(logits, expected, atol=1e-5)
     position = np.load(folder / "out" / "state_position.npy")
     np.testing.assert_array_equal(position, [7, 7])
+
+
+@pytest.mark.slow
+def test_exported_models_run_where_this_package_is_not(tmp_path):
+    """One test: of two, each might run in a process that exports for itself."""
+    export_models(tmp_path)
+    check_steps_elsewhere_are_the_model_on_the_whole_sequence(tmp_path)
+    check_the_command_of_tensorflow_finds_and_runs_the_signatures(tmp_path)
 
 
 @pytest.mark.parametrize(

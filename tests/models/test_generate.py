@@ -20,7 +20,7 @@ def small_model(**changes):
     options = dict(
         vocabulary_size=VOCABULARY,
         max_length=40,
-        num_layers=2,
+        num_layers=1,
         num_heads=2,
         hidden_dim=8,
         num_random_features=6,
@@ -70,7 +70,7 @@ def test_many_options_bring_no_warning_about_tracing():
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
     tf.get_logger().addHandler(handler)
-    model = small_model(num_layers=1)
+    model = small_model()
     for top_k in range(1, 7):
         generate(model, PROMPT, 6, top_k=top_k, seed=0)
     tf.get_logger().removeHandler(handler)
@@ -78,7 +78,7 @@ def test_many_options_bring_no_warning_about_tracing():
 
 
 def test_greedy_tokens_are_the_likeliest_given_all_before():
-    model = small_model()
+    model = small_model(num_layers=2)
     tokens = generate(model, [[3, 1], [0, 7]], 41, temperature=0)
     assert tokens[:, :2].tolist() == [[3, 1], [0, 7]]
     assert_greedy(model, tokens, 2)
@@ -183,7 +183,7 @@ def test_equal_prompts_of_one_batch_are_drawn_independently():
 
 
 def test_a_token_late_in_a_sequence_costs_what_an_early_one_costs():
-    model = small_model(max_length=12288, num_layers=1)
+    model = small_model(max_length=12288)
     length = 32
     prompts = [np.ones((1, start), "int32") for start in (10, 12288 - length)]
     states = []
@@ -259,7 +259,7 @@ def lower_precision(model):
     [add_lora, pytest.param(quantize, marks=pytest.mark.slow), lower_precision],
 )
 def test_a_changed_model_is_traced_again(change, monkeypatch):
-    model = small_model(num_layers=1)
+    model = small_model()
     before = generate(model, PROMPT, 12, temperature=0)
     change(model)
     traces = count_traces(monkeypatch)

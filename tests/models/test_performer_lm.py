@@ -45,6 +45,9 @@ def test_ids_may_have_any_dtype_that_holds_them(dtype):
     model = small_model(vocabulary_size=256)  # which uint8 does not hold
     ids = 251 - IDS
     np.testing.assert_array_equal(model(ids.astype(dtype)), model(ids.astype("int32")))
+    # attention, which never sees ids, would compile long
+    options = dict(attention="none", num_random_features=256, num_layers=1)
+    model = small_model(vocabulary_size=256, **options)
     compiled = tf.function(model, jit_compile=True, autograph=False)
     given, wanted = (compiled(tf.constant(ids, t)) for t in (dtype, "int32"))
     np.testing.assert_allclose(given, wanted, atol=1e-6)

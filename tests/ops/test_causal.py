@@ -156,15 +156,12 @@ def inputs_of_head_size_16(length=149, std=1.0, seed=1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "chunk_size", [pytest.param(1, marks=pytest.mark.slow), 7, 64, 149]
-)
-@pytest.mark.parametrize("name", ["softmax", "abs"])
-def test_chunk_size_changes_rounding_only(name, chunk_size):
+@pytest.mark.parametrize("chunk_size", [1, 64])
+def test_chunk_size_changes_rounding_only(chunk_size):
     inputs = inputs_of_head_size_16()
     mask = tf.constant(np.arange(149)[None] % 11 > 3)
-    actual = compiled(name, chunk_size)[0](*inputs, mask)
-    expected = compiled(name)[0](*inputs, mask)
+    actual = compiled("softmax", chunk_size)[0](*inputs, mask)
+    expected = compiled("softmax")[0](*inputs, mask)
     assert_all_close(actual, expected, 3e-6)
 
 

@@ -17,11 +17,12 @@ from examples.imagenet64 import model as image_model
 from keras_performer import RedrawFeatures
 from tests.tpu_trace import graphs, pretended_tpu
 
-# The sixteen chips of v4-32 are pretended to be on one host.
-REPLICAS = {name: slice_.replicas for name, slice_ in SLICES.items()}
-ALL_BUT_ONE_SLOW = [
-    pytest.param(name, marks=[] if name == "v5e-4" else [pytest.mark.slow])
-    for name in REPLICAS
+# For one replica, some, and the sixteen chips of v4-32, pretended to be on one host.
+# The others differ from these in the size of the batch.
+TRACED = [
+    "v5e-4",
+    pytest.param("v5e-1", marks=pytest.mark.slow),
+    pytest.param("v4-32", marks=pytest.mark.slow),
 ]
 SMALL = {
     "num_layers": 1,
@@ -93,17 +94,21 @@ def check(config, num_replicas):
     return programs[0]
 
 
-def test_each_configuration_is_traced():
+def test_configurations_differ_in_sizes_and_places():
     on_tpu = {path.stem for path in table.CONFIGS.glob("*.yaml") if path.stem != "cpu"}
-    assert set(REPLICAS) == on_tpu
+    assert set(SLICES) == on_tpu
+    alike = {"batch_size": 16, "output_dir": "out"}
+    alike |= dict.fromkeys(("data_dir", "checkpoint_dir", "tensorboard_dir"))
+    one, *others = (load(name, **alike) for name in SLICES)
+    assert others == [one] * len(others)
 
 
-@pytest.mark.parametrize("name", ALL_BUT_ONE_SLOW)
+@pytest.mark.parametrize("name", TRACED)
 def test_tpus_have_all_ops(name):
     config = load(name)
     assert config.strategy == "tpu" and config.dropout > 0
     assert config.dtype_policy == "mixed_bfloat16"
-    check(config, REPLICAS[name])
+    check(config, SLICES[name].replicas)
 
 
 @pytest.mark.slow

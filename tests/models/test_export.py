@@ -129,15 +129,28 @@ def check_the_command_of_tensorflow_finds_and_runs_the_signatures(folder):
     shown = run(folder, command, "show", *of_model)
     for signature in ("serve", "serving_default", "prefill", "decode"):
         assert f'"{signature}"' in shown
-    of_prefill = ("--signature_def", "prefill", "--outdir", "out")
+    shown = run(folder, command, "show", *of_model, "--signature_def", "decode")
+    given, _, returned = shown.partition("outputs[")
+    out, expected = folder / "out", np.load(folder / "every_state_expected.npy")
     np.save(folder / "prompt.npy", IDS[:2, :7])
-    tokens = "--inputs", "tokens=prompt.npy"
-    run(folder, command, "run", *of_model, *of_prefill, *tokens)
-    expected = np.load(folder / "every_state_expected.npy")[:2, 6]
-    logits = np.load(folder / "out" / "logits.npy")
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
-    position = np.load(folder / "out" / "state_position.npy")
-    np.testing.assert_array_equal(position, [7, 7])
+    np.save(folder / "next.npy", IDS[:2, 7:8])
+    for name, inputs, position in (
+        ("prefill", lambda: ["tokens=prompt.npy"], 7),
+        ("decode", lambda: ["tokens=next.npy", *state_of(out)], 8),
+    ):
+        signature = ("--signature_def", name, "--outdir", "out", "--overwrite")
+        inputs = "--inputs", ";".join(inputs())
+        run(folder, command, "run", *of_model, *signature, *inputs)
+        logits = np.load(out / "logits.npy")
+        np.testing.assert_allclose(logits, expected[:2, position - 1], atol=1e-5)
+        np.testing.assert_array_equal(np.load(out / "state_position.npy"), position)
+    for entry in out.glob("state_*.npy"):
+        assert f"'{entry.stem}'" in given and f"'{entry.stem}'" in returned
+
+
+def state_of(folder):
+    """What `prefill` wrote, as the command takes it."""
+    return [f"{file.stem}={file}" for file in folder.glob("state_*.npy")]
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
 # The same, but for the first gain of far keys, which differs from head to head.
 GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
-# The same, with one first gain that makes far keys count more.
-HIGH_GAIN, FIRST_GAIN = "Performer, window, gain 2", 2.0
+# One first gain that makes far keys count more.
+HIGH_GAIN = "Performer, window, gain 2"
+# Features that follow from the keys: their number does, too.
+TAYLOR = "Performer, window, taylor"
 # No models: what counting tokens tells, and the first token alone, from `baselines`.
 COUNTS, FIRST = NO_MODELS = "token counts", "first token"
 # What the core has; the first five are the controls of every task.
@@ -27,6 +29,7 @@ CORE = (
 ROWS = (
     *CORE,
     HIGH_GAIN,
+    TAYLOR,
     "Performer",
     "Performer, relu",
     "Longformer",
@@ -81,7 +84,15 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
         ),
         HIGH_GAIN: (
             keras_performer.PerformerAttention,
-            {**near_and_far, "initial_log_gain": FIRST_GAIN},
+            {**near_and_far, "initial_log_gain": FIRST_GAINS[1]},
+        ),
+        TAYLOR: (
+            keras_performer.PerformerAttention,
+            {
+                "exact_window": window,
+                "feature_map": "taylor",
+                "num_random_features": None,
+            },
         ),
         "Performer": (keras_performer.PerformerAttention, features),
         "Performer, relu": (

@@ -25,8 +25,9 @@ def summary(runs):
     columns, cells = [], {}
     for (task, warmed), same in of_tasks(runs):
         columns.append(f"{task}{', warmed up' if warmed else ''}")
+        num_seeds = len({run["seed"] for run in same})
         for row, of_row in by(same, "row"):
-            cells[row, columns[-1]] = with_spread(best(of_row))
+            cells[row, columns[-1]] = with_spread(best(of_row), num_seeds)
     lines = [
         [row, *(cells.get((row, column), NOTHING) for column in columns)]
         for row in ordered(runs)
@@ -51,13 +52,13 @@ def ordered(runs):
     return [row for row in (*rows.ROWS, rows.TWO_FEATURES) if row in there]
 
 
-def with_spread(runs):
-    """The mean of seeds, and their standard deviation if there are several."""
+def with_spread(runs, num_seeds):
+    """The mean of seeds, their standard deviation, and how many if some are missing."""
     results = [run["result"] for run in runs]
     text = f"{statistics.mean(results):.3f}"
     if len(results) > 1:
         text += f" ± {statistics.stdev(results):.3f}"
-    return text
+    return text if len(runs) == num_seeds else f"{text} (n = {len(runs)})"
 
 
 def task_table(runs):

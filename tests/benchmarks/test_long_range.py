@@ -304,7 +304,7 @@ def test_tables_have_means_spread_and_equal_time():
     text = tables.summary(RUNS)
     assert "| ListOps 512 | ListOps 512, warmed up |" in text
     assert "| FNet | 0.310 ± 0.014 | 0.500 |" in text
-    assert f"| {rows.COUNTS} | 0.150 | – |" in text
+    assert f"| {rows.COUNTS} | 0.150 (n = 1) | – |" in text
     alone = tables.task_table(RUNS[:6])
     # in the 10 s of FNet exact attention takes a quarter of its steps: before the first
     # measurement nothing is known

@@ -10,7 +10,7 @@ PERFORMER = "Performer, window"
 # The same, but for the first gain of far keys, which differs from head to head.
 GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
 # One first gain that makes far keys count more.
-HIGH_GAIN = "Performer, window, gain 2"
+HIGH_GAIN, FIRST_GAIN = "Performer, window, gain 2", 2.0
 # Features that follow from the keys: their number does, too.
 TAYLOR = "Performer, window, taylor"
 # No models: what counting tokens tells, and the first token alone, from `baselines`.
@@ -84,7 +84,7 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
         ),
         HIGH_GAIN: (
             keras_performer.PerformerAttention,
-            {**near_and_far, "initial_log_gain": FIRST_GAINS[1]},
+            {**near_and_far, "initial_log_gain": FIRST_GAIN},
         ),
         TAYLOR: (
             keras_performer.PerformerAttention,

@@ -28,6 +28,7 @@ class Session:
         self.sampler = sampler
         self.last = None
         self.ending = None  # why it ended: "length", "time", "left" or "error"
+        self.deadline = None  # what will end it in time, from `Batch.add`
         self.seconds = seconds
         self._remaining = max_new_tokens
         self._queue = asyncio.Queue()
@@ -41,6 +42,8 @@ class Session:
         """Ends the session unless it has ended; its place is free at the next step."""
         if self.ending is None:
             self.ending = ending
+            if self.deadline is not None:
+                self.deadline.cancel()
             self._queue.put_nowait(None)
 
     def add(self, token):
@@ -81,7 +84,7 @@ class Batch:
         """Lets a session take part from the next step on, until its time is over."""
         self._waiting.append(session)
         loop = asyncio.get_running_loop()
-        loop.call_later(session.seconds, session.end, "time")
+        session.deadline = loop.call_later(session.seconds, session.end, "time")
         self._arrived.set()
 
     async def run(self):

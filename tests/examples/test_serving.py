@@ -197,13 +197,13 @@ def test_a_request_ends_in_time_while_the_model_works(folder, monkeypatch):
         return prefill(model, prompts)
 
     async def scenario(app):
-        monkeypatch.setattr(ExportedModel, "prefill", long)
-        try:
-            assert await Exchange(app, ENDLESS).events() == [{"end": "time"}]
-            assert at_work.is_set()
-        finally:
-            go_on.set()
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(ExportedModel, "prefill", long)
+            try:
+                assert await Exchange(app, ENDLESS).events() == [{"end": "time"}]
+                assert at_work.is_set()
+            finally:
+                go_on.set()
         after = {"tokens": [7], "max_new_tokens": 2, "temperature": 0}
         expected = serving_models.likeliest([7], 2)
         assert await Exchange(app, after).tokens() == expected

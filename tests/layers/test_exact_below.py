@@ -132,9 +132,8 @@ def test_from_that_length_on_it_is_the_layer_without(causal, masked):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("jit_compile", "causal"), [(False, False), (False, True), (True, False)]
-)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, True])
 def test_an_unknown_length_is_decided_when_the_graph_runs(jit_compile, causal):
     """Outputs, scores and gradients; in XLA too, whose shapes Keras relaxes."""
     layer = layer_built(small_layer(exact_below=LENGTH, causal=causal, chunk_size=3))

@@ -105,9 +105,8 @@ def a_whole_training(recompute, jit_compile):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recompute, jit_compile", [("block", False), ("network", False), ("network", True)]
-)
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("recompute", MODES)
 def test_fit_is_plain_keras(recompute, jit_compile):
     results = a_whole_training(recompute, jit_compile)
     expected = a_whole_training(None, False)

@@ -22,7 +22,7 @@ DOTS = {
 }
 COSTS_OF = {rows.GAINS: rows.PERFORMER}  # the same work
 TOKENS = "4096"  # of the costs that dots are large by
-AREA = 0.2  # square points for each MiB
+AREA = 0.35  # square points for each MiB
 
 
 def main():
@@ -35,21 +35,23 @@ def main():
         trained = dict(by(of_tasks[task.name], "row"))
         for row, (label, colour) in DOTS.items():
             same = best(trained[row])
+            size = AREA * costs[COSTS_OF.get(row, row)][TOKENS]["bytes"] / 2**20
             panel.scatter(
                 1e3 * statistics.median(map(seconds_of_step, same)),
                 mean_result(same),
-                s=AREA * costs[COSTS_OF.get(row, row)][TOKENS]["bytes"] / 2**20,
+                s=size,
                 color=colour,
                 alpha=0.8,
                 label=label,
                 clip_on=False,
+                zorder=3 - size / 1e4,  # small ones on large ones
             )
         panel.margins(0.15)
         style.tidy(panel, task.name, "ms a step")
         panel.set_xlim(0)
         panel.set_ylabel(task.measure, color=style.INK, fontsize=10)
         if task.measure == "accuracy":
-            panel.set_ylim(0, 1.02)
+            panel.set_ylim(0, 1.08)
         else:
             panel.invert_yaxis()  # fewer bits are better: up, as in the others
     handles, labels = axes[0].get_legend_handles_labels()

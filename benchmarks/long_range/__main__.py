@@ -49,8 +49,7 @@ def make_parser():
     size.add_argument("--full", action="store_true", help="every task, row and rate")
     size.add_argument("--published", action="store_true", help="the published lengths")
     parser.add_argument("--tasks", nargs="+", choices=plan.task_names())
-    every = (*rows.ROWS, rows.TWO_FEATURES)
-    parser.add_argument("--rows", nargs="+", choices=every)
+    parser.add_argument("--rows", nargs="+", choices=rows.ROWS)
     parser.add_argument("--seeds", nargs="+", type=int, choices=plan.SEEDS)
     parser.add_argument("--warm-up", nargs="+", choices=("without", "with"))
     parser.add_argument(

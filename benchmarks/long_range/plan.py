@@ -119,6 +119,8 @@ def is_run(task, row, warm_up):
         return False
     if row == rows.FIRST and task.pairs:
         return False
+    if row == rows.TWO_FEATURES and not task.name.startswith("ListOps"):
+        return False
     if row == rows.COUNTS and not task.num_classes and task.measure == "accuracy":
         return False  # what follows a token says nothing there
     return bool(task.num_classes) or row not in rows.NOT_CAUSAL

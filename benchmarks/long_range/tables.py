@@ -49,7 +49,7 @@ def of_tasks(runs):
 def ordered(runs):
     """The rows that there are, in the order of `rows.ROWS`."""
     there = {run["row"] for run in runs}
-    return [row for row in (*rows.ROWS, rows.TWO_FEATURES) if row in there]
+    return [row for row in rows.ROWS if row in there]
 
 
 def with_spread(runs, num_seeds):
@@ -110,7 +110,7 @@ def costs_table(costs):
     lengths = sorted(
         {int(n) for of_row in costs.values() for n in of_row if n.isdigit()}
     )
-    there = [row for row in (*rows.ROWS, rows.TWO_FEATURES) if row in costs]
+    there = [row for row in rows.ROWS if row in costs]
     lines = []
     for row in there:
         cells = [costs[row].get(str(length)) for length in lengths]

@@ -35,8 +35,12 @@ def mean_of(runs, num_seeds):
     """The mean, with the number of seeds if some are missing."""
     if not runs:
         return NOTHING
-    mean = f"{mean_result(runs):.3f}"
-    return mean if len(runs) == num_seeds else f"{mean} (n = {len(runs)})"
+    return with_count(f"{mean_result(runs):.3f}", runs, num_seeds)
+
+
+def with_count(text, runs, num_seeds):
+    """What is said of runs, with the number of seeds if some are missing."""
+    return text if len(runs) == num_seeds else f"{text} (n = {len(runs)})"
 
 
 def best(runs):

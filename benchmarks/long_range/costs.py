@@ -86,12 +86,12 @@ def measured(row, length):
         float(step(index, *batch))
         return time.process_time() - start
 
-    for index in range(1, FIRST_STEPS + 1):
+    steps = range(1, FIRST_STEPS + STEPS + 1)
+    for index in steps[:FIRST_STEPS]:
         seconds_of(index)
     before = worker.resident("VmRSS")
     worker.forget_peak()
-    last = FIRST_STEPS + STEPS
-    seconds = [seconds_of(index) for index in range(FIRST_STEPS + 1, last + 1)]
+    seconds = [seconds_of(index) for index in steps[FIRST_STEPS:]]
     return {
         "tokens_a_second": round(length / statistics.median(seconds)),
         "bytes": worker.resident("VmHWM") - before,

@@ -11,7 +11,7 @@ PERFORMER = "Performer, window"
 GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
 # One first gain that makes far keys count more.
 HIGH_GAIN, FIRST_GAIN = "Performer, window, gain 2", 2.0
-# Features that follow from the keys: their number does, too.
+# Features that are not drawn: their number follows from the head's size.
 TAYLOR = "Performer, window, taylor"
 # What the published benchmark ran ListOps with: two random features.
 TWO_FEATURES = "Performer, 2 features"

@@ -10,6 +10,7 @@ from benchmarks.learning.tables import (
     mean_result,
     milliseconds,
     minus,
+    with_count,
 )
 from benchmarks.long_range import rows
 from benchmarks.tables import NOTHING, table
@@ -58,7 +59,7 @@ def with_spread(runs, num_seeds):
     text = f"{statistics.mean(results):.3f}"
     if len(results) > 1:
         text += f" ± {statistics.stdev(results):.3f}"
-    return text if len(runs) == num_seeds else f"{text} (n = {len(runs)})"
+    return with_count(text, runs, num_seeds)
 
 
 def task_table(runs):

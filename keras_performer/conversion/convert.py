@@ -186,9 +186,8 @@ def convert_attention(
     seeds = _seeds(options.get("seed"))
 
     def instead(layer):
-        if "seed" in options:  # else the layer's own
-            options["seed"] = next(seeds)
-        return attention_like(attention, layer, **options)
+        own = {"seed": next(seeds)} if "seed" in options else {}  # or the layer's
+        return attention_like(attention, layer, **{**options, **own})
 
     return _convert(model, instead, layers)
 

@@ -15,6 +15,7 @@ from keras_performer.layers.signatures import (
     Regularizer,
 )
 from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.visibility import without_hidden
 
 SHARING = "none", "headwise", "key-value"
 
@@ -187,10 +188,7 @@ class LinformerAttention(AttentionLayer):
     def _mixed(self, x, projection, key_mask):
         """Keys or values `(B, S, K, H)` as mixtures `(B, k, K, H)`, not yet rounded."""
         dtype = compute_dtype(x)
-        x = tf.cast(x, dtype)
-        if key_mask is not None:
-            seen = key_mask[..., tf.newaxis, tf.newaxis]
-            x = tf.where(seen, x, tf.zeros_like(x))
+        x = without_hidden(tf.cast(x, dtype), key_mask)
         places = self._places(projection, size(x, 1), dtype)
         if self.sharing == "none":
             return tf.einsum("bskh,ksr->brkh", x, places)

@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_performer.ops import checks
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.shapes import compute_dtype, size
-from keras_performer.ops.visibility import mask_or_all
+from keras_performer.ops.visibility import mask_or_all, without_hidden
 
 # The logarithm of what is hidden; not -inf, whose differences are NaN.
 HIDDEN = -1e30
@@ -28,7 +28,7 @@ def block_sums(key, block_size, visible):
     blocks = _blocks(key, block_size)
     seen = _seen(key, blocks, visible)
     keys = blocks.cut(tf.cast(key, compute_dtype(key)))
-    keys = tf.where(seen[..., tf.newaxis, tf.newaxis], keys, tf.zeros_like(keys))
+    keys = without_hidden(keys, seen)
     sums = tf.reduce_sum(keys, 2)
     if visible.causal:
         sums = tf.cumsum(sums, 1, exclusive=True) + keys[:, :, 0]

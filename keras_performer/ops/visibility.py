@@ -115,6 +115,13 @@ def mask_or_all(key_mask, key):
     return key_mask
 
 
+def without_hidden(x, key_mask):
+    """Keys or values `(..., K, dim)`, 0 where a mask `(...)`, if any, hides them."""
+    if key_mask is None:
+        return x
+    return tf.where(key_mask[..., tf.newaxis, tf.newaxis], x, tf.zeros_like(x))
+
+
 class VisibleBlocks:
     """A `Visibility` in a loop over the blocks of a sequence.
 

@@ -45,11 +45,9 @@ def runners(folder, *names, xnnpack=True):
         files.append(converter.convert())
     for make, kinds in INTERPRETERS.items():
         own = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-        kind = kinds.AUTO if xnnpack else own
+        options = {"experimental_op_resolver_type": kinds.AUTO if xnnpack else own}
         yield [
-            make(
-                model_content=file, experimental_op_resolver_type=kind
-            ).get_signature_runner(name)
+            make(model_content=file, **options).get_signature_runner(name)
             for name, file in zip(names, files)
         ]
 

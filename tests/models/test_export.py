@@ -134,23 +134,20 @@ def check_the_command_of_tensorflow_finds_and_runs_the_signatures(folder):
     out, expected = folder / "out", np.load(folder / "every_state_expected.npy")
     np.save(folder / "prompt.npy", IDS[:2, :7])
     np.save(folder / "next.npy", IDS[:2, 7:8])
-    for name, inputs, position in (
-        ("prefill", lambda: ["tokens=prompt.npy"], 7),
-        ("decode", lambda: ["tokens=next.npy", *state_of(out)], 8),
-    ):
-        signature = ("--signature_def", name, "--outdir", "out", "--overwrite")
-        inputs = "--inputs", ";".join(inputs())
-        run(folder, command, "run", *of_model, *signature, *inputs)
+
+    def check(signature, inputs, position):
+        chosen = ("--signature_def", signature, "--outdir", "out", "--overwrite")
+        inputs = "--inputs", ";".join(f"{name}={file}" for name, file in inputs.items())
+        run(folder, command, "run", *of_model, *chosen, *inputs)
         logits = np.load(out / "logits.npy")
         np.testing.assert_allclose(logits, expected[:2, position - 1], atol=1e-5)
         np.testing.assert_array_equal(np.load(out / "state_position.npy"), position)
-    for entry in out.glob("state_*.npy"):
-        assert f"'{entry.stem}'" in given and f"'{entry.stem}'" in returned
 
-
-def state_of(folder):
-    """What `prefill` wrote, as the command takes it."""
-    return [f"{file.stem}={file}" for file in folder.glob("state_*.npy")]
+    check("prefill", {"tokens": "prompt.npy"}, 7)
+    state = {file.stem: file for file in out.glob("state_*.npy")}
+    check("decode", {"tokens": "next.npy", **state}, 8)
+    for entry in state:
+        assert f"'{entry}'" in given and f"'{entry}'" in returned
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def exact_attention(query, key, value, causal, rows=256):
 
 @functools.cache
 def exact_draws(head_dim, std, causal):
-    """Some times the inputs in float32 and the exact output in float64."""
+    """`NUM_DRAWS` times the inputs in float32 and the exact output in float64."""
     draws = []
     for seed in range(NUM_DRAWS):
         inputs = draw_inputs(head_dim, std, seed)

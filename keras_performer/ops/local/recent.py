@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import pad, size
-from keras_performer.ops.visibility import mask_or_all
+from keras_performer.ops.visibility import mask_or_all, without_hidden
 
 
 class Recent(typing.NamedTuple):
@@ -35,9 +35,8 @@ class Recent(typing.NamedTuple):
     @classmethod
     def of(cls, key, value, key_mask):
         """All keys that a mask does not hide; `None` hides none."""
-        if key_mask is not None:  # or a huge one would rise above what hides it
-            seen = tf.cast(key_mask, tf.bool)[..., tf.newaxis, tf.newaxis]
-            key = tf.where(seen, key, tf.zeros_like(key))
+        # or a huge hidden key would rise above what hides it
+        key = without_hidden(key, key_mask)
         return cls(key, value, mask_or_all(key_mask, key))
 
     def followed_by(self, later):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_performer.ops.arrays import new_array
 from keras_performer.ops.shapes import ceil_div, pad, size
+from keras_performer.ops.tapes import unrecorded
 
 # Features of one block, X * tokens * M: 4 MB in float32, so that they stay in cache.
 BLOCK_ELEMENTS = 2**20
@@ -95,8 +96,15 @@ class Blocks:
         sizes = self.count, self.tokens, blocks.count, blocks.tokens
         return all(isinstance(x, int) for x in sizes) and sizes[:2] == sizes[2:]
 
-    def loop(self, body, state, reverse=False):
-        """Runs `state = body(i, *state)` for every block; one block needs no loop."""
+    def loop(self, body, state, reverse=False, has_tapes=True):
+        """Runs `state = body(i, *state)` for every block; one block needs no loop.
+
+        Args:
+            body: function of an index and tensors.
+            state: nest of what it takes and returns.
+            reverse: bool, whether the last block is the first.
+            has_tapes: bool, whether the body uses tapes; it is `unrecorded` if not.
+        """
         state = tuple(state)
         if not self.many:
             return body(0, *state)
@@ -106,7 +114,10 @@ class Blocks:
 
         start = tf.constant(0)
         return tf.while_loop(
-            lambda i, *_: i < self.count, step, (start, *state), parallel_iterations=1
+            lambda i, *_: i < self.count,
+            step if has_tapes else unrecorded(step),
+            (start, *state),
+            parallel_iterations=1,
         )[1:]
 
     def array(self, dtype, shape=None):

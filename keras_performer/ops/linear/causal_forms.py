@@ -14,6 +14,7 @@ from keras_performer.ops.kernels.parts import each, join
 from keras_performer.ops.linear import causal_chunks, causal_stable, causal_tokens
 from keras_performer.ops.linear.chunks import ChunkSight, from_chunks, to_chunks
 from keras_performer.ops.shapes import size
+from keras_performer.ops.tapes import unrecorded
 
 
 class Block(typing.NamedTuple):
@@ -87,7 +88,7 @@ def _if_fast(kernel, reference, r_new, fast, safe):
     if kernel.max_rise is None:
         return fast()
     rise = join(each(tf.subtract, r_new, reference))
-    return tf.cond(tf.reduce_max(rise) < kernel.max_rise, fast, safe)
+    return _either(tf.reduce_max(rise) < kernel.max_rise, fast, safe)
 
 
 def _unbroken_forward(kernel, block):
@@ -106,7 +107,7 @@ def _unbroken_forward(kernel, block):
         *found, _, sums = _safe_forward(kernel, block, sight)
         rise = block.to_chunks(join(each(tf.subtract, block.b, reference)))
         dwarfed = tf.reduce_max(rise, (0, 2, 3)) >= kernel.max_rise
-        early = tf.cond(dwarfed[0], lambda: tuple(found), lambda: fast()[:2])
+        early = _either(dwarfed[0], lambda: tuple(found), lambda: fast()[:2])
         return *_from_first(dwarfed, found, early), sums
 
     output, normalizer, sums = _if_fast(kernel, reference, r_new, fast, safe)
@@ -135,7 +136,7 @@ def _safe_forward(kernel, block, sight):
         *exact, _ = causal_tokens.forward(kernel, *tokens, block.r, block.sums)
         return _from_first(lost, exact, found)
 
-    found = tf.cond(tf.reduce_any(lost), token_by_token, lambda: found)
+    found = _either(tf.reduce_any(lost), token_by_token, lambda: found)
     return *found, r_new, sums
 
 
@@ -179,7 +180,12 @@ def _safe_backward(kernel, block, sight, d, normalizer, dsums):
 
     bounds = causal_stable.bounds(kernel, a, b, mask, sight)
     lost = causal_stable.lost(kernel, bounds, normalizer_)
-    return tf.cond(tf.reduce_any(lost), token_by_token, stable)
+    return _either(tf.reduce_any(lost), token_by_token, stable)
+
+
+def _either(is_first, first, second):
+    """One of two functions of a kernel with a stabilizer, which has no tapes."""
+    return tf.cond(is_first, unrecorded(first), unrecorded(second))
 
 
 def _from_first(flags, later, early):

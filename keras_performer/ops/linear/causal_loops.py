@@ -114,7 +114,7 @@ class Causal:
         kept = (*start[0], *start[1]) if keep else ()
         arrays = [blocks.array(heads.dtype, sizes(x)) for x in kept]
         r, sums, found, *states = blocks.loop(
-            forward_step, (*start, list(found), *arrays)
+            forward_step, (*start, list(found), *arrays), has_tapes=False
         )
         states = [s.stack() for s in states] or [
             x[tf.newaxis] for x in (*start[0], *start[1])

@@ -114,7 +114,10 @@ class Causal:
         kept = (*start[0], *start[1]) if keep else ()
         arrays = [blocks.array(heads.dtype, sizes(x)) for x in kept]
         r, sums, found, *states = blocks.loop(
-            forward_step, (*start, list(found), *arrays), has_tapes=False
+            forward_step,
+            (*start, list(found), *arrays),
+            # features of a user may have their own
+            has_tapes=kernel.max_rise is None,
         )
         states = [s.stack() for s in states] or [
             x[tf.newaxis] for x in (*start[0], *start[1])

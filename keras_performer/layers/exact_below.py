@@ -1,11 +1,8 @@
 """The choice between exact and linear attention by the length of the input."""
 
-import functools
-
 import tensorflow as tf
 
 from keras_performer.ops.shapes import size
-from keras_performer.ops.tapes import unrecorded
 
 
 def by_length(exact_below, exact, linear, inputs, constants):
@@ -22,31 +19,30 @@ def by_length(exact_below, exact, linear, inputs, constants):
     if isinstance(is_short, bool):
         return (exact if is_short else linear)(inputs, constants)
 
-    def either(run):
-        branches = [functools.partial(run, function) for function in (exact, linear)]
-        return tf.cond(is_short, *map(unrecorded, branches))
-
     # The backward pass computes its branch again: tensors of unknown shape that go from
     # a branch to its gradient are what XLA cannot compile. And a branch takes copies:
     # under several tapes its gradient must hold tensors of the branch only.
     @tf.custom_gradient
     def choose(*inputs):
-        def forward(function):
+        def gradient(doutput):
+            def pull(function):
+                copies = _copies(list(inputs))
+                with tf.GradientTape() as tape:
+                    tape.watch(copies)
+                    output = function(copies, _copies(constants))
+                return tape.gradient(
+                    output,
+                    copies,
+                    tf.identity(doutput),
+                    unconnected_gradients=tf.UnconnectedGradients.ZERO,
+                )
+
+            return tf.cond(is_short, lambda: pull(exact), lambda: pull(linear))
+
+        def push(function):
             return function(_copies(list(inputs)), _copies(constants))
 
-        def backward(function, doutput):
-            copies = _copies(list(inputs))
-            return tf.gradients(
-                function(copies, _copies(constants)),
-                copies,
-                tf.identity(doutput),
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-
-        def gradient(doutput):
-            return either(functools.partial(backward, doutput=doutput))
-
-        return either(forward), gradient
+        return tf.cond(is_short, lambda: push(exact), lambda: push(linear)), gradient
 
     return choose(*inputs)
 

@@ -158,6 +158,21 @@ def test_an_unknown_length_is_decided_when_the_graph_runs(jit_compile, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+def test_a_window_of_unknown_length_has_its_gradients(causal):
+    """Some of them a kernel leaves to tapes of its own."""
+    options = dict(exact_below=LENGTH, exact_window=2, causal=causal)
+    layer = layer_built(small_layer(**options))
+    graph = tf.function(
+        lambda x: value_and_gradients(layer, x),
+        input_signature=[tf.TensorSpec((2, None, 5))],
+    )
+    _, wanted = value_and_gradients(layer, X)
+    scale = max(np.abs(gradient).max() for gradient in wanted)
+    for one, other in zip(graph(X)[1], wanted, strict=True):
+        assert np.abs(one - other).max() < 1e-5 * scale
+
+
+@pytest.mark.parametrize("causal", [False, True])
 def test_padding_equals_dropping_tokens(causal):
     layer = small_layer(exact_below=LENGTH + 1, causal=causal)
     x = X[:1].copy()

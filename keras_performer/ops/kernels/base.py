@@ -64,7 +64,8 @@ class Kernel:
     # What stands for the options in `identity`, if anything does.
     stands_for: typing.Any = None
     # Where b are log-features: how far keys of a block may rise above its reference.
-    # `None` where there is no range to watch.
+    # `None` where there is no range to watch. With a number, features and projections
+    # may use no gradient tapes: in a graph they would record nothing.
     max_rise: float | None = None
 
     def __init__(

@@ -33,6 +33,12 @@ def exact_twin(layer, query_shape, value_shape):
     return exact
 
 
+def assert_same_gradients(found, wanted):
+    scale = max(np.abs(gradient).max() for gradient in wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert np.abs(one - other).max() < 1e-5 * scale
+
+
 def assert_is_exact(layer, inputs, tolerance, keras_call, **call):
     """Output, scores, and the gradients of input and weights."""
     exact = exact_twin(layer, inputs.shape, inputs.shape)
@@ -152,11 +158,10 @@ def test_an_unknown_length_is_decided_when_the_graph_runs(jit_compile, causal):
         assert relative_error(scores, expected_scores) < 1e-6
         expected, wanted = value_and_gradients(layer, x, attention_mask=mask)
         assert relative_error(output, expected) < 2e-6
-        scale = max(np.abs(gradient).max() for gradient in wanted)
-        for one, other in zip(gradients, wanted):
-            assert np.abs(one - other).max() < 1e-5 * scale
+        assert_same_gradients(gradients, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_window_of_unknown_length_has_its_gradients(causal):
     """Some of them a kernel leaves to tapes of its own."""
@@ -167,9 +172,7 @@ def test_a_window_of_unknown_length_has_its_gradients(causal):
         input_signature=[tf.TensorSpec((2, None, 5))],
     )
     _, wanted = value_and_gradients(layer, X)
-    scale = max(np.abs(gradient).max() for gradient in wanted)
-    for one, other in zip(graph(X)[1], wanted, strict=True):
-        assert np.abs(one - other).max() < 1e-5 * scale
+    assert_same_gradients(graph(X)[1], wanted)
 
 
 @pytest.mark.parametrize("causal", [False, True])

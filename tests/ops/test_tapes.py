@@ -1,6 +1,7 @@
 """Causal attention under several tapes in a graph."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from keras_performer import ops
@@ -28,16 +29,17 @@ def gradient_of_penalty(attention, x):
     return outer.gradient(penalty, x)
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_made_of_the_loops_and_not_of_all_in_them(monkeypatch):
     monkeypatch.setattr(blocks, "MIN_BLOCK_TOKENS", 16)
     monkeypatch.setattr(blocks, "MAX_BLOCK_TOKENS", 16)  # three of them
     x = tf.random.stateless_normal((1, 40, 1, 3), (0, 2))
     function = tf.function(gradient_of_penalty, autograph=False)
-    graph = function.get_concrete_function(fast, x)
+    traced = function.get_concrete_function(fast, x)
     # TensorFlow makes a function, named so, of each loop or branch that tapes record
-    names = [f.signature.name for f in graph.graph.as_graph_def().library.function]
+    names = [f.signature.name for f in traced.graph.as_graph_def().library.function]
     assert sum("cflow_gradient_wrapper" in name for name in names) == 2
 
     expected = gradient_of_penalty(slow, tf.cast(x, tf.float64))
     scale = np.abs(expected).max()
-    np.testing.assert_allclose(graph(x), expected, rtol=0, atol=1e-4 * scale)
+    np.testing.assert_allclose(traced(x), expected, rtol=0, atol=1e-4 * scale)

@@ -4,6 +4,8 @@ import os
 
 import tensorflow as tf
 
+from keras_performer.ops.devices import has_gpu
+
 # Shorter sequences take less time in a whole training than the compiler does.
 MIN_COMPILED_LENGTH = 1024
 # On CPUs XLA runs each product of a chunk on one thread, TensorFlow on all. Compiled
@@ -26,10 +28,6 @@ def should_compile(jit_compile, causal, query, key, training):
         and max(lengths) >= MIN_COMPILED_LENGTH
         and (has_gpu() or pays_on_cpu(causal))
     )
-
-
-def has_gpu():
-    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def pays_on_cpu(causal):

@@ -4,25 +4,53 @@ Sizes are Python ints where they are known and scalar tensors where not.
 """
 
 import copy
+import typing
 
 import tensorflow as tf
 
 from keras_performer.ops.arrays import new_array
+from keras_performer.ops.devices import has_gpu
 from keras_performer.ops.shapes import ceil_div, pad, size
 from keras_performer.ops.tapes import unrecorded
 
-# Features of one block, X * tokens * M: 4 MB in float32, so that they stay in cache.
-BLOCK_ELEMENTS = 2**20
-MIN_BLOCK_TOKENS = 64
-MAX_BLOCK_TOKENS = 512
+
+class Sizes(typing.NamedTuple):
+    """How large blocks are; what is computed does not depend on it, but for rounding.
+
+    Attributes:
+        features: int, numbers in the features of one block, X * tokens * M.
+        min_tokens, max_tokens: ints, the bounds of a block's tokens.
+        chunk: int, tokens of a chunk of causal attention. The products inside a chunk
+            cost chunk * (M + V) a token, the chunk states V * M / chunk.
+        weights: int, numbers in the weights of one block of local attention.
+    """
+
+    features: int
+    min_tokens: int
+    max_tokens: int
+    chunk: int
+    weights: int
+
+
+# Features of 4 MB in float32 and weights of 2 MB stay in the cache of a core. Chunks of
+# 64 measured fastest for M = 256, V = 64.
+ON_CPU = Sizes(2**20, 64, 512, 64, 2**19)
+# A step of a loop costs a GPU some 70 us, causal 140, however little there is to do:
+# `benchmarks/gpu`.
+ON_GPU = Sizes(2**24, 256, 8192, 256, 2**23)
+
+
+def block_sizes():
+    return ON_GPU if has_gpu() else ON_CPU
 
 
 def tokens_per_block(x, num_features):
     """How many tokens `(B, T, heads, dim)` x gives to a block."""
+    sizes = block_sizes()
     if x.shape[0] is None:
-        return MIN_BLOCK_TOKENS
-    tokens = BLOCK_ELEMENTS // max(x.shape[0] * x.shape[2] * num_features, 1)
-    return min(max(tokens, MIN_BLOCK_TOKENS), MAX_BLOCK_TOKENS)
+        return sizes.min_tokens
+    tokens = sizes.features // max(x.shape[0] * x.shape[2] * num_features, 1)
+    return min(max(tokens, sizes.min_tokens), sizes.max_tokens)
 
 
 class Blocks:

@@ -33,7 +33,8 @@ def traced(layer, known=LENGTH, training=True):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked, eager", [(False, False), (True, True)])
 def test_compiled_equals_plain(causal, masked, eager, monkeypatch):
-    monkeypatch.setattr(blocks, "MAX_BLOCK_TOKENS", 32)  # three of them
+    sizes = blocks.ON_CPU._replace(max_tokens=32)  # three of them
+    monkeypatch.setattr(blocks, "ON_CPU", sizes)
     x = normal((2, 70, 3), seed=2)
     mask = np.random.default_rng(3).random((2, 70)) < 0.7 if masked else None
     options = {"causal": causal, "chunk_size": 16}
@@ -70,7 +71,7 @@ def test_auto_compiles_for_few_threads_or_a_gpu(monkeypatch, threads, gpus, expe
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads
     )
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus)
     assert traced(small_layer()) == bool(expected)
     if not expected:
         assert traced(small_layer(jit_compile=True))
@@ -85,7 +86,7 @@ def test_auto_compiles_causal_attention_on_cpus_from_tensorflow_2_21_on(
     monkeypatch, two_threads, version, gpus, expected
 ):
     monkeypatch.setattr(tf, "__version__", version)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus)
     assert traced(small_layer(causal=True)) == bool(expected)
     if not expected:
         assert traced(small_layer(causal=True, jit_compile=True))

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.local import loops
+from keras_performer.ops import blocks
 from tests.ops.cases import normal, qkv
 
 
@@ -51,7 +51,7 @@ def test_it_is_exact_attention_in_a_band(length, window, masked, causal):
 @pytest.mark.parametrize("causal", [True, False])
 def test_several_blocks(causal, monkeypatch):
     """Of few chunks each: what one block says of another's keys is handed on."""
-    monkeypatch.setattr(loops, "BLOCK_WEIGHTS", 2**16)
+    monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(weights=2**16))
     inputs = qkv(2, 300, 300, 2, std=2.0)
     both = near_and_band(causal, 100)
     for got, right in zip(*(with_gradients(f, inputs) for f in both), strict=True):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.local import loops
+from keras_performer.ops import blocks
 
 from .cases import (
     KERNELS,
@@ -58,7 +58,7 @@ def alone(attention, causal, mask=None):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_outputs_and_gradients(attention, causal, masked, monkeypatch):
     """In several blocks of few chunks, with grouped heads."""
-    monkeypatch.setattr(loops, "BLOCK_WEIGHTS", 2**15)
+    monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(weights=2**15))
     inputs = qkv(2, LENGTH, LENGTH, heads=2, groups=2)
     mask = None
     if masked:

@@ -6,16 +6,14 @@ side, from the running sums of their features.
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks, tokens_per_block
+from keras_performer.ops.blocks import Blocks, block_sizes, tokens_per_block
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.parts import each, join, split
 from keras_performer.ops.linear import causal_forms
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
 from keras_performer.ops.shapes import size, sizes
 
-# Tokens of a chunk: the products inside a chunk cost chunk_size * (M + V) a token, the
-# chunk states V * M / chunk_size. 64 measured fastest on CPUs for M = 256, V = 64.
-DEFAULT_CHUNK_SIZE = 64
+# Sums over the chunks of a block are written out one by one: more take long to compile.
 MAX_CHUNKS_PER_BLOCK = 8
 
 
@@ -53,7 +51,7 @@ class Causal:
     def __init__(self, query, key, value, kernel, visible, chunk_size, sides=1):
         self.heads = Heads(query, key, value)
         self.kernel = kernel
-        chunk = chunk_size or DEFAULT_CHUNK_SIZE
+        chunk = chunk_size or block_sizes().chunk
         features = sides * kernel.num_features(key.shape[3])
         budget = tokens_per_block(query, features)
         chunks = min(max(budget // chunk, 1), MAX_CHUNKS_PER_BLOCK)

@@ -7,15 +7,13 @@ blocks of chunks computes weights; its gradient computes them again.
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks
+from keras_performer.ops.blocks import Blocks, block_sizes
 from keras_performer.ops.heads import Heads, block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
 from keras_performer.ops.shapes import ceil_div, pad, size
 
-# Weights of one block, in all heads: 2 MB in float32, so that they stay in cache.
-BLOCK_WEIGHTS = 2**19
 # Tokens of a chunk, unless the window is much longer or the sequence is shorter.
 CHUNK_SIZE = 64
 # The logarithm of the weight of what is not to be seen, far below EMPTY. It is added:
@@ -86,7 +84,7 @@ class Local:
         self.span = self.lead + self.chunk + self.trail
         if blocks is None:
             examples = (query.shape[0] or 1) * query.shape[2]
-            chunks = BLOCK_WEIGHTS // (examples * self.chunk * self.span)
+            chunks = block_sizes().weights // (examples * self.chunk * self.span)
             # a power of two: most lengths are whole blocks then, and need no padding
             chunks = 1 << max(chunks.bit_length() - 1, 0)
             blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)

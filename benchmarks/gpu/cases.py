@@ -1,0 +1,136 @@
+"""What runs on the GPU: numbers of every layer, and the time of some."""
+
+import itertools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.long_range import rows
+
+# A layer of JAX, which `run.py` makes.
+FUSED = "exact, fused"
+# What the other rows differ from in numbers alone.
+LEFT_OUT = rows.WITHOUT, rows.GAINS, rows.HIGH_GAIN, rows.TWO_FEATURES
+# Several blocks of several chunks, the last of each padded.
+SMALL = {"num_heads": 2, "key_dim": 16, "batch": 1, "length": 600, "window": 32}
+# Times are of the layer of the paper's regular model.
+SIZES = {"num_heads": 8, "key_dim": 64, "window": 64}
+WIDTH = SIZES["num_heads"] * SIZES["key_dim"]
+# Batch sizes and lengths: as many tokens each, then more of them, and few.
+ALL = (64, 1024), (16, 4096), (4, 16_384), (1, 65_536), (1, 262_144), (1, 4096)
+SOME = (16, 4096), (1, 65_536)
+# What needs memory that grows with the square of the length.
+SHORT = (64, 1024), (16, 4096), (4, 16_384), (1, 4096)
+MEASURED = {
+    "Performer": ALL,
+    rows.PERFORMER: SOME,
+    rows.WINDOW: SOME,
+    rows.EXACT: SHORT,
+    FUSED: ALL,
+}
+HALF = ("mixed_bfloat16", "default")
+# How factors of float32 products are rounded: not at all, and as TensorFlow has it.
+SINGLE = (("float32", "full"), ("float32", "default"))
+
+
+def numbers():
+    compared = [row for row in rows.MODELS if row not in LEFT_OUT]
+    for precision in (SINGLE[0], HALF, SINGLE[1]):
+        for row, causal in itertools.product(compared, (True, False)):
+            if not (causal and row in rows.NOT_CAUSAL):
+                yield case("numbers", row, causal, *precision, **SMALL)
+
+
+def times():
+    """Training steps; last those in float32, and with blocks as on a CPU."""
+    for (row, sizes), causal in itertools.product(MEASURED.items(), (True, False)):
+        for batch, length in sizes:
+            of = {**SIZES, "batch": batch, "length": length}
+            yield case("layer", row, causal, *HALF, **of)
+    for (batch, length), causal in itertools.product(SOME, (True, False)):
+        of = {**SIZES, "batch": batch, "length": length}
+        yield {**case("layer", "Performer", causal, *HALF, **of), "blocks": "CPU"}
+        for precision in SINGLE:
+            yield case("layer", "Performer", causal, *precision, **of)
+
+
+KINDS = {"numbers": numbers, "layer": times}
+
+
+def case(kind, row, causal, policy, precision, **sizes):
+    form = "causal" if causal else "both sides"
+    named = {"kind": kind, "row": row, "form": form, "blocks": "GPU"}
+    return {**named, "policy": policy, "precision": precision, **sizes}
+
+
+def program(case):
+    """A training step, its input, and what it should give, or `None`.
+
+    Returns:
+        `(step, x, expected)`: a function of x that captures variables; x may be a
+        `tf.TensorSpec`, where any numbers will do.
+    """
+    keras.utils.set_random_seed(0)
+    layer = layer_of(case)
+    width = case["num_heads"] * case["key_dim"]
+    shape = case["batch"], case["length"], width
+    if case["kind"] == "layer":
+        layer(tf.zeros((1, 8, width)))
+        dtype = "float32" if case["policy"] == "float32" else "bfloat16"
+        return step_of(layer), tf.TensorSpec(shape, dtype), None
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    layer(x[:1])
+    return step_of(layer, with_output=True), x, expected(case, layer, x)
+
+
+def layer_of(case):
+    if case["kind"] == "layer" and case["row"] == rows.EXACT:
+        # what a user of Keras has
+        return KerasAttention(case)
+    names = "row", "length", "window", "num_heads", "key_dim"
+    options = [case[name] for name in names]
+    return rows.attention(*options, causal=case["form"] == "causal")
+
+
+class KerasAttention(keras.layers.Layer):
+    """Keras' exact attention of one input, as the layers beside it."""
+
+    def __init__(self, case):
+        super().__init__()
+        self.attention = keras.layers.MultiHeadAttention(
+            case["num_heads"], case["key_dim"]
+        )
+        self.is_causal = case["form"] == "causal"
+
+    def call(self, x, training=None):
+        return self.attention(x, x, use_causal_mask=self.is_causal, training=training)
+
+
+def step_of(layer, with_output=False):
+    """A function of x: gradients of x and of every weight, perhaps the output first."""
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x, training=True)
+            loss = tf.reduce_mean(tf.square(tf.cast(output, sum_dtype(output))))
+        weights = [weight.value for weight in layer.trainable_weights]
+        gradients = tape.gradient(loss, [x, *weights])
+        return [output, *gradients] if with_output else gradients
+
+    return step
+
+
+def sum_dtype(x):
+    return "float64" if x.dtype == "float64" else "float32"
+
+
+def expected(case, layer, x):
+    """Output and gradients of the layer, with the same weights, in float64."""
+    keras.config.set_dtype_policy("float64")
+    double = layer_of(case)
+    keras.config.set_dtype_policy(case["policy"])
+    double(x[:1])
+    double.set_weights(layer.get_weights())
+    return step_of(double, with_output=True)(tf.cast(x, "float64"))

@@ -1,0 +1,85 @@
+"""Lowers layers to programs for `benchmarks/gpu/run.py`; needs TensorFlow and no GPU.
+
+    python -m benchmarks.gpu.programs [--output runs/gpu]
+
+A program is a file of StableHLO, as TensorFlow gives it to XLA; `programs.json` says
+what its arguments are. Where numbers are compared they are in a file beside it, with
+what the layer gives in float64 on this machine. Six minutes of two CPU cores.
+"""
+
+import argparse
+import json
+import pathlib
+from unittest import mock
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_performer
+from benchmarks import machine, stablehlo
+from benchmarks.gpu import cases
+from keras_performer.ops import blocks
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=pathlib.Path, default="runs/gpu")
+    options = parser.parse_args(argv)
+    for kind, of_kind in cases.KINDS.items():
+        write_all(of_kind(), options.output / kind)
+
+
+def write_all(some, folder):
+    """Writes the programs of some cases, and `programs.json`, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    programs = []
+    for case in some:
+        print(case, flush=True)
+        programs.append(write(case, f"{len(programs):03}", folder))
+    written = {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "keras_performer": keras_performer.__version__,
+        "lowered_on": machine.name(),
+        "programs": programs,
+    }
+    (folder / "programs.json").write_text(json.dumps(written, indent=1) + "\n")
+
+
+def write(case, name, folder):
+    """Writes the files of a case; returns what `programs.json` says of it."""
+    if case["row"] == cases.FUSED:
+        return case
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(case["policy"])
+    # asks for full float32 in products; otherwise GPUs round factors to 10 bits
+    tf.config.experimental.enable_tensor_float_32_execution(case["precision"] != "full")
+    try:
+        step, x, expected = cases.program(case)
+        with mock.patch.object(blocks, "has_gpu", lambda: case["blocks"] == "GPU"):
+            module, arguments = stablehlo.lower_with_arguments(step, x)
+    finally:
+        keras.config.set_dtype_policy(policy)
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+    (folder / f"{name}.mlirbc").write_bytes(module)
+    if expected is not None:
+        numbers = {f"argument{i}": x for i, x in enumerate(arguments)}
+        # in half of the size: 8 digits are enough
+        numbers |= {
+            f"expected{i}": np.asarray(x, "float32") for i, x in enumerate(expected)
+        }
+        np.savez_compressed(folder / f"{name}.npz", **numbers)
+    return {"file": name, **case, "arguments": [described(x) for x in arguments]}
+
+
+def described(x):
+    """What `run.py` draws in place of a tensor where numbers do not matter."""
+    described = {"shape": x.shape.as_list(), "dtype": x.dtype.name}
+    if isinstance(x, tf.TensorSpec):
+        return {**described, "std": 1.0}
+    return {**described, "std": float(tf.math.reduce_std(tf.cast(x, "float32")))}
+
+
+if __name__ == "__main__":
+    main()

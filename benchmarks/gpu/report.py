@@ -1,0 +1,182 @@
+"""Tables of what `benchmarks/gpu/run.py` wrote.
+
+    python -m benchmarks.gpu.report [--results benchmarks/results/gpu]
+
+Reads `layer.json` and `numbers.json` of the folder and writes `tables.md` there.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+
+from benchmarks.gpu import cases
+from benchmarks.long_range import rows
+from benchmarks.tables import NOTHING, table
+
+RESULTS = pathlib.Path("benchmarks/results/gpu")
+NAMES = {
+    "Performer": "Performer",
+    rows.PERFORMER: "with `exact_window=64`",
+    rows.WINDOW: "the window alone",
+    rows.EXACT: "exact, Keras",
+    cases.FUSED: "exact, fused by cuDNN",
+}
+PRECISIONS = {
+    cases.SINGLE[0]: "float32",
+    cases.SINGLE[1]: "TensorFloat-32",
+    cases.HALF: "`mixed_bfloat16`",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    folder = parser.parse_args().results
+    layer, numbers = (
+        json.loads((folder / f"{kind}.json").read_text())
+        for kind in ("layer", "numbers")
+    )
+    parts = [
+        heading(layer),
+        *(times(layer, causal) for causal in (False, True)),
+        memory(layer),
+        precision(layer),
+        errors(numbers),
+    ]
+    (folder / "tables.md").write_text("\n\n".join(parts) + "\n")
+
+
+def heading(results):
+    rate = 1e-12 * results["matmul_flops"]
+    return f"""# Layers on a GPU
+
+{results["device"]}, {results["date"]}, one run. Lowered by TensorFlow
+{results["tensorflow"]} with Keras {results["keras"]} on a machine without a GPU
+(`python -m benchmarks.gpu.programs`), compiled and run by XLA as JAX {results["jax"]}
+brings it (`benchmarks/gpu/run.py`). TensorFlow did not run on the GPU: what its own
+runtime adds, and graphs that XLA does not compile, were not measured. A product of
+two matrices of 8,192 in bfloat16 reached {rate:.0f} TFLOP/s.
+
+The layer has 8 heads of 64, 256 random features, a width of 512. A step is the
+gradients of its input and of all its weights. Medians of five rounds of up to 20
+calls; rounds of a row differ by at most {100 * spread(results):.0f} %."""
+
+
+def spread(results):
+    """The largest difference between rounds of a row, as a share of its median."""
+    return max(
+        (max(row["seconds"]) - min(row["seconds"])) / statistics.median(row["seconds"])
+        for row in results["programs"]
+        if "seconds" in row
+    )
+
+
+def found(results, row, causal, size, precision=cases.HALF, blocks="GPU"):
+    """The row of a case; an empty dict if it was not measured."""
+    batch, length = size
+    sizes = {**cases.SIZES, "batch": batch, "length": length}
+    case = {**cases.case("layer", row, causal, *precision, **sizes), "blocks": blocks}
+    fits = (x for x in results["programs"] if case.items() <= x.items())
+    return next(fits, {})
+
+
+def milliseconds(row):
+    if "seconds" not in row:
+        return row.get("error", NOTHING)
+    milliseconds = 1e3 * statistics.median(row["seconds"])
+    digits = max(2 - len(str(int(milliseconds))) + 1, 0)
+    return f"{milliseconds:,.{digits}f}"
+
+
+def mebibytes(row):
+    if "seconds" not in row:
+        return row.get("error", NOTHING)
+    return f"{row['temporary_bytes'] / 2**20:,.0f}"
+
+
+def by_size(results, causal, cell):
+    lines = []
+    for size in cases.ALL:
+        cells = [cell(found(results, row, causal, size)) for row in NAMES]
+        lines.append([named(size), *cells])
+    return table(["sequences x tokens", *NAMES.values()], lines)
+
+
+def named(size):
+    batch, length = size
+    return f"{batch} x {length:,}"
+
+
+def times(results, causal):
+    form = "causal" if causal else "attention to both sides"
+    return f"""## Milliseconds of a training step, {form}
+
+`mixed_bfloat16`. "exact, fused" is a layer of JAX with cuDNN's attention, which
+TensorFlow does not offer; Keras has such attention on its other backends.
+
+{by_size(results, causal, milliseconds)}"""
+
+
+def memory(results):
+    return f"""## Memory of a causal training step, MiB
+
+Beside input, weights and gradients, as the compiler planned it.
+
+{by_size(results, True, mebibytes)}"""
+
+
+def precision(results):
+    lines = []
+    for causal in (False, True):
+        for size in cases.SOME:
+            few = [
+                found(results, "Performer", causal, size, *options)
+                for options in (
+                    (cases.HALF,),
+                    (cases.HALF, "CPU"),
+                    (cases.SINGLE[1],),
+                    (cases.SINGLE[0],),
+                )
+            ]
+            form = "causal" if causal else "both sides"
+            lines.append([form, named(size), *map(milliseconds, few)])
+    header = [
+        "",
+        "sequences x tokens",
+        "`mixed_bfloat16`",
+        "with blocks as on a CPU",
+        "float32, products in TensorFloat-32 (TensorFlow's default)",
+        "float32",
+    ]
+    return f"""## Milliseconds by precision, and by the size of blocks
+
+{table(header, lines)}"""
+
+
+def errors(results):
+    """A line for each layer and form, the errors of each precision side by side."""
+    lines = {}
+    for row in results["programs"]:
+        line = lines.setdefault((row["row"], row["form"]), {})
+        both = [row.get(f"{of}_error") for of in ("output", "gradient")]
+        kind = PRECISIONS[row["policy"], row["precision"]]
+        line[kind] = row.get("error") or " / ".join(f"{x:.1e}" for x in both)
+    cells = [
+        [*layer, *(line[kind] for kind in PRECISIONS.values())]
+        for layer, line in lines.items()
+    ]
+    return f"""## Errors of outputs / of all gradients
+
+The size of the difference from the same layer in float64 on a CPU, with the same
+weights, as a share of its size. 600 tokens, 2 heads of 16; names are those of
+[the long-range tasks](../long_range/tables.md). Compiled with
+`XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"`, which takes
+seconds for what takes a minute otherwise. Reformer in bfloat16 puts some tokens into
+other buckets.
+
+{table(["", "", *PRECISIONS.values()], cells)}"""
+
+
+if __name__ == "__main__":
+    main()

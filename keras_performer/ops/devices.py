@@ -1,0 +1,8 @@
+"""Which device operations run on, for what is chosen by it."""
+
+import tensorflow as tf
+
+
+def has_gpu() -> bool:
+    """Whether TensorFlow has a GPU, on which it then puts what can be there."""
+    return bool(tf.config.list_logical_devices("GPU"))

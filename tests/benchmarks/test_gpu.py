@@ -1,0 +1,93 @@
+"""Programs for a GPU, run by XLA on this machine; `run.py` itself needs JAX."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+from benchmarks import stablehlo
+from benchmarks.gpu import cases, programs, report
+
+
+def run(module, arguments, like):
+    """What a program gives; the outputs have the shapes and types of `like`."""
+
+    @tf.function(jit_compile=True)
+    def call(*arguments):
+        return gen_xla_ops.xla_call_module(
+            args=arguments,
+            version=9,
+            module=module,
+            Sout=[x.shape for x in like],
+            Tout=[x.dtype for x in like],
+            platforms=["CPU"],
+        )
+
+    return call(*arguments)
+
+
+def test_variables_follow_the_input_in_the_order_of_the_program():
+    matrix = tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    bias, constant = tf.Variable([10.0, 20.0]), tf.constant([0.5, 0.25])
+
+    def function(x):
+        return [(x @ matrix + bias) * constant, bias - 1]
+
+    x = tf.constant([[1.0, 0.0, 2.0]])
+    module, arguments = stablehlo.lower_with_arguments(function, x)
+    outputs = run(module, arguments, function(x))
+    np.testing.assert_array_equal(outputs[0], [[10.5, 8.5]])
+    np.testing.assert_array_equal(outputs[1], [9, 19])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["Linear Transformer", "exact"])
+def test_a_program_gives_the_numbers_beside_it(row, tmp_path):
+    sizes = {**cases.SMALL, "length": 20}
+    case = cases.case("numbers", row, True, "float32", "full", **sizes)
+    programs.write_all([case], tmp_path)
+    written = json.loads((tmp_path / "programs.json").read_text())["programs"][0]
+    with np.load(tmp_path / f"{written['file']}.npz") as known:
+        arguments = [known[f"argument{i}"] for i in range(len(written["arguments"]))]
+        expected = [known[name] for name in known if name.startswith("expected")]
+    module = (tmp_path / f"{written['file']}.mlirbc").read_bytes()
+    outputs = run(module, arguments, expected)
+    assert len(expected) == 10  # the output, and gradients of x and eight weights
+    for found, right in zip(outputs, expected):
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_drawn_in_place_of_numbers():
+    assert programs.described(tf.TensorSpec((2, 3), "bfloat16")) == {
+        "shape": [2, 3],
+        "dtype": "bfloat16",
+        "std": 1.0,
+    }
+    spread = programs.described(tf.constant([1.0, 3.0]))
+    assert spread == {"shape": [2], "dtype": "float32", "std": 1.0}
+
+
+def measured(row, causal, size, seconds, **more):
+    batch, length = size
+    sizes = {**cases.SIZES, "batch": batch, "length": length}
+    case = cases.case("layer", row, causal, *cases.HALF, **sizes)
+    return {**case, "seconds": seconds, "temporary_bytes": 3 * 2**20, **more}
+
+
+def test_cells_of_the_tables():
+    size = cases.ALL[0]
+    rows = [
+        measured("Performer", True, size, [0.001, 0.9, 0.002]),
+        measured("Performer", True, size, [0.5], blocks="CPU"),
+        {**measured("exact", True, size, []), "error": "no memory"},
+    ]
+    del rows[-1]["seconds"]
+    results = {"programs": rows}
+    lines = report.by_size(results, True, report.milliseconds).splitlines()
+    assert lines[2] == "| 64 x 1,024 | 2.00 | – | – | no memory | – |"
+    assert "0.50" not in lines[2]
+    lines = report.by_size(results, True, report.mebibytes).splitlines()
+    assert lines[2] == "| 64 x 1,024 | 3 | – | – | no memory | – |"
+    assert report.milliseconds(measured("exact", True, size, [1.1102])) == "1,110"

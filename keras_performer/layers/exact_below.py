@@ -19,35 +19,33 @@ def by_length(exact_below, exact, linear, inputs, constants):
     if isinstance(is_short, bool):
         return (exact if is_short else linear)(inputs, constants)
 
+    def either(run):
+        return tf.cond(is_short, lambda: run(exact), lambda: run(linear))
+
     # The backward pass computes its branch again: tensors of unknown shape that go from
     # a branch to its gradient are what XLA cannot compile. And a branch takes copies:
     # under several tapes its gradient must hold tensors of the branch only.
     @tf.custom_gradient
     def choose(*inputs):
+        def backward(function, doutput):
+            copies = _mapped(tf.identity, list(inputs))
+            return tf.gradients(
+                function(copies, _mapped(tf.identity, constants)),
+                copies,
+                tf.identity(doutput),
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+
         def gradient(doutput):
-            def pull(function):
-                copies = _copies(list(inputs))
-                with tf.GradientTape() as tape:
-                    tape.watch(copies)
-                    output = function(copies, _copies(constants))
-                return tape.gradient(
-                    output,
-                    copies,
-                    tf.identity(doutput),
-                    unconnected_gradients=tf.UnconnectedGradients.ZERO,
-                )
+            return either(lambda function: backward(function, doutput))
 
-            return tf.cond(is_short, lambda: pull(exact), lambda: pull(linear))
-
-        def push(function):
-            return function(_copies(list(inputs)), _copies(constants))
-
-        return tf.cond(is_short, lambda: push(exact), lambda: push(linear)), gradient
+        # No tape records the choice forward, as the gradient needs nothing of it: under
+        # two tapes TensorFlow would make derivatives of all in a branch, and theirs.
+        given = _mapped(tf.stop_gradient, (list(inputs), constants))
+        return either(lambda function: function(*given)), gradient
 
     return choose(*inputs)
 
 
-def _copies(nest):
-    return tf.nest.map_structure(
-        lambda x: tf.identity(x) if tf.is_tensor(x) else x, nest
-    )
+def _mapped(function, nest):
+    return tf.nest.map_structure(lambda x: function(x) if tf.is_tensor(x) else x, nest)

@@ -291,7 +291,8 @@ def test_it_trains_on_batches_of_many_lengths(jit_compile):
         np.testing.assert_allclose(one, other, atol=2e-6)
 
 
-def test_several_tapes_differentiate_a_choice_that_a_graph_makes():
+@pytest.mark.parametrize("persistent", [False, True])
+def test_several_tapes_differentiate_a_choice_that_a_graph_makes(persistent):
     """TensorFlow fails where a branch's gradient holds tensors of outside."""
 
     def power(exponent):
@@ -310,9 +311,9 @@ def test_several_tapes_differentiate_a_choice_that_a_graph_makes():
         return branch
 
     def run(x):
-        factor = 6.0 + 0.0 * x[0, 0]
-        with tf.GradientTape() as outer:
+        with tf.GradientTape(persistent) as outer:
             outer.watch(x)
+            factor = 6.0 + 0.0 * x[0, 0]
             with tf.GradientTape(persistent=True) as tape:
                 tape.watch(x)
                 y = by_length(3, power(2.0), power(3.0), [x, x], (factor, None))
@@ -321,12 +322,52 @@ def test_several_tapes_differentiate_a_choice_that_a_graph_makes():
 
     shape = tf.TensorSpec((1, None, 1, 1))
     compiled = tf.function(run, input_signature=[shape], autograph=False)
+    made = functions_for_tapes(compiled.get_concrete_function())
+    assert len(made) == (2 if persistent else 0)  # of the backward pass
     for length, exponent in ((2, 2.0), (3, 3.0)):
         x = tf.reshape(tf.range(1.0, length + 1), (1, length, 1, 1))
         first, second = compiled(x)
         np.testing.assert_allclose(first, 6 * exponent * x ** (exponent - 1), rtol=1e-6)
         expected = 6 * exponent * (exponent - 1) * x ** (exponent - 2)
         np.testing.assert_allclose(second, expected, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_two_tapes_have_the_gradients_of_known_lengths():
+    """One tape beside another, as GANs are trained, and one inside of another."""
+    options = dict(exact_below=LENGTH, exact_window=2, causal=True)
+    layer = layer_built(small_layer(**options))
+
+    def beside(x):
+        with tf.GradientTape() as one, tf.GradientTape() as other:
+            one.watch(x)
+            losses = tf.reduce_sum(layer(x) ** 2), tf.reduce_sum(layer(x) ** 3)
+        weights = [weight.value for weight in layer.trainable_weights]
+        of_weights = other.gradient(losses[1], weights, unconnected_gradients="zero")
+        return [one.gradient(losses[0], x), *of_weights]
+
+    def inside(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                loss = tf.reduce_sum(layer(x) ** 2)
+            penalty = tf.reduce_sum(inner.gradient(loss, x) ** 2)
+        return [outer.gradient(penalty, x)]
+
+    for function in (beside, inside):
+        shape = tf.TensorSpec((2, None, 5))
+        graph = tf.function(function, input_signature=[shape], autograph=False)
+        assert not functions_for_tapes(graph.get_concrete_function())
+        for length in (LENGTH - 1, LENGTH):
+            x = tf.constant(X[:, :length])
+            assert_same_gradients(graph(x), function(x))
+
+
+def functions_for_tapes(traced):
+    """Names of what several tapes have TensorFlow make of each loop and branch."""
+    names = (f.signature.name for f in traced.graph.as_graph_def().library.function)
+    return [name for name in names if "cflow_gradient_wrapper" in name]
 
 
 def layer_built(layer, x=X):

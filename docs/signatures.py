@@ -27,6 +27,7 @@ HEADINGS = {
     "MultiHeadAttention.compute_output_shape": "`compute_output_shape`",
     "MultiHeadAttention.compute_mask": "`compute_mask`",
     "GroupQueryAttention.__init__": "The constructor of `GroupQueryAttention`",
+    "GroupQueryAttention.call": "The call of `GroupQueryAttention`",
 }
 # Where the name here is another.
 RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}

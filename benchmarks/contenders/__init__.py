@@ -19,7 +19,6 @@ shape `(L, H)`, and output, the .npy file that is written.
 """
 
 WIDTH, NUM_HEADS, KEY_DIM, NUM_RANDOM_FEATURES = 512, 8, 64, 256
-DECODED_TOKENS = 256  # in a run of the decoding benchmark
 MATMUL_SIZE = 2048  # rows and columns of the product that measures the machine
 CHUNK = 64  # tokens of a chunk of KernelAttention's causal form, where it is timed
 

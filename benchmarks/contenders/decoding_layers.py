@@ -2,8 +2,8 @@
 
 A case is a dict: contender ("softmax", the same with jit_compile=True, or
 "key-value cache"), mode ("graph" or "xla"), position, the number of tokens that came
-before, and batch, the number of sequences. A run decodes `TOKENS` tokens of each in one
-compiled loop, each of which is the output for the one before.
+before, batch, the number of sequences, and tokens, how many of each a run decodes, in
+one compiled loop: each is the output for the one before.
 """
 
 import keras
@@ -13,9 +13,6 @@ import keras_performer
 from benchmarks import contenders
 from benchmarks.contenders import keras_layers
 
-TOKENS = contenders.DECODED_TOKENS
-MAX_LENGTH = 12_288
-
 start = keras_layers.start
 
 
@@ -23,7 +20,8 @@ def program(case):
     keras.utils.set_random_seed(0)
     xla = case["mode"] == "xla"
     if case["contender"] == "key-value cache":
-        decode_token, state = cached(case["position"], case["batch"], xla)
+        length = case["position"] + case["tokens"]
+        decode_token, state = cached(case["position"], length, case["batch"], xla)
     else:
         jit_compile = case["contender"].endswith("jit_compile=True")
         decode_token, state = recurrent(case["position"], case["batch"], jit_compile)
@@ -33,7 +31,7 @@ def program(case):
             return i + 1, *decode_token(i, token, state)
 
         def unfinished(i, *_):
-            return i < TOKENS
+            return i < case["tokens"]
 
         return tf.while_loop(unfinished, step, (0, token, state))[1]
 
@@ -66,17 +64,17 @@ def recurrent(position, batch, jit_compile):
     return decode_token, state
 
 
-def cached(position, batch, xla):
-    """Exact attention with a cache that was made for `MAX_LENGTH` tokens.
+def cached(position, length, batch, xla):
+    """Exact attention with a cache that is made for `length` tokens.
 
     The fastest of those tried in TensorFlow: heads before tokens, so that both products
-    read the cache as it lies; a new token overwrites its row and copies nothing.
-    Graph mode attends to exactly the tokens so far. XLA needs a length known when it
-    compiles: there it is that after the last token of the run, with a mask.
+    read the cache as it lies; a new token overwrites its row and copies nothing. Rows
+    that are yet to come are masked, as a slice would copy the cache in graph mode. XLA
+    copies it once, when a run begins.
     """
     heads, head_dim = contenders.NUM_HEADS, contenders.KEY_DIM
     width = contenders.WIDTH
-    cache_shape = (batch * heads * MAX_LENGTH, head_dim)
+    cache_shape = (batch * heads * length, head_dim)
     state = tuple(tf.random.normal(cache_shape) for _ in ("keys", "values"))
     kernels = tf.random.normal((4, width, width), stddev=width**-0.5)
     query_kernel, key_kernel, value_kernel, output_kernel = tf.unstack(kernels)
@@ -90,20 +88,18 @@ def cached(position, batch, xla):
         # TensorFlow's scatter would copy the cache for every token
         return tf.raw_ops.InplaceUpdate(x=cache, i=rows, v=new)
 
-    def seen(cache, length):
-        return tf.reshape(cache, (batch * heads, MAX_LENGTH, head_dim))[:, :length]
+    def by_heads(cache):
+        return tf.reshape(cache, (batch * heads, length, head_dim))
 
     def decode_token(i, token, state):
         now = position + i
-        rows = tf.range(batch * heads) * MAX_LENGTH + now
+        rows = tf.range(batch * heads) * length + now
         keys = put(state[0], rows, split(token, key_kernel))
         values = put(state[1], rows, split(token, value_kernel))
-        length = position + TOKENS if xla else now + 1
         query = split(token, query_kernel)[:, tf.newaxis] * head_dim**-0.5
-        scores = tf.matmul(query, seen(keys, length), transpose_b=True)
-        if xla:
-            scores = tf.where(tf.range(length) <= now, scores, -1e9)
-        attended = tf.matmul(tf.nn.softmax(scores), seen(values, length))
+        scores = tf.matmul(query, by_heads(keys), transpose_b=True)
+        scores = tf.where(tf.range(length) <= now, scores, -1e9)
+        attended = tf.matmul(tf.nn.softmax(scores), by_heads(values))
         output = tf.reshape(attended, (batch, width)) @ output_kernel
         return output[:, tf.newaxis], (keys, values)
 

@@ -194,9 +194,9 @@ def test_compile_times(measured):
 
 
 def test_decoding():
-    def case(contender, position, seconds, reason=None, **batch):
+    def case(contender, position, seconds, reason=None, **sizes):
         times = [] if seconds is None else [seconds] * 3
-        case = {"contender": contender, "position": position, "mode": "xla", **batch}
+        case = {"contender": contender, "position": position, "mode": "xla", **sizes}
         return {**case, "times": times, "reason": reason}
 
     rows = [  # of 256 tokens
@@ -205,9 +205,10 @@ def test_decoding():
         case("softmax", 12_000, 0.1344),
         case("key-value cache", 12_000, 1.344),
         case("softmax", 20_000, None, "out of memory"),
-        case("softmax", 100, 0.256, batch=8),
-        case("softmax", 12_000, 0.512, batch=8),
-        case("key-value cache", 12_000, 1.536, batch=8),
+        # of as many as their rows say
+        case("softmax", 100, 0.064, batch=8, tokens=64),
+        case("softmax", 12_000, 0.128, batch=8, tokens=64),
+        case("key-value cache", 12_000, 0.384, batch=8, tokens=64),
     ]
     table = lines(decoding.table({"rows": rows}))
     first, _, last, cache, failed, _, many, many_cached = table

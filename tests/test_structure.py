@@ -172,6 +172,32 @@ def test_a_private_of_keras_is_noticed(source):
     assert foreign_privates({"models/a.py": source, "b.py": "x._asdict()"})
 
 
+# The one file that may use what TensorFlow does not publish.
+TENSORFLOW_PRIVATES = PACKAGE / "ops" / "tapes.py"
+
+
+def tensorflow_privates(source, path):
+    names = imported_names(source, path)
+    return [name for name in names if is_within(name, {"tensorflow.python"})]
+
+
+def test_privates_of_tensorflow_are_imported_in_one_file():
+    importing = [path for path in FILES if tensorflow_privates(path.read_text(), path)]
+    assert importing == [TENSORFLOW_PRIVATES]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import tensorflow.python.eager.record",
+        "from tensorflow.python.eager import record",
+        "from tensorflow import python",
+    ],
+)
+def test_a_private_of_tensorflow_is_noticed(source):
+    assert tensorflow_privates(source, PACKAGE / "ops" / "a.py")
+
+
 def lines_of_code(source):
     """How many lines a file has without its docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)

@@ -21,6 +21,8 @@ from tensorflow.python.framework.ops import gradient_registry  # noqa: E402
 
 from keras_performer.layers import compile_policy  # noqa: E402
 
+# Numbers are compared as CPUs give them, in blocks of the sizes that these have.
+tf.config.set_visible_devices([], "GPU")
 # Logical CPUs stand in for replicas, and cannot be made once TensorFlow runs.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],

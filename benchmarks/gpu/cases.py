@@ -7,16 +7,16 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.long_range import rows
+from keras_performer.ops.shapes import sum_dtype
 
 # A layer of JAX, which `run.py` makes.
 FUSED = "exact, fused"
 # What the other rows differ from in numbers alone.
 LEFT_OUT = rows.WITHOUT, rows.GAINS, rows.HIGH_GAIN, rows.TWO_FEATURES
-# Several blocks of several chunks, the last of each padded.
+# With blocks as on a CPU these are several blocks of several chunks, the last padded.
 SMALL = {"num_heads": 2, "key_dim": 16, "batch": 1, "length": 600, "window": 32}
 # Times are of the layer of the paper's regular model.
 SIZES = {"num_heads": 8, "key_dim": 64, "window": 64}
-WIDTH = SIZES["num_heads"] * SIZES["key_dim"]
 # Batch sizes and lengths: as many tokens each, then more of them, and few.
 ALL = (64, 1024), (16, 4096), (4, 16_384), (1, 65_536), (1, 262_144), (1, 4096)
 SOME = (16, 4096), (1, 65_536)
@@ -39,7 +39,8 @@ def numbers():
     for precision in (SINGLE[0], HALF, SINGLE[1]):
         for row, causal in itertools.product(compared, (True, False)):
             if not (causal and row in rows.NOT_CAUSAL):
-                yield case("numbers", row, causal, *precision, **SMALL)
+                of = case("numbers", row, causal, *precision, **SMALL)
+                yield {**of, "blocks": "CPU"}
 
 
 def times():
@@ -114,16 +115,12 @@ def step_of(layer, with_output=False):
         with tf.GradientTape() as tape:
             tape.watch(x)
             output = layer(x, training=True)
-            loss = tf.reduce_mean(tf.square(tf.cast(output, sum_dtype(output))))
+            loss = tf.reduce_mean(tf.square(tf.cast(output, sum_dtype(output.dtype))))
         weights = [weight.value for weight in layer.trainable_weights]
         gradients = tape.gradient(loss, [x, *weights])
         return [output, *gradients] if with_output else gradients
 
     return step
-
-
-def sum_dtype(x):
-    return "float64" if x.dtype == "float64" else "float32"
 
 
 def expected(case, layer, x):

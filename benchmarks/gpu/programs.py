@@ -53,15 +53,11 @@ def write(case, name, folder):
         return case
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy(case["policy"])
-    # asks for full float32 in products; otherwise GPUs round factors to 10 bits
-    tf.config.experimental.enable_tensor_float_32_execution(case["precision"] != "full")
     try:
         step, x, expected = cases.program(case)
-        with mock.patch.object(blocks, "has_gpu", lambda: case["blocks"] == "GPU"):
-            module, arguments = stablehlo.lower_with_arguments(step, x)
     finally:
         keras.config.set_dtype_policy(policy)
-        tf.config.experimental.enable_tensor_float_32_execution(True)
+    module, arguments = lowered_as(case, step, x)
     (folder / f"{name}.mlirbc").write_bytes(module)
     if expected is not None:
         numbers = {f"argument{i}": x for i, x in enumerate(arguments)}
@@ -71,6 +67,18 @@ def write(case, name, folder):
         }
         np.savez_compressed(folder / f"{name}.npz", **numbers)
     return {"file": name, **case, "arguments": [described(x) for x in arguments]}
+
+
+def lowered_as(case, step, x):
+    """A step with the products and the blocks of a case, and its arguments."""
+    rounded = tf.config.experimental.tensor_float_32_execution_enabled()
+    # asks for full float32 in products; otherwise GPUs round factors to 10 bits
+    tf.config.experimental.enable_tensor_float_32_execution(case["precision"] != "full")
+    try:
+        with mock.patch.object(blocks, "has_gpu", lambda: case["blocks"] == "GPU"):
+            return stablehlo.lower_with_arguments(step, x)
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(rounded)
 
 
 def described(x):

@@ -14,7 +14,7 @@ from benchmarks.gpu import cases
 from benchmarks.long_range import rows
 from benchmarks.tables import NOTHING, table
 
-RESULTS = pathlib.Path("benchmarks/results/gpu")
+RESULTS = pathlib.Path(__file__).parents[1] / "results/gpu"
 NAMES = {
     "Performer": "Performer",
     rows.PERFORMER: "with `exact_window=64`",
@@ -27,12 +27,14 @@ PRECISIONS = {
     cases.SINGLE[1]: "TensorFloat-32",
     cases.HALF: "`mixed_bfloat16`",
 }
+# What `cases.SMALL` is cut into, by the device whose sizes blocks have.
+BLOCKS = {"CPU": "several blocks", "GPU": "one block"}
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    folder = parser.parse_args().results
+    folder = parser.parse_args(argv).results
     layer, numbers = (
         json.loads((folder / f"{kind}.json").read_text())
         for kind in ("layer", "numbers")
@@ -40,7 +42,7 @@ def main():
     parts = [
         heading(layer),
         *(times(layer, causal) for causal in (False, True)),
-        memory(layer),
+        *(memory(layer, causal) for causal in (False, True)),
         precision(layer),
         errors(numbers),
     ]
@@ -118,12 +120,13 @@ TensorFlow does not offer; Keras has such attention on its other backends.
 {by_size(results, causal, milliseconds)}"""
 
 
-def memory(results):
-    return f"""## Memory of a causal training step, MiB
+def memory(results, causal):
+    form = "causal" if causal else "attention to both sides"
+    return f"""## Memory of a training step in MiB, {form}
 
 Beside input, weights and gradients, as the compiler planned it.
 
-{by_size(results, True, mebibytes)}"""
+{by_size(results, causal, mebibytes)}"""
 
 
 def precision(results):
@@ -163,13 +166,15 @@ def errors(results):
         kind = PRECISIONS[row["policy"], row["precision"]]
         line[kind] = row.get("error") or " / ".join(f"{x:.1e}" for x in both)
     cells = [
-        [*layer, *(line[kind] for kind in PRECISIONS.values())]
+        [*layer, *(line.get(kind, NOTHING) for kind in PRECISIONS.values())]
         for layer, line in lines.items()
     ]
+    sizes = {row["blocks"] for row in results["programs"]}
     return f"""## Errors of outputs / of all gradients
 
 The size of the difference from the same layer in float64 on a CPU, with the same
-weights, as a share of its size. 600 tokens, 2 heads of 16; names are those of
+weights, as a share of its size. 600 tokens, 2 heads of 16, in
+{" or ".join(BLOCKS[size] for size in sorted(sizes))}; names are those of
 [the long-range tasks](../long_range/tables.md). Compiled with
 `XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"`, which takes
 seconds for what takes a minute otherwise. Reformer in bfloat16 puts some tokens into

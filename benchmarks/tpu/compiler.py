@@ -1,7 +1,8 @@
-"""From a `tf.function` to an executable for a TPU that is described but not there.
+"""From StableHLO to an executable for a TPU that is described but not there.
 
-TensorFlow lowers the function to StableHLO and libtpu compiles that. The interface of
-JAX that hands the module over is private: the versions are pinned in `setup.cfg`.
+TensorFlow lowers a function to it (`benchmarks/stablehlo.py`), libtpu compiles it. The
+interface of JAX that hands the module over is private: the versions are pinned in
+`setup.cfg`.
 """
 
 import dataclasses
@@ -23,7 +24,6 @@ os.environ.update(
     ALLOW_MULTIPLE_LIBTPU_LOAD="1",
 )
 
-import tensorflow as tf  # noqa: E402
 from jax._src import compiler  # noqa: E402
 from jax._src.interpreters import mlir  # noqa: E402
 from jax._src.lib import xla_client  # noqa: E402
@@ -67,27 +67,14 @@ class Compiled:
     seconds: float
 
 
-def lower(function, *args):
-    """StableHLO, as bytes, of a function of tensors and captured variables.
-
-    Args:
-        function: callable, without ops that only the host can run.
-        *args: nests of `tf.TensorSpec`.
-    """
-    function = tf.function(function, jit_compile=True, autograph=False)
-    return function.experimental_get_compiler_ir(*args)(
-        stage="stablehlo_serialized", platform_name="CPU"
-    )
-
-
 def text_of(stablehlo):
-    """What `lower` returned, for people to read."""
+    """What `stablehlo.lower` returned, for people to read."""
     with mlir.make_ir_context():
         return str(ir.Module.parse(stablehlo))
 
 
 def compile_for(stablehlo, slice_):
-    """Compiles what `lower` returned for all replicas of a `Slice`.
+    """Compiles what `stablehlo.lower` returned for all replicas of a `Slice`.
 
     Returns:
         A `Compiled`.

@@ -16,7 +16,7 @@ def measure(program, slice_):
     """Compiles what `program` lowers.
 
     Args:
-        program: callable that returns what `compiler.lower` does.
+        program: callable that returns what `stablehlo.lower` does.
         slice_: a `Slice`.
 
     Returns:
@@ -24,9 +24,9 @@ def measure(program, slice_):
         and whether it `fits`; of a program that the compiler refuses for its memory,
         the sentence that says so, `refusal`.
     """
+    # first, as it sets what JAX reads
+    from benchmarks.tpu import compiler  # isort: skip
     from jax.errors import JaxRuntimeError
-
-    from benchmarks.tpu import compiler
 
     start = time.perf_counter()
     stablehlo = program()

@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import tensorflow as tf
 
-from benchmarks.tpu import compiler
+from benchmarks import stablehlo
 from benchmarks.tpu.replicas import Replicas
 from examples.imagenet64 import model as image_model
 from examples.imagenet64 import train
@@ -20,7 +20,7 @@ def training_step(config, num_replicas, exact=False):
         exact: bool, exact softmax attention instead, the control.
 
     Returns:
-        What `compiler.lower` returns.
+        What `stablehlo.lower` returns.
     """
     keras.config.set_dtype_policy(config.dtype_policy)
     strategy = Replicas(num_replicas)
@@ -39,7 +39,7 @@ def lower_step(model, strategy, batch_size, length=image_model.LENGTH):
     def step(inputs, targets):
         return strategy.run(model.train_step, args=((inputs, targets),))
 
-    return compiler.lower(step, tokens, tokens)
+    return stablehlo.lower(step, tokens, tokens)
 
 
 def make_exact(config):

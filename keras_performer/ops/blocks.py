@@ -20,6 +20,8 @@ class Sizes(typing.NamedTuple):
     Attributes:
         features: int, numbers in the features of one block, X * tokens * M.
         min_tokens, max_tokens: ints, the bounds of a block's tokens.
+        batch: int, the batch that local attention expects where it is not known.
+        any_batch_tokens: int, tokens of a block of features there.
         chunk: int, tokens of a chunk of causal attention. The products inside a chunk
             cost chunk * (M + V) a token, the chunk states V * M / chunk.
         weights: int, numbers in the weights of one block of local attention.
@@ -28,16 +30,18 @@ class Sizes(typing.NamedTuple):
     features: int
     min_tokens: int
     max_tokens: int
+    batch: int
+    any_batch_tokens: int
     chunk: int
     weights: int
 
 
 # Features of 4 MB in float32 and weights of 2 MB stay in the cache of a core. Chunks of
 # 64 measured fastest for M = 256, V = 64.
-ON_CPU = Sizes(2**20, 64, 512, 64, 2**19)
-# A step of a loop costs a GPU some 70 us, causal 140, however little there is to do:
+ON_CPU = Sizes(2**20, 64, 512, 1, 64, 64, 2**19)
+# A block of a training step costs a GPU some 70 us, causal 130, however small it is:
 # `benchmarks/gpu`.
-ON_GPU = Sizes(2**24, 256, 8192, 256, 2**23)
+ON_GPU = Sizes(2**24, 256, 8192, 16, 1024, 256, 2**23)
 
 
 def block_sizes():
@@ -48,7 +52,7 @@ def tokens_per_block(x, num_features):
     """How many tokens `(B, T, heads, dim)` x gives to a block."""
     sizes = block_sizes()
     if x.shape[0] is None:
-        return sizes.min_tokens
+        return sizes.any_batch_tokens
     tokens = sizes.features // max(x.shape[0] * x.shape[2] * num_features, 1)
     return min(max(tokens, sizes.min_tokens), sizes.max_tokens)
 

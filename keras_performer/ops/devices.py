@@ -1,4 +1,4 @@
-"""Which device operations run on, for what is chosen by it."""
+"""What TensorFlow runs on, where a choice depends on it."""
 
 import tensorflow as tf
 

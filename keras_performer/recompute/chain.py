@@ -16,6 +16,7 @@ from keras_performer.layers.stateless_calls import (
     split_variables,
     values_of,
 )
+from keras_performer.ops.blocks import block_sizes
 
 # For the error of what a chunk that is computed again would repeat.
 ADVICE = "With recompute", "recompute=None"
@@ -116,7 +117,8 @@ def _chunk_tokens(model, length):
     if length is None:
         return 1  # `chunk_scan` says what is wrong
     attentions = [block.attention for block in model.blocks]
-    least = max(getattr(one, "chunk_size", None) or 0 for one in attentions) or 64
+    given = max(getattr(one, "chunk_size", None) or 0 for one in attentions)
+    least = given or block_sizes().chunk
     num_features = max(map(_num_features, attentions))
     tokens = max(math.isqrt(length * num_features // 16), least)
     divisors = (n for n in range(tokens, tokens // 2, -1) if length % n == 0)

@@ -1,6 +1,7 @@
 """Programs for a GPU, run by XLA on this machine; `run.py` itself needs JAX."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -59,6 +60,25 @@ def test_a_program_gives_the_numbers_beside_it(row, tmp_path):
         np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
 
 
+def lowered(**options):
+    """StableHLO of a layer, as bytes, and how many arguments it has."""
+    case = cases.case("numbers", "Performer", False, "float32", "full", **cases.SMALL)
+    case |= options
+    step, x, _ = cases.program({**case, "kind": "layer"})
+    module, arguments = programs.lowered_as(case, step, x)
+    return module, len(arguments)
+
+
+@pytest.mark.slow
+def test_blocks_and_precision_are_those_of_the_case():
+    module, arguments = lowered(blocks="GPU")
+    assert arguments == 10  # x, eight weights and the projection matrix
+    assert b"while" not in module
+    assert b"while" in lowered(blocks="CPU")[0]
+    assert lowered()[0] == module
+    assert lowered(precision="default")[0] != module
+
+
 def test_what_is_drawn_in_place_of_numbers():
     assert programs.described(tf.TensorSpec((2, 3), "bfloat16")) == {
         "shape": [2, 3],
@@ -91,3 +111,11 @@ def test_cells_of_the_tables():
     lines = report.by_size(results, True, report.mebibytes).splitlines()
     assert lines[2] == "| 64 x 1,024 | 3 | – | – | no memory | – |"
     assert report.milliseconds(measured("exact", True, size, [1.1102])) == "1,110"
+
+
+def test_the_tables_are_those_of_the_results(tmp_path):
+    for kind in cases.KINDS:
+        shutil.copy(report.RESULTS / f"{kind}.json", tmp_path)
+    report.main(["--results", str(tmp_path)])
+    written = (tmp_path / "tables.md").read_text()
+    assert written == (report.RESULTS / "tables.md").read_text()

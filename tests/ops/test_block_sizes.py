@@ -16,9 +16,16 @@ def gpu(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
 
 
+@pytest.fixture
+def several(monkeypatch):
+    """Blocks so small that the sequence has several, the last of them padded."""
+    small = dict(min_tokens=128, max_tokens=128, chunk=50, weights=2**16)
+    monkeypatch.setattr(blocks, "ON_GPU", blocks.ON_GPU._replace(**small))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
-def test_numbers_are_those_of_the_whole_matrix(causal):
+def test_numbers_are_those_of_the_whole_matrix(causal, several):
     kernel, inputs = softmax_kernel(6), qkv(1, LENGTH, LENGTH, 1)
 
     def ours(*inputs):
@@ -35,7 +42,7 @@ def test_numbers_are_those_of_the_whole_matrix(causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_near_keys_are_those_of_a_band(causal):
+def test_near_keys_are_those_of_a_band(causal, several):
     visible = ops.Visibility(causal=causal)
     inputs = qkv(2, LENGTH, LENGTH, 2)
     found = ops.local_attention(*inputs, 65, visible)[0]
@@ -48,7 +55,7 @@ def test_a_gpu_takes_larger_blocks(monkeypatch):
     x = normal((16, 1, 8, 1), 0)
     unknown = tf.TensorSpec((None, 1, 8, 1))
     assert blocks.tokens_per_block(x, 256) == 512
-    assert blocks.tokens_per_block(unknown, 256) == 256
+    assert blocks.tokens_per_block(unknown, 256) == 1024
     assert blocks.block_sizes().chunk == 256
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
     assert blocks.tokens_per_block(x, 256) == 64

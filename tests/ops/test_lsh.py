@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.local import loops
+from keras_performer.ops import blocks
 from tests.costs import largest_tensor
 from tests.ops import lsh_reference
 from tests.ops.cases import assert_all_close, normal, value_and_gradients
@@ -84,7 +84,7 @@ def test_it_is_the_definition(length, window, masked, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_several_blocks(causal, monkeypatch):
-    monkeypatch.setattr(loops, "BLOCK_WEIGHTS", 2**15)
+    monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(weights=2**15))
     query, value, buckets = inputs(300, rounds=2)
     sees = lsh_reference.sees(buckets.numpy(), 70, causal=causal)
 

@@ -31,7 +31,9 @@ def gradient_of_penalty(attention, x):
 
 @pytest.mark.slow
 def test_second_derivatives_are_made_of_the_loops_and_not_of_all_in_them(monkeypatch):
-    sizes = blocks.ON_CPU._replace(min_tokens=16, max_tokens=16)  # three of them
+    sizes = blocks.ON_CPU._replace(
+        min_tokens=16, max_tokens=16, any_batch_tokens=16
+    )  # three of them
     monkeypatch.setattr(blocks, "ON_CPU", sizes)
     x = tf.random.stateless_normal((1, 40, 1, 3), (0, 2))
     function = tf.function(gradient_of_penalty, autograph=False)

@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from benchmarks.stablehlo import lower
 from benchmarks.tpu import compiler, rows, table
 from benchmarks.tpu.slices import SLICES, Slice
 
@@ -11,7 +12,7 @@ def too_large():
     def square(x):
         return tf.reduce_sum(tf.sort(tf.sort(x[:, None] * x, axis=0), axis=1))
 
-    return compiler.lower(square, tf.TensorSpec((2**19,), tf.float32))
+    return lower(square, tf.TensorSpec((2**19,), tf.float32))
 
 
 def test_every_configuration_has_a_slice():

@@ -83,8 +83,9 @@ class Local:
         self.trail = 0 if self.causal else self.lead
         self.span = self.lead + self.chunk + self.trail
         if blocks is None:
-            examples = (query.shape[0] or 1) * query.shape[2]
-            chunks = block_sizes().weights // (examples * self.chunk * self.span)
+            sizes = block_sizes()
+            examples = (query.shape[0] or sizes.batch) * query.shape[2]
+            chunks = sizes.weights // (examples * self.chunk * self.span)
             # a power of two: most lengths are whole blocks then, and need no padding
             chunks = 1 << max(chunks.bit_length() - 1, 0)
             blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)

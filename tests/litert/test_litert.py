@@ -11,6 +11,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 import keras_performer
 from keras_performer import ops
+from tests.litert import xnnpack
 
 pytestmark = pytest.mark.slow
 
@@ -136,3 +137,13 @@ def test_keys_that_dwarf_others_take_the_same_form(std):
     for (run,) in runners("exported", "attend"):
         (outputs,) = run(**inputs).values()
         np.testing.assert_allclose(outputs, attend(**inputs), atol=1e-5)
+
+
+def test_the_smallest_program_is_right_without_xnnpack():
+    """That of `tests.litert.xnnpack`, which shows by hand what XNNPACK does to it."""
+    calls = [xnnpack.some_inputs(2, seed) for seed in range(xnnpack.CALLS)]
+    outputs = [xnnpack.step(**inputs) for inputs in calls]
+    file = xnnpack.converted({x: (None, *y.shape[1:]) for x, y in calls[0].items()})
+    assert xnnpack.wrong_calls(file, False, 3, calls, outputs) == []
+    wrong = [{**x, "output": x["output"] + 1} for x in outputs]
+    assert xnnpack.wrong_calls(file, False, 3, calls, wrong) == [1, 1, 1]

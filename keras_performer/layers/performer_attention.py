@@ -59,7 +59,8 @@ class PerformerAttention(InPieces, AttentionLayer):
         feature_map: "softmax" (default), "favor+", "relu" or another name, object or
             config of `keras_performer.feature_maps.get`.
         num_random_features: int M, counted as features. 256 as in the paper's
-            experiments. `None` for no random projection (generalized kernels only).
+            experiments. `None` for no random projection: generalized kernels, and
+            "taylor", which needs it.
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.

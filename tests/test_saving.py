@@ -187,3 +187,25 @@ def test_features_of_another_number_do_not_load():
     build(8).save_weights("model.weights.h5")
     with pytest.raises(ValueError, match="shape"):
         build(10).load_weights("model.weights.h5")
+
+
+@pytest.mark.parametrize("way", ["load", "clone", "json"])
+def test_what_is_frozen_comes_back_frozen(way, tmp_path):
+    start = keras.Input((None,), dtype="int32")
+    x = PerformerLM(11, 8, 1, 2, 8, num_random_features=8)(start)
+    model = keras.Model(start, keras.layers.Dense(3)(PerformerAttention(2, 4)(x)))
+    for layer in model.layers[1:-1]:
+        layer.trainable = False
+    if way == "load":
+        model.save(tmp_path / "frozen.keras")
+        again = keras.saving.load_model(tmp_path / "frozen.keras")
+    elif way == "clone":
+        again = keras.models.clone_model(model)
+    else:
+        again = keras.models.model_from_json(model.to_json())
+    assert len(again.trainable_weights) == len(model.trainable_weights) == 2
+    for each in (model, again):
+        for layer in each.layers[1:-1]:
+            layer.trainable = True
+    names = [[x.name for x in each.trainable_weights] for each in (model, again)]
+    assert names[0] == names[1] and len(names[0]) > 20

@@ -60,10 +60,11 @@ def squares_of_joined(near, far, exact):
     def squares(log_gains):
         share = tf.sigmoid(far[1] + log_gains - near[1])[..., 0]
         of_near, of_both, of_far = products
-        return (
+        found = (
             (1 - share) ** 2 * of_near
             + 2 * share * (1 - share) * of_both
             + share**2 * of_far
         )
+        return tf.maximum(found, 0.0)  # rounding may leave less
 
     return squares

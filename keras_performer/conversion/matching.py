@@ -5,6 +5,7 @@ import time
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 # Of the gradients of a layer, together: far tokens of sharp heads have large ones.
 CLIP_NORM = 1.0
@@ -29,7 +30,7 @@ class Match:
         self.seconds = 0.0
         self._first = [x.numpy() for x in self.weights]
         self._workbench = workbenches.of(layer, self.weights)
-        self._optimizer = keras.optimizers.Adam(global_clipnorm=CLIP_NORM)
+        self._optimizer = keras.optimizers.Adam()
         self._optimizer.build(self.weights)
         self.forget()
 
@@ -65,7 +66,12 @@ class Match:
         self._optimizer.learning_rate.assign(learning_rate)
         call = inputs, positions, wanted, _tokens_that_are_there(inputs)
         gradients = self._workbench.gradients(self.layer, *call)
-        self._optimizer.apply(gradients, self.weights)
+        # in one dtype: gains are float32 where kernels are bfloat16
+        gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
+        gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
+        pairs = zip(gradients, self.weights)
+        cast = [tf.cast(gradient, weight.dtype) for gradient, weight in pairs]
+        self._optimizer.apply(cast, self.weights)
         self.seconds += time.perf_counter() - start
 
     def give_up(self):

@@ -7,6 +7,8 @@ import tensorflow as tf
 
 # So much of its mean variance is added to every direction of a covariance.
 RIDGE = 0.01
+# The least variance of a head, as a share of its mean square: less is rounding.
+CONSTANT = 1e-6
 
 
 class Basis(typing.NamedTuple):
@@ -103,9 +105,12 @@ class _Sums:
 
     def covariance(self):
         mean = self.mean()
-        found = self.second / max(self.number, 1)
-        found -= np.einsum("kh,kg->khg", mean, mean)
-        size = np.trace(found, axis1=1, axis2=2)[:, np.newaxis, np.newaxis]
+        second = self.second / max(self.number, 1)
+        found = second - np.einsum("kh,kg->khg", mean, mean)
+        # heads that were pruned are constant, or 0
+        traces = [np.trace(x, axis1=1, axis2=2) for x in (found, second)]
+        size = np.maximum(traces[0], CONSTANT * traces[1])
+        size = np.where(size > 0, size, 1.0)[:, np.newaxis, np.newaxis]
         return found + RIDGE * size * np.eye(mean.shape[1]) / mean.shape[1]
 
 

@@ -45,9 +45,10 @@ def transfer_attention(
     falls to 0 as a cosine, on the squared differences over the squares of the teacher,
     padding left out.
 
-    A layer takes its step as soon as the teacher has called its own. So memory is that
-    of the teacher's prediction and of one layer in training, whatever their number, and
-    time for each step that of these. Layers that are alike are compiled together.
+    Layers take their steps one after the other, when the teacher has seen the batch. So
+    memory is that of the teacher's prediction, of what its attention layers read and
+    return for one batch, and of one layer in training; time for each step is that of
+    these. Layers that are alike are compiled together.
 
     Args:
         model: a built model with `PerformerAttention`, as from `convert_to_performer`
@@ -107,20 +108,24 @@ def transfer_attention(
 
     def attend(batch, learn):
         """Has each layer learn from its call in the teacher."""
+        calls = []
 
         def note(layer, given, outputs):
-            if layer not in matches:
-                return
+            if layer in matches:
+                calls.append((layer, given, keras.tree.flatten(outputs)[0]))
+
+        with watched(teacher, note):
+            teacher(batch, training=False)
+        # not inside of the calls, where mixed precision casts variables
+        for layer, given, wanted in calls:
+            if layer not in matches:  # left out since
+                continue
             match = matches[layer]
-            wanted = keras.tree.flatten(outputs)[0]
             try:
                 learn(match, *what_is_read(match.layer, given), wanted)
             except ValueError as error:
                 matches.pop(layer).give_up()
                 left_out[layer] = str(error)
-
-        with watched(teacher, note):
-            teacher(batch, training=False)
 
     def errors():
         for match in matches.values():

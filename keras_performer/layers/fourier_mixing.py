@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers.mixing_layer import MixingLayer, zero_masked
-from keras_performer.ops.shapes import compute_dtype
+from keras_performer.ops.shapes import compute_dtype, size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -59,7 +59,7 @@ class FourierMixing(MixingLayer):
         # Not rfft2d, whose gradient takes ten times as long.
         mixed = tf.math.real(tf.signal.fft2d(tf.complex(real, tf.zeros_like(real))))
         if self.norm == "ortho":
-            mixed *= tf.math.rsqrt(tf.cast(tf.size(x[0]), dtype))
+            mixed *= tf.math.rsqrt(tf.cast(size(x, 1) * size(x, 2), dtype))
         return tf.cast(mixed, x.dtype)
 
     def get_config(self):

@@ -1,11 +1,11 @@
-"""LoRA and quantization of the layers inside others, kept in their configs."""
+"""LoRA, quantization and freezing of layers inside others, kept by their configs."""
 
 import functools
 
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import places
+from keras_performer.layers import keras_privates, places
 
 _KEY = "inner_changes"
 
@@ -18,6 +18,7 @@ class KeepsInnerChanges:
     `keras.layers.MultiHeadAttention` come back without either, and do not load what
     was saved. Here the config of the layer around has an entry more, as soon as there
     is something to say, and the same is done to the layers inside once they are built.
+    A layer that is frozen as a whole comes back with all inside of it frozen.
     """
 
     def get_config(self):
@@ -28,8 +29,9 @@ class KeepsInnerChanges:
     @classmethod
     def from_config(cls, config):
         layer = super().from_config({k: v for k, v in config.items() if k != _KEY})
-        if changes := config.get(_KEY):
-            _when_built(layer, changes)
+        changes = config.get(_KEY)
+        if changes or not layer.trainable:
+            _when_built(layer, changes or [])
         return layer
 
 
@@ -93,3 +95,7 @@ def _apply(layer, changes):
                 inner.quantize(mode, type_check=False, **options)
             if "lora_rank" in change and not inner.lora_enabled:
                 inner.enable_lora(change["lora_rank"], change["lora_alpha"])
+    if not layer.trainable:  # Keras froze only what was there
+        for inner in keras_privates.all_layers(layer):
+            if inner is not layer:
+                inner.trainable = False

@@ -27,6 +27,14 @@ def set_implicit_mask(x, mask):
     x._keras_mask = mask
 
 
+def with_implicit_mask(x, mask):
+    """A tensor like x with a mask, as Keras' layers return it; x if it is `None`."""
+    if mask is not None:
+        x = tf.identity(x)
+        set_implicit_mask(x, mask)
+    return x
+
+
 def all_layers(layer):
     """The layer itself and all layers inside it, however deep.
 
@@ -128,6 +136,11 @@ NOTED_LAYERS = {
     "_operations_by_depth",
     "_self_unconditional_dependency_names",
 }
+
+
+def unlock(layer):
+    """Lets a layer that is built have further layers, variables and metrics."""
+    layer._tracker.unlock()
 
 
 def exchange(owner, name, value, before):

@@ -121,7 +121,8 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
             self.convolution.build(input_shape)
         if self.attention is not None:
             self.attention_norm.build(input_shape)
-            self.attention.build(input_shape)
+            if not self.attention.built:
+                self.attention.build(input_shape)
         self.feedforward_norm.build(input_shape)
         self.expand.build(input_shape)
         self.contract.build((*input_shape[:-1], self.intermediate_dim))

@@ -215,7 +215,7 @@ class PerformerDecoder(TransformerLayer):
                     f"{self.name} was built with encoder_sequence, and needs one in "
                     "each call without a state. Received: encoder_sequence=None"
                 )
-        elif not isinstance(state, dict) or list(state) != names:
+        elif not isinstance(state, dict) or set(state) != set(names):
             raise ValueError(
                 f"state must be a dict with the entries {', '.join(names)}, from "
                 f"initial_state or an earlier call. Received: state={state!r}"

@@ -203,7 +203,7 @@ def generate_stream(
         model, prompt, max_length, num_samples, stop_tokens, options
     )
     chunk_size = arguments.positive_int("chunk_size", chunk_size)
-    return map(work.prompts.answer, work.pieces(chunk_size))
+    return (work.prompts.answer(piece) for piece in work.pieces(chunk_size))
 
 
 def _progress_bar(new_tokens, verbose):

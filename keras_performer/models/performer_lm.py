@@ -12,6 +12,11 @@ from keras_performer.layers import EmbeddingLayer, arguments, input_checks
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
 from keras_performer.layers.drawn_weights import MAX_SEED
 from keras_performer.layers.inner_changes import KeepsInnerChanges
+from keras_performer.layers.keras_privates import (
+    implicit_mask,
+    unlock,
+    with_implicit_mask,
+)
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.logits_dense import LogitsDense
 from keras_performer.layers.performer_block import PerformerBlock
@@ -225,6 +230,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         )
         # at once, for sequences of any length: exported models then take any too
         self.build((None, None))
+        unlock(self)  # subclasses may add layers, as those of functional models may
 
     @property
     def input_dtype(self):
@@ -265,14 +271,8 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             **kwargs: as in `keras.Model.export`; `input_signature` is that of `serve`,
                 by default any batch and length.
         """
-        if kwargs.get("input_signature") is None:
-            # Keras knows the inputs only of models that have been called
-            tokens = keras.InputSpec(dtype=self.input_dtype, shape=(None, None))
-            kwargs["input_signature"] = [tokens]
-        stateful = exported.has_state(self) and kwargs.keys() == {"input_signature"}
-        if format == "tf_saved_model" and stateful:
-            return exported.export(self, filepath, verbose=verbose, **kwargs)
-        return super().export(filepath, format, verbose=verbose, **kwargs)
+        write = super().export
+        return exported.write(self, write, filepath, format, verbose=verbose, **kwargs)
 
     def initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
@@ -313,6 +313,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             return self.token_values(*inputs, training)
         input_checks.check_tokens(inputs, self.max_length)
         x, extra, new_state = self.embed(inputs, state, training)
+        mask = implicit_mask(x) if mask is None else mask
         if self.recompute == "block" and training and state is None:
             if segment_ids is not None:
                 raise ValueError(
@@ -357,10 +358,12 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         else:
             x, extra, remembered = self.embedding(inputs), (), ()
         arguments.check_embedded(x, self.hidden_dim)
+        mask = implicit_mask(x)
         x = tf.cast(x, self.compute_dtype)
         if self.positions is not None:
             x += self.positions(positions)
         x = self.embedding_dropout(x, training=training)
+        x = with_implicit_mask(x, mask)  # of `mask_zero`; what was computed has none
         position = start["position"] + length
         return x, extra, {"position": position, "embedding": remembered}
 

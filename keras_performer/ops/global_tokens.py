@@ -14,7 +14,7 @@ from keras_performer.ops.exact import attend_to_seen, attend_with_log_sums
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import joined
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import pad, size
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
@@ -112,16 +112,17 @@ def _attend(
     options = sliding_window, visible.causal, jit_compile
     near = local.attend(None, query, keys, None, *options)
 
-    # the places of the global tokens, `(B, G)`; those that are not there see the last
+    # the places of the global tokens, `(B, G)`; L for those that are not there
     ordinals = tf.broadcast_to(
         tf.range(1, num_global_tokens + 1), (size(query, 0), num_global_tokens)
     )
     places = tf.searchsorted(number, ordinals)
     length = size(query, 1)
     there = places < length
-    places = tf.minimum(places, length - 1)
 
     def taken(x):
+        # of a token more: where there is none, that is taken, and hidden
+        x = pad(x, [[0, 0], [0, 1]] + [[0, 0]] * (len(x.shape) - 2))
         return tf.gather(x, places, axis=1, batch_dims=1)
 
     times = tf.range(length)

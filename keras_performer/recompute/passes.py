@@ -9,6 +9,8 @@ import typing
 
 import tensorflow as tf
 
+from keras_performer.layers import keras_privates
+from keras_performer.layers.key_masks import as_mask
 from keras_performer.ops.shapes import sum_dtype
 from keras_performer.recompute.chain import Link, scan
 
@@ -105,6 +107,7 @@ def blocks(model, x, mask, training):
     Returns:
         Tensor of shape `(B, T, hidden_dim)`.
     """
+    mask = as_mask("mask", mask, x)
     sides = Sides(mask=() if mask is None else (mask,))
     return _blocks(model, [], [], (x, ()), sides, training)[0]
 
@@ -137,6 +140,13 @@ def _blocks(model, links, end, stream, sides, training):
 def _embedding(model, batch, training):
     def step(inputs, state, sides, given):
         x, extra, state = model.embed(inputs, state, training)
+        if keras_privates.implicit_mask(x) is not None:
+            raise ValueError(
+                "recompute hides no tokens in fit and evaluate: use recompute=None, or "
+                "an embedding without mask_zero, and sample_weight for tokens that do "
+                f"not count. Received: {type(model.embedding).__name__} that makes a "
+                "mask"
+            )
         return (x, extra), state
 
     variables = _without(model.variables, model.blocks)

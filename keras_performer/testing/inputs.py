@@ -40,8 +40,11 @@ def random_inputs(model, random, num_padded=0):
         elif dtype == "bool":
             x = np.ones(shape, bool)
         else:
-            x = random.integers(1, max(min(ids, default=2), 2), shape).astype(dtype)
-        x[:, shape[1] - num_padded :] = 0
+            most = min(ids, default=2)
+            # 0 may be what is hidden, but two ids are needed to change one
+            x = random.integers(int(most > 2), max(most, 2), shape).astype(dtype)
+        if x.ndim > 1:
+            x[:, shape[1] - num_padded :] = 0
         return x
 
     in_a_line = isinstance(model, keras.Sequential)

@@ -203,3 +203,23 @@ def test_subclasses_stay_as_they_are():
     assert isinstance(fitted.get_layer("own"), Own)
     assert [row.path for row in report.layers] == ["plain"]
     assert "a subclass of PerformerAttention" in report.left_out["own"]
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_heads_without_queries_are_fitted(bias):
+    """As of pruned heads: their queries are constant, or 0."""
+    keras.utils.set_random_seed(0)
+    layer = keras.layers.MultiHeadAttention(2, 4)
+    start = keras.Input((20, 8))
+    model = keras.Model(start, layer(start, start))
+    kernel = layer.query_dense.kernel.numpy()
+    kernel[:, 1] = 0
+    layer.query_dense.kernel.assign(kernel)
+    layer.query_dense.bias.assign(np.full((2, 4), bias))
+    x = np.random.default_rng(1).normal(size=(4, 20, 8)).astype("float32")
+    performer, _ = convert_to_performer(
+        model, exact_window=4, num_random_features=16, seed=0
+    )
+    fitted, _ = calibrate(performer, x)
+    exact, _ = convert_to_softmax(fitted)
+    np.testing.assert_allclose(exact(x), model(x), rtol=1e-4, atol=1e-5)

@@ -433,3 +433,32 @@ def test_models_that_their_config_does_not_make_are_refused(x):
     model(x, x)
     with pytest.raises(ValueError, match="define `build` for a call with several"):
         convert_to_performer(model)
+
+
+def test_one_quantized_layer_stays_and_others_are_converted(x):
+    first = attention(name="first")
+    start = keras.Input((LENGTH, DIM))
+    model = keras.Model(start, attention(name="second")(first(start, start), start))
+    first.query_dense.quantize("int8")
+    new, report = convert_to_softmax(model)
+    assert "first" in str(report) and "is quantized" in str(report)
+    assert isinstance(new.get_layer("second"), ExactAttention)
+    np.testing.assert_allclose(new(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_lora_beside_attention_goes_on(quantized, x):
+    model = graph(attention(name="attention"))
+    dense = model.layers[-1]
+    dense.enable_lora(2, lora_alpha=6)
+    dense.lora_kernel_b.assign(np.ones((2, DIM)))
+    if quantized:
+        dense.quantize("int8")
+    new, _ = convert_to_softmax(model)
+    own = new.layers[-1]
+    assert own.lora_alpha == 6
+    for weight, given in zip(own.weights, dense.weights, strict=True):
+        np.testing.assert_array_equal(weight, given)
+    np.testing.assert_allclose(new(x), model(x), rtol=1e-5, atol=1e-5)
+    trained = [len(x.trainable_weights) for x in (own, dense)]
+    assert trained[0] == trained[1] == 3

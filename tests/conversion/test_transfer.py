@@ -354,3 +354,24 @@ def test_layers_that_are_alike_learn_as_each_does_alone():
             alone.get_layer(name).weights, together.get_layer(name).weights
         ):
             np.testing.assert_allclose(one, both, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_learns_as_float32_does(dtype):
+    """Steps are taken inside of the teacher's call, which casts variables there."""
+
+    def learned(dtype):
+        keras.utils.set_random_seed(3)
+        layer = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, name="one", dtype=dtype)
+        start = keras.Input((LENGTH, DIM))
+        teacher = keras.Model(start, layer(start, start))
+        model = moved(teacher, exact_window=3)
+        _, report = transfer_attention(
+            model, teacher, batches(4), num_steps=20, verbose=0
+        )
+        return report.layers[0]
+
+    half, single = learned(dtype), learned("float32")
+    assert half.after < 0.9 * half.before
+    assert abs(half.after - single.after) < 0.1 * single.before

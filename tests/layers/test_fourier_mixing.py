@@ -106,3 +106,8 @@ def test_it_cannot_hide_later_tokens():
     assert not FourierMixing.supports_causal
     with pytest.raises(ValueError, match="FourierMixing cannot hide later tokens"):
         FourierMixing(causal=True)
+
+
+@pytest.mark.parametrize("norm", ["backward", "ortho"])
+def test_a_batch_of_nothing(norm):
+    assert FourierMixing(norm)(tf.ones((0, 5, 8))).shape == (0, 5, 8)

@@ -486,3 +486,11 @@ def test_a_mask_of_another_shape_raises():
     layer = LongformerAttention(2, 4, sliding_window=3, num_global_tokens=1)
     with pytest.raises(ValueError, match=r"global_mask must have shape \(2, 5\)"):
         layer(normal((2, 5, 7)), global_mask=np.ones((2, 4), bool))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_tokens_at_all(causal):
+    layer = LongformerAttention(
+        2, 4, sliding_window=3, num_global_tokens=2, causal=causal
+    )
+    assert layer(tf.zeros((2, 0, 8))).shape == (2, 0, 8)

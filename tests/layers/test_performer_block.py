@@ -158,3 +158,13 @@ def test_an_attention_of_ones_own():
     again.build(X.shape)
     again.set_weights(block.get_weights())
     np.testing.assert_array_equal(again(X), block(X))
+
+
+def test_attention_that_is_built_keeps_its_weights():
+    x = normal((2, 5, 8))
+    attention = PerformerAttention(2, 4, seed=0)
+    attention(x)
+    kernel = attention.query_dense.kernel.numpy()
+    block = PerformerBlock(attention, 16)
+    block(x)
+    np.testing.assert_array_equal(block.attention.query_dense.kernel, kernel)

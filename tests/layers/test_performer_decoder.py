@@ -129,3 +129,13 @@ def test_states_that_are_none_raise():
     mask = np.ones((2, LENGTH, LENGTH))
     with pytest.raises(ValueError, match="attention_mask must not differ by query"):
         layer(X, decoder_attention_mask=mask)
+
+
+def test_a_state_in_another_order_is_the_same():
+    layer = PerformerDecoder(12, 3)
+    layer(X, ENCODED)
+    state = layer.initial_state(2, ENCODED)
+    turned = {name: state[name] for name in reversed(state)}
+    assert list(turned) != list(state)
+    found, right = (layer(X[:, :4], state=s) for s in (turned, state))
+    np.testing.assert_array_equal(found, right)

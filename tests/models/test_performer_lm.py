@@ -282,3 +282,59 @@ def test_sizes_may_be_numpy_ints():
     assert json.dumps(model.get_config()) == json.dumps(
         small_model(name=model.name).get_config()
     )
+
+
+def masking_model(**changes):
+    """A model whose embedding says that tokens of id 0 are padding."""
+    embedding = keras.layers.Embedding(
+        11,
+        8,
+        mask_zero=True,
+        embeddings_initializer=keras.initializers.RandomNormal(seed=1),
+    )
+    given = dict(causal=False, num_random_features=8, seed=0, chunk_size=4)
+    return PerformerLM(11, 8, 1, 2, 8, embedding=embedding, **{**given, **changes})
+
+
+PADDED = np.array([[3, 4, 5, 0, 0]])
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("recompute", [None, "block"])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_the_mask_of_an_embedding_hides_padding(positions, recompute, policy):
+    model = masking_model(
+        position_embedding=positions, recompute=recompute, dtype=policy
+    )
+    short = model(PADDED[:, :3])
+    for training in (False, True):
+        padded = model(PADDED, training=training)
+        np.testing.assert_allclose(padded[:, :3], short, atol=2e-6)
+    assert np.abs(model(np.where(PADDED == 0, 1, PADDED))[:, :3] - short).max() > 1e-3
+
+
+def test_recompute_refuses_what_it_would_not_hide():
+    model = masking_model(causal=True, recompute="block")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="recompute hides no tokens"):
+        model.fit(PADDED, PADDED, verbose=0)
+
+
+def test_a_mask_of_one_row_is_that_of_all_rows_in_training_too():
+    model = small_model(causal=False, recompute="block", chunk_size=2)
+    ids, mask = np.array([[1, 2, 3, 4, 5]] * 2), np.array([[1, 1, 1, 0, 0]], bool)
+    found = model(ids, mask=mask, training=True)
+    np.testing.assert_allclose(found[:, :3], model(ids[:, :3]), rtol=1e-4, atol=1e-5)
+
+
+def test_subclasses_may_add_layers_and_metrics():
+    class WithMetric(PerformerLM):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.further = keras.layers.Dense(3)
+            self.loss_tracker = keras.metrics.Mean(name="loss")
+
+    model = WithMetric(**{**small_model().get_config(), "name": "with_metric"})
+    model.further.build((None, 4))
+    assert model.further.kernel is model.trainable_weights[-2]
+    assert model.loss_tracker in model.metrics

@@ -204,3 +204,16 @@ def test_a_language_model_is_causal_or_not():
 def test_what_cannot_be_checked_is_an_error(model, inputs, message):
     with pytest.raises(ValueError, match=message):
         check_causal(model(), inputs)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_inputs_of_one_number_and_small_vocabularies(causal):
+    scale, ids = keras.Input(()), keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(2, 4)(ids) * scale[:, None, None]
+    x = keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=causal)
+    model = keras.Model([ids, scale], x)
+    if causal:
+        check_causal(model)
+    else:
+        with pytest.raises(AssertionError):
+            check_causal(model)

@@ -10,6 +10,7 @@ import keras
 from keras_performer import feature_maps
 from keras_performer.conversion.report import ConversionReport, ConvertedLayer
 from keras_performer.conversion.rewriting import lists_its_layers, rewritten
+from keras_performer.conversion.trial import call_as_known
 from keras_performer.conversion.weights import copy_weights
 from keras_performer.layers import (
     AttentionLayer,
@@ -211,7 +212,9 @@ def _convert(model, make, names):
         note = hindrance if layer in chosen else "not among layers"
         if not note:
             try:
-                instead[layer] = make(layer)
+                twin = make(layer)
+                call_as_known(twin, layer)
+                instead[layer] = twin
             except ValueError as error:
                 note = str(error)
         became = type(instead[layer]).__name__ if layer in instead else ""

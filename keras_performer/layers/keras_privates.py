@@ -43,6 +43,16 @@ def all_layers(layer):
     return layer._flatten_layers()
 
 
+def symbolic_calls(layer):
+    """How a layer is called in graphs of Keras: pairs of args and kwargs.
+
+    With a `keras.KerasTensor` for each tensor. Layers have the public `input` only, the
+    first argument, and not once they are called in two places.
+    """
+    arguments = (node.arguments for node in layer._inbound_nodes)
+    return [(given.args, given.kwargs) for given in arguments]
+
+
 def dense_layer(attention, name):
     """A dense layer of an attention layer, built.
 

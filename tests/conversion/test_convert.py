@@ -258,6 +258,80 @@ def test_what_cannot_be_replaced_stays_and_says_why(x):
     assert "has use_gate=True, which PerformerAttention has not" in text
 
 
+def assert_what_stays(model, inputs, notes, exact_window=2 * LENGTH):
+    """Converts a model, in which all layers but some compute what they did.
+
+    Args:
+        notes: dict of names of the layers that stay to words of the reason.
+    """
+    performer, report = convert_to_performer(model, exact_window=exact_window)
+    stays = {row.path.split("/")[-1]: row.note for row in report.layers if row.note}
+    assert stays.keys() == notes.keys() and len(report.layers) > len(notes)
+    for name, words in notes.items():
+        assert stays[name].startswith(words)
+        assert "\n" not in stays[name]
+    assert {row.became for row in report.layers} >= {"", "PerformerAttention"}
+    np.testing.assert_allclose(performer(inputs), model(inputs), rtol=1e-4, atol=1e-5)
+    return performer
+
+
+@pytest.mark.parametrize(
+    "window", [{}, pytest.param({"sliding_window": 3}, marks=needs("sliding_window"))]
+)
+def test_attention_to_a_longer_sequence_stays(window, x):
+    start, other = keras.Input((LENGTH, DIM)), keras.Input((LENGTH + 4, DIM))
+    y = attention(name="own")(start, start, use_causal_mask=True)
+    y = attention(name="across", **window)(y, other)
+    model = keras.Model([start, other], attention(name="last")(y, y))
+    memory = np.random.default_rng(2).normal(size=(2, LENGTH + 4, DIM))
+    name = "sliding_window" if window else "exact_window"
+    notes = {"across": f"{name} needs one key for each query"}
+    performer = assert_what_stays(model, [x, memory], notes)
+    assert type(performer.get_layer("across")) is keras.layers.MultiHeadAttention
+    if not window:
+        _, report = convert_to_performer(model, exact_window=None)
+        assert all(row.became for row in report.layers)
+
+
+def test_attention_to_a_longer_sequence_stays_outside_of_a_graph(x):
+    class Across(keras.Model):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.own, self.across = attention(name="own"), attention(name="across")
+
+        def build(self, shape):
+            other = (None, LENGTH + 4, DIM)
+            self.own.build(shape, shape)
+            self.across.build(shape, other)
+
+        def call(self, x):
+            other = keras.ops.pad(x, [[0, 0], [0, 4], [0, 0]])
+            return self.across(self.own(x, x), other)
+
+    model = Across()
+    model(x)
+    notes = {"across": "exact_window needs one key for each query"}
+    assert_what_stays(model, x, notes)
+
+
+def test_attention_with_a_mask_of_queries_stays(x):
+    start = keras.Input((LENGTH, DIM))
+    masks = keras.Input((LENGTH, LENGTH), dtype="bool")
+    y = attention(name="free")(start, start)
+    y = attention(name="masked")(y, y, attention_mask=masks)
+    causal = np.tril(np.ones((LENGTH, LENGTH), bool))
+    y = attention(name="of_rank_2")(y, y, attention_mask=causal)
+    y = attention(name="for_all")(y, y, attention_mask=causal[LENGTH // 2][None])
+    model = keras.Model([start, masks], y)
+    square = np.random.default_rng(2).normal(size=(LENGTH, LENGTH, DIM))  # B == T
+    seen = np.random.default_rng(3).random((LENGTH, LENGTH, LENGTH)) < 0.7
+    notes = {
+        "masked": "attention_mask must not differ by query or by head",
+        "of_rank_2": "attention_mask of rank 2 is one of queries and keys, (T, S)",
+    }
+    assert_what_stays(model, [square, seen], notes)
+
+
 @needs("sliding_window")
 def test_a_sliding_window_becomes_local_attention(x):
     layer = keras.layers.GroupQueryAttention(4, 6, 3, sliding_window=5, name="near")

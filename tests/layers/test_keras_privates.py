@@ -47,6 +47,19 @@ def test_all_layers_are_found_however_deep():
     assert "in_a_list" not in {layer.name for layer in model.layers}
 
 
+def test_symbolic_calls_have_all_arguments():
+    layer = keras.layers.MultiHeadAttention(2, 3)
+    one, other = keras.Input((5, 4)), keras.Input((7, 4))
+    layer(one, other)
+    layer(other, value=one, use_causal_mask=True)
+    layer(tf.ones((1, 5, 4)), tf.ones((1, 7, 4)))  # is none
+    (first, named), (second, more) = keras_privates.symbolic_calls(layer)
+    assert first[0] is one and first[1] is other and not named
+    assert second[0] is other and more["value"] is one
+    assert more["use_causal_mask"] is True
+    assert keras_privates.symbolic_calls(keras.layers.Dense(2)) == []
+
+
 def test_a_value_without_autocast_has_the_dtype_of_its_variable():
     class Both(keras.layers.Layer):
         def build(self, input_shape):

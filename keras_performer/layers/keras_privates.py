@@ -27,7 +27,7 @@ def set_implicit_mask(x, mask):
     x._keras_mask = mask
 
 
-def with_implicit_mask(x, mask):
+def with_mask(x, mask):
     """A tensor like x with a mask, as Keras' layers return it; x if it is `None`."""
     if mask is not None:
         x = tf.identity(x)

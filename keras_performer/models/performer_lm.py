@@ -12,7 +12,7 @@ from keras_performer.layers import EmbeddingLayer, arguments, input_checks
 from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
 from keras_performer.layers.drawn_weights import MAX_SEED
 from keras_performer.layers.inner_changes import KeepsInnerChanges
-from keras_performer.layers.keras_privates import (
+from keras_performer.layers.keras_privates import implicit_mask, unlock, with_mask
     implicit_mask,
     unlock,
     with_implicit_mask,
@@ -224,8 +224,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or LogitsDense(
             self.vocabulary_size,
-            # losses need more than half precision
-            dtype=sum_dtype(self.compute_dtype).name,
+            dtype=sum_dtype(self.compute_dtype).name,  # losses need more than half
             name="logits",
         )
         # at once, for sequences of any length: exported models then take any too
@@ -363,7 +362,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         if self.positions is not None:
             x += self.positions(positions)
         x = self.embedding_dropout(x, training=training)
-        x = with_implicit_mask(x, mask)  # of `mask_zero`; what was computed has none
+        x = with_mask(x, mask)  # of `mask_zero`; what was computed has none
         position = start["position"] + length
         return x, extra, {"position": position, "embedding": remembered}
 
@@ -405,7 +404,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         return self.head.compute_output_shape((*input_shape, self.hidden_dim))
 
     def compute_output_spec(self, *args, **kwargs):
-        # by tracing `call`: it may also return a state
+        """Traces `call`, which may also return a state."""
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     @classmethod

@@ -13,10 +13,6 @@ from keras_performer.layers.axial_position_embedding import AxialPositionEmbeddi
 from keras_performer.layers.drawn_weights import MAX_SEED
 from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.keras_privates import implicit_mask, unlock, with_mask
-    implicit_mask,
-    unlock,
-    with_implicit_mask,
-)
 from keras_performer.layers.layer_config import as_layer, config_of
 from keras_performer.layers.logits_dense import LogitsDense
 from keras_performer.layers.performer_block import PerformerBlock

@@ -4,6 +4,7 @@ import tempfile
 import warnings
 
 from keras_performer.layers import places
+from keras_performer.layers.inner_changes import apply_change, change_of
 
 
 def copy_weights(source, target, instead):
@@ -28,7 +29,14 @@ def copy_weights(source, target, instead):
         if given in instead:
             copy_weights(instead[given], own, {})
             continue
-        if not _quantized_or_with_lora(given, own):
+        if change := change_of(given):
+            apply_change(own, change)
+            if "lora_alpha" in change:  # not in Keras' config of a dense layer
+                own.lora_alpha = change["lora_alpha"]
+            # Keras would save the sum of a kernel and its LoRA
+            for x, y in zip(given.variables, own.variables, strict=True):
+                y.assign(x)
+        else:
             store: dict = {}
             given.save_own_variables(store)
             if store:
@@ -37,27 +45,3 @@ def copy_weights(source, target, instead):
             with tempfile.TemporaryDirectory() as folder:
                 given.save_assets(folder)
                 own.load_assets(folder)
-
-
-def _quantized_or_with_lora(given, own):
-    """Does to a layer what was done to another, and gives it all its variables.
-
-    Keras saves the sum of a kernel and its LoRA, so that what it loads is not what was
-    there.
-
-    Returns:
-        False if nothing was done to the other.
-    """
-    mode = getattr(given.dtype_policy, "quantization_mode", None)
-    with_lora = getattr(given, "lora_enabled", False)
-    if mode is None and not with_lora:
-        return False
-    if getattr(own.dtype_policy, "quantization_mode", None) != mode:
-        own.quantize(mode, type_check=False)
-    if with_lora:
-        if not own.lora_enabled:
-            own.enable_lora(given.lora_rank, lora_alpha=given.lora_alpha)
-        own.lora_alpha = given.lora_alpha
-    for x, y in zip(given.variables, own.variables, strict=True):
-        y.assign(x)
-    return True

@@ -45,11 +45,12 @@ def _changes(layer):
     return [
         {"path": path, **change}
         for path, inner in places.leaves(layer)
-        if (change := _change(inner))
+        if (change := change_of(inner))
     ]
 
 
-def _change(layer):
+def change_of(layer):
+    """LoRA and quantization of one layer, a dict for a config; empty for neither."""
     change = {}
     if getattr(layer, "lora_enabled", False):
         change |= {"lora_rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
@@ -84,18 +85,22 @@ def _apply(layer, changes):
     # eagerly, where a model is built while it is traced: Keras quantizes in NumPy
     with tf.init_scope():
         for change in changes:
-            inner = places.at(layer, change["path"])
-            mode = change.get("quantize")
-            # the config of a layer that was passed in has it, too
-            if mode is not None and inner.dtype_policy.quantization_mode is None:
-                options = {}
-                if "config" in change:
-                    config = keras.saving.deserialize_keras_object(change["config"])
-                    options["config"] = config
-                inner.quantize(mode, type_check=False, **options)
-            if "lora_rank" in change and not inner.lora_enabled:
-                inner.enable_lora(change["lora_rank"], change["lora_alpha"])
+            apply_change(places.at(layer, change["path"]), change)
     if not layer.trainable:  # Keras froze only what was there
         for inner in keras_privates.all_layers(layer):
             if inner is not layer:
                 inner.trainable = False
+
+
+def apply_change(layer, change):
+    """Does to a built layer what was done to that of which `change_of` tells."""
+    mode = change.get("quantize")
+    # the config of a layer that was passed in has it, too
+    if mode is not None and layer.dtype_policy.quantization_mode is None:
+        options = {}
+        if "config" in change:
+            config = keras.saving.deserialize_keras_object(change["config"])
+            options["config"] = config
+        layer.quantize(mode, type_check=False, **options)
+    if "lora_rank" in change and not layer.lora_enabled:
+        layer.enable_lora(change["lora_rank"], change["lora_alpha"])

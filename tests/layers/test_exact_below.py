@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_performer import PerformerAttention
 from keras_performer.layers.exact_below import by_length
 from tests.contract import assert_equal_bits, assert_equal_weights, relative_error
+from tests.costs import functions_for_tapes
 from tests.layers.inputs import (
     assert_hidden_rows_give_the_bias,
     normal,
@@ -362,12 +363,6 @@ def test_two_tapes_have_the_gradients_of_known_lengths():
         for length in (LENGTH - 1, LENGTH):
             x = tf.constant(X[:, :length])
             assert_same_gradients(graph(x), function(x))
-
-
-def functions_for_tapes(traced):
-    """Names of what several tapes have TensorFlow make of each loop and branch."""
-    names = (f.signature.name for f in traced.graph.as_graph_def().library.function)
-    return [name for name in names if "cflow_gradient_wrapper" in name]
 
 
 def layer_built(layer, x=X):

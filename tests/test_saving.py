@@ -189,23 +189,49 @@ def test_features_of_another_number_do_not_load():
         build(10).load_weights("model.weights.h5")
 
 
-@pytest.mark.parametrize("way", ["load", "clone", "json"])
-def test_what_is_frozen_comes_back_frozen(way, tmp_path):
+def made_again(model, way):
+    if way == "clone":
+        return keras.models.clone_model(model)
+    if way == "json":
+        return keras.models.model_from_json(model.to_json())
+    model.save("model.keras")
+    return keras.saving.load_model("model.keras")
+
+
+WAYS = "load", "clone", "json"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_frozen_comes_back_frozen(way):
     start = keras.Input((None,), dtype="int32")
     x = PerformerLM(11, 8, 1, 2, 8, num_random_features=8)(start)
     model = keras.Model(start, keras.layers.Dense(3)(PerformerAttention(2, 4)(x)))
     for layer in model.layers[1:-1]:
         layer.trainable = False
-    if way == "load":
-        model.save(tmp_path / "frozen.keras")
-        again = keras.saving.load_model(tmp_path / "frozen.keras")
-    elif way == "clone":
-        again = keras.models.clone_model(model)
-    else:
-        again = keras.models.model_from_json(model.to_json())
+    again = made_again(model, way)
     assert len(again.trainable_weights) == len(model.trainable_weights) == 2
     for each in (model, again):
         for layer in each.layers[1:-1]:
             layer.trainable = True
     names = [[x.name for x in each.trainable_weights] for each in (model, again)]
     assert names[0] == names[1] and len(names[0]) > 20
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_frozen_parts_come_back_frozen(way):
+    options = dict(num_layers=3, num_heads=2, hidden_dim=8, exact_window=2)
+    options |= dict(vocabulary_size=11, max_length=8, num_random_features=8)
+    model = PerformerLM(**options)
+    blocks = model.blocks
+    for layer in (model.norm, blocks[0], blocks[1].attention, blocks[2].expand):
+        layer.trainable = False
+    again = made_again(model, way)
+
+    def trained(each):
+        weights = {id(x) for x in each.trainable_weights}
+        return [id(x) in weights for x in each.weights]
+
+    assert trained(again) == trained(model)
+    assert sum(trained(PerformerLM(**options))) == sum(trained(again)) + 30
+    again.blocks[0].trainable = model.blocks[0].trainable = True
+    assert trained(again) == trained(model)

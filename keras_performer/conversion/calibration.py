@@ -136,12 +136,17 @@ def _nothing_to_fit(reasons=()):
 
 
 def _check(of_exact, moments, left_out):
+    """Leaves out layers with too few tokens, and refuses data without more."""
     if not moments:
         raise _nothing_to_fit(left_out.values())
-    for layer, of_layer in moments.items():
+    for layer, of_layer in list(moments.items()):
         number = min(of_layer.queries.number, of_layer.keys.number)
-        if number < of_exact[layer].key_dim:
-            raise ValueError(
-                f"data must have at least key_dim={of_exact[layer].key_dim} tokens for "
-                f"{of_exact[layer].path}; a few thousand are better. It has {number}"
+        own = of_exact[layer]
+        if number < own.key_dim:
+            left_out[layer] = why = (
+                f"data must have at least key_dim={own.key_dim} tokens for {own.path}; "
+                f"a few thousand are better. It has {number}"
             )
+            del moments[layer]
+    if not moments:
+        raise ValueError(why)

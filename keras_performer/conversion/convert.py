@@ -23,6 +23,7 @@ from keras_performer.layers import (
 )
 from keras_performer.layers.attention_like import attention_like, is_attention
 from keras_performer.layers.cached_attention import is_cached
+from keras_performer.layers.inner_changes import change_of
 
 # Classes whose call is known: subclasses may have changed it.
 _KINDS = (
@@ -68,8 +69,8 @@ def convert_to_performer(
         feature_map, num_random_features, chunk_size, exact_below, jit_compile: as in
             `PerformerAttention`.
         seed: as in `PerformerAttention`; each layer gets another that follows from it.
-        layers: sequence of str, names or paths of the attention layers to replace.
-            Defaults to all.
+        layers: sequence of str, paths of the attention layers to replace, or names
+            that are the path of none. Defaults to all.
 
     Returns:
         The new model, and a `ConversionReport`; `print` shows a table.
@@ -215,6 +216,7 @@ def _convert(model, make, names):
                 twin = make(layer)
                 call_as_known(twin, layer)
                 instead[layer] = twin
+                note = _merged(layer)
             except ValueError as error:
                 note = str(error)
         became = type(instead[layer]).__name__ if layer in instead else ""
@@ -248,6 +250,14 @@ def _unknown_class(layer):
     return f"a subclass of {base.__name__}, whose call may be another"
 
 
+def _merged(layer):
+    """What is said of a layer whose LoRA its twin has in its kernels."""
+    changes = [change_of(inner) for _, _, inner in places.all_inside(layer)]
+    if any("lora_rank" in change for change in changes):
+        return "its LoRA is part of its kernels now"
+    return ""
+
+
 def _check_same_sequence(layer):
     """Refuses KerasHub's attention to an encoder, whose name its decoder gives it."""
     if layer.name == "cross_attention":
@@ -268,14 +278,16 @@ def _chosen(layers, names):
     if names is None:
         return layers
     names = [names] if isinstance(names, str) else list(names)
-    known = {name for layer in layers for name in (layer.name, layer.path)}
+    paths = {layer.path for layer in layers}.intersection(names)
+    known = {layer.name for layer in layers}.union(paths)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(
             "layers must be names or paths of attention layers of the model: "
             f"{', '.join(layer.path for layer in layers)}. Received: {unknown[0]!r}"
         )
-    return [x for x in layers if x.name in names or x.path in names]
+    names = set(names) - paths
+    return [x for x in layers if x.path in paths or x.name in names]
 
 
 def with_layers(model, instead):

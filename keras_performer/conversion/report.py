@@ -105,8 +105,9 @@ class TransferredLayer(typing.NamedTuple):
 
     Attributes:
         path: str, that of the layer of the teacher.
-        before, after: floats, relative errors of its output on data that it was not
-            trained on; equal where training did not help, and the layer is as it was.
+        before, after: floats, relative errors of its output on the last eighth of the
+            batches, on which it was not trained; on that which it was trained on, where
+            there is but one. Equal where training did not help: the layer is as it was.
         seconds: float, what its steps took.
     """
 

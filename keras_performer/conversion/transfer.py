@@ -188,17 +188,21 @@ def _matches(model, teacher):
 
 
 def _check(matches, left_out):
-    """Leaves out layers that data does not reach, and refuses too little of it."""
+    """Leaves out layers that data hardly reaches, and refuses to train none."""
+    few = ""
     for layer, match in list(matches.items()):
         if not match.num_tokens:
             left_out[layer] = "No token of data reaches it."
-            del matches[layer]
         elif match.num_tokens < match.layer.key_dim:
-            raise ValueError(
+            left_out[layer] = few = (
                 f"data must have at least key_dim={match.layer.key_dim} tokens for "
                 f"{layer.path} in what is held out; a few thousand are better. It has "
                 f"{match.num_tokens}"
             )
+        if layer in left_out:
+            del matches[layer]
+    if not matches and few:
+        raise ValueError(few)
     if not matches:
         raise ValueError(
             "model must have PerformerAttention that can be trained and is called with "

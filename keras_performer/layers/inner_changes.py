@@ -18,7 +18,8 @@ class KeepsInnerChanges:
     `keras.layers.MultiHeadAttention` come back without either, and do not load what
     was saved. Here the config of the layer around has an entry more, as soon as there
     is something to say, and the same is done to the layers inside once they are built.
-    A layer that is frozen as a whole comes back with all inside of it frozen.
+    A layer that is frozen as a whole comes back with all inside of it frozen, and one
+    that is not with those parts frozen that were.
     """
 
     def get_config(self):
@@ -42,11 +43,14 @@ def without_inner_changes(config):
 
 def _changes(layer):
     """What was changed in the layers inside a layer, a list for its config."""
-    return [
-        {"path": path, **change}
-        for path, inner in places.leaves(layer)
-        if (change := change_of(inner))
-    ]
+    changes = []
+    for owner, path, inner in places.all_inside(layer):
+        change = change_of(inner) if not any(places.children(inner)) else {}
+        if owner.trainable and not inner.trainable:
+            change["trainable"] = False
+        if change:
+            changes.append({"path": path, **change})
+    return changes
 
 
 def change_of(layer):
@@ -85,7 +89,10 @@ def _apply(layer, changes):
     # eagerly, where a model is built while it is traced: Keras quantizes in NumPy
     with tf.init_scope():
         for change in changes:
-            apply_change(places.at(layer, change["path"]), change)
+            inner = places.at(layer, change["path"])
+            apply_change(inner, change)
+            if "trainable" in change:
+                inner.trainable = change["trainable"]
     if not layer.trainable:  # Keras froze only what was there
         for inner in keras_privates.all_layers(layer):
             if inner is not layer:

@@ -26,35 +26,18 @@ def children(layer):
 
 
 def all_inside(layer):
-    """All layers inside a layer, however deep: triples of owner, path in it, and layer.
-
-    A layer that stands in several places comes once.
-    """
-    seen, waiting = set(), [layer]
-    while waiting:
-        owner = waiting.pop(0)
-        for path, child in children(owner):
-            if id(child) not in seen:
-                seen.add(id(child))
-                waiting.append(child)
-                yield owner, path, child
-
-
-def leaves(layer):
-    """The layers inside a layer that have none inside: pairs of a path and a layer.
+    """All layers inside a layer, from outside inwards: triples of owner, path, layer.
 
     A layer that stands in several places comes once.
     """
     seen, waiting = set(), [([], layer)]
     while waiting:
         path, owner = waiting.pop(0)
-        inside = [(path + steps, child) for steps, child in children(owner)]
-        if path and not inside:
-            yield path, owner
-        for place in inside:
-            if id(place[1]) not in seen:
-                seen.add(id(place[1]))
-                waiting.append(place)
+        for steps, child in children(owner):
+            if id(child) not in seen:
+                seen.add(id(child))
+                waiting.append(([*path, *steps], child))
+                yield owner, [*path, *steps], child
 
 
 def pairs(one, other, leaves=()):

@@ -18,8 +18,7 @@ class RandomProjection(keras.layers.Layer):
     """
 
     def __init__(self, feature_map, num_features, num_heads, head_dim, seed=None):
-        trainable = feature_map.trainable
-        super().__init__(name="random_projection", dtype="float32", trainable=trainable)
+        super().__init__(name="random_projection", dtype="float32")
         self.feature_map = feature_map
         self.num_features = num_features
         self.num_heads = num_heads

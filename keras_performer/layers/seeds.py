@@ -14,7 +14,7 @@ class SavedSeed(keras.layers.Layer):
     """
 
     def __init__(self, seed, name):
-        super().__init__(name=name, trainable=False)
+        super().__init__(name=name)
         self.first_seed = seed
 
     def build(self, input_shape=None):

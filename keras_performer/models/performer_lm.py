@@ -1,5 +1,6 @@
 """A Performer language model."""
 
+import json
 import random
 import typing
 from collections.abc import Sequence
@@ -215,8 +216,9 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             )
             passes.check_block(recompute, self.causal, block)
             self.blocks.append(block)
-        # as they were made, as others may take their places in blocks later
-        self._attention = attention_choice.config(attention, self.blocks)
+        # as they were made, as others may take their places in blocks later; as text,
+        # as Keras would track a dict, and whoever got it could change it
+        self._attention = json.dumps(attention_choice.config(attention, self.blocks))
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or LogitsDense(
             self.vocabulary_size,
@@ -404,9 +406,10 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config, custom_objects=None):
         """The model of a config, also of one of before rotary positions."""
-        return super().from_config({"position_embedding": "learned", **config})
+        with keras.saving.custom_object_scope(custom_objects or {}):
+            return super().from_config({"position_embedding": "learned", **config})
 
     def get_config(self):
         names = (
@@ -429,7 +432,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
-            "attention": self._attention,
+            "attention": json.loads(self._attention),
             "embedding": config_of(self.embedding) if self._has_own_embedding else None,
             "head": config_of(self.head) if self._has_own_head else None,
         }

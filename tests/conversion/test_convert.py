@@ -357,6 +357,15 @@ def test_layers_are_chosen_by_name_or_path(x):
         convert_to_performer(model, layers=["attention", "no_such"])
 
 
+def test_a_path_is_that_of_one_layer_though_others_have_its_name(x):
+    start = keras.Input(x.shape[1:])
+    y = Block(name="block")(attention(name="attention")(start, start))
+    model = keras.Model(start, y)
+    for path in "attention", "block/attention":
+        _, report = convert_to_softmax(model, layers=[path])
+        assert [row.path for row in report.layers if row.became] == [path]
+
+
 def test_attention_in_the_graph_of_a_class_stays(x):
     model = GraphOfBlocks(direct=True)
     performer, report = convert_to_performer(model, exact_window=LENGTH)
@@ -518,6 +527,16 @@ def test_one_quantized_layer_stays_and_others_are_converted(x):
     assert "first" in str(report) and "is quantized" in str(report)
     assert isinstance(new.get_layer("second"), ExactAttention)
     np.testing.assert_allclose(new(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_lora_of_attention_becomes_part_of_its_kernels(x):
+    model = graph(attention(name="attention"))
+    dense = model.get_layer("attention").query_dense
+    dense.enable_lora(2)
+    dense.lora_kernel_b.assign(np.ones_like(dense.lora_kernel_b))
+    new, report = convert_to_softmax(model)
+    np.testing.assert_allclose(new(x), model(x), rtol=1e-5, atol=1e-5)
+    assert report.layers[0].note == "its LoRA is part of its kernels now"
 
 
 @pytest.mark.parametrize("quantized", [False, True])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import convert_to_performer, transfer_attention
+from keras_performer import calibrate, convert_to_performer, transfer_attention
 from keras_performer.conversion import TransferredLayer, TransferReport
 from keras_performer.layers import ExactAttention
 
@@ -313,6 +313,22 @@ def test_layers_that_data_does_not_reach_are_left_out():
     )
     assert [row.path for row in report.layers] == ["one"]
     assert report.left_out == {"two": "No token of data reaches it."}
+
+
+def test_layers_that_few_tokens_reach_are_left_out():
+    start = keras.Input((None, DIM))
+    x = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, name="one")(start, start)
+    few = keras.layers.MultiHeadAttention(HEADS, LENGTH + 1, name="few")
+    teacher = keras.Model(start, few(x, x))
+    model, given = converted(teacher), data()[:1]
+    calibrated, report = calibrate(model, given, verbose=0)
+    assert [row.path for row in report.layers] == ["one"]
+    _, learned = transfer_attention(model, teacher, given, num_steps=1, verbose=0)
+    assert [row.path for row in learned.layers] == ["one"]
+    for why in report.left_out, learned.left_out:
+        assert list(why) == ["few"]
+        assert f"key_dim={LENGTH + 1} tokens for few" in why["few"]
+        assert f"It has {LENGTH}" in why["few"]
 
 
 def test_layers_that_lost_what_they_do_are_named():

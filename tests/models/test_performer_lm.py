@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerLM
+from keras_performer import PerformerAttention, PerformerLM
 
 IDS = np.random.default_rng(0).integers(0, 11, (3, 24))
 
@@ -338,3 +338,24 @@ def test_subclasses_may_add_layers_and_metrics():
     model.further.build((None, 4))
     assert model.further.kernel is model.trainable_weights[-2]
     assert model.loss_tracker in model.metrics
+
+
+def test_a_config_is_a_copy():
+    attention = PerformerAttention(2, 4, causal=True, num_random_features=8)
+    model = PerformerLM(11, 8, 1, 2, 8, attention=attention)
+    config = model.get_config()
+    config["attention"]["config"]["num_random_features"] = 16
+    again = PerformerLM.from_config(model.get_config())
+    assert again.blocks[0].attention.num_random_features == 8
+    assert PerformerLM.from_config(config).blocks[0].attention.num_random_features == 16
+
+
+def test_a_config_is_read_with_custom_objects():
+    class Head(keras.layers.Dense):
+        """Registered nowhere."""
+
+    config = PerformerLM(11, 8, 1, 2, 8, head=Head(3)).get_config()
+    with pytest.raises(TypeError, match="Could not locate class 'Head'"):
+        PerformerLM.from_config(config)
+    model = PerformerLM.from_config(config, custom_objects={"Head": Head})
+    assert isinstance(model.head, Head)

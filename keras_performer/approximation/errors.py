@@ -8,8 +8,9 @@ from keras_performer.approximation.estimates import mean_by_logits, mean_by_weig
 from keras_performer.approximation.exact_rows import exact_rows, over_values
 from keras_performer.ops.pair_weights import pair_weights
 
-# Relative errors of what stands in the place of exact attention.
-ESTIMATES = "mean", "window", "features", "both"
+# Relative errors of what stands in the place of exact attention; "doubled" is the one
+# before it, or features alone without a window, by twice as many random features.
+ESTIMATES = "mean", "window", "features", "both", "doubled"
 
 
 class HeadSums:
@@ -71,12 +72,13 @@ class HeadSums:
         return self._numbers[name] / (self._num_rows or np.nan)
 
 
-def add_errors(sums, twin, query, key, value, inputs, num_rows):
+def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
     """Adds what one call says to a `HeadSums`.
 
     Args:
         sums: a `HeadSums`.
         twin: a built `PerformerAttention`.
+        doubled: the same with twice as many random features, or `None`.
         query, key, value, inputs, num_rows: as in `exact_rows`.
     """
     exact = exact_rows(query, key, value, inputs, num_rows, twin.exact_window)
@@ -85,6 +87,8 @@ def add_errors(sums, twin, query, key, value, inputs, num_rows):
     number = tf.cast(tf.math.count_nonzero(exact.seen, -1), tf.float32)
     one_of = tf.cast(exact.seen, tf.float32) / tf.maximum(number, 1)[..., tf.newaxis]
     estimates = {"mean": over_values(one_of, exact.value), **_outputs(twin, key, exact)}
+    if doubled is not None:
+        *_, estimates["doubled"] = _outputs(doubled, key, exact).values()
     for name, output in estimates.items():
         sums.add_estimate(name, output, exact)
 

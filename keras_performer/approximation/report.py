@@ -6,7 +6,8 @@ import typing
 from keras_performer.approximation.calls import attention_calls, batches_of
 from keras_performer.approximation.errors import ESTIMATES, HeadSums, add_errors
 from keras_performer.approximation.tables import as_text
-from keras_performer.layers import arguments, input_checks
+from keras_performer.layers import PerformerAttention, arguments, input_checks
+from keras_performer.layers.attention_like import attention_like
 
 # A head whose best estimate keeps more than this part of the error of a plain mean has
 # lost what it attends to.
@@ -23,6 +24,7 @@ ADVICE = {
     "features": "features alone",
     "both": "window and features",
 }
+MORE = "more features"
 
 
 class HeadReport(typing.NamedTuple):
@@ -40,6 +42,8 @@ class HeadReport(typing.NamedTuple):
             of the mean of the visible values (what an attention without any idea says),
             of the exact window alone, of random features alone, and of
             `PerformerAttention(exact_window=...)`. nan without a window.
+        doubled: float, the last of these that is not nan, had it twice
+            `num_random_features`; nan of features that are not random.
         advice: str, what the errors speak for.
     """
 
@@ -53,6 +57,7 @@ class HeadReport(typing.NamedTuple):
     window: float
     features: float
     both: float
+    doubled: float
     advice: str
 
 
@@ -148,10 +153,13 @@ def approximation_report(
     check_options(options)
     sums: dict = {}
 
+    doubled: dict = {}
+
     def measure(layer, twin, *inputs):
         if layer not in sums:
             sums[layer] = HeadSums(twin.num_heads)
-        add_errors(sums[layer], twin, *inputs, num_rows)
+            doubled[layer] = _with_twice_the_features(twin)
+        add_errors(sums[layer], twin, doubled[layer], *inputs, num_rows)
 
     batches = batches_of(data, max_batches)
     left_out = attention_calls(model, batches, options, measure)
@@ -182,6 +190,13 @@ def nothing_found(model, left_out):
     )
 
 
+def _with_twice_the_features(twin):
+    if twin.num_random_features is None:
+        return None
+    options = dict(num_random_features=2 * twin.num_random_features, seed=twin.seed)
+    return attention_like(PerformerAttention, twin, **options)
+
+
 def _heads(layer, sums):
     names = "phi", "spread", "near_share"
     columns = {name: sums.mean(name) for name in names}
@@ -198,9 +213,12 @@ def _advice(errors):
     if not found:
         return "nothing to attend to"
     best = min(found.values())
+    doubled = errors["doubled"]
     if best > LOST * errors["mean"]:
-        return "keep it exact"
-    return next(ADVICE[name] for name, x in found.items() if WORTH_IT * x <= best)
+        return MORE if doubled <= LOST * errors["mean"] else "keep it exact"
+    name = next(name for name, x in found.items() if WORTH_IT * x <= best)
+    more = name != "window" and doubled < WORTH_IT * best
+    return f"{ADVICE[name]}; {MORE}" if more else ADVICE[name]
 
 
 def _cells(head):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import keras_performer
 from keras_performer import approximation_report, ops
+from keras_performer.approximation.report import _advice as advice_on
 
 LENGTH, DIM, HEADS, KEY_DIM, WINDOW = 23, 6, 3, 5, 4
 
@@ -190,6 +191,41 @@ def test_some_rows_of_some_batches():
     assert other.heads[0].phi != whole.heads[0].phi
 
 
+@pytest.mark.parametrize("window", [None, WINDOW])
+def test_twice_the_features_are_those_of_another_report(inputs, window):
+    x = inputs[0]
+    model = keras.Sequential([keras_performer.layers.ExactAttention(HEADS, KEY_DIM)])
+    options = dict(exact_window=window, seed=3)
+    few, many = (
+        approximation_report(model, x, num_random_features=number, **options).heads
+        for number in (16, 32)
+    )
+    name = "features" if window is None else "both"
+    found, expected = [head.doubled for head in few], [getattr(h, name) for h in many]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert not np.allclose(found, [getattr(head, name) for head in few], rtol=1e-2)
+    taylor = approximation_report(
+        model, x, feature_map="taylor", num_random_features=None, **options
+    )
+    assert all(np.isnan(head.doubled) for head in taylor.heads)
+
+
+def test_more_features_are_advised_where_they_help():
+    errors = dict(mean=1.0, window=0.9, features=0.6, both=0.4)
+    names = {
+        0.39: "window and features",
+        0.3: "window and features; more features",
+    }
+    for doubled, advice in names.items():
+        assert advice_on({**errors, "doubled": doubled}) == advice
+    lost = dict(mean=1.0, window=np.nan, features=0.6, both=np.nan)
+    assert advice_on({**lost, "doubled": 0.45}) == "more features"
+    for doubled in 0.55, np.nan:
+        assert advice_on({**lost, "doubled": doubled}) == "keep it exact"
+    window = dict(mean=1.0, window=0.4, features=2.0, both=0.39, doubled=0.2)
+    assert advice_on(window) == "the window alone"
+
+
 def test_sharp_heads_are_to_stay_exact_and_flat_ones_not():
     layer = keras.layers.MultiHeadAttention(2, 4, use_bias=False, name="attention")
     x = np.random.default_rng(0).normal(size=(1, 200, 8)).astype("float32")
@@ -295,7 +331,7 @@ def test_the_picture_has_a_line_for_each_estimate(tmp_path):
     report = approximation_report(layer, data, exact_window=4, seed=0)
     (axes,) = report.plot().axes
     drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
-    assert list(drawn) == ["mean", "window", "features", "both"]
+    assert list(drawn) == ["mean", "window", "features", "both", "doubled"]
     np.testing.assert_array_equal(drawn["both"], [head.both for head in report.heads])
 
 

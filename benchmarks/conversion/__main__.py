@@ -32,6 +32,9 @@ def main(argv=None):
     # the exact one first, without which nothing else means anything; then the longest
     fitted = [name for name in names if rows.named(name).fit]
     order = [rows.EXACT, *fitted, *(name for name in names[1:] if name not in fitted)]
+    for source in sources.values():
+        if source.further and any(rows.named(name).further for name in names):
+            source.further()  # downloaded here, once for all workers
     jobs = [
         (package, name, part, options.draws, options.output)
         for name in order
@@ -52,7 +55,9 @@ def main(argv=None):
         families = given.families_of_tokens()
         found, exact = [], None
         for name in names:
-            parts = results[package, name]
+            parts = results.get((package, name))
+            if parts is None:  # there are no further sequences
+                continue
             losses = scores.joined({part: x for part, (x, _) in parts.items()}, given)
             seconds = sum(seconds for _, seconds in parts.values())
             exact = losses if exact is None else exact

@@ -1,5 +1,6 @@
 """A trained model of a package, with sequences to test it on."""
 
+import collections.abc
 import dataclasses
 
 import keras
@@ -18,6 +19,8 @@ class Pretrained:
         names: dict of PyTorch's names by those of the layers, as in `bert.load`.
         sequences: lists of tokens, with those at both ends that are never masked.
         mask_token: int, what takes the place of a token that is to be guessed.
+        further: function that returns more sequences, of which nothing is asked: only
+            rows that say so are fitted to them. `None` if there are none.
         exact_nll: float, what the exact model was found to score on
             `masking.examples(sequences, mask_token, seed=1)` by a program of its own,
             in NumPy. `None` if it is not known.
@@ -30,6 +33,7 @@ class Pretrained:
     sequences: list
     mask_token: int
     exact_nll: float | None = None
+    further: collections.abc.Callable | None = None
 
     def model(self, attention=keras.layers.MultiHeadAttention):
         """The trained model, with other attention if given; as in `bert.make_model`."""

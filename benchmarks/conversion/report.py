@@ -56,9 +56,10 @@ def page(sections, seconds):
 The mean loss -log p (nats) of masked tokens when other attention takes the place of
 that in a trained model, in all its layers, without training. "window" sees the keys
 that are at most {rows.WINDOW - 1} places off. "transferred" has {rows.TRANSFER_STEPS}
-steps of `transfer_attention` after calibration, on the same tokens. What a row loses is
-paired with the exact model token by token; standard errors take sequences that have
-much in common as one, and there are few.
+steps of `transfer_attention` after calibration, on the same tokens; "more data" adds
+reactions from the descriptions of other packages to these. What a row loses is paired
+with the exact model token by token; standard errors take sequences that have much in
+common as one, and there are few.
 
 {machine.name()}, TensorFlow {tf.__version__}; {seconds:.0f} s in all; written
 {datetime.date.today()}."""

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_performer import calibrate, convert_to_performer, transfer_attention
@@ -12,7 +13,7 @@ from keras_performer.layers import LocalAttention
 
 WINDOW = 17  # keys up to 16 places off
 # Of `transfer_attention`, and how many sequences each sees.
-TRANSFER_STEPS, AT_ONCE = 40, 2
+TRANSFER_STEPS, AT_ONCE = 200, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Row:
         fit: function of that model, the `Pretrained` and tokens `(R, T)` that returns
             the model fitted to these: for each family of sequences to those of others.
             `None` where nothing is fitted.
+        further: bool, whether these are of `Pretrained.further`, too.
     """
 
     name: str
     make: collections.abc.Callable
     random: bool = False
     fit: collections.abc.Callable | None = None
+    further: bool = False
 
 
 def exact(source):
@@ -71,6 +74,7 @@ def calibrated(model, source, tokens):
 
 def transferred(model, source, tokens):
     """Calibrated, then trained to attend as the trained model does."""
+    tokens = np.random.default_rng(0).permutation(tokens)
     batches = tf.data.Dataset.from_tensor_slices(tokens)
     model, _ = transfer_attention(
         calibrated(model, source, tokens),
@@ -82,13 +86,18 @@ def transferred(model, source, tokens):
     return model
 
 
-def performer(feature_map, exact_window=None, fit=None):
+def performer(feature_map, exact_window=None, fit=None, further=False):
     name = f"window + {feature_map}" if exact_window else feature_map
+    if fit:
+        name += f", {fit.__name__}"
+    if further:
+        name += ", more data"
     return Row(
-        f"{name}, {fit.__name__}" if fit else name,
+        name,
         functools.partial(converted, feature_map, exact_window),
         random=feature_map != "taylor" and not fit,
         fit=fit,
+        further=further,
     )
 
 
@@ -108,6 +117,8 @@ FURTHER = (
     performer("favor+", WINDOW),
     performer("taylor", WINDOW),
     performer("softmax", WINDOW, transferred),
+    performer("softmax", WINDOW, calibrated, further=True),
+    performer("softmax", WINDOW, transferred, further=True),
 )
 
 

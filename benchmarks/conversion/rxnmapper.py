@@ -14,6 +14,8 @@ from benchmarks.conversion.torch_files import read_state_dict
 
 PACKAGE, VERSION = "rxnmapper", "0.4.3"
 FOLDER = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
+# Packages under the MIT licence whose descriptions have reactions, too: 27 MB in all.
+FURTHER = ("drfp", "0.3.7"), ("rxn4chemistry", "1.15.0"), ("syntemp", "1.0.3")
 # Shorter ones have hardly a token that a window does not see.
 FEWEST_TOKENS = 41
 # all blocks share one
@@ -45,16 +47,22 @@ def load(folder):
     lines = vocabulary.decode().splitlines()
     tokens = {token: index for index, token in enumerate(lines)}
     pattern = constant(source, "SMI_REGEX_PATTERN")
-    found = [
-        tokenize(reaction, pattern, tokens)
-        for reaction in reactions("".join(text.decode() for text in texts))
-    ]
+
+    def sequences(texts):
+        found = reactions("".join(text.decode() for text in texts))
+        found = [tokenize(reaction, pattern, tokens) for reaction in found]
+        return [tokens for tokens in found if len(tokens) >= FEWEST_TOKENS]
+
+    def further():
+        return sequences(wheels.description(*package, folder) for package in FURTHER)
+
     return Pretrained(
         name=f"{PACKAGE} {VERSION}",
         config=config,
         tensors=with_token_types(read_state_dict(weights), "albert.embeddings"),
         names=names(config.num_layers),
-        sequences=[tokens for tokens in found if len(tokens) >= FEWEST_TOKENS],
+        sequences=sequences(texts),
+        further=further,
         mask_token=tokens["[MASK]"],
         exact_nll=0.247,
     )
@@ -84,7 +92,7 @@ def constant(source, name):
 
 def reactions(text):
     """Reactions that stand in quotation marks, without those whose atoms are mapped."""
-    quoted = re.findall(r"""["']([^"'\s]+>>[^"'\s]+)["']""", text)
+    quoted = re.findall(r"""["']([^"',\s]+>>[^"',\s]+)["']""", text)
     return [reaction for reaction in dict.fromkeys(quoted) if ":" not in reaction]
 
 

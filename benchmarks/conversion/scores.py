@@ -54,8 +54,11 @@ def parts_of(row, source):
         source: `Pretrained`.
 
     Returns:
-        List of ints, or `[None]` for all at once if nothing is fitted to the others.
+        List of ints, or `[None]` for all at once if nothing is fitted to the others;
+        empty if the row is of further sequences, and there are none.
     """
+    if row.further and source.further is None:
+        return []
     if row.fit is None:
         return [None]
     return [int(family) for family in np.unique(masking.families(source.sequences))]
@@ -73,14 +76,25 @@ def losses_of(row, source, given, num_draws, family=None):
     model = row.make(source)
     if family is None:
         return mean_losses(model, given, num_draws if row.random else 1)
-    others = [
-        tokens
-        for tokens, other in zip(source.sequences, masking.families(source.sequences))
-        if other != family
-    ]
+    others = sequences_of_others(source, family, row.further)
     tokens = calibration_tokens(others, source.mask_token)
     fitted = row.fit(model, source, tokens)
     return mean_losses(fitted, given[given.families == family], num_draws=1)
+
+
+def sequences_of_others(source, family, further):
+    """Sequences that have little in common with those of a family.
+
+    Args:
+        source, family: as in `losses_of`.
+        further: bool, whether those of which nothing is asked are among them.
+    """
+    asked = masking.families(source.sequences) == family
+    more = source.further() if further else []
+    found = source.sequences + [x for x in more if x not in source.sequences]
+    families = masking.families(found)
+    own = set(families[: len(asked)][asked])
+    return [tokens for tokens, other in zip(found, families) if other not in own]
 
 
 def joined(parts, given):

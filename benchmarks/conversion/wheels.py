@@ -22,6 +22,13 @@ def download(package, version, folder):
     return next(folder.glob(pattern))
 
 
+def description(package, version, folder):
+    """The description of a package, bytes; its wheel is downloaded if missing."""
+    path = download(package, version, folder)
+    [text] = read(path, f"{package}-{version}.dist-info/METADATA")
+    return text
+
+
 def read(path, *names):
     """The bytes of files of a wheel.
 

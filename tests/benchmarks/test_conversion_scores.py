@@ -1,5 +1,6 @@
 """Losses of masked tokens, what a row is fitted to, and the table."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -114,6 +115,31 @@ def test_rows_are_fitted_to_other_families():
     of_models = np.log(np.exp([1, 2]) + 24)
     expected = of_models[(given.families_of_tokens() == 1).astype(int)]
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
+
+
+def test_rows_of_more_data_are_fitted_to_it_without_what_is_asked():
+    sequences = long_sequences()
+    random = np.random.default_rng(1)
+    new = random.integers(5, 25, 50).tolist()
+    alike = sequences[2][:40] + sequences[2][41:]
+    seen = []
+
+    def fit(model, source, tokens):
+        seen.append(tokens)
+        return Constant(np.zeros(25))
+
+    row = rows.Row("fitted", lambda source: None, fit=fit, further=True)
+    given = masking.examples(sequences, MASK, scores.SEED)
+    model = source(sequences)
+    assert scores.parts_of(row, model) == []
+    model = dataclasses.replace(model, further=lambda: [new, alike])
+    for family in scores.parts_of(row, model):
+        scores.losses_of(row, model, given, 1, family)
+    # each sequence stands first as it is, then with masks
+    starts = [[x[:20].tolist() for x in tokens[:4]] for tokens in seen]
+    assert starts[0][:3] == [sequences[2][:20], new[:20], alike[:20]]
+    assert starts[1][:3] == [sequences[0][:20], sequences[1][:20], new[:20]]
+    assert alike[:20] not in starts[1]
 
 
 def test_what_a_row_loses_is_paired_with_the_exact_model():

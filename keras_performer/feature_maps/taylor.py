@@ -37,7 +37,7 @@ class TaylorFeatures(FeatureMap):
     initial_logit_scale = 16.0
 
     def __init__(self, rank: int | None = None) -> None:
-        if rank is not None and (not isinstance(rank, int) or rank < 1):
+        if rank is not None and (type(rank) is not int or rank < 1):
             raise ValueError(
                 f"rank must be a positive int or None. Received: rank={rank!r}"
             )

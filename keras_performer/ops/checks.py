@@ -56,10 +56,22 @@ def check_attention_inputs(query, key, value, visible):
         )
 
 
+def check_chunk_size(chunk_size):
+    """Raises a `ValueError` unless it is a positive int."""
+    if not _is_positive_int(chunk_size):
+        raise ValueError(
+            "chunk_size must be a positive int, the tokens in a chunk. Received: "
+            f"chunk_size={chunk_size!r}"
+        )
+
+
+def _is_positive_int(x):
+    return isinstance(x, Integral) and not isinstance(x, bool) and x > 0
+
+
 def check_window(name, window, query, key):
     """Raises a `ValueError` unless a window of keys fits queries and keys."""
-    is_int = isinstance(window, Integral) and not isinstance(window, bool)
-    if not is_int or window < 1:
+    if not _is_positive_int(window):
         raise ValueError(
             f"{name} must be a positive int, the keys that a query sees to each side "
             f"with its own. Received: {name}={window!r}"

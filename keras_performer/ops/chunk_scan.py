@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks
+from keras_performer.ops.checks import check_chunk_size
 
 
 def chunk_scan(
@@ -61,7 +61,7 @@ def chunk_scan(
         tf.nest.map_structure(tf.convert_to_tensor, x)
         for x in (sequences, state, params)
     )
-    _check_chunk_size(chunk_size)
+    check_chunk_size(chunk_size)
     xs, end, ps = (tf.nest.flatten(x) for x in (sequences, state, params))
     length = _known_length(xs)
 
@@ -93,15 +93,6 @@ def chunk_scan(
         tf.nest.pack_sequence_as(output_dtypes, outputs),
         tf.nest.pack_sequence_as(state, end),
     )
-
-
-def _check_chunk_size(chunk_size):
-    is_int = isinstance(chunk_size, Integral) and not isinstance(chunk_size, bool)
-    if not is_int or chunk_size <= 0:
-        raise ValueError(
-            "chunk_size must be a positive int, the tokens in a chunk. Received: "
-            f"chunk_size={chunk_size!r}"
-        )
 
 
 def _known_length(xs):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_performer.ops import compile, near_and_far
 from keras_performer.ops.checks import (
     check_attention_inputs,
+    check_chunk_size,
     check_no_window,
     check_window,
 )
@@ -93,6 +94,8 @@ def windowed_attention(
     check_attention_inputs(query, key, value, visible)
     check_no_window(visible)
     check_window("exact_window", exact_window, query, key)
+    if chunk_size is not None:
+        check_chunk_size(chunk_size)
     far, near = (None, None) if state is None else far_and_near(state)
     recent.check_recent(near, exact_window, key, value, visible)
     kernel, far = causal.kernel_and_state(query, key, value, kernel, far)

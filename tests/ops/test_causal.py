@@ -269,7 +269,28 @@ def test_more_queries_than_keys_are_refused():
         ops.causal_attention(query, key, value, KERNELS["favor+"]())
 
 
-def test_a_chunk_size_below_one_is_refused():
-    inputs = qkv(1, queries=3, keys=3, heads=1)
-    with pytest.raises(ValueError, match="chunk_size must be .*Received: chunk_size=0"):
-        ops.causal_attention(*inputs, KERNELS["favor+"](), chunk_size=0)
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("chunk_size", [0, 2.5, True])
+def test_a_chunk_size_that_is_no_positive_int_is_refused(chunk_size, window):
+    inputs = *qkv(1, queries=3, keys=3, heads=1), KERNELS["favor+"]()
+    with pytest.raises(
+        ValueError, match=f"chunk_size must be .*Received: chunk_size={chunk_size}"
+    ):
+        if window is None:
+            ops.causal_attention(*inputs, chunk_size=chunk_size)
+        else:
+            ops.windowed_attention(*inputs, exact_window=3, chunk_size=chunk_size)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_masked_key_of_any_size_equals_a_small_one(name):
+    mask = np.arange(13)[np.newaxis] != 4
+    query, key, value = qkv(1, queries=13, keys=13, heads=2, dtype="float32")
+    found, expected = (
+        value_and_gradients(
+            fast(KERNELS[name](), mask, chunk_size=5),
+            (query, tf.where(mask[..., np.newaxis, np.newaxis], key, size), value),
+        )
+        for size in (1e30, 0.1)
+    )
+    assert_all_close(found, expected, 2e-6)

@@ -96,6 +96,8 @@ class Kernel:
         return flat_matmul(x, self._weights, transpose=True)
 
     def project_keys(self, y, mask):
+        if mask is not None:  # features of a huge key, and their slope, may be infinite
+            y = tf.where(mask, y, tf.zeros_like(y))
         return (self.project_queries(y),)
 
     def pull_queries(self, x, da):

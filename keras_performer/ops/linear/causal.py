@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_performer.ops import compile
 from keras_performer.ops.checks import (
     check_attention_inputs,
+    check_chunk_size,
     check_no_window,
     check_state,
 )
@@ -85,10 +86,8 @@ def causal_attention(
             "Causal attention needs one key for each query. Received: query of shape "
             f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
         )
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(
-            f"chunk_size must be a positive int. Received: chunk_size={chunk_size}"
-        )
+    if chunk_size is not None:
+        check_chunk_size(chunk_size)
     kernel, start = kernel_and_state(query, key, value, kernel, state)
     arguments = visible, query, key, value, start, chunk_size, jit_compile
     if jit_compile and tf.executing_eagerly():

@@ -51,6 +51,11 @@ def main(steps: int = 300, output_dir: str = "runs/music", length: int = 4096):
     Returns:
         Dict of rows to bits per held-out note, and the notes of the continued movement.
     """
+    if length < 16 or length % 16:
+        raise ValueError(
+            "length must be a multiple of 16: a quarter of it is whole notes, of 4 "
+            f"tokens each. Received: length={length}"
+        )
     folder = pathlib.Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     pieces = read_quartets(folder / "notes.npz")

@@ -25,6 +25,14 @@ def steps_done(model):
     return int(model.optimizer.iterations.numpy())
 
 
+def epochs_done(model):
+    """Epochs that `BackupAndRestore` took from its checkpoint, where `fit` begins.
+
+    Keras has no public name for it.
+    """
+    return model._initial_epoch or 0
+
+
 class StopAfter(keras.callbacks.Callback):
     """Ends training after so many minutes, at the next batch."""
 

@@ -42,7 +42,8 @@ class Config:
         attention: local is the exact window alone, without features; none is the
             control: the same model without attention.
         feature_map: kernel of the attention, as in keras_performer.feature_maps.get.
-        num_random_features: features of each attention head.
+        num_random_features: features of each attention head; null: those of "taylor",
+            which are not random.
         exact_window: keys nearer than this get exact weights; null: none.
         position_embedding: vectors that are learned, or rotary positions of row, column
             and channel, for heads of a multiple of 6; these need attention.
@@ -66,7 +67,8 @@ class Config:
             step; 64 is all. Fewer need rotary positions.
         input_noise: largest standard deviation, in colour values, of noise that is
             added to what the model reads while training, not to what it predicts.
-        num_steps: optimizer steps, rounded up to a multiple of steps_per_epoch.
+        num_steps: optimizer steps, rounded up to whole epochs of steps_per_epoch; of a
+            resumed run, with those before.
         max_minutes: stop training earlier, after so many minutes; null: never.
         control: also train the same model without attention, for one more result.
         steps_per_epoch: steps between evaluations, checkpoints and log lines.
@@ -102,7 +104,7 @@ class Config:
     dropout: float = 0.0
     attention: Literal["performer", "local", "none"] = "performer"
     feature_map: str = "softmax"
-    num_random_features: int = 16
+    num_random_features: int | None = 16
     exact_window: int | None = 193
     position_embedding: Literal["learned", "rotary"] = "rotary"
     recompute: Literal["block", "network"] | None = None
@@ -215,8 +217,10 @@ def parse(argv=None):
     )
     parser.add_class_arguments(Config)
     argv = _config_first(sys.argv[1:] if argv is None else list(argv))
-    # The preset may be named in the file, so it is looked up in a first pass.
-    parser.set_defaults(PRESETS[parser.parse_args(argv).preset])
+    # The preset may be named in the file, so it is looked up in a first pass, which
+    # does not print.
+    silent = [x for x in argv if not x.startswith(("--print_config", "--help", "-h"))]
+    parser.set_defaults(PRESETS[parser.parse_args(silent).preset])
     settings = parser.parse_args(argv).as_dict()
     del settings["config"]
     try:

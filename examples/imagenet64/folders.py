@@ -7,6 +7,9 @@ import pathlib
 import tensorflow as tf
 
 SETTINGS = "config.json"
+# What is in the folder of a checkpoint: the settings, and what Keras writes, twice.
+_OF_KERAS = "latest.weights.h5", "training_metadata.json"
+OF_A_CHECKPOINT = {SETTINGS, *_OF_KERAS, *(f"{name}.bkp" for name in _OF_KERAS)}
 # What a checkpoint fits to; other settings may change when a run goes on.
 OF_THE_MODEL = (
     "num_layers",
@@ -20,28 +23,36 @@ OF_THE_MODEL = (
     "position_embedding",
     "likelihood",
     "num_mixtures",
+    "num_last",
+    "start_of_row",
 )
 
 
 def refuse_to_delete(config):
-    """Raises an error where a new run would delete checkpoints that someone placed."""
-    place = config.checkpoint_dir
-    if place and not config.resume and tf.io.gfile.exists(place):
+    """Raises an error where a new run would delete what someone placed."""
+    if config.resume or not tf.io.gfile.exists(config.backup_dir):
+        return
+    if config.checkpoint_dir:
         raise ValueError(
             "resume must be True if checkpoint_dir exists: to begin again, delete it "
-            f"or name another. Received: checkpoint_dir={place}"
+            f"or name another. Received: checkpoint_dir={config.checkpoint_dir}"
+        )
+    names = {name.rstrip("/") for name in tf.io.gfile.listdir(config.backup_dir)}
+    if names - OF_A_CHECKPOINT:
+        raise ValueError(
+            "output_dir must be one whose folder checkpoint a new run may delete: name "
+            f"another. Received: output_dir={config.output_dir}, where this folder has "
+            f"files of no run: {', '.join(sorted(names - OF_A_CHECKPOINT))}"
         )
 
 
 def refuse_another_model(config):
     """Raises an error where a run would go on from the checkpoint of another model."""
-    settings = pathlib.Path(config.output_dir) / SETTINGS
-    resumes = config.resume and tf.io.gfile.exists(config.backup_dir)
-    if not (resumes and settings.is_file()):
+    path = f"{config.backup_dir}/{SETTINGS}"
+    if not (config.resume and tf.io.gfile.exists(path)):
         return
-    saved = dataclasses.asdict(config) | json.loads(settings.read_text())
-    if saved["checkpoint_dir"] != config.checkpoint_dir:
-        return  # the settings are those of another checkpoint
+    with tf.io.gfile.GFile(path) as file:
+        saved = dataclasses.asdict(config) | json.loads(file.read())
     differ = [name for name in OF_THE_MODEL if saved[name] != getattr(config, name)]
     if differ:
         was = ", ".join(f"{name}={saved[name]}" for name in differ)
@@ -53,7 +64,10 @@ def refuse_another_model(config):
 
 
 def prepare(config):
-    """Makes the output folder; deletes an old checkpoint in it unless it is resumed."""
+    """Makes the folders; deletes an old checkpoint unless it is resumed.
+
+    The settings go into both: what a checkpoint fits to stays beside it.
+    """
     output_dir = pathlib.Path(config.output_dir)
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
@@ -62,7 +76,10 @@ def prepare(config):
             f"output_dir must be a folder, or one that can be made ({error}): name "
             f"another. Received: output_dir={config.output_dir}"
         ) from error
-    settings = json.dumps(dataclasses.asdict(config), indent=2)
-    (output_dir / SETTINGS).write_text(settings + "\n")
     if not config.resume and tf.io.gfile.exists(config.backup_dir):
         tf.io.gfile.rmtree(config.backup_dir)
+    tf.io.gfile.makedirs(config.backup_dir)
+    settings = json.dumps(dataclasses.asdict(config), indent=2) + "\n"
+    for folder in output_dir, config.backup_dir:
+        with tf.io.gfile.GFile(f"{folder}/{SETTINGS}", "w") as file:
+            file.write(settings)

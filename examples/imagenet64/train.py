@@ -107,8 +107,12 @@ def compile_model(model, config):
 
 
 def train(model, images, config, strategy, chosen, verbose=True):
-    """Fits the model; returns the training and held-out curves, (step, bits) pairs."""
+    """Fits the model; returns the training and held-out curves, (step, bits) pairs.
+
+    Steps count, and not epochs: one of these may have ended early, or had other steps.
+    """
     curve = callbacks.Curve()
+    left = max(config.num_steps - callbacks.steps_done(model), 0)
     try:
         model.fit(
             strategy.distribute_datasets_from_function(
@@ -116,7 +120,8 @@ def train(model, images, config, strategy, chosen, verbose=True):
             ),
             validation_data=images.held_out_batches.map(image_model.shift),
             steps_per_epoch=config.steps_per_epoch,
-            epochs=math.ceil(config.num_steps / config.steps_per_epoch),
+            epochs=callbacks.epochs_done(model)
+            + math.ceil(left / config.steps_per_epoch),
             callbacks=[*chosen, curve],
             verbose="auto" if verbose else 0,
             shuffle=False,  # the data is shuffled already

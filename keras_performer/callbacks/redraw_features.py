@@ -86,11 +86,13 @@ class RedrawFeatures(keras.callbacks.Callback):
         few = self._batches < self._batches_of_a_step()
         if few or self._step() != self._first_step:
             return
+        advice = "Compile the model with the optimizer that trains it"
+        if not self.model.trainable_variables:
+            advice = "Nothing in the model is trainable: leave the callback out"
         warnings.warn(
             "RedrawFeatures counts model.optimizer.iterations, which did not move in "
-            f"{self._batches} batches: it cannot redraw. Compile the model with the "
-            "optimizer that trains it, or call redraw_features of the layers "
-            "yourself.",
+            f"{self._batches} batches: it cannot redraw. {advice}, or call "
+            "redraw_features of the layers yourself.",
             stacklevel=2,
         )
         self._batches = float("-inf")  # once is enough

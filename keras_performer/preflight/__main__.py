@@ -3,9 +3,9 @@
     python -m keras_performer.preflight        # versions, devices, what is wrong
     python -m keras_performer.preflight --tpu  # the same, and a TPU must be there
 
-The exit status is 0 if nothing is wrong, and 1 otherwise. What is installed is judged
-by its version before anything is imported. Only `--tpu` starts a device, as training
-does: not while something else uses that TPU.
+The exit status is 0 if nothing is wrong, 1 if something is, and 2 for wrong arguments.
+What is installed is judged by its version before anything is imported. Only `--tpu`
+starts a device, as training does: not while something else uses that TPU.
 """
 
 import argparse

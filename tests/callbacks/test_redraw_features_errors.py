@@ -93,6 +93,14 @@ def test_an_optimizer_that_model_optimizer_does_not_name_warns_once():
     assert int(model.own_optimizer.iterations) == 12
 
 
+def test_a_model_in_which_nothing_trains_is_told_so():
+    model = build_model()
+    model.trainable = False
+    model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.warns(UserWarning, match="did not move in 4 .* Nothing in the model"):
+        model.fit(**batches(4), callbacks=[RedrawFeatures(2)])
+
+
 def accumulating():
     return keras.optimizers.SGD(0.01, gradient_accumulation_steps=6)
 

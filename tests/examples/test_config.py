@@ -45,6 +45,23 @@ def test_flags_win_over_files_over_preset_over_defaults(yaml_file):
     assert (changed.num_layers, changed.learning_rate) == (12, 2e-4)
 
 
+@pytest.mark.parametrize("flag", ["--print_config", "--help"])
+def test_what_is_printed_is_of_the_preset(flag, yaml_file, capsys):
+    with pytest.raises(SystemExit):
+        parse(["--preset", "paper", "--learning_rate", "2e-4", flag])
+    printed = capsys.readouterr().out
+    if flag == "--help":
+        assert "default: 100000" in printed
+        return
+    expected = Config.from_preset("paper", learning_rate=2e-4)
+    assert parse(["--config", yaml_file(printed)]) == expected
+
+
+def test_taylor_features_have_no_number():
+    config = parse(["--feature_map", "taylor", "--num_random_features", "null"])
+    assert config.num_random_features is None
+
+
 def test_later_files_win(yaml_file):
     first = yaml_file("seed: 1\nnum_layers: 3\n", "first.yaml")
     second = yaml_file("seed: 2\n", "second.yaml")

@@ -29,14 +29,24 @@ def test_an_output_folder_that_is_a_file(tmp_path, name):
     assert (tmp_path / "file").read_text() == "text"
 
 
-def run_with_a_checkpoint(tmp_path, **settings):
+def run_with_a_checkpoint(**settings):
     """Leaves what a run with these settings leaves before it is interrupted."""
-    folders.prepare(Config(output_dir="out", **settings))
-    (tmp_path / "out/checkpoint").mkdir()
+    folders.prepare(Config(**{"output_dir": "out", **settings}))
 
 
-def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path):
-    run_with_a_checkpoint(tmp_path, hidden_dim=16, num_layers=3)
+def test_what_is_of_no_run_is_not_deleted(tmp_path):
+    run_with_a_checkpoint()
+    folders.refuse_to_delete(Config(output_dir="out"))
+    thesis = tmp_path / "out/checkpoint/best.weights.h5"
+    thesis.touch()
+    (tmp_path / "out/checkpoint/more").mkdir()
+    with pytest.raises(ValueError, match="files of no run: best.weights.h5, more$"):
+        folders.refuse_to_delete(Config(output_dir="out"))
+    folders.refuse_to_delete(Config(output_dir="out", resume=True))
+
+
+def test_a_checkpoint_of_another_model_is_not_resumed():
+    run_with_a_checkpoint(hidden_dim=16, num_layers=3)
     resumed = Config(output_dir="out", resume=True, hidden_dim=32, num_layers=3)
     wanted = "checkpoint to resume, hidden_dim=16: .* Received: hidden_dim=32$"
     with pytest.raises(ValueError, match=wanted):
@@ -45,6 +55,17 @@ def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path):
     wanted = "hidden_dim=16, likelihood=mixture: .* hidden_dim=32, likelihood=categor"
     with pytest.raises(ValueError, match=wanted):
         folders.refuse_another_model(two)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"start_of_row": "above"}, {"num_last": 6}, {"output_dir": "new"}]
+)
+def test_settings_stay_with_the_checkpoint(changes):
+    run_with_a_checkpoint(checkpoint_dir="kept", exact_window=4)
+    settings = dict(output_dir="out", checkpoint_dir="kept", resume=True)
+    window = {"exact_window": 8 if "output_dir" in changes else 4}
+    with pytest.raises(ValueError, match="must be that of the checkpoint to resume"):
+        folders.refuse_another_model(Config(**{**settings, **window, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +79,7 @@ def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path):
     ],
 )
 def test_what_does_not_resume_another_model(tmp_path, changes):
-    run_with_a_checkpoint(tmp_path, hidden_dim=16)
+    run_with_a_checkpoint(hidden_dim=16)
     (tmp_path / "elsewhere").mkdir()
     settings = {"output_dir": "out", "resume": True, "hidden_dim": 16, **changes}
     folders.refuse_another_model(Config(**settings))

@@ -189,7 +189,9 @@ def test_checkpoints_on_a_remote_file_system(uncompiled):
     ids=["data_dir", "feature_map", "held out", "replicas", "another model"],
 )
 def test_a_mistyped_command_deletes_no_checkpoint(tmp_path, mistake, message):
-    old = {"config.json": '{"hidden_dim": 16}', "checkpoint/latest.weights.h5": "?"}
+    settings = '{"hidden_dim": 16}'
+    old = {"config.json": settings, "checkpoint/latest.weights.h5": "?"}
+    old["checkpoint/config.json"] = settings
     (tmp_path / "out/checkpoint").mkdir(parents=True)
     for name, text in old.items():
         (tmp_path / "out" / name).write_text(text)
@@ -239,6 +241,19 @@ def test_training_stops_when_its_time_is_up_and_draws_nothing_if_not_asked(uncom
     run(*PLAIN, *flags, "--num_samples", "0", "--num_completions", "0")
     model = keras.models.load_model("out/model.keras")
     assert int(model.optimizer.iterations) == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_to_all_its_steps(uncompiled):
+    flags = *PLAIN, "--num_samples", "0", "--num_completions", "0", "--max_minutes"
+    resumed = "null", "--resume", "true"
+    run(*flags, "1e-4", "--num_steps", "4", "--steps_per_epoch", "2")
+    # another one, in epochs of another length, and none where all were done
+    for steps, per_epoch, done in (4, 2, 5), (8, 3, 8), (8, 2, 8):
+        sizes = "--num_steps", str(steps), "--steps_per_epoch", str(per_epoch)
+        run(*flags, *resumed, *sizes)
+        model = keras.models.load_model("out/model.keras")
+        assert int(model.optimizer.iterations) == done
 
 
 @pytest.mark.slow

@@ -93,6 +93,7 @@ def test_an_optimizer_that_model_optimizer_does_not_name_warns_once():
     assert int(model.own_optimizer.iterations) == 12
 
 
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
 def test_a_model_in_which_nothing_trains_is_told_so():
     model = build_model()
     model.trainable = False

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import keras_performer
 from keras_performer import PerformerAttention, PerformerLM, RedrawFeatures
+from keras_performer.layers.keras_privates import all_layers
 from tests.contract import assert_equal_bits, relative_error
 from tests.layers.inputs import normal
 
@@ -225,6 +226,7 @@ def test_frozen_parts_come_back_frozen(way):
     blocks = model.blocks
     for layer in (model.norm, blocks[0], blocks[1].attention, blocks[2].expand):
         layer.trainable = False
+    blocks[0].attention_norm.trainable = True  # inside of what is frozen
     again = made_again(model, way)
 
     def trained(each):
@@ -232,6 +234,32 @@ def test_frozen_parts_come_back_frozen(way):
         return [id(x) in weights for x in each.weights]
 
     assert trained(again) == trained(model)
-    assert sum(trained(PerformerLM(**options))) == sum(trained(again)) + 30
+    assert sum(trained(PerformerLM(**options))) == sum(trained(again)) + 28
     again.blocks[0].trainable = model.blocks[0].trainable = True
     assert trained(again) == trained(model)
+
+
+def test_attention_that_was_given_frozen_comes_back_as_it_is():
+    attention = PerformerAttention(2, 4, causal=True, trainable=False)
+    model = PerformerLM(11, 8, 2, 2, 8, attention=attention)
+    model.blocks[0].attention.trainable = True
+    again = made_again(model, "clone")
+    frozen = [
+        [not x.attention.trainable for x in each.blocks] for each in (model, again)
+    ]
+    assert frozen == [[False, True]] * 2
+
+
+def test_frozen_layers_that_a_class_does_not_make_are_left_out():
+    model = PerformerLM(11, 8, 2, 2, 8, attention="exact")
+    model.teacher = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.teacher.trainable = False
+    again = PerformerLM.from_config(model.get_config())
+    assert not hasattr(again, "teacher") and again.norm.trainable
+    model.teacher = None
+    converted, _ = keras_performer.convert_to_performer(model, exact_window=2)
+    attention = converted.blocks[1].attention
+    inside = [x for x in all_layers(attention) if x.name == "random_projection"]
+    inside[0].trainable = attention.query_dense.trainable = False
+    again = made_again(converted, "load").blocks[1].attention
+    assert again.key_dense.trainable and not again.query_dense.trainable

@@ -1,11 +1,12 @@
 """What trained models lose when linear attention takes the place of theirs.
 
     python -m benchmarks.conversion
-    python -m benchmarks.conversion --full     # further rows; an hour on two cores
+    python -m benchmarks.conversion --full     # further rows; some hours on two cores
 
 Downloads the wheels of rxnmapper (3 MB) and antiberty (97 MB), which hold trained
-weights under the MIT licence, into `--output`, if they are not there; nothing of them
-is installed or run. Reads the weights into Keras models, has each guess masked tokens
+weights under the MIT licence, into `--output`, if they are not there, and for rows of
+more data three others (27 MB) whose descriptions have reactions; nothing of them is
+installed or run. Reads the weights into Keras models, has each guess masked tokens
 of the sequences in these packages, with its exact attention and with that of each row,
 and writes `tables.md`.
 """

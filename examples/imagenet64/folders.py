@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 
 import tensorflow as tf
@@ -33,23 +34,27 @@ def refuse_to_delete(config):
     if config.resume or not tf.io.gfile.exists(config.backup_dir):
         return
     if config.checkpoint_dir:
+        if tf.io.gfile.listdir(config.backup_dir) == [SETTINGS]:
+            return  # of a run that ended before its first checkpoint
         raise ValueError(
             "resume must be True if checkpoint_dir exists: to begin again, delete it "
             f"or name another. Received: checkpoint_dir={config.checkpoint_dir}"
         )
-    names = {name.rstrip("/") for name in tf.io.gfile.listdir(config.backup_dir)}
-    if names - OF_A_CHECKPOINT:
+    foreign = sorted({*tf.io.gfile.listdir(config.backup_dir)} - OF_A_CHECKPOINT)
+    if foreign:
         raise ValueError(
             "output_dir must be one whose folder checkpoint a new run may delete: name "
             f"another. Received: output_dir={config.output_dir}, where this folder has "
-            f"files of no run: {', '.join(sorted(names - OF_A_CHECKPOINT))}"
+            f"files of no run: {', '.join(foreign)}"
         )
 
 
 def refuse_another_model(config):
     """Raises an error where a run would go on from the checkpoint of another model."""
-    path = f"{config.backup_dir}/{SETTINGS}"
-    if not (config.resume and tf.io.gfile.exists(path)):
+    path, weights = (
+        os.path.join(config.backup_dir, name) for name in (SETTINGS, _OF_KERAS[0])
+    )
+    if not (config.resume and all(map(tf.io.gfile.exists, (path, weights)))):
         return
     with tf.io.gfile.GFile(path) as file:
         saved = dataclasses.asdict(config) | json.loads(file.read())
@@ -81,5 +86,5 @@ def prepare(config):
     tf.io.gfile.makedirs(config.backup_dir)
     settings = json.dumps(dataclasses.asdict(config), indent=2) + "\n"
     for folder in output_dir, config.backup_dir:
-        with tf.io.gfile.GFile(f"{folder}/{SETTINGS}", "w") as file:
+        with tf.io.gfile.GFile(os.path.join(folder, SETTINGS), "w") as file:
             file.write(settings)

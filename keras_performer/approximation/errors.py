@@ -88,7 +88,8 @@ def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
     one_of = tf.cast(exact.seen, tf.float32) / tf.maximum(number, 1)[..., tf.newaxis]
     estimates = {"mean": over_values(one_of, exact.value), **_outputs(twin, key, exact)}
     if doubled is not None:
-        *_, estimates["doubled"] = _outputs(doubled, key, exact).values()
+        name = "features" if twin.exact_window is None else "both"
+        estimates["doubled"] = _outputs(doubled, key, exact)[name]
     for name, output in estimates.items():
         sums.add_estimate(name, output, exact)
 

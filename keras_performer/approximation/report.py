@@ -42,8 +42,8 @@ class HeadReport(typing.NamedTuple):
             of the mean of the visible values (what an attention without any idea says),
             of the exact window alone, of random features alone, and of
             `PerformerAttention(exact_window=...)`. nan without a window.
-        doubled: float, the last of these that is not nan, had it twice
-            `num_random_features`; nan of features that are not random.
+        doubled: float, that of features, or with a window of both, by another draw of
+            twice `num_random_features`; nan of features that train, or are not random.
         advice: str, what the errors speak for.
     """
 
@@ -191,7 +191,7 @@ def nothing_found(model, left_out):
 
 
 def _with_twice_the_features(twin):
-    if twin.num_random_features is None:
+    if twin.num_random_features is None or twin.feature_map.trainable:
         return None
     options = dict(num_random_features=2 * twin.num_random_features, seed=twin.seed)
     return attention_like(PerformerAttention, twin, **options)

@@ -43,7 +43,7 @@ def calibrate(
         model: a built model with `PerformerAttention` of the softmax kernel, as from
             `convert_to_performer`. It stays as it is.
         data: as in `approximation_report`. A few thousand tokens suffice; at least
-            `key_dim` are needed.
+            `key_dim` are needed, or a layer stays as it is.
         num_rows: int, at how many queries of each sequence errors are measured.
         max_batches: int, the most batches of a data set that are taken.
         verbose: 0 for silence, 1 for a progress bar of batches.
@@ -52,7 +52,8 @@ def calibrate(
         The new model, and a `CalibrationReport`; `print` shows a table.
 
     Raises:
-        ValueError: for a model without a layer that can be fitted, and too few tokens.
+        ValueError: for a model without a layer that can be fitted, and too few tokens
+            for all of them.
 
     Example:
 
@@ -144,8 +145,9 @@ def _check(of_exact, moments, left_out):
         own = of_exact[layer]
         if number < own.key_dim:
             left_out[layer] = why = (
-                f"data must have at least key_dim={own.key_dim} tokens for {own.path}; "
-                f"a few thousand are better. It has {number}"
+                f"data must have at least key_dim={own.key_dim} tokens for {own.path} "
+                "in the first half of its batches; a few thousand are better. It has "
+                f"{number}"
             )
             del moments[layer]
     if not moments:

@@ -71,7 +71,7 @@ def transfer_attention(
 
     Raises:
         ValueError: for a model without layers to train, a teacher that is not like it,
-            and too few tokens.
+            and too few tokens for all of these layers.
 
     Reference:
         Zhang et al. 2024, LoLCATs, arXiv 2410.10254, section 3.2: attention transfer.

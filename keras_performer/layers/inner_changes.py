@@ -18,8 +18,7 @@ class KeepsInnerChanges:
     `keras.layers.MultiHeadAttention` come back without either, and do not load what
     was saved. Here the config of the layer around has an entry more, as soon as there
     is something to say, and the same is done to the layers inside once they are built.
-    A layer that is frozen as a whole comes back with all inside of it frozen, and one
-    that is not with those parts frozen that were.
+    Inside of a layer that is frozen all is, but for parts that are not frozen as it is.
     """
 
     def get_config(self):
@@ -46,8 +45,8 @@ def _changes(layer):
     changes = []
     for owner, path, inner in places.all_inside(layer):
         change = change_of(inner) if not any(places.children(inner)) else {}
-        if owner.trainable and not inner.trainable:
-            change["trainable"] = False
+        if inner.trainable != owner.trainable:
+            change["trainable"] = inner.trainable
         if change:
             changes.append({"path": path, **change})
     return changes
@@ -86,17 +85,28 @@ def _when_built(layer, changes):
 
 
 def _apply(layer, changes):
-    # eagerly, where a model is built while it is traced: Keras quantizes in NumPy
-    with tf.init_scope():
-        for change in changes:
-            inner = places.at(layer, change["path"])
-            apply_change(inner, change)
-            if "trainable" in change:
-                inner.trainable = change["trainable"]
     if not layer.trainable:  # Keras froze only what was there
         for inner in keras_privates.all_layers(layer):
             if inner is not layer:
                 inner.trainable = False
+    # eagerly, where a model is built while it is traced: Keras quantizes in NumPy
+    with tf.init_scope():
+        for change in changes:
+            try:
+                inner = places.at(layer, change["path"])
+            except LookupError:
+                continue  # who puts a layer there later has its config
+            if isinstance(inner, keras.layers.Layer):
+                _apply_inside(inner, change)
+
+
+def _apply_inside(layer, change):
+    trainable = change.get("trainable")
+    if trainable:  # all of it but what LoRA freezes
+        layer.trainable = True
+    apply_change(layer, change)
+    if trainable is False:  # LoRA, too
+        layer.trainable = False
 
 
 def apply_change(layer, change):

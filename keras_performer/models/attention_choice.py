@@ -104,7 +104,9 @@ def config(attention, blocks):
         return attention
     if isinstance(attention, (list, tuple)):
         return [config(*pair) for pair in zip(attention, zip(blocks))]
-    return config_of(blocks[0].attention)
+    made = config_of(blocks[0].attention)
+    del made["config"]["trainable"]  # which may change, and the model's config has
+    return made
 
 
 def _maker(attention, common, performer):

@@ -1,6 +1,6 @@
 """A Performer language model."""
 
-import json
+import copy
 import random
 import typing
 from collections.abc import Sequence
@@ -216,9 +216,10 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             )
             passes.check_block(recompute, self.causal, block)
             self.blocks.append(block)
-        # as they were made, as others may take their places in blocks later; as text,
-        # as Keras would track a dict, and whoever got it could change it
-        self._attention = json.dumps(attention_choice.config(attention, self.blocks))
+        # as they were made, as others may take their places in blocks later; not as an
+        # attribute, which Keras wraps
+        made = attention_choice.config(attention, self.blocks)
+        vars(self)["_attention"] = made
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or LogitsDense(
             self.vocabulary_size,
@@ -432,7 +433,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
-            "attention": json.loads(self._attention),
+            "attention": copy.deepcopy(self._attention),
             "embedding": config_of(self.embedding) if self._has_own_embedding else None,
             "head": config_of(self.head) if self._has_own_head else None,
         }

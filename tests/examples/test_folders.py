@@ -1,6 +1,7 @@
 """What a run finds, deletes and refuses before its first step."""
 
 import dataclasses
+import pathlib
 
 import pytest
 
@@ -31,7 +32,9 @@ def test_an_output_folder_that_is_a_file(tmp_path, name):
 
 def run_with_a_checkpoint(**settings):
     """Leaves what a run with these settings leaves before it is interrupted."""
-    folders.prepare(Config(**{"output_dir": "out", **settings}))
+    config = Config(**{"output_dir": "out", **settings})
+    folders.prepare(config)
+    pathlib.Path(config.backup_dir, "latest.weights.h5").touch()
 
 
 def test_what_is_of_no_run_is_not_deleted(tmp_path):
@@ -43,6 +46,16 @@ def test_what_is_of_no_run_is_not_deleted(tmp_path):
     with pytest.raises(ValueError, match="files of no run: best.weights.h5, more$"):
         folders.refuse_to_delete(Config(output_dir="out"))
     folders.refuse_to_delete(Config(output_dir="out", resume=True))
+
+
+def test_a_run_without_a_checkpoint_may_begin_again():
+    folders.prepare(Config(output_dir="out", checkpoint_dir="kept", hidden_dim=16))
+    again = Config(output_dir="out", checkpoint_dir="kept", hidden_dim=32)
+    folders.refuse_to_delete(again)
+    folders.refuse_another_model(dataclasses.replace(again, resume=True))
+    pathlib.Path("kept/latest.weights.h5").touch()
+    with pytest.raises(ValueError, match="resume must be True if checkpoint_dir"):
+        folders.refuse_to_delete(again)
 
 
 def test_a_checkpoint_of_another_model_is_not_resumed():

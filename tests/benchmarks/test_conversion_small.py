@@ -7,6 +7,7 @@ import pytest
 import scipy.special
 
 from benchmarks.conversion.small import converted, report, speed
+from benchmarks.conversion.small.__main__ import make_parser
 from benchmarks.conversion.small.cases import SEED, cases
 from benchmarks.conversion.small.results import Result, asked
 from benchmarks.learning import models, rows
@@ -65,7 +66,10 @@ def test_the_report_has_every_number(tmp_path):
         Result(name, 0.5, [1.01, 3.02], 61.0, steps=200),
         Result(name, 0.9, [0.51, 0.52], 30.0, 200, further_steps=40),
     ]
-    lines = report.page(CASE, found).splitlines()
+    options = make_parser().parse_args(["--steps", "3", "--further-steps", "1", "2"])
+    lines = report.page(CASE, found, options).splitlines()
+    command = "python -m benchmarks.conversion.small --cases recall --steps 3 "
+    assert f"    {command}--further-steps 1 2" in lines
     assert "| exact | 0 | 0 | 0.9995 | 0.015 |  |  | 0 |" in lines
     assert f"| {name} | 200 | 0 | 0.5000 | 2.015 | +2.000 | 1.000 | 61 |" in lines
     assert f"| {name} | 200 | 40 | 0.9000 | 0.515 | +0.500 | 0.000 | 30 |" in lines

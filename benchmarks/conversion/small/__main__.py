@@ -51,7 +51,7 @@ def measure(case, options):
             path.write_text(json.dumps(results(case, ways(), options)))
         found += [Result(*row) for row in json.loads(path.read_text())]
     report.draw(found, folder / f"{case.name}.png")
-    text = report.page(case, found)
+    text = report.page(case, found, options)
     (folder / f"{case.name}.md").write_text(text + "\n")
     print(text)
 

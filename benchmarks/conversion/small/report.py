@@ -41,12 +41,13 @@ def draw(found, path):
     figure.savefig(path, dpi=120)
 
 
-def page(case, found):
+def page(case, found, options):
     """All that is written of a case.
 
     Args:
         case: `Case`.
         found: list of `Result`, the exact model first.
+        options: those of the command line that they were found with.
     """
     exact, *_ = found
     lines = [
@@ -62,6 +63,9 @@ def page(case, found):
         for result in found
     ]
     task = case.task
+    numbers = " ".join(map(str, options.further_steps))
+    command = f"python -m benchmarks.conversion.small --cases {case.name} "
+    command += f"--steps {options.steps} --further-steps {numbers}"
     return f"""\
 # {task.name.capitalize()}: what a trained model keeps
 
@@ -76,7 +80,9 @@ beside other work. Bits lost are paired with the exact model, sequence by sequen
 is exact.
 
 {machine.name()}, TensorFlow {tf.__version__}, Keras {keras.__version__}; seed 0;
-written {datetime.date.today()} by `python -m benchmarks.conversion.small`.
+written {datetime.date.today()} by
+
+    {command}
 
 {table([*COLUMNS, "seconds"], lines)}"""
 

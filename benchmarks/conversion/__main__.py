@@ -54,16 +54,22 @@ def main(argv=None):
     for package, source in sources.items():
         given = scores.questions(source)
         families = given.families_of_tokens()
-        found, exact = [], None
+        found, losses_of = [], {}
         for name in names:
             parts = results.get((package, name))
             if parts is None:  # there are no further sequences
                 continue
             losses = scores.joined({part: x for part, (x, _) in parts.items()}, given)
+            losses_of[name] = losses
             seconds = sum(seconds for _, seconds in parts.values())
-            exact = losses if exact is None else exact
+            exact = losses_of[rows.EXACT]
             found.append(scores.score(name, losses, exact, families, seconds))
-        sections.append(report.section(source, found, options.draws))
+        pairs = [
+            (name, other, scores.paired(losses_of[name], losses_of[other], families))
+            for name in losses_of
+            if (other := rows.named(name).beside) in losses_of
+        ]
+        sections.append(report.section(source, found, options.draws, pairs))
     text = report.page(sections, time.perf_counter() - start)
     (options.output / "tables.md").write_text(text + "\n")
     print(text)

@@ -10,13 +10,14 @@ from benchmarks.conversion import rows, scores
 from benchmarks.tables import table
 
 
-def section(source, found, num_draws):
+def section(source, found, num_draws, pairs=()):
     """The table of a model.
 
     Args:
         source: `Pretrained`.
         found: list of `scores.Score`, the exact model first.
         num_draws: int, as in `scores.losses_of`.
+        pairs: names of two rows each, and `scores.paired` of the two.
     """
     given = scores.questions(source)
     lines = [
@@ -29,6 +30,11 @@ def section(source, found, num_draws):
         ]
         for score in found
     ]
+    compared = "".join(
+        f"\n\n{name} beside {other}: {mean:+.3f} ± {error:.3f} ({-mean / error:.1f} s.e. "
+        "better)."
+        for name, other, (mean, error) in pairs
+    )
     config = source.config
     return f"""\
 ## {source.name}
@@ -40,7 +46,7 @@ def section(source, found, num_draws):
 {len(np.unique(given.families))} have little in common. Draws of random features, of \
 which rows are means: {num_draws}.
 
-{table(["attention", "NLL", "lost", "± s.e.", "CPU seconds"], lines)}"""
+{table(["attention", "NLL", "lost", "± s.e.", "CPU seconds"], lines)}{compared}"""
 
 
 def page(sections, seconds):

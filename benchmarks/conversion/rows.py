@@ -28,6 +28,7 @@ class Row:
             the model fitted to these: for each family of sequences to those of others.
             `None` where nothing is fitted.
         further: bool, whether these are of `Pretrained.further`, too.
+        beside: str, the name of a row that it is to be better than; or `None`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Row:
     random: bool = False
     fit: collections.abc.Callable | None = None
     further: bool = False
+    beside: str | None = None
 
 
 def exact(source):
@@ -88,16 +90,14 @@ def transferred(model, source, tokens):
 
 def performer(feature_map, exact_window=None, fit=None, further=False):
     name = f"window + {feature_map}" if exact_window else feature_map
-    if fit:
-        name += f", {fit.__name__}"
-    if further:
-        name += ", more data"
+    more = ", more data" if further else ""
     return Row(
-        name,
+        f"{name}, {fit.__name__}{more}" if fit else name,
         functools.partial(converted, feature_map, exact_window),
         random=feature_map != "taylor" and not fit,
         fit=fit,
         further=further,
+        beside=f"{name}, calibrated{more}" if fit is transferred else None,
     )
 
 

@@ -36,9 +36,13 @@ def score(name, losses, exact, families, seconds):
         families: int array `(n,)`.
         seconds: float, what the row took.
     """
-    lost = losses - exact
-    error = standard_error(lost, families)
-    return Score(name, losses.mean(), lost.mean(), error, seconds)
+    return Score(name, losses.mean(), *paired(losses, exact, families), seconds)
+
+
+def paired(losses, others, families):
+    """The mean by which losses are above others, token by token, and its error."""
+    differences = losses - others
+    return differences.mean(), standard_error(differences, families)
 
 
 def questions(source):

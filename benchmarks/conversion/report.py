@@ -31,8 +31,8 @@ def section(source, found, num_draws, pairs=()):
         for score in found
     ]
     compared = "".join(
-        f"\n\n{name} beside {other}: {mean:+.3f} ± {error:.3f} ({-mean / error:.1f} s.e. "
-        "better)."
+        f"\n\n{name} beside {other}: {mean:+.3f} ± {error:.3f} "
+        f"({-mean / error:.1f} s.e. better)."
         for name, other, (mean, error) in pairs
     )
     config = source.config

@@ -409,8 +409,10 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The model of a config, also of one of before rotary positions."""
-        with keras.saving.custom_object_scope(custom_objects or {}):
-            return super().from_config({"position_embedding": "learned", **config})
+        if custom_objects:  # a scope hides those around it, even an empty one
+            with keras.saving.custom_object_scope(custom_objects):
+                return cls.from_config(config)
+        return super().from_config({"position_embedding": "learned", **config})
 
     def get_config(self):
         names = (

@@ -27,7 +27,10 @@ class KeepsInnerChanges:
         return {**super().get_config(), **({_KEY: changes} if changes else {})}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config, custom_objects=None):
+        if custom_objects:  # a scope hides those around it, even an empty one
+            with keras.saving.custom_object_scope(custom_objects):
+                return cls.from_config(config)
         layer = super().from_config({k: v for k, v in config.items() if k != _KEY})
         changes = config.get(_KEY)
         if changes or not layer.trainable:

@@ -1,5 +1,6 @@
 """Which attention the blocks of a model have."""
 
+import copy
 import inspect
 import typing
 from collections.abc import Sequence
@@ -93,17 +94,27 @@ def makers(attention, num_layers, common, performer):
     return [_maker(one, common, performer) for one in of_blocks]
 
 
-def config(attention, blocks):
-    """The `attention` that makes the blocks of a model again.
+class Made:
+    """The `attention` that makes the blocks of a model again, whatever is done to it.
 
     Args:
         attention: as in `makers`.
         blocks: list of the blocks that were made with it.
     """
+
+    def __init__(self, attention, blocks):
+        self._config = _config(attention, blocks)
+
+    def config(self):
+        """A str, dict or list for the config of the model; a copy."""
+        return copy.deepcopy(self._config)
+
+
+def _config(attention, blocks):
     if isinstance(attention, str):
         return attention
     if isinstance(attention, (list, tuple)):
-        return [config(*pair) for pair in zip(attention, zip(blocks))]
+        return [_config(*pair) for pair in zip(attention, zip(blocks))]
     made = config_of(blocks[0].attention)
     del made["config"]["trainable"]  # which may change, and the model's config has
     return made

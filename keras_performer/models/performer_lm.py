@@ -1,6 +1,5 @@
 """A Performer language model."""
 
-import copy
 import random
 import typing
 from collections.abc import Sequence
@@ -216,10 +215,8 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             )
             passes.check_block(recompute, self.causal, block)
             self.blocks.append(block)
-        # as they were made, as others may take their places in blocks later; not as an
-        # attribute, which Keras wraps
-        made = attention_choice.config(attention, self.blocks)
-        vars(self)["_attention"] = made
+        # as they were made, as others may take their places in blocks later
+        self._attention = attention_choice.Made(attention, self.blocks)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or LogitsDense(
             self.vocabulary_size,
@@ -409,10 +406,8 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The model of a config, also of one of before rotary positions."""
-        if custom_objects:  # a scope hides those around it, even an empty one
-            with keras.saving.custom_object_scope(custom_objects):
-                return cls.from_config(config)
-        return super().from_config({"position_embedding": "learned", **config})
+        config = {"position_embedding": "learned", **config}
+        return super().from_config(config, custom_objects)
 
     def get_config(self):
         names = (
@@ -435,7 +430,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
-            "attention": copy.deepcopy(self._attention),
+            "attention": self._attention.config(),
             "embedding": config_of(self.embedding) if self._has_own_embedding else None,
             "head": config_of(self.head) if self._has_own_head else None,
         }

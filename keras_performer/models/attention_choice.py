@@ -116,7 +116,7 @@ def _config(attention, blocks):
     if isinstance(attention, (list, tuple)):
         return [_config(*pair) for pair in zip(attention, zip(blocks))]
     made = config_of(blocks[0].attention)
-    del made["config"]["trainable"]  # which may change, and the model's config has
+    made["config"].pop("trainable", None)  # may change; the model says what it is
     return made
 
 

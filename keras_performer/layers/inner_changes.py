@@ -45,9 +45,10 @@ def without_inner_changes(config):
 
 def _changes(layer):
     """What was changed in the layers inside a layer, a list for its config."""
-    changes = []
-    for owner, path, inner in places.all_inside(layer):
-        change = change_of(inner) if not any(places.children(inner)) else {}
+    changes, inside = [], list(places.all_inside(layer))
+    owners = {id(owner) for owner, _, _ in inside}
+    for owner, path, inner in inside:
+        change = {} if id(inner) in owners else change_of(inner)
         if inner.trainable != owner.trainable:
             change["trainable"] = inner.trainable
         if change:

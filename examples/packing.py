@@ -170,12 +170,8 @@ def bits_of(model, rows):
     """Bits a byte; `evaluate` would take the mean of batches of more bytes or fewer."""
     given = of_fit(rows)
     nats = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
-    for start in range(0, len(given["y"]), BATCH):
-        tokens, ids, y, weights = (
-            x[start : start + BATCH]
-            for x in (*given["x"], given["y"], given["sample_weight"])
-        )
-        nats.update_state(y, model.predict_on_batch([tokens, ids]), weights)
+    logits = model.predict(given["x"], batch_size=BATCH, verbose=0)
+    nats.update_state(given["y"], logits, given["sample_weight"])
     return float(nats.result()) / math.log(2)
 
 

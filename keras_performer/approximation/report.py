@@ -152,7 +152,6 @@ def approximation_report(
     input_checks.check_model("model", model)
     check_options(options)
     sums: dict = {}
-
     doubled: dict = {}
 
     def measure(layer, twin, *inputs):

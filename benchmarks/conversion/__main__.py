@@ -30,9 +30,10 @@ def main(argv=None):
     every = rows.ROWS + rows.FURTHER if options.full else rows.ROWS
     chosen = options.rows or [row.name for row in every]
     names = [rows.EXACT, *(name for name in chosen if name != rows.EXACT)]
-    # the exact one first, without which nothing else means anything; then the longest
-    fitted = [name for name in names if rows.named(name).fit]
-    order = [rows.EXACT, *fitted, *(name for name in names[1:] if name not in fitted)]
+    # the exact one first, without which nothing else means anything; then the longest,
+    # which are fitted, or stand after the others
+    longest = sorted(reversed(names[1:]), key=lambda name: not rows.named(name).fit)
+    order = [rows.EXACT, *longest]
     for source in sources.values():
         if source.further and any(rows.named(name).further for name in names):
             source.further()  # downloaded here, once for all workers

@@ -11,7 +11,7 @@ FEWEST_PARTS, MOST_PARTS = 4, 6
 # Sequences that have more of their tokens in common, in order, are one family.
 MOST_IN_COMMON = 0.8
 # How many examples a model is given at once.
-BATCH = 6
+BATCH = 24
 
 
 @dataclasses.dataclass(frozen=True)

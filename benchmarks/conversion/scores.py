@@ -68,16 +68,16 @@ def parts_of(row, source):
     return [int(family) for family in np.unique(masking.families(source.sequences))]
 
 
-def losses_of(row, source, given, num_draws, family=None):
+def losses_of(row, model, source, given, num_draws, family=None):
     """The losses of a row, as `masking.losses`.
 
     Args:
         row, source: as in `parts_of`.
+        model: what the row has made of the source.
         given: its `questions`.
         num_draws: int, how often random features are drawn; their losses are averaged.
         family: one of `parts_of`, whose losses these are.
     """
-    model = row.make(source)
     if family is None:
         return mean_losses(model, given, num_draws if row.random else 1)
     others = sequences_of_others(source, family, row.further)

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import PerformerAttention
+from keras_performer.layers import AttentionLayer, PerformerAttention
 from keras_performer.layers.attention_like import attention_like, is_attention
 from keras_performer.layers.packed_tokens import with_starts
 from keras_performer.layers.positions import token_positions
@@ -28,9 +28,10 @@ def attention_calls(model, batches, options, measure):
     Args:
         model: a Keras model or layer.
         batches: iterable of inputs of the model.
-        options: arguments of `PerformerAttention`.
-        measure: function of a layer, a `PerformerAttention` like it, and what that
-            reads: `(query, key, value)` in heads and the `Inputs`.
+        options: arguments of `PerformerAttention`. `None` for no layer like those of
+            the model, unless they are of Keras.
+        measure: function of a layer, the layer itself or a `PerformerAttention` like
+            it, and what that reads: `(query, key, value)` in heads and the `Inputs`.
 
     Returns:
         Dict of layers that were left out to the reason, a str.
@@ -45,7 +46,7 @@ def attention_calls(model, batches, options, measure):
             return
         try:
             if layer not in twins:
-                twins[layer] = attention_like(PerformerAttention, layer, **options)
+                twins[layer] = _reader(layer, options)
             twin = twins[layer]
             inputs, positions = what_is_read(twin, arguments)
             if inputs.query_mask is not None:  # as what is visible has been
@@ -61,6 +62,12 @@ def attention_calls(model, batches, options, measure):
         with watched(model, note):
             model(batch, training=False)
     return left_out
+
+
+def _reader(layer, options):
+    if options is None and isinstance(layer, AttentionLayer):
+        return layer
+    return attention_like(PerformerAttention, layer, **(options or {}))
 
 
 def what_is_read(layer, arguments):

@@ -99,7 +99,7 @@ def calibrate(
             yield batch
             progress.add(1)
 
-    left_out = attention_calls(exact, advancing(first), {}, count)
+    left_out = attention_calls(exact, advancing(first), None, count)
     _check(of_exact, moments, left_out)
     fits = {
         layer: Fit(of_exact[layer], of_layer, num_rows)
@@ -110,7 +110,7 @@ def calibrate(
         if layer in fits:
             fits[layer].measure(*call)
 
-    left_out |= attention_calls(exact, advancing(others), {}, measure)
+    left_out |= attention_calls(exact, advancing(others), None, measure)
     instead, rows = {}, []
     for layer, fit in fits.items():
         if layer not in left_out:

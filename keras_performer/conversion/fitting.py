@@ -58,9 +58,12 @@ class Fit:
         window = self.layer.exact_window
         exact = exact_rows(query, key, value, inputs, self.num_rows, window)
         self.sums.add_exact(exact)
+        basis = None
         for index, choice in enumerate(self.choices):
-            q, k = _in_basis(exact.query, key, choice.basis)
-            near = mean_by_logits(logits_of(q, k), exact.value, exact.near)
+            if choice.basis is not basis:  # each has all its kernels in turn
+                basis = choice.basis
+                q, k = _in_basis(exact.query, key, basis)
+                near = mean_by_logits(logits_of(q, k), exact.value, exact.near)
             weights = pair_weights(q, k, choice.kernel)
             far = mean_by_weights(*weights, exact.value, exact.seen & ~exact.near)
             squares = squares_of_joined(near, far, exact.output)

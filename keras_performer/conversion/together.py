@@ -13,14 +13,14 @@ import numpy as np
 from keras_performer.layers.far_gain import SPEED
 from keras_performer.ops.shapes import ceil_div
 
-# What is added to the logarithms of far weights of all layers at once. With the last
-# the window alone is left.
-CHANGES = 0.0, 1.0, -1.0, -2.0, -4.0, -8.0
+# What is added to the logarithms of far weights of all layers at once; the further ones
+# are tried if -1 is the best of the first. With the last the window alone is left.
+CHANGES, FURTHER_CHANGES = (0.0, 1.0, -1.0), (-2.0, -4.0, -8.0)
 # Something else than the fitted model is chosen if it leaves less than this part of the
 # error of its output.
 CLEARLY = 0.95
 # How many sequences the model is asked about: each costs a pass for every change.
-NUM_SEQUENCES = 8
+NUM_SEQUENCES = 4
 # The name of the model as it was: not fitted, its gains not changed.
 NOT_FITTED = False, 0.0
 
@@ -61,31 +61,50 @@ def choose(exact, as_it_was, fitted, layers, batches):
         for layer, gain in zip(layers, gains, strict=True):
             layer.log_gain.assign(gain + change / SPEED)
 
+    def outputs_with(name, batch):
+        fits, change = name
+        change_gains(change)
+        return _outputs(fitted if fits else as_it_was, batch)
+
     changes = CHANGES if layers else (0.0,)
-    of_exact = 0.0
-    squares = {NOT_FITTED: 0.0, **{(True, change): 0.0 for change in changes}}
+    names = [NOT_FITTED, *((True, change) for change in changes)]
+    errors = _errors(exact, batches, outputs_with, names)
+    best = min(errors, key=errors.get)
+    if best == (True, min(changes)) and layers:
+        names = [(True, change) for change in FURTHER_CHANGES]
+        errors |= _errors(exact, batches, outputs_with, names)
+        best = min(errors, key=errors.get)
+    if errors[best] > CLEARLY * errors[True, 0.0]:
+        best = True, 0.0
+    change_gains(best[1])
+    return Together(errors[NOT_FITTED], errors[best], *best)
+
+
+def _errors(exact, batches, outputs_with, names):
+    """Relative errors of outputs by the names of what gives them.
+
+    Args:
+        exact, batches: as in `choose`.
+        outputs_with: function of a name and a batch that returns `_outputs`.
+        names: list.
+    """
     of_each = max(NUM_SEQUENCES // len(batches), 1)
+    of_exact, squares = 0.0, dict.fromkeys(names, 0.0)
     for batch in batches:  # outputs may be large: of one batch at a time
         batch = _some(batch, of_each)
         wanted = _outputs(exact, batch)
         of_exact += _sum_of_squares(wanted)
-        for fits, change in squares:
-            change_gains(change)
-            found = _outputs(fitted if fits else as_it_was, batch)
+        for name in names:
+            found = outputs_with(name, batch)
             differences = (x - y for x, y in zip(found, wanted, strict=True))
-            squares[fits, change] += _sum_of_squares(differences)
+            squares[name] += _sum_of_squares(differences)
     # where an estimate overflows it is not the best
-    errors = {
+    return {
         name: float(np.sqrt(np.nan_to_num(found / of_exact, nan=np.inf)))
         if of_exact
         else 0.0
         for name, found in squares.items()
     }
-    best = min(errors, key=errors.get)
-    if errors[best] > CLEARLY * errors[True, 0.0]:
-        best = True, 0.0
-    change_gains(best[1])
-    return Together(errors[NOT_FITTED], errors[best], *best)
 
 
 def _some(batch, number):

@@ -1,5 +1,6 @@
 """Which keys and which queries are visible, from every form of mask Keras has."""
 
+import numpy as np
 import tensorflow as tf
 
 _ADVICE = (
@@ -66,15 +67,16 @@ def one_for_each_token(name, values, x, inner=()):
     shape = tf.TensorShape([*x.shape[:-1], *inner])
     if values.shape.is_fully_defined() and values.shape == shape:
         return values
+    given, tokens = tf.shape(values), tf.shape(x)[:-1]
+    wanted = tf.concat([tokens, inner], 0) if inner else tokens
     # only a batch of one is repeated: the other axes must be those of x
-    repeats = tf.where(tf.shape(values)[0] == 1, tf.shape(x)[0], 1)
-    values = tf.repeat(values, repeats, axis=0)
+    is_batch = np.arange(len(shape)) == 0
+    repeated = tf.where(is_batch & (given == 1), wanted, given)
     message = f"{name} must have a value for each token: the shapes of {name} and of "
     message += "the tokens, without their last axis, differ"
-    wanted = tf.concat([tf.shape(x)[:-1], tf.constant(inner, tf.int32)], 0)
-    equal = tf.debugging.assert_equal(tf.shape(values), wanted, message)
+    equal = tf.debugging.assert_equal(repeated, wanted, message)
     with tf.control_dependencies([equal]):
-        return tf.ensure_shape(tf.reshape(values, wanted), shape)
+        return tf.ensure_shape(tf.broadcast_to(values, wanted), shape)
 
 
 def _without_queries(attention_mask, key):

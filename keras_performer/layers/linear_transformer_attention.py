@@ -135,7 +135,7 @@ class LinearTransformerAttention(AttentionLayer):
         """As `attend` as far as shapes and errors go, without what it computes."""
         if state is not None:
             self._as_state(state)
-        attended = tf.repeat(tf.zeros_like(query[..., :1]), self.value_dim, axis=-1)
+        attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
         return attended, self.empty_state(size(query, 0)) if visible.causal else None
 
     def scores(self, query, key, visible):

@@ -325,7 +325,7 @@ class PerformerAttention(InPieces, AttentionLayer):
             check_window("exact_window", self.exact_window, query, key)
         if state is not None:
             self._as_state(state)
-        attended = tf.repeat(tf.zeros_like(query[..., :1]), self.value_dim, axis=-1)
+        attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
         if not visible.causal or self.exact_below is not None:
             return attended, None
         return attended, self.empty_state(size(query, 0))

@@ -7,7 +7,7 @@ that share a key-value head.
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.shapes import compute_dtype, repeat, size
 
 
 class Heads:
@@ -52,7 +52,7 @@ class Heads:
         """Block i of a mask `(B, count, tokens)` as `(X, tokens, 1)`; `None` stays."""
         if mask is None:
             return None
-        rows = tf.repeat(mask[:, i], self.num_key_value_heads, axis=0)
+        rows = repeat(block_of(mask, i), self.num_key_value_heads, 0)
         return tf.expand_dims(rows, -1)  # LiteRT has no tf.newaxis of bools
 
     def query_block(self, x):

@@ -5,7 +5,8 @@ import tensorflow as tf
 
 def with_ones(x):
     """Values with a column of ones, whose weighted sum is the normalizer."""
-    return tf.concat([x, tf.ones_like(x[..., :1])], -1)
+    ends = [[0, 0]] * (len(x.shape) - 1) + [[0, 1]]
+    return tf.pad(x, ends, constant_values=1)
 
 
 def normalize(sums):

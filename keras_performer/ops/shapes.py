@@ -20,6 +20,20 @@ def pad(x, paddings):
     return tf.cast(tf.pad(tf.cast(x, tf.int32), paddings), tf.bool)
 
 
+def repeat(x, repeats, axis):
+    """`tf.repeat` by an int of what is not empty, in a few operations for its 28."""
+    if repeats == 1:
+        return x
+    shape = list(x.shape)
+    first = shape.index(None) if None in shape else None
+    shape = [-1 if i == first else size(x, i) for i in range(len(shape))]
+    if axis != first:
+        shape[axis] *= repeats
+    times = [1] * (len(shape) + 1)
+    times[axis + 1] = repeats
+    return tf.reshape(tf.tile(tf.expand_dims(x, axis + 1), times), shape)
+
+
 def ceil_div(a, b):
     return -(-a // b)
 

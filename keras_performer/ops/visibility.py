@@ -5,7 +5,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.segments import after_first, segment_numbers
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import repeat, size
 from keras_performer.ops.tensors import TensorLike
 
 
@@ -154,4 +154,4 @@ class VisibleBlocks:
             tokens: int or scalar tensor, tokens of a chunk.
         """
         keys = tf.range(tokens)
-        return tf.repeat(keys, self._heads.group)[:, tf.newaxis] >= keys
+        return repeat(keys, self._heads.group, 0)[:, tf.newaxis] >= keys

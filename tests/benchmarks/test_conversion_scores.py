@@ -102,7 +102,7 @@ def test_rows_are_fitted_to_other_families():
     given = masking.examples(sequences, MASK, scores.SEED)
     model = source(sequences)
     parts = {
-        family: scores.losses_of(row, model, given, 1, family)
+        family: scores.losses_of(row, row.make(model), model, given, 1, family)
         for family in scores.parts_of(row, model)
     }
     losses = scores.joined(parts, given)
@@ -134,7 +134,7 @@ def test_rows_of_more_data_are_fitted_to_it_without_what_is_asked():
     assert scores.parts_of(row, model) == []
     model = dataclasses.replace(model, further=lambda: [new, alike])
     for family in scores.parts_of(row, model):
-        scores.losses_of(row, model, given, 1, family)
+        scores.losses_of(row, row.make(model), model, given, 1, family)
     # each sequence stands first as it is, then with masks
     starts = [[x[:20].tolist() for x in tokens[:4]] for tokens in seen]
     assert starts[0][:3] == [sequences[2][:20], new[:20], alike[:20]]

@@ -19,7 +19,7 @@ from keras_performer.ops.linear.causal_loops import Causal
 from keras_performer.ops.linear.causal_step import one_token
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.segments import reversed_starts, segment_numbers
-from keras_performer.ops.shapes import pad, size
+from keras_performer.ops.shapes import pad, repeat, size
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
 
@@ -107,7 +107,7 @@ class Far(Causal):
         def write(i, outputs, logs, far, sees, x, block, normalizer):
             log = self.kernel.log_normalizer(normalizer)
             if self.own is not None:
-                own = tf.repeat(heads.mask_rows(self.own, i), heads.group, axis=1)
+                own = repeat(heads.mask_rows(self.own, i), heads.group, 1)
                 block, log = self._of_segment(own, block, log)
             sees = sees.write(i, log > EMPTY)
             log = heads.query_block(log + self.kernel.log_left_out(x)) + self.gain

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_performer.ops.kernels.parts import each
 from keras_performer.ops.normalizer import normalize, with_ones
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import repeat, size
 
 
 def one_token(kernel, mask, query, key, value, r, sums, with_log_sums=False):
@@ -36,7 +36,7 @@ def one_token(kernel, mask, query, key, value, r, sums, with_log_sums=False):
         for x, rows in ((query, group), (key, 1), (value, 1))
     )
     if mask is not None:
-        mask = tf.repeat(mask, heads, axis=0)[..., tf.newaxis]
+        mask = repeat(mask, heads, 0)[..., tf.newaxis]
     b = kernel.project_keys(k, mask)
     r_new = each(tf.stop_gradient, kernel.running_max((r,), b))
     (e,), v = kernel.key_features(b, r_new, mask), with_ones(v)

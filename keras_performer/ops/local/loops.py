@@ -12,7 +12,7 @@ from keras_performer.ops.heads import Heads, block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import ceil_div, pad, size
+from keras_performer.ops.shapes import ceil_div, pad, repeat, size
 
 # Tokens of a chunk, unless the window is much longer or the sequence is shorter.
 CHUNK_SIZE = 64
@@ -253,7 +253,7 @@ class Local:
 
     def _band(self):
         """What is added to logits: 0, or HIDDEN for far keys, `(rows, span)`."""
-        token = tf.repeat(tf.range(self.chunk), self.heads.group)[:, tf.newaxis]
+        token = repeat(tf.range(self.chunk), self.heads.group, 0)[:, tf.newaxis]
         distance = token - (tf.range(self.span) - self.lead)
         near = tf.abs(distance) < self.window
         if self.causal:
@@ -274,7 +274,7 @@ class Local:
         keys = self._part(self.key_numbers, i)
         keys = self._spans(self.heads.mask_rows(keys[:, tf.newaxis], 0))
         queries = self.heads.mask_rows(self.query_numbers, i)
-        queries = self._to_chunks(tf.repeat(queries, self.heads.group, axis=1))
+        queries = self._to_chunks(repeat(queries, self.heads.group, 1))
         return queries == tf.transpose(keys, (0, 1, 3, 2))
 
     def _part(self, x, i):

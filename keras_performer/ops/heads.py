@@ -52,7 +52,7 @@ class Heads:
         """Block i of a mask `(B, count, tokens)` as `(X, tokens, 1)`; `None` stays."""
         if mask is None:
             return None
-        rows = repeat(block_of(mask, i), self.num_key_value_heads, 0)
+        rows = repeat(mask[:, i], self.num_key_value_heads, 0)
         return tf.expand_dims(rows, -1)  # LiteRT has no tf.newaxis of bools
 
     def query_block(self, x):

@@ -58,6 +58,6 @@ def test_a_gpu_takes_larger_blocks(monkeypatch):
     assert blocks.tokens_per_block(unknown, 256) == 1024
     assert blocks.block_sizes().chunk == 256
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
-    assert blocks.tokens_per_block(x, 256) == 64
+    assert blocks.tokens_per_block(x, 256) == 128
     assert blocks.tokens_per_block(unknown, 256) == 64
     assert blocks.block_sizes().chunk == 64

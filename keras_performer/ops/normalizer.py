@@ -5,8 +5,8 @@ import tensorflow as tf
 
 def with_ones(x):
     """Values with a column of ones, whose weighted sum is the normalizer."""
-    ends = [[0, 0]] * (len(x.shape) - 1) + [[0, 1]]
-    return tf.pad(x, ends, constant_values=1)
+    # not tf.pad, which tf.vectorized_map lets pad with zeros whatever it is told
+    return tf.concat([x, tf.ones_like(x[..., :1])], -1)
 
 
 def normalize(sums):

@@ -28,8 +28,8 @@ def attention_calls(model, batches, options, measure):
     Args:
         model: a Keras model or layer.
         batches: iterable of inputs of the model.
-        options: arguments of `PerformerAttention`. `None` for no layer like those of
-            the model, unless they are of Keras.
+        options: arguments of `PerformerAttention`; `None` where it is not asked for,
+            and any `AttentionLayer` reads its calls itself.
         measure: function of a layer, the layer itself or a `PerformerAttention` like
             it, and what that reads: `(query, key, value)` in heads and the `Inputs`.
 

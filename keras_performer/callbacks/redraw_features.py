@@ -21,7 +21,8 @@ class RedrawFeatures(keras.callbacks.Callback):
     right under `steps_per_execution` above 1, gradient accumulation and resumed
     training. The features after step s are redraw number `s // every_n_steps` of each
     layer, counted from where a fresh optimizer starts. If training starts at a step
-    that should have seen more redraws than the layer has, they are made up for first.
+    that should have seen more redraws than the layer has, they are made up for first;
+    where a checkpoint is restored in between, at the next redraw.
     Layers whose features train, or that have no random features, are left as they are.
 
     Where one execution passes several redraws, only the last is drawn; the count and
@@ -72,15 +73,20 @@ class RedrawFeatures(keras.callbacks.Callback):
                 if self._redraws > made:
                     self._check_built(layer)
                     self._redraw(layer, self._redraws - made)
+                self._ahead[layer] = max(made - self._redraws, 0)
 
     def on_train_batch_end(self, batch, logs=None):
         self.on_train_batch_begin(batch)  # which loops of one's own may leave out
         self._batches += 1
-        passed = self._step() // self.every_n_steps - self._redraws
-        if passed > 0:
-            self._redraws += passed
+        redraws = self._step() // self.every_n_steps
+        if redraws != self._redraws:  # fewer where an earlier step was restored
+            self._redraws = redraws
             for layer in self._layers():
-                self._redraw(layer, passed)
+                wanted = redraws + self._ahead.get(layer, 0)
+                # weights may have been restored alone, and with them what was made
+                missing = wanted - _as_int(layer.redraw_count)
+                if missing > 0:
+                    self._redraw(layer, missing)
 
     def on_epoch_end(self, epoch, logs=None):
         few = self._batches < self._batches_of_a_step()
@@ -106,6 +112,7 @@ class RedrawFeatures(keras.callbacks.Callback):
 
     def _start(self):
         self._redraws, self._first_step, self._batches = None, None, 0
+        self._ahead = {}  # redraws of layers beyond those of the optimizer's steps
 
     def _step(self):
         optimizer = getattr(self.model, "optimizer", None)

@@ -1,5 +1,6 @@
 """What every feature map can do."""
 
+import inspect
 from typing import Any, Self, TypeAlias
 
 import tensorflow as tf
@@ -96,6 +97,13 @@ class FeatureMap:
             ) from error
 
     def get_config(self) -> dict[str, Any]:
+        taken = list(inspect.signature(type(self)).parameters)
+        if taken and type(self).get_config is FeatureMap.get_config:
+            raise NotImplementedError(
+                f"{type(self).__name__} has the arguments {', '.join(taken)}: define "
+                "get_config, which returns them, so that layers which use it can be "
+                "saved and copied."
+            )
         return {}
 
     @classmethod

@@ -175,7 +175,17 @@ def _loss(model):
             "With recompute, loss must be a keras.losses.Loss, a function or the name "
             f"of one. Received: loss={loss!r}"
         )
+    if _has_own_reduction(loss):
+        raise ValueError(
+            "With recompute the values of chunks are reduced as Keras does it: define "
+            "what the loss makes of targets and outputs in its `call`. Received: "
+            f"{type(loss).__name__}, with a __call__ of its own"
+        )
     return loss
+
+
+def _has_own_reduction(loss):
+    return type(loss).__call__ is not keras.losses.Loss.__call__
 
 
 class _LossFunction(keras.losses.Loss):
@@ -197,11 +207,14 @@ def _metrics(model):
         wrapper = keras.metrics.MeanMetricWrapper
         own_update = getattr(type(metric), "update_state", None)
         is_mean = own_update is wrapper.update_state
-        if not is_mean or _ignores_a_class(wrapped_function(metric)[0]):
+        function, _ = wrapped_function(metric)
+        is_loss = isinstance(function, keras.losses.Loss)
+        reduces = is_loss and _has_own_reduction(function)
+        if not is_mean or reduces or _ignores_a_class(function):
             raise ValueError(
                 "With recompute the outputs exist for a chunk at a time, so that "
                 "metrics must be means over tokens (keras.metrics.MeanMetricWrapper, "
-                "with its update_state, of no loss with ignore_class). "
+                "with its update_state, of no loss with ignore_class or a __call__ of its own). "
                 f"Received: {metric!r}. Compile without it, or evaluate with a model "
                 "that has recompute=None and the same weights."
             )

@@ -152,6 +152,47 @@ def test_redraws_by_hand_stay_and_missing_ones_are_made_up_for():
     assert int(attention_of(model).redraw_count) == 8
 
 
+class RollBack(keras.callbacks.Callback):
+    """Restores after the third epoch what it kept after the first."""
+
+    def __init__(self, of_optimizer):
+        super().__init__()
+        self.of_optimizer = of_optimizer
+
+    def on_epoch_end(self, epoch, logs=None):
+        variables = [*self.model.variables]
+        if self.of_optimizer:
+            variables += self.model.optimizer.variables
+        if epoch == 0:
+            self.kept = [variable.numpy() for variable in variables]
+        if epoch == 2:
+            for variable, value in zip(variables, self.kept, strict=True):
+                variable.assign(value)
+
+
+class Counts(keras.callbacks.Callback):
+    """Notes the number of redraws after every step."""
+
+    def on_train_begin(self, logs=None):
+        self.counts = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.counts.append(int(attention_of(self.model).redraw_count))
+
+
+@pytest.mark.parametrize(
+    ("of_optimizer", "last"), [(True, [2, 3, 3, 4]), (False, [2, 7, 7, 8])]
+)
+def test_redraws_go_on_from_what_is_restored_in_between(of_optimizer, last):
+    """From the step that is restored; from that of the optimizer if it stays."""
+    model, counts = build_model(), Counts()
+    callbacks = [RedrawFeatures(2), counts, RollBack(of_optimizer)]
+    model.fit(**batches(4), epochs=4, callbacks=callbacks)
+    assert counts.counts == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, *last]
+    expected = matrix_after(last[-1])
+    np.testing.assert_array_equal(attention_of(model).projection_matrix, expected)
+
+
 def test_a_layer_inside_other_layers_is_found():
     class Block(keras.layers.Layer):
         def __init__(self):

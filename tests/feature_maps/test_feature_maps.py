@@ -193,6 +193,27 @@ def test_an_unregistered_function_works_until_it_is_saved(activation):
             save()
 
 
+class Narrow(feature_maps.FeatureMap):
+    """A map whose arguments no config has."""
+
+    def __init__(self, width):
+        self.width = width
+
+    def draw(self, head_dim, num_random_features, seed):
+        shape = (num_random_features, head_dim)
+        return self.width * tf.random.stateless_normal(shape, seed)
+
+    def kernel(self, parameters):
+        return ops.ActivationKernel(parameters, tf.nn.relu)
+
+
+def test_a_map_with_arguments_and_no_config_is_not_saved_without_them():
+    layer = PerformerAttention(2, 4, num_random_features=8, feature_map=Narrow(0.5))
+    assert np.isfinite(layer(tf.ones((2, 5, 6)))).all()
+    with pytest.raises(NotImplementedError, match="Narrow has the arguments width: d"):
+        layer.get_config()
+
+
 @pytest.mark.parametrize("name", ["softplus", "relu", "gelu", "sigmoid", "tanh", "elu"])
 def test_keras_own_activations_are_saved(name):
     """Also "elu", which as a name is elu(x) + 1 here."""

@@ -105,9 +105,16 @@ class WithoutFirst(keras.metrics.MeanMetricWrapper):
         super().update_state(y_true[:, 1:], y_pred[:, 1:])
 
 
+class Tenfold(CrossEntropy):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return 10 * super().__call__(y_true, y_pred, sample_weight)
+
+
 @pytest.mark.parametrize(
     "message, compiled",
     [
+        ("Tenfold, with a __call__ of its own", dict(loss=Tenfold(from_logits=True))),
+        ("or a __call__ of its own", dict(metrics=[Tenfold(from_logits=True)])),
         ("metrics must be means over tokens", dict(metrics=[keras.metrics.AUC()])),
         ("with its update_state", dict(metrics=[WithoutFirst(squared)])),
         ("of no loss with", dict(metrics=[CrossEntropy(ignore_class=3)])),

@@ -284,3 +284,22 @@ def up_to_max_length(layer, length):
     if length > layer.max_length:
         raise ValueError(f"{message}, of {length} tokens")
     return length
+
+
+def places_of(layer, weight, length, axis=0):
+    """What a weight has for each place of a sequence, along an axis of `max_length`.
+
+    Args:
+        layer: a layer with `max_length`.
+        weight: tensor.
+        length: what `up_to_max_length` returned. XLA leaves out its check: there all is
+            NaN for a sequence that is longer, which products would not notice.
+        axis: 0 or 1.
+    """
+    rows = weight[:, :length] if axis else weight[:length]
+    if isinstance(length, int):
+        return rows
+    longer = tf.maximum(length - layer.max_length, 0)
+    ends = [[0, longer if i == axis else 0] for i in range(len(weight.shape))]
+    nan = tf.constant(math.nan, rows.dtype)
+    return tf.where(longer == 0, tf.pad(rows, ends), nan)

@@ -56,7 +56,7 @@ class LinformerAttention(AttentionLayer):
     Raises:
         ValueError: for more than `max_length` keys, beside what `AttentionLayer`
             raises; where lengths are known in a running graph only, an
-            `InvalidArgumentError` there.
+            `InvalidArgumentError` there; XLA, which leaves out such checks, makes NaN.
 
     Reference:
         Wang et al. 2020, Linformer, arXiv 2006.04768, equation 7, and section 4 for
@@ -183,7 +183,7 @@ class LinformerAttention(AttentionLayer):
         projection = tf.cast(tf.convert_to_tensor(projection), dtype)
         if self.sharing != "none":
             projection = projection[tf.newaxis]
-        return projection[:, :length]
+        return arguments.places_of(self, projection, length, axis=1)
 
     def _mixed(self, x, projection, key_mask):
         """Keys or values `(B, S, K, H)` as mixtures `(B, k, K, H)`, not yet rounded."""

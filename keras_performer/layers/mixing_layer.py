@@ -5,7 +5,7 @@ import typing
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import arguments, layer_state
+from keras_performer.layers import arguments, input_checks, layer_state
 from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.key_masks import as_mask
 from keras_performer.layers.signatures import LayerInput
@@ -85,6 +85,7 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
                 f"{type(self).__name__} needs one tensor of shape (batch, length, "
                 f"features). Received: inputs of {received}"
             )
+        input_checks.check_real("x", x)
         mask = as_mask("mask", mask, x)
         # Keras casts no integers; a copy without its mask, which layers inside would
         # warn about

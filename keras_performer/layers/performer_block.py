@@ -5,7 +5,7 @@ import typing
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, input_checks
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.heads_dense import token_dense
 from keras_performer.layers.inner_changes import KeepsInnerChanges
@@ -139,6 +139,7 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
     ) -> typing.Any:
         if mask is None:
             mask = implicit_mask(x)
+        input_checks.check_real("x", x)
         x = tf.cast(x, self.compute_dtype)
         if self.convolution is None:
             return self._attend(

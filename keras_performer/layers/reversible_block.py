@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, input_checks
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.drawn_weights import MAX_SEED
 from keras_performer.layers.inner_changes import KeepsInnerChanges
@@ -143,6 +143,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         parts = [
             part for block in self.blocks for part in self._parts(block, call, seeds)
         ]
+        input_checks.check_real("x", x)
         stream = tf.cast(x, "float64")
         first, second, moved = ops.reversible_chain(
             [part.function for part in parts],

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer import feature_maps
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, input_checks
 from keras_performer.layers.heads_dense import heads_dense
 from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.keras_privates import implicit_mask
@@ -146,6 +146,7 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
         """The input in the compute dtype, without Keras' mask, and its mask of keys."""
         if padding_mask is None:
             padding_mask = implicit_mask(inputs)
+        input_checks.check_real("inputs", inputs)
         return tf.identity(tf.cast(inputs, self.compute_dtype)), padding_mask
 
     def before(self, norm, x):

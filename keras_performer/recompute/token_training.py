@@ -214,7 +214,8 @@ def _metrics(model):
             raise ValueError(
                 "With recompute the outputs exist for a chunk at a time, so that "
                 "metrics must be means over tokens (keras.metrics.MeanMetricWrapper, "
-                "with its update_state, of no loss with ignore_class or a __call__ of its own). "
+                "with its update_state, of no loss with ignore_class or a __call__ of "
+                "its own). "
                 f"Received: {metric!r}. Compile without it, or evaluate with a model "
                 "that has recompute=None and the same weights."
             )

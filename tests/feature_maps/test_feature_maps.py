@@ -199,8 +199,8 @@ class Narrow(feature_maps.FeatureMap):
     def __init__(self, width):
         self.width = width
 
-    def draw(self, head_dim, num_random_features, seed):
-        shape = (num_random_features, head_dim)
+    def draw(self, num_features, head_dim, seed):
+        shape = (num_features, head_dim)
         return self.width * tf.random.stateless_normal(shape, seed)
 
     def kernel(self, parameters):

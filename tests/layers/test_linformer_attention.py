@@ -175,6 +175,15 @@ def test_lengths_may_be_unknown():
         unknown(*longer)
 
 
+@pytest.mark.parametrize("sharing", ["none", "headwise"])
+def test_xla_which_has_no_checks_makes_nan_of_what_is_longer(sharing):
+    layer, x = small(sharing=sharing), normal((3, 12, 5), 1, dtype="float64")
+    spec = [tf.TensorSpec((None, None, 5), "float64")]
+    compiled = tf.function(layer.__call__, input_signature=spec, jit_compile=True)
+    assert np.isnan(compiled(x)).all()
+    np.testing.assert_allclose(compiled(x[:, :7]), layer(x[:, :7]), rtol=1e-9)
+
+
 def test_masks_of_an_embedding_are_heeded():
     tokens = keras.Input((None,), dtype="int32")
     embedded = keras.layers.Embedding(9, 5, mask_zero=True)(tokens)

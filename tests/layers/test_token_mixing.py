@@ -95,6 +95,8 @@ def test_longer_sequences_are_refused():
     assert graph(tf.ones((2, 6, 5))).shape == (2, 6, 5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         graph(tf.ones((2, 7, 5)))
+    xla = tf.function(layer.__call__, input_signature=spec, jit_compile=True)
+    assert np.isnan(xla(tf.ones((2, 7, 5)))).all()  # which has no checks
 
 
 def test_no_tensor_grows_faster_than_the_length():

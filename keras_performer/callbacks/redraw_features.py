@@ -68,11 +68,9 @@ class RedrawFeatures(keras.callbacks.Callback):
             self._first_step = self._step()
             self._redraws = self._first_step // self.every_n_steps
             for layer in self._layers():
-                # a layer that is built with the first batch starts its sequence
-                made = _as_int(layer.redraw_count) if layer.built else 0
-                if self._redraws > made:
+                if self._redraws:
                     self._check_built(layer)
-                    self._redraw(layer, self._redraws - made)
+                made = self._make_up(layer, self._redraws)
                 self._ahead[layer] = max(made - self._redraws, 0)
 
     def on_train_batch_end(self, batch, logs=None):
@@ -82,11 +80,7 @@ class RedrawFeatures(keras.callbacks.Callback):
         if redraws != self._redraws:  # fewer where an earlier step was restored
             self._redraws = redraws
             for layer in self._layers():
-                wanted = redraws + self._ahead.get(layer, 0)
-                # weights may have been restored alone, and with them what was made
-                missing = wanted - _as_int(layer.redraw_count)
-                if missing > 0:
-                    self._redraw(layer, missing)
+                self._make_up(layer, redraws + self._ahead.get(layer, 0))
 
     def on_epoch_end(self, epoch, logs=None):
         few = self._batches < self._batches_of_a_step()
@@ -156,10 +150,18 @@ class RedrawFeatures(keras.callbacks.Callback):
             )
         return layers
 
-    def _redraw(self, layer, num_redraws):
-        layer.redraw_features(num_redraws)
-        if self.verbose:
-            print(f"\nRedrew the random features of {layer.path}.")
+    def _make_up(self, layer, wanted):
+        """Redraws a layer up to the redraw `wanted`; returns how many it had had.
+
+        It may have fewer than were made where its weights were restored.
+        """
+        # a layer that is built with the first batch starts its sequence
+        made = _as_int(layer.redraw_count) if layer.built else 0
+        if wanted > made:
+            layer.redraw_features(wanted - made)
+            if self.verbose:
+                print(f"\nRedrew the random features of {layer.path}.")
+        return made
 
 
 def _as_int(variable):

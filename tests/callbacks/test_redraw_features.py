@@ -220,6 +220,25 @@ def test_a_model_that_is_built_by_its_first_batch():
     assert int(layer.redraw_count) == 2
 
 
+def test_a_layer_that_no_batch_builds_is_named():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.unused = PerformerAttention(2, 3, num_random_features=8)
+            self.dense = keras.layers.Dense(1)
+
+        def build(self, shape):
+            self.dense.build(shape)
+
+        def call(self, x):
+            return self.dense(x)
+
+    model = Model()
+    model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(ValueError, match="redraw_features needs a built layer"):
+        model.fit(**batches(2), callbacks=[RedrawFeatures(2)])
+
+
 def test_a_loop_that_only_tells_of_the_end_of_batches():
     model = build_model()
     callback = RedrawFeatures(2)

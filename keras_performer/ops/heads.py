@@ -89,11 +89,16 @@ class Heads:
 
 
 def block_of(x, i):
-    """Block i of `(B, count, ...)`, without a copy if there is one, or one example."""
+    """Block i of `(B, count, ...)`, without a copy if there is one."""
     if callable(x):
         return x(i)
     if x.shape[1] == 1:
         return tf.squeeze(x, 1)
-    if x.shape[0] == 1:
-        return x[0][i][tf.newaxis]
-    return x[:, i]
+    return tf.gather(x, i, axis=1)  # of all ways that of the fewest operations
+
+
+def blocks_of(x, places):
+    """Blocks of `(B, count, tokens, ...)` one after another, `(B, tokens, ...)`."""
+    x = tf.gather(x, places, axis=1)
+    rest = [size(x, axis) for axis in range(3, len(x.shape))]
+    return tf.reshape(x, [size(x, 0), size(x, 1) * size(x, 2), *rest])

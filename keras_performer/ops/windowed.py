@@ -25,6 +25,7 @@ from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State
 from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.two_sided import attention as two_sided
 from keras_performer.ops.visibility import Visibility
 
 
@@ -144,6 +145,9 @@ def attend(kernel, query, key, value, visible, gain, far, near, options):
         output, _ = local.attend(
             None, query, keys, None, window, visible.causal, jit_compile, starts
         )
+    elif not visible.causal and starts is None:
+        inputs = query, keys.key, keys.value, visible.key_mask, gain
+        return (two_sided.attend(kernel, *inputs, *options),)
     else:
         places = Places(window, 0, 0, window, visible.causal)
         given = keys._replace(seen=visible.key_mask), gain, far, places, starts

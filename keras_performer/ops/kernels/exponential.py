@@ -137,7 +137,7 @@ class ExponentialKernel(Kernel):
 
     def query_features(self, a, r):
         """Features whose largest is 1, and the logarithm of their common divisor."""
-        logs = self._plus_and_minus(r, a)
+        logs = self.query_logs(a, r)
         peaks = [tf.reduce_max(x, -1, keepdims=True) for x in logs]
         # a stabilizer too, of each row
         peak = tf.stop_gradient(functools.reduce(tf.maximum, peaks))
@@ -167,8 +167,12 @@ class ExponentialKernel(Kernel):
         return -0.5 * scale(query) ** 2 * squares - math.log(features)
 
     def normalized_query_features(self, a, r, normalizer):
-        shift = each(lambda r: r - normalizer, r)
-        return each(tf.exp, self._plus_and_minus(shift, a))
+        logs = self.query_logs(a, each(lambda r: r - normalizer, r))
+        return each(tf.exp, logs)
+
+    def query_logs(self, a, shift):
+        """Log-features of queries, shifted, parts."""
+        return self._plus_and_minus(shift, a)
 
     def divided(self, d, normalizer):
         return d  # the normalized features are

@@ -39,3 +39,9 @@ def over_rows(x, y):
 def per_feature(x, y):
     """`x @ y`, in the parts of y."""
     return each(lambda y: tf.matmul(x, y), y)
+
+
+def sum_of_products(x, y):
+    """The sum over all features of products, `(..., 1)`."""
+    products = each(lambda x, y: tf.reduce_sum(x * y, -1, keepdims=True), x, y)
+    return functools.reduce(tf.add, products)

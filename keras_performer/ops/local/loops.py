@@ -8,7 +8,7 @@ blocks of chunks computes weights; its gradient computes them again.
 import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, block_sizes
-from keras_performer.ops.heads import Heads, block_of
+from keras_performer.ops.heads import Heads, blocks_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
@@ -207,8 +207,8 @@ class Local:
         """Blocks of keys that block i of queries reaches; outside, the nearest."""
         later = 0 if self.causal else self.reached
         last = self.key_blocks.count - 1
-        places = range(-self.reached, later + 1)
-        return [tf.clip_by_value(self.earlier + i + k, 0, last) for k in places]
+        places = tf.range(-self.reached, later + 1)
+        return tf.clip_by_value(self.earlier + i + places, 0, last)
 
     def _ends(self, count):
         """What pads an axis of examples, and one of so many keys."""
@@ -223,12 +223,11 @@ class Local:
 
     def _reached(self, keys, i):
         """What block i of queries may see of keys or values, `(B, tokens, K, dim)`."""
-        parts = [block_of(keys, place) for place in self._places(i)]
-        return _slice(tf.concat(parts, 1), *self._within())
+        return _slice(blocks_of(keys, self._places(i)), *self._within())
 
     def _add(self, array, i, x):
         """Adds to the blocks of keys that block i of queries reaches."""
-        places, tokens = self._places(i), self.blocks.tokens
+        places, tokens = tf.unstack(self._places(i)), self.blocks.tokens
         first, length = self._within()
         last = len(places) * tokens - first - length
         x = tf.pad(x, [[0, 0], [first, last], [0, 0], [0, 0]])

@@ -9,7 +9,6 @@ import tensorflow as tf
 from keras_performer.ops import compile
 from keras_performer.ops.local import loops as local
 from keras_performer.ops.local.recent import reach_within
-from keras_performer.ops.normalizer import joined, with_normalizer_gradient
 from keras_performer.ops.tapes import unrecorded
 from keras_performer.ops.two_sided.loops import TwoSided
 from keras_performer.ops.two_sided.tokens import FarTokens
@@ -54,8 +53,7 @@ def _forward(kernel, window, chunk_size, mask, query, key, value, gain):
 
     def token_by_token():
         near = local.forward_pass(None, *_near(window, mask, *inputs))
-        far = FarTokens(kernel, *inputs, mask, window).forward()
-        return joined([near, *((output, log + gain) for output, log in far)])
+        return FarTokens(kernel, *inputs, mask, gain, window).forward(*near)
 
     if kernel.max_rise is not None:
         output, log_sums = tf.cond(
@@ -89,11 +87,9 @@ def _backward(
     def token_by_token():
         near = _near(window, mask, *inputs)
         *near, _ = local.backward_pass(None, *near, output, log_sums, doutput, None)
-        far = FarTokens(kernel, *inputs, mask, window)
-        d = with_normalizer_gradient(doutput, output)
-        far, *rest = far.backward(log_sums - gain, d)
-        far = [x + tf.cast(y, x.dtype) for x, y in zip(far, near)]
-        return *(tf.cast(x, y.dtype) for x, y in zip(far, inputs)), *rest
+        far = FarTokens(kernel, *inputs, mask, gain, window)
+        found = far.backward(output, log_sums, doutput, near)
+        return *(tf.cast(x, y.dtype) for x, y in zip(found, inputs)), *found[3:]
 
     if kernel.max_rise is None:
         return in_chunks()

@@ -2,14 +2,13 @@
 
 A stabilizer follows every single key, so that no weight is lost however much one key
 dwarfs the others. Slow, and seldom needed. Sums are not stored: a query takes those over
-keys as they grow, and backward a key those over queries.
+keys as they grow, and backward a key those over queries. What is found is added to what
+other keys gave, token by token.
 """
 
 import tensorflow as tf
 
-from keras_performer.ops.arrays import new_array
 from keras_performer.ops.heads import Heads
-from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import (
     each,
     over_features,
@@ -17,8 +16,13 @@ from keras_performer.ops.kernels.parts import (
     split,
     sum_of_products,
 )
-from keras_performer.ops.normalizer import normalize, with_ones
-from keras_performer.ops.shapes import repeat, size, sizes
+from keras_performer.ops.normalizer import (
+    joined,
+    normalize,
+    with_normalizer_gradient,
+    with_ones,
+)
+from keras_performer.ops.shapes import repeat, size
 from keras_performer.ops.state import absorb, initial_state
 from keras_performer.ops.tapes import unrecorded
 from keras_performer.ops.visibility import mask_or_all
@@ -27,137 +31,150 @@ from keras_performer.ops.visibility import mask_or_all
 class FarTokens:
     """The loops forward and backward.
 
-    A loop takes the tokens in their order and against it, at once, as further examples:
-    X is twice the batch size times key-value heads. The token that it adds to the sums
-    stands at the window's distance before the one that then takes them.
+    A loop takes the tokens in their order, then against it. The token that it adds to
+    the sums stands at the window's distance before the one that then takes them.
 
     Args:
         kernel: a `Kernel` with a stabilizer.
         query, key, value: tensors.
         mask: bool tensor `(B, T)`, true for visible keys, or `None`.
+        gain: tensor `(N, 1)`, the logarithm of what multiplies far weights.
         window: int, keys at this distance and beyond are far.
     """
 
-    def __init__(self, kernel, query, key, value, mask, window):
+    def __init__(self, kernel, query, key, value, mask, gain, window):
         self.kernel, self.window = kernel, window
         self.heads = Heads(query, key, value)
         self.query, self.key, self.value = query, key, value
         self.mask = mask_or_all(mask, key)[:, :, tf.newaxis, tf.newaxis]
+        self.gain = tf.reshape(gain, (-1, self.heads.group, 1))
 
-    def forward(self):
-        """Outputs and log-sums of the far keys before a query, and of those after it.
-
-        Returns:
-            Two pairs of tensors `(B, T, N, V)` and `(B, T, N, 1)`.
-        """
+    def forward(self, output, log_sums):
+        """The output and the log-sums of all keys from those of near ones."""
         kernel = self.kernel
 
-        def answer(at, r, sums):
+        def answer(at, r, sums, near):
             x = at(self.query)
             p, peak = kernel.query_features(kernel.project_queries(x), r)
             found = over_features(p, sums)
             log = kernel.log_normalizer(kernel.normalizer(peak, found[..., -1:]))
-            return [normalize(found), log + kernel.log_left_out(x)], []
+            log = self._with_gain(log + kernel.log_left_out(x))
+            return joined([near, (normalize(found), log)]), []
 
-        heads, dims = self.query.shape[2], (size(self.value, 3), 1)
-        found, _ = self._loop(self._added_key, answer, [(heads, dim) for dim in dims])
-        fills = 0.0, EMPTY
-        return list(zip(*map(self._sides, found, fills)))
+        return self._loop(self._added_key, answer, (output, log_sums))[0]
 
-    def backward(self, log_sums, d):
+    def backward(self, output, log_sums, doutput, near):
         """Gradients of query, key, value, gain, and of what of the kernel trains.
 
         Args:
-            log_sums: of all keys, less the gain, `(B, T, N, 1)`.
-            d: gradient of the sums of queries, times their normalizers,
-                `(B, T, N, V + 1)`.
+            output, log_sums: what `forward` returned.
+            doutput: gradient of the output.
+            near: those of query, key and value that near keys gave.
         """
         kernel = self.kernel
         trained = kernel.trained
 
         def queries(at):
-            x = at(self.query)
-            log = at(log_sums) - kernel.log_left_out(x)
-            return x, kernel.project_queries(x), kernel.normalizer_of(log), at(d)
+            x, d = at(self.query), with_normalizer_gradient(at(doutput), at(output))
+            log = self._with_gain(at(log_sums) - kernel.log_left_out(x), -1)
+            return x, kernel.project_queries(x), kernel.normalizer_of(log), d
 
-        def to_query(at, r, sums):
+        def to_query(at, r, sums, found):
             x, a, normalizer, d = queries(at)
             p = kernel.normalized_query_features(a, r, normalizer)
             dp = per_feature(d, sums)
-            dx, dtrained = kernel.pull_queries(x, kernel.query_gradient(a, p, dp))
+            dx, more = kernel.pull_queries(x, kernel.query_gradient(a, p, dp))
             left = sum_of_products(p, dp)
-            return [dx + kernel.pull_left_out(x, left), left], dtrained
+            dx += kernel.pull_left_out(x, left)
+            return [found[0] + dx], [self._of_gain(left), *more]
 
         def added_query(at):
             # features whose weights are shares of all
             _, a, normalizer, d = queries(at)
             return kernel.query_logs(a, (-normalizer,) * kernel.num_parts), d
 
-        def to_key(at, r, sums):
+        def to_key(at, r, sums, found):
             y, b, v, mask = self._keys(at)
             e = kernel.key_features(b, each(tf.negative, r), mask)
             db = kernel.key_gradient(b, e, per_feature(v, sums), mask)
             dv = over_features(e, sums)
-            dy, dtrained = kernel.pull_keys(y, mask, db, v, dv)
-            return [dy, dv[..., :-1]], dtrained
+            dy, more = kernel.pull_keys(y, mask, db, v, dv)
+            return [found[0] + dy, found[1] + dv[..., :-1]], more
 
-        heads, head_dim = self.query.shape[2:]
-        shapes = [(heads, head_dim), (heads, 1)]
-        dqueries, from_queries = self._loop(self._added_key, to_query, shapes, trained)
-        shapes = [(x.shape[2], size(x, 3)) for x in (self.key, self.value)]
-        dkeys, from_keys = self._loop(added_query, to_key, shapes, trained)
-        found = [tf.add_n(self._sides(x)) for x in (*dqueries, *dkeys)]
-        dquery, left, dkey, dvalue = found
-        dtrained = each(tf.add, from_queries, from_keys)
-        return (dquery, dkey, dvalue), tf.reduce_sum(left, (0, 1)), *dtrained
+        start = [tf.zeros_like(x) for x in (self.gain, *trained)]
+        dquery, (dgain, *from_queries) = self._loop(
+            self._added_key, to_query, near[:1], start
+        )
+        dkeys, from_keys = self._loop(added_query, to_key, near[1:], start[1:])
+        dgain = tf.reshape(dgain, (-1, 1))
+        return *dquery, *dkeys, dgain, *each(tf.add, from_queries, from_keys)
 
-    def _loop(self, added, take, shapes, trained=None):
+    def _loop(self, added, take, found, gradients=None):
         """Goes over all tokens that have a far one.
 
         Args:
             added: function of what gives a token: its log-features and what they weigh.
-            take: function of the same, the stabilizer and the sums: what to keep of the
-                token, and gradients of what trains.
-            shapes: what is kept, `(heads, dim)` of each.
-            trained: what trains; `None` forward, where nothing has tapes.
+            take: function of the same, the stabilizer, the sums and what is found of
+                the token: that with what the sums say, and gradients of what trains.
+            found: tensors `(B, T, heads, dim)`.
+            gradients: tensors to add to; `None` forward, where nothing has tapes.
 
         Returns:
-            `(arrays, gradients)`.
+            `(found, gradients)`.
         """
-        count = tf.maximum(size(self.query, 1) - self.window, 0)
-        batch, parts = size(self.query, 0), self.kernel.num_parts
+        length, batch = size(self.query, 1), size(self.query, 0)
+        count = tf.maximum(length - self.window, 0)
         features = self.kernel.num_features(self.key.shape[3])
-        shape = 2 * batch, self.heads.num_key_value_heads, features
-        state = initial_state(*shape, size(self.value, 3), self.heads.dtype)
-        r, sums = (split(x, parts) for x in self.heads.state_rows(state))
-        arrays = [new_array(self.heads.dtype, count, (batch, 2, *x)) for x in shapes]
+        shape = batch, self.heads.num_key_value_heads, features
+        start = initial_state(*shape, size(self.value, 3), self.heads.dtype)
+        start = self.heads.state_rows(start)
+        start = [split(x, self.kernel.num_parts) for x in start]
 
-        def body(t, r, sums, arrays, gradients):
-            logs, weighed = added(lambda x: self._at(x, t))
+        def body(step, r, sums, arrays, gradients):
+            turned = step >= count
+            r, sums = (
+                each(lambda x, y: tf.where(step == count, x, y), *z)
+                for z in zip(start, (r, sums))
+            )
+            place = tf.where(turned, length - 1 - step + count, step)
+            logs, weighed = added(lambda x: self._at(x, place))
             r, sums = absorb(self.kernel, logs, weighed, r, sums, None)
-            found, more = take(lambda x: self._at(x, t + self.window), r, sums)
+            place += tf.where(turned, -self.window, self.window)
+            old = [self._rows(array.read(place)) for array in arrays]
+            new, more = take(lambda x: self._at(x, place), r, sums, old)
             arrays = [
-                array.write(t, tf.reshape(x, (-1, 2, *shape)))
-                for array, x, shape in zip(arrays, found, shapes)
+                array.write(place, tf.reshape(x, (-1, *z.shape[2:])))
+                for array, x, z in zip(arrays, new, found)
             ]
-            return t + 1, r, sums, arrays, [x + y for x, y in zip(gradients, more)]
+            return step + 1, r, sums, arrays, each(tf.add, gradients, more)
 
-        nothing = [tf.zeros_like(x) for x in trained or ()]
-        start = tf.constant(0), r, sums, arrays, nothing
-        return tf.while_loop(
-            lambda t, *_: t < count,
-            unrecorded(body) if trained is None else body,
-            start,
+        arrays = [
+            tf.TensorArray(self.heads.dtype, length).unstack(
+                tf.transpose(tf.cast(x, self.heads.dtype), (1, 0, 2, 3))
+            )
+            for x in found
+        ]
+        *_, arrays, gradients_ = tf.while_loop(
+            lambda step, *_: step < 2 * count,
+            unrecorded(body) if gradients is None else body,
+            (tf.constant(0), *start, arrays, tuple(gradients or ())),
             parallel_iterations=1,
-        )[3:]
+        )
+        whole = [
+            tf.ensure_shape(tf.transpose(array.stack(), (1, 0, 2, 3)), x.shape)
+            for array, x in zip(arrays, found)
+        ]
+        return tuple(whole), gradients_
 
-    def _at(self, x, t):
-        """The token t, and that from the end, `(X, rows, dim)`."""
+    def _at(self, x, place):
+        """A token as `(X, rows, dim)`."""
+        return self._rows(tf.gather(x, place, axis=1))
+
+    def _rows(self, x):
         heads = self.heads.num_key_value_heads
-        x = tf.gather(x, tf.stack([t, size(x, 1) - 1 - t]), axis=1)
         if x.dtype == tf.bool:
-            return repeat(tf.reshape(x, (-1, 1, 1)), heads, 0)
-        shape = -1, x.shape[2] // heads, size(x, 3)
+            return repeat(x, heads, 0)
+        shape = -1, x.shape[1] // heads, size(x, 2)
         return tf.reshape(tf.cast(x, self.heads.dtype), shape)
 
     def _keys(self, at):
@@ -169,10 +186,9 @@ class FarTokens:
         _, b, v, _ = self._keys(at)
         return b, v
 
-    def _sides(self, array, fill=0.0):
-        """What is said of each token in the one order, and in the other."""
-        earlier, later = tf.unstack(array.stack(), axis=2)
-        shape = self.window, *sizes(earlier)[1:]
-        first = tf.fill(shape, tf.constant(fill, earlier.dtype))
-        sides = tf.concat([first, earlier], 0), tf.concat([later[::-1], first], 0)
-        return [tf.transpose(x, (1, 0, 2, 3)) for x in sides]
+    def _with_gain(self, log, sign=1):
+        shape = -1, *self.gain.shape[:2], 1
+        return tf.reshape(tf.reshape(log, shape) + sign * self.gain, tf.shape(log))
+
+    def _of_gain(self, left):
+        return tf.reduce_sum(tf.reshape(left, (-1, *self.gain.shape)), 0)

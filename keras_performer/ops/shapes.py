@@ -20,6 +20,12 @@ def pad(x, paddings):
     return tf.cast(tf.pad(tf.cast(x, tf.int32), paddings), tf.bool)
 
 
+def slice_of(x, start, length):
+    """`x[:, start : start + length]` of a known length also where the start is not."""
+    rest = [size(x, axis) for axis in range(2, len(x.shape))]
+    return tf.slice(x, [0, start, *[0] * len(rest)], [size(x, 0), length, *rest])
+
+
 def repeat(x, repeats, axis):
     """`tf.repeat` by an int of what is not empty, in a few operations for its 28."""
     if repeats == 1:

@@ -9,16 +9,14 @@ import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, block_sizes
 from keras_performer.ops.heads import Heads, blocks_of
-from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.local import weights
 from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.local.weights import hidden_unless
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import ceil_div, pad, repeat, size
+from keras_performer.ops.shapes import ceil_div, pad, repeat, size, slice_of
 
 # Tokens of a chunk, unless the window is much longer or the sequence is shorter.
 CHUNK_SIZE = 64
-# The logarithm of the weight of what is not to be seen, far below EMPTY. It is added:
-# logits of up to a tenth of it stay hidden, and three of it are still a float32.
-HIDDEN = -1e38
 # The most chunks that the window reaches to one side.
 MAX_REACH = 4
 
@@ -109,18 +107,9 @@ class Local:
 
         def step(i, outputs, log_sums):
             x, y, v = self._block(queries, keys, i)
-            logits = tf.matmul(x, y, transpose_b=True) + self._hidden(i)
-            # a row that sees nothing has weights of 0, too
-            peak = tf.reduce_max(logits, -1, keepdims=True)
-            peak = tf.maximum(peak, tf.constant(EMPTY, peak.dtype))
-            sums = self._from_chunks(tf.matmul(tf.exp(logits - peak), v))
-            found = sums[..., -1:] > 0
-            total = tf.where(found, sums[..., -1:], tf.ones_like(peak[:, 0, :1, :1]))
-            log = self._from_chunks(peak) + tf.math.log(total)
-            return (
-                outputs.write(i, heads.query_block(sums[..., :-1] / total)),
-                log_sums.write(i, heads.query_block(log)),
-            )
+            found = weights.forward(x, y, v, self._hidden(i))
+            output, log = (heads.query_block(self._from_chunks(z)) for z in found)
+            return outputs.write(i, output), log_sums.write(i, log)
 
         shapes = (
             blocks.block_shape(query, size(keys[1], 4)),
@@ -153,21 +142,14 @@ class Local:
             )
             d = self._to_chunks(d)
             log = self._to_chunks(heads.query_rows(logs, i))
-            # the product subtracts it: one pass over the weights less
-            x, y = tf.concat([x, -log], -1), with_ones(y)
-            p = tf.exp(tf.matmul(x, y, transpose_b=True) + self._hidden(i))
-            dlogits = p * tf.matmul(d, v, transpose_b=True)
-            # the ones of the keys add up the rows
-            dx = self._from_chunks(tf.matmul(dlogits, y))
-            dx, total = dx[..., :-2] * self.scale, dx[..., -1:]
-            pairs = (dlogits, x[..., :-2]), (p, d[..., :-1])
-            dkey, dvalue = (
-                heads.key_block(self._overlapped(tf.matmul(a, b, transpose_a=True)))
-                for a, b in pairs
+            dx, total, dy, dv = weights.backward(x, y, v, self._hidden(i), d, log)
+            dquery, total = (
+                heads.query_block(self._from_chunks(z)) for z in (dx, total)
             )
+            dkey, dvalue = (heads.key_block(self._overlapped(z)) for z in (dy, dv))
             return (
-                dqueries.write(i, heads.query_block(dx)),
-                totals.write(i, heads.query_block(total)),
+                dqueries.write(i, dquery * self.scale),
+                totals.write(i, total),
                 self._add(dkeys, i, dkey),
                 self._add(dvalues, i, dvalue),
             )
@@ -223,7 +205,7 @@ class Local:
 
     def _reached(self, keys, i):
         """What block i of queries may see of keys or values, `(B, tokens, K, dim)`."""
-        return _slice(blocks_of(keys, self._places(i)), *self._within())
+        return slice_of(blocks_of(keys, self._places(i)), *self._within())
 
     def _add(self, array, i, x):
         """Adds to the blocks of keys that block i of queries reaches."""
@@ -232,7 +214,7 @@ class Local:
         last = len(places) * tokens - first - length
         x = tf.pad(x, [[0, 0], [first, last], [0, 0], [0, 0]])
         for k, place in enumerate(places):
-            part = _slice(x, k * tokens, tokens)
+            part = slice_of(x, k * tokens, tokens)
             array = array.write(place, array.read(place) + part)
         return array
 
@@ -247,24 +229,24 @@ class Local:
         seen = self._part(keys[2], i)
         y, v = (heads.key_rows(z[:, tf.newaxis], 0) for z in (key, value))
         seen = heads.mask_rows(seen[:, tf.newaxis], 0)
-        y = tf.concat([y, _logs(seen, y.dtype)], -1)
+        y = tf.concat([y, hidden_unless(seen, y.dtype)], -1)
         return x, self._spans(y), self._spans(with_ones(v))
 
     def _band(self):
-        """What is added to logits: 0, or HIDDEN for far keys, `(rows, span)`."""
+        """What is added to logits: 0, or -1e38 for far keys, `(rows, span)`."""
         token = repeat(tf.range(self.chunk), self.heads.group, 0)[:, tf.newaxis]
         distance = token - (tf.range(self.span) - self.lead)
         near = tf.abs(distance) < self.window
         if self.causal:
             near = tf.logical_and(near, distance >= 0)
-        return _logs(near, self.heads.dtype)
+        return hidden_unless(near, self.heads.dtype)
 
     def _hidden(self, i):
-        """What is added to the logits of block i: 0, or HIDDEN."""
+        """What is added to the logits of block i: 0, or -1e38."""
         visible = self.visible_pairs(i)
         if visible is None:
             return self.band
-        return self.band + _logs(visible, self.heads.dtype)
+        return self.band + hidden_unless(visible, self.heads.dtype)
 
     def visible_pairs(self, i):
         """Whom block i sees in its band, `(X, chunks, rows, span)`; `None` for all."""
@@ -278,7 +260,7 @@ class Local:
 
     def _part(self, x, i):
         """What block i of queries reaches of a padded tensor of all keys."""
-        return _slice(x, i * self.blocks.tokens, self._within()[1])
+        return slice_of(x, i * self.blocks.tokens, self._within()[1])
 
     def _spans(self, x):
         """Keys `(X, tokens, dim)` to what each chunk sees, `(X, chunks, span, dim)`."""
@@ -313,17 +295,6 @@ class Local:
         # not -1 rows: LiteRT asks for the shape that an array was made for
         rows = self.blocks.tokens * self.heads.group
         return tf.reshape(x, (-1, rows, size(x, 3)))
-
-
-def _slice(x, start, length):
-    """`x[:, start : start + length]` of a known length also where the start is not."""
-    rest = [size(x, axis) for axis in range(2, len(x.shape))]
-    return tf.slice(x, [0, start, *[0] * len(rest)], [size(x, 0), length, *rest])
-
-
-def _logs(visible, dtype):
-    """0 where a key is visible, else HIDDEN."""
-    return tf.where(visible, tf.constant(0.0, dtype), tf.constant(HIDDEN, dtype))
 
 
 def _least_part(tokens, least):

@@ -1,14 +1,22 @@
 """Attention with an exact window to both sides.
 
-Near and far keys come from the loops over chunks. Where these lose far weights, far keys
-come token after token, and near ones from the loops of local attention.
+Near and far keys come from the loops over chunks. Where these lose far weights, near
+keys come from the loops of local attention, and far ones token after token.
+
+On a CPU examples are computed a few at a time: blocks of few examples are long, so that
+what is read around them counts little.
 """
 
 import tensorflow as tf
 
 from keras_performer.ops import compile
+from keras_performer.ops.arrays import new_array
+from keras_performer.ops.blocks import block_sizes
+from keras_performer.ops.devices import has_tpu
+from keras_performer.ops.kernels.parts import each
 from keras_performer.ops.local import loops as local
 from keras_performer.ops.local.recent import reach_within
+from keras_performer.ops.shapes import size, sizes
 from keras_performer.ops.tapes import unrecorded
 from keras_performer.ops.two_sided.loops import TwoSided
 from keras_performer.ops.two_sided.tokens import FarTokens
@@ -46,20 +54,34 @@ def attend(kernel, query, key, value, mask, gain, window, chunk_size, jit_compil
 
 
 def _forward(kernel, window, chunk_size, mask, query, key, value, gain):
-    """The output, log-sums, whether weights were lost, and what else is kept."""
-    inputs = query, key, value
-    loops = TwoSided(kernel, *inputs, mask, gain, window, chunk_size)
-    output, log_sums, lost, saved = loops.forward(*inputs)
+    """The output, log-sums, and of which examples far weights were lost."""
 
-    def token_by_token():
-        near = local.forward_pass(None, *_near(window, mask, *inputs))
-        return FarTokens(kernel, *inputs, mask, gain, window).forward(*near)
+    def attention(mask, *inputs):
+        loops = TwoSided(kernel, *inputs, mask, gain, window, chunk_size)
+        *found, lost = loops.forward(*inputs)
 
-    if kernel.max_rise is not None:
-        output, log_sums = tf.cond(
-            lost, unrecorded(token_by_token), lambda: (output, log_sums)
-        )
-    return output, log_sums, lost, saved
+        def token_by_token():
+            near = local.forward_pass(None, *_near(window, mask, *inputs))
+            far = FarTokens(kernel, *inputs, mask, gain, window)
+            return tuple(far.forward(*near))
+
+        if kernel.max_rise is not None:
+            found = tf.cond(lost, unrecorded(token_by_token), lambda: tuple(found))
+        return *found, tf.fill((size(inputs[0], 0),), lost)
+
+    length, heads = sizes(query)[1:3]
+    dims = size(value, 3), 1
+    shapes = [(gain.dtype, (length, heads, dim)) for dim in dims]
+    output, log_sums, lost = _by_examples(
+        _at_once(kernel, query, key),
+        attention,
+        (mask, query, key, value),
+        [*shapes, (tf.bool, ())],
+        has_tapes=kernel.max_rise is None,
+    )
+    shape = query.shape[:3]
+    output = tf.ensure_shape(output, (*shape, value.shape[3]))
+    return output, tf.ensure_shape(log_sums, (*shape, 1)), lost
 
 
 def _backward(
@@ -74,29 +96,100 @@ def _backward(
     output,
     log_sums,
     lost,
-    saved,
     doutput,
 ):
     """Gradients of query, key, value, gain, and what of the kernel trains."""
+
+    def gradients(mask, query, key, value, output, log_sums, lost, doutput):
+        inputs = query, key, value
+
+        def in_chunks():
+            loops = TwoSided(kernel, *inputs, mask, gain, window, chunk_size)
+            return loops.backward(*inputs, output, log_sums, doutput)
+
+        def token_by_token():
+            near = _near(window, mask, *inputs)
+            ends = output, log_sums, doutput, None
+            *near, _ = local.backward_pass(None, *near, *ends)
+            far = FarTokens(kernel, *inputs, mask, gain, window)
+            found = far.backward(output, log_sums, doutput, near)
+            return *(tf.cast(x, y.dtype) for x, y in zip(found, inputs)), *found[3:]
+
+        if kernel.max_rise is None:
+            return in_chunks()
+        return tf.cond(tf.reduce_any(lost), token_by_token, in_chunks)
+
     inputs = query, key, value
-
-    def in_chunks():
-        loops = TwoSided(kernel, *inputs, mask, gain, window, chunk_size)
-        return loops.backward(*inputs, output, log_sums, saved, doutput)
-
-    def token_by_token():
-        near = _near(window, mask, *inputs)
-        *near, _ = local.backward_pass(None, *near, output, log_sums, doutput, None)
-        far = FarTokens(kernel, *inputs, mask, gain, window)
-        found = far.backward(output, log_sums, doutput, near)
-        return *(tf.cast(x, y.dtype) for x, y in zip(found, inputs)), *found[3:]
-
-    if kernel.max_rise is None:
-        return in_chunks()
-    return tf.cond(lost, token_by_token, in_chunks)
+    found = _by_examples(
+        _at_once(kernel, query, key),
+        gradients,
+        (mask, *inputs, output, log_sums, lost, doutput),
+        [(x.dtype, sizes(x)[1:]) for x in inputs],
+        [tf.zeros_like(x) for x in (gain, *kernel.trained)],
+    )
+    pairs = zip(found, inputs)
+    return *(tf.ensure_shape(x, y.shape) for x, y in pairs), *found[3:]
 
 
 def _near(window, mask, query, key, value):
     """What the loops of local attention take."""
     options = reach_within(window, query, None), 0, window, False, None
     return options, query, key, value, mask_or_all(mask, key)
+
+
+def _at_once(kernel, query, key):
+    """How many examples to compute at once; `None` for all."""
+    usual, batch = block_sizes(), query.shape[0]
+    if has_tpu() or (batch is None and usual.batch > 1):
+        return None
+    if batch is None:
+        return 1
+    tokens = min(query.shape[1] or usual.max_tokens, usual.max_tokens)
+    features = tokens * key.shape[2] * kernel.num_features(key.shape[3])
+    most = max(usual.features // max(features, 1), 1)
+    if most >= batch:
+        return None
+    return next(n for n in range(most, 0, -1) if batch % n == 0)
+
+
+def _by_examples(at_once, function, tensors, shapes, totals=(), has_tapes=True):
+    """A function of some examples at a time.
+
+    Args:
+        at_once: int that divides the batch size, or `None` for all examples.
+        function: of tensors or `None`; returns a tuple of tensors of its examples, and
+            others.
+        tensors: of all examples, or `None`.
+        shapes: the dtype and the shape of an example of each that it returns first.
+        totals: zeros, to which the others are added.
+        has_tapes: bool, whether the function uses tapes.
+
+    Returns:
+        A tuple of tensors of all examples, and the totals.
+    """
+    if at_once is None:
+        return function(*tensors)
+    batch = next(size(x, 0) for x in tensors if x is not None)
+    count = batch // at_once
+
+    def some(x, i):
+        start = [i * at_once, *[0] * (len(x.shape) - 1)]
+        return tf.slice(x, start, [at_once, *sizes(x)[1:]])
+
+    def step(i, arrays, totals):
+        found = function(*(x if x is None else some(x, i) for x in tensors))
+        arrays = [array.write(i, x) for array, x in zip(arrays, found)]
+        return i + 1, arrays, each(tf.add, totals, found[len(shapes) :])
+
+    arrays = [new_array(dtype, count, (at_once, *shape)) for dtype, shape in shapes]
+    _, arrays, totals = tf.while_loop(
+        lambda i, *_: i < count,
+        step if has_tapes else unrecorded(step),
+        (tf.constant(0), arrays, tuple(totals)),
+        parallel_iterations=1,
+    )
+    found = (
+        tf.reshape(array.stack(), (batch, *shape))
+        for array, (_, shape) in zip(arrays, shapes)
+    )
+    return *found, *totals

@@ -1,9 +1,9 @@
 """Far keys to both sides, token after token.
 
 A stabilizer follows every single key, so that no weight is lost however much one key
-dwarfs the others. Slow, and seldom needed. Sums are not stored: a query takes those over
-keys as they grow, and backward a key those over queries. What is found is added to what
-other keys gave, token by token.
+dwarfs the others. Slow, and seldom needed. Sums are not stored: a query takes those
+over keys as they grow, and backward a key those over queries. What is found is added to
+what other keys gave, token by token.
 """
 
 import tensorflow as tf

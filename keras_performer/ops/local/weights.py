@@ -1,0 +1,56 @@
+"""Exact weights of the keys in a band, chunk by chunk, and their gradients.
+
+x       queries with a column of ones, `(..., rows, H + 1)`
+y       keys with a column of what is added to their logits, `(..., span, H + 1)`
+v       values and their ones, `(..., span, V + 1)`
+band    what is added to logits, `(..., rows, span)`
+"""
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.normalizer import with_ones
+
+# The logarithm of the weight of what is not to be seen, far below EMPTY. It is added:
+# logits of up to a tenth of it stay hidden, and three of it are still a float32.
+HIDDEN = -1e38
+
+
+def hidden_unless(visible, dtype):
+    """What is added to logits: 0 where a key is visible, else HIDDEN."""
+    return tf.where(visible, tf.constant(0.0, dtype), tf.constant(HIDDEN, dtype))
+
+
+def forward(x, y, v, band):
+    """Weighted means of values and log-sums, `(..., rows, V)` and `(..., rows, 1)`."""
+    logits = tf.matmul(x, y, transpose_b=True) + band
+    # a row that sees nothing has weights of 0, too
+    peak = tf.reduce_max(logits, -1, keepdims=True)
+    peak = tf.maximum(peak, tf.constant(EMPTY, peak.dtype))
+    sums = tf.matmul(tf.exp(logits - peak), v)
+    found = sums[..., -1:] > 0
+    total = tf.where(found, sums[..., -1:], tf.ones_like(peak))
+    return sums[..., :-1] / total, peak + tf.math.log(total)
+
+
+def backward(x, y, v, band, d, log):
+    """Gradients of queries, keys and values.
+
+    Args:
+        x, y, v, band: as in `forward`.
+        d: gradient of the sums of each row, times its normalizer.
+        log: the log-sums of all keys that a row sees, in the band or not.
+
+    Returns:
+        `(dx, total, dy, dv)`, without what belongs to the columns of ones; `total` are
+        the row sums of the gradients of logits, `(..., rows, 1)`.
+    """
+    # the product subtracts it: one pass over the weights less
+    x, y = tf.concat([x, -log], -1), with_ones(y)
+    p = tf.exp(tf.matmul(x, y, transpose_b=True) + band)
+    dlogits = p * tf.matmul(d, v, transpose_b=True)
+    # the ones of the keys add up the rows
+    dx = tf.matmul(dlogits, y)
+    dy = tf.matmul(dlogits, x[..., :-2], transpose_a=True)
+    dv = tf.matmul(p, d[..., :-1], transpose_a=True)
+    return dx[..., :-2], dx[..., -1:], dy, dv

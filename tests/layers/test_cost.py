@@ -8,6 +8,7 @@ import tensorflow as tf
 import keras_performer
 from keras_performer import layers
 from keras_performer.layers.mixing_layer import MixingLayer
+from keras_performer.ops import blocks
 from tests.costs import Work
 
 SHORT, LONG = 512, 2048
@@ -51,6 +52,12 @@ MIXERS = {
     "gating": lambda **more: layers.SpatialGatingUnit(LONG, 32, **more),
 }
 MADE = {**ATTENTION, **MIXERS}
+
+
+@pytest.fixture(autouse=True)
+def several_blocks(monkeypatch):
+    """A sequence of one block needs nothing of others, which is less work."""
+    monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(max_tokens=128))
 
 
 def test_all_layers_are_there():

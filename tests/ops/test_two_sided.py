@@ -1,0 +1,138 @@
+"""The exact window to both sides in each of its forms, against the whole matrix."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.ops import blocks
+from tests.ops.cases import normal, qkv, softmax_kernel
+from tests.ops.test_windowed import assert_all_close, dense, mask, with_gradients
+
+# What far weights may be below the largest product of features; if none, all are lost.
+FORMS = {"in chunks": 60.0, "token by token": -np.inf}
+
+
+@pytest.fixture(params=sorted(FORMS))
+def form(request, monkeypatch):
+    monkeypatch.setattr(ops.ExponentialKernel, "max_rise", FORMS[request.param])
+
+
+def use_blocks(monkeypatch, tokens, features=1):
+    sizes = dict(min_tokens=tokens, max_tokens=tokens, features=features)
+    monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(**sizes))
+
+
+def ours(kernel, window, key_mask, chunk_size, **options):
+    def attend(query, key, value, gain):
+        return ops.windowed_attention(
+            query,
+            key,
+            value,
+            kernel,
+            window,
+            gain,
+            key_mask,
+            None,
+            chunk_size,
+            **options,
+        )[0]
+
+    return attend
+
+
+def matrix(kernel, window, key_mask):
+    def attend(query, key, value, gain):
+        return dense(query, key, value, kernel, window, gain, key_mask, False)
+
+    return attend
+
+
+# Of 67 tokens: the window, tokens of a chunk and of a block. Windows within a chunk, of
+# whole chunks, of more than a block; chunks of one token; one block, and 2 to 17.
+CASES = [
+    (1, 4, 8),
+    (2, 1, 4),
+    (3, 8, 16),
+    (5, 4, 8),
+    (8, 4, 16),
+    (8, 8, 32),
+    (9, 8, 16),
+    (20, 6, 6),
+    (31, 16, 64),
+    (66, 8, 8),
+]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("window, chunk, tokens", CASES)
+def test_numbers_are_those_of_the_matrix(
+    window, chunk, tokens, masked, form, monkeypatch
+):
+    use_blocks(monkeypatch, tokens)
+    inputs = [*qkv(3, 67, 67, 2, groups=2), normal((4,), 9)]
+    key_mask, weights = mask(67) if masked else None, normal((3, 67, 4, 7), 11)
+    given = softmax_kernel(8), window, key_mask
+    found = with_gradients(ours(*given, chunk), inputs, weights)
+    assert_all_close(found, with_gradients(matrix(*given), inputs, weights))
+
+
+@pytest.mark.parametrize("batch_at_once", [1, 2, 3, 6])
+def test_numbers_do_not_depend_on_how_many_examples_are_computed_at_once(
+    batch_at_once, monkeypatch
+):
+    kernel, inputs = softmax_kernel(), [*qkv(6, 40, 40, 2), normal((2,), 9)]
+    features = batch_at_once * 40 * 2 * kernel.num_features(inputs[0].shape[3])
+    use_blocks(monkeypatch, 64, features)
+    key_mask, weights = tf.tile(mask(40), (2, 1)), normal((6, 40, 2, 7), 11)
+    given = kernel, 3, key_mask
+    found = with_gradients(ours(*given, 8), inputs, weights)
+    assert_all_close(found, with_gradients(matrix(*given), inputs, weights))
+
+
+@pytest.mark.parametrize("length", [9, 21, 67])
+def test_an_unknown_batch_and_length(length, form, monkeypatch):
+    use_blocks(monkeypatch, 16)
+    kernel, weights = softmax_kernel(), normal((3, length, 4, 7), 11)
+    inputs = [*qkv(3, length, length, 2, groups=2), normal((4,), 9)]
+
+    @tf.function(
+        input_signature=[
+            *(tf.TensorSpec((None, None, *x.shape[2:]), x.dtype) for x in inputs[:3]),
+            tf.TensorSpec(inputs[3].shape, inputs[3].dtype),
+            tf.TensorSpec((None, None), tf.bool),
+        ]
+    )
+    def attend(query, key, value, gain, key_mask):
+        inputs = [query, key, value, gain]
+        return with_gradients(ours(kernel, 4, key_mask, 4), inputs, weights)
+
+    found = attend(*inputs, mask(length))
+    right = with_gradients(matrix(kernel, 4, mask(length)), inputs, weights)
+    assert_all_close(found, right)
+
+
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_far_weights_below_float32s_range_of_near_features_count(
+    jit_compile, monkeypatch
+):
+    """Far keys so large that their features are e^-60 of a near one's, and a gain."""
+    use_blocks(monkeypatch, 16)
+    query, key, value = qkv(1, 40, 40, 1)
+    far = 24 * key / tf.norm(key, axis=-1, keepdims=True)
+    key = tf.where(np.arange(40)[:, None, None] == 20, 0 * key, far)
+    inputs = [query, key, value, tf.constant([120.0], query.dtype)]
+    kernel, weights = softmax_kernel(), normal((1, 40, 1, 7), 11)
+    right = with_gradients(matrix(kernel, 3, None), inputs, weights)
+    # without them these rows would be the mean of a few near values
+    near_alone = ops.exact_attention(
+        query, key, value, ops.Visibility(sliding_window=3)
+    )
+    assert tf.reduce_max(tf.abs(right[0] - near_alone)[:, 19:22]) > 0.5
+    inputs = [tf.cast(x, tf.float32) for x in inputs]
+    attend = ours(kernel, 3, None, 4, jit_compile=jit_compile)
+    found = with_gradients(attend, inputs, tf.cast(weights, tf.float32))
+    for x, y in zip(found, right, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max())

@@ -8,6 +8,7 @@ blocks of chunks computes weights; its gradient computes them again.
 import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, block_sizes
+from keras_performer.ops.devices import has_gpu, has_tpu
 from keras_performer.ops.heads import Heads, blocks_of
 from keras_performer.ops.local import weights
 from keras_performer.ops.local.recent import Recent
@@ -15,9 +16,9 @@ from keras_performer.ops.local.weights import hidden_unless
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
 from keras_performer.ops.shapes import ceil_div, pad, repeat, size, slice_of
 
-# Tokens of a chunk, unless the window is much longer or the sequence is shorter.
-CHUNK_SIZE = 64
-# The most chunks that the window reaches to one side.
+# The least and the most tokens of a chunk; a GPU or a TPU wants no smaller products.
+LEAST, MOST = 16, 64
+# The most chunks that the window reaches to one side; chunks of longer ones are longer.
 MAX_REACH = 4
 
 
@@ -69,7 +70,7 @@ class Local:
         reach, self.before, self.window, self.causal, numbers = options
         self.heads = Heads(query, keys.key, keys.value)
         self.scale = query.shape[3] ** -0.5
-        length, self.chunk = query.shape[1], max(CHUNK_SIZE, ceil_div(reach, MAX_REACH))
+        length, self.chunk = query.shape[1], chunk_for(reach)
         if blocks is not None:
             self.chunk = _least_part(blocks.tokens, self.chunk)
         elif length is not None:
@@ -295,6 +296,18 @@ class Local:
         # not -1 rows: LiteRT asks for the shape that an array was made for
         rows = self.blocks.tokens * self.heads.group
         return tf.reshape(x, (-1, rows, size(x, 3)))
+
+
+def chunk_for(reach, least=LEAST):
+    """How many tokens to take for a chunk, as few as do not make products too small.
+
+    Args:
+        reach: int, how many keys to one side a query may see.
+        least: int, power of two, the fewest on a CPU.
+    """
+    small = not (has_gpu() or has_tpu())
+    tokens = min(max(1 << reach.bit_length(), least), MOST) if small else MOST
+    return max(tokens, ceil_div(reach, MAX_REACH))
 
 
 def _least_part(tokens, least):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, tokens_per_block
 from keras_performer.ops.heads import Heads, block_of, blocks_of
-from keras_performer.ops.local.loops import CHUNK_SIZE, MAX_REACH
+from keras_performer.ops.local.loops import chunk_for
 from keras_performer.ops.shapes import ceil_div, pad, repeat, size, slice_of
 
 # Of a block: which of its chunks sees which is a matrix.
@@ -39,8 +39,8 @@ class Chunks:
         self.heads = Heads(query, key, value)
         self.examples = size(query, 0) * self.heads.num_key_value_heads
         length = size(query, 1)
-        least = CHUNK_SIZE if window > CHUNK_SIZE // 2 else CHUNK_SIZE // 2
-        chunk = chunk_size or max(least, ceil_div(window - 1, MAX_REACH))
+        # of smaller chunks sums are larger than products
+        chunk = chunk_size or chunk_for(window - 1, least=32)
         if isinstance(length, int):
             chunk = max(min(chunk, length), 1)
         self.chunk, self.reach = chunk, ceil_div(window - 1, chunk)

@@ -64,8 +64,10 @@ class PerformerAttention(InPieces, AttentionLayer):
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
-        chunk_size: int, the most tokens in a chunk of the causal form; it changes speed
-            and rounding only. Defaults to 64, with a GPU to 256.
+        chunk_size: int, the most tokens in a chunk of the causal form, and of a window
+            to both sides; it changes speed and rounding only. Defaults to 64, with a
+            GPU to 256; of a window to both sides to 32 or 64, as the window is, and
+            more for windows above 256.
         exact_below: int, inputs with fewer keys than this take exact softmax attention,
             with the same weights: it is faster there. For feature maps that estimate
             softmax only. A layer with it takes and returns no state, as a state is made
@@ -332,7 +334,7 @@ class PerformerAttention(InPieces, AttentionLayer):
 
     def _linear(self, query, key, value, visible, kernel, gain, state, training):
         """Attention through the features of a kernel, and its state if causal."""
-        # beside a window both directions take the causal loops
+        # a window to both sides carries sums from block to block, as causal loops do
         in_order = visible.causal or self.exact_window is not None
         compiles = should_compile(self.jit_compile, in_order, query, key, training)
         if state is not None:

@@ -20,6 +20,10 @@ def causal(query, key, value):
     return ops.causal_attention(query, key, value, KERNEL)[0]
 
 
+def window(query, key, value):
+    return ops.windowed_attention(query, key, value, KERNEL, 30)[0]
+
+
 def mapped(attend, inputs):
     """Each example by itself, all at once."""
 
@@ -29,7 +33,7 @@ def mapped(attend, inputs):
     return tf.vectorized_map(of_one, inputs)
 
 
-@pytest.mark.parametrize("attend", [both_sides, causal])
+@pytest.mark.parametrize("attend", [both_sides, causal, window])
 def test_mapped_examples_are_those_of_a_batch(attend):
     np.testing.assert_allclose(mapped(attend, INPUTS), attend(*INPUTS), atol=1e-6)
 

@@ -136,3 +136,12 @@ def test_far_weights_below_float32s_range_of_near_features_count(
     found = with_gradients(attend, inputs, tf.cast(weights, tf.float32))
     for x, y in zip(found, right, strict=True):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max())
+
+
+@pytest.mark.parametrize("length", [20, 200])
+def test_no_examples(length):
+    inputs = [*qkv(0, length, length, 2, groups=2), normal((4,), 9)]
+    attend, weights = ours(softmax_kernel(), 4, None, None), tf.zeros((0, length, 4, 7))
+    found = with_gradients(attend, inputs, tf.cast(weights, inputs[0].dtype))
+    assert [x.shape for x in found] == [(0, length, 4, 7), *(x.shape for x in inputs)]
+    assert not np.any(found[-1])

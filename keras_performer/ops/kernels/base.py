@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from keras_performer.ops.kernels.parts import each
+from keras_performer.ops.shapes import size
 from keras_performer.ops.tensors import TensorLike
 
 # The logarithm of nothing: far below that of any weight, and finite in float32.
@@ -312,15 +313,16 @@ def flat_matmul(x, w, transpose=False):
     dim = w.shape[-2 if transpose else -1]
     if len(w.shape) == 2:
         flat = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), w, transpose_b=transpose)
-        return tf.reshape(flat, (-1, rows, dim))
+        # all sizes are said: of no examples none can be inferred
+        return tf.reshape(flat, (size(x, 0), rows, dim))
     by_head = tf.matmul(split_heads(x, w.shape[0]), w, transpose_b=transpose)
-    return tf.reshape(by_head, (-1, rows, dim))
+    return tf.reshape(by_head, (size(x, 0), rows, dim))
 
 
 def split_heads(x, num_heads):
     """`(X, rows, D)` to `(B, K, rows, D)`."""
     rows = tf.shape(x)[1] if x.shape[1] is None else x.shape[1]
-    return tf.reshape(x, (-1, num_heads, rows, x.shape[2]))
+    return tf.reshape(x, (size(x, 0) // num_heads, num_heads, rows, x.shape[2]))
 
 
 def _derivative(function, x, upstream):

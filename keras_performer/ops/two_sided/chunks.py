@@ -64,18 +64,20 @@ class Chunks:
         """`(B, tokens, heads, dim)` as rows."""
         x = x if x.dtype == tf.bool else tf.cast(x, self.heads.dtype)
         heads, dim = self.heads.num_key_value_heads, size(x, 3)
-        group = x.shape[2] // heads
-        x = tf.reshape(x, (size(x, 0), -1, self.chunk, heads, group * dim))
+        # all sizes are said: of no examples none can be inferred
+        group, chunks = x.shape[2] // heads, size(x, 1) // self.chunk
+        x = tf.reshape(x, (size(x, 0), chunks, self.chunk, heads, group * dim))
         x = tf.transpose(x, (1, 0, 3, 2, 4))
-        return tf.reshape(x, (-1, self.chunk * group, dim))
+        return tf.reshape(x, (chunks * self.examples, self.chunk * group, dim))
 
-    def block_of_rows(self, x):
+    def block_of_rows(self, x, around=0):
         """The inverse of `rows_of`."""
         heads, dim = self.heads.num_key_value_heads, size(x, 2)
         group, batch = size(x, 1) // self.chunk, self.examples // heads
-        x = tf.reshape(x, (-1, batch, heads, self.chunk, group * dim))
+        chunks = self.chunks + 2 * around
+        x = tf.reshape(x, (chunks, batch, heads, self.chunk, group * dim))
         x = tf.transpose(x, (1, 0, 3, 2, 4))
-        return tf.reshape(x, (batch, -1, heads * group, dim))
+        return tf.reshape(x, (batch, chunks * self.chunk, heads * group, dim))
 
     def read(self, blocks, i, around):
         """Rows of block i and of so many chunks around it."""
@@ -99,9 +101,10 @@ class Chunks:
         """Rows of keys of block i and around it, `(chunks * X, tokens, 1)`."""
         first = i * self.blocks.tokens + (self.reach - around) * self.chunk
         x = slice_of(marks, first, self.blocks.tokens + 2 * around * self.chunk)
-        x = tf.transpose(tf.reshape(x, (size(x, 0), -1, self.chunk)), (1, 0, 2))
-        x = repeat(x, self.heads.num_key_value_heads, 1)
-        return tf.reshape(x, (-1, self.chunk, 1))
+        chunks = self.chunks + 2 * around
+        x = tf.reshape(x, (size(x, 0), chunks, self.chunk))
+        x = repeat(tf.transpose(x, (1, 0, 2)), self.heads.num_key_value_heads, 1)
+        return tf.reshape(x, (chunks * self.examples, self.chunk, 1))
 
     # -- A chunk of queries, and the one of keys k chunks later.
 
@@ -151,10 +154,10 @@ class Chunks:
         """The same `(X, rows, dim)` for each chunk."""
         return tf.tile(x, (self.chunks + 2 * around, 1, 1))
 
-    def total(self, x, first=0, last=0):
+    def total(self, x, around=0, first=0, last=0):
         """The sum over chunks without the first and the last ones, `(X, rows, dim)`."""
         shape = size(x, 1), size(x, 2)
-        x = tf.reshape(x, (-1, self.examples, *shape))
+        x = tf.reshape(x, (self.chunks + 2 * around, self.examples, *shape))
         return tf.reduce_sum(x[first : size(x, 0) - last], 0)
 
     def totals_beyond(self, x, further=None):

@@ -156,7 +156,8 @@ class TwoSided:
             dx += dx_near * self.scale + kernel.pull_left_out(x, left)
             dgain += tf.reduce_sum(chunks.block_of_rows(left), (0, 1))
             dkeys = [x + y for x, y in zip((dy, dv[..., :-1]), near)]
-            dx, *dkeys = map(chunks.block_of_rows, (dx, *dkeys))
+            dx = chunks.block_of_rows(dx)
+            dkeys = [chunks.block_of_rows(x, chunks.around) for x in dkeys]
             dkeys, dlater = self._with_later(dkeys, dlater)
             arrays = [z.write(i, x) for z, x in zip(arrays, (dx, *dkeys))]
             return sums, dsums, dtrained, dgain, dlater, *arrays

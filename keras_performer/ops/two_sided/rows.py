@@ -56,7 +56,8 @@ class Rows:
         return repeat(rows, self.chunks.heads.group, 1)
 
     def add_gain(self, log, sign=1):
-        shape = -1, self.chunks.heads.num_key_value_heads, size(log, 1), 1
+        heads = self.chunks.heads.num_key_value_heads
+        shape = size(log, 0) // heads, heads, size(log, 1), 1
         return tf.reshape(tf.reshape(log, shape) + sign * self.gain, tf.shape(log))
 
     def tiled(self, r, around):

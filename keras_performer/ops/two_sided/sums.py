@@ -94,7 +94,8 @@ class Sums:
         if before is None:
             return each(chunks.totals_beyond, added), later
         found = each(tf.add, before(i), later)
-        passed = each(lambda x: chunks.total(x, first=2 * self.chunks.around), added)
+        around = chunks.around
+        passed = each(lambda x: chunks.total(x, around, first=2 * around), added)
         return each(chunks.totals_beyond, added, found), each(tf.add, later, passed)
 
     def _passed(self, sums, last, added):
@@ -107,7 +108,8 @@ class Sums:
     def _running_max(self, r, b):
         def largest(x):
             x = tf.reduce_max(x, 1)
-            x = tf.reshape(x, (-1, self.chunks.examples, x.shape[1]))
+            shape = self.chunks.chunks, self.chunks.examples, x.shape[1]
+            x = tf.reshape(x, shape)
             return tf.transpose(x, (1, 0, 2))
 
         return each(tf.stop_gradient, self.kernel.running_max(r, each(largest, b)))

@@ -22,7 +22,7 @@ from keras_performer.ops.normalizer import (
     with_normalizer_gradient,
     with_ones,
 )
-from keras_performer.ops.shapes import repeat, size
+from keras_performer.ops.shapes import repeat, size, sizes
 from keras_performer.ops.state import absorb, initial_state
 from keras_performer.ops.tapes import unrecorded
 from keras_performer.ops.visibility import mask_or_all
@@ -143,7 +143,7 @@ class FarTokens:
             old = [self._rows(array.read(place)) for array in arrays]
             new, more = take(lambda x: self._at(x, place), r, sums, old)
             arrays = [
-                array.write(place, tf.reshape(x, (-1, *z.shape[2:])))
+                array.write(place, tf.reshape(x, (batch, *sizes(z)[2:])))
                 for array, x, z in zip(arrays, new, found)
             ]
             return step + 1, r, sums, arrays, each(tf.add, gradients, more)
@@ -174,7 +174,7 @@ class FarTokens:
         heads = self.heads.num_key_value_heads
         if x.dtype == tf.bool:
             return repeat(x, heads, 0)
-        shape = -1, x.shape[1] // heads, size(x, 2)
+        shape = size(x, 0) * heads, x.shape[1] // heads, size(x, 2)
         return tf.reshape(tf.cast(x, self.heads.dtype), shape)
 
     def _keys(self, at):
@@ -187,8 +187,12 @@ class FarTokens:
         return b, v
 
     def _with_gain(self, log, sign=1):
-        shape = -1, *self.gain.shape[:2], 1
-        return tf.reshape(tf.reshape(log, shape) + sign * self.gain, tf.shape(log))
+        found = self._by_head(log) + sign * self.gain
+        return tf.reshape(found, tf.shape(log))
 
     def _of_gain(self, left):
-        return tf.reduce_sum(tf.reshape(left, (-1, *self.gain.shape)), 0)
+        return tf.reduce_sum(self._by_head(left), 0)
+
+    def _by_head(self, x):
+        heads = self.heads.num_key_value_heads
+        return tf.reshape(x, (size(x, 0) // heads, *self.gain.shape))

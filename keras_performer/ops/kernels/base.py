@@ -309,7 +309,7 @@ def flat_matmul(x, w, transpose=False):
 
     One matrix is one flat product, faster than X small ones.
     """
-    rows = tf.shape(x)[1] if x.shape[1] is None else x.shape[1]
+    rows = size(x, 1)
     dim = w.shape[-2 if transpose else -1]
     if len(w.shape) == 2:
         flat = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), w, transpose_b=transpose)
@@ -321,8 +321,8 @@ def flat_matmul(x, w, transpose=False):
 
 def split_heads(x, num_heads):
     """`(X, rows, D)` to `(B, K, rows, D)`."""
-    rows = tf.shape(x)[1] if x.shape[1] is None else x.shape[1]
-    return tf.reshape(x, (size(x, 0) // num_heads, num_heads, rows, x.shape[2]))
+    shape = size(x, 0) // num_heads, num_heads, size(x, 1), x.shape[2]
+    return tf.reshape(x, shape)
 
 
 def _derivative(function, x, upstream):

@@ -9,9 +9,7 @@ features, for "taylor" 32 heads of 16.
 """
 
 import argparse
-import concurrent.futures
 import functools
-import multiprocessing
 import statistics
 import time
 
@@ -19,7 +17,7 @@ import keras
 import tensorflow as tf
 
 import keras_performer
-from benchmarks import machine, worker
+from benchmarks import alone, machine, worker
 from benchmarks.tables import table
 
 PLAIN = dict(num_heads=8, key_dim=64)
@@ -158,11 +156,7 @@ def ratios(steps, pairs):
 
 def memory(name, length, jit_compile):
     """The ratio of what the two steps need, each in a process of its own."""
-    spawn = multiprocessing.get_context("spawn")
-    peaks = []
-    for side in (0, 1):
-        with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
-            peaks.append(pool.submit(peak, name, length, jit_compile, side).result())
+    peaks = [alone.call(peak, name, length, jit_compile, side) for side in (0, 1)]
     return f"{peaks[0] / peaks[1]:.2f}"
 
 

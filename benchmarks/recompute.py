@@ -10,10 +10,8 @@ their own table: `python -m benchmarks.tpu.lengths`.
 """
 
 import argparse
-import concurrent.futures
-import multiprocessing
 
-from benchmarks import worker
+from benchmarks import alone, worker
 from benchmarks.machine import describe
 
 LENGTHS = [2**12, 2**14, 2**16]
@@ -58,13 +56,6 @@ def training_step(recompute, length, num_layers=4):
     return worker.resident("VmHWM") - before, seconds
 
 
-def in_new_process(*case):
-    """`training_step` of a case."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(training_step, *case).result()
-
-
 def main(argv=None):
     """Reads the command line, measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -77,7 +68,7 @@ def main(argv=None):
     for name, recompute in MODES.items():
         cells = []
         for length in lengths:
-            peak, seconds = in_new_process(recompute, length)
+            peak, seconds = alone.call(training_step, recompute, length)
             cells.append(f"{peak / 2**20:,.0f} MB, {seconds:.2f} s")
         print(f"| {name} |", " | ".join(cells), "|", flush=True)
 

@@ -1,16 +1,14 @@
 """What a training step of the small models costs: tokens a second, and memory."""
 
-import concurrent.futures
 import dataclasses
 import json
-import multiprocessing
 import statistics
 import time
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine, worker
+from benchmarks import alone, machine, worker
 from benchmarks.learning import pool
 from benchmarks.learning.training import step_of
 from benchmarks.long_range import models, rows, tasks
@@ -49,9 +47,7 @@ def measured_alone(row, length, shorter):
     grows = 16 if row in rows.QUADRATIC else 4
     if last is None or grows * last["bytes"] > LARGEST:
         return None
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, spawn, pool.use_one_thread) as one:
-        return one.submit(measured, row, length).result()
+    return alone.call(measured, row, length, initializer=pool.use_one_thread)
 
 
 def measured(row, length):

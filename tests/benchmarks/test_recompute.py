@@ -2,13 +2,14 @@
 
 import pytest
 
-from benchmarks.recompute import in_new_process
+from benchmarks import alone
+from benchmarks.recompute import training_step
 
 
 @pytest.mark.slow
 def test_what_is_computed_again_is_not_kept():
     plain, block, network = (
-        in_new_process(recompute, 2**14, 2)[0]
+        alone.call(training_step, recompute, 2**14, 2)[0]
         for recompute in (None, "block", "network")
     )
     # 200 MB and more of each are TensorFlow's, whatever the length

@@ -9,17 +9,15 @@ several predictions after a first, and what the peak of resident memory rose by.
 """
 
 import argparse
-import concurrent.futures
 import dataclasses
 import datetime
-import multiprocessing
 import statistics
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine, worker
+from benchmarks import alone, machine, worker
 from benchmarks.conversion.small.cases import SEED, cases
 from benchmarks.learning import models, rows
 from benchmarks.tables import table
@@ -55,9 +53,7 @@ def cell(row, length):
         there = machine.describe(threads=None)["memory_bytes"]
         if needed > there:
             return f"needs {needed / 2**30:.0f} GB"
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-        seconds, peak = pool.submit(prediction, row, length).result()
+    seconds, peak = alone.call(prediction, row, length)
     return f"{length / seconds:,.0f}, {peak / 2**20:,.0f} MB"
 
 

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels.parts import each
+from keras_performer.ops.kernels.parts import (
+    each,
+    over_features,
+    over_rows,
+    per_feature,
+)
 from keras_performer.ops.shapes import size
 from keras_performer.ops.tensors import TensorLike
 
@@ -116,6 +121,16 @@ class Kernel:
                 gradients are the same.
         """
         return self._pull(lambda kernel, y: kernel.project_keys(y, mask), y, db)
+
+    # -- Weights of single pairs.
+
+    def pair_weights(self, p, e):
+        """Weights `(..., rows, tokens)` of features of queries and of keys."""
+        return over_features(p, e)
+
+    def pull_pairs(self, p, e, dweights):
+        """Gradients of the features p and e; `key_gradient` and so on take them."""
+        return per_feature(dweights, e), over_rows(dweights, p)
 
     # -- Gradients of features.
 

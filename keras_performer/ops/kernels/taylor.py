@@ -1,6 +1,7 @@
 """The second-order Taylor polynomial of the softmax kernel, exactly."""
 
 import functools
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -37,22 +38,39 @@ class TaylorKernel(Kernel):
         return 1 + rank + rank * (rank + 1) // 2
 
     def query_features(self, a, r):
-        return (self._features(a),), tf.zeros_like(a[..., :1])
+        one = tf.ones_like(a[..., :1])
+        return (self._features(one, a),), tf.zeros_like(one)
 
     def key_features(self, b, r, mask):
-        features = self._features(b[0])
-        if mask is not None:
-            features = tf.where(mask, features, tf.zeros_like(features))
-        return (features,)
+        (b,) = b
+        if mask is None:
+            return (self._features(tf.ones_like(b[..., :1]), b),)
+        b = tf.where(mask, b, tf.zeros_like(b))
+        return (self._features(tf.cast(mask, b.dtype), b),)
+
+    def pair_weights(self, p, e):
+        # 1 + t + t^2 / 2 is (1 + s^2) / 2 of s = 1 + t, and all of it 0 of hidden keys
+        x, y = self._first(p), self._first(e)
+        s = tf.matmul(x, y, transpose_b=True)
+        return (s * s + tf.linalg.matrix_transpose(y[..., :1])) * 0.5
+
+    def pull_pairs(self, p, e, dweights):
+        x, y = self._first(p), self._first(e)
+        ds = dweights * tf.matmul(x, y, transpose_b=True)
+        left_out = p[0].shape[-1] - x.shape[-1]
+        return (
+            (_with_zeros(tf.matmul(ds, y), left_out),),
+            (_with_zeros(tf.matmul(ds, x, transpose_a=True), left_out),),
+        )
 
     def query_gradient(self, a, features, dfeatures):
         return self._gradient(a, dfeatures[0])
 
     def key_gradient(self, b, features, dfeatures, mask):
-        dfeatures = dfeatures[0]
+        db = self._gradient(b[0], dfeatures[0])
         if mask is not None:
-            dfeatures = tf.where(mask, dfeatures, tf.zeros_like(dfeatures))
-        return (self._gradient(b[0], dfeatures),)
+            db = tf.where(mask, db, tf.zeros_like(db))
+        return (db,)
 
     def pull_queries(self, x, da):
         return da * scale(da), []
@@ -60,11 +78,16 @@ class TaylorKernel(Kernel):
     def pull_keys(self, y, mask, db, v, dv):
         return db[0] * scale(db[0]), []
 
-    def _features(self, x):
+    def _features(self, one, x):
         x = x[..., : self.rank]
         first, second = (tf.constant(s, x.dtype) for s in _pairs(x.shape[-1]))
         products = tf.matmul(x, first) * tf.matmul(x, second)
-        return tf.concat([tf.ones_like(x[..., :1]), x, products], -1)
+        return tf.concat([one, x, products], -1)
+
+    def _first(self, features):
+        """1 and x of features, of which the others follow."""
+        head_dim = math.isqrt(2 * features[0].shape[-1])  # of 1 + R + R (R + 1) / 2
+        return features[0][..., :head_dim]
 
     def _gradient(self, x, dfeatures):
         head_dim, x = x.shape[-1], x[..., : self.rank]
@@ -72,8 +95,12 @@ class TaylorKernel(Kernel):
         _, dx, d = tf.split(dfeatures, (1, x.shape[-1], first.shape[-1]), -1)
         dx += tf.matmul(d * tf.matmul(x, second), first, transpose_b=True)
         dx += tf.matmul(d * tf.matmul(x, first), second, transpose_b=True)
-        left_out = head_dim - dx.shape[-1]
-        return tf.pad(dx, [(0, 0)] * (len(dx.shape) - 1) + [(0, left_out)])
+        return _with_zeros(dx, head_dim - dx.shape[-1])
+
+
+def _with_zeros(x, count):
+    """So many zeros after the last axis."""
+    return tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, count)])
 
 
 @functools.cache

@@ -72,7 +72,7 @@ class Local:
         self.scale = query.shape[3] ** -0.5
         length, self.chunk = query.shape[1], chunk_for(reach)
         if blocks is not None:
-            self.chunk = _least_part(blocks.tokens, self.chunk)
+            self.chunk = _best_part(blocks.tokens, self.chunk, reach)
         elif length is not None:
             self.chunk = min(self.chunk, max(length, 1))
         # one chunk, whose span is what is given and no more
@@ -310,7 +310,14 @@ def chunk_for(reach, least=LEAST):
     return max(tokens, ceil_div(reach, MAX_REACH))
 
 
-def _least_part(tokens, least):
-    """The least of the equal parts of a block that are not shorter than `least`."""
-    parts = range(min(least, tokens), tokens + 1)
-    return next(part for part in parts if tokens % part == 0)
+def _best_part(tokens, chunk, reach):
+    """Of the equal parts of a block, longer than half a chunk, that with the least span.
+
+    Args:
+        tokens: int, of the block.
+        chunk: int, how long parts should be.
+        reach: int, how many keys to one side a query may see.
+    """
+    parts = range(min(chunk // 2 + 1, tokens), tokens + 1)
+    whole = (part for part in parts if tokens % part == 0)
+    return min(whole, key=lambda part: (ceil_div(reach, part) + 1) * part)

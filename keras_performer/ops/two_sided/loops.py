@@ -185,7 +185,7 @@ class TwoSided:
         """Those of far keys, `(chunks * X, rows, tokens)`, k chunks after queries."""
         p = each(lambda x: self.chunks.queries_at(x, k), p)
         e = each(lambda x: self.chunks.keys_at(x, k), e)
-        return self._where_far(k, over_features(p, e))
+        return self._where_far(k, self.kernel.pair_weights(p, e))
 
     def _where_far(self, k, x):
         return tf.where(self.far[k], x, tf.zeros_like(x))

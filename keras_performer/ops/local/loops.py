@@ -311,7 +311,7 @@ def chunk_for(reach, least=LEAST):
 
 
 def _best_part(tokens, chunk, reach):
-    """Of the equal parts of a block, longer than half a chunk, that with the least span.
+    """Of equal parts of a block, longer than half a chunk, that of the least span.
 
     Args:
         tokens: int, of the block.

@@ -5,6 +5,7 @@
     python -m benchmarks.long_range --full       # every row, task and rate; a day
     python -m benchmarks.long_range --published  # the published lengths; for a GPU
     python -m benchmarks.long_range --costs      # tokens a second, and memory
+    python -m benchmarks.long_range --times      # of a step of each row and task
 
 Every task has its controls: no attention, exact attention, the window alone, and a
 logistic regression on how often each token occurs. Each run appends a line to
@@ -17,7 +18,15 @@ import argparse
 import pathlib
 
 from benchmarks.learning import pool
-from benchmarks.long_range import costs, plan, proteins, report, rows, training
+from benchmarks.long_range import (
+    costs,
+    plan,
+    proteins,
+    report,
+    rows,
+    times,
+    training,
+)
 
 
 def main(argv=None):
@@ -27,7 +36,9 @@ def main(argv=None):
     if options.costs:
         costs.complete(options.rows or rows.MODELS, options.output / "costs.json")
     wanted = plan.plan(options)
-    train = not options.report_only and not options.costs
+    if options.times:
+        times.complete(wanted, options.output)
+    train = not (options.report_only or options.costs or options.times)
     if train and plan.needs_proteins(wanted):
         proteins.read_proteins()  # downloads once, and not in every worker
     found = pool.complete(
@@ -59,6 +70,9 @@ def make_parser():
         help="runs at once, each on one core; 0 for one after another on all cores",
     )
     parser.add_argument("--costs", action="store_true", help="measure, train nothing")
+    parser.add_argument(
+        "--times", action="store_true", help="time a step of each, train nothing"
+    )
     parser.add_argument(
         "--report-only", action="store_true", help="train nothing, read what is there"
     )

@@ -5,7 +5,7 @@ import json
 
 from benchmarks.learning.report import made_by
 from benchmarks.learning.tasks import ENOUGH
-from benchmarks.long_range import rows, tables
+from benchmarks.long_range import rows, tables, times
 
 COSTS = f"""\
 A training step of the model of two blocks of 64 units in heads of 16, one sequence,
@@ -13,19 +13,27 @@ compiled by XLA, on one thread. MiB are those of the process at its peak above w
 had when all was compiled: of short sequences less, as they find room that compiling
 left. Where there is "{tables.NOTHING}" more than 8 GB would be needed: not run."""
 
+TIMES = f"""\
+Milliseconds of a step, and with them equal times, were measured in one go
+(`--times`): medians of {times.STEPS} steps, on one thread of {{machine}},
+with TensorFlow {{tensorflow}}, other programs beside it."""
+
 
 def write(runs, folder):
     """Writes `tables.md` of runs, and of the costs in the folder; returns the text.
 
     Args:
         runs: dicts as `training.train` returns them.
-        folder: path; its `costs.json` is read if it is there.
+        folder: path; its `costs.json` and its times are read if they are there.
     """
+    runs = times.retold(runs, folder)
     path = folder / "costs.json"
     costs = json.loads(path.read_text()) if path.exists() else {}
     parts = ["# Which attention? Tasks of long sequences"]
     if runs:
         parts += [tables.summary(runs), explanation(runs)]
+        if timed := times.read(folder / times.FILE):
+            parts.append(TIMES.format(**timed))
     else:
         parts.append("No runs.")
     for (task, warmed), same in tables.of_tasks(runs):
@@ -65,9 +73,10 @@ answer for the first token alone: no networks.
 A warm-up restores hidden tokens of the task's own inputs before its answers are shown
 (arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
 same seeds, ± its standard error. "After S s" is at equal time: that in which the
-fastest row with attention takes all its steps, between measurements on a line, without
-the warm-up; as learning rates fall until the last step, slower rows are read in the
-middle of their training.
+fastest row with attention takes all its steps, and that in which exact attention does,
+between measurements on a line, without the warm-up. Who has ended keeps the last value;
+as learning rates fall until the last step, slower rows are read in the middle of their
+training.
 
 Where a network does no better than "{rows.COUNTS}" and "{rows.FIRST}", it has been
 trained too little to say which attention is better.

@@ -16,7 +16,7 @@ from benchmarks.long_range import rows
 from benchmarks.tables import NOTHING, table
 
 # Of a row without a network.
-NO_TRAINING = (NOTHING,) * 3
+NO_TRAINING = (NOTHING,) * 4
 # What a model is trained for: the task alone, or its inputs first.
 WARM_UPS = {False: "alone", True: "after a warm-up"}
 
@@ -68,7 +68,9 @@ def task_table(runs):
     Args:
         runs: of one task, alone or after a warm-up.
     """
-    seconds = curves.equal_time([run for run in runs if run["curve"]])
+    trained = [run for run in runs if run["curve"]]
+    of_exact = [run for run in trained if run["row"] == rows.EXACT]
+    seconds = curves.equal_time(trained), curves.equal_time(of_exact)
     exact = best([run for run in runs if run["row"] == rows.EXACT])
     lines = []
     for row in ordered(runs):
@@ -90,7 +92,7 @@ def task_table(runs):
         f"{runs[0]['measure']}, mean",
         "seeds",
         "minus exact",
-        "at equal time" if seconds is None else f"after {seconds:.0f} s",
+        *(NOTHING if s is None else f"after {s:.0f} s" for s in seconds),
         "ms a step",
         "parameters",
     ]
@@ -99,7 +101,8 @@ def task_table(runs):
 
 def of_training(runs, seconds):
     parameters = f"{runs[0]['parameters']:,}"
-    return at_equal_time(runs, seconds), milliseconds(runs), parameters
+    values = (at_equal_time(runs, some) for some in seconds)
+    return *values, milliseconds(runs), parameters
 
 
 def costs_table(costs):

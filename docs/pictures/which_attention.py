@@ -6,7 +6,7 @@ import statistics
 
 from benchmarks.learning.curves import seconds_of_step
 from benchmarks.learning.tables import best, by, mean_result
-from benchmarks.long_range import plan, rows
+from benchmarks.long_range import plan, rows, times
 from docs.pictures import style
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/results/long_range"
@@ -27,7 +27,8 @@ AREA = 0.35  # square points for each MiB
 
 def main():
     lines = (FOLDER / "runs.jsonl").read_text().splitlines()
-    runs = [run for run in map(json.loads, lines) if not run["warm_up_steps"]]
+    runs = times.retold(map(json.loads, lines), FOLDER)
+    runs = [run for run in runs if not run["warm_up_steps"]]
     costs = json.loads((FOLDER / "costs.json").read_text())
     tasks, of_tasks = plan.core(), dict(by(runs, "task"))
     figure, axes = style.panels(len(tasks), height=3.1)

@@ -19,6 +19,7 @@ from benchmarks.long_range import (
     rows,
     tables,
     tasks,
+    times,
     training,
 )
 from keras_performer.layers import AttentionLayer, MixingLayer
@@ -308,12 +309,43 @@ def test_tables_have_means_spread_and_equal_time():
     assert f"| {rows.COUNTS} | 0.150 (n = 1) | – |" in text
     alone = tables.task_table(RUNS[:6])
     # in the 10 s of FNet exact attention takes a quarter of its steps: before the first
-    # measurement nothing is known
-    assert "after 10 s" in alone
+    # measurement nothing is known; in the 40 s of exact attention all have ended
+    assert "| after 10 s | after 40 s |" in alone
     (exact,) = [line for line in alone.splitlines() if line.startswith("| exact")]
-    assert "0.400 / 0.440 | – | – | 4000 | 1,234 |" in exact
+    assert "0.400 / 0.440 | – | – | 0.420 | 4000 | 1,234 |" in exact
     best = [line for line in alone.splitlines() if line.startswith("| FNet | 0.001")]
-    assert "| 0.310 | 0.300 / 0.320 | -0.110 ± 0.010 | 0.310 |" in best[0]
+    assert "| 0.310 | 0.300 / 0.320 | -0.110 ± 0.010 | 0.310 | 0.310 |" in best[0]
+
+
+def test_times_of_one_machine_stand_for_those_of_the_runs(tmp_path, monkeypatch):
+    asked = []
+
+    def call(function, task, row, initializer):
+        asked.append((task.name, row))
+        return 0.5 if row == "window" else 0.25
+
+    monkeypatch.setattr(times.alone, "call", call)
+    chosen = "--times --tasks".split() + ["digits 144", "--rows"]
+    command.main([*chosen, rows.COUNTS, "window", "FNet", "--output", str(tmp_path)])
+    assert asked == [("digits 144", "window"), ("digits 144", "FNet")]  # once a task
+    runs = [a_run(row, 0.4, task="digits 144") for row in ("window", "FNet", "exact")]
+    timed, faster, other = times.retold(runs, tmp_path)
+    assert timed["curve"] == [[5, 2.5, 3.0, 0.1], [10, 5.0, 2.0, 0.4]]
+    assert faster["curve"][1] == [10, 2.5, 2.0, 0.4]
+    assert other == runs[2]  # not timed
+    text = report.write(runs, tmp_path)
+    assert "| window | 0.001 | 0.400 | 0.400 | +0.000 | 0.100 | 0.400 | 500 |" in text
+    assert "| FNet | 0.001 | 0.400 | 0.400 | +0.000 | 0.400 | 0.400 | 250 |" in text
+    assert "medians of 15 steps, on one thread of" in text
+
+
+@pytest.mark.slow
+def test_a_timed_step_is_one_of_training():
+    """A quarter of the examples takes less."""
+    (task,) = [x for x in plan.core() if x.name == "digits 144"]
+    few = dataclasses.replace(task, batch_size=task.batch_size // 4)
+    fewer, all_of_it = (times.of_step(x, rows.WITHOUT) for x in (few, task))
+    assert 1e-4 < fewer < 0.6 * all_of_it
 
 
 def test_costs_are_by_length():

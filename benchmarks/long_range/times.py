@@ -1,0 +1,67 @@
+"""How long a training step takes, of all rows on one machine: runs are of several."""
+
+import json
+import statistics
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import alone, machine
+from benchmarks.learning import pool
+from benchmarks.learning.training import step_of
+from benchmarks.long_range import models, rows
+
+# Those that compile, and those that are timed.
+FIRST_STEPS, STEPS = 3, 15
+FILE = "times.json"
+
+
+def complete(runs, folder):
+    """Times a step of the tasks and rows of runs, and writes them after each.
+
+    Args:
+        runs: arguments of `training.train`.
+        folder: path; what its file of times has is timed again.
+    """
+    path = folder / FILE
+    times = read(path)
+    pairs = {(run["task"].name, run["row"]): run["task"] for run in runs}
+    for (name, row), task in pairs.items():
+        if row not in rows.NO_MODELS:
+            seconds = alone.call(of_step, task, row, initializer=pool.use_one_thread)
+            times.setdefault(name, {})[row] = seconds
+            times["machine"], times["tensorflow"] = machine.name(), tf.__version__
+            path.write_text(json.dumps(times, indent=1) + "\n")
+            print(name, row, f"{1e3 * seconds:.0f} ms", flush=True)
+
+
+def of_step(task, row):
+    """Seconds of a processor that a training step takes, compiled as in training."""
+    model = models.make_model(task, models.make_encoder(task, row, seed=0))
+    step = step_of(model, task.learning_rate, True)
+    random, seconds = np.random.default_rng(0), []
+    for index in range(1, FIRST_STEPS + STEPS + 1):
+        batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]
+        start = time.process_time()
+        float(step(index, *batch))
+        seconds.append(time.process_time() - start)
+    return statistics.median(seconds[FIRST_STEPS:])
+
+
+def retold(runs, folder):
+    """Runs whose curves have the seconds of the folder's times, where it has some."""
+    times = read(folder / FILE)
+
+    def of_run(run):
+        seconds = times.get(run["task"], {}).get(run["row"])
+        if seconds is None:
+            return run
+        curve = [[steps, steps * seconds, *rest] for steps, _, *rest in run["curve"]]
+        return {**run, "curve": curve}
+
+    return [of_run(run) for run in runs]
+
+
+def read(path):
+    return json.loads(path.read_text()) if path.exists() else {}

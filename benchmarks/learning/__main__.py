@@ -2,13 +2,13 @@
 
     python -m benchmarks.learning              # the core, an hour on two cores
     python -m benchmarks.learning --quick      # minutes: a look, too short to conclude
-    python -m benchmarks.learning --full       # days; goes on where it was stopped
+    python -m benchmarks.learning --full       # a day; goes on where it was stopped
 
 Every task has its controls: no attention, exact attention, the exact window alone. Each
 run appends a line to `runs.jsonl` in `--output`, and is not made again as long as it
 stands there; `--tasks`, `--rows`, `--key-dims` and `--seeds` choose some, of the core
-and of what it leaves out. It then writes `tables.md` and plots; `--report-only` does so
-with the runs that there are.
+and of what it leaves out. It then writes `tables.md` and plots, after `--full` of all
+runs in that file; `--report-only` does so with the runs that there are.
 """
 
 import argparse
@@ -32,6 +32,7 @@ def main(argv=None):
         options.output / "runs.jsonl",
         name_of,
         None if options.report_only else options.workers,
+        all_there_are=options.full,
     )
     text = report.write(found, options.output)
     print(text)
@@ -45,7 +46,9 @@ def make_parser():
     length.add_argument(
         "--quick", action="store_true", help="a twentieth of the steps, fewer rows"
     )
-    length.add_argument("--full", action="store_true", help="every size and row")
+    length.add_argument(
+        "--full", action="store_true", help="every task, row, size and rate"
+    )
     parser.add_argument("--tasks", nargs="+", choices=plan.task_names())
     parser.add_argument("--rows", nargs="+", choices=rows.ROWS + rows.FURTHER)
     parser.add_argument("--key-dims", nargs="+", type=int, choices=plan.KEY_DIMS)

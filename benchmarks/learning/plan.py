@@ -1,5 +1,7 @@
 """Which runs there are: tasks, rows, sizes of heads, seeds and learning rates."""
 
+import typing
+
 from benchmarks.learning import real_tasks, rows, tasks
 
 SEEDS = 0, 1, 2
@@ -7,8 +9,11 @@ FOLDS = 0, 1, 2, 3, 4
 EVALUATIONS = 12
 KEY_DIM = 16
 KEY_DIMS = 16, 32, 64
-# Of the learning rate of a task: what `--full` tries with the first seed.
-RATES = 1 / 3, 1, 3
+# Of the learning rate of a task: what `--full` tries beside it with the first seed.
+OTHER_RATES = 1 / 3, 3
+# Where `--full` has `rows.FURTHER`, and where larger heads.
+OF_FURTHER_ROWS = "recall 512", "bytes 512, rotary"
+OF_SIZES = "recall 128", "bytes 512, rotary"
 RECALL = dict(learning_rate=3e-3)
 # Of tasks with rotary positions, with which models need fewer.
 ROTARY_STEPS = 600
@@ -63,46 +68,59 @@ def task_names():
     return list(dict.fromkeys(task.name for task, _ in (*core(), *further())))
 
 
-def plan(options):
-    """Arguments of `training.train`, one run after another.
+class Part(typing.NamedTuple):
+    """Runs of one task: all of its seeds with all rows, sizes and rates.
 
-    The first seeds of all tasks come first, so that whoever stops early has a table.
-
-    Args:
-        options: has `quick`, `full`, and `tasks`, `rows`, `key_dims` and `seeds`, each
-            a list of what was asked for, or `None`.
+    Attributes:
+        task: a `Task`.
+        seeds: tuple of ints.
+        rows: tuple of names.
+        key_dims: tuple of ints.
+        factors: tuple of floats, of the learning rate of the task.
     """
-    every = [*core(), *further()]
-    if options.tasks:
-        chosen = [pair for pair in every if pair[0].name in options.tasks]
-    else:
-        chosen = every if options.full else [*core()]
-    sizes = options.key_dims or (KEY_DIMS if options.full else (KEY_DIM,))
-    runs = []
-    for key_dim in sizes:
-        of_size = [
-            run
-            for task, seeds in chosen
-            for seed in wanted_seeds(seeds, options)
-            for row in wanted_rows(task, options)
-            for run in with_rates(task, row, key_dim, seed, options)
-        ]
-        runs += sorted(of_size, key=lambda run: run["seed"])
-    return runs
+
+    task: tasks.Task
+    seeds: tuple
+    rows: tuple
+    key_dims: tuple = (KEY_DIM,)
+    factors: tuple = (1,)
 
 
-def wanted_seeds(seeds, options):
-    if options.seeds:
-        return [seed for seed in seeds if seed in options.seeds]
-    return [seed for seed in seeds if seed == 0] if options.quick else seeds
+def whole():
+    """Every task, row, size and rate, but not each with each.
+
+    The core has all its seeds and three rates of the first, other tasks have the first
+    seed. What `rows` calls further, and larger heads, are of tasks that tell of them.
+    """
+    for task, seeds in core():
+        yield Part(task, seeds, rows.ROWS)
+        yield Part(task, first(seeds), rows.ROWS, factors=OTHER_RATES)
+    for task, seeds in further():
+        yield Part(task, first(seeds), rows.ROWS)
+    for task, seeds in (*core(), *further()):
+        if task.name in OF_FURTHER_ROWS:
+            yield Part(task, first(seeds), rows.FURTHER)
+        if task.name in OF_SIZES:
+            yield Part(task, first(seeds), rows.ROWS, KEY_DIMS[1:])
+
+
+def first(seeds):
+    return tuple(seed for seed in seeds if seed == 0)
+
+
+def chosen(options):
+    """Parts of the core, or of the tasks that are named, with the rows of `options`."""
+    every = [*core(), *further()] if options.tasks else core()
+    for task, seeds in every:
+        seeds = first(seeds) if options.quick and not options.seeds else seeds
+        sizes = tuple(options.key_dims or (KEY_DIM,))
+        yield Part(task, seeds, tuple(wanted_rows(task, options)), sizes)
 
 
 def wanted_rows(task, options):
     every = rows.ROWS + rows.FURTHER
     if options.rows:
         return [row for row in every if row in options.rows]
-    if options.full:
-        return every
     if options.quick:
         return [row for row in rows.ROWS if row not in QUICK_LEAVES_OUT]
     return [
@@ -113,17 +131,40 @@ def wanted_rows(task, options):
     ]
 
 
-def with_rates(task, row, key_dim, seed, options):
-    for factor in RATES if options.full and seed == 0 else (1,):
-        yield {
-            "task": task,
+def plan(options):
+    """Arguments of `training.train`, one run after another.
+
+    The first seeds of all tasks come first, so that whoever stops early has a table.
+
+    Args:
+        options: has `quick`, `full`, and `tasks`, `rows`, `key_dims` and `seeds`, each
+            a list of what was asked for, or `None`.
+    """
+    runs = [
+        {
+            "task": part.task,
             "row": row,
             "key_dim": key_dim,
             "seed": seed,
-            "learning_rate": factor * task.learning_rate,
-            "steps": task.steps // QUICK_PART if options.quick else task.steps,
+            "learning_rate": factor * part.task.learning_rate,
+            "steps": part.task.steps // (QUICK_PART if options.quick else 1),
             "evaluations": QUICK_EVALUATIONS if options.quick else EVALUATIONS,
         }
+        for part in (whole() if options.full else chosen(options))
+        if is_asked(part.task.name, options.tasks)
+        for seed in part.seeds
+        if is_asked(seed, options.seeds)
+        for key_dim in part.key_dims
+        if is_asked(key_dim, options.key_dims)
+        for row in part.rows
+        if is_asked(row, options.rows)
+        for factor in part.factors
+    ]
+    return sorted(runs, key=lambda run: (run["key_dim"], run["seed"]))
+
+
+def is_asked(x, some):
+    return some is None or x in some
 
 
 def name_of(run):

@@ -11,7 +11,7 @@ import tensorflow as tf
 RUNS_OF_A_PROCESS = 16
 
 
-def complete(train, wanted, path, name_of, workers):
+def complete(train, wanted, path, name_of, workers, all_there_are=False):
     """Makes the runs that a file lacks, adds a line of JSON for each, and tells of it.
 
     Args:
@@ -20,9 +20,11 @@ def complete(train, wanted, path, name_of, workers):
         path: of the file with the results of earlier runs; it need not be there.
         name_of: function from arguments, or a result, to what tells runs apart.
         workers: as in `results`; `None` trains nothing.
+        all_there_are: bool, return results of other runs in the file, too.
 
     Returns:
-        The results there are of the runs that are wanted, in their order.
+        The results there are of the runs that are wanted, in their order, and others
+        after them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
@@ -40,7 +42,10 @@ def complete(train, wanted, path, name_of, workers):
             f"{result['result']:.3f} in {result['seconds']:.0f} s",
             flush=True,
         )
-    return [made[name_of(run)] for run in wanted if name_of(run) in made]
+    names = dict.fromkeys(map(name_of, wanted))
+    if all_there_are:
+        names |= dict.fromkeys(made)
+    return [made[name] for name in names if name in made]
 
 
 def results(train, runs, workers):

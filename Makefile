@@ -82,7 +82,7 @@ bench: $(installed)
 	$(python) -m benchmarks.operations --threads 1 --output runs/bench/one_thread
 	$(python) -m benchmarks.report
 
-# The core, within the hour on two cores; ARGS=--quick for a look, --full for days.
+# The core, within the hour on two cores; ARGS=--quick for a look, --full for a day.
 .PHONY: bench-learning
 bench-learning: $(installed)
 	$(python) -m benchmarks.learning $(ARGS)

@@ -10,8 +10,9 @@
 Every task has its controls: no attention, exact attention, the window alone, and a
 logistic regression on how often each token occurs. Each run appends a line to
 `runs.jsonl` in `--output`, and is not made again as long as it stands there; `--tasks`,
-`--rows`, `--seeds` and `--warm-up` choose some. It then writes `tables.md`;
-`--report-only` does so with the runs that there are.
+`--rows`, `--seeds` and `--warm-up` choose some. It then writes `tables.md`,
+after `--full` of all runs in that file; `--report-only` does so with those that are
+there.
 """
 
 import argparse
@@ -47,6 +48,7 @@ def main(argv=None):
         options.output / "runs.jsonl",
         plan.name_of,
         options.workers if train else None,
+        all_there_are=options.full,
     )
     print(report.write(found, options.output))
 
@@ -57,7 +59,7 @@ def make_parser():
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a twentieth of the steps")
-    size.add_argument("--full", action="store_true", help="every task, row and rate")
+    size.add_argument("--full", action="store_true", help="every task and row")
     size.add_argument("--published", action="store_true", help="the published lengths")
     parser.add_argument("--tasks", nargs="+", choices=plan.task_names())
     parser.add_argument("--rows", nargs="+", choices=rows.ROWS)

@@ -1,11 +1,14 @@
 """Which runs there are: tasks, rows, seeds, learning rates, warm-up or none."""
 
+import typing
+
 from benchmarks.long_range import rows, tasks
 
 SEEDS = 0, 1, 2
 EVALUATIONS = 6
-# Of the learning rate of a task: what `--full` tries with the first seed.
-RATES = 1 / 3, 1, 3
+# Of the learning rate of a task: what `--full` tries beside it with the first seed.
+OTHER_RATES = 1 / 3, 3
+WARM_UPS, ALONE = ("without", "with"), ("without",)
 # Of `--quick`: what part of the steps, and which rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 2
 QUICK_ROWS = (
@@ -77,6 +80,47 @@ def task_names():
     return [task.name for task in all_small()]
 
 
+class Part(typing.NamedTuple):
+    """Runs of tasks: each with all rows, seeds, kinds of a warm-up and rates.
+
+    Attributes:
+        tasks: list of `tasks.LongTask`.
+        rows: names of `rows.ROWS`.
+        seeds: ints.
+        warm_ups: "without", "with" or both.
+        factors: of the learning rate of a task.
+    """
+
+    tasks: list
+    rows: tuple
+    seeds: tuple = SEEDS
+    warm_ups: tuple = WARM_UPS
+    factors: tuple = (1,)
+
+
+def parts(options):
+    """What is asked for: with `--full` everything, but not each with each.
+
+    Three seeds, a warm-up and three rates are of `rows.SEVERAL` in the core.
+    """
+    first = SEEDS[:1]
+    if options.published:
+        yield Part(published(), rows.ROWS)
+        yield Part(published(), rows.ROWS, first, factors=OTHER_RATES)
+    elif options.full:
+        yield Part(core(), rows.SEVERAL)
+        yield Part(core(), rows.ROWS, first, ALONE)
+        yield Part(core(), rows.SEVERAL, first, ALONE, OTHER_RATES)
+        yield Part(further(), (*rows.CORE, rows.TWO_FEATURES), first)
+    else:
+        tasks = all_small() if options.tasks else core()
+        chosen = options.rows or (QUICK_ROWS if options.quick else rows.CORE)
+        for seed in options.seeds or (first if options.quick else SEEDS):
+            # in the core, which is to end, a warm-up with the first seed alone
+            whole = options.warm_up or options.tasks or seed == SEEDS[0]
+            yield Part(tasks, chosen, (seed,), WARM_UPS if whole else ALONE)
+
+
 def plan(options):
     """Arguments of `training.train`, one run after another.
 
@@ -86,32 +130,23 @@ def plan(options):
         options: has `quick`, `full`, `published`, and `tasks`, `rows`, `seeds` and
             `warm_up`, each a list of what was asked for, or `None`.
     """
-    if options.published:
-        chosen = published()
-    elif options.full or options.tasks:
-        chosen = all_small()
-    else:
-        chosen = core()
-    if options.tasks:
-        chosen = [task for task in chosen if task.name in options.tasks]
-    default = rows.ROWS if options.full or options.published else rows.CORE
-    chosen_rows = options.rows or (QUICK_ROWS if options.quick else default)
-    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
-    return [
-        run
-        for seed in seeds
-        for warm_up in options.warm_up or warm_ups(seed, options)
-        for task in chosen
-        for row in chosen_rows
+    runs = [
+        arguments(task, row, seed, warm_up, factor, options)
+        for part in parts(options)
+        for seed in asked(part.seeds, options.seeds)
+        for warm_up in asked(part.warm_ups, options.warm_up)
+        for task in part.tasks
+        if options.tasks is None or task.name in options.tasks
+        for row in asked(part.rows, options.rows)
         if is_run(task, row, warm_up)
-        for run in with_rates(task, row, seed, warm_up, options)
+        for factor in part.factors
     ]
+    runs = {name_of(run): run for run in runs}.values()
+    return sorted(runs, key=lambda run: run["seed"])
 
 
-def warm_ups(seed, options):
-    """Both, but in the core, which is to end, a warm-up with the first seed alone."""
-    whole = options.full or options.published or options.tasks
-    return ("without", "with") if whole or seed == SEEDS[0] else ("without",)
+def asked(some, of_options):
+    return [x for x in some if of_options is None or x in of_options]
 
 
 def is_run(task, row, warm_up):
@@ -126,30 +161,24 @@ def is_run(task, row, warm_up):
     return bool(task.num_classes) or row not in rows.NOT_CAUSAL
 
 
-def with_rates(task, row, seed, warm_up, options):
-    if row in rows.NO_MODELS:
-        yield {
-            "task": task,
-            "row": row,
-            "seed": seed,
-            "learning_rate": None,
-            "steps": 0,
-            "warm_up_steps": 0,
-            "evaluations": 1,
-        }
-        return
-    several = (options.full or options.published) and seed == 0
+def arguments(task, row, seed, warm_up, factor, options):
     part = QUICK_PART if options.quick else 1
-    for factor in RATES if several else (1,):
-        yield {
-            "task": task,
-            "row": row,
-            "seed": seed,
+    if row in rows.NO_MODELS:
+        numbers = {"learning_rate": None, "steps": 0, "evaluations": 1}
+    else:
+        numbers = {
             "learning_rate": factor * task.learning_rate,
             "steps": task.steps // part,
-            "warm_up_steps": task.warm_up_steps // part if warm_up == "with" else 0,
             "evaluations": QUICK_EVALUATIONS if options.quick else EVALUATIONS,
         }
+    warm_up_steps = task.warm_up_steps // part if warm_up == "with" else 0
+    return {
+        "task": task,
+        "row": row,
+        "seed": seed,
+        **numbers,
+        "warm_up_steps": warm_up_steps,
+    }
 
 
 def name_of(run):

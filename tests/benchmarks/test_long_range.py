@@ -82,7 +82,8 @@ def test_what_cannot_be_causal_is_left_out_of_causal_tasks():
                 made(row, causal=True)
         else:
             assert made(row, causal=True).causal
-    runs = plan.plan(options("--full", "--tasks", "proteins 1,024"))
+    asked = "--tasks", "proteins 1,024", "--rows", *rows.ROWS
+    runs = plan.plan(options(*asked))
     other = {*rows.NOT_CAUSAL, rows.TWO_FEATURES}
     assert {run["row"] for run in runs} == {*rows.ROWS} - other
     assert not any(run["warm_up_steps"] for run in runs)
@@ -237,14 +238,30 @@ def test_the_core_has_its_controls_and_seeds():
 
 def test_the_whole_has_every_row_and_three_rates_of_one_seed():
     runs = plan.plan(options("--full"))
+    names = {plan.name_of(run) for run in runs}
+    assert len(names) == len(runs)
+    assert names >= {*map(plan.name_of, plan.plan(options()))}
     assert {run["task"].name for run in runs} == {*plan.task_names()}
-    same = [r for r in runs if r["task"].name == "packages 512" and r["row"] == "FNet"]
-    rates = [(run["seed"], run["learning_rate"]) for run in same]
-    base = same[0]["task"].learning_rate
-    tried = [(0, base / 3), (0, base), (0, 3 * base), (1, base), (2, base)]
-    np.testing.assert_allclose(sorted(rates), sorted(2 * tried))
+    task = plan.core()[1]
+
+    def made(task, row):
+        same = [r for r in runs if r["task"].name == task.name and r["row"] == row]
+        rate, steps = task.learning_rate, task.warm_up_steps
+        return {
+            (r["seed"], round(r["learning_rate"] / rate, 3), r["warm_up_steps"] / steps)
+            for r in same
+        }
+
+    several = {(seed, 1, warm_up) for seed in range(3) for warm_up in (0, 1)}
+    several |= {(0, 0.333, 0), (0, 3, 0)}
+    assert made(task, rows.EXACT) == made(task, rows.TAYLOR) == several
+    assert made(task, "FNet") == {(0, 1, 0)}
+    assert made(plan.further()[0], rows.EXACT) == {(0, 1, 0), (0, 1, 1)}
+    assert rows.TWO_FEATURES in {run["row"] for run in runs}
     large = plan.plan(options("--published"))
     assert {run["task"].length for run in large} == {2000, 4000, 1024, 8192}
+    tried = {r["learning_rate"] for r in large if r["row"] == "FNet" and not r["seed"]}
+    np.testing.assert_allclose(sorted(tried), [1e-3 / 3, 1e-3, 3e-3])
 
 
 def test_quick_is_a_part_of_the_steps():

@@ -35,7 +35,7 @@ def core():
     options = dict(steps=600, batch_size=4, learning_rate=2e-3)
     yield real_tasks.images(window=64, **options), SEEDS
     for fold in FOLDS:
-        options = dict(steps=400, batch_size=32, learning_rate=1e-3)
+        options = dict(steps=400, batch_size=32, learning_rate=3e-3)
         yield real_tasks.digits(fold, window=4, **options), (fold,)
 
 

@@ -46,10 +46,10 @@ def of_seeds(runs):
 
 
 def equal_time(runs):
-    """Seconds in which the fastest attention takes all its steps.
+    """Seconds in which the fastest attention among runs takes all its steps.
 
     Args:
-        runs: those of one task and one `key_dim`.
+        runs: those of one task and one `key_dim`, of all rows or of some.
 
     Returns:
         float, the mean over seeds of the fastest row, or `None` without attention.

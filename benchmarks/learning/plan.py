@@ -93,6 +93,7 @@ def whole():
     seed. What `rows` calls further, and larger heads, are of tasks that tell of them.
     """
     for task, seeds in core():
+        yield Part(task, seeds, core_rows(task))
         yield Part(task, seeds, rows.ROWS)
         yield Part(task, first(seeds), rows.ROWS, factors=OTHER_RATES)
     for task, seeds in further():
@@ -113,22 +114,25 @@ def chosen(options):
     every = [*core(), *further()] if options.tasks else core()
     for task, seeds in every:
         seeds = first(seeds) if options.quick and not options.seeds else seeds
-        sizes = tuple(options.key_dims or (KEY_DIM,))
-        yield Part(task, seeds, tuple(wanted_rows(task, options)), sizes)
+        sizes = options.key_dims or (KEY_DIM,)
+        yield Part(task, seeds, wanted_rows(task, options), tuple(sizes))
 
 
 def wanted_rows(task, options):
-    every = rows.ROWS + rows.FURTHER
     if options.rows:
-        return [row for row in every if row in options.rows]
+        return rows.ROWS + rows.FURTHER
     if options.quick:
-        return [row for row in rows.ROWS if row not in QUICK_LEAVES_OUT]
-    return [
+        return tuple(row for row in rows.ROWS if row not in QUICK_LEAVES_OUT)
+    return core_rows(task)
+
+
+def core_rows(task):
+    return tuple(
         row
-        for row in every
+        for row in rows.ROWS + rows.FURTHER
         if (row in rows.ROWS and (task.name, row) not in LEFT_OUT)
         or (task.name, row) in ADDED
-    ]
+    )
 
 
 def plan(options):
@@ -160,6 +164,7 @@ def plan(options):
         if is_asked(row, options.rows)
         for factor in part.factors
     ]
+    runs = {name_of(run): run for run in runs}.values()
     return sorted(runs, key=lambda run: (run["key_dim"], run["seed"]))
 
 

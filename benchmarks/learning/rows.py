@@ -16,7 +16,7 @@ ROWS = (
     "window + softmax",
     "window + taylor",
 )
-# What `--full` adds.
+# What `--full` adds to tasks that tell of them.
 FURTHER = (
     "favor+",
     "relu",

@@ -11,7 +11,7 @@ import tensorflow as tf
 from benchmarks import alone, machine, worker
 from benchmarks.learning import pool
 from benchmarks.learning.training import step_of
-from benchmarks.long_range import models, rows, tasks
+from benchmarks.long_range import models, rows, tasks, times
 
 LENGTHS = 1024, 4096, 16384
 WINDOW = 64
@@ -29,7 +29,7 @@ def complete(names, path):
         names: of rows; those that the file has are measured again.
         path: of the file.
     """
-    costs = json.loads(path.read_text()) if path.exists() else {}
+    costs = times.read(path)
     for row in names:
         costs[row] = {}
         for length in LENGTHS:

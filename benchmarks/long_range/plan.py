@@ -2,6 +2,7 @@
 
 import typing
 
+from benchmarks.learning.plan import is_asked
 from benchmarks.long_range import rows, tasks
 
 SEEDS = 0, 1, 2
@@ -133,20 +134,18 @@ def plan(options):
     runs = [
         arguments(task, row, seed, warm_up, factor, options)
         for part in parts(options)
-        for seed in asked(part.seeds, options.seeds)
-        for warm_up in asked(part.warm_ups, options.warm_up)
+        for seed in part.seeds
+        if is_asked(seed, options.seeds)
+        for warm_up in part.warm_ups
+        if is_asked(warm_up, options.warm_up)
         for task in part.tasks
-        if options.tasks is None or task.name in options.tasks
-        for row in asked(part.rows, options.rows)
-        if is_run(task, row, warm_up)
+        if is_asked(task.name, options.tasks)
+        for row in part.rows
+        if is_asked(row, options.rows) and is_run(task, row, warm_up)
         for factor in part.factors
     ]
     runs = {name_of(run): run for run in runs}.values()
     return sorted(runs, key=lambda run: run["seed"])
-
-
-def asked(some, of_options):
-    return [x for x in some if of_options is None or x in of_options]
 
 
 def is_run(task, row, warm_up):
@@ -162,22 +161,16 @@ def is_run(task, row, warm_up):
 
 
 def arguments(task, row, seed, warm_up, factor, options):
-    part = QUICK_PART if options.quick else 1
+    run = {"task": task, "row": row, "seed": seed, "warm_up_steps": 0}
     if row in rows.NO_MODELS:
-        numbers = {"learning_rate": None, "steps": 0, "evaluations": 1}
-    else:
-        numbers = {
-            "learning_rate": factor * task.learning_rate,
-            "steps": task.steps // part,
-            "evaluations": QUICK_EVALUATIONS if options.quick else EVALUATIONS,
-        }
-    warm_up_steps = task.warm_up_steps // part if warm_up == "with" else 0
+        return {**run, "learning_rate": None, "steps": 0, "evaluations": 1}
+    part = QUICK_PART if options.quick else 1
     return {
-        "task": task,
-        "row": row,
-        "seed": seed,
-        **numbers,
-        "warm_up_steps": warm_up_steps,
+        **run,
+        "learning_rate": factor * task.learning_rate,
+        "steps": task.steps // part,
+        "warm_up_steps": task.warm_up_steps // part if warm_up == "with" else 0,
+        "evaluations": QUICK_EVALUATIONS if options.quick else EVALUATIONS,
     }
 
 

@@ -1,7 +1,6 @@
 """One page of tables."""
 
 import datetime
-import json
 
 from benchmarks.learning.report import made_by
 from benchmarks.learning.tasks import ENOUGH
@@ -27,8 +26,7 @@ def write(runs, folder):
         folder: path; its `costs.json` and its times are read if they are there.
     """
     runs = times.retold(runs, folder)
-    path = folder / "costs.json"
-    costs = json.loads(path.read_text()) if path.exists() else {}
+    costs = times.read(folder / "costs.json")
     parts = ["# Which attention? Tasks of long sequences"]
     if runs:
         parts += [tables.summary(runs), explanation(runs)]
@@ -74,9 +72,9 @@ A warm-up restores hidden tokens of the task's own inputs before its answers are
 (arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
 same seeds, ± its standard error. "After S s" is at equal time: that in which the
 fastest row with attention takes all its steps, and that in which exact attention does,
-between measurements on a line, without the warm-up. Who has ended keeps the last value;
-as learning rates fall until the last step, slower rows are read in the middle of their
-training.
+between measurements on a line, without the warm-up. A run that has ended, in recall
+often early, keeps its last value; as learning rates fall until the last step, slower
+rows are read in the middle of their training.
 
 Where a network does no better than "{rows.COUNTS}" and "{rows.FIRST}", it has been
 trained too little to say which attention is better.

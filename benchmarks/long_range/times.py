@@ -7,7 +7,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import alone, machine
+from benchmarks import machine
 from benchmarks.learning import pool
 from benchmarks.learning.training import step_of
 from benchmarks.long_range import models, rows
@@ -20,6 +20,8 @@ FILE = "times.json"
 def complete(runs, folder):
     """Times a step of the tasks and rows of runs, and writes them after each.
 
+    Processes are those of training: `alone.call`'s give memory back, which takes time.
+
     Args:
         runs: arguments of `training.train`.
         folder: path; what its file of times has is timed again.
@@ -27,13 +29,20 @@ def complete(runs, folder):
     path = folder / FILE
     times = read(path)
     pairs = {(run["task"].name, run["row"]): run["task"] for run in runs}
-    for (name, row), task in pairs.items():
-        if row not in rows.NO_MODELS:
-            seconds = alone.call(of_step, task, row, initializer=pool.use_one_thread)
-            times.setdefault(name, {})[row] = seconds
-            times["machine"], times["tensorflow"] = machine.name(), tf.__version__
-            path.write_text(json.dumps(times, indent=1) + "\n")
-            print(name, row, f"{1e3 * seconds:.0f} ms", flush=True)
+    cases = [
+        {"task": task, "row": row}
+        for (_, row), task in pairs.items()
+        if row not in rows.NO_MODELS
+    ]
+    for name, row, seconds in pool.results(timed, cases, workers=1):
+        times.setdefault(name, {})[row] = seconds
+        times["machine"], times["tensorflow"] = machine.name(), tf.__version__
+        path.write_text(json.dumps(times, indent=1) + "\n")
+        print(name, row, f"{1e3 * seconds:.0f} ms", flush=True)
+
+
+def timed(task, row):
+    return task.name, row, of_step(task, row)
 
 
 def of_step(task, row):

@@ -337,11 +337,16 @@ def test_tables_have_means_spread_and_equal_time():
 def test_times_of_one_machine_stand_for_those_of_the_runs(tmp_path, monkeypatch):
     asked = []
 
-    def call(function, task, row, initializer):
+    def of_step(task, row):
         asked.append((task.name, row))
         return 0.5 if row == "window" else 0.25
 
-    monkeypatch.setattr(times.alone, "call", call)
+    # in this process
+    results = times.pool.results
+    monkeypatch.setattr(times, "of_step", of_step)
+    monkeypatch.setattr(
+        times.pool, "results", lambda time, cases, workers: results(time, cases, 0)
+    )
     chosen = "--times --tasks".split() + ["digits 144", "--rows"]
     command.main([*chosen, rows.COUNTS, "window", "FNet", "--output", str(tmp_path)])
     assert asked == [("digits 144", "window"), ("digits 144", "FNet")]  # once a task

@@ -129,7 +129,10 @@ class Kernel:
         return over_features(p, e)
 
     def pull_pairs(self, p, e, dweights):
-        """Gradients of the features p and e; `key_gradient` and so on take them."""
+        """Of p and e what `query_gradient` and `key_gradient` make gradients of.
+
+        It need not be the gradient of each feature, as where some follow from others.
+        """
         return per_feature(dweights, e), over_rows(dweights, p)
 
     # -- Gradients of features.

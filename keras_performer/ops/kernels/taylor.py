@@ -86,8 +86,9 @@ class TaylorKernel(Kernel):
 
     def _first(self, features):
         """1 and x of features, of which the others follow."""
-        head_dim = math.isqrt(2 * features[0].shape[-1])  # of 1 + R + R (R + 1) / 2
-        return features[0][..., :head_dim]
+        # of M = (R + 1) (R + 2) / 2 features the first R + 1, which is |sqrt(2 M)|
+        count = math.isqrt(2 * features[0].shape[-1])
+        return features[0][..., :count]
 
     def _gradient(self, x, dfeatures):
         head_dim, x = x.shape[-1], x[..., : self.rank]

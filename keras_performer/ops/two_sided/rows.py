@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.kernels.base import EMPTY, split_heads
 from keras_performer.ops.kernels.parts import each
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
 from keras_performer.ops.shapes import repeat, size
@@ -56,9 +56,8 @@ class Rows:
         return repeat(rows, self.chunks.heads.group, 1)
 
     def add_gain(self, log, sign=1):
-        heads = self.chunks.heads.num_key_value_heads
-        shape = size(log, 0) // heads, heads, size(log, 1), 1
-        return tf.reshape(tf.reshape(log, shape) + sign * self.gain, tf.shape(log))
+        by_head = split_heads(log, self.chunks.heads.num_key_value_heads)
+        return tf.reshape(by_head + sign * self.gain, tf.shape(log))
 
     def tiled(self, r, around):
         return each(lambda x: self.chunks.tiled(x, around), r)

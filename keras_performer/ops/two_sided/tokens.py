@@ -9,6 +9,7 @@ what other keys gave, token by token.
 import tensorflow as tf
 
 from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.base import split_heads
 from keras_performer.ops.kernels.parts import (
     each,
     over_features,
@@ -187,12 +188,8 @@ class FarTokens:
         return b, v
 
     def _with_gain(self, log, sign=1):
-        found = self._by_head(log) + sign * self.gain
-        return tf.reshape(found, tf.shape(log))
+        by_head = split_heads(log, self.heads.num_key_value_heads)
+        return tf.reshape(by_head + sign * self.gain, tf.shape(log))
 
     def _of_gain(self, left):
-        return tf.reduce_sum(self._by_head(left), 0)
-
-    def _by_head(self, x):
-        heads = self.heads.num_key_value_heads
-        return tf.reshape(x, (size(x, 0) // heads, *self.gain.shape))
+        return tf.reduce_sum(split_heads(left, self.heads.num_key_value_heads), 0)

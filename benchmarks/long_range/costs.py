@@ -1,23 +1,20 @@
 """What a training step of the small models costs: tokens a second, and memory."""
 
 import dataclasses
+import itertools
 import json
-import statistics
-import time
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks import alone, machine, worker
 from benchmarks.learning import pool
-from benchmarks.learning.training import step_of
-from benchmarks.long_range import models, rows, tasks, times
+from benchmarks.long_range import rows, tasks, times
 
 LENGTHS = 1024, 4096, 16384
 WINDOW = 64
 VOCABULARY_SIZE, NUM_CLASSES = 256, 10
-# Those that compile, and those that are timed.
-FIRST_STEPS, STEPS = 2, 5
+STEPS = 5
 # What might need more is not tried.
 LARGEST = 8e9
 
@@ -33,7 +30,7 @@ def complete(names, path):
     for row in names:
         costs[row] = {}
         for length in LENGTHS:
-            costs[row][length] = measured_alone(row, length, costs[row])
+            costs[row][length] = measured(row, length, costs[row])
             print(row, length, costs[row][length], flush=True)
         costs[row]["machine"] = machine.name()
         costs[row]["tensorflow"] = tf.__version__
@@ -41,54 +38,62 @@ def complete(names, path):
     return costs
 
 
-def measured_alone(row, length, shorter):
-    """`measured`, in a process of its own; `None` if it would need too much memory."""
+def measured(row, length, shorter):
+    """Tokens a second of a training step, and the bytes that it takes meanwhile.
+
+    Each in a process of its own, as memory that is given back takes time. `None` if it
+    would need too much memory.
+    """
     last = list(shorter.values())[-1] if shorter else {"bytes": 0}
     grows = 16 if row in rows.QUADRATIC else 4
     if last is None or grows * last["bytes"] > LARGEST:
         return None
-    return alone.call(measured, row, length, initializer=pool.use_one_thread)
+    case = {"row": row, "length": length}
+    (seconds,) = pool.results(seconds_of_step, [case], workers=1)
+    taken = alone.call(bytes_of_steps, row, length, initializer=pool.use_one_thread)
+    return {"tokens_a_second": round(length / seconds), "bytes": taken}
 
 
-def measured(row, length):
-    """Tokens a second of a training step, and the bytes that it takes meanwhile.
+def seconds_of_step(row, length):
+    return times.of_step(task(length), row, STEPS)
 
-    One sequence, compiled as `fit` does, on one thread. Bytes are those of the process
-    at its peak above what it had when all was compiled.
-    """
-    task = tasks.task(
+
+def bytes_of_steps(row, length):
+    """The process at its peak above what it had when all was compiled."""
+    steps = times.of_steps(task(length), row)
+
+    def train(num_steps):
+        for _ in itertools.islice(steps, num_steps):
+            pass
+
+    train(times.FIRST_STEPS)
+    before = worker.resident("VmRSS")
+    worker.forget_peak()
+    train(STEPS)
+    return worker.resident("VmHWM") - before
+
+
+def task(length):
+    """The class of one sequence of random tokens; as small a window at any length."""
+
+    def draw(random, batch_size):
+        tokens = random.integers(VOCABULARY_SIZE, size=(batch_size, length))
+        nothing = np.zeros((batch_size, 1))
+        return (
+            tokens.astype("int32"),
+            nothing.astype("int32"),
+            1 + nothing.astype("float32"),
+        )
+
+    classes = tasks.task(
         "costs",
-        (None, None),
+        (draw, draw),
         length,
         VOCABULARY_SIZE,
         NUM_CLASSES,
-        steps=FIRST_STEPS + STEPS,
+        steps=STEPS,
         batch_size=1,
         hidden_dim=64,
         learning_rate=1e-3,
     )
-    task = dataclasses.replace(task, window=WINDOW)  # at every length
-    encoder = models.make_encoder(task, row, seed=0)
-    step = step_of(models.Classifier(encoder, False, NUM_CLASSES), 1e-3, True)
-    random = np.random.default_rng(0)
-    batch = [
-        tf.constant(random.integers(VOCABULARY_SIZE, size=(1, length)), tf.int32),
-        tf.zeros((1, 1), tf.int32),
-        tf.ones((1, 1)),
-    ]
-
-    def seconds_of(index):
-        start = time.process_time()
-        float(step(index, *batch))
-        return time.process_time() - start
-
-    steps = range(1, FIRST_STEPS + STEPS + 1)
-    for index in steps[:FIRST_STEPS]:
-        seconds_of(index)
-    before = worker.resident("VmRSS")
-    worker.forget_peak()
-    seconds = [seconds_of(index) for index in steps[FIRST_STEPS:]]
-    return {
-        "tokens_a_second": round(length / statistics.median(seconds)),
-        "bytes": worker.resident("VmHWM") - before,
-    }
+    return dataclasses.replace(classes, window=WINDOW)

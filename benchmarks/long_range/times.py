@@ -1,5 +1,6 @@
 """How long a training step takes, of all rows on one machine: runs are of several."""
 
+import itertools
 import json
 import statistics
 import time
@@ -45,17 +46,22 @@ def timed(task, row):
     return task.name, row, of_step(task, row)
 
 
-def of_step(task, row):
+def of_step(task, row, steps=STEPS):
     """Seconds of a processor that a training step takes, compiled as in training."""
+    seconds = list(itertools.islice(of_steps(task, row), FIRST_STEPS + steps))
+    return statistics.median(seconds[FIRST_STEPS:])
+
+
+def of_steps(task, row):
+    """Trains a model, and yields the seconds of each step."""
     model = models.make_model(task, models.make_encoder(task, row, seed=0))
     step = step_of(model, task.learning_rate, True)
-    random, seconds = np.random.default_rng(0), []
-    for index in range(1, FIRST_STEPS + STEPS + 1):
+    random = np.random.default_rng(0)
+    for index in itertools.count(1):
         batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]
         start = time.process_time()
         float(step(index, *batch))
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds[FIRST_STEPS:])
+        yield time.process_time() - start
 
 
 def retold(runs, folder):

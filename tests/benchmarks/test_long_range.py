@@ -390,8 +390,7 @@ def test_costs_are_by_length():
 @pytest.mark.slow
 def test_costs_are_of_a_step():
     linear, exact = (
-        costs.measured_alone(row, 2048, {})
-        for row in ("Linear Transformer", rows.EXACT)
+        costs.measured(row, 2048, {}) for row in ("Linear Transformer", rows.EXACT)
     )
     assert 3 * exact["tokens_a_second"] < linear["tokens_a_second"]
     # at least one array of 4 heads x L x L more
@@ -400,7 +399,7 @@ def test_costs_are_of_a_step():
 
 def test_costs_are_of_all_that_trains(tmp_path, monkeypatch):
     cost = {"tokens_a_second": 1, "bytes": 2}
-    monkeypatch.setattr(costs, "measured_alone", lambda *of_row: cost)
+    monkeypatch.setattr(costs, "measured", lambda *of_row: cost)
     command.main(["--costs", "--output", str(tmp_path)])
     found = json.loads((tmp_path / "costs.json").read_text())
     assert {*found} == {*rows.ROWS} - {*rows.NO_MODELS}
@@ -408,10 +407,10 @@ def test_costs_are_of_all_that_trains(tmp_path, monkeypatch):
 
 
 def test_what_would_need_too_much_memory_is_not_tried(monkeypatch):
-    monkeypatch.setattr(costs, "measured", None)  # would fail
+    monkeypatch.setattr(costs.alone, "call", None)  # would fail
     shorter = {1024: {"tokens_a_second": 1, "bytes": costs.LARGEST / 15}}
-    assert costs.measured_alone(rows.EXACT, 4096, shorter) is None
-    assert costs.measured_alone(rows.EXACT, 16384, {**shorter, 4096: None}) is None
+    assert costs.measured(rows.EXACT, 4096, shorter) is None
+    assert costs.measured(rows.EXACT, 16384, {**shorter, 4096: None}) is None
 
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):

@@ -21,7 +21,7 @@ ENVIRONMENTS = {
     ),
     "torch": (
         "contenders.torch_layers",
-        ["torch==2.15.*", "performer-pytorch==1.1.4", "numpy"],
+        ["torch==2.*", "performer-pytorch==1.1.4", "torch_geometric==2.8.*", "numpy"],
     ),
 }
 

@@ -12,9 +12,19 @@ import numpy as np
 from benchmarks import measure, turns, workers
 from benchmarks.accuracy import estimates, inputs
 
+# The file of contenders, and what pip installs.
+ENVIRONMENTS = {
+    **{name: workers.ENVIRONMENTS[name] for name in ("torch", "kernel_attention")},
+    "xformers": ("contenders.xformers_layers", ["xformers==0.0.28.post3", "numpy"]),
+    "trax": ("contenders.trax_layers", ["trax==1.4.1"]),
+}
 # Contender, and its environment.
 PEERS = {
     "performer-pytorch": "torch",
+    "xformers sm_reg": "xformers",
+    "xformers sm_hyp": "xformers",
+    "trax": "trax",
+    "torch_geometric relu": "torch",
     "KernelAttention exp": "kernel_attention",
     "KernelAttention expplus": "kernel_attention",
 }
@@ -29,9 +39,8 @@ def rows(quick=False, install=True):
         quick: bool, shorter and fewer draws.
         install: bool, have pip install what is not there.
     """
-    environments = {name: workers.ENVIRONMENTS[name] for name in PEERS.values()}
-    missing = measure.install_missing(environments) if install else {}
-    pool = turns.Pool(THREADS, missing)
+    missing = measure.install_missing(ENVIRONMENTS) if install else {}
+    pool = turns.Pool(THREADS, missing, start)
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -39,6 +48,10 @@ def rows(quick=False, install=True):
                 yield from setting_rows(pool, setting, quick, folder)
     finally:
         pool.stop()
+
+
+def start(environment, threads):
+    return workers.Worker(environment, threads, known=ENVIRONMENTS)
 
 
 def setting_rows(pool, setting, quick, folder):

@@ -1,18 +1,20 @@
-"""PyTorch: exact attention in its fused form, and performer-pytorch 1.1.4."""
+"""PyTorch: exact attention in its fused form, performer-pytorch, torch_geometric."""
 
 import importlib.metadata
 
 import numpy as np
 import torch
 from performer_pytorch import FastAttention, SelfAttention
+from torch_geometric.nn.attention import performer
 
 from benchmarks import contenders
 
 
 def start(threads):
     torch.set_num_threads(threads)
-    version = importlib.metadata.version("performer-pytorch")
-    return {"torch": torch.__version__, "performer-pytorch": version}
+    others = "performer-pytorch", "torch_geometric"
+    versions = {name: importlib.metadata.version(name) for name in others}
+    return {"torch": torch.__version__, **versions}
 
 
 def program(case):
@@ -50,7 +52,11 @@ def attend(case):
             torch.tensor(arrays[name][None, None], dtype=torch.float32)
             for name in ("query", "key", "value")
         )
-    attention = FastAttention(query.shape[-1], nb_features=case["features"])
+    dim = query.shape[-1]
+    if case["contender"] == "torch_geometric relu":
+        attention = performer.PerformerProjection(dim)  # has H ln H features
+    else:
+        attention = FastAttention(dim, nb_features=case["features"])
     with torch.no_grad():
         np.save(case["output"], attention(query, key, value)[0, 0].numpy())
 

@@ -1,13 +1,11 @@
 """The layers that are compared, controls first."""
 
-import numpy as np
-
 import keras_performer
 from keras_performer import layers
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
-# The same, but for the first gain of far keys, which differs from head to head.
+# The same, but near keys count more at first in every other head, far ones between.
 GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
 # One first gain that makes far keys count more.
 HIGH_GAIN, FIRST_GAIN = "Performer, window, gain 2", 2.0
@@ -81,7 +79,7 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
         PERFORMER: (keras_performer.PerformerAttention, near_and_far),
         GAINS: (
             keras_performer.PerformerAttention,
-            {**near_and_far, "initial_log_gain": spread(num_heads)},
+            {**near_and_far, "initial_log_gain": alternating(num_heads)},
         ),
         HIGH_GAIN: (
             keras_performer.PerformerAttention,
@@ -130,6 +128,6 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
     return kind(num_heads, key_dim, **options, **sides, **rotary)
 
 
-def spread(num_heads):
-    """The first gains of so many heads, from the least to the largest."""
-    return np.linspace(*FIRST_GAINS, num_heads).tolist()
+def alternating(num_heads):
+    """The first gains of so many heads."""
+    return [FIRST_GAINS[head % 2] for head in range(num_heads)]

@@ -26,9 +26,17 @@ def complete(runs, folder):
     Args:
         runs: arguments of `training.train`.
         folder: path; what its file of times has is timed again.
+
+    Raises:
+        ValueError: if the file has times of another machine.
     """
-    path = folder / FILE
+    path, here = folder / FILE, machine.name()
     times = read(path)
+    if times.get("machine", here) != here:
+        raise ValueError(
+            f"{path} has times of {times['machine']}, and this is {here}: they cannot "
+            "be compared. Give another --output, or move the file away."
+        )
     pairs = {(run["task"].name, run["row"]): run["task"] for run in runs}
     cases = [
         {"task": task, "row": row}
@@ -37,7 +45,7 @@ def complete(runs, folder):
     ]
     for name, row, seconds in pool.results(timed, cases, workers=1):
         times.setdefault(name, {})[row] = seconds
-        times["machine"], times["tensorflow"] = machine.name(), tf.__version__
+        times["machine"], times["tensorflow"] = here, tf.__version__
         path.write_text(json.dumps(times, indent=1) + "\n")
         print(name, row, f"{1e3 * seconds:.0f} ms", flush=True)
 

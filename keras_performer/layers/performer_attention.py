@@ -79,9 +79,9 @@ class PerformerAttention(InPieces, AttentionLayer):
             only. It adds a weight, `log_gain`. Defaults to no window.
         initial_log_gain: float, what the log-weights of keys outside of the window get
             at first, or a list of floats, one for each head. A model that is trained
-            from the start learns more with heads that differ, such as (-4, -2, 0, 2):
-            near keys count in the first, as else many far keys drown them, and the last
-            finds far keys. Defaults to 0: an estimate of softmax.
+            from the start learns more with heads that differ, such as (-4, 2, -4, 2):
+            near keys count in some, as else many far keys drown them, and the others
+            find far keys. Defaults to 0: an estimate of softmax.
         rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
             a grid that tokens run through row by row: its axes share the head, so that
             `key_dim` must be divisible by 2 for each. Queries and keys are rotated

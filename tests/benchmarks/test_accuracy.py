@@ -148,6 +148,7 @@ def test_peers_answer_from_their_own_process(tmp_path, monkeypatch):
     made_up.put(CONTENDERS, fakes, tmp_path, monkeypatch)
     named = {"works": "here", "fails": "here", "missing": "absent"}
     monkeypatch.setattr(peers, "PEERS", named)
+    monkeypatch.setattr(peers, "ENVIRONMENTS", fakes)
     monkeypatch.setattr(peers, "SETTINGS", ((DIM, 0.5, M),))
     monkeypatch.setattr(estimates, "QUICK_LENGTH", LENGTH)
     works, fails, missing = peers.rows(quick=True, install=False)

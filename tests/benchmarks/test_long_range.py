@@ -70,6 +70,7 @@ def test_every_row_has_an_attention_of_its_own():
     assert len(set(kinds.values())) == len(rows.ROWS) - 3
     assert made(rows.WITHOUT) == "none"
     assert made(rows.GAINS).initial_log_gain == (-4, 2)
+    assert rows.alternating(5) == [-4, 2, -4, 2, -4]
     assert made(rows.PERFORMER).exact_window == made(rows.WINDOW).sliding_window == 4
     assert made("Performer").num_random_features == 64
     assert made(rows.TWO_FEATURES).num_random_features == 2
@@ -359,6 +360,9 @@ def test_times_of_one_machine_stand_for_those_of_the_runs(tmp_path, monkeypatch)
     assert "| window | 0.001 | 0.400 | 0.400 | +0.000 | 0.100 | 0.400 | 500 |" in text
     assert "| FNet | 0.001 | 0.400 | 0.400 | +0.000 | 0.400 | 0.400 | 250 |" in text
     assert "medians of 15 steps, on one thread of" in text
+    monkeypatch.setattr(times.machine, "name", lambda: "another")
+    with pytest.raises(ValueError, match="this is another: they cannot be compared"):
+        command.main([*chosen, "window", "--output", str(tmp_path)])
 
 
 @pytest.mark.slow

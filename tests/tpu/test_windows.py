@@ -15,6 +15,10 @@ LENGTHS, EXACT_LENGTHS = (65536, 262144), (4096, 16384)
 ON_CHIP = 2**27
 MECHANISMS = {
     "exact_window": (PerformerAttention, {"exact_window": 64}),
+    "taylor": (
+        PerformerAttention,
+        {"exact_window": 64, "feature_map": "taylor", "num_random_features": None},
+    ),
     "local": (LocalAttention, {"sliding_window": 64}),
     "exact": (ExactAttention, {}),
 }
@@ -49,7 +53,7 @@ def growth(name, causal, lengths, on_chip=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", ["exact_window", "local"])
+@pytest.mark.parametrize("name", ["exact_window", "taylor", "local"])
 def test_four_times_the_length_takes_some_four_times_the_memory(name, causal):
     ratio, programs = growth(name, causal, LENGTHS, ON_CHIP)
     assert ratio < 6

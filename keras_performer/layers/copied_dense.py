@@ -31,14 +31,19 @@ class CopiedDense(HeadsDense):
     def start_as(self, dense):
         """Makes a layer start as another, a built one."""
         self._original = lambda: dense  # not an attribute, which Keras would save
+        self.kernel_initializer = dense.kernel_initializer
+        self.bias_initializer = dense.bias_initializer
 
     def add_weight(self, *args, name=None, initializer=None, **options):
         if self._original is not None and name in ("kernel", "bias"):
             weight = getattr(self._original(), name)
+            again = initializer  # what the other layer's gave at first
 
             # called once there are values, which may be after a model is made
             def initializer(shape, dtype):
-                return keras_privates.value_without_autocast(weight)
+                if keras_privates.has_value(weight):
+                    return keras_privates.value_without_autocast(weight)
+                return again(shape, dtype)
 
         return super().add_weight(*args, name=name, initializer=initializer, **options)
 

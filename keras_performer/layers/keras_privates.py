@@ -76,6 +76,17 @@ def value_without_autocast(variable):
     return tf.convert_to_tensor(variable._value)
 
 
+def has_value(variable):
+    """Whether a variable has a value: not in the graph of a function that makes it.
+
+    From there XLA takes no variable out whose first value is read from another.
+    """
+    if tf.executing_eagerly() or variable._value is None:
+        return True
+    with tf.init_scope():
+        return not tf.executing_eagerly() or bool(variable._value.is_initialized())
+
+
 def compile_options(model):
     """What `compile` was called with, a dict.
 

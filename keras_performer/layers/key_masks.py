@@ -38,18 +38,17 @@ def as_mask(name, mask, x):
     """A mask as bool, one for each token of x; a batch of one is repeated."""
     if mask is None:
         return None
-    mask, shape = _as_bool(name, mask), x.shape[:-1]
+    mask, shape = tf.convert_to_tensor(mask), x.shape[:-1]
     one = tf.TensorShape([1]).concatenate(shape[1:])
     if not (mask.shape.is_compatible_with(shape) or mask.shape.is_compatible_with(one)):
         raise ValueError(
             f"{name} must have shape {tuple(shape)}. Received: {name} of shape "
             f"{tuple(mask.shape)}. {_ADVICE}"
         )
-    return one_for_each_token(name, mask, x)
+    return one_for_each_token(name, _as_bool(name, mask), x)
 
 
 def _as_bool(name, mask):
-    mask = tf.convert_to_tensor(mask)
     if not mask.dtype.is_floating:
         return tf.cast(mask, tf.bool)
     message = (

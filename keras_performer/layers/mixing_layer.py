@@ -85,6 +85,14 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
                 f"{type(self).__name__} needs one tensor of shape (batch, length, "
                 f"features). Received: inputs of {received}"
             )
+        of_mask = tf.TensorShape(getattr(mask, "shape", None))
+        if of_mask.rank is not None and of_mask.rank > 2:
+            raise ValueError(
+                f"{type(self).__name__} mixes the tokens of one tensor: it has no "
+                "query that looks at another. Call it with the tensor alone, and its "
+                "mask of shape (batch, length). Received: a second tensor of shape "
+                f"{tuple(of_mask)}"
+            )
         input_checks.check_real("x", x)
         mask = as_mask("mask", mask, x)
         # Keras casts no integers; a copy without its mask, which layers inside would

@@ -302,6 +302,15 @@ def of_a_graph():
     return layer
 
 
+def of_a_step_of_training_that_xla_compiles():
+    """Keras makes the weights inside of the compiled function."""
+    layer = LongformerAttention(2, 3, **OPTIONS)
+    model = keras.Sequential([layer])
+    model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=True)
+    model.fit(normal((2, 5, 7)), normal((2, 5, 7)), verbose=0)
+    return layer
+
+
 def of_a_clone():
     inputs = keras.Input((None, 7))
     model = keras.Model(inputs, LongformerAttention(2, 3, **OPTIONS)(inputs))
@@ -316,6 +325,7 @@ def of_a_clone():
         of_a_subclass_that_is_traced,
         of_a_subclass_that_is_called,
         of_a_graph,
+        of_a_step_of_training_that_xla_compiles,
         of_a_clone,
     ],
 )

@@ -140,6 +140,8 @@ def test_other_inputs_are_refused(make):
         layer([tf.ones((2, 3, 4)), tf.ones((2, 3, 4))])
     with pytest.raises(ValueError, match="mask must have shape"):
         layer(X, mask=np.ones((2, 6), bool))
+    with pytest.raises(ValueError, match="one tensor.*a second tensor of shape .2, 7,"):
+        layer(X, 0.5 * np.ones((2, 7, 5)))  # as attention is called
 
 
 def test_causal_is_a_bool():

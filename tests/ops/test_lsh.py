@@ -60,7 +60,9 @@ def test_buckets_are_shared_as_often_as_angles_say():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("length, window", [(1, 4), (2, 2), (13, 3), (83, 100)])
+@pytest.mark.parametrize(
+    "length, window", [(1, 4), (2, 2), (13, 3), (83, 100), (17, 2**30)]
+)
 def test_it_is_the_definition(length, window, masked, causal):
     query, value, buckets = inputs(length)
     seen, starts = None, None

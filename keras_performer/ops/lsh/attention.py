@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_performer.ops.checks import check_attention_inputs, check_window
 from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.local.recent import reach_within
 from keras_performer.ops.lsh.buckets import near, num_rows, places
 from keras_performer.ops.lsh.loops import attend_in_rounds
 from keras_performer.ops.shapes import compute_dtype, size
@@ -53,9 +54,10 @@ def lsh_attention(
     """
     query, value = (tf.convert_to_tensor(x) for x in (query, value))
     visible = _checked(query, value, buckets, sliding_window, key_mask, causal)
-    tokens = places(buckets, sliding_window, visible)
+    window = reach_within(sliding_window, query, None) + 1
+    tokens = places(buckets, window, visible)
     x, v = _rows(query), _rows(value)
-    options = sliding_window, visible.causal
+    options = window, visible.causal
     attended, log_sums = attend_in_rounds(x, _unit(x), v, tokens, *options)
     alone, seen = log_sums < EMPTY / 2, tokens[0][..., tf.newaxis, tf.newaxis]
     attended = tf.where(alone, tf.cast(v, attended.dtype), attended)
@@ -73,9 +75,10 @@ def lsh_scores(
     """The weights of `lsh_attention`, `(B, N, T, T)` in the dtype of `query`."""
     query = tf.convert_to_tensor(query)
     visible = _checked(query, query, buckets, sliding_window, key_mask, causal)
-    seen, codes, _ = places(buckets, sliding_window, visible)
+    window = reach_within(sliding_window, query, None) + 1
+    seen, codes, _ = places(buckets, window, visible)
     pairs = codes[:, :, tf.newaxis], codes[:, tf.newaxis]
-    sees = tf.reduce_any(near(*pairs, sliding_window, visible.causal), -1)
+    sees = tf.reduce_any(near(*pairs, window, visible.causal), -1)
     both = tf.logical_and(seen[:, :, tf.newaxis], seen[:, tf.newaxis])
     sees = tf.logical_and(sees, both)
     own = tf.linalg.set_diag(tf.zeros_like(both), seen)

@@ -53,13 +53,13 @@ def places(buckets, window, visible):
 
     Args:
         buckets: int tensor of shape `(B, T, N, rounds)`.
-        window: int.
+        window: int, not above a length that is known.
         visible: a `Visibility`. Tokens of different segments share no bucket, and
             masked tokens have no place in any.
 
     Returns:
         `(seen, codes, order)`, X being batch times heads: bool `(X, T)`, which tokens
-        are not masked; int32 `(X, T, rounds)`, numbers that differ by the places
+        are not masked; int `(X, T, rounds)`, numbers that differ by the places
         between two tokens of one bucket, and by `window` at least for others; and int32
         `(X, rounds, T)`, the tokens sorted by bucket and position, masked ones last.
     """
@@ -80,7 +80,9 @@ def places(buckets, window, visible):
     found = tf.gather(buckets, order, batch_dims=2)
     is_next = tf.cast(found[..., 1:] != found[..., :-1], tf.int32)
     group = tf.pad(tf.cumsum(is_next, axis=2), [[0, 0], [0, 0], [1, 0]])[..., :length]
-    codes = tf.range(length) + window * group
+    fits = isinstance(length, int) and length * (window + 1) < tf.int32.max
+    dtype = tf.int32 if fits else tf.int64
+    codes = tf.cast(tf.range(length), dtype) + window * tf.cast(group, dtype)
     codes = tf.gather(codes, tf.argsort(order), batch_dims=2)
     return tf.repeat(seen, heads, axis=0), tf.transpose(codes, (0, 2, 1)), order
 

@@ -87,7 +87,7 @@ class Bucketed(Local):
 
     Args:
         options, query, keys: as in `Local`, of sorted tokens.
-        codes: int32 tensor `(X, T, rounds)`, as `places` returns them, sorted too.
+        codes: int tensor `(X, T, rounds)`, as `places` returns them, sorted too.
         index: scalar int32 tensor, which round. Pairs of an earlier round are left out.
     """
 

@@ -3,6 +3,7 @@
     python -m benchmarks.learning              # the core, an hour on two cores
     python -m benchmarks.learning --quick      # minutes: a look, too short to conclude
     python -m benchmarks.learning --full       # a day; goes on where it was stopped
+    python -m benchmarks.learning --times      # of a step of each row and task
 
 Every task has its controls: no attention, exact attention, the exact window alone. Each
 run appends a line to `runs.jsonl` in `--output`, and is not made again as long as it
@@ -14,7 +15,7 @@ runs in that file; `--report-only` does so with the runs that there are.
 import argparse
 import pathlib
 
-from benchmarks.learning import plan, pool, report, rows, training
+from benchmarks.learning import plan, pool, report, rows, times, training
 from benchmarks.learning.plan import name_of
 
 
@@ -26,12 +27,16 @@ def main(argv=None):
     without_runs = set(options.seeds or ()) - {run["seed"] for run in wanted}
     if without_runs:
         parser.error(f"No chosen task has seed {min(without_runs)}")
+    if options.times:
+        options.output.mkdir(parents=True, exist_ok=True)
+        times.complete(times.timed, plan.cases(wanted), options.output)
+    train = not (options.report_only or options.times)
     found = pool.complete(
         training.train,
         wanted,
         options.output / "runs.jsonl",
         name_of,
-        None if options.report_only else options.workers,
+        options.workers if train else None,
         all_there_are=options.full,
     )
     text = report.write(found, options.output)
@@ -58,6 +63,9 @@ def make_parser():
         type=int,
         default=2,
         help="runs at once, each on one core; 0 for one after another on all cores",
+    )
+    parser.add_argument(
+        "--times", action="store_true", help="time a step of each, train nothing"
     )
     parser.add_argument(
         "--report-only", action="store_true", help="train nothing, read what is there"

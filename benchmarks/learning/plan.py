@@ -168,6 +168,13 @@ def plan(options):
     return sorted(runs, key=lambda run: (run["key_dim"], run["seed"]))
 
 
+def cases(runs):
+    """What differs in the time of a step: each task, row and size of heads once."""
+    names = "task", "row", "key_dim"
+    found = {(run["task"].name, run["row"], run["key_dim"]): run for run in runs}
+    return [{name: run[name] for name in names} for run in found.values()]
+
+
 def is_asked(x, some):
     return some is None or x in some
 

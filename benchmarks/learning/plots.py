@@ -26,6 +26,10 @@ STYLES = {
     rows.REDRAW: ("--", "*"),
     "qk_norm": ((0, (5, 1, 1, 1, 1, 1)), "D"),
 }
+# Without an option markers tell of the size of heads.
+MARKERS = {16: "o", 32: "s", 64: "p"}
+# What is drawn of tasks with more rows than can be told apart.
+DRAWN, MOST_ROWS = (*rows.ROWS, "window + softmax, high gain"), 12
 COLUMNS = 2
 BESIDE = dict(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8, frameon=False)
 
@@ -40,7 +44,7 @@ def draw_curves(runs, path):
     figure = Figure(figsize=(11, 3.2 * len(tasks)), layout="constrained")
     axes = figure.subplots(len(tasks), 2, squeeze=False)
     for (name, of_task), pair in zip(tasks, axes):
-        for row, same in tables.by(of_task, "row"):
+        for row, same in tables.by(drawn(of_task), "row"):
             steps, seconds, values = curves.of_seeds(tables.best(same))
             dashes, _ = style_of(row)
             for axis, times in zip(pair, (steps, seconds)):
@@ -57,7 +61,7 @@ def draw_curves(runs, path):
 def draw_states(runs, path):
     """How much of a recall task is answered, against the numbers that a layer keeps."""
     tasks = [
-        (name, [run for run in of_task if run["state"]])
+        (name, drawn([run for run in of_task if run["state"]]))
         for name, of_task in tables.by(runs, "task")
         if name.startswith("recall")
     ]
@@ -73,7 +77,7 @@ def draw_states(runs, path):
     for (name, of_task), axis in zip(tasks, axes):
         for (row, key_dim), same in tables.by(of_task, "row", "key_dim"):
             accuracy = tables.mean_result(tables.best(same))
-            _, marker = style_of(row)
+            _, marker = style_of(row, key_dim)
             label = f"{row}, {key_dim}"
             axis.plot(same[0]["state"], accuracy, marker, color=color(row), label=label)
         axis.set(title=name, xlabel="numbers in the state of a layer")
@@ -84,8 +88,15 @@ def draw_states(runs, path):
     figure.savefig(path, dpi=100)
 
 
-def style_of(row):
-    return STYLES.get(row.split(", ")[-1], ("-", "o"))
+def drawn(runs):
+    """Runs whose rows can be told apart, of one task."""
+    if len(tables.by(runs, "row")) <= MOST_ROWS:
+        return runs
+    return [run for run in runs if run["row"] in DRAWN]
+
+
+def style_of(row, key_dim=None):
+    return STYLES.get(row.split(", ")[-1], ("-", MARKERS.get(key_dim, "o")))
 
 
 def color(row):

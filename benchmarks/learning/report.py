@@ -2,7 +2,7 @@
 
 import datetime
 
-from benchmarks.learning import plots, tables
+from benchmarks.learning import plots, tables, times
 
 ON_ONE_CORE = "each on one core, others beside it"
 ON_ALL_CORES = "one after another on all cores"
@@ -19,9 +19,11 @@ def write(runs, folder):
 
     Args:
         runs: dicts as `training.train` returns them, in the order of the plan.
-        folder: path.
+        folder: path; its times are read if they are there.
     """
-    text = "# Does it learn?\n\nNo runs." if not runs else page(runs)
+    runs = times.retold(runs, folder)
+    told = times.explanation(folder)
+    text = "# Does it learn?\n\nNo runs." if not runs else page(runs, told)
     (folder / "tables.md").write_text(text + "\n")
     if runs:
         plots.draw_curves(runs, folder / "curves.png")
@@ -29,8 +31,9 @@ def write(runs, folder):
     return text
 
 
-def page(runs):
+def page(runs, times_told=None):
     parts = ["# Does it learn?", tables.summary(runs), explanation(runs)]
+    parts += filter(None, [times_told])
     for (name, key_dim), same in tables.by(runs, "task", "key_dim"):
         window, steps = same[0]["window"], same[0]["steps"]
         parts.append(

@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import alone, machine, worker
-from benchmarks.learning import pool
-from benchmarks.long_range import rows, tasks, times
+from benchmarks.learning import pool, times
+from benchmarks.long_range import rows, tasks
+from benchmarks.long_range.times import made
 
 LENGTHS = 1024, 4096, 16384
 WINDOW = 64
@@ -55,12 +56,14 @@ def measured(row, length, shorter):
 
 
 def seconds_of_step(row, length):
-    return times.of_step(task(length), row, STEPS)
+    same = task(length)
+    return times.of_step(made(same, row), same, STEPS)
 
 
 def bytes_of_steps(row, length):
     """The process at its peak above what it had when all was compiled."""
-    steps = times.of_steps(task(length), row)
+    same = task(length)
+    steps = times.of_steps(made(same, row), same)
 
     def train(num_steps):
         for _ in itertools.islice(steps, num_steps):

@@ -2,20 +2,16 @@
 
 import datetime
 
+from benchmarks.learning import times
 from benchmarks.learning.report import made_by
 from benchmarks.learning.tasks import ENOUGH
-from benchmarks.long_range import rows, tables, times
+from benchmarks.long_range import rows, tables
 
 COSTS = f"""\
 A training step of the model of two blocks of 64 units in heads of 16, one sequence,
 compiled by XLA, on one thread. MiB are those of the process at its peak above what it
 had when all was compiled: of short sequences less, as they find room that compiling
 left. Where there is "{tables.NOTHING}" more than 8 GB would be needed: not run."""
-
-TIMES = f"""\
-Milliseconds of a step, and with them equal times, were measured in one go
-(`--times`): medians of {times.STEPS} steps, on one thread of {{machine}},
-with TensorFlow {{tensorflow}}, other programs beside it."""
 
 
 def write(runs, folder):
@@ -30,8 +26,7 @@ def write(runs, folder):
     parts = ["# Which attention? Tasks of long sequences"]
     if runs:
         parts += [tables.summary(runs), explanation(runs)]
-        if timed := times.read(folder / times.FILE):
-            parts.append(TIMES.format(**timed))
+        parts += filter(None, [times.explanation(folder)])
     else:
         parts.append("No runs.")
     for (task, warmed), same in tables.of_tasks(runs):

@@ -4,9 +4,10 @@ import json
 import pathlib
 import statistics
 
+from benchmarks.learning import times
 from benchmarks.learning.curves import seconds_of_step
 from benchmarks.learning.tables import best, by, mean_result
-from benchmarks.long_range import plan, rows, times
+from benchmarks.long_range import plan, rows
 from docs.pictures import style
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/results/long_range"

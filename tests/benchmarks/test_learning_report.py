@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from benchmarks.learning import curves, report, rows, swap, tables
+from benchmarks.learning import __main__ as command
+from benchmarks.learning import curves, plots, pool, report, rows, swap, tables, times
 
 
 def run(row, result, seconds=10.0, **options):
@@ -150,3 +151,34 @@ def test_swaps_are_a_table_of_rows_and_sizes_of_heads(tmp_path):
 @pytest.mark.parametrize("runs", [[], [run(rows.WITHOUT, 2.0)]])
 def test_a_page_of_little(runs, tmp_path):
     assert report.write(runs, tmp_path).startswith("# Does it learn?")
+
+
+def test_times_of_one_machine_stand_for_those_of_the_runs(tmp_path, monkeypatch):
+    asked = []
+
+    def timed(task, row, key_dim):
+        asked.append((task.name, row, key_dim))
+        return task.name, times.row_of({"row": row, "key_dim": key_dim}), 0.02
+
+    results = pool.results
+    monkeypatch.setattr(times, "timed", timed)
+    monkeypatch.setattr(
+        pool, "results", lambda time, cases, workers: results(time, cases, 0)
+    )
+    chosen = ["--tasks", "recall 128", "--rows", "window", "--key-dims", "16", "64"]
+    command.main(["--times", *chosen, "--output", str(tmp_path)])
+    assert asked == [("recall 128", "window", 16), ("recall 128", "window", 64)]
+    runs = [run("window", 3.0, task="recall 128", key_dim=dim) for dim in (16, 32)]
+    timed, other = times.retold(runs, tmp_path)
+    assert timed["curve"] == [[50, 1.0, 3.0, 2.0], [100, 2.0, 2.0, 3.0]]
+    assert other == runs[1]  # not timed
+    text = report.write(runs, tmp_path)
+    assert {cells[6] for cells in cells_of(text, "window")} >= {"20", "100"}
+    assert "medians of 15 steps, on one thread of" in text
+
+
+def test_of_many_rows_those_of_the_core_are_drawn():
+    few = [run(f"row {number}", 3.0) for number in range(plots.MOST_ROWS)]
+    assert plots.drawn(few) == few
+    core = [run(row, 3.0) for row in rows.ROWS]
+    assert plots.drawn([*few, *core]) == core

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.learning import pool
+from benchmarks.learning import times as times_of_steps
 from benchmarks.long_range import __main__ as command
 from benchmarks.long_range import (
     baselines,
@@ -338,21 +340,21 @@ def test_tables_have_means_spread_and_equal_time():
 def test_times_of_one_machine_stand_for_those_of_the_runs(tmp_path, monkeypatch):
     asked = []
 
-    def of_step(task, row):
+    def timed(task, row):
         asked.append((task.name, row))
-        return 0.5 if row == "window" else 0.25
+        return task.name, row, 0.5 if row == "window" else 0.25
 
     # in this process
-    results = times.pool.results
-    monkeypatch.setattr(times, "of_step", of_step)
+    results = pool.results
+    monkeypatch.setattr(times, "timed", timed)
     monkeypatch.setattr(
-        times.pool, "results", lambda time, cases, workers: results(time, cases, 0)
+        pool, "results", lambda time, cases, workers: results(time, cases, 0)
     )
     chosen = "--times --tasks".split() + ["digits 144", "--rows"]
     command.main([*chosen, rows.COUNTS, "window", "FNet", "--output", str(tmp_path)])
     assert asked == [("digits 144", "window"), ("digits 144", "FNet")]  # once a task
     runs = [a_run(row, 0.4, task="digits 144") for row in ("window", "FNet", "exact")]
-    timed, faster, other = times.retold(runs, tmp_path)
+    timed, faster, other = times_of_steps.retold(runs, tmp_path)
     assert timed["curve"] == [[5, 2.5, 3.0, 0.1], [10, 5.0, 2.0, 0.4]]
     assert faster["curve"][1] == [10, 2.5, 2.0, 0.4]
     assert other == runs[2]  # not timed
@@ -360,7 +362,7 @@ def test_times_of_one_machine_stand_for_those_of_the_runs(tmp_path, monkeypatch)
     assert "| window | 0.001 | 0.400 | 0.400 | +0.000 | 0.100 | 0.400 | 500 |" in text
     assert "| FNet | 0.001 | 0.400 | 0.400 | +0.000 | 0.400 | 0.400 | 250 |" in text
     assert "medians of 15 steps, on one thread of" in text
-    monkeypatch.setattr(times.machine, "name", lambda: "another")
+    monkeypatch.setattr(times_of_steps.machine, "name", lambda: "another")
     with pytest.raises(ValueError, match="this is another: they cannot be compared"):
         command.main([*chosen, "window", "--output", str(tmp_path)])
 
@@ -370,7 +372,8 @@ def test_a_timed_step_is_one_of_training():
     """A quarter of the examples takes less."""
     (task,) = [x for x in plan.core() if x.name == "digits 144"]
     few = dataclasses.replace(task, batch_size=task.batch_size // 4)
-    fewer, all_of_it = (times.of_step(x, rows.WITHOUT) for x in (few, task))
+    *_, fewer = times.timed(few, rows.WITHOUT)
+    *_, all_of_it = times.timed(task, rows.WITHOUT)
     assert 1e-4 < fewer < 0.6 * all_of_it
 
 

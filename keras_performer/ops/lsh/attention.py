@@ -53,8 +53,7 @@ def lsh_attention(
     [2.0, -1.0, 2.0, 1.0]
     """
     query, value = (tf.convert_to_tensor(x) for x in (query, value))
-    visible = _checked(query, value, buckets, sliding_window, key_mask, causal)
-    window = reach_within(sliding_window, query, None) + 1
+    visible, window = _checked(query, value, buckets, sliding_window, key_mask, causal)
     tokens = places(buckets, window, visible)
     x, v = _rows(query), _rows(value)
     options = window, visible.causal
@@ -74,8 +73,7 @@ def lsh_scores(
 ) -> tf.Tensor:
     """The weights of `lsh_attention`, `(B, N, T, T)` in the dtype of `query`."""
     query = tf.convert_to_tensor(query)
-    visible = _checked(query, query, buckets, sliding_window, key_mask, causal)
-    window = reach_within(sliding_window, query, None) + 1
+    visible, window = _checked(query, query, buckets, sliding_window, key_mask, causal)
     seen, codes, _ = places(buckets, window, visible)
     pairs = codes[:, :, tf.newaxis], codes[:, tf.newaxis]
     sees = tf.reduce_any(near(*pairs, window, visible.causal), -1)
@@ -94,7 +92,9 @@ def lsh_scores(
 
 
 def _checked(query, value, buckets, window, key_mask, causal):
-    """The `Visibility`, if inputs are those of one attention."""
+    """The `Visibility` and the window, no longer than a length that is known, if inputs
+    are those of one attention.
+    """
     visible = Visibility.of(key_mask, causal)
     check_attention_inputs(query, query, value, visible)
     check_window("sliding_window", window, query, value)
@@ -105,7 +105,7 @@ def _checked(query, value, buckets, window, key_mask, causal):
             f"makes them of the query. Received: buckets of shape {tuple(shape)} and "
             f"query of shape {tuple(query.shape)}"
         )
-    return visible
+    return visible, reach_within(window, query, None) + 1
 
 
 def _rows(x):

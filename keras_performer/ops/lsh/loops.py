@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_performer.ops.heads import block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.loops import Local
-from keras_performer.ops.local.recent import Recent, reach_within
+from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.lsh.buckets import near
 from keras_performer.ops.normalizer import joined
 from keras_performer.ops.shapes import compute_dtype, size
@@ -20,7 +20,7 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
         query, key: tensors of shape `(X, T, 1, H)`.
         value: tensor of shape `(X, T, 1, V)`.
         tokens: what `places` returned for the window.
-        window: int.
+        window: int, not above a length that is known.
         causal: bool.
 
     Returns:
@@ -28,7 +28,7 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
         the logarithms of the sums of weights, `(X, T, 1, 1)`, EMPTY for no keys.
     """
     seen, codes, order = tokens
-    options = reach_within(window, query, None), 0, window, causal, None
+    options = window - 1, 0, window, causal, None
     place, rounds = tf.argsort(order), order.shape[1]
 
     def sort(index, *tensors):

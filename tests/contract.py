@@ -169,6 +169,46 @@ def one_step_of_a_graph_moves_the_same(case):
     one_step_moves_what_trains_and_nothing_else(case, run_eagerly=False)
 
 
+def gradients_agree(case):
+    """Of inputs and weights: those of XLA, and in half precision, with float64."""
+    model, inputs = model_of(case), tensors(case.inputs())
+    weights = model.get_weights()
+    expected = gradients_of("float64", case, weights, inputs)
+    compiled = tf.function(gradients, jit_compile=True)(model, inputs)
+    assert_close_gradients(compiled, expected, 1e-5)
+    half = gradients_of("mixed_bfloat16", case, weights, inputs)
+    assert_close_gradients(half, expected, 2 * case.half_precision)
+
+
+def gradients_of(policy, case, weights, inputs):
+    model = model_of(case, dtype=policy)
+    model.set_weights(weights)
+    return gradients(model, inputs)
+
+
+def gradients(model, inputs):
+    """Of inputs and trained weights, for one random cotangent of the output."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output = tf.cast(model(inputs), "float64")
+        cotangent = np.random.default_rng(4).standard_normal(output.shape)
+        total = tf.reduce_sum(output * cotangent)
+    trained = [weight.value for weight in model.trainable_weights]
+    return tape.gradient(total, [*inputs, *trained])
+
+
+def assert_close_gradients(actual, expected, tolerance):
+    """Each, by its own norm, or a hundredth of that of all where it is smaller."""
+    actual, expected = (
+        [np.asarray(tf.cast(gradient, "float64")) for gradient in gradients]
+        for gradients in (actual, expected)
+    )
+    norms = [np.linalg.norm(gradient) for gradient in expected]
+    floor = np.linalg.norm(norms) / 100
+    for one, other, norm in zip(actual, expected, norms, strict=True):
+        assert np.linalg.norm(one - other) < tolerance * max(norm, floor), one.shape
+
+
 PROMISES = (
     config_is_the_signature,
     config_round_trips,
@@ -180,6 +220,7 @@ PROMISES = (
     every_dtype_policy_gives_the_same_numbers,
     one_step_moves_what_trains_and_nothing_else,
     one_step_of_a_graph_moves_the_same,
+    gradients_agree,
 )
 
 

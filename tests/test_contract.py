@@ -79,15 +79,42 @@ TRAINED_IN_A_GRAPH = {
     "decoder_of_two_inputs",
     "lm_rotary",
 }
+# One of each class and kind of weights; what the others add has tests of gradients in
+# its own file.
+DIFFERENTIATED = {
+    "attention",
+    "taylor",
+    "exact",
+    "local_causal",
+    "linear_transformer_causal",
+    "longformer",
+    "big_bird",
+    "linformer_of_two_inputs",
+    "synthesizer",
+    "synthesizer_factorized_random",
+    "sinkhorn",
+    "sinkhorn_causal",
+    "reformer_causal",
+    "reversible",
+    "fourier_mixing",
+    "token_mixing",
+    "spatial_gating",
+    "spatial_gating_causal",
+}
 # Promises that trace: some cases keep them for all.
 COMPILED = CASES.keys() - COMPILED_ELSEWHERE - COMPILED_AS_ANOTHER
 TRACED = {
     contract.eager_graph_and_xla_agree: COMPILED,
     contract.saved_model_gives_the_same_numbers: EXPORTED,
     contract.one_step_of_a_graph_moves_the_same: TRAINED_IN_A_GRAPH,
+    contract.gradients_agree: DIFFERENTIATED,
 }
 # tracing a model takes long, for a SavedModel and for XLA
-SLOW = {contract.saved_model_gives_the_same_numbers, contract.eager_graph_and_xla_agree}
+SLOW = {
+    contract.saved_model_gives_the_same_numbers,
+    contract.eager_graph_and_xla_agree,
+    contract.gradients_agree,
+}
 
 
 def pairs():

@@ -36,7 +36,7 @@ def main(argv=None):
     options = parsed(argv)
     checkouts = {side: str(getattr(options, side).resolve()) for side in SIDES}
 
-    def start(side, threads):
+    def start(side, threads, _):
         return workers.Worker("keras", threads, checkout=checkouts[side])
 
     results = {"machine": machine.describe(options.threads), "versions": {}}

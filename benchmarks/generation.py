@@ -14,7 +14,7 @@ import os
 import pathlib
 import statistics
 
-from benchmarks import machine, measure, tables, turns, workers
+from benchmarks import machine, measure, tables, turns
 from benchmarks.peers import environments
 from benchmarks.results import ratio
 
@@ -45,7 +45,7 @@ MATRICES = 3
 def main(argv=None):
     options = parsed(argv)
     missing = measure.install_missing(ENVIRONMENTS)
-    pool = turns.Pool(options.threads, missing=missing, start=start)
+    pool = turns.Pool(options.threads, ENVIRONMENTS, missing)
     described = {**machine.describe(options.threads), "highest_load": 0.0}
     results = {
         "machine": described,
@@ -79,10 +79,6 @@ def parsed(argv):
         "--output", type=pathlib.Path, default="benchmarks/results/generation"
     )
     return parser.parse_args(argv)
-
-
-def start(environment, threads):
-    return workers.Worker(environment, threads, known=ENVIRONMENTS)
 
 
 def groups(prompts, batches, new_tokens):

@@ -43,16 +43,12 @@ def main():
         pool.stop()
 
 
-def install_missing(known=None):
-    """Installs the environments that are not there; returns why some cannot be had.
-
-    Args:
-        known: dict of environments. Defaults to `workers.ENVIRONMENTS`.
-    """
+def install_missing(environments=workers.ENVIRONMENTS):
+    """Installs the environments that are not there; returns why some cannot be had."""
     missing = {}
-    for environment in known or workers.ENVIRONMENTS:
+    for environment in environments:
         try:
-            workers.install(environment, known)
+            workers.install(environment, environments)
         except workers.Missing as error:
             missing[environment] = str(error)
             print(f"Missing: {error}", flush=True)

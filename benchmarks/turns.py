@@ -3,7 +3,7 @@
 import json
 import os
 
-from benchmarks.workers import Ended, Missing, Worker
+from benchmarks.workers import ENVIRONMENTS, Ended, Missing, Worker
 
 # A program that runs for longer than this takes part in fewer rounds.
 SLOW_SECONDS, SLOW_ROUNDS = 2, 5
@@ -16,13 +16,15 @@ class Pool:
 
     Args:
         threads: int, of each worker.
+        environments: dict as `workers.ENVIRONMENTS`.
         missing: dict from environments that cannot be had to the reason.
-        start: function of environment and threads that returns a `Worker`.
+        start: function of an environment, threads and `environments` that returns a
+            `Worker`.
     """
 
-    def __init__(self, threads, missing=(), start=Worker):
+    def __init__(self, threads, environments=ENVIRONMENTS, missing=(), start=Worker):
         self.missing, self.versions = dict(missing), {}
-        self._threads, self._start, self._workers = threads, start, {}
+        self._start, self._options, self._workers = start, (threads, environments), {}
 
     def ask(self, environment, **request):
         """The answer of the environment's worker to one request."""
@@ -30,7 +32,7 @@ class Pool:
             raise Missing(self.missing[environment])
         try:
             if environment not in self._workers:
-                worker = self._start(environment, self._threads)
+                worker = self._start(environment, *self._options)
                 self._workers[environment] = worker
                 self.versions[environment] = worker.versions
             return self._workers[environment].ask(**request)

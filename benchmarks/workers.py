@@ -38,15 +38,15 @@ class Worker:
     """One process; see `benchmarks/worker.py`.
 
     Args:
-        environment: str, a key of `known`.
+        environment: str, a key of `environments`.
         threads: int.
+        environments: dict as `ENVIRONMENTS`.
         checkout: str, the folder whose keras_performer it imports, or `None` for this
             one.
-        known: dict of environments. Defaults to `ENVIRONMENTS`.
     """
 
-    def __init__(self, environment, threads, checkout=None, known=None):
-        module, packages = (known or ENVIRONMENTS)[environment]
+    def __init__(self, environment, threads, environments=ENVIRONMENTS, checkout=None):
+        module, packages = environments[environment]
         python = pathlib.Path(sys.executable)
         if packages is not None:
             python = FOLDER / environment / "bin" / "python"
@@ -94,9 +94,9 @@ class Worker:
                 stream.close()
 
 
-def install(environment, known=None):
+def install(environment, environments=ENVIRONMENTS):
     """Makes the environment of a peer with pip, unless it is there already."""
-    _, packages = (known or ENVIRONMENTS)[environment]
+    _, packages = environments[environment]
     folder = FOLDER / environment
     installed = folder / "installed.txt"  # what, once pip is done
     if packages is None or (

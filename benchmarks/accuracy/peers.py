@@ -40,7 +40,7 @@ def rows(quick=False, install=True):
         install: bool, have pip install what is not there.
     """
     missing = measure.install_missing(ENVIRONMENTS) if install else {}
-    pool = turns.Pool(THREADS, missing, start)
+    pool = turns.Pool(THREADS, ENVIRONMENTS, missing)
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -48,10 +48,6 @@ def rows(quick=False, install=True):
                 yield from setting_rows(pool, setting, quick, folder)
     finally:
         pool.stop()
-
-
-def start(environment, threads):
-    return workers.Worker(environment, threads, known=ENVIRONMENTS)
 
 
 def setting_rows(pool, setting, quick, folder):

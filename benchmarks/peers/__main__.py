@@ -47,7 +47,7 @@ def parsed(argv):
 
 def run_numbers(options, missing):
     """Writes numbers.json; returns the rows that are not as expected."""
-    pool = turns.Pool(options.threads, missing=missing, start=environments.start)
+    pool = turns.Pool(options.threads, environments.ENVIRONMENTS, missing)
     results = begun(options, pool)
     try:
         for comparison in cases.COMPARISONS:
@@ -62,7 +62,7 @@ def run_numbers(options, missing):
 
 def run_times(options, missing):
     """Writes times.json, group by group."""
-    pool = turns.Pool(options.threads, missing=missing, start=environments.start)
+    pool = turns.Pool(options.threads, environments.ENVIRONMENTS, missing)
     results = {**begun(options, pool), "memory": []}
     path = options.output / "times.json"
     try:

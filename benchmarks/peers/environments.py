@@ -19,7 +19,3 @@ ENVIRONMENTS = {
     ),
     "keras_hub": ("peers.hub", ["keras-hub==0.32.*", "tensorflow==2.21.*"]),
 }
-
-
-def start(environment, threads):
-    return workers.Worker(environment, threads, known=ENVIRONMENTS)

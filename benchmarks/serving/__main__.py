@@ -17,7 +17,7 @@ import os
 import pathlib
 import tempfile
 
-from benchmarks import machine, turns, workers
+from benchmarks import machine, turns
 from benchmarks.serving import models, sessions, signatures, tables
 from benchmarks.serving.service import Service
 
@@ -138,11 +138,7 @@ def one_round(service, prompts, new_tokens):
 
 def call(exported, length, sizes, options, results):
     """Adds a row to `results["alone"]` for each number of sessions and contender."""
-
-    def start(environment, threads):
-        return workers.Worker(environment, threads, known=ENVIRONMENTS)
-
-    pool = turns.Pool(threads=1, start=start)
+    pool = turns.Pool(1, ENVIRONMENTS)
     try:
         for count in options.sessions:
             rows = [

@@ -8,7 +8,7 @@ def put(contenders, environments, tmp_path, monkeypatch):
 
     Args:
         contenders: str, the source of `benchmarks/contenders/fake.py`.
-        environments: dict, in the place of `workers.ENVIRONMENTS`.
+        environments: dict, more of `workers.ENVIRONMENTS`.
     """
     package = tmp_path / "benchmarks"
     (package / "contenders").mkdir(parents=True)
@@ -19,4 +19,5 @@ def put(contenders, environments, tmp_path, monkeypatch):
     (package / "worker.py").write_text(source)
     monkeypatch.setattr(workers, "ROOT", tmp_path)
     monkeypatch.setattr(workers, "FOLDER", tmp_path / ".bench")
-    monkeypatch.setattr(workers, "ENVIRONMENTS", environments)
+    for name, environment in environments.items():
+        monkeypatch.setitem(workers.ENVIRONMENTS, name, environment)

@@ -77,7 +77,6 @@ def test_real_processes(tmp_path, monkeypatch):
 def test_a_failure_of_pip_is_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "FOLDER", tmp_path)
     peers = {"peer": ("fake", ["./no such folder"]), "keras": ("keras_layers", None)}
-    monkeypatch.setattr(workers, "ENVIRONMENTS", peers)
-    missing = measure.install_missing()
+    missing = measure.install_missing(peers)
     assert list(missing) == ["peer"]
     assert missing["peer"].startswith("peer: ") and "no such folder" in missing["peer"]

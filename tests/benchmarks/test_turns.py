@@ -42,7 +42,7 @@ def turns_of(contenders, rounds=2, limit=60, **behaviour):
     """What workers were asked, and the rows; "a/x" is contender x in environment a."""
     log = []
 
-    def start(environment, threads):
+    def start(environment, threads, _):
         log.append(("start", environment))
         return FakeWorker(log, environment, **behaviour)
 
@@ -97,7 +97,7 @@ def test_a_missing_environment_is_a_row_with_its_reason():
 def test_an_environment_that_does_not_start_is_asked_once():
     starts = []
 
-    def start(environment, threads):
+    def start(environment, threads, _):
         starts.append(environment)
         raise workers.Missing("a: ImportError: no framework")
 

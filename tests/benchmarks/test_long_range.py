@@ -258,6 +258,8 @@ def test_the_whole_has_every_row_and_three_rates_of_one_seed():
     several = {(seed, 1, warm_up) for seed in range(3) for warm_up in (0, 1)}
     several |= {(0, 0.333, 0), (0, 3, 0)}
     assert made(task, rows.EXACT) == made(task, rows.TAYLOR) == several
+    better = {(seed, 0.333, 0) for seed in range(3)}
+    assert made(task, rows.WINDOW) == several | better
     assert made(task, "FNet") == {(0, 1, 0)}
     assert made(plan.further()[0], rows.EXACT) == {(0, 1, 0), (0, 1, 1)}
     assert rows.TWO_FEATURES in {run["row"] for run in runs}

@@ -115,9 +115,11 @@ CAUSAL = pytest.mark.parametrize("causal", [False, True])
 
 
 def some_mask(length):
-    """A row with its end hidden, one with holes, one of hidden blocks, and nothing."""
+    """A row with its end hidden, one with holes and its beginning, one of hidden
+    blocks, and nothing."""
     mask = np.random.default_rng(length).random((4, length)) < 0.6
     mask[0] = np.arange(length) < length - 4
+    mask[1, :4] = False
     mask[2] = (np.arange(length) // 3) % 2
     mask[3] = False
     return mask

@@ -54,9 +54,9 @@ def explanation(runs):
     )
     machines, versions, hours = made_by(runs)
     return f"""\
-Means over seeds at the best learning rate that was tried. All rows of a task have the
-same parameters (to 1 %: without attention the feed-forward network is wider) and
-steps. Bits are of held-out data: less is better. A run of recall or needle ends when
+Means over seeds at the best of the learning rates that most had. All rows of a task
+have the same parameters (to 1 %: without attention the feed-forward network is wider)
+and steps. Bits are of held-out data: less is better. A run of recall or needle ends when
 99.5 % of held-out questions are answered; its last value counts. "Minus exact" is the
 mean difference from exact attention of the same seeds or folds, ± its standard error.
 

@@ -44,18 +44,13 @@ def with_count(text, runs, num_seeds):
 
 
 def best(runs):
-    """Those of the learning rate with the best mean result, of seeds that all had."""
+    """Those of the learning rate with the best mean result, of rates of most seeds."""
     groups = [same for _, same in by(runs, "learning_rate")]
     if not groups:
         return []
-    common = set.intersection(*({run["seed"] for run in same} for same in groups))
+    most = max(map(len, groups))
     choose = max if runs[0]["measure"] == "accuracy" else min
-    return choose(
-        groups,
-        key=lambda same: mean_result(
-            [run for run in same if run["seed"] in common] or same
-        ),
-    )
+    return choose((same for same in groups if len(same) == most), key=mean_result)
 
 
 def task_table(runs):

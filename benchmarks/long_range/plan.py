@@ -16,6 +16,7 @@ BETTER_RATES = (
     ("digits 144", 3, (rows.WITHOUT,)),
     ("digits 144", 1 / 3, (rows.WINDOW, rows.GAINS, "Big Bird")),
     ("bytes 512", 1 / 3, ("Linear Transformer",)),
+    ("bytes 512", 3, (rows.PERFORMER, rows.GAINS, rows.TAYLOR)),
 )
 WARM_UPS, ALONE = ("without", "with"), ("without",)
 # Of `--quick`: what part of the steps, and which rows.

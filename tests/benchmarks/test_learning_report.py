@@ -90,8 +90,8 @@ def test_the_summary_has_the_best_learning_rate_and_the_time_of_a_step():
     runs = [
         run("softmax", 2.5, learning_rate=1e-3),
         run("softmax", 2.7, learning_rate=1e-3, seed=1),
-        # better than the mean of the other rate, but not than its seed 0
-        run("softmax", 2.55, learning_rate=3e-3),
+        # better, but of one seed
+        run("softmax", 2.4, learning_rate=3e-3),
         run("softmax", 2.0, key_dim=64),
     ]
     more = dict(task="digits", measure="accuracy")

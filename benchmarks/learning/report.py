@@ -56,9 +56,10 @@ def explanation(runs):
     return f"""\
 Means over seeds at the best of the learning rates that most had. All rows of a task
 have the same parameters (to 1 %: without attention the feed-forward network is wider)
-and steps. Bits are of held-out data: less is better. A run of recall or needle ends when
-99.5 % of held-out questions are answered; its last value counts. "Minus exact" is the
-mean difference from exact attention of the same seeds or folds, ± its standard error.
+and steps. Bits are of held-out data: less is better. A run of recall or needle ends
+when 99.5 % of held-out questions are answered; its last value counts. "Minus exact" is
+the mean difference from exact attention of the same seeds or folds, ± its standard
+error.
 
 "After S s" is at equal wall time: that in which the fastest row with attention takes
 all its steps, between measurements on a line. Who has ended keeps the last value.

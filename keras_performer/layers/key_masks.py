@@ -4,11 +4,11 @@ import numpy as np
 import tensorflow as tf
 
 _ADVICE = (
-    "Linear attention never forms the (T, S) matrix, so a mask can only say which keys "
-    "are visible: use attention_mask of shape (B, S), (B, 1, S) or (B, 1, 1, S), where "
-    "rank 2 is never Keras' (T, S), key_mask, value_mask or Keras' implicit mask for "
-    "padding, query_mask (B, T) for "
-    "queries that see no key, causal=True (or use_causal_mask=True) for causality, or "
+    "These layers, most of which never form the (T, S) matrix, take masks that say "
+    "which keys are visible: use attention_mask of shape (B, S), (B, 1, S) or "
+    "(B, 1, 1, S), where rank 2 is never Keras' (T, S), key_mask, value_mask or Keras' "
+    "implicit mask for padding, query_mask (B, T) for queries that see no key, "
+    "causal=True (or use_causal_mask=True) for causality, or "
     "keras.layers.MultiHeadAttention."
 )
 

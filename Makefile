@@ -92,7 +92,7 @@ bench-learning: $(installed)
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)
 
-# Within 15 minutes on two cores, after the peers are installed; ARGS=--quick for a look,
+# Five minutes on two cores, after the peers are installed; ARGS=--quick for a look,
 # ARGS=--no-install with the peers that are there.
 .PHONY: bench-accuracy
 bench-accuracy: $(installed)

@@ -124,6 +124,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         ]
 
     def build(self, input_shape):
+        self.input_spec = keras.layers.InputSpec(axes={-1: input_shape[-1]})
         for block in self.blocks:
             block.build(input_shape)
 

@@ -185,6 +185,13 @@ def test_blocks_share_no_layer():
         ReversibleBlock([ExactAttention(2, 4)] * 2, 16)
 
 
+def test_inputs_of_another_width_raise():
+    block = ReversibleBlock(ExactAttention(2, 4), 16)
+    block(normal((2, 5, 8)))
+    with pytest.raises(ValueError, match=r"have value 8.*shape \(2, 5, 12\)"):
+        block(normal((2, 5, 12)))
+
+
 def test_a_layer_that_adds_a_loss_raises():
     attention = ExactAttention(2, 4, activity_regularizer="l2")
     with pytest.raises(ValueError, match="In a ReversibleBlock, a call can neither"):

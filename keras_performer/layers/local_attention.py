@@ -23,7 +23,7 @@ class LocalAttention(AttentionLayer):
 
     Args: those of `AttentionLayer`, and
         sliding_window: int W, how near a key is that is seen; 1 is the own alone.
-        jit_compile: as in `PerformerAttention`.
+        jit_compile: as in `PerformerAttention`; `"auto"` compiles on GPUs alone.
 
     Raises:
         ValueError: for query and key of different lengths, and a state of another
@@ -100,7 +100,7 @@ class LocalAttention(AttentionLayer):
 
     def attend(self, query, key, value, visible, state=None, training=None):
         compiles = should_compile(
-            self.jit_compile, visible.causal, query, key, training
+            self.jit_compile, visible.causal, query, key, training, cpus=False
         )
         window = self.sliding_window
         if state is not None:

@@ -44,7 +44,7 @@ class LongformerAttention(AttentionLayer):
             others. Defaults to 0: `LocalAttention`, without the further dense layers.
             The paper has 1 for classification, and as many as the question has tokens
             for question answering.
-        jit_compile: as in `PerformerAttention`, for the window.
+        jit_compile: as in `LocalAttention`, for the window.
 
     Call arguments: those of `AttentionLayer`, and
         global_mask: bool tensor `(B, T)`, true for the global tokens, at most G in a
@@ -180,7 +180,7 @@ class LongformerAttention(AttentionLayer):
     def attend(self, query, key, value, visible, state=None, training=None):
         heads, global_heads = zip(query, key, value)
         compiles = should_compile(
-            self.jit_compile, visible.causal, *heads[:2], training
+            self.jit_compile, visible.causal, *heads[:2], training, cpus=False
         )
         sizes = self.sliding_window, self.num_global_tokens
         if not self.num_global_tokens:

@@ -8,7 +8,11 @@ import pytest
 import tensorflow as tf
 
 from keras_performer.feature_maps import SoftmaxFeatures
-from keras_performer.layers import compile_policy
+from keras_performer.layers import (
+    LocalAttention,
+    LongformerAttention,
+    compile_policy,
+)
 from keras_performer.ops import blocks
 from tests.layers.inputs import normal, small_layer, twin, value_and_gradients
 
@@ -75,6 +79,13 @@ def test_auto_compiles_for_few_threads_or_a_gpu(monkeypatch, threads, gpus, expe
     assert traced(small_layer()) == bool(expected)
     if not expected:
         assert traced(small_layer(jit_compile=True))
+
+
+@pytest.mark.parametrize("gpus", [[], ["GPU:0"]])
+def test_auto_compiles_a_window_alone_on_gpus(monkeypatch, two_threads, gpus):
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus)
+    for kind in LocalAttention, LongformerAttention:
+        assert traced(kind(2, 4, sliding_window=8)) == bool(gpus)
 
 
 @pytest.mark.parametrize(

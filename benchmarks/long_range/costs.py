@@ -66,7 +66,8 @@ def seconds_of_step(row, length):
 def give_back():
     """Has a process use one thread, and give back what is freed, as `alone.call` does.
 
-    glibc raises that size by what is freed, and keeps what is smaller: a step at 1,024
+    glibc gives back what it mapped. Unless it is told from which size on it maps, it
+    raises that size to what was freed last, and keeps what is smaller: a step at 1,024
     tokens would seem to need nothing after the first.
     """
     pool.use_one_thread()

@@ -122,8 +122,8 @@ def parts(options):
         yield Part(core(), rows.ROWS, first, ALONE)
         yield Part(core(), rows.SEVERAL, first, ALONE, OTHER_RATES)
         for name, factor, better in BETTER_RATES:
-            task = [task for task in core() if task.name == name]
-            yield Part(task, better, SEEDS, ALONE, (factor,))
+            named = [task for task in core() if task.name == name]
+            yield Part(named, better, SEEDS, ALONE, (factor,))
         yield Part(further(), (*rows.CORE, rows.TWO_FEATURES), first)
     else:
         tasks = all_small() if options.tasks else core()

@@ -11,14 +11,20 @@ MIN_COMPILED_LENGTH = 1024
 # On CPUs XLA runs each product of a chunk on one thread, TensorFlow on all. Compiled
 # attention measured faster with 2 to 4 threads, or as fast (causal, 16,384 tokens, 4).
 MAX_CPU_THREADS = 4
+# Compiled, a window alone was a tenth faster with two threads and windows of 64, and
+# took up to twice as long with one thread or windows of 257.
+WINDOWS_PAY_ON_CPU = False
 
 
-def should_compile(jit_compile, causal, query, key, training, cpus=True):
+def should_compile(jit_compile, query, key, training, on_cpu):
     """What `jit_compile="auto"` means for these queries and keys.
 
-    On CPUs nothing for a window alone, `cpus=False`: compiled it was a tenth faster
-    with two threads and windows of 64, and took up to twice as long with one thread or
-    windows of 257.
+    Args:
+        jit_compile: True, False or "auto".
+        query: tensor `(B, T, ...)`.
+        key: tensor `(B, S, ...)`.
+        training: bool, or `None`.
+        on_cpu: bool, whether it pays where there is no GPU.
     """
     if jit_compile != "auto":
         return jit_compile
@@ -31,7 +37,7 @@ def should_compile(jit_compile, causal, query, key, training, cpus=True):
         and not tf.distribute.has_strategy()
         and None not in lengths
         and max(lengths) >= MIN_COMPILED_LENGTH
-        and (has_gpu() or cpus and pays_on_cpu(causal))
+        and (has_gpu() or on_cpu)
     )
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments, layer_state
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.compile_policy import should_compile
+from keras_performer.layers.compile_policy import pays_on_cpu, should_compile
 from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.layers.signatures import (
     Constraint,
@@ -117,7 +117,7 @@ class LinearTransformerAttention(AttentionLayer):
 
     def attend(self, query, key, value, visible, state=None, training=None):
         compiles = should_compile(
-            self.jit_compile, visible.causal, query, key, training
+            self.jit_compile, query, key, training, pays_on_cpu(visible.causal)
         )
         attended, state = linear_attention(
             query,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments, layer_state
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.compile_policy import should_compile
+from keras_performer.layers.compile_policy import pays_on_cpu, should_compile
 from keras_performer.layers.exact_below import by_length
 from keras_performer.layers.far_gain import FarGain
 from keras_performer.layers.in_pieces import InPieces
@@ -336,7 +336,9 @@ class PerformerAttention(InPieces, AttentionLayer):
         """Attention through the features of a kernel, and its state if causal."""
         # a window to both sides carries sums from block to block, as causal loops do
         in_order = visible.causal or self.exact_window is not None
-        compiles = should_compile(self.jit_compile, in_order, query, key, training)
+        compiles = should_compile(
+            self.jit_compile, query, key, training, pays_on_cpu(in_order)
+        )
         if state is not None:
             state = self._as_state(state)
         attended, state = linear_attention(

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from benchmarks import alone, machine, worker
 from benchmarks.learning import pool, times
-from benchmarks.long_range import rows, tasks
-from benchmarks.long_range.times import made
+from benchmarks.long_range import models, rows, tasks
 
 LENGTHS = 1024, 4096, 16384
 WINDOW = 64
@@ -90,6 +89,16 @@ def bytes_of_steps(row, length):
     worker.forget_peak()
     train(STEPS)
     return worker.resident("VmHWM") - before
+
+
+def made(task, row):
+    """A model of the feed-forward networks that exact attention has, for any row.
+
+    Not of as many parameters, as in training: weights of thousands of places would
+    leave hardly any of those networks, and tell their cost as that of the attention.
+    """
+    width = models.WIDTHS * task.hidden_dim
+    return models.make_model(task, models.encoder_of_width(task, row, width, seed=0))
 
 
 def task(length):

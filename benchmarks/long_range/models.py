@@ -8,7 +8,9 @@ from benchmarks.learning.models import PairsOfTokens, count_parameters
 from benchmarks.long_range import rows
 
 PADDING = 0
-# The feed-forward network is at least so wide.
+# The feed-forward network with exact attention has so many units for each of the model's,
+WIDTHS = 4
+# and others at least so many.
 NARROWEST = 8
 
 
@@ -92,7 +94,7 @@ def make_encoder(task, row, seed):
     All have as many parameters as that with exact attention, as nearly as the width of
     their feed-forward networks allows: what attention has more, those have less.
     """
-    wanted = parameters_with(task, rows.EXACT, 4 * task.hidden_dim)
+    wanted = parameters_with(task, rows.EXACT, WIDTHS * task.hidden_dim)
     narrow = parameters_with(task, row, NARROWEST)
     # a unit has a weight from and to each channel of its block, and a bias
     of_unit = task.num_layers * (2 * task.hidden_dim + 1)

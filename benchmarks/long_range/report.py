@@ -9,7 +9,8 @@ from benchmarks.long_range import rows, tables
 
 COSTS = f"""\
 A training step of the model of two blocks of 64 units in heads of 16, one sequence,
-compiled by XLA, on one thread. MiB are those of the process at its peak above what it
+compiled by XLA, on one thread; here all have the same feed-forward networks, and the
+parameters that come of it. MiB are those of the process at its peak above what it
 had when all was compiled: of short sequences less, as they find room that compiling
 left. Where there is "{tables.NOTHING}" more than 8 GB would be needed: not run."""
 

@@ -406,6 +406,15 @@ def test_costs_are_of_a_step():
     assert exact["bytes"] > linear["bytes"] + 4 * 4 * 2048**2
 
 
+@pytest.mark.parametrize("row", ["exact", "no attention", "MLP-Mixer", "gMLP"])
+def test_costs_are_of_equal_feed_forward_networks(row):
+    same = costs.task(4096)
+    (units,) = {
+        block.intermediate_dim for block in costs.made(same, row).encoder.blocks
+    }
+    assert units == 256
+
+
 def test_costs_are_of_all_that_trains(tmp_path, monkeypatch):
     cost = {"tokens_a_second": 1, "bytes": 2}
     monkeypatch.setattr(costs, "measured", lambda *of_row: cost)

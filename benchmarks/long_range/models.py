@@ -8,7 +8,7 @@ from benchmarks.learning.models import PairsOfTokens, count_parameters
 from benchmarks.long_range import rows
 
 PADDING = 0
-# The feed-forward network with exact attention has so many units for each of the model's,
+# The feed-forward network beside exact attention is so many times as wide as the model,
 WIDTHS = 4
 # and others at least so many.
 NARROWEST = 8

@@ -9,7 +9,8 @@ from keras_performer.ops.devices import has_gpu
 # Shorter sequences take less time in a whole training than the compiler does.
 MIN_COMPILED_LENGTH = 1024
 # On CPUs XLA runs each product of a chunk on one thread, TensorFlow on all. Compiled
-# attention measured faster with 2 to 4 threads, or as fast (causal, 16,384 tokens, 4).
+# attention measured faster with 2 to 4 threads, or as fast (causal, 16,384 tokens, 4);
+# with one it took 0.9 to 1.1 times as long (4,096 tokens).
 MAX_CPU_THREADS = 4
 # Compiled, a window alone was a tenth faster with two threads and windows of 64, and
 # took up to twice as long with one thread or windows of 257.

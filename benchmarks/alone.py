@@ -1,8 +1,12 @@
 """Calls in a process of their own, whose memory can be told."""
 
 import concurrent.futures
+import ctypes
 import multiprocessing
 import os
+
+# Of glibc's malloc.h: from which size on memory is mapped, and so given back.
+M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1 << 16
 
 
 def call(function, *arguments, initializer=None):
@@ -29,3 +33,15 @@ def _start(initializer):
     os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"
     if initializer is not None:
         initializer()
+
+
+def give_back():
+    """For `initializer`: has the process give back all that is freed, large or small.
+
+    glibc gives back what it mapped. Unless it is told from which size on it maps, it
+    raises that size to what was freed last, and keeps what is smaller: a step that
+    needs little would seem to need nothing after the first.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)

@@ -2,11 +2,15 @@
 
     python -m benchmarks.recompute                     # the table, some minutes
     python -m benchmarks.recompute --lengths 4096 65536
+    python -m benchmarks.recompute --depths 2 4 8      # blocks in a row, or reversible
 
 A causal `PerformerLM` of 4 blocks, width 128, 4 heads, 64 random features and a
 vocabulary of 256 takes two steps on one sequence, each case in a process of its own: by
-how much the second raised the peak of resident memory, and how long it took. Chips have
-their own table: `python -m benchmarks.tpu.lengths`.
+how much the second raised the peak of resident memory, and how long it took. With
+`--depths` it is blocks alone, of 4,096 tokens in that width with Reformer's attention,
+one after another or in one `ReversibleBlock`, as operations and compiled by XLA: what a
+third step takes beyond what the process has before it. Chips have their own table:
+`python -m benchmarks.tpu.lengths`.
 """
 
 import argparse
@@ -15,7 +19,15 @@ from benchmarks import alone, worker
 from benchmarks.machine import describe
 
 LENGTHS = [2**12, 2**14, 2**16]
+LENGTH_OF_BLOCKS, WIDTH, HEADS = 2**12, 128, 4
 MODES = {"nothing": None, "block": "block", "network": "network"}
+# Of blocks: whether they are reversible, and compiled.
+BLOCKS = {
+    "blocks in a row": (False, False),
+    "`ReversibleBlock`": (True, False),
+    "blocks in a row, XLA": (False, True),
+    "`ReversibleBlock`, XLA": (True, True),
+}
 
 
 def training_step(recompute, length, num_layers=4):
@@ -39,8 +51,8 @@ def training_step(recompute, length, num_layers=4):
         vocabulary_size=256,
         max_length=length,
         num_layers=num_layers,
-        num_heads=4,
-        hidden_dim=128,
+        num_heads=HEADS,
+        hidden_dim=WIDTH,
         num_random_features=64,
         recompute=recompute,
         position_shape=(length // 64, 64),
@@ -51,8 +63,44 @@ def training_step(recompute, length, num_layers=4):
     ids = np.random.default_rng(0).integers(0, 256, (1, length))
     before = worker.resident("VmRSS")
     model.train_on_batch(ids, ids)
+    return peak_and_seconds(lambda: model.train_on_batch(ids, ids), before)
+
+
+def step_of_blocks(reversible, jit_compile, depth):
+    """A third training step of blocks alone, in this process.
+
+    Returns:
+        As `training_step`, with the memory beyond that before this step.
+    """
+    import keras
+
+    from keras_performer import layers
+
+    # a bucket of some 64 tokens in each of 2 rounds
+    attention = [
+        layers.ReformerAttention(HEADS, WIDTH // HEADS, num_hashes=2, seed=seed)
+        for seed in range(depth)
+    ]
+    if reversible:
+        blocks = [layers.ReversibleBlock(attention, 4 * WIDTH)]
+    else:
+        blocks = [layers.PerformerBlock(one, 4 * WIDTH) for one in attention]
+    model = keras.Sequential([keras.Input((LENGTH_OF_BLOCKS, WIDTH)), *blocks])
+    model.compile("sgd", "mse", jit_compile=jit_compile)
+    x = keras.random.normal((1, LENGTH_OF_BLOCKS, WIDTH), seed=0)
+
+    def step():
+        model.train_on_batch(x, x)
+
+    step()
+    step()  # TensorFlow optimizes again: what it has of each block is no tensor
+    before = worker.resident("VmRSS")
+    return peak_and_seconds(step, before)
+
+
+def peak_and_seconds(step, before):
     worker.forget_peak()
-    seconds = worker.seconds(lambda: model.train_on_batch(ids, ids))
+    seconds = worker.seconds(step)
     return worker.resident("VmHWM") - before, seconds
 
 
@@ -60,15 +108,40 @@ def main(argv=None):
     """Reads the command line, measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    lengths = parser.parse_args(argv).lengths
+    parser.add_argument("--depths", nargs="+", type=int, help="measure blocks alone")
+    options = parser.parse_args(argv)
     print(describe(threads=None))
-    titles = (f"{length:,} tokens" for length in lengths)
-    print("| computed again |", " | ".join(titles), "|")
-    print("|---" * (len(lengths) + 1) + "|")
-    for name, recompute in MODES.items():
+    if options.depths:
+        cases = {
+            name: [(step_of_blocks, *which, depth) for depth in options.depths]
+            for name, which in BLOCKS.items()
+        }
+        titles = [f"{depth} blocks" for depth in options.depths]
+        write(cases, "", titles, alone.give_back)
+        return
+    cases = {
+        name: [(training_step, recompute, length) for length in options.lengths]
+        for name, recompute in MODES.items()
+    }
+    titles = [f"{length:,} tokens" for length in options.lengths]
+    write(cases, "computed again", titles)
+
+
+def write(cases, corner, titles, initializer=None):
+    """Measures, and prints a table row by row.
+
+    Args:
+        cases: dict of a row's name to its cells, arguments of `alone.call`.
+        corner: str, title of the names.
+        titles: list of str.
+        initializer: as in `alone.call`.
+    """
+    print(f"| {corner} |", " | ".join(titles), "|")
+    print("|---" * (len(titles) + 1) + "|")
+    for name, of_row in cases.items():
         cells = []
-        for length in lengths:
-            peak, seconds = alone.call(training_step, recompute, length)
+        for case in of_row:
+            peak, seconds = alone.call(*case, initializer=initializer)
             cells.append(f"{peak / 2**20:,.0f} MB, {seconds:.2f} s")
         print(f"| {name} |", " | ".join(cells), "|", flush=True)
 

@@ -1,6 +1,5 @@
 """What a training step of the small models costs: tokens a second, and memory."""
 
-import ctypes
 import dataclasses
 import itertools
 import json
@@ -18,8 +17,6 @@ VOCABULARY_SIZE, NUM_CLASSES = 256, 10
 STEPS = 5
 # What might need more is not tried.
 LARGEST = 8e9
-# Of glibc's malloc.h: from which size on memory is mapped, and so given back.
-M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1 << 16
 
 
 def complete(names, path):
@@ -53,7 +50,7 @@ def measured(row, length, shorter):
         return None
     case = {"row": row, "length": length}
     (seconds,) = pool.results(seconds_of_step, [case], workers=1)
-    taken = alone.call(bytes_of_steps, row, length, initializer=give_back)
+    taken = alone.call(bytes_of_steps, row, length, initializer=start)
     return {"tokens_a_second": round(length / seconds), "bytes": taken}
 
 
@@ -62,17 +59,9 @@ def seconds_of_step(row, length):
     return times.of_step(made(same, row), same, STEPS)
 
 
-def give_back():
-    """Has a process use one thread, and give back what is freed, as `alone.call` does.
-
-    glibc gives back what it mapped. Unless it is told from which size on it maps, it
-    raises that size to what was freed last, and keeps what is smaller: a step at 1,024
-    tokens would seem to need nothing after the first.
-    """
+def start():
     pool.use_one_thread()
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+    alone.give_back()
 
 
 def bytes_of_steps(row, length):

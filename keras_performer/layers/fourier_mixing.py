@@ -19,7 +19,9 @@ class FourierMixing(MixingLayer):
     It has no weights. Masked tokens count as zeros, and their values change nothing;
     but the frequencies are those of the row with its padding, so that a longer row of
     the same tokens gives other numbers: pad to one length in training and after it. In
-    float16 and bfloat16 the transform is float32.
+    float16 and bfloat16 the transform is float32, and its result cast: the first of the
+    formula above, the sum of all numbers, is infinite in float16 beyond 65,504, which
+    `norm="ortho"` avoids.
 
     Args:
         norm: "backward" for the formula above, that of the paper, or "ortho", as in

@@ -41,7 +41,8 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
     computes the block again: in training only the streams of the last are kept, however
     many blocks there are. That holds within a layer, so that a deep model is one
     `ReversibleBlock` of many; between two layers the input of each is kept. Compiled by
-    XLA a block still took the memory of two streams.
+    XLA a block still took the memory of two streams; there the gradient belongs into
+    what is compiled, as in `fit`: a tape around it finds operations that XLA lacks.
 
     Streams are float64, which is twice their memory, and no more: what is taken back
     is then rounded to the very inputs that were, so that dropout, hashes and all else

@@ -58,9 +58,10 @@ def explanation(runs):
     return f"""\
 Accuracy on held-out sequences (bits of the next token for bytes and proteins), means of
 seeds ± their standard deviation, at the best of the learning rates below that most
-seeds had, by these very sequences. All have the same steps and batches, but that a run of recall ends once
-{ENOUGH:.1%} are right; and the same parameters: where attention has more weights, the
-feed-forward network has fewer (the tables below show where that does not suffice).
+seeds had, by these very sequences. All have the same steps and batches, but that a run
+of recall ends once {ENOUGH:.1%} are right; and the same parameters: where attention has
+more weights, the feed-forward network has fewer (the tables below show where that does
+not suffice).
 "{rows.COUNTS}" is a logistic regression on how often each token occurs (of the next
 token: how often it comes after the one before), and "{rows.FIRST}" the most frequent
 answer for the first token alone: no networks.

@@ -15,11 +15,10 @@ BETTER_RATES = (
     ("recall 512", 3, ("Linear Transformer",)),
     ("digits 144", 3, (rows.WITHOUT,)),
     ("digits 144", 1 / 3, (rows.WINDOW, rows.GAINS, "Big Bird")),
+    ("digits 144", 1 / 3, ("Linformer", "Sinkhorn")),
     ("bytes 512", 1 / 3, ("Linear Transformer",)),
-    ("bytes 512", 3, (rows.PERFORMER, rows.GAINS, rows.TAYLOR)),
+    ("bytes 512", 3, (rows.PERFORMER, rows.GAINS, rows.TAYLOR, "Synthesizer")),
 )
-# Mixers that were best for the first seed in a task, or nearly; all seeds have them.
-BEST_MIXERS = "FNet", "gMLP"
 WARM_UPS, ALONE = ("without", "with"), ("without",)
 # Of `--quick`: what part of the steps, and which rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 2
@@ -118,8 +117,8 @@ class Part(typing.NamedTuple):
 def parts(options):
     """What is asked for: with `--full` everything, but not each with each.
 
-    In the core all rows have three rates and a warm-up with the first seed, and
-    `rows.SEVERAL` those of three.
+    In the core all rows have three seeds, and with the first three rates and a warm-up,
+    which `rows.SEVERAL` have with all.
     """
     first = SEEDS[:1]
     if options.published:
@@ -127,9 +126,9 @@ def parts(options):
         yield Part(published(), rows.ROWS, first, factors=OTHER_RATES)
     elif options.full:
         yield Part(core(), rows.SEVERAL)
+        yield Part(core(), rows.ROWS, SEEDS, ALONE)
         yield Part(core(), rows.ROWS, first)
         yield Part(core(), rows.ROWS, first, ALONE, OTHER_RATES)
-        yield Part(core(), BEST_MIXERS, SEEDS, ALONE)
         for name, factor, better in BETTER_RATES:
             named = [task for task in core() if task.name == name]
             yield Part(named, better, SEEDS, ALONE, (factor,))

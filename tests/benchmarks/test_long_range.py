@@ -239,7 +239,7 @@ def test_the_core_has_its_controls_and_seeds():
     assert {run["seed"] for run in asked} == {0, 1, 2}
 
 
-def test_the_whole_has_every_row_and_three_rates_of_one_seed():
+def test_the_whole_has_every_row_with_three_seeds_and_three_rates():
     runs = plan.plan(options("--full"))
     names = {plan.name_of(run) for run in runs}
     assert len(names) == len(runs)
@@ -261,7 +261,6 @@ def test_the_whole_has_every_row_and_three_rates_of_one_seed():
     better = {(seed, 0.333, 0) for seed in range(3)}
     assert made(task, rows.WINDOW) == several | better
     first = {pair for pair in several if pair[0] == 0}
-    assert made(task, "Longformer") == first
     assert made(task, "FNet") == first | {(1, 1, 0), (2, 1, 0)}
     assert made(plan.further()[0], rows.EXACT) == {(0, 1, 0), (0, 1, 1)}
     assert rows.TWO_FEATURES in {run["row"] for run in runs}

@@ -26,7 +26,7 @@ CORE = (
     "Big Bird",
     "Linear Transformer",
 )
-# Those that every seed, a warm-up and three learning rates are of.
+# Those of which every seed is warmed up, too.
 SEVERAL = *CORE, HIGH_GAIN, TAYLOR
 ROWS = (
     *SEVERAL,

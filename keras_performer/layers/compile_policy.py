@@ -12,9 +12,6 @@ MIN_COMPILED_LENGTH = 1024
 # attention measured faster with 2 to 4 threads, or as fast (causal, 16,384 tokens, 4);
 # with one it took 0.9 to 1.1 times as long (4,096 tokens).
 MAX_CPU_THREADS = 4
-# Compiled, a window alone was a tenth faster with two threads and windows of 64, and
-# took up to twice as long with one thread or windows of 257.
-WINDOWS_PAY_ON_CPU = False
 
 
 def should_compile(jit_compile, query, key, training, on_cpu):
@@ -25,7 +22,7 @@ def should_compile(jit_compile, query, key, training, on_cpu):
         query: tensor `(B, T, ...)`.
         key: tensor `(B, S, ...)`.
         training: bool, or `None`.
-        on_cpu: bool, whether it pays where there is no GPU.
+        on_cpu: function of nothing, whether it pays where there is no GPU; asked last.
     """
     if jit_compile != "auto":
         return jit_compile
@@ -38,7 +35,7 @@ def should_compile(jit_compile, query, key, training, on_cpu):
         and not tf.distribute.has_strategy()
         and None not in lengths
         and max(lengths) >= MIN_COMPILED_LENGTH
-        and (has_gpu() or on_cpu)
+        and (has_gpu() or on_cpu())
     )
 
 
@@ -49,6 +46,15 @@ def pays_on_cpu(causal):
     if causal and (int(major), int(minor)) < (2, 21):
         return False
     return cpu_threads() <= MAX_CPU_THREADS
+
+
+def window_pays_on_cpu():
+    """Whether a compiled window alone is: no.
+
+    It was a tenth faster with two threads and windows of 64, and took up to twice as
+    long with one thread or windows of 257.
+    """
+    return False
 
 
 def cpu_threads():

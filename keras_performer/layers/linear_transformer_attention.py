@@ -1,5 +1,6 @@
 """The attention of the Linear Transformer."""
 
+import functools
 import typing
 from collections.abc import Sequence
 
@@ -117,7 +118,11 @@ class LinearTransformerAttention(AttentionLayer):
 
     def attend(self, query, key, value, visible, state=None, training=None):
         compiles = should_compile(
-            self.jit_compile, query, key, training, pays_on_cpu(visible.causal)
+            self.jit_compile,
+            query,
+            key,
+            training,
+            functools.partial(pays_on_cpu, visible.causal),
         )
         attended, state = linear_attention(
             query,

@@ -8,7 +8,7 @@ import keras
 from keras_performer import ops
 from keras_performer.layers import arguments, layer_state
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.compile_policy import WINDOWS_PAY_ON_CPU, should_compile
+from keras_performer.layers.compile_policy import should_compile, window_pays_on_cpu
 from keras_performer.layers.signatures import Constraint, Initializer, Regularizer
 
 
@@ -100,7 +100,7 @@ class LocalAttention(AttentionLayer):
 
     def attend(self, query, key, value, visible, state=None, training=None):
         compiles = should_compile(
-            self.jit_compile, query, key, training, WINDOWS_PAY_ON_CPU
+            self.jit_compile, query, key, training, window_pays_on_cpu
         )
         window = self.sliding_window
         if state is not None:

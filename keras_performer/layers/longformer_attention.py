@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.compile_policy import WINDOWS_PAY_ON_CPU, should_compile
+from keras_performer.layers.compile_policy import should_compile, window_pays_on_cpu
 from keras_performer.layers.copied_dense import copied_dense
 from keras_performer.layers.key_masks import as_mask
 from keras_performer.layers.signatures import (
@@ -180,7 +180,7 @@ class LongformerAttention(AttentionLayer):
     def attend(self, query, key, value, visible, state=None, training=None):
         heads, global_heads = zip(query, key, value)
         compiles = should_compile(
-            self.jit_compile, *heads[:2], training, WINDOWS_PAY_ON_CPU
+            self.jit_compile, *heads[:2], training, window_pays_on_cpu
         )
         sizes = self.sliding_window, self.num_global_tokens
         if not self.num_global_tokens:

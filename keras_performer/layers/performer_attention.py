@@ -1,5 +1,6 @@
 """Multi-head attention in time and memory linear in the length."""
 
+import functools
 import typing
 from collections.abc import Sequence
 
@@ -337,7 +338,11 @@ class PerformerAttention(InPieces, AttentionLayer):
         # a window to both sides carries sums from block to block, as causal loops do
         in_order = visible.causal or self.exact_window is not None
         compiles = should_compile(
-            self.jit_compile, query, key, training, pays_on_cpu(in_order)
+            self.jit_compile,
+            query,
+            key,
+            training,
+            functools.partial(pays_on_cpu, in_order),
         )
         if state is not None:
             state = self._as_state(state)

@@ -119,7 +119,8 @@ def test_threads_are_the_cores_at_hand_unless_set(monkeypatch):
 def test_auto_leaves_eager_calls_and_strategies_alone(two_threads):
     attention = small_layer()
     x = tf.zeros((1, LENGTH, 3))
-    assert not compile_policy.should_compile("auto", x, x, True, on_cpu=True)  # eager
+    eager = "auto", x, x, True
+    assert not compile_policy.should_compile(*eager, on_cpu=lambda: True)
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         assert not traced(attention)
 

@@ -322,13 +322,12 @@ def test_attention_with_a_mask_of_queries_stays(x):
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
     y = attention(name="of_rank_2")(y, y, attention_mask=causal)
     y = attention(name="for_all")(y, y, attention_mask=causal[LENGTH // 2][None])
+    y = attention(name="of_keys")(y, y, attention_mask=causal[LENGTH // 2][None, None])
     model = keras.Model([start, masks], y)
     square = np.random.default_rng(2).normal(size=(LENGTH, LENGTH, DIM))  # B == T
     seen = np.random.default_rng(3).random((LENGTH, LENGTH, LENGTH)) < 0.7
-    notes = {
-        "masked": "attention_mask must not differ by query or by head",
-        "of_rank_2": "attention_mask of rank 2 is one of queries and keys, (T, S)",
-    }
+    names = "masked", "of_rank_2", "for_all"
+    notes = dict.fromkeys(names, "attention_mask must not differ by query or by head")
     assert_what_stays(model, [square, seen], notes)
 
 

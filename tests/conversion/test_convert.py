@@ -165,6 +165,16 @@ def test_it_is_saved_and_comes_back(name, x, tmp_path):
         np.testing.assert_array_equal(before, after)
 
 
+def test_the_way_back_trains_with_the_dropout_of_the_model(x):
+    """With the same seed the weights that are dropped are the same."""
+    model = graph(attention(dropout=0.4, seed=3, name="dropping"))
+    performer, _ = convert_to_performer(model, seed=3)
+    softmax, _ = convert_to_softmax(performer)
+    expected = model(x, training=True)
+    np.testing.assert_allclose(softmax(x, training=True), expected, atol=1e-5)
+    assert np.abs(model(x) - expected).max() > 0.1
+
+
 def test_a_window_over_everything_changes_nothing(x):
     model = Stack(1)
     expected = model(x)

@@ -123,7 +123,8 @@ def convert_to_softmax(
 
     The way back from `convert_to_performer`, or what a model that was trained with
     `PerformerAttention` of the softmax kernel says with exact weights. Those of other
-    kernels estimate no softmax attention, and stay.
+    kernels estimate no softmax attention, and stay. Dropout falls on weights, as it
+    does in `keras.layers.MultiHeadAttention`.
 
     Args:
         model: as in `convert_to_performer`.

@@ -19,7 +19,8 @@ class LocalAttention(AttentionLayer):
     Query i sees the keys j with `|i - j| < sliding_window`, or if causal those with
     `0 <= i - j < sliding_window`: masked keys count as places. It is what
     `PerformerAttention(exact_window=...)` has beside its random features, and the row
-    to compare that layer with.
+    to compare that layer with. `dropout` falls on the attended values: weights, which
+    `keras.layers.MultiHeadAttention` drops, are made block by block and never kept.
 
     Args: those of `AttentionLayer`, those after `attention_axes` by name, and
         sliding_window: int W, required, how near a key is that is seen; 1 is the own

@@ -211,18 +211,6 @@ class LongformerAttention(AttentionLayer):
             **{name: getattr(self, name) for name in names},
         }
 
-    @property
-    def query_global_dense(self):
-        return self._query_global_dense
-
-    @property
-    def key_global_dense(self):
-        return self._key_global_dense
-
-    @property
-    def value_global_dense(self):
-        return self._value_global_dense
-
     def _with_global_tokens(self, visible, query):
         """A `Visibility` with global tokens: without given ones, the first seen."""
         if visible.global_tokens is not None:

@@ -107,8 +107,8 @@ class PerformerAttention(InPieces, AttentionLayer):
             `value=None` it also hides them as keys.
         value_mask, key_mask: bool tensors `(B, S)`; keys where one is false are not
             seen. All three default to Keras' implicit masks.
-        attention_mask: bool tensor `(B, S)`, `(B, 1, S)` or `(B, 1, 1, S)`: which keys
-            are seen. It cannot differ by query: Keras' `(T, S)` has no meaning here.
+        attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
+            It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
         return_attention_scores: bool, also return the implied attention matrix
             `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
@@ -154,7 +154,6 @@ class PerformerAttention(InPieces, AttentionLayer):
         Choromanski et al. 2020, Rethinking Attention with Performers, arXiv 2009.14794.
     """
 
-    supports_state = True
     supports_segments = True
     cost = "L"
 
@@ -250,6 +249,11 @@ class PerformerAttention(InPieces, AttentionLayer):
         if self.exact_window is not None:
             self._far_gain = FarGain(self.num_heads, self.initial_log_gain)
             self._far_gain.build()
+
+    @property
+    def supports_state(self):
+        # short inputs take no features, of which a state is made
+        return self.exact_below is None
 
     @property
     def initial_logit_scale(self):

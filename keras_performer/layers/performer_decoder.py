@@ -44,8 +44,7 @@ class PerformerDecoder(TransformerLayer):
             `state` knows it: it is left out beside one.
         decoder_padding_mask: bool or int tensor `(B, T)`, false for padding, which no
             token sees. Defaults to Keras' implicit mask.
-        decoder_attention_mask: bool or int tensor `(B, T)` or `(B, 1, T)`: which keys
-            are seen.
+        decoder_attention_mask: bool or int tensor `(B, 1, T)`: which keys are seen.
         encoder_padding_mask, encoder_attention_mask: the same of `encoder_sequence`.
         use_causal_mask: bool, hide later tokens.
         training: bool, whether to apply dropout.

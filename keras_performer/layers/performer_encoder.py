@@ -38,7 +38,7 @@ class PerformerEncoder(TransformerLayer):
         inputs: tensor of shape `(B, T, hidden_dim)`.
         padding_mask: bool or int tensor `(B, T)`, false for padding, which no token
             sees. Defaults to Keras' implicit mask.
-        attention_mask: bool or int tensor `(B, T)` or `(B, 1, T)`: which keys are seen.
+        attention_mask: bool or int tensor `(B, 1, T)`: which keys are seen.
         training: bool, whether to apply dropout.
         return_attention_scores: bool, also return the implied attention matrix
             `(B, N, T, T)`, for looking at short sequences.

@@ -166,6 +166,16 @@ def test_it_is_saved_and_comes_back(name, x, tmp_path):
         np.testing.assert_array_equal(before, after)
 
 
+def test_the_way_back_trains_with_the_dropout_of_the_model(x):
+    """With the same seed the weights that are dropped are the same."""
+    model = graph(attention(dropout=0.4, seed=3, name="dropping"))
+    performer, _ = convert_to_performer(model, seed=3)
+    softmax, _ = convert_to_softmax(performer)
+    expected = model(x, training=True)
+    np.testing.assert_allclose(softmax(x, training=True), expected, atol=1e-5)
+    assert np.abs(model(x) - expected).max() > 0.1
+
+
 def test_a_window_over_everything_changes_nothing(x):
     model = Stack(1)
     expected = model(x)
@@ -356,13 +366,12 @@ def test_attention_with_a_mask_of_queries_stays(x):
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
     y = attention(name="of_rank_2")(y, y, attention_mask=causal)
     y = attention(name="for_all")(y, y, attention_mask=causal[LENGTH // 2][None])
+    y = attention(name="of_keys")(y, y, attention_mask=causal[LENGTH // 2][None, None])
     model = keras.Model([start, masks], y)
     square = np.random.default_rng(2).normal(size=(LENGTH, LENGTH, DIM))  # B == T
     seen = np.random.default_rng(3).random((LENGTH, LENGTH, LENGTH)) < 0.7
-    notes = {
-        "masked": "attention_mask must not differ by query or by head",
-        "of_rank_2": "attention_mask of rank 2 is one of queries and keys, (T, S)",
-    }
+    names = "masked", "of_rank_2", "for_all"
+    notes = dict.fromkeys(names, "attention_mask must not differ by query or by head")
     assert_what_stays(model, [square, seen], notes)
 
 

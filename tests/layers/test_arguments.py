@@ -48,6 +48,13 @@ ALL_KINDS = [
         (dict(chunk_size=0), "chunk_size must be a positive int or None"),
         (dict(feature_map="performer"), "feature_map must be one of softmax, favor"),
         (dict(feature_map=None), "feature_map must be one of"),
+        (
+            dict(causal=np.ones(2)),
+            "causal must be True or False. Received: causal=array",
+        ),
+        (dict(jit_compile=np.ones(2)), "jit_compile must be True, False or"),
+        (dict(flash_attention=np.zeros(2)), "flash_attention must be None or False"),
+        (dict(use_gate=np.zeros(2)), "use_gate must be False"),
     ],
 )
 def test_a_wrong_argument_says_what_was_wanted(options, message):

@@ -42,7 +42,7 @@ def test_with_exact_weights_it_is_a_transformer_encoder(normalize_first, exact):
         dict(padding_mask=MASK),
         dict(padding_mask=MASK.astype("int32")),
         dict(attention_mask=MASK[:, np.newaxis]),
-        dict(padding_mask=MASK, attention_mask=MASK),
+        dict(padding_mask=MASK, attention_mask=MASK[:, np.newaxis]),
     ):
         # at padding, too: it sees the others and is not seen
         np.testing.assert_allclose(layer(X, **call), expected, rtol=1e-4, atol=1e-5)
@@ -166,5 +166,6 @@ def test_bad_inputs_raise():
         encoder(num_heads=4).build(X.shape)
     with pytest.raises(ValueError, match=r"PerformerEncoder needs inputs .*5, 6"):
         encoder()(tf.ones((3, 4, 5, 6)))
-    with pytest.raises(ValueError, match="attention_mask must not differ by query"):
-        encoder()(X, attention_mask=np.ones((2, LENGTH, LENGTH)))
+    for shape in ((2, LENGTH, LENGTH), (2, LENGTH)):
+        with pytest.raises(ValueError, match="attention_mask must not differ by query"):
+            encoder()(X, attention_mask=np.ones(shape))

@@ -102,7 +102,7 @@ WRONG_USES = {
             lambda: made(jit_compile="always"),
         ),
         WrongUse(
-            "attention must be a AttentionLayer or MixingLayer",
+            "attention must be an AttentionLayer or a MixingLayer",
             "<MultiHeadAttention",
             "ExactAttention has the place of keras.layers.MultiHeadAttention",
             lambda: layers.PerformerBlock(keras.layers.MultiHeadAttention(2, 4), 16),

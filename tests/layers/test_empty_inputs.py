@@ -17,6 +17,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batch, length", [(0, 0), (0, 5), (2, 0)])
 def test_empty_inputs_give_empty_outputs_and_no_gradients(name, batch, length):

@@ -16,6 +16,7 @@ from keras_performer.layers.far_gain import FarGain
 from keras_performer.layers.in_pieces import InPieces
 from keras_performer.layers.random_projection import RandomProjection
 from keras_performer.layers.signatures import Constraint, Initializer, Regularizer
+from keras_performer.layers.unbuilt import must_be_built
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.shapes import size, sum_dtype
@@ -301,6 +302,8 @@ class PerformerAttention(InPieces, AttentionLayer):
     def kernel(self):
         """The kernel of the features as they are drawn now, for `ops`."""
         if self._random_projection is None:
+            if self.num_random_features is not None and not self.built:
+                raise AttributeError(must_be_built(self))
             kernel = self.feature_map.kernel(None)
         else:
             kernel = self._random_projection.kernel()

@@ -128,7 +128,8 @@ def _weights(query, key, seen):
     """
     dtype = compute_dtype(query)
     length, heads, key_dim = size(query, 1), query.shape[2], query.shape[3]
-    shape = (-1, length, key.shape[2], heads // key.shape[2], key_dim)
+    groups = key.shape[2], heads // key.shape[2]
+    shape = (size(query, 0), length, *groups, key_dim)  # with -1 none could be empty
     query = tf.reshape(tf.cast(query, dtype) * key_dim**-0.5, shape)
     logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
     seen = seen[:, :, tf.newaxis]

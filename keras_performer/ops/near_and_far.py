@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer.ops import compile
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.linear import causal_far
@@ -71,7 +72,7 @@ def attend(kernel, query, keys, gain, state, places, starts, chunk_size, jit_com
     r_start, sums_start = heads.state_rows(state)
     r_start = tf.stop_gradient(r_start)
 
-    @tf.custom_gradient
+    @custom_gradient
     def attention(query, key, value, gain, sums_start, *trained):
         every = Recent(key, value, keys.seen)
         given = places, starts, chunk_size, query, every, gain

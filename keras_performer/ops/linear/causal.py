@@ -11,6 +11,7 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_state,
 )
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear.causal_loops import (
@@ -168,7 +169,7 @@ def _many_tokens(
             the sums of weights and their signs come after it.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def attention(query, key, value, sums_start, *trained):
         inputs = kernel.with_trained(trained), visible, chunk_size, query, key, value
         output, r, sums, saved = call(forward_pass, *inputs, r_start, sums_start)

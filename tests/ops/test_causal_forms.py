@@ -195,6 +195,7 @@ def test_packed_sequences_with_a_window_need_no_single_tokens(calls, causal, std
     assert calls == times(stable=4, tokens=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False])
 def test_packed_sequences_that_lose_weights_need_single_tokens(calls, causal):
     """All keys of one segment are against its queries by hundreds of nats."""

@@ -179,6 +179,7 @@ def _safe_backward(kernel, block, sight, d, normalizer, dsums):
         return causal_tokens.backward(kernel, *tokens, d, normalizer, *state, dsums)
 
     bounds = causal_stable.bounds(kernel, a, b, mask, sight)
+    # a row that sees no key has one far above all bounds: nothing to lose
     lost = causal_stable.lost(kernel, bounds, normalizer_)
     return _either(tf.reduce_any(lost), token_by_token, stable)
 

@@ -58,7 +58,7 @@ def forward(kernel, a, b, v, mask, sight, r, sums):
     weights = tf.where(weights > 0, tf.exp(logs - top), tf.zeros_like(logs))
     weighted = tf.matmul(weights, v) + tf.exp(peak - top) * over_features(p, before)
     normalizer = kernel.normalizer(top, weighted[..., -1:])
-    lost_ = lost(kernel, bounds, normalizer)
+    lost_ = lost(kernel, bounds, kernel.log_normalizer(normalizer))
     return normalize(weighted), normalizer, past.r_new, after, lost_
 
 
@@ -102,10 +102,14 @@ def bounds(kernel, a, b, mask, sight):
     return _near_features(kernel, a, b, mask, sight)[2]
 
 
-def lost(kernel, bounds, normalizer):
-    """Which chunks have rows whose weights may have been lost, bool `(chunks,)`."""
-    excess = bounds - kernel.log_normalizer(normalizer)
-    return tf.reduce_max(excess, (0, 2, 3)) >= kernel.max_rise
+def lost(kernel, bounds, logs):
+    """Which chunks have rows whose weights may have been lost, bool `(chunks,)`.
+
+    Args:
+        bounds: as `bounds` returns them.
+        logs: the logarithms by which each row divides its weights.
+    """
+    return tf.reduce_max(bounds - logs, (0, 2, 3)) >= kernel.max_rise
 
 
 def _near_features(kernel, a, b, mask, sight):

@@ -6,12 +6,18 @@ from numbers import Integral, Real
 import tensorflow as tf
 
 
-def positive_int(name, value, default=...):
-    """`value` if it is a positive int; `None` becomes `default`, if there is one."""
+def positive_int(name, value, default=..., auto=False):
+    """`value` if it is a positive int, or with `auto` also "auto".
+
+    `None` becomes `default`, if there is one.
+    """
     if value is None and default is not ...:
         return default
+    if auto and isinstance(value, str) and value == "auto":
+        return value
     if not _is_int(value) or not 0 < value < 2**31:
         or_none = "" if default is ... else " or None"
+        or_none = f', "auto"{or_none}' if auto else or_none
         below = " below 2**31" if _is_int(value) and value > 0 else ""
         raise ValueError(
             f"{name} must be a positive int{below}{or_none}. Received: {name}={value!r}"

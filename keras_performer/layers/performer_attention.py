@@ -59,9 +59,10 @@ class PerformerAttention(InPieces, AttentionLayer):
             the layer is built, and saved with the weights.
         feature_map: "softmax" (default), "favor+", "relu" or another name, object or
             config of `keras_performer.feature_maps.get`.
-        num_random_features: int M, counted as features. 256 as in the paper's
-            experiments. `None` for no random projection: generalized kernels, and
-            "taylor", which needs it.
+        num_random_features: int M, counted as features; `None` for no random
+            projection, which generalized kernels can do without. "auto" (default) is
+            256, as in the paper's experiments, and `None` for feature maps without
+            random features, as "taylor" is.
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
@@ -179,7 +180,7 @@ class PerformerAttention(InPieces, AttentionLayer):
         seed: int | None = None,
         *,
         feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-        num_random_features: int | None = 256,
+        num_random_features: int | None | typing.Literal["auto"] = "auto",
         causal: bool = False,
         num_key_value_heads: int | None = None,
         chunk_size: int | None = None,
@@ -217,8 +218,13 @@ class PerformerAttention(InPieces, AttentionLayer):
             **kwargs,
         )
         self.feature_map = feature_maps.get(feature_map)
-        self.num_random_features = arguments.positive_int(
-            "num_random_features", num_random_features, default=None
+        self._num_random_features = arguments.positive_int(
+            "num_random_features", num_random_features, default=None, auto=True
+        )
+        self.num_random_features = (
+            self.feature_map.default_num_random_features
+            if self._num_random_features == "auto"
+            else self._num_random_features
         )
         self.feature_map.check(self.num_random_features)
         self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
@@ -416,7 +422,6 @@ class PerformerAttention(InPieces, AttentionLayer):
 
     def get_config(self):
         names = (
-            "num_random_features",
             "chunk_size",
             "exact_below",
             "exact_window",
@@ -427,4 +432,5 @@ class PerformerAttention(InPieces, AttentionLayer):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
+            "num_random_features": self._num_random_features,
         }

@@ -34,8 +34,8 @@ class PerformerDecoder(TransformerLayer):
         seed: int, seeds the random features and dropout.
         feature_map, num_random_features, num_key_value_heads, chunk_size, exact_below,
             qk_norm, jit_compile: as in `PerformerAttention`.
-        exact_window, rotary: as in `PerformerAttention`, for the self-attention: no key
-            of another sequence is near.
+        exact_window, initial_log_gain, rotary: as in `PerformerAttention`, for the
+            self-attention: no key of another sequence is near.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -90,6 +90,7 @@ class PerformerDecoder(TransformerLayer):
                 encoder_sequence_shape,
                 seed=None if self.seed is None else self.seed + 1,
                 exact_window=None,
+                initial_log_gain=0.0,
                 rotary=None,
             )
             self.cross_attention_norm = self.made_norm(shape)

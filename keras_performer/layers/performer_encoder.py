@@ -30,7 +30,8 @@ class PerformerEncoder(TransformerLayer):
             there after it (as BERT).
         seed: int, seeds the random features and dropout.
         feature_map, num_random_features, num_key_value_heads, chunk_size, exact_below,
-            exact_window, rotary, qk_norm, jit_compile: as in `PerformerAttention`.
+            exact_window, initial_log_gain, rotary, qk_norm, jit_compile: as in
+            `PerformerAttention`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

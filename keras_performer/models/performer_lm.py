@@ -124,7 +124,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         recompute: typing.Literal[None, "block", "network"] = None,
         *,
         feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-        num_random_features: int | None = 256,
+        num_random_features: int | None | typing.Literal["auto"] = "auto",
         chunk_size: int | None = None,
         exact_below: int | None = None,
         exact_window: int | None = None,
@@ -156,7 +156,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         self.causal = arguments.boolean("causal", causal)
         self.feature_map = feature_maps.get(feature_map)
         self.num_random_features = positive_int(
-            "num_random_features", num_random_features, default=None
+            "num_random_features", num_random_features, default=None, auto=True
         )
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)

@@ -96,9 +96,20 @@ def test_a_state_with_mixed_precision_stays_in_float32():
 
 def test_only_the_self_attention_has_a_window_and_rotary_positions():
     layer = decoder(
-        X.shape, ENCODED.shape, num_heads=1, rotary=True, exact_window=3, qk_norm=True
+        X.shape,
+        ENCODED.shape,
+        num_heads=1,
+        rotary=True,
+        exact_window=3,
+        initial_log_gain=-4.0,
+        qk_norm=True,
     )
     own, cross = layer.self_attention, layer.cross_attention
+    assert (own.initial_log_gain, cross.initial_log_gain) == (-4.0, 0.0)
+    again = type(layer).from_config(layer.get_config())
+    again.build(X.shape, ENCODED.shape)
+    np.testing.assert_allclose(again.self_attention.log_gain, [-0.4], rtol=1e-6)
+    assert cross.log_gain is None
     assert (own.exact_window, own.rotary, own.qk_norm) == (3, True, True)
     assert (cross.exact_window, cross.rotary, cross.qk_norm) == (None, None, True)
     assert own.seed != cross.seed

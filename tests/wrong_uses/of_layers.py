@@ -140,10 +140,10 @@ WRONG_USES = {
             lambda: made(num_random_features=7),
         ),
         WrongUse(
-            'feature_map="taylor" has no random features',
+            "TaylorFeatures has no random features",
             "num_random_features=256",
             "use num_random_features=None",
-            lambda: made(feature_map="taylor"),
+            lambda: made(feature_map="taylor", num_random_features=256),
         ),
         WrongUse(
             "exact_below needs features that estimate softmax",

@@ -1,18 +1,21 @@
 """Look up an answer far back in a text: train, compare, save, load, generate.
 
-    make quickstart        # or: python -m examples.quickstart
+    make quickstart        # two minutes on two CPU cores
 
-A text lists eight letters, each with a digit. 64 dots follow. Then the text asks for
-the same letters in another order, and each digit follows its letter:
+A text lists eight letters, each with a digit, then 64 dots. Then it asks for the
+letters in another order, and each digit follows its letter:
 
     K3X0B7M9A1T4Q6C2 ................ B7K3C2A1X0T4M9Q6
 
-The digits are random, so a model has to find the letter in the list, at least 65
-characters back, and to copy the digit. Four small language models learn this from
-the same texts in as many steps. They differ in their attention only.
+The digits are random: a model has to find the letter in the list, at least 65
+characters back, and copy its digit. Four small language models differ in attention
+only. Right answers in new texts, where guessing gives 0.10, after 300 steps (seed 0;
+two cores of an AMD EPYC, TensorFlow 2.21.0, Keras 3.15.1):
+
+    PerformerAttention  1.00 (seeds 1 and 2, too)    ExactAttention  1.00
+    LocalAttention      0.10 (sees 16 characters)    no attention    0.10
 """
 
-import pathlib
 import tempfile
 import time
 
@@ -28,7 +31,7 @@ LENGTH = LIST + 2 * PAIRS
 HELD_OUT = 1_000_000  # the seed of texts that no model trains on
 
 
-def main(steps: int = 300, seed: int = 0):
+def main(steps=300, seed=0):
     print(f"Accuracy on new texts after {steps} steps; guessing gives 0.10.\n")
     print(f"{'attention':20}{'seconds':>10}{'accuracy':>10}")
     models = {}
@@ -38,30 +41,29 @@ def main(steps: int = 300, seed: int = 0):
         seconds = time.perf_counter() - start
         print(f"{name:20}{seconds:10.1f}{accuracy(models[name]):10.2f}", flush=True)
 
-    # The first model is saved and loaded as any other of Keras.
+    # A model is saved and loaded as any other of Keras.
     model, new_texts = models["PerformerAttention"], texts(256, HELD_OUT)
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "model.keras"
-        model.save(path)
-        loaded = keras.models.load_model(path)
+        model.save(f"{folder}/model.keras")
+        loaded = keras.models.load_model(f"{folder}/model.keras")
     before, after = (m.predict(new_texts, verbose=0) for m in (model, loaded))
     print("\nThe loaded model has equal outputs:", np.array_equal(before, after))
 
     # It reads a list, the dots and one letter, and generates what comes next.
     text = bytes(new_texts[0].tolist())
     prompts = [text[:LIST] + text[i : i + 1] for i in range(0, 2 * PAIRS, 2)]
-    answers = generate(loaded, prompts, max_length=LIST + 2, temperature=0)
-    print("In the list:", text[: 2 * PAIRS].decode())
-    print("Generated:  ", b"".join(answer[LIST:] for answer in answers).decode())
+    answers = generate(loaded, prompts, LIST + 2, temperature=0)
+    print("In the list:", text[: 2 * PAIRS])
+    print("Generated:  ", b"".join(answer[LIST:] for answer in answers))
 
 
 def attentions():
     """The four rows of the table."""
     options = {"num_heads": 4, "key_dim": 16, "causal": True, "rotary": True}
     # Near characters exactly, far ones by features; the gain favours the far ones.
-    far = {"feature_map": "taylor", "num_random_features": None, "initial_log_gain": 2}
+    performer = {"feature_map": "taylor", "initial_log_gain": 2, "exact_window": WINDOW}
     return {
-        "PerformerAttention": PerformerAttention(**options, exact_window=WINDOW, **far),
+        "PerformerAttention": PerformerAttention(**options, **performer),
         "ExactAttention": ExactAttention(**options),
         "LocalAttention": LocalAttention(**options, sliding_window=WINDOW),
         "no attention": "none",
@@ -86,8 +88,8 @@ def train(attention, steps=300, seed=0, batch_size=32):
     # The convolution over 2 characters joins each digit to the letter before it.
     sizes = {"num_layers": 1, "num_heads": 4, "hidden_dim": 64, "conv_kernel_size": 2}
     model = PerformerLM(256, LENGTH, attention=attention, seed=seed, **sizes)
-    schedules = keras.optimizers.schedules
-    rate = schedules.CosineDecay(0.0, steps, warmup_target=0.01, warmup_steps=20)
+    schedule = keras.optimizers.schedules.CosineDecay
+    rate = schedule(0.0, steps, warmup_target=0.01, warmup_steps=20)
     optimizer = keras.optimizers.Adam(rate, beta_2=0.98, global_clipnorm=1.0)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss)

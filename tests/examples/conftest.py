@@ -21,7 +21,8 @@ def one_block(monkeypatch):
 def uncompiled(monkeypatch):
     """Spares short trainings XLA, which takes longer than they do.
 
-    The whole ImageNet64 example and the quickstart keep what Keras chooses.
+    The whole ImageNet64 example and the quickstart's full training keep what Keras
+    chooses.
     """
     # where it is defined, as Keras does not load models that override it
     trainer = next(x for x in keras.Model.__mro__ if "compile" in vars(x))

@@ -1,4 +1,4 @@
-"""The whole example and the quickstart, small, as a newcomer runs them."""
+"""The whole example, small, as a newcomer runs it."""
 
 import dataclasses
 import json
@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from examples import quickstart
 from examples.imagenet64 import train
 from examples.imagenet64.config import Config
 from examples.imagenet64.convert import convert
@@ -254,11 +253,3 @@ def test_a_run_that_was_stopped_goes_on_to_all_its_steps(uncompiled):
         run(*flags, *resumed, *sizes)
         model = keras.models.load_model("out/model.keras")
         assert int(model.optimizer.iterations) == done
-
-
-@pytest.mark.slow
-def test_the_quickstart_runs(capsys):
-    quickstart.main()
-    printed = capsys.readouterr().out
-    assert "cross-attention: (1, 5, 32)" in printed
-    assert "equal after loading: True" in printed

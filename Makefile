@@ -117,7 +117,8 @@ dist: .venv/.dist
 docs: .docs/.installed
 	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
 	.docs/bin/python docs/check_links.py site
-	@echo "Open site/index.html; with search: .docs/bin/mkdocs serve"
+	@echo "Read them, with search, at http://localhost:8000 after"
+	@echo "    .docs/bin/python -m http.server --bind localhost --directory site"
 
 # A few minutes: one of them trains small models.
 docs-pictures: $(installed)

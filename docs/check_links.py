@@ -1,11 +1,16 @@
-"""Checks built pages: links lead somewhere, public names are there, all is local.
+"""Checks built pages: links lead somewhere, all is local, public names are there.
+
+The search finds each public class with the signatures of its constructor and its call.
 
 python docs/check_links.py site
 """
 
 import ast
+import copy
 import html.parser
+import json
 import pathlib
+import re
 import sys
 import urllib.parse
 
@@ -59,18 +64,88 @@ def missing_names(site, package=PACKAGE):
     """Sentences that say which public names the page of the API lacks."""
     anchors = filter(None, Page(pathlib.Path(site) / "api.html").anchors)
     documented = {anchor.rsplit(".", 1)[-1] for anchor in anchors}
-    parts = {"layers", "feature_maps", "ops", "testing"}  # headings, not entries
-    for file in [package, *(package / part for part in sorted(parts))]:
-        for node in ast.parse((file / "__init__.py").read_text()).body:
-            if (
-                isinstance(node, ast.Assign)
-                and ast.unparse(node.targets[0]) == "__all__"
-            ):
-                for name in set(ast.literal_eval(node.value)) - documented - parts:
-                    yield f"api.html lacks {name} of {file.name}"
+    for part, name in public_names(package):
+        if name not in documented:
+            yield f"api.html lacks {name} of {part}"
+
+
+def search_problems(site, package=PACKAGE):
+    """Sentences that say what the search lacks, and what it should not have."""
+    index = json.loads((pathlib.Path(site) / "search/search_index.json").read_text())
+    entries = {
+        doc["location"].removeprefix("api.html#"): without_tags(doc["text"])
+        for doc in index["docs"]
+        if doc["location"].startswith("api.html#keras_performer.")
+    }
+    for doc in index["docs"]:
+        if re.match(r"repository/(benchmarks/|.*\.\w+\.html)", doc["location"]):
+            yield f"the search has {doc['location']}: measurements or source code"
+    classes = defined_classes(package)
+    if not next(iter(entries), "").endswith(".PerformerAttention"):
+        yield "api.html does not begin with PerformerAttention"
+    for name in sorted({name for _, name in public_names(package)} & set(classes)):
+        for method, suffix in ("__init__", ""), ("call", ".call"):
+            function = inherited(classes, name, method)
+            if function is None:
+                continue
+            wanted = signature(function, "call" if suffix else name)
+            found = (t for a, t in entries.items() if a.endswith(f".{name}{suffix}"))
+            if not next(found, "").startswith(wanted):
+                yield f"the search does not find {name}{suffix}: {wanted}"
+
+
+def public_names(package):
+    """Pairs of a part of the package and a name in its `__all__`."""
+    parts = ["layers", "feature_maps", "ops", "testing"]  # headings, not entries
+    for part in [package, *(package / part for part in parts)]:
+        for node in ast.parse((part / "__init__.py").read_text()).body:
+            if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
+                for name in sorted(set(ast.literal_eval(node.value)) - set(parts)):
+                    yield part.name, name
+
+
+def defined_classes(package):
+    """The class definitions of the package by their names."""
+    return {
+        node.name: node
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def inherited(classes, name, method):
+    """The definition of a method, of a class or the first base that has it."""
+    if name not in classes:
+        return None
+    for node in classes[name].body:
+        if isinstance(node, ast.FunctionDef) and node.name == method:
+            return node
+    bases = (ast.unparse(base).split(".")[-1] for base in classes[name].bases)
+    found = (inherited(classes, base, method) for base in bases)
+    return next(filter(None, found), None)
+
+
+def signature(function, name):
+    """The signature as the page has it, without spaces: `PerformerBlock(num_heads,`."""
+    arguments = copy.deepcopy(function.args)
+    for argument in ast.walk(arguments):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    del arguments.args[0]  # self
+    return without_spaces(f"{name}({ast.unparse(arguments)})")
+
+
+def without_tags(text):
+    return without_spaces(html.unescape(re.sub("<[^>]+>", "", text)))
+
+
+def without_spaces(text):
+    return re.sub(r"\s+|,\s*(?=\))", "", text).replace("'", '"')
 
 
 if __name__ == "__main__":
-    found = [*problems(sys.argv[1]), *missing_names(sys.argv[1])]
-    print("\n".join(found) or "Every link leads somewhere.")
+    checks = problems, missing_names, search_problems
+    found = [sentence for check in checks for sentence in check(sys.argv[1])]
+    print("\n".join(found) or "Every link leads somewhere, every name is there.")
     sys.exit(bool(found))

@@ -1,7 +1,8 @@
 """Reads what is Keras' own in our docstrings, which the pages would garble.
 
 A griffe extension (griffe reads the source for mkdocstrings): examples become code,
-`Call arguments` a list; types are those that the docstrings say in words.
+`Call arguments` a list; types are those that the docstrings say in words. A `call`
+without a docstring gets one, as only what has one is shown.
 """
 
 import re
@@ -12,6 +13,7 @@ SECTION = re.compile(
     r"^(Call arguments|Returns|Reference):\n((?: {4}.*\n?|\n(?= {4}))+)", re.MULTILINE
 )
 EXAMPLE = re.compile(r"^((?:>>> |\.\.\. ).*\n?(?:^(?!$).*\n?)*)", re.MULTILINE)
+CALL = "Called as `layer(...)`; the class describes the arguments."
 ITEM = re.compile(r"^(\w+(?:, \w+)*): ", re.MULTILINE)
 
 
@@ -24,6 +26,8 @@ class Docstrings(griffe.Extension):
         if obj.is_function:
             for parameter in obj.parameters:
                 parameter.annotation = None
+            if obj.name == "call" and not obj.docstring:
+                obj.docstring = griffe.Docstring(CALL, parent=obj)
 
 
 def as_markdown(text):

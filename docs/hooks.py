@@ -1,8 +1,9 @@
-"""What MkDocs does besides: the README is the home page, linked files are pages.
+"""Makes the README the home page of the site, and linked files its pages.
 
 Pages link as the files of a repository do, so that they can be read there too. A file
 outside of docs/ that a page links to becomes a page of the site, under repository/:
-nothing points to an address that may not exist.
+nothing points to an address that may not exist. The search leaves out measurements and
+source code.
 """
 
 import os
@@ -39,6 +40,8 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     """Turns links between files into links between pages."""
     source = getattr(page.file, "repository_path", f"docs/{page.file.src_uri}")
+    if source.startswith("benchmarks/") or not source.endswith(".md"):
+        page.meta["search"] = {"exclude": True}
     folder = posixpath.dirname(page.file.src_uri) or "."
 
     def page_link(match):

@@ -140,7 +140,6 @@ def make_model(length, with_ids):
         num_heads=4,
         hidden_dim=64,
         feature_map="taylor",
-        num_random_features=None,
         exact_window=16,
         position_embedding="rotary",
         seed=0,

@@ -63,7 +63,6 @@ def converted(feature_map, exact_window, source):
         source.model(),
         exact_window=exact_window,
         feature_map=feature_map,
-        num_random_features=None if feature_map == "taylor" else 256,
         seed=0,
     )
     return model

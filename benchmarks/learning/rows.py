@@ -86,7 +86,6 @@ def attention(row, task, num_heads, key_dim):
     return performer(
         **common,
         feature_map=feature_map,
-        num_random_features=None if feature_map == "taylor" else 256,
         exact_window=task.window if window else None,
         initial_log_gain=sum(GAINS.get(name, 0.0) for name in options),
     )

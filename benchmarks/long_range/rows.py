@@ -87,11 +87,7 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
         ),
         TAYLOR: (
             keras_performer.PerformerAttention,
-            {
-                "exact_window": window,
-                "feature_map": "taylor",
-                "num_random_features": None,
-            },
+            {"exact_window": window, "feature_map": "taylor"},
         ),
         "Performer": (keras_performer.PerformerAttention, features),
         "Performer, relu": (

@@ -54,7 +54,7 @@ class RedrawFeatures(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.every_n_steps = arguments.positive_int("every_n_steps", every_n_steps)
-        if verbose not in (0, 1):
+        if not arguments.among(verbose, (0, 1)):
             raise ValueError(f"verbose must be 0 or 1. Received: verbose={verbose!r}")
         self.verbose = verbose
         self._start()

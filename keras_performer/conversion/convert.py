@@ -39,7 +39,7 @@ def convert_to_performer(
     *,
     exact_window: int | None = 64,
     feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-    num_random_features: int | None = 256,
+    num_random_features: int | None | typing.Literal["auto"] = "auto",
     chunk_size: int | None = None,
     exact_below: int | None = None,
     jit_compile: bool | typing.Literal["auto"] = "auto",
@@ -123,7 +123,8 @@ def convert_to_softmax(
 
     The way back from `convert_to_performer`, or what a model that was trained with
     `PerformerAttention` of the softmax kernel says with exact weights. Those of other
-    kernels estimate no softmax attention, and stay.
+    kernels estimate no softmax attention, and stay. Dropout falls on weights, as it
+    does in `keras.layers.MultiHeadAttention`.
 
     Args:
         model: as in `convert_to_performer`.
@@ -164,7 +165,8 @@ def convert_attention(
         The new model, and a `ConversionReport`.
 
     Raises:
-        ValueError: as `convert_to_performer`, and if the weights do not fit.
+        ValueError: as `convert_to_performer`, and if for no layer the weights fit and
+            `attention` can be made with the options.
 
     Example:
 
@@ -184,7 +186,6 @@ def convert_attention(
             "and its arguments be given beside it. Received: "
             f"attention={attention!r}"
         )
-    attention(1, 1, **options)  # raises what is wrong with them
     seeds = _seeds(options.get("seed"))
 
     def instead(layer):

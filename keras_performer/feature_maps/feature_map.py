@@ -17,10 +17,11 @@ class FeatureMap:
 
     A subclass defines `draw`, which makes the parameters of the features, and `kernel`,
     which joins such parameters and the feature map into what `keras_performer.ops`
-    computes with. Register it with `keras.saving.register_keras_serializable` and
-    define `get_config`, so that layers which use it can be saved. Maps with equal
-    attributes are equal, and layers with equal maps share compiled functions: the
-    attributes must be hashable, and must not change.
+    computes with. One without random features defines `kernel` alone. Register it with
+    `keras.saving.register_keras_serializable` and define `get_config`, so that layers
+    which use it can be saved. Maps with equal attributes are equal, and layers with
+    equal maps share compiled functions: the attributes must be hashable, and must not
+    change.
 
     Parameters are one array, which is saved as the weight `projection_matrix`, or a
     dict of named arrays. An array may have a first axis of key-value heads.
@@ -37,9 +38,30 @@ class FeatureMap:
     # with it, so that small ones serve best.
     initial_logit_scale = 4.0
 
+    @property
+    def default_num_random_features(self) -> int | None:
+        """The number that `num_random_features="auto"` stands for.
+
+        256 as in the paper's experiments; `None` for a map that defines no `draw`, and
+        so has no random features.
+        """
+        kind = type(self)
+        is_fixed = (
+            kind.draw is FeatureMap.draw
+            and kind.draw_for_heads is FeatureMap.draw_for_heads
+        )
+        return None if is_fixed else 256
+
     def check(self, num_random_features: int | None) -> None:
         """Raises a `ValueError` if the map cannot have that many features."""
-        if num_random_features is None and not self.projection_is_optional:
+        if self.default_num_random_features is None:
+            if num_random_features is not None:
+                raise ValueError(
+                    f"{type(self).__name__} has no random features: leave "
+                    "num_random_features out, or use num_random_features=None. "
+                    f"Received: num_random_features={num_random_features}"
+                )
+        elif num_random_features is None and not self.projection_is_optional:
             raise ValueError(
                 f"{type(self).__name__} needs random features: num_random_features "
                 "must be a positive int; None (no projection) is for generalized "

@@ -31,7 +31,6 @@ class TaylorFeatures(FeatureMap):
     153
     """
 
-    projection_is_optional = True
     estimates_softmax = True
     # without noise: what tells keys apart is t^2 / 2 of a large t
     initial_logit_scale = 16.0
@@ -42,14 +41,6 @@ class TaylorFeatures(FeatureMap):
                 f"rank must be a positive int or None. Received: rank={rank!r}"
             )
         self.rank = rank
-
-    def check(self, num_random_features: int | None) -> None:
-        if num_random_features is not None:
-            raise ValueError(
-                'feature_map="taylor" has no random features: use '
-                "num_random_features=None. Received: "
-                f"num_random_features={num_random_features}"
-            )
 
     def kernel(self, parameters: Parameters | None) -> ops.Kernel:
         return ops.TaylorKernel(self.rank)

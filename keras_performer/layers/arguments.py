@@ -3,15 +3,37 @@
 import math
 from numbers import Integral, Real
 
+import numpy as np
 import tensorflow as tf
 
 
-def positive_int(name, value, default=...):
-    """`value` if it is a positive int; `None` becomes `default`, if there is one."""
+def among(value, choices):
+    """Whether `value` is one of `choices`, for arrays too, which never are."""
+    return not getattr(value, "ndim", 0) and value in choices
+
+
+def without_array(value):
+    """An array as a float, or as lists of floats; all else as it is."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def with_article(name):
+    """The name of a class with "a" or "an" before it."""
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def positive_int(name, value, default=..., auto=False):
+    """`value` if it is a positive int, or with `auto` also "auto".
+
+    `None` becomes `default`, if there is one.
+    """
     if value is None and default is not ...:
         return default
+    if auto and isinstance(value, str) and value == "auto":
+        return value
     if not _is_int(value) or not 0 < value < 2**31:
         or_none = "" if default is ... else " or None"
+        or_none = f', "auto"{or_none}' if auto else or_none
         below = " below 2**31" if _is_int(value) and value > 0 else ""
         raise ValueError(
             f"{name} must be a positive int{below}{or_none}. Received: {name}={value!r}"
@@ -42,7 +64,7 @@ def count(name, value, or_none=False):
 
 
 def boolean(name, value):
-    if value not in (True, False):
+    if not among(value, (True, False)):
         raise ValueError(f"{name} must be True or False. Received: {name}={value!r}")
     return bool(value)
 
@@ -143,6 +165,7 @@ def exact_window(value, feature_map):
 
 def initial_log_gain(value, exact_window, num_heads):
     """A float, or a tuple of one for each head; 0 without a window."""
+    value = without_array(value)
     several = isinstance(value, (list, tuple))
     gains = value if several else (value,)
     numbers = all(isinstance(x, Real) and not isinstance(x, bool) for x in gains)
@@ -166,7 +189,7 @@ def initial_log_gain(value, exact_window, num_heads):
 
 
 def jit_compile(value, feature_map=None):
-    if value not in (True, False, "auto"):
+    if not among(value, (True, False, "auto")):
         raise ValueError(
             'jit_compile must be True, False or "auto". Received: '
             f"jit_compile={value!r}"
@@ -178,7 +201,7 @@ def jit_compile(value, feature_map=None):
 
 def recompute(value, causal, exact_below):
     """What a model computes again when it trains: `None`, "block" or "network"."""
-    if value not in (None, "block", "network"):
+    if not among(value, (None, "block", "network")):
         raise ValueError(
             'recompute must be None, "block" or "network". Received: '
             f"recompute={value!r}"
@@ -271,35 +294,24 @@ def check_causal(layer, causal):
 
 
 def up_to_max_length(layer, length):
-    """`length`, checked: an int now, a scalar tensor when a graph runs."""
-    message = (
-        f"{type(layer).__name__} has weights for each place of a sequence: make it "
-        "with the max_length of the longest, or cut this one. Received: a sequence "
-        f"longer than max_length={layer.max_length}"
-    )
-    if not isinstance(length, int):
-        shorter = tf.debugging.assert_less_equal(length, layer.max_length, message)
-        with tf.control_dependencies([shorter]):
-            return tf.identity(length)
-    if length > layer.max_length:
-        raise ValueError(f"{message}, of {length} tokens")
-    return length
-
-
-def places_of(layer, weight, length, axis=0):
-    """What a weight has for each place of a sequence, along an axis of `max_length`.
+    """`length`, checked: an int now, a scalar tensor when a graph runs.
 
     Args:
         layer: a layer with `max_length`.
-        weight: tensor.
-        length: what `up_to_max_length` returned. XLA leaves out its check: there all is
-            NaN for a sequence that is longer, which products would not notice.
-        axis: 0 or 1.
+        length: what `ops.shapes.size` returned.
     """
-    rows = weight[:, :length] if axis else weight[:length]
+    name = type(layer).__name__
+    message = (
+        f"{name} ends at max_length: make it with the max_length of the longest "
+        "sequence, or cut this one. Received: a sequence longer than max_length="
+        f"{layer.max_length}"
+    )
     if isinstance(length, int):
-        return rows
-    longer = tf.maximum(length - layer.max_length, 0)
-    ends = [[0, longer if i == axis else 0] for i in range(len(weight.shape))]
-    nan = tf.constant(math.nan, rows.dtype)
-    return tf.where(longer == 0, tf.pad(rows, ends), nan)
+        if length > layer.max_length:
+            raise ValueError(f"{message}, of {length} tokens")
+        return length
+    shorter = tf.debugging.assert_less_equal(length, layer.max_length, message)
+    with tf.control_dependencies([shorter]):
+        # XLA leaves assertions out; it refuses what is smaller than nothing, by name
+        name = f"make_{name}_with_a_max_length_above_{layer.max_length}"
+        return layer.max_length - tf.size(tf.fill([layer.max_length - length], 0, name))

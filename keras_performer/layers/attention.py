@@ -60,10 +60,11 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
 
     Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
     `supports_segments` (that `attend` heeds `visible.starts`), `any_length` (that no
-    weight of it ends at some length), `cost` (how time and memory grow with the length
-    L, such as "L" or "L^2"), and `projections`, those of "query", "key", "value" that
-    it has a dense layer for; `attend` gets `None` for the others. With
-    `shared_query_key` queries are keys, too: it then has no dense layer for "key".
+    weight of it ends at some length), `drops_weights` (that `attend` drops weights of
+    keys, so that `write` must not drop attended values), `cost` (how time and memory
+    grow with the length L, such as "L" or "L^2"), and `projections`, those of "query",
+    "key", "value" that it has a dense layer for; `attend` gets `None` for the others.
+    With `shared_query_key` queries are keys, too: it then has no dense layer for "key".
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
     by `load_weights`, if all its attention layers are swapped and keep their names;
@@ -74,8 +75,10 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
         value_dim: int V, size of each head of value. Defaults to `key_dim`.
-        dropout: float, dropout rate. It falls on the attended values, before the output
-            projection: linear attention has no attention matrix to drop from.
+        dropout: float, dropout rate. `ExactAttention`, `LinformerAttention` and
+            `SynthesizerAttention` drop weights, as `MultiHeadAttention` does. The
+            others, which have no matrix of weights, drop attended values before the
+            output projection.
         use_bias: bool, whether the dense layers use bias vectors.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
@@ -113,8 +116,8 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
             `value=None` it also hides them as keys.
         value_mask, key_mask: bool tensors `(B, S)`; keys where one is false are not
             seen. All three default to Keras' implicit masks.
-        attention_mask: bool tensor `(B, S)`, `(B, 1, S)` or `(B, 1, 1, S)`: which keys
-            are seen. It cannot differ by query: Keras' `(T, S)` has no meaning here.
+        attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
+            It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
         return_attention_scores: bool, also return the implied attention matrix
             `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
@@ -162,6 +165,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
     supports_state = False
     supports_segments = False
     any_length = True
+    drops_weights = False
     cost = "L^2"
     # The scale of logits that `qk_norm` begins with.
     initial_logit_scale: float = 16.0
@@ -233,8 +237,9 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         for name in self.projections:
             setattr(self, f"_{name}_dense", dense[name])
         self._output_dense = dense["attention_output"]
+        # without autocast, which would round weights in float32
         self._dropout_layer = keras.layers.Dropout(
-            self.dropout, seed=self.seed, dtype=self.dtype_policy
+            self.dropout, seed=self.seed, dtype=self.dtype_policy, autocast=False
         )
         self.query_key_norm = query_key_norm.made_for(self)
         self.build_attention()
@@ -373,7 +378,8 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         if query_mask is not None:
             kept = tf.cast(query_mask, attended.dtype)
             attended *= tf.expand_dims(tf.expand_dims(kept, -1), -1)
-        attended = self._dropout_layer(attended, training=training)
+        if not self.drops_weights:
+            attended = self._dropout_layer(attended, training=training)
         return self._output_dense(attended)
 
     def scores(

@@ -4,6 +4,7 @@ import inspect
 
 import keras
 
+from keras_performer import feature_maps
 from keras_performer.layers import keras_privates
 from keras_performer.layers.cached_attention import WITH_CACHE, is_cached
 from keras_performer.layers.copied_dense import CopiedDense
@@ -48,6 +49,10 @@ def attention_like(kind, layer, **options):
     names = {"name", *inspect.signature(kind).parameters}
     known = {name: config[name] for name in names if name in config}
     known.pop("flash_attention", None)  # a way to compute what `kind` does not
+    if "feature_map" in options and "feature_map" in known:
+        maps = map(feature_maps.get, (options["feature_map"], known["feature_map"]))
+        if any(x.default_num_random_features is None for x in maps):
+            del known["num_random_features"]  # it says nothing of the other map
     if options.get("exact_window", known.get("exact_window")) is None:
         known.pop("initial_log_gain", None)
     twin = _class_for(kind, layer)(**{**known, "dtype": layer.dtype_policy, **options})

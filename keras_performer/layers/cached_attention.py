@@ -11,8 +11,11 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.exact_attention import ExactAttention
+from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.key_masks import as_mask, visible_keys
 from keras_performer.layers.performer_attention import PerformerAttention
 from keras_performer.ops.shapes import size
+from keras_performer.ops.visibility import mask_or_all
 
 
 def is_cached(layer):
@@ -34,7 +37,9 @@ class CachedAttention(AttentionLayer):
         value: tensor of shape `(B, S, dim)`; `(B, T, dim)` where it goes into a cache.
         key: tensor of the shape of `value` but for the last axis. Defaults to `value`.
         attention_mask: bool or int tensor `(B, 1, S)`, which keys are seen; or
-            `(B, T, S)`, such a mask times causality: all others are refused.
+            `(B, T, S)`, such a mask times causality: all others are refused. Keras'
+            implicit masks of query, value and key join it; those of earlier calls are
+            not in the cache.
         cache: tensor of shape `(B, 2, S, num_heads, key_dim)`, keys and values.
         cache_update_index: int or scalar tensor, where in the cache the first key and
             value of this call go. Defaults to a cache that has all.
@@ -47,6 +52,8 @@ class CachedAttention(AttentionLayer):
         A call with a cache costs what S tokens cost, also for one new token.
     """
 
+    supports_state = False  # the model keeps keys and values
+
     def call(
         self,
         query,
@@ -58,11 +65,14 @@ class CachedAttention(AttentionLayer):
         return_attention_scores=False,
         training=None,
     ):
+        # Keras hands implicit masks to arguments only, of which KerasHub has none
+        masks = [implicit_mask(x) for x in (query, value, key)]
         if cache is None:
             return super().call(
                 query,
                 value,
                 key,
+                *masks,
                 attention_mask=attention_mask,
                 return_attention_scores=return_attention_scores,
                 training=training,
@@ -74,11 +84,21 @@ class CachedAttention(AttentionLayer):
             )
         keys, values = tf.unstack(cache, axis=1)
         start = 0 if cache_update_index is None else cache_update_index
+        seen = visible_keys(
+            keys[:, :, 0] if cache_update_index is None else value, *masks[1:]
+        )
         if cache_update_index is not None:
+            if seen is not None:
+                everything = tf.ones(tf.shape(keys)[:2], tf.bool)
+                seen = keras.ops.slice_update(everything, (0, start), seen)
             keys = _put(keys, start, self.project("key", value if key is None else key))
             values = _put(values, start, self.project("value", value))
             cache = tf.stack((keys, values), axis=1)
         visible, poison = who_sees_whom(attention_mask, start)
+        if seen is not None:
+            seen = tf.logical_and(seen, mask_or_all(visible.key_mask, keys))
+            visible = visible._replace(key_mask=seen)
+        query_mask = as_mask("query_mask", masks[0], query)
         query += tf.cast(poison, query.dtype)
         heads = self.project("query", query)
         # with a window, too, queries and keys are told apart by their places
@@ -88,7 +108,7 @@ class CachedAttention(AttentionLayer):
             attended = tf.gather(attended, start + tf.range(size(heads, 1)), axis=1)
         else:
             attended, _ = self.attend(heads, keys, values, visible, None, training)
-        return self.write(attended, query, None, training), cache
+        return self.write(attended, query, query_mask, training), cache
 
     def read(
         self,
@@ -110,7 +130,7 @@ class CachedAttention(AttentionLayer):
             query_mask,
             value_mask,
             key_mask,
-            visible.key_mask,
+            None if visible.key_mask is None else visible.key_mask[:, tf.newaxis],
             use_causal_mask or visible.causal,
             segment_ids,
         )
@@ -148,8 +168,9 @@ def who_sees_whom(mask, start=0):
     mask = tf.cast(mask, tf.bool)
     if len(mask.shape) != 3:
         raise ValueError(
-            "attention_mask must have shape (B, 1, S) or (B, T, S). Received: "
-            f"attention_mask of shape {tuple(mask.shape)}"
+            "attention_mask must have shape (B, 1, S) or (B, T, S): add the axis that "
+            "it lacks, as rank 2 is (T, S) in Keras. Received: attention_mask of shape "
+            f"{tuple(mask.shape)}"
         )
     # causality hides nothing from the last query
     keys = mask[:, -1]

@@ -1,5 +1,7 @@
 """Exact attention: what linear attention estimates, and every comparison needs."""
 
+import functools
+
 import keras
 
 from keras_performer import ops
@@ -10,9 +12,9 @@ from keras_performer.layers.attention import AttentionLayer
 class ExactAttention(AttentionLayer):
     """Softmax attention in time and memory quadratic in the length.
 
-    It computes what `keras.layers.MultiHeadAttention` computes, with the masks, grouped
-    heads and weights of `PerformerAttention`: the baseline that linear attention is
-    compared with. It has no state.
+    It computes what `keras.layers.MultiHeadAttention` computes, dropout included, with
+    the masks, grouped heads and weights of `PerformerAttention`: the baseline that
+    linear attention is compared with. It has no state.
 
     Args: those of `AttentionLayer`.
 
@@ -27,9 +29,11 @@ class ExactAttention(AttentionLayer):
     """
 
     supports_segments = True
+    drops_weights = True
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        return ops.exact_attention(query, key, value, visible), None
+        drop = functools.partial(self._dropout_layer, training=training)
+        return ops.exact_attention(query, key, value, visible, dropout=drop), None
 
     def scores(self, query, key, visible):
         return ops.exact_scores(query, key, visible)

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.shapes import size
 
 
@@ -25,7 +26,7 @@ def by_length(exact_below, exact, linear, inputs, constants):
     # The backward pass computes its branch again: tensors of unknown shape that go from
     # a branch to its gradient are what XLA cannot compile. And a branch takes copies:
     # under several tapes its gradient must hold tensors of the branch only.
-    @tf.custom_gradient
+    @custom_gradient
     def choose(*inputs):
         def backward(function, doutput):
             copies = _mapped(tf.identity, list(inputs))

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_performer.layers.keras_privates import same_named_entry
 from keras_performer.layers.lora_weights import KeepsLora
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.shapes import size
 
 
@@ -163,7 +164,7 @@ def _add_bias(rows, bias):
     if rows.dtype.size > 2:
         return tf.nn.bias_add(rows, bias)
 
-    @tf.custom_gradient
+    @custom_gradient
     def add(rows, bias):
         def gradient(drows):
             total = tf.reduce_sum(tf.cast(drows, tf.float32), 0)

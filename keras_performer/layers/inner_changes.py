@@ -6,11 +6,12 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import keras_privates, places
+from keras_performer.layers.unbuilt import SaysWhenUnbuilt
 
 _KEY = "inner_changes"
 
 
-class KeepsInnerChanges:
+class KeepsInnerChanges(SaysWhenUnbuilt):
     """What is added to a layer that makes others: its config says what they became.
 
     A dense layer with LoRA, or quantized, says so in its config. But where it is made

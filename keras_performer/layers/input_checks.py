@@ -23,8 +23,8 @@ def check_tokens(inputs, max_length):
     if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > max_length:
         raise ValueError(
             "inputs must have shape (batch, length) with at most "
-            f"max_length={max_length} tokens. Received: inputs of shape "
-            f"{tuple(inputs.shape)}"
+            f"max_length={max_length} tokens: make the model with a larger max_length, "
+            f"or cut them. Received: inputs of shape {tuple(inputs.shape)}"
         )
 
 

@@ -5,11 +5,10 @@ import tensorflow as tf
 
 _ADVICE = (
     "These layers, most of which never form the (T, S) matrix, take masks that say "
-    "which keys are visible: use attention_mask of shape (B, S), (B, 1, S) or "
-    "(B, 1, 1, S), where rank 2 is never Keras' (T, S), key_mask, value_mask or Keras' "
-    "implicit mask for padding, query_mask (B, T) for queries that see no key, "
-    "causal=True (or use_causal_mask=True) for causality, or "
-    "keras.layers.MultiHeadAttention."
+    "which keys are visible: use key_mask (B, S), value_mask or Keras' implicit mask "
+    "for padding, attention_mask of shape (B, 1, S) or (B, 1, 1, S), query_mask "
+    "(B, T) for queries that see no key, causal=True (or use_causal_mask=True) for "
+    "causality, or keras.layers.MultiHeadAttention."
 )
 
 
@@ -19,13 +18,14 @@ def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
     Args:
         key: tensor of shape `(B, S, features)`, or with more axes than S.
         value_mask, key_mask: masks of shape `key.shape[:-1]`.
-        attention_mask: mask of shape `(B, S)`, `(B, 1, S)` or `(B, 1, 1, S)`; for a key
-            with more axes, `key.shape[:-1]`.
+        attention_mask: mask of shape `(B, 1, S)` or `(B, 1, 1, S)`; `None` for a key
+            with more axes.
     """
+    middle = _head_and_query_axes(attention_mask, key)
     masks = [
         as_mask("value_mask", value_mask, key),
         as_mask("key_mask", key_mask, key),
-        as_mask("attention_mask", _without_queries(attention_mask, key), key),
+        as_mask("attention_mask", attention_mask, key, middle),
     ]
     visible = None
     for mask in masks:
@@ -34,17 +34,26 @@ def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
     return visible
 
 
-def as_mask(name, mask, x):
-    """A mask as bool, one for each token of x; a batch of one is repeated."""
+def as_mask(name, mask, x, middle=()):
+    """A mask as bool, one for each token of x; a batch of one is repeated.
+
+    Args:
+        name: str, the argument.
+        mask: mask of shape `x.shape[:-1]`, or `None`.
+        x: tensor of shape `(B, ..., features)`.
+        middle: the sizes of further axes of the mask after the first: ones.
+    """
     if mask is None:
         return None
-    mask, shape = tf.convert_to_tensor(mask), x.shape[:-1]
-    one = tf.TensorShape([1]).concatenate(shape[1:])
-    if not (mask.shape.is_compatible_with(shape) or mask.shape.is_compatible_with(one)):
+    mask, (batch, *length) = tf.convert_to_tensor(mask), x.shape[:-1]
+    shapes = [(size, *middle, *length) for size in (batch, 1)]
+    if not any(mask.shape.is_compatible_with(shape) for shape in shapes):
         raise ValueError(
-            f"{name} must have shape {tuple(shape)}. Received: {name} of shape "
+            f"{name} must have shape {shapes[0]}. Received: {name} of shape "
             f"{tuple(mask.shape)}. {_ADVICE}"
         )
+    if middle:
+        mask = tf.squeeze(mask, list(range(1, 1 + len(middle))))
     return one_for_each_token(name, _as_bool(name, mask), x)
 
 
@@ -78,15 +87,16 @@ def one_for_each_token(name, values, x, inner=()):
         return tf.ensure_shape(tf.broadcast_to(values, wanted), shape)
 
 
-def _without_queries(attention_mask, key):
-    """An attention mask without its head and query axes, which must be 1."""
-    if attention_mask is None or len(key.shape) != 3:
-        return attention_mask
-    mask = tf.convert_to_tensor(attention_mask)
-    middle = mask.shape[1:-1]
-    if len(mask.shape) not in (2, 3, 4) or any(size != 1 for size in middle):
+def _head_and_query_axes(attention_mask, key):
+    """The axes of an attention mask that heads and queries have, which must be 1."""
+    if attention_mask is None:
+        return ()
+    shape = tf.convert_to_tensor(attention_mask).shape
+    if len(key.shape) != 3 or len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
         raise ValueError(
-            "attention_mask must not differ by query or by head. Received: "
-            f"attention_mask of shape {tuple(mask.shape)}. {_ADVICE}"
+            "attention_mask must not differ by query or by head: its shape must be "
+            "(B, 1, S) or (B, 1, 1, S), for keys (B, S, features), as rank 2 is "
+            f"(T, S) in Keras. Received: attention_mask of shape {tuple(shape)} and "
+            f"key of shape {tuple(key.shape)}. {_ADVICE}"
         )
-    return tf.squeeze(mask, list(range(1, 1 + len(middle)))) if len(middle) else mask
+    return tuple(shape[1:-1])

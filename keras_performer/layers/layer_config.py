@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_performer.layers.arguments import with_article
 from keras_performer.layers.inner_changes import without_inner_changes
 
 # What an error of `as_layer` advises, by the name of the argument.
@@ -22,9 +23,9 @@ def as_layer(name, value, kind=keras.layers.Layer):
         value = keras.saving.deserialize_keras_object(value)
     if value is not None and not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join(one.__name__ for one in kinds)
+        wanted = " or ".join(with_article(one.__name__) for one in kinds)
         raise ValueError(
-            f"{name} must be a {wanted}, the config of one, or None. "
+            f"{name} must be {wanted}, the config of one, or None. "
             f"{_INSTEAD.get(name, '')}Received: {name}={value!r}"
         )
     return value

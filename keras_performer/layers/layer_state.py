@@ -22,7 +22,6 @@ def checked_batch_size(layer, batch_size):
     """The argument of `initial_state`, of a layer that can have one."""
     if not layer.supports_state:
         raise no_state(layer)
-    _check_without_exact(layer)
     return arguments.batch_size(batch_size)
 
 
@@ -44,7 +43,14 @@ def later(state, inputs, attention):
 
 
 def no_state(layer):
-    """The error of a mechanism that has no state."""
+    """The error of a layer that has no state."""
+    exact_below = getattr(layer, "exact_below", None)
+    if exact_below is not None:
+        return ValueError(
+            "A state is made of features, which short inputs do not use with "
+            "exact_below: pieces of a sequence would differ from the whole. Make the "
+            f"layer with exact_below=None. Received: exact_below={exact_below}"
+        )
     return ValueError(
         f"{type(layer).__name__} has no state: it sees a sequence as a whole. Use "
         "PerformerAttention(causal=True) to go through a sequence in pieces. Received: "
@@ -52,22 +58,11 @@ def no_state(layer):
     )
 
 
-def _check_without_exact(layer):
-    exact_below = getattr(layer, "exact_below", None)
-    if exact_below is not None:
-        raise ValueError(
-            "A state is made of features, which short inputs do not use with "
-            "exact_below: pieces of a sequence would differ from the whole. Make the "
-            f"layer with exact_below=None. Received: exact_below={exact_below}"
-        )
-
-
 def check(layer, causal, state, return_state, return_attention_scores):
     if state is None and not return_state:
         return
     if not layer.supports_state:
         raise no_state(layer)
-    _check_without_exact(layer)
     if not causal:
         raise ValueError(
             "A state belongs to causal attention: make the layer with causal=True. "

@@ -1,5 +1,6 @@
 """Softmax attention to a fixed number of mixtures of keys."""
 
+import functools
 import typing
 from collections.abc import Sequence
 
@@ -56,7 +57,7 @@ class LinformerAttention(AttentionLayer):
     Raises:
         ValueError: for more than `max_length` keys, beside what `AttentionLayer`
             raises; where lengths are known in a running graph only, an
-            `InvalidArgumentError` there; XLA, which leaves out such checks, makes NaN.
+            `InvalidArgumentError` there.
 
     Reference:
         Wang et al. 2020, Linformer, arXiv 2006.04768, equation 7, and section 4 for
@@ -74,6 +75,7 @@ class LinformerAttention(AttentionLayer):
 
     supports_causal = False
     any_length = False
+    drops_weights = True
     cost = "L"
 
     def __init__(
@@ -144,7 +146,8 @@ class LinformerAttention(AttentionLayer):
     def attend(self, query, key, value, visible, state=None, training=None):
         key = self._mixed(key, self.key_projection, visible.key_mask)
         value = self._mixed(value, self.value_projection, visible.key_mask)
-        return ops.exact_attention(query, key, value), None
+        drop = functools.partial(self._dropout_layer, training=training)
+        return ops.exact_attention(query, key, value, dropout=drop), None
 
     def scores(self, query, key, visible):
         mixed = self._mixed(key, self.key_projection, visible.key_mask)
@@ -183,7 +186,7 @@ class LinformerAttention(AttentionLayer):
         projection = tf.cast(tf.convert_to_tensor(projection), dtype)
         if self.sharing != "none":
             projection = projection[tf.newaxis]
-        return arguments.places_of(self, projection, length, axis=1)
+        return projection[:, :length]
 
     def _mixed(self, x, projection, key_mask):
         """Keys or values `(B, S, K, H)` as mixtures `(B, k, K, H)`, not yet rounded."""

@@ -19,10 +19,12 @@ class LocalAttention(AttentionLayer):
     Query i sees the keys j with `|i - j| < sliding_window`, or if causal those with
     `0 <= i - j < sliding_window`: masked keys count as places. It is what
     `PerformerAttention(exact_window=...)` has beside its random features, and the row
-    to compare that layer with.
+    to compare that layer with. `dropout` falls on the attended values: weights, which
+    `keras.layers.MultiHeadAttention` drops, are made block by block and never kept.
 
-    Args: those of `AttentionLayer`, and
-        sliding_window: int W, how near a key is that is seen; 1 is the own alone.
+    Args: those of `AttentionLayer`, those after `attention_axes` by name, and
+        sliding_window: int W, required, how near a key is that is seen; 1 is the own
+            alone.
         jit_compile: as in `PerformerAttention`; `"auto"` compiles on GPUs alone.
 
     Raises:
@@ -52,7 +54,8 @@ class LocalAttention(AttentionLayer):
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
-        sliding_window: int | None = None,
+        *,
+        sliding_window: int,
         flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
@@ -63,7 +66,6 @@ class LocalAttention(AttentionLayer):
         bias_constraint: Constraint = None,
         use_gate: bool = False,
         seed: int | None = None,
-        *,
         causal: bool = False,
         num_key_value_heads: int | None = None,
         rotary: bool | Sequence[int] | None = None,

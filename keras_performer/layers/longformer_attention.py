@@ -36,9 +36,9 @@ class LongformerAttention(AttentionLayer):
     again where a file of weights has none for them. The others see global tokens, too,
     by `query`, `key` and `value`.
 
-    Args: those of `AttentionLayer`, and
-        sliding_window: int W, how near a key is that is seen; 1 is the own alone. The
-            window of the paper, w, is `2 W - 1` keys.
+    Args: those of `AttentionLayer`, those after `attention_axes` by name, and
+        sliding_window: int W, required, how near a key is that is seen; 1 is the own
+            alone. The window of the paper, w, is `2 W - 1` keys.
         num_global_tokens: int G, room for so many global tokens: XLA needs to know. The
             first G tokens that may be seen are global, unless `global_mask` names
             others. Defaults to 0: `LocalAttention`, without the further dense layers.
@@ -81,7 +81,8 @@ class LongformerAttention(AttentionLayer):
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
-        sliding_window: int | None = None,
+        *,
+        sliding_window: int,
         flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
@@ -92,7 +93,6 @@ class LongformerAttention(AttentionLayer):
         bias_constraint: Constraint = None,
         use_gate: bool = False,
         seed: int | None = None,
-        *,
         num_global_tokens: int = 0,
         causal: bool = False,
         num_key_value_heads: int | None = None,
@@ -210,18 +210,6 @@ class LongformerAttention(AttentionLayer):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
         }
-
-    @property
-    def query_global_dense(self):
-        return self._query_global_dense
-
-    @property
-    def key_global_dense(self):
-        return self._key_global_dense
-
-    @property
-    def value_global_dense(self):
-        return self._value_global_dense
 
     def _with_global_tokens(self, visible, query):
         """A `Visibility` with global tokens: without given ones, the first seen."""

@@ -1,5 +1,7 @@
 """Arguments of Keras' attention that ours have in their places, and refuse."""
 
+from keras_performer.layers import arguments
+
 # Where these stand depends on the version of Keras.
 _BY_NAME = (
     "The places of arguments are those of Keras 3.15: give those after attention_axes "
@@ -18,7 +20,7 @@ def no_window(layer, value):
 
 
 def no_flash(layer, value):
-    if value not in (None, False):
+    if not arguments.among(value, (None, False)):
         raise ValueError(
             "flash_attention must be None or False: it is a way to compute the "
             f"attention of Keras' own layer, which {type(layer).__name__} does not "
@@ -29,7 +31,7 @@ def no_flash(layer, value):
 
 
 def no_gate(layer, value):
-    if value:
+    if not arguments.among(value, (None, False)):
         raise ValueError(
             f"use_gate must be False: {type(layer).__name__} has no gate of its "
             "output. Multiply by one after it, or use keras.layers.MultiHeadAttention. "

@@ -16,6 +16,7 @@ from keras_performer.layers.far_gain import FarGain
 from keras_performer.layers.in_pieces import InPieces
 from keras_performer.layers.random_projection import RandomProjection
 from keras_performer.layers.signatures import Constraint, Initializer, Regularizer
+from keras_performer.layers.unbuilt import must_be_built
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.shapes import size, sum_dtype
@@ -59,9 +60,10 @@ class PerformerAttention(InPieces, AttentionLayer):
             the layer is built, and saved with the weights.
         feature_map: "softmax" (default), "favor+", "relu" or another name, object or
             config of `keras_performer.feature_maps.get`.
-        num_random_features: int M, counted as features. 256 as in the paper's
-            experiments. `None` for no random projection: generalized kernels, and
-            "taylor", which needs it.
+        num_random_features: int M, counted as features; `None` for no random
+            projection, which generalized kernels can do without. "auto" (default) is
+            256, as in the paper's experiments, and `None` for feature maps without
+            random features, as "taylor" is.
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
@@ -106,8 +108,8 @@ class PerformerAttention(InPieces, AttentionLayer):
             `value=None` it also hides them as keys.
         value_mask, key_mask: bool tensors `(B, S)`; keys where one is false are not
             seen. All three default to Keras' implicit masks.
-        attention_mask: bool tensor `(B, S)`, `(B, 1, S)` or `(B, 1, 1, S)`: which keys
-            are seen. It cannot differ by query: Keras' `(T, S)` has no meaning here.
+        attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
+            It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
         return_attention_scores: bool, also return the implied attention matrix
             `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
             `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
@@ -153,7 +155,6 @@ class PerformerAttention(InPieces, AttentionLayer):
         Choromanski et al. 2020, Rethinking Attention with Performers, arXiv 2009.14794.
     """
 
-    supports_state = True
     supports_segments = True
     cost = "L"
 
@@ -179,7 +180,7 @@ class PerformerAttention(InPieces, AttentionLayer):
         seed: int | None = None,
         *,
         feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-        num_random_features: int | None = 256,
+        num_random_features: int | None | typing.Literal["auto"] = "auto",
         causal: bool = False,
         num_key_value_heads: int | None = None,
         chunk_size: int | None = None,
@@ -217,8 +218,13 @@ class PerformerAttention(InPieces, AttentionLayer):
             **kwargs,
         )
         self.feature_map = feature_maps.get(feature_map)
-        self.num_random_features = arguments.positive_int(
-            "num_random_features", num_random_features, default=None
+        self._num_random_features = arguments.positive_int(
+            "num_random_features", num_random_features, default=None, auto=True
+        )
+        self.num_random_features = (
+            self.feature_map.default_num_random_features
+            if self._num_random_features == "auto"
+            else self._num_random_features
         )
         self.feature_map.check(self.num_random_features)
         self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
@@ -244,6 +250,11 @@ class PerformerAttention(InPieces, AttentionLayer):
         if self.exact_window is not None:
             self._far_gain = FarGain(self.num_heads, self.initial_log_gain)
             self._far_gain.build()
+
+    @property
+    def supports_state(self):
+        # short inputs take no features, of which a state is made
+        return self.exact_below is None
 
     @property
     def initial_logit_scale(self):
@@ -291,6 +302,8 @@ class PerformerAttention(InPieces, AttentionLayer):
     def kernel(self):
         """The kernel of the features as they are drawn now, for `ops`."""
         if self._random_projection is None:
+            if self.num_random_features is not None and not self.built:
+                raise AttributeError(must_be_built(self))
             kernel = self.feature_map.kernel(None)
         else:
             kernel = self._random_projection.kernel()
@@ -416,7 +429,6 @@ class PerformerAttention(InPieces, AttentionLayer):
 
     def get_config(self):
         names = (
-            "num_random_features",
             "chunk_size",
             "exact_below",
             "exact_window",
@@ -427,4 +439,5 @@ class PerformerAttention(InPieces, AttentionLayer):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
+            "num_random_features": self._num_random_features,
         }

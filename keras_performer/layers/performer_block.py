@@ -171,7 +171,7 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
         causal = self.attention is None or self.attention.causal
         if conv_padding is None:
             return "causal" if causal else "same"
-        if conv_padding not in ("causal", "same"):
+        if not arguments.among(conv_padding, ("causal", "same")):
             raise ValueError(
                 'conv_padding must be "causal", "same" or None. Received: '
                 f"conv_padding={conv_padding!r}"

@@ -34,8 +34,8 @@ class PerformerDecoder(TransformerLayer):
         seed: int, seeds the random features and dropout.
         feature_map, num_random_features, num_key_value_heads, chunk_size, exact_below,
             qk_norm, jit_compile: as in `PerformerAttention`.
-        exact_window, rotary: as in `PerformerAttention`, for the self-attention: no key
-            of another sequence is near.
+        exact_window, initial_log_gain, rotary: as in `PerformerAttention`, for the
+            self-attention: no key of another sequence is near.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -44,8 +44,7 @@ class PerformerDecoder(TransformerLayer):
             `state` knows it: it is left out beside one.
         decoder_padding_mask: bool or int tensor `(B, T)`, false for padding, which no
             token sees. Defaults to Keras' implicit mask.
-        decoder_attention_mask: bool or int tensor `(B, T)` or `(B, 1, T)`: which keys
-            are seen.
+        decoder_attention_mask: bool or int tensor `(B, 1, T)`: which keys are seen.
         encoder_padding_mask, encoder_attention_mask: the same of `encoder_sequence`.
         use_causal_mask: bool, hide later tokens.
         training: bool, whether to apply dropout.
@@ -90,6 +89,7 @@ class PerformerDecoder(TransformerLayer):
                 encoder_sequence_shape,
                 seed=None if self.seed is None else self.seed + 1,
                 exact_window=None,
+                initial_log_gain=0.0,
                 rotary=None,
             )
             self.cross_attention_norm = self.made_norm(shape)

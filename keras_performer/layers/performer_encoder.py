@@ -30,14 +30,15 @@ class PerformerEncoder(TransformerLayer):
             there after it (as BERT).
         seed: int, seeds the random features and dropout.
         feature_map, num_random_features, num_key_value_heads, chunk_size, exact_below,
-            exact_window, rotary, qk_norm, jit_compile: as in `PerformerAttention`.
+            exact_window, initial_log_gain, rotary, qk_norm, jit_compile: as in
+            `PerformerAttention`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         inputs: tensor of shape `(B, T, hidden_dim)`.
         padding_mask: bool or int tensor `(B, T)`, false for padding, which no token
             sees. Defaults to Keras' implicit mask.
-        attention_mask: bool or int tensor `(B, T)` or `(B, 1, T)`: which keys are seen.
+        attention_mask: bool or int tensor `(B, 1, T)`: which keys are seen.
         training: bool, whether to apply dropout.
         return_attention_scores: bool, also return the implied attention matrix
             `(B, N, T, T)`, for looking at short sequences.

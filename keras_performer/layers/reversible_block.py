@@ -18,6 +18,7 @@ from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.signatures import LayerInput
 from keras_performer.layers.stateless_calls import (
     call_with_values,
+    owned_by,
     split_variables,
     values_of,
 )
@@ -200,7 +201,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
             )
             return tf.cast(result, x.dtype), moved
 
-        return _Part(function, trained)
+        return _Part(owned_by(self, function), trained)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

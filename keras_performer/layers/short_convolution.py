@@ -5,12 +5,13 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments, packed_tokens
 from keras_performer.layers.key_masks import as_mask
+from keras_performer.layers.unbuilt import SaysWhenUnbuilt
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import compute_dtype, size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class ShortConvolution(keras.layers.Layer):
+class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
     """A depthwise convolution of `(B, T, dim)` that can go through it in pieces.
 
     `keras.layers.DepthwiseConv1D` without bias, of which a sequence can be continued, a

@@ -5,7 +5,10 @@ gradient may do neither: there all of them are tensors that go in, and the seeds
 out, so that the second time drops the same values as the first.
 """
 
+import weakref
+
 import keras
+import tensorflow as tf
 
 from keras_performer.layers.keras_privates import value_without_autocast
 
@@ -26,6 +29,38 @@ def split_variables(variables, weights):
 def values_of(variables):
     # not autocast: gradients are summed in the dtype that goes in
     return [value_without_autocast(v) for v in variables]
+
+
+def owned_by(layer, function):
+    """A function that calls layers, for a gradient to call again.
+
+    TensorFlow keeps gradients of graphs for ever (Keras' `fit` makes it keep the graph
+    of a training step): there `layer` keeps the function, and the gradient only a
+    weak reference to it.
+
+    Raises:
+        ReferenceError: when the function is called and the layer is gone.
+    """
+    if tf.executing_eagerly():
+        return function
+    name = "functions_of_gradients"
+    setattr(layer, name, (*getattr(layer, name, ()), function))
+    reference, received = (
+        weakref.ref(function),
+        f"{type(layer).__name__} {layer.name!r}",
+    )
+
+    def call(*args):
+        kept = reference()
+        if kept is None:
+            raise ReferenceError(
+                "A gradient computes a layer again, and needs it: keep the layer, or "
+                "the model that it is in, for as long as a function that calls it. "
+                f"Received: {received}, which is gone"
+            )
+        return kept(*args)
+
+    return call
 
 
 def call_with_values(function, values, seeds, advice):

@@ -66,6 +66,7 @@ class SynthesizerAttention(AttentionLayer):
 
     projections: tuple[str, ...] = ("query", "value")
     any_length = False
+    drops_weights = True
 
     def __init__(
         self,
@@ -157,6 +158,9 @@ class SynthesizerAttention(AttentionLayer):
 
     def attend(self, query, key, value, visible, state=None, training=None):
         weights = self._weights(query, key, visible)
+        if training and self.dropout:  # other weights of each sequence
+            weights = self._of_each_sequence(weights, query, key)
+            weights = self._dropout_layer(weights, training=training)
         group = self.num_heads // self.num_key_value_heads
         value = tf.repeat(tf.cast(value, weights.dtype), group, axis=2)
         if weights.shape[0] == 1:  # nor is the gradient as large as the batch
@@ -167,8 +171,7 @@ class SynthesizerAttention(AttentionLayer):
 
     def scores(self, query, key, visible):
         weights = tf.cast(self._weights(query, key, visible), self.compute_dtype)
-        sizes = size(query, 0), self.num_heads, size(query, 1), size(key, 1)
-        return tf.broadcast_to(weights, sizes)
+        return self._of_each_sequence(weights, query, key)
 
     def get_config(self):
         names = "max_length", "kind", "rank"
@@ -187,6 +190,11 @@ class SynthesizerAttention(AttentionLayer):
             ),
             autocast=False,
         )
+
+    def _of_each_sequence(self, weights, query, key):
+        """The weights of `_weights`, with a batch of 1 repeated."""
+        sizes = size(query, 0), self.num_heads, size(query, 1), size(key, 1)
+        return tf.broadcast_to(weights, sizes)
 
     def _weights(self, query, key, visible):
         """Weights `(B, N, T, S)`, not yet rounded; a batch of 1 if all are alike."""

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers.lora_weights import KeepsLora
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.shapes import compute_dtype
 
 
@@ -43,7 +44,7 @@ class TokenEmbedding(KeepsLora, keras.layers.Embedding):
 def with_dense_gradient(table):
     """The table, whose gradient adds up the rows of look-ups."""
 
-    @tf.custom_gradient
+    @custom_gradient
     def identity(table):
         def gradient(drows):
             if isinstance(drows, tf.IndexedSlices):

@@ -32,8 +32,7 @@ class TokenMixing(MixingLayer):
 
     Raises:
         ValueError: for longer sequences (`tf.errors.InvalidArgumentError` in graphs
-            of unknown length; XLA, which leaves out such checks, makes NaN), beside
-            what `MixingLayer` raises.
+            of unknown length), beside what `MixingLayer` raises.
 
     Reference:
         Tolstikhin et al. 2021, MLP-Mixer, arXiv 2105.01601, section 2, equation 1, of
@@ -78,9 +77,8 @@ class TokenMixing(MixingLayer):
                 self.contract_bias,
             )
         )
-        expand = arguments.places_of(self, expand, length)
-        contract = arguments.places_of(self, contract, length, axis=1)
-        contract_bias = arguments.places_of(self, contract_bias, length)[:, tf.newaxis]
+        expand, contract = expand[:length], contract[:, :length]
+        contract_bias = contract_bias[:length, tf.newaxis]
         tokens = tf.cast(zero_masked(x, mask), dtype)
         hidden = tf.einsum("bsc,sk->bck", tokens, expand) + expand_bias
         hidden = keras.activations.gelu(hidden)

@@ -22,6 +22,7 @@ _OPTIONS = (
     "chunk_size",
     "exact_below",
     "exact_window",
+    "initial_log_gain",
     "rotary",
     "qk_norm",
     "jit_compile",
@@ -48,11 +49,12 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
         seed: int | None = None,
         *,
         feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-        num_random_features: int | None = 256,
+        num_random_features: int | None | typing.Literal["auto"] = "auto",
         num_key_value_heads: int | None = None,
         chunk_size: int | None = None,
         exact_below: int | None = None,
         exact_window: int | None = None,
+        initial_log_gain: float | Sequence[float] = 0.0,
         rotary: bool | Sequence[int] | None = None,
         qk_norm: bool = False,
         jit_compile: bool | typing.Literal["auto"] = "auto",
@@ -83,12 +85,16 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
             chunk_size=chunk_size,
             exact_below=exact_below,
             exact_window=exact_window,
+            initial_log_gain=initial_log_gain,
             rotary=rotary,
             qk_norm=qk_norm,
             jit_compile=jit_compile,
+            name="attention",  # leaves Keras' count of names as it is
         )
         for name in _OPTIONS:
             setattr(self, name, getattr(attention, name))
+        # as it was given: "auto" stays "auto"
+        self.num_random_features = attention.get_config()["num_random_features"]
 
     def build_feed_forward(self, shape):
         """Makes the parts after the attention, for tokens `(B, T, hidden_dim)`."""

@@ -159,9 +159,12 @@ def _maker(attention, common, performer):
 
 def _check_not_given(attention, performer):
     parameters = inspect.signature(PerformerAttention.__init__).parameters
-    defaults = {name: parameters[name].default for name in performer}
-    defaults["feature_map"] = feature_maps.get(defaults["feature_map"])
-    given = [name for name in performer if performer[name] != defaults[name]]
+    defaults = {name: [parameters[name].default] for name in performer}
+    feature_map = feature_maps.get(*defaults["feature_map"])
+    defaults["feature_map"] = [feature_map]
+    # older configs have the number that "auto" stands for
+    defaults["num_random_features"] += [feature_map.default_num_random_features]
+    given = [name for name in performer if performer[name] not in defaults[name]]
     if given:
         raise ValueError(
             'These are options of attention="performer" (an AttentionLayer has its own)'

@@ -7,7 +7,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, layer_state
 from keras_performer.models import prompts, token_loop
 from keras_performer.models.performer_lm import PerformerLM
 from keras_performer.models.sampling import Sampling
@@ -154,9 +154,8 @@ def _check_model(model):
     for block in model.blocks:
         if block.attention is not None and not block.attention.supports_state:
             raise ValueError(
-                "generate needs an attention with a state, such as "
-                'attention="performer": others see a sequence as a whole. Received: '
-                f"model={model.name!r} with {type(block.attention).__name__}"
+                'generate needs an attention with a state, such as attention="performer'
+                f'": {layer_state.no_state(block.attention)}'
             )
 
 

@@ -12,10 +12,7 @@ TOKENS, LOGITS = "tokens", "logits"
 def has_state(model):
     """Whether a model can be asked for its next tokens one by one."""
     attentions = [block.attention for block in model.blocks if block.attention]
-    return model.causal and all(
-        attention.supports_state and getattr(attention, "exact_below", None) is None
-        for attention in attentions
-    )
+    return model.causal and all(attention.supports_state for attention in attentions)
 
 
 def write(model, keras_export, filepath, format, **kwargs):

@@ -207,7 +207,7 @@ def generate_stream(
 
 
 def _progress_bar(new_tokens, verbose):
-    if verbose not in ("auto", 0, 1):
+    if not arguments.among(verbose, ("auto", 0, 1)):
         raise ValueError(
             f'verbose must be "auto", 0 or 1. Received: verbose={verbose!r}'
         )

@@ -19,7 +19,7 @@ from keras_performer.layers.performer_block import PerformerBlock
 from keras_performer.layers.token_embedding import TokenEmbedding
 from keras_performer.models import attention_choice, exported
 from keras_performer.models.presets import HasPresets
-from keras_performer.ops.shapes import sum_dtype
+from keras_performer.ops.shapes import size, sum_dtype
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 
@@ -124,7 +124,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         recompute: typing.Literal[None, "block", "network"] = None,
         *,
         feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-        num_random_features: int | None = 256,
+        num_random_features: int | None | typing.Literal["auto"] = "auto",
         chunk_size: int | None = None,
         exact_below: int | None = None,
         exact_window: int | None = None,
@@ -156,12 +156,12 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         self.causal = arguments.boolean("causal", causal)
         self.feature_map = feature_maps.get(feature_map)
         self.num_random_features = positive_int(
-            "num_random_features", num_random_features, default=None
+            "num_random_features", num_random_features, default=None, auto=True
         )
         self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
         self.exact_below = arguments.exact_below(exact_below, self.feature_map)
         self.exact_window = arguments.exact_window(exact_window, self.feature_map)
-        self.initial_log_gain = initial_log_gain
+        self.initial_log_gain = arguments.without_array(initial_log_gain)
         self.qk_norm = arguments.boolean("qk_norm", qk_norm)
         self.conv_kernel_size = positive_int(
             "conv_kernel_size", conv_kernel_size, default=None
@@ -336,7 +336,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             embedding hands round the blocks to `read_out`, `()` for nothing; and the
             state after these tokens.
         """
-        batch, length = tf.unstack(tf.shape(inputs))
+        length = arguments.up_to_max_length(self, size(inputs, 1))
         positions = tf.range(length)[tf.newaxis]
         if state is not None:
             positions += state["position"][:, tf.newaxis]
@@ -344,10 +344,12 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         tf.debugging.assert_less(
             positions,
             self.max_length,
-            f"The sequence is longer than max_length={self.max_length}.",
+            f"{type(self).__name__} ends at max_length: make it with the max_length of "
+            "the longest sequence, or begin with a new state. Received: a sequence, "
+            f"with the tokens of its state, longer than max_length={self.max_length}",
         )
         input_checks.check_ids(inputs, self.embedding)
-        start = self.embedding_state(batch) if state is None else state
+        start = self.embedding_state(tf.shape(inputs)[0]) if state is None else state
         if isinstance(self.embedding, EmbeddingLayer):
             x, extra, remembered = self.embedding(inputs, start["embedding"])
         else:

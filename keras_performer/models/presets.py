@@ -9,6 +9,7 @@ import typing
 import keras
 
 from keras_performer import __version__
+from keras_performer.layers.arguments import with_article
 
 # KerasHub's names.
 _CONFIG = "config.json"
@@ -200,9 +201,9 @@ class HasPresets:
         model = from_preset(folder, **options)
         if not isinstance(model, cls):
             raise ValueError(
-                f"folder must be a preset of a {cls.__name__}: "
+                f"folder must be a preset of {with_article(cls.__name__)}: "
                 "keras_performer.models.from_preset reads any. Received: "
-                f"folder={str(folder)!r}, of a {type(model).__name__}"
+                f"folder={str(folder)!r}, of {with_article(type(model).__name__)}"
             )
         return model
 

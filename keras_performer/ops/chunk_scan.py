@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.checks import check_chunk_size
+from keras_performer.ops.gradients import custom_gradient
 
 
 def chunk_scan(
@@ -123,7 +124,7 @@ def _scan(call, chunk_size, xs, state, params, dtypes, reverse):
     blocks = Blocks(xs[0].shape[1], chunk_size)
     splits = len(xs), len(state), len(params)
 
-    @tf.custom_gradient
+    @custom_gradient
     def scan(*flat):
         xs, state, params = _split(flat, *splits)
         outputs, end, starts = _forward(

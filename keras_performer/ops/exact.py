@@ -1,5 +1,7 @@
 """Exact softmax attention, quadratic in the length."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from keras_performer.ops.shapes import compute_dtype, size
@@ -13,6 +15,7 @@ def exact_attention(
     value: tf.Tensor,
     key_mask: TensorLike | Visibility | None = None,
     causal: bool = False,
+    dropout: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Softmax attention as `keras.layers.MultiHeadAttention` computes it.
 
@@ -23,6 +26,8 @@ def exact_attention(
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
             `Visibility`.
         causal: bool, hide later keys.
+        dropout: function of the weights `(B, N, T, S)`, float32 or float64, that drops
+            some of them.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
@@ -39,6 +44,9 @@ def exact_attention(
     """
     seen = _matrix(query, key, key_mask, causal)
     weights, _ = _weights(query, key, seen[:, tf.newaxis])
+    if dropout is not None:
+        dropped = dropout(_of_heads(weights, query, key))
+        weights = tf.reshape(dropped, tf.shape(weights))
     return tf.cast(_mean(weights, query, value), query.dtype)
 
 
@@ -88,13 +96,18 @@ def scores_of_seen(query, key, seen):
         seen: bool tensor `(B, K, T, S)`, or broadcastable to it.
     """
     weights, _ = _weights(query, key, seen)
-    shape = (size(query, 0), query.shape[2], size(query, 1), size(key, 1))
-    return tf.cast(tf.reshape(weights, shape), query.dtype)
+    return tf.cast(_of_heads(weights, query, key), query.dtype)
 
 
 def _matrix(query, key, key_mask, causal):
     visible = Visibility.of(key_mask, causal)
     return visible.matrix(size(query, 1), size(key, 1))
+
+
+def _of_heads(weights, query, key):
+    """The weights of `_weights` as `(B, N, T, S)`."""
+    shape = (size(query, 0), query.shape[2], size(query, 1), size(key, 1))
+    return tf.reshape(weights, shape)
 
 
 def _shape(query):
@@ -115,7 +128,8 @@ def _weights(query, key, seen):
     """
     dtype = compute_dtype(query)
     length, heads, key_dim = size(query, 1), query.shape[2], query.shape[3]
-    shape = (-1, length, key.shape[2], heads // key.shape[2], key_dim)
+    groups = key.shape[2], heads // key.shape[2]
+    shape = (size(query, 0), length, *groups, key_dim)  # with -1 none could be empty
     query = tf.reshape(tf.cast(query, dtype) * key_dim**-0.5, shape)
     logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
     seen = seen[:, :, tf.newaxis]

@@ -116,7 +116,9 @@ def _attend(
     ordinals = tf.broadcast_to(
         tf.range(1, num_global_tokens + 1), (size(query, 0), num_global_tokens)
     )
-    places = tf.searchsorted(number, ordinals)
+    # an end that is greater than all, as TensorFlow searches no rows of length 0
+    ended = tf.pad(number, [[0, 0], [0, 1]], constant_values=number.dtype.max)
+    places = tf.searchsorted(ended, ordinals)
     length = size(query, 1)
     there = places < length
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_performer.ops.gradients import custom_gradient
+
 
 def reversible_chain(
     functions: Sequence[Callable[[Any, Any, Any], tuple[Any, Any]]],
@@ -57,7 +59,7 @@ def reversible_chain(
             f"{len(functions)} functions and {len(params)} params"
         )
 
-    @tf.custom_gradient
+    @custom_gradient
     def chain(first, second, *flat):
         given = tf.nest.pack_sequence_as(params, flat)
         # a tape around this is to keep nothing of what happens here

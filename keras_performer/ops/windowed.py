@@ -177,7 +177,7 @@ def attend_with_state(
         `(output, log_sums, *state)`.
     """
     window, *others = options
-    reach = Reach(window, 0 if own_key else 1)
+    reach = Reach(window, 0 if own_key else 1, before=window)
     every = near.followed_by(keys)
     found = causal.attend_within(
         kernel, reach, query, every, gain, far, starts, *others

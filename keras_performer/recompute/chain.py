@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers.stateless_calls import (
     call_with_values,
+    owned_by,
     split_variables,
     values_of,
 )
@@ -83,7 +84,7 @@ def scan(model, links, stream, sides, reverse=False):
     dtypes = [link.dtypes for link in links if link.dtypes is not None]
     first = tf.nest.flatten(stream)[0]
     stream, (states, moved) = ops.chunk_scan(
-        step,
+        owned_by(model, step),
         _chunk_tokens(model, first.shape[1]),
         (stream, sides),
         ([link.state for link in links], values_of(seeds)),

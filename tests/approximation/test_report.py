@@ -204,10 +204,16 @@ def test_twice_the_features_are_those_of_another_report(inputs, window):
     found, expected = [head.doubled for head in few], [getattr(h, name) for h in many]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert not np.allclose(found, [getattr(head, name) for head in few], rtol=1e-2)
-    taylor = approximation_report(
-        model, x, feature_map="taylor", num_random_features=None, **options
+    taylor = approximation_report(model, x, feature_map="taylor", **options).heads
+    assert all(np.isnan(head.doubled) for head in taylor)
+    # the number of a layer does not go with a map that has no random features
+    of_number = keras_performer.PerformerAttention(
+        HEADS, KEY_DIM, num_random_features=8
     )
-    assert all(np.isnan(head.doubled) for head in taylor.heads)
+    of_number.build(x.shape)
+    of_number.set_weights(model.get_weights() + of_number.get_weights()[8:])
+    same = approximation_report(of_number, x, feature_map="taylor", **options).heads
+    np.testing.assert_array_equal([h[2:-1] for h in same], [h[2:-1] for h in taylor])
 
 
 def test_more_features_are_advised_where_they_help():

@@ -8,6 +8,7 @@ import pytest
 
 import keras_performer
 from keras_performer import convert_to_performer, convert_to_softmax
+from keras_performer.conversion import convert_attention
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
 from keras_performer.layers.keras_privates import all_layers
 
@@ -165,6 +166,16 @@ def test_it_is_saved_and_comes_back(name, x, tmp_path):
         np.testing.assert_array_equal(before, after)
 
 
+def test_the_way_back_trains_with_the_dropout_of_the_model(x):
+    """With the same seed the weights that are dropped are the same."""
+    model = graph(attention(dropout=0.4, seed=3, name="dropping"))
+    performer, _ = convert_to_performer(model, seed=3)
+    softmax, _ = convert_to_softmax(performer)
+    expected = model(x, training=True)
+    np.testing.assert_allclose(softmax(x, training=True), expected, atol=1e-5)
+    assert np.abs(model(x) - expected).max() > 0.1
+
+
 def test_a_window_over_everything_changes_nothing(x):
     model = Stack(1)
     expected = model(x)
@@ -206,6 +217,39 @@ def test_a_converted_layer_is_the_one_that_users_would_make(x):
     expected = model.layers[-1](layer(x))
     np.testing.assert_allclose(performer(x), expected, rtol=1e-4, atol=1e-5)
     assert performer.get_layer("its_name").dropout == 0.1
+
+
+def test_the_default_number_of_features_goes_with_every_map(x):
+    model = graph(attention(name="own"))
+    taylor, _ = convert_to_performer(model, feature_map="taylor")
+    given, _ = convert_to_performer(
+        model, feature_map="taylor", num_random_features=None
+    )
+    np.testing.assert_array_equal(taylor(x), given(x))
+    assert taylor.get_layer("own").projection_matrix is None
+    with pytest.raises(ValueError, match="has no random features"):
+        convert_to_performer(model, feature_map="taylor", num_random_features=8)
+    softmax, _ = convert_to_performer(model)
+    assert softmax.get_layer("own").projection_matrix.shape == (256, 4)
+
+
+@pytest.mark.parametrize("number", [8, "auto"])
+def test_a_number_of_features_does_not_go_with_another_map(number, x):
+    """Of a layer that is converted again; the caller gave none."""
+    model, _ = convert_to_performer(
+        graph(attention(name="own")), num_random_features=number, exact_window=3
+    )
+    taylor, _ = convert_attention(model, PerformerAttention, feature_map="taylor")
+    expected, _ = convert_to_performer(model, feature_map="taylor", exact_window=3)
+    np.testing.assert_array_equal(taylor(x), expected(x))
+    explicit, _ = convert_to_performer(
+        model, feature_map="taylor", num_random_features=None, exact_window=3
+    )
+    back, _ = convert_attention(explicit, PerformerAttention, feature_map="softmax")
+    assert back.get_layer("own").projection_matrix.shape == (256, 4)
+    favor, _ = convert_attention(model, PerformerAttention, feature_map="favor+")
+    kept = 256 if number == "auto" else number
+    assert favor.get_layer("own").projection_matrix.shape == (kept, 4)
 
 
 def test_features_of_each_layer_are_drawn_apart(x):
@@ -322,13 +366,12 @@ def test_attention_with_a_mask_of_queries_stays(x):
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
     y = attention(name="of_rank_2")(y, y, attention_mask=causal)
     y = attention(name="for_all")(y, y, attention_mask=causal[LENGTH // 2][None])
+    y = attention(name="of_keys")(y, y, attention_mask=causal[LENGTH // 2][None, None])
     model = keras.Model([start, masks], y)
     square = np.random.default_rng(2).normal(size=(LENGTH, LENGTH, DIM))  # B == T
     seen = np.random.default_rng(3).random((LENGTH, LENGTH, LENGTH)) < 0.7
-    notes = {
-        "masked": "attention_mask must not differ by query or by head",
-        "of_rank_2": "attention_mask of rank 2 is one of queries and keys, (T, S)",
-    }
+    names = "masked", "of_rank_2", "for_all"
+    notes = dict.fromkeys(names, "attention_mask must not differ by query or by head")
     assert_what_stays(model, [square, seen], notes)
 
 
@@ -341,6 +384,8 @@ def test_a_sliding_window_becomes_local_attention(x):
     assert performer.get_layer("near").sliding_window == 5
     assert isinstance(performer.get_layer("near"), LocalAttention)
     np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
+    same, _ = convert_attention(model, LocalAttention)  # with the window of the layer
+    np.testing.assert_allclose(same(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_layers_are_chosen_by_name_or_path(x):

@@ -11,6 +11,7 @@ from keras_performer.layers import (
     LinformerAttention,
     LocalAttention,
     LongformerAttention,
+    PerformerAttention,
     ReformerAttention,
     SinkhornAttention,
     SynthesizerAttention,
@@ -114,3 +115,48 @@ def test_what_is_no_class_of_attention_is_refused():
             convert_attention(model_with_attention(), wrong)
     with pytest.raises(ValueError, match="sliding_window must be"):
         convert_attention(model_with_attention(), LocalAttention, sliding_window=0)
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        (LocalAttention, dict(sliding_window=3, rotary=True)),
+        (LongformerAttention, dict(sliding_window=3, rotary=True)),
+        (
+            PerformerAttention,
+            dict(exact_window=3, initial_log_gain=(-4.0, 2.0, 0.0), seed=0),
+        ),
+    ],
+)
+def test_options_are_those_of_the_heads_of_the_layer(kind, options, x):
+    model = model_with_attention()
+    other, _ = convert_attention(model, kind, **options)
+    layer = kind(3, 4, **options)
+    layer.build(x.shape)
+    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+        given = getattr(model.get_layer("own"), name, None)
+        given = given or getattr(model.get_layer("own"), f"_{name}")
+        getattr(layer, name).set_weights(given.get_weights())
+        copied = getattr(layer, f"_{name.replace('_dense', '')}_global_dense", None)
+        if copied is not None:
+            copied.set_weights(given.get_weights())
+    np.testing.assert_allclose(other(x), layer(x), rtol=1e-4, atol=1e-5)
+    assert np.abs(other(x) - model(x)).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (dict(sliding_window=3, rotary=(2, 2, 2)), "key_dim=4"),
+        (dict(sliding_window=3, num_key_value_heads=2), "num_heads=3"),
+        (dict(sliding_window=0), "sliding_window=0"),
+    ],
+)
+def test_wrong_options_name_the_heads_of_the_layer(options, words):
+    with pytest.raises(ValueError, match=words):
+        convert_attention(model_with_attention(), LocalAttention, **options)
+
+
+def test_an_option_that_is_required_is_asked_for():
+    with pytest.raises(TypeError, match="required.*'sliding_window'"):
+        convert_attention(model_with_attention(), LocalAttention)

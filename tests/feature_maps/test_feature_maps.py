@@ -58,15 +58,13 @@ def test_taylor_features_are_the_polynomial():
     expected /= expected.sum(-1, keepdims=True)
     np.testing.assert_allclose(weights, expected, rtol=1e-12)
     assert kernel.num_features(4) == 1 + 4 + 10
-    layer = PerformerAttention(
-        2, 4, feature_map="taylor", num_random_features=None, causal=True
-    )
+    layer = PerformerAttention(2, 4, feature_map="taylor", causal=True)
     layer.build((None, None, 8))
     assert layer.initial_state(1)["attention"]["sums"].shape == (1, 2, 5, 15)
     with pytest.raises(ValueError, match="rank must be a positive int or None"):
         feature_maps.TaylorFeatures(rank=0)
-    with pytest.raises(ValueError, match='"taylor" has no random features'):
-        PerformerAttention(2, 4, feature_map="taylor")
+    with pytest.raises(ValueError, match="Taylor.* no random features.*features=256"):
+        PerformerAttention(2, 4, feature_map="taylor", num_random_features=256)
 
 
 def test_names_mean_what_the_documentation_says():
@@ -223,3 +221,75 @@ def test_keras_own_activations_are_saved(name):
     x = tf.linspace([-3.0], [3.0], 9)
     features = restored.kernel(None).query_features(x[tf.newaxis], None)[0][0][0]
     np.testing.assert_allclose(features, activation(x) + 1e-3, rtol=1e-6)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Fixed(feature_maps.FeatureMap):
+    """relu(x) + 1e-3: it draws nothing, and says nothing about a number."""
+
+    def kernel(self, parameters):
+        return ops.ActivationKernel(parameters, tf.nn.relu)
+
+
+def fixed_weights(layer, x):
+    """The weights of keys by `Fixed`, in float64."""
+    q, k = (
+        np.asarray(dense(x), "float64") / layer.key_dim**0.25
+        for dense in (layer.query_dense, layer.key_dense)
+    )
+    q, k = np.maximum(q, 0) + 1e-3, np.maximum(k, 0) + 1e-3
+    weights = np.einsum("btnh,bsnh->bnts", q, k)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def taylor_weights(layer, x):
+    q, k = (np.asarray(d(x), "float64") for d in (layer.query_dense, layer.key_dense))
+    t = np.einsum("btnh,bsnh->bnts", q, k) / layer.key_dim**0.5
+    weights = 1 + t + t**2 / 2
+    return weights / weights.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "feature_map, weights", [("taylor", taylor_weights), (Fixed(), fixed_weights)]
+)
+def test_a_map_without_random_features_needs_no_number(feature_map, weights):
+    layer = PerformerAttention(2, 4, feature_map=feature_map)
+    x = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
+    _, scores = layer(x, return_attention_scores=True)
+    np.testing.assert_allclose(scores, weights(layer, x), rtol=1e-4, atol=1e-6)
+    assert layer.projection_matrix is None and layer.num_random_features is None
+    config = layer.get_config()
+    assert config["num_random_features"] == "auto"
+    assert PerformerAttention.from_config(config).get_config() == config
+    explicit = PerformerAttention(
+        2, 4, feature_map=feature_map, num_random_features=None
+    )
+    assert explicit.get_config()["num_random_features"] is None
+    message = "has no random features: leave num_random_features out.*Received.*=8"
+    with pytest.raises(ValueError, match=message):
+        PerformerAttention(2, 4, feature_map=feature_map, num_random_features=8)
+
+
+@pytest.mark.parametrize("feature_map", ["softmax", "favor+", "relu"])
+def test_other_maps_have_256_features_by_default(feature_map):
+    auto, given = (
+        PerformerAttention(2, 4, feature_map=feature_map, seed=3, **options)
+        for options in ({}, {"num_random_features": 256})
+    )
+    matrices = []
+    for layer, number in ((auto, "auto"), (given, 256)):
+        layer.build((None, None, 7))
+        config = layer.get_config()
+        assert config["num_random_features"] == number
+        again = PerformerAttention.from_config(config)
+        assert again.get_config() == config
+        again.build((None, None, 7))
+        matrices += [layer.projection_matrix.numpy(), again.projection_matrix.numpy()]
+    assert matrices[0].shape == (256, 4)
+    for matrix in matrices[1:]:
+        np.testing.assert_array_equal(matrix, matrices[0])
+
+
+def test_another_word_for_the_number_is_refused():
+    with pytest.raises(ValueError, match="a positive int, \"auto\" or None.*='many'"):
+        PerformerAttention(2, 4, num_random_features="many")

@@ -218,7 +218,7 @@ CASES = {
         ),
     ),
     "causal by the call": LayerCase(
-        masks=dict(attention_mask=_holes()), call=dict(use_causal_mask=True)
+        masks=dict(key_mask=_holes()), call=dict(use_causal_mask=True)
     ),
     # what becomes exact attention
     "exact below, short": LayerCase(

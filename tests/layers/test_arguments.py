@@ -48,6 +48,13 @@ ALL_KINDS = [
         (dict(chunk_size=0), "chunk_size must be a positive int or None"),
         (dict(feature_map="performer"), "feature_map must be one of softmax, favor"),
         (dict(feature_map=None), "feature_map must be one of"),
+        (
+            dict(causal=np.ones(2)),
+            "causal must be True or False. Received: causal=array",
+        ),
+        (dict(jit_compile=np.ones(2)), "jit_compile must be True, False or"),
+        (dict(flash_attention=np.zeros(2)), "flash_attention must be None or False"),
+        (dict(use_gate=np.zeros(2)), "use_gate must be False"),
     ],
 )
 def test_a_wrong_argument_says_what_was_wanted(options, message):
@@ -178,7 +185,22 @@ def test_every_attention_has_the_places_of_keras(kind):
         parameters = inspect.signature(layer.__init__).parameters.values()
         return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
-    assert places(kind) == places(PerformerAttention)
+    expected = places(PerformerAttention)
+    if kind in (layers.LocalAttention, layers.LongformerAttention):
+        # the window is required, so it and all after it are given by name
+        expected = expected[: expected.index("sliding_window")]
+    assert places(kind) == expected
+
+
+@pytest.mark.parametrize("kind", [layers.LocalAttention, layers.LongformerAttention])
+def test_a_window_is_required(kind):
+    default = inspect.signature(kind).parameters["sliding_window"].default
+    assert default is inspect.Parameter.empty
+    with pytest.raises(TypeError, match="required.*'sliding_window'"):
+        kind(2, 4)
+    config = kind(2, 4, sliding_window=3).get_config()
+    assert config["sliding_window"] == 3
+    assert kind.from_config(config).get_config() == config
 
 
 def test_a_config_of_keras_makes_ours():

@@ -186,8 +186,10 @@ def test_the_spec_of_a_state():
 def test_a_spec_has_the_errors_of_a_call(make):
     x, value = keras.KerasTensor((B, T, DIM)), keras.KerasTensor((B, S, DIM))
     mask = keras.KerasTensor((B, T, S), dtype="bool")
+    of_rank_2 = keras.KerasTensor((B, S), dtype="bool")
     for arguments, options, message in (
         ((x, value), dict(attention_mask=mask), "must not differ by query"),
+        ((x, value), dict(attention_mask=of_rank_2), r"\(B, 1, S\).*key_mask"),
         ((x, value), dict(key_mask=np.ones((B, T), bool)), "key_mask must have shape"),
         ((x, value), dict(use_causal_mask=True), "as many queries as keys"),
         ((x, value, x), {}, "value and key must have the same shape"),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_performer.layers import keras_privates
 from keras_performer.layers.cached_attention import (
     CachedExactAttention,
     CachedPerformerAttention,
@@ -89,6 +90,56 @@ def test_a_cache_that_has_all_is_not_written(kind):
     )
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(after, cache)
+
+
+def padded(mask, x=X):
+    """Tokens as Keras' layers hand them on, with their mask."""
+    return keras_privates.with_mask(tf.constant(x), tf.constant(mask))
+
+
+HOLES = np.arange(LENGTH) % 4 != [[1], [3]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_implicit_masks_hide_what_they_hide_in_keras(kind, mask):
+    layer, mask = KINDS[kind](), MASKS[mask or "none"]
+    expected = keras.layers.MultiHeadAttention(2, 3)
+    expected.build(X.shape, X.shape)
+    expected.set_weights(layer.get_weights()[:8])
+    plain = expected(X, X, value_mask=HOLES, attention_mask=mask).numpy()
+    x = padded(HOLES)
+    output = layer(x, x, attention_mask=mask).numpy()
+    np.testing.assert_allclose(output[HOLES], plain[HOLES], rtol=1e-4, atol=1e-5)
+    cache = normal((2, 2, LENGTH, 2, 3))
+    output, cache = layer(x, x, attention_mask=mask, cache=cache, cache_update_index=0)
+    np.testing.assert_allclose(output[HOLES], plain[HOLES], rtol=1e-4, atol=1e-5)
+    bias = np.tile(layer.output_dense.bias, (np.sum(~HOLES), 1))
+    np.testing.assert_array_equal(output[~HOLES], bias)
+    # a cache that has all: nothing is put into it
+    output, _ = layer(X, x, attention_mask=mask, cache=cache)
+    np.testing.assert_allclose(output, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_implicit_masks_of_later_tokens_have_their_places_in_the_cache():
+    layer, mask = cached(CachedExactAttention), MASKS["causal"]
+    cache = normal((2, 2, LENGTH, 2, 3))
+    _, cache = layer(
+        X[:, :4],
+        X[:, :4],
+        attention_mask=mask[:, :4],
+        cache=cache,
+        cache_update_index=0,
+    )
+    seen = np.concatenate([np.ones((2, 4), bool), HOLES[:, 4:]], 1)
+    x = padded(HOLES[:, 4:], X[:, 4:])
+    output, _ = layer(
+        x, x, attention_mask=mask[:, 4:], cache=cache, cache_update_index=4
+    )
+    expected = layer(X, X, attention_mask=mask & seen[:, np.newaxis])[:, 4:]
+    here = HOLES[:, 4:]
+    np.testing.assert_allclose(output[here], expected[here], rtol=1e-4, atol=1e-5)
+    assert np.abs(layer(X, X, attention_mask=mask)[:, 4:] - expected).max() > 1e-2
 
 
 OTHER = MASKS["padding times causality"].copy()

@@ -74,7 +74,7 @@ def test_short_inputs_take_the_exact_attention_of_keras(kind, heads):
     if kind == "causal call":
         call = keras_call = dict(use_causal_mask=True)
     elif kind == "masked":
-        call = dict(attention_mask=MASK)
+        call = dict(key_mask=MASK)
         keras_call = dict(attention_mask=np.repeat(MASK[:, None], LENGTH, axis=1))
     assert_is_exact(small_layer(**options), X, 1e-6, keras_call, **call)
     # and features are something else
@@ -148,16 +148,16 @@ def test_an_unknown_length_is_decided_when_the_graph_runs(jit_compile, causal):
 
     @tf.function(input_signature=specs, jit_compile=jit_compile)
     def graph(x, mask):
-        _, scores = layer(x, attention_mask=mask, return_attention_scores=True)
-        return value_and_gradients(layer, x, attention_mask=mask), scores
+        _, scores = layer(x, key_mask=mask, return_attention_scores=True)
+        return value_and_gradients(layer, x, key_mask=mask), scores
 
     for length in (LENGTH - 1, LENGTH):
         x = tf.constant(normal((2, length, 5)))
         mask = MASK[:, :length]
         (output, gradients), scores = graph(x, mask)
-        _, expected_scores = layer(x, attention_mask=mask, return_attention_scores=True)
+        _, expected_scores = layer(x, key_mask=mask, return_attention_scores=True)
         assert relative_error(scores, expected_scores) < 1e-6
-        expected, wanted = value_and_gradients(layer, x, attention_mask=mask)
+        expected, wanted = value_and_gradients(layer, x, key_mask=mask)
         assert relative_error(output, expected) < 2e-6
         assert_same_gradients(gradients, wanted)
 

@@ -34,13 +34,13 @@ def test_numbers_are_those_of_the_operation_on_projected_inputs(causal):
     visible = ops.Visibility.of(seen, causal)
     attended, _ = ops.windowed_attention(q, k, v, layer.kernel(), 3, gain, visible)
     expected = layer.output_dense(attended)
-    output = layer(x, attention_mask=seen)
+    output = layer(x, key_mask=seen)
     np.testing.assert_allclose(output, expected, atol=1e-6)
     without = made(causal=causal, num_key_value_heads=2, exact_window=None)
     without.set_weights(
         [w for w, v in zip(layer.get_weights(), layer.weights) if v.name != "log_gain"]
     )
-    assert np.abs(without(x, attention_mask=seen) - expected).max() > 1e-3
+    assert np.abs(without(x, key_mask=seen) - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -146,15 +146,31 @@ def test_a_first_gain_of_each_head_is_that_of_a_layer_with_this_gain(tmp_path):
     assert without.blocks[0].attention.initial_log_gain == 0
 
 
+def test_first_gains_may_be_an_array(tmp_path):
+    gains = np.array([-4.0, 0.0, 2.5], "float32")
+    layer = PerformerAttention(3, 5, exact_window=3, initial_log_gain=gains)
+    assert layer.initial_log_gain == (-4, 0, 2.5)
+    model = PerformerLM(9, 8, 2, 3, 6, exact_window=3, initial_log_gain=gains)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.blocks[1].attention.initial_log_gain == (-4, 0, 2.5)
+    with pytest.raises(ValueError, match="a float for each head, or be one for all"):
+        PerformerAttention(2, 5, exact_window=3, initial_log_gain=gains)
+    with pytest.raises(ValueError, match="must be a finite float, or a list"):
+        PerformerAttention(3, 5, exact_window=3, initial_log_gain=gains[np.newaxis])
+    with pytest.raises(ValueError, match='options of attention="performer"'):
+        PerformerLM(9, 8, 1, 3, 6, attention="exact", initial_log_gain=gains)
+
+
 def test_token_by_token_is_the_whole():
     layer = made(causal=True)
     x, seen = normal((2, 12, 8), 1), np.arange(12) >= [[0], [4]]
-    whole = layer(x, attention_mask=seen)
+    whole = layer(x, key_mask=seen)
     state, outputs = layer.initial_state(2), []
     for t in range(12):
         now = slice(t, t + 1)
         output, state = layer(
-            x[:, now], attention_mask=seen[:, now], state=state, return_state=True
+            x[:, now], key_mask=seen[:, now], state=state, return_state=True
         )
         outputs.append(output)
     np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-5)
@@ -164,17 +180,17 @@ def test_token_by_token_is_the_whole():
 def test_states_of_pieces_merge_by_their_positions():
     layer = made(causal=True)
     x, seen = normal((2, 12, 8), 1), np.arange(12) % 5 != [[2], [4]]
-    whole = layer(x, attention_mask=seen)
+    whole = layer(x, key_mask=seen)
 
     def state_of(start, stop):
         inputs, mask = x[:, start:stop], seen[:, start:stop]
-        _, state = layer(inputs, attention_mask=mask, return_state=True)
+        _, state = layer(inputs, key_mask=mask, return_state=True)
         return ops.WindowedState(**state["attention"]), state["position"]
 
     (left, before), (right, length) = state_of(0, 8), state_of(8, 10)
     merged = ops.merge_states(layer.kernel(), left, right, length)
     state = {"position": before + length, "attention": merged._asdict()}
-    last = layer(x[:, 10:], attention_mask=seen[:, 10:], state=state)
+    last = layer(x[:, 10:], key_mask=seen[:, 10:], state=state)
     np.testing.assert_allclose(last, whole[:, 10:], atol=1e-5)
 
 

@@ -1,11 +1,14 @@
 """Masks of every form say which keys are visible: the others might as well be gone."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
+from tests.cases import CASES
 from tests.contract import relative_error
 from tests.layers.inputs import (
     assert_hidden_rows_give_the_bias,
@@ -26,14 +29,15 @@ def forms(mask):
     return {
         "value_mask": dict(value_mask=mask),
         "key_mask": dict(key_mask=mask),
-        "(B, S)": dict(attention_mask=mask),
         "(B, 1, S)": dict(attention_mask=mask[:, None]),
         "(B, 1, 1, S)": dict(attention_mask=mask[:, None, None]),
         "int": dict(attention_mask=mask[:, None].astype("int32")),
         "float": dict(value_mask=mask.astype("float32")),
         "two masks": dict(value_mask=mask | half, key_mask=mask | ~half),
         "three masks": dict(
-            value_mask=everything, key_mask=mask | half, attention_mask=mask | ~half
+            value_mask=everything,
+            key_mask=mask | half,
+            attention_mask=(mask | ~half)[:, None],
         ),
     }
 
@@ -68,8 +72,9 @@ def test_masks_of_unknown_shape_in_a_graph(causal):
 
     def graph(mask_shape):
         shapes = [tf.TensorSpec((None, None, 7)), tf.TensorSpec(mask_shape, tf.bool)]
+        name = "key_mask" if len(mask_shape) == 2 else "attention_mask"
         return tf.function(
-            lambda x, mask: layer(x, attention_mask=mask), input_signature=shapes
+            lambda x, mask: layer(x, **{name: mask}), input_signature=shapes
         )
 
     flat, middle = graph((None, None)), graph((None, 1, None))
@@ -92,7 +97,17 @@ def test_masks_of_unknown_shape_in_a_graph(causal):
 
 
 @pytest.mark.parametrize(
-    "shape", [(2, 5, LENGTH), (2, 1, 5, LENGTH), (2, 3, 1, LENGTH), (2, 3, 5, LENGTH)]
+    "shape",
+    [
+        (2, LENGTH),  # Keras takes it as (T, S), also where T is the batch
+        (1, LENGTH),
+        (5, LENGTH),
+        (LENGTH,),
+        (2, 5, LENGTH),
+        (2, 1, 5, LENGTH),
+        (2, 3, 1, LENGTH),
+        (2, 3, 5, LENGTH),
+    ],
 )
 def test_a_mask_that_differs_by_query_or_head_raises(shape):
     with pytest.raises(ValueError, match="attention_mask") as error:
@@ -134,10 +149,13 @@ def test_a_mask_of_queries_is_told_its_name(shape):
 @pytest.mark.parametrize(
     "shape", [(5, LENGTH), (LENGTH,), (2, LENGTH - 1), (3, LENGTH)]
 )
-@pytest.mark.parametrize("name", ["attention_mask", "key_mask", "value_mask"])
-def test_a_mask_of_another_shape_raises(name, shape):
-    with pytest.raises(ValueError, match=name):
-        small_layer()(QUERY, KEYS, **{name: np.ones(shape, bool)})
+def test_a_mask_of_another_shape_raises(shape):
+    for name in ("key_mask", "value_mask"):
+        with pytest.raises(ValueError, match=rf"{name} must have shape \(2, 8\)"):
+            small_layer()(QUERY, KEYS, **{name: np.ones(shape, bool)})
+    mask = np.ones((*shape[:-1], 1, shape[-1]), bool)
+    with pytest.raises(ValueError, match="attention_mask must"):
+        small_layer()(QUERY, KEYS, attention_mask=mask)
     with pytest.raises(ValueError, match="query_mask"):
         small_layer()(QUERY, KEYS, query_mask=np.ones(shape, bool))
 
@@ -230,7 +248,7 @@ def test_an_explicit_mask_joins_the_implicit_one():
     embed = keras.layers.Embedding(11, 6, mask_zero=True)
     x = embed(np.array([[5, 0, 1, 2, 6]]))
     layer = small_layer()
-    output = layer(x, attention_mask=np.array([[1, 1, 1, 0, 1]]))
+    output = layer(x, attention_mask=np.array([[[1, 1, 1, 0, 1]]]))
     expected = layer(x.numpy(), value_mask=np.array([[1, 0, 1, 0, 1]]))
     visible = [0, 2, 3, 4]  # the rows of the query that are no padding
     np.testing.assert_array_equal(
@@ -243,7 +261,10 @@ def test_masks_on_an_input_of_rank_four():
     x = normal((2, 3, 4, 7))
     mask = normal((2, 3, 4), seed=1) > 0
     mask[:, :, 0] = True
-    for call in (dict(value_mask=mask), dict(attention_mask=mask)):
+    # Keras takes its last two axes as queries and keys
+    with pytest.raises(ValueError, match=r"Received.* key of shape \(2, 3, 4, 7\)"):
+        layer(x, x, attention_mask=mask)
+    for call in (dict(value_mask=mask), dict(key_mask=mask)):
         output = layer(x, x, **call)
         flat = PerformerAttention(3, 4, num_random_features=14, seed=5)
         flat.build((None, None, 7))
@@ -262,11 +283,30 @@ def test_a_mask_of_another_shape_raises_when_shapes_become_known(name, shape):
     """Two of these have as many values as the right one, (2, 8)."""
     layer = small_layer()
     layer(KEYS)
-    keys, masks = tf.TensorSpec((None, None, 6)), tf.TensorSpec((None, None), tf.bool)
+    keys, middle = tf.TensorSpec((None, None, 6)), [1] * (name == "attention_mask")
+    masks = tf.TensorSpec((None, *middle, None), tf.bool)
     run = tf.function(
         lambda x, mask: layer(x, x, **{name: mask}), input_signature=[keys, masks]
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name} must have a va"):
-        run(KEYS, np.ones(shape, bool))
+        run(KEYS, np.ones((shape[0], *middle, shape[1]), bool))
     mask = np.stack([VISIBLE, ~VISIBLE])
-    assert relative_error(run(KEYS, mask), layer(KEYS, KEYS, key_mask=mask)) < 1e-6
+    output = run(KEYS, mask.reshape(2, *middle, LENGTH))
+    assert relative_error(output, layer(KEYS, KEYS, key_mask=mask)) < 1e-6
+
+
+TAKE_MASKS = {
+    case.layer_class.__name__: case
+    for case in CASES.values()
+    if "attention_mask" in inspect.signature(case.layer_class.call).parameters
+}
+
+
+@pytest.mark.parametrize("name", TAKE_MASKS)
+def test_a_mask_of_rank_two_is_refused_by_every_layer(name):
+    """Keras takes it as `(T, S)`, which B = T would hide."""
+    case = TAKE_MASKS[name]
+    layer, inputs = case.make(), case.inputs(batch=5, length=5)
+    layer(*inputs)
+    with pytest.raises(ValueError, match=r"key_mask \(B, S\).*\(B, 1, S\)"):
+        layer(*inputs, attention_mask=np.ones((5, inputs[-1].shape[1])))

@@ -37,7 +37,7 @@ def test_it_is_keras_attention_with_a_band(length, window, causal):
     call = dict(use_causal_mask=causal, return_attention_scores=True)
     rows = mask & (np.tri(length, dtype=bool) if causal else True)
     wanted, right = expected(x, x, attention_mask=mask, **call)
-    got, scores = layer(x, attention_mask=seen, **call)
+    got, scores = layer(x, key_mask=seen, **call)
     sees = rows.any(-1)
     np.testing.assert_allclose(got[sees], wanted[sees], atol=1e-5)
     if not sees.all():  # Keras gives such rows the mean of all values

@@ -242,7 +242,7 @@ def test_rows_that_see_nothing_are_0():
 def pairs_of(layer):
     for name in ("query", "key", "value"):
         local = getattr(layer, f"{name}_dense").get_weights()
-        yield local, getattr(layer, f"{name}_global_dense").get_weights()
+        yield local, getattr(layer, f"_{name}_global_dense").get_weights()
 
 
 def are_copies(layer):

@@ -183,7 +183,7 @@ def test_a_mixer_without_mix_says_so():
 
 
 def test_what_is_neither_is_refused():
-    message = "attention must be a AttentionLayer or MixingLayer, the config"
+    message = "attention must be an AttentionLayer or a MixingLayer, the config"
     with pytest.raises(ValueError, match=message):
         PerformerBlock(keras.layers.Dense(2), 4)
     config = keras.saving.serialize_keras_object(fourier())

@@ -29,8 +29,11 @@ def test_with_exact_weights_it_is_a_transformer_decoder(normalize_first, causal)
     output = layer(X, use_causal_mask=causal)
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
     expected = transformer_reference.decoder(layer, x, visible & MASK[:, np.newaxis])
-    for name in ("decoder_padding_mask", "decoder_attention_mask"):
-        output = layer(X, use_causal_mask=causal, **{name: MASK})
+    for mask in (
+        dict(decoder_padding_mask=MASK),
+        dict(decoder_attention_mask=MASK[:, np.newaxis]),
+    ):
+        output = layer(X, use_causal_mask=causal, **mask)
         np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -44,7 +47,8 @@ def test_it_sees_the_sequence_of_an_encoder(name, normalize_first):
     np.testing.assert_allclose(layer(X, ENCODED), expected, rtol=1e-4, atol=1e-5)
     visible = ENCODED_MASK[:, np.newaxis]
     expected = transformer_reference.decoder(layer, *arrays, visible)
-    output = layer(X, ENCODED, **{name: ENCODED_MASK})
+    mask = ENCODED_MASK if "padding" in name else visible
+    output = layer(X, ENCODED, **{name: mask})
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -79,7 +83,10 @@ def test_the_state_knows_the_sequence_of_an_encoder():
     assert np.abs(in_pieces(layer, unmasked) - whole).max() > 1e-2
     # from a first call with the sequence, as well
     first, state = layer(
-        X[:, :4], ENCODED, encoder_attention_mask=ENCODED_MASK, return_state=True
+        X[:, :4],
+        ENCODED,
+        encoder_attention_mask=ENCODED_MASK[:, np.newaxis],
+        return_state=True,
     )
     then = layer(X[:, 4:], state=state)
     np.testing.assert_allclose(tf.concat([first, then], 1), whole, rtol=1e-4, atol=1e-4)
@@ -96,9 +103,20 @@ def test_a_state_with_mixed_precision_stays_in_float32():
 
 def test_only_the_self_attention_has_a_window_and_rotary_positions():
     layer = decoder(
-        X.shape, ENCODED.shape, num_heads=1, rotary=True, exact_window=3, qk_norm=True
+        X.shape,
+        ENCODED.shape,
+        num_heads=1,
+        rotary=True,
+        exact_window=3,
+        initial_log_gain=-4.0,
+        qk_norm=True,
     )
     own, cross = layer.self_attention, layer.cross_attention
+    assert (own.initial_log_gain, cross.initial_log_gain) == (-4.0, 0.0)
+    again = type(layer).from_config(layer.get_config())
+    again.build(X.shape, ENCODED.shape)
+    np.testing.assert_allclose(again.self_attention.log_gain, [-0.4], rtol=1e-6)
+    assert cross.log_gain is None
     assert (own.exact_window, own.rotary, own.qk_norm) == (3, True, True)
     assert (cross.exact_window, cross.rotary, cross.qk_norm) == (None, None, True)
     assert own.seed != cross.seed
@@ -126,9 +144,13 @@ def test_states_that_are_none_raise():
         layer(X, state=layer.self_attention.initial_state(2))
     with pytest.raises(ValueError, match="A state belongs to causal attention"):
         layer(X, use_causal_mask=False, return_state=True)
-    mask = np.ones((2, LENGTH, LENGTH))
-    with pytest.raises(ValueError, match="attention_mask must not differ by query"):
-        layer(X, decoder_attention_mask=mask)
+    layer = decoder(X.shape, ENCODED.shape)
+    for shape in ((2, LENGTH, LENGTH), (2, LENGTH)):
+        mask = np.ones(shape)
+        with pytest.raises(ValueError, match="attention_mask must not differ by query"):
+            layer(X, ENCODED, decoder_attention_mask=mask)
+        with pytest.raises(ValueError, match="attention_mask must not differ by query"):
+            layer(X, ENCODED, encoder_attention_mask=mask)
 
 
 def test_a_state_in_another_order_is_the_same():

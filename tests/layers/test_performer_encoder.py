@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerEncoder
+from keras_performer import PerformerAttention, PerformerDecoder, PerformerEncoder
 from tests.layers import transformer_reference
 from tests.layers.inputs import normal
 
@@ -42,7 +42,7 @@ def test_with_exact_weights_it_is_a_transformer_encoder(normalize_first, exact):
         dict(padding_mask=MASK),
         dict(padding_mask=MASK.astype("int32")),
         dict(attention_mask=MASK[:, np.newaxis]),
-        dict(padding_mask=MASK, attention_mask=MASK),
+        dict(padding_mask=MASK, attention_mask=MASK[:, np.newaxis]),
     ):
         # at padding, too: it sees the others and is not seen
         np.testing.assert_allclose(layer(X, **call), expected, rtol=1e-4, atol=1e-5)
@@ -100,6 +100,7 @@ def test_options_reach_the_attention():
         num_key_value_heads=1,
         chunk_size=2,
         exact_window=3,
+        initial_log_gain=(-4.0, 2.0),
         qk_norm=True,
         jit_compile=False,
     )
@@ -110,6 +111,31 @@ def test_options_reach_the_attention():
         if name in options or name in ("dropout", "kernel_initializer", "seed"):
             assert config[name] == value, name
     assert config["key_dim"] == 3
+    # a tenth of the gains
+    np.testing.assert_allclose(layer.attention.log_gain, [-0.4, 0.2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [PerformerEncoder, PerformerDecoder])
+def test_the_default_number_of_features_goes_with_every_map(kind):
+    layer = kind(intermediate_dim=11, num_heads=2, feature_map="taylor")
+    layer.build(X.shape)
+    attention = getattr(layer, "attention", None) or layer.self_attention
+    assert attention.projection_matrix is None
+    config = layer.get_config()
+    assert config["num_random_features"] == "auto"
+    assert attention.get_config()["num_random_features"] == "auto"
+    assert kind.from_config(config).get_config() == config
+    with pytest.raises(ValueError, match="has no random features"):
+        kind(11, 2, feature_map="taylor", num_random_features=256)
+    old = kind.from_config({**kind(11, 2).get_config(), "num_random_features": 256})
+    old.build(X.shape)
+    assert old.get_config()["num_random_features"] == 256
+
+
+def test_a_layer_leaves_the_count_of_names_as_it_is():
+    keras.utils.clear_session()
+    PerformerEncoder(intermediate_dim=11, num_heads=2)
+    assert PerformerAttention(2, 4).name == "performer_attention"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +147,11 @@ def test_options_reach_the_attention():
         ("normalize_first must be True or False", dict(normalize_first="yes")),
         ("seed must be an int", dict(seed="a")),
         ("exact_window must be a positive int", dict(exact_window=0)),
+        ("initial_log_gain is that of keys", dict(initial_log_gain=2.0)),
+        (
+            "a float for each head.*num_heads=2",
+            dict(initial_log_gain=[1.0], exact_window=3),
+        ),
         ("num_key_value_heads must divide", dict(num_key_value_heads=3)),
         ("rotary must be None, True", dict(rotary="yes")),
     ],
@@ -135,5 +166,6 @@ def test_bad_inputs_raise():
         encoder(num_heads=4).build(X.shape)
     with pytest.raises(ValueError, match=r"PerformerEncoder needs inputs .*5, 6"):
         encoder()(tf.ones((3, 4, 5, 6)))
-    with pytest.raises(ValueError, match="attention_mask must not differ by query"):
-        encoder()(X, attention_mask=np.ones((2, LENGTH, LENGTH)))
+    for shape in ((2, LENGTH, LENGTH), (2, LENGTH)):
+        with pytest.raises(ValueError, match="attention_mask must not differ by query"):
+            encoder()(X, attention_mask=np.ones(shape))

@@ -138,7 +138,7 @@ def test_it_is_the_attention_of_rotated_heads(kind, options, causal):
     plain = weights_of(made(kind, causal=causal, rotary=None, **options), layer)
 
     def called():
-        inputs = dict(attention_mask=seen, positions=positions)
+        inputs = dict(key_mask=seen, positions=positions)
         return layer(x, **inputs, return_attention_scores=True)
 
     def by_hand():
@@ -158,7 +158,7 @@ def test_it_is_the_attention_of_rotated_heads(kind, options, causal):
     for one, expected in zip(results(called), results(by_hand)):
         np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-5)
     # and the positions are not ignored
-    assert np.abs(layer(x, attention_mask=seen) - called()[0]).max() > 1e-2
+    assert np.abs(layer(x, key_mask=seen) - called()[0]).max() > 1e-2
 
 
 @pytest.mark.parametrize("causal", [False, True])

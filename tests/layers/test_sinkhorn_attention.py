@@ -376,6 +376,11 @@ def test_longer_sequences_are_refused():
         graph(normal((2, 14, 5)))
     with pytest.raises(tf.errors.InvalidArgumentError, match="longer than max_length"):
         graph(normal((2, 40, 5)))
+    xla = tf.function(layer.__call__, input_signature=spec, jit_compile=True)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="make_SinkhornAttention_w"
+    ):
+        xla(normal((2, 14, 5)))
 
 
 @pytest.mark.parametrize(

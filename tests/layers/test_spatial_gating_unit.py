@@ -143,6 +143,11 @@ def test_longer_sequences_are_refused():
     assert graph(tf.ones((2, 6, 5))).shape == (2, 6, 5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         graph(tf.ones((2, 7, 5)))
+    xla = tf.function(layer.__call__, input_signature=spec, jit_compile=True)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="make_SpatialGatingUnit_w"
+    ):
+        xla(tf.ones((2, 7, 5)))
 
 
 def test_its_matrix_alone_is_quadratic():

@@ -1,11 +1,15 @@
 """The recurrent state of a causal layer: any split of a sequence gives the whole."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import layers
+from keras_performer import PerformerAttention, PerformerLM, generate, layers
+from keras_performer.layers import cached_attention
+from keras_performer.models import exported
 from tests.contract import relative_error
 from tests.layers.inputs import normal, small_layer
 
@@ -237,3 +241,24 @@ def test_calls_that_a_state_cannot_serve_raise():
         layers.ExactAttention(2, 3, causal=True)(x, return_state=True)
     output, scores, _ = causal(x, return_attention_scores=True, return_state=True)
     assert (output.shape, scores.shape) == ((1, 3, 7), (1, 3, 3, 3))
+
+
+def test_what_has_no_state_says_so():
+    of_features = small_layer(causal=True)
+    mixed = small_layer(causal=True, exact_below=LENGTH)
+    assert of_features.supports_state and not mixed.supports_state
+    with pytest.raises(ValueError, match="A state is made of features"):
+        mixed.initial_state(2)
+    # a model of KerasHub keeps keys and values: its call has no argument for a state
+    kept = cached_attention.CachedPerformerAttention(2, 4)
+    assert "state" not in inspect.signature(kept.call).parameters
+    assert not kept.supports_state
+    model = PerformerLM(9, 16, 1, 1, 8, attention=PerformerAttention(1, 8, causal=True))
+    assert exported.has_state(model)
+    exact = PerformerAttention(1, 8, causal=True, exact_below=4)
+    model = PerformerLM(9, 16, 1, 1, 8, attention=exact)
+    assert not exported.has_state(model)
+    with pytest.raises(ValueError, match="generate needs.*A state is made of features"):
+        generate(model, [[1, 2]], 9)
+    with pytest.raises(ValueError, match="recompute goes through a sequence in chunks"):
+        PerformerLM(9, 16, 1, 1, 8, attention=exact, recompute="block")

@@ -202,6 +202,15 @@ def test_lengths_may_be_unknown(kind):
     message = "longer than max_length=11"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         unknown(*longer)
+    xla = tf.function(
+        layer.__call__,
+        input_signature=[tf.TensorSpec((None, None, 5), "float64")],
+        jit_compile=True,
+    )
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="make_SynthesizerAttentio"
+    ):
+        xla(longer[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

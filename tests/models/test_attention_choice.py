@@ -267,3 +267,25 @@ def test_an_embedding_of_another_width_is_refused():
     model = small_model(embedding=keras.layers.Embedding(11, 1))
     with pytest.raises(ValueError, match=r"hidden_dim=.*Received.*shape \(1, 3, 1\)"):
         model(np.zeros((1, 3), int))
+
+
+def test_the_default_number_of_features_goes_with_every_map(tmp_path):
+    model = PerformerLM(11, 16, 1, 2, 8, feature_map="taylor")
+    assert model.blocks[0].attention.projection_matrix is None
+    assert model.get_config()["num_random_features"] == "auto"
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.get_config() == model.get_config()
+    np.testing.assert_allclose(loaded(IDS), model(IDS), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="has no random features"):
+        PerformerLM(11, 16, 1, 2, 8, feature_map="taylor", num_random_features=256)
+
+
+@pytest.mark.parametrize("attention", ["performer", "exact", "none"])
+def test_configs_with_the_number_that_was_the_default(attention):
+    model = PerformerLM(11, 16, 1, 2, 8, attention=attention, seed=1)
+    config = {**model.get_config(), "num_random_features": 256}
+    old = PerformerLM.from_config(config)
+    assert old.get_config() == config
+    old.set_weights(model.get_weights())
+    np.testing.assert_array_equal(old(IDS), model(IDS))

@@ -359,3 +359,20 @@ def test_a_config_is_read_with_custom_objects():
         PerformerLM.from_config(config)
     model = PerformerLM.from_config(config, custom_objects={"Head": Head})
     assert isinstance(model.head, Head)
+
+
+@pytest.mark.parametrize("position_embedding", ["learned", "rotary"])
+def test_longer_sequences_are_refused_where_xla_compiles(position_embedding):
+    """It leaves assertions out, and positions would begin anew."""
+    model = PerformerLM(9, 6, 1, 1, 4, position_embedding=position_embedding)
+    compiled = tf.function(
+        lambda ids: model(ids),
+        input_signature=[tf.TensorSpec((None, None), tf.int32)],
+        jit_compile=True,
+    )
+    ids = np.ones((2, 6), "int32")
+    np.testing.assert_allclose(compiled(ids), model(ids), rtol=1e-4, atol=1e-5)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="make_PerformerLM_with_a_m"
+    ):
+        compiled(np.ones((2, 7), "int32"))

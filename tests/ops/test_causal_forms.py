@@ -11,12 +11,14 @@ from keras_performer.ops.linear import causal_stable, causal_tokens
 from .cases import (
     KERNELS,
     assert_all_close,
+    float64,
     masks,
     normal,
     qkv,
     softmax_kernel,
     value_and_gradients,
 )
+from .segment_cases import ids
 
 
 def attend(kernel, inputs, mask=None):
@@ -85,12 +87,8 @@ def test_large_queries_and_keys_do_without_single_tokens(calls, head_dim):
     given = [normal((1, 256, 2, head_dim), i, std=8, dtype="float32") for i in range(3)]
     output, _ = ops.causal_attention(*given, kernel)
     assert calls[("stable", "forward")] > 0 and calls[("tokens", "forward")] == 0
-    exact = reference.attention(*float64(given), kernel.astype("float64"), causal=True)
+    exact = reference.attention(*float64(*given), kernel.astype("float64"), causal=True)
     assert_all_close([output], [exact], 1e-3)
-
-
-def float64(tensors):
-    return [tf.cast(x, "float64") for x in tensors]
 
 
 def test_a_token_that_sees_only_keys_against_it_needs_single_tokens(calls):
@@ -130,7 +128,7 @@ def test_every_form_is_attention(monkeypatch, calls, form, name, mask):
     assert_all_close(found, value_and_gradients(exact, given), 1e-10)
 
 
-def nothing_lost(kernel, bounds, normalizer):
+def nothing_lost(kernel, bounds, logs):
     return tf.zeros(bounds.shape[1], tf.bool)
 
 
@@ -156,3 +154,75 @@ def test_the_stable_form_of_large_inputs_is_attention(calls, std):
     found, expected = (value_and_gradients(f, given) for f in (pieces, exact))
     assert_all_close(found, expected, 1e-10)
     assert calls[("stable", "backward")] > 0
+
+
+# In chunks of 8, and blocks of 64 tokens. Segments of one token, shorter than the
+# window and longer; they, and the first tokens that have a far key, WINDOW later, start
+# with a chunk or a block, one token before it and one after it.
+WINDOW = 5
+FIRSTS = (0, 1, 11, 16, 20, 39, 60, 63, 65, 101), (0, 12, 15, 17, 18, 59, 72, 96)
+
+
+def packed(causal):
+    """Our attention over packed segments with a window, and the slow twin."""
+    kernel, gain = softmax_kernel(32, 16), normal((2,), 7)
+    segment_ids = ids(FIRSTS, length=120)
+
+    def ours(*inputs):
+        visible = ops.Visibility(None, causal, starts=ops.segment_starts(segment_ids))
+        given = kernel, WINDOW, gain, visible, None, 8
+        return ops.windowed_attention(*inputs, *given)[0]
+
+    def twin(*inputs):
+        given = kernel.astype("float64"), WINDOW, gain, None, causal, segment_ids
+        return reference.windowed_attention(*inputs, *given)
+
+    return ours, twin
+
+
+@pytest.mark.parametrize("std", [1.0, 4.0, 8.0])
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_sequences_with_a_window_need_no_single_tokens(calls, causal, std):
+    """Tokens without a far key in their segment have lost nothing."""
+    ours, twin = packed(causal)
+    wide = float64(*inputs(std, length=120))
+    expected = value_and_gradients(twin, wide)
+    for dtype, tolerance in ("float64", 1e-10), ("float32", 1e-4):
+        given = [tf.cast(x, dtype) for x in wide]
+        found = value_and_gradients(ours, given)
+        assert_all_close(found, expected, tolerance)
+    # of two blocks each, as segments start in both
+    assert calls == times(stable=4, tokens=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_sequences_that_lose_weights_need_single_tokens(calls, causal):
+    """All keys of one segment are against its queries by hundreds of nats."""
+    ours, twin = packed(causal)
+    query, key, value = float64(*inputs(length=120))
+    lost = np.zeros((2, 120, 1, 1), bool)
+    lost[1, 18:59] = True
+    large = 16 * (key[:, :1] + 0.1 * key)
+    query, key = tf.where(lost, -large, query), tf.where(lost, large, key)
+    expected = value_and_gradients(twin, (query, key, value))
+    for dtype, tolerance in ("float64", 1e-10), ("float32", 1e-3):
+        given = [tf.cast(x, dtype) for x in (query, key, value)]
+        assert_all_close(value_and_gradients(ours, given), expected, tolerance)
+    # of two blocks one, of each dtype; from the end on the segment lies in both
+    assert calls == (times(stable=2, tokens=2) if causal else times(0, tokens=4))
+
+
+def test_padding_of_the_last_block_needs_no_single_tokens(calls):
+    """Half of the second block is padding; its keys dwarf those before it."""
+    query, key, value = inputs()
+    scale = np.where(np.arange(96) < 64, 8.0, 1.0)
+    key *= tf.constant(scale[:, None, None], "float32")
+
+    def attention(*inputs):
+        visible = ops.Visibility(causal=True)
+        given = softmax_kernel(32, 16), WINDOW, None, visible, None, 8
+        return ops.windowed_attention(*inputs, *given)[0]
+
+    value_and_gradients(attention, (query, key, value))
+    assert calls == times(stable=2, tokens=0)

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops import blocks
+from keras_performer.ops import blocks, reference
 from tests.ops.cases import normal, qkv, softmax_kernel
-from tests.ops.test_windowed import assert_all_close, dense, mask, with_gradients
+from tests.ops.test_windowed import assert_all_close, mask, with_gradients
 
 # What far weights may be below the largest product of features; if none, all are lost.
 FORMS = {"in chunks": 60.0, "token by token": -np.inf}
@@ -43,7 +43,8 @@ def ours(kernel, window, key_mask, chunk_size, **options):
 
 def matrix(kernel, window, key_mask):
     def attend(query, key, value, gain):
-        return dense(query, key, value, kernel, window, gain, key_mask, False)
+        given = kernel, window, gain, key_mask
+        return reference.windowed_attention(query, key, value, *given)
 
     return attend
 

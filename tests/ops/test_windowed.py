@@ -5,41 +5,10 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.ops import reference
 from tests.ops.cases import favor_plus_kernel, normal, qkv, softmax_kernel
 
 KERNELS = {"softmax": softmax_kernel, "favor+": favor_plus_kernel}
-
-
-def log_kernel(query, key, kernel):
-    """log of phi(x) . phi(y), from the definition of the features: `(B, N, T, S)`."""
-    matrix = tf.cast(kernel.projection_matrix, query.dtype)
-    root = query.shape[-1] ** -0.25
-    x, y = (tf.transpose(z, (0, 2, 1, 3)) * root for z in (query, key))
-    logs = [
-        tf.einsum("bnth,mh->bntm", z, matrix)
-        - tf.reduce_sum(z * z, -1, keepdims=True) / 2
-        for z in (x, y)
-    ]
-    both = logs[0][:, :, :, tf.newaxis] + logs[1][:, :, tf.newaxis]
-    return tf.reduce_logsumexp(both, -1) - np.log(matrix.shape[0])
-
-
-def dense(query, key, value, kernel, window, log_gain, key_mask, causal):
-    """Every weight by its definition, in quadratic memory, under autodiff."""
-    group = query.shape[2] // key.shape[2]
-    key, value = (tf.repeat(x, group, axis=2) for x in (key, value))
-    exact = tf.einsum("btnh,bsnh->bnts", query, key) / query.shape[-1] ** 0.5
-    far = log_kernel(query, key, kernel) + log_gain[:, tf.newaxis, tf.newaxis]
-    distance = np.arange(query.shape[1])[:, None] - np.arange(key.shape[1])
-    log = tf.where(np.abs(distance) < window, exact, far)
-    seen = np.ones_like(distance, bool) if not causal else distance >= 0
-    if key_mask is not None:
-        seen = seen & np.asarray(key_mask)[:, None, None, :]
-    log = tf.where(seen, log, tf.constant(-np.inf, log.dtype))
-    peak = tf.stop_gradient(tf.reduce_max(log, -1, keepdims=True))
-    weights = tf.exp(log - tf.where(tf.math.is_finite(peak), peak, 0.0))
-    weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, -1, keepdims=True))
-    return tf.einsum("bnts,bsnv->btnv", weights, value)
 
 
 def with_gradients(function, inputs, weights):
@@ -87,7 +56,8 @@ def test_outputs_and_gradients_are_those_of_the_matrix(
         )[0]
 
     def matrix(query, key, value, gain):
-        return dense(query, key, value, kernel, window, gain, key_mask, causal)
+        given = kernel, window, gain, key_mask, causal
+        return reference.windowed_attention(query, key, value, *given)
 
     expected = with_gradients(matrix, inputs, weights)
     found = with_gradients(ours, inputs, weights)
@@ -129,7 +99,8 @@ def test_windows_of_more_than_a_block(window, causal):
         )[0]
 
     def matrix(query, key, value, gain):
-        return dense(query, key, value, kernel, window, gain, key_mask, causal)
+        given = kernel, window, gain, key_mask, causal
+        return reference.windowed_attention(query, key, value, *given)
 
     expected = with_gradients(matrix, inputs, weights)
     assert_all_close(with_gradients(ours, inputs, weights), expected)

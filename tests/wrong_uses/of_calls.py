@@ -107,7 +107,7 @@ WRONG_USES = {
             lambda: layers.BigBirdAttention(2, 4, block_size=2)(X, MEMORY),
         ),
         WrongUse(
-            "LinformerAttention has weights for each place of a sequence",
+            "LinformerAttention ends at max_length",
             "max_length=4, of 6 tokens",
             "make it with the max_length of the longest",
             lambda: layers.LinformerAttention(2, 4, max_length=4)(X),
@@ -139,10 +139,16 @@ WRONG_USES = {
             lambda: made()(X, attention_mask=BATCHED),
         ),
         WrongUse(
-            "attention_mask must have shape (2, 6)",
+            "attention_mask must not differ by query or by head",
             "attention_mask of shape (6, 6)",
-            "use attention_mask of shape (B, S), (B, 1, S)",
+            "use key_mask (B, S)",
             lambda: made()(X, attention_mask=BATCHED[0]),
+        ),
+        WrongUse(
+            "attention_mask must have shape (2, 1, 6)",
+            "attention_mask of shape (2, 1, 9)",
+            "attention_mask of shape (B, 1, S) or (B, 1, 1, S)",
+            lambda: made()(X, attention_mask=np.ones((2, 1, 9))),
         ),
         WrongUse(
             "value_mask must have shape (2, 9)",

@@ -102,7 +102,7 @@ WRONG_USES = {
             lambda: made(jit_compile="always"),
         ),
         WrongUse(
-            "attention must be a AttentionLayer or MixingLayer",
+            "attention must be an AttentionLayer or a MixingLayer",
             "<MultiHeadAttention",
             "ExactAttention has the place of keras.layers.MultiHeadAttention",
             lambda: layers.PerformerBlock(keras.layers.MultiHeadAttention(2, 4), 16),
@@ -140,10 +140,10 @@ WRONG_USES = {
             lambda: made(num_random_features=7),
         ),
         WrongUse(
-            'feature_map="taylor" has no random features',
+            "TaylorFeatures has no random features",
             "num_random_features=256",
             "use num_random_features=None",
-            lambda: made(feature_map="taylor"),
+            lambda: made(feature_map="taylor", num_random_features=256),
         ),
         WrongUse(
             "exact_below needs features that estimate softmax",

@@ -110,12 +110,12 @@ WRONG_USES = {
         ),
         WrongUse(
             "generate needs an attention with a state",
-            "with ExactAttention",
+            "ExactAttention has no state",
             'such as attention="performer"',
             lambda: generated(attention="exact"),
         ),
         WrongUse(
-            "A state is made of features",
+            "generate needs an attention with a state",
             "exact_below=4",
             "Make the layer with exact_below=None",
             lambda: generated(exact_below=4),

@@ -45,8 +45,6 @@ def controls(case, exact, num_steps):
 def converted(case, exact, feature_map, num_steps):
     """Yields name, model, steps of transfer, seconds, and whether to train further."""
     options = dict(feature_map=feature_map, seed=SEED)
-    if feature_map == "taylor":
-        options["num_random_features"] = None
     alone, _ = convert_to_performer(exact, exact_window=None, **options)
     yield feature_map, alone, 0, 0.0, False
     name, options["exact_window"] = f"window + {feature_map}", case.task.window

@@ -9,6 +9,7 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_not_causal,
 )
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.kernels.parts import (
@@ -100,7 +101,7 @@ def attend(kernel, visible, query, key, value, jit_compile=False, block_tokens=N
     `block_tokens`, the tokens of a block, is an int where a test wants small ones.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def attention(query, key, value, *trained):
         inputs = kernel.with_trained(trained), visible, block_tokens, query, key, value
         output, *saved = compile.call(_forward, *inputs, jit_compile=jit_compile)

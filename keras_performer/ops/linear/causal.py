@@ -12,6 +12,7 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_state,
 )
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear.loops import (
@@ -115,7 +116,15 @@ def attend(kernel, visible, query, key, value, state, chunk_size, jit_compile=Fa
     """`causal_attention` of checked arguments."""
     keys = Recent(key, value, visible.key_mask)
     found = attend_within(
-        kernel, Reach(), query, keys, None, state, visible.starts, chunk_size, jit_compile
+        kernel,
+        Reach(),
+        query,
+        keys,
+        None,
+        state,
+        visible.starts,
+        chunk_size,
+        jit_compile,
     )
     return tf.cast(found.output, query.dtype), found.state
 
@@ -146,8 +155,8 @@ def attend_within(
         kernel: a `Kernel` in the dtype of the loops.
         reach: a `Reach`.
         query: tensor `(B, T, N, H)`.
-        keys: `Recent`: `reach.delay` keys of a state or none, and a key for each query;
-            `seen` may be `None`.
+        keys: `Recent`: `reach.before` keys of a state, and a key for each query; `seen`
+            may be `None`.
         gain: tensor `(N, 1)`, the logarithm of what multiplies far weights; `None`
             for 0, if no key is near.
         state: `State` before the far key of the first query.
@@ -179,27 +188,31 @@ def _many_tokens(
     """The loops with their own gradient."""
     gains = () if gain is None else (gain,)
 
-    @tf.custom_gradient
+    @custom_gradient
     def attention(query, key, value, sums, *others):
         gain = others[0] if gains else None
         loops = kernel.with_trained(others[len(gains) :]), reach, chunk_size, masks
         inputs = *loops, query, key, value, gain
-        output, log_sums, r_end, sums_end, saved = call(
-            forward_pass, *inputs, r, sums
-        )
-        found = {"output": output, "r": r_end, "sums": sums_end}
+        output, log_sums, r_end, sums_end, saved = call(forward_pass, *inputs, r, sums)
+        names = ["output", "r", "sums"]
+        found = [output, r_end, sums_end]
         if gains:
-            found["log_sums"] = log_sums
+            names.append("log_sums")
+            found.append(log_sums)
         elif logs:
-            found["log_sums"], found["signs"] = call(sums_of_weights, *inputs, saved)
+            names += ["log_sums", "signs"]
+            found += call(sums_of_weights, *inputs, saved)
 
         def gradient(*dfound):
-            d = tf.nest.pack_sequence_as(found, dfound)
+            d = dict(zip(names, dfound))
             ends = output, log_sums, saved, d["output"], d.get("log_sums"), d["sums"]
             dinputs, dgain, dtrained = call(backward_pass, *inputs, *ends)
             return *dinputs, *([dgain] if gains else []), *dtrained
 
-        return found, gradient
+        return tuple(found), gradient
 
-    found = attention(query, key, value, sums, *gains, *kernel.trained)
-    return (found.get(n) for n in ("output", "log_sums", "signs", "r", "sums"))
+    output, r, sums, *others = attention(
+        query, key, value, sums, *gains, *kernel.trained
+    )
+    log_sums, signs = *others, *[None] * (2 - len(others))
+    return output, log_sums, signs, r, sums

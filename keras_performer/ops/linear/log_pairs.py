@@ -33,9 +33,7 @@ def forward(kernel, block, weighted, peak):
     def replaced(places, _, *rows):
         found = _weighted_sums(kernel, *rare.taken(places))
         places = places[:, tf.newaxis]
-        return each(
-            lambda x, y: tf.tensor_scatter_nd_update(x, places, y), rows, found
-        )
+        return each(lambda x, y: tf.tensor_scatter_nd_update(x, places, y), rows, found)
 
     return rare.loop(unrecorded(replaced), (weighted, peak))
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, block_sizes, tokens_per_block
 from keras_performer.ops.heads import Heads
-from keras_performer.ops.kernels.base import EMPTY, split_heads
+from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each, join, split
 from keras_performer.ops.linear import chunkwise
 from keras_performer.ops.linear.chunkwise import from_chunks, to_chunks
@@ -46,10 +46,13 @@ class Reach(typing.NamedTuple):
     Attributes:
         delay: int, the distance from which on keys are far.
         nearest: int, 0 or 1, the distance from which on keys are seen.
+        before: int, how many keys of a state come before the key of the first query:
+            `delay` or none.
     """
 
     delay: int = 0
     nearest: int = 0
+    before: int = 0
 
     @property
     def near(self):
@@ -94,8 +97,7 @@ class Causal:
         masks: `(seen, starts)`: bool tensors `(B, before + T)`, true for visible keys,
             and `(B, T)`, as in `Visibility`; or `None`.
         query: tensor `(B, T, N, H)`.
-        key, value: tensors `(B, before + T, K, ...)`; before is `reach.delay` keys of a
-            state, or 0.
+        key, value: tensors `(B, before + T, K, ...)`.
         gain: tensor `(N, 1)`, the logarithm of what multiplies far weights, or `None`.
     """
 
@@ -120,15 +122,14 @@ class Causal:
             self.spans = 1 + ceil_div(reach.delay - 1, self.near_chunk)
             self.halo = max(self.halo, (self.spans - 1) * self.near_chunk)
             multiple = math.lcm(chunks, self.near_chunk)
-        self.blocks = blocks = Blocks(length, chunks * chunk, multiple=multiple)
-        self.before = 0 if key.shape[1] == query.shape[1] else reach.delay
+        self.blocks = Blocks(length, chunks * chunk, multiple=multiple)
         self._see(*masks, key)
 
     def _see(self, seen, starts, key):
         """What of the masks the blocks read."""
         blocks, delay = self.blocks, self.reach.delay
         end = blocks.count * blocks.tokens - self.length
-        front = self.halo - self.before
+        front = self.halo - self.reach.before
         self.paddings = [[0, 0], [front, end]]
         if seen is None and (blocks.padded or self.halo):
             seen = tf.ones((size(key, 0), size(key, 1)), tf.bool)
@@ -245,7 +246,7 @@ class Causal:
         return tf.concat([slice_of(x, k, count) for k in range(self.spans)], 2)
 
     def _of_spans(self, x):
-        """The sum over near chunks of what is said of their keys, `(X, tokens, dim)`."""
+        """Gradients of what each near chunk reads, added up, `(X, tokens, dim)`."""
         last = self.spans - 1
         parts = tf.split(x, self.spans, 2)
         parts = [
@@ -353,7 +354,8 @@ class Causal:
                 dx_near, _, *near = weights.backward(*near, *cut)
                 dx += from_chunks(dx_near) * self.scale
                 dkeys = [
-                    self._in_halo(z, self.reach.delay) + self._in_halo(self._of_spans(w))
+                    self._in_halo(z, self.reach.delay)
+                    + self._in_halo(self._of_spans(w))
                     for z, w in zip(dkeys, near)
                 ]
             elif self.halo:
@@ -379,11 +381,13 @@ class Causal:
         dsums, dtrained, dgain, later, *arrays = blocks.loop(
             step, (*start, *arrays), reverse=True
         )
-        own = query, *(z[:, self.before :] for z in (key, value))
+        own = query, *(z[:, self.reach.before :] for z in (key, value))
         dquery, *dkeys = blocks.join_in_turn(arrays, own)
-        if self.before:
+        if self.reach.before:
             dkeys = [
-                tf.concat([tf.cast(z[:, self.halo - self.before :], w.dtype), w], 1)
+                tf.concat(
+                    [tf.cast(z[:, self.halo - self.reach.before :], w.dtype), w], 1
+                )
                 for z, w in zip(later, dkeys)
             ]
         return (dquery, *dkeys, join(dsums)), dgain, dtrained

@@ -23,8 +23,7 @@ def one_token(kernel, reach, masks, query, key, value, gain, r, sums):
         masks: `(seen, starts)`: bool tensors `(B, before + 1)`, true for visible keys,
             and `(B, 1)`, whether the token starts a segment; or `None`.
         query: tensor of shape `(B, 1, N, H)`.
-        key, value: tensors of shape `(B, before + 1, K, ...)`; before is `reach.delay`
-            keys of a state, or 0.
+        key, value: tensors of shape `(B, before + 1, K, ...)`.
         gain: tensor `(N, 1)`, or `None`, as in `attend_within`.
         r: running maximum before the far key, `(X, 1, M)`.
         sums: sums before it, `(X, V + 1, M)`.
@@ -37,7 +36,7 @@ def one_token(kernel, reach, masks, query, key, value, gain, r, sums):
     kernel = kernel.in_one_part()
     heads = Heads(query, key, value)
     seen, starts = masks
-    before = key.shape[1] - 1
+    before = reach.before
     if reach.delay:
         seen = mask_or_all(seen, key)
     if starts is not None:

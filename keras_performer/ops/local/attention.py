@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_performer.ops import compile
 from keras_performer.ops.checks import check_attention_inputs, check_window
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.local.loops import backward_pass, forward_pass
 from keras_performer.ops.local.recent import (
     Recent,
@@ -101,7 +102,7 @@ def attend(
     if starts is not None:
         numbers = tf.pad(segment_numbers(starts), [[0, 0], [before, 0]])
 
-    @tf.custom_gradient
+    @custom_gradient
     def attention(query, key, value):
         options = reach, before, sliding_window, causal, numbers
         inputs = options, query, key, value, keys.seen

@@ -45,12 +45,11 @@ def backward(x, y, v, band, d, log):
         `(dx, total, dy, dv)`, without what belongs to the columns of ones; `total` are
         the row sums of the gradients of logits, `(..., rows, 1)`.
     """
-    # the product subtracts it: one pass over the weights less
-    x, y = tf.concat([x, -log], -1), with_ones(y)
-    p = tf.exp(tf.matmul(x, y, transpose_b=True) + band)
+    # not in the product: GPUs and TPUs round what they multiply
+    p = tf.exp(tf.matmul(x, y, transpose_b=True) + band - log)
     dlogits = p * tf.matmul(d, v, transpose_b=True)
     # the ones of the keys add up the rows
-    dx = tf.matmul(dlogits, y)
-    dy = tf.matmul(dlogits, x[..., :-2], transpose_a=True)
+    dx = tf.matmul(dlogits, with_ones(y))
+    dy = tf.matmul(dlogits, x[..., :-1], transpose_a=True)
     dv = tf.matmul(p, d[..., :-1], transpose_a=True)
     return dx[..., :-2], dx[..., -1:], dy, dv

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import block_of
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.local.loops import Local
@@ -53,7 +54,7 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
             parallel_iterations=1,
         )[1:]
 
-    @tf.custom_gradient
+    @custom_gradient
     def attention(*inputs):
         dtype = compute_dtype(*inputs)
 

@@ -13,6 +13,7 @@ from keras_performer.ops import compile
 from keras_performer.ops.arrays import new_array
 from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.devices import has_tpu
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.parts import each
 from keras_performer.ops.linear import both_sides
 from keras_performer.ops.shapes import size, sizes
@@ -36,7 +37,7 @@ def attend(kernel, query, key, value, mask, gain, window, chunk_size, jit_compil
         Tensor `(B, T, N, V)` in the dtype of the loops.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def attention(query, key, value, gain, *trained):
         inputs = kernel.with_trained(trained), window, chunk_size, mask
         inputs = *inputs, query, key, value, gain

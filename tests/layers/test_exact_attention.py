@@ -1,0 +1,152 @@
+"""Dropout falls on weights, not on attended values, wherever weights are a matrix."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer.layers import (
+    ExactAttention,
+    LinformerAttention,
+    SynthesizerAttention,
+)
+from tests.layers.inputs import normal
+from tests.layers.like_keras import grouped_query, multi_head, pair, results
+
+LENGTH, HEADS, RATE = 12, 4, 0.3
+KINDS = {
+    "exact": lambda **given: ExactAttention(HEADS, 3, **given),
+    "grouped": lambda **given: ExactAttention(HEADS, 3, num_key_value_heads=2, **given),
+    "causal": lambda **given: ExactAttention(HEADS, 3, causal=True, **given),
+    "linformer": lambda **given: LinformerAttention(
+        HEADS, 3, max_length=LENGTH, projection_dim=LENGTH, **given
+    ),
+    "synthesizer": lambda **given: SynthesizerAttention(
+        HEADS, 3, max_length=LENGTH, **given
+    ),
+    "synthesizer, random": lambda **given: SynthesizerAttention(
+        HEADS, 3, max_length=LENGTH, kind="random", **given
+    ),
+}
+
+
+def showing_weights(kind, **options):
+    """A layer whose output `(B, T, N, 2 S)` is twice its weights, side by side."""
+    twice = np.concatenate([np.eye(LENGTH)] * 2, 1)
+    shape = HEADS, 2 * LENGTH
+    layer = KINDS[kind](
+        value_dim=shape[1],
+        output_shape=shape,
+        use_bias=False,
+        dropout=RATE,
+        seed=4,
+        **options,
+    )
+    layer.build((None, None, 6), (None, None, LENGTH), (None, None, 6))
+    kernel = layer.value_dense.kernel
+    kernel.assign(np.repeat(twice[:, np.newaxis], kernel.shape[1], 1))
+    layer.output_dense.kernel.assign(np.eye(np.prod(shape)).reshape(shape * 2))
+    if kind == "linformer":  # each mixture is one key
+        layer.key_projection.assign(np.eye(LENGTH))
+        layer.value_projection.assign(np.eye(LENGTH))
+    return layer
+
+
+def inputs_of(batch=6):
+    values = np.tile(np.eye(LENGTH, dtype="float32"), (batch, 1, 1))
+    return normal((batch, LENGTH, 6)), values, normal((batch, LENGTH, 6), 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        *((kind, call) for kind in KINDS for call in ("plain", "key_mask")),
+        ("exact", "segment_ids"),
+        ("causal", "segment_ids"),
+    ],
+)
+def test_weights_are_dropped_and_the_others_scaled(kind, call):
+    mask = np.arange(LENGTH) % 5 != np.arange(6)[:, np.newaxis] % 4
+    given = {
+        "plain": {},
+        "key_mask": dict(key_mask=mask),
+        "segment_ids": dict(segment_ids=np.tile(np.arange(LENGTH) // 4, (6, 1))),
+    }[call]
+    layer = showing_weights(kind)
+    output, weights = layer(
+        *inputs_of(), training=True, return_attention_scores=True, **given
+    )
+    first, second = np.split(np.moveaxis(output, 2, 1), 2, -1)
+    np.testing.assert_array_equal(first, second)
+    seen, kept = weights.numpy() > 1e-6, first > 0
+    scaled = np.where(kept, weights / (1 - RATE), 0)
+    np.testing.assert_allclose(first[seen], scaled[seen], rtol=1e-5)
+    error = np.sqrt(RATE * (1 - RATE) / seen.sum())
+    assert abs(kept[seen].mean() - (1 - RATE)) < 4 * error
+    # anew for each sequence, head, query and key
+    if call == "plain" and kind != "causal":
+        for axis in range(4):
+            same = np.roll(kept, 1, axis) == kept
+            assert abs(same.mean() - (RATE**2 + (1 - RATE) ** 2)) < 6 * error
+
+
+@pytest.mark.parametrize("kind", ["exact", "grouped", "synthesizer, random"])
+def test_dropout_keeps_the_mean(kind):
+    layer, inputs = showing_weights(kind), inputs_of(2)
+    clean = layer(*inputs, training=False).numpy()
+    np.testing.assert_array_equal(layer(*inputs), clean)
+    dropped = np.stack([layer(*inputs, training=True) for _ in range(100)])
+    error = dropped.std(0, ddof=1) / np.sqrt(len(dropped))
+    assert np.abs((dropped.mean(0) - clean) / error).max() < 5
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_the_gradient_drops_what_the_output_drops(policy, jit_compile):
+    """The output is linear in values: it is their product with its gradient."""
+    layer = showing_weights("exact", dtype=policy)
+    query, value, key = map(tf.constant, inputs_of())
+    shown = tf.constant(normal((6, LENGTH, HEADS, 2 * LENGTH), 2))
+
+    @tf.function(
+        jit_compile=jit_compile,
+        input_signature=[tf.TensorSpec((None, None, n)) for n in (6, LENGTH)],
+    )
+    def step(query, value):
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            output = layer(query, value, key, training=True)
+            loss = tf.reduce_sum(tf.cast(output, tf.float32) * shown)
+        return output, loss, tape.gradient(loss, value)
+
+    output, loss, gradient = step(query, value)
+    output = tf.cast(output, tf.float32).numpy()
+    first, second = np.split(output, 2, -1)
+    np.testing.assert_array_equal(first, second)
+    assert abs((first == 0).mean() - RATE) < 0.05
+    tolerance = {"float32": 1e-5, "mixed_float16": 3e-3, "mixed_bfloat16": 2e-2}[policy]
+    size = np.abs(output * shown).sum()
+    assert abs(np.sum(value * gradient) - loss) < tolerance * size / 10
+
+
+CASES = {
+    "self": ([(2, 5, 6)] * 2, {}),
+    "cross": ([(2, 5, 6), (2, 7, 9)], {}),
+    "causal": ([(2, 5, 6)] * 2, dict(use_causal_mask=True)),
+    "masked": ([(2, 5, 6)] * 2, dict(key_mask=np.arange(5) < [[5], [3]])),
+}
+
+
+@pytest.mark.parametrize("make", [multi_head, grouped_query])
+@pytest.mark.parametrize("case", CASES)
+def test_with_a_seed_the_dropout_and_its_gradients_are_those_of_keras(make, case):
+    shapes, call = CASES[case]
+    expected, layer = pair(make, "exact", shapes, dropout=0.4, seed=3)
+    inputs = [normal(shape, seed) for seed, shape in enumerate(shapes)]
+    wanted, got = (
+        results(one, inputs, training=True, **call) for one in (expected, layer)
+    )
+    assert wanted.keys() == got.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    clean = results(layer, inputs, training=False, **call)
+    assert np.abs(clean["output"] - got["output"]).max() > 0.1

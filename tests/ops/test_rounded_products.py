@@ -1,0 +1,118 @@
+"""What GPUs and TPUs round in products leaves weights that sum to 1.
+
+Of a float32 they multiply 10 bits after the first (TensorFloat-32), or 7 (bfloat16).
+"""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import ops
+
+from .cases import normal, pairs
+from .segment_cases import ids
+
+LENGTH, HEAD_DIM, WINDOW = 96, 64, 40
+
+# By how much an operand is off at most, half a unit of its last bit.
+ROUNDING = {"tensorfloat32": 2**-11, "bfloat16": 2**-8}
+
+
+def rounded(x, precision):
+    """float32 to the nearest number of the precision, as float32."""
+    if precision == "bfloat16":
+        return tf.cast(tf.cast(x, "bfloat16"), "float32")
+    bits = tf.bitcast(x, "int32")
+    odd = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, 13), 1)
+    return tf.bitcast(tf.bitwise.bitwise_and(bits + 0xFFF + odd, ~0x1FFF), "float32")
+
+
+@pytest.fixture(params=sorted(ROUNDING))
+def products(request, monkeypatch):
+    """Rounds what is multiplied, and counts: `(half a unit, counts)`."""
+    counts = {"matmul": 0, "einsum": 0}
+
+    def operand(x):
+        return x + tf.stop_gradient(rounded(x, request.param) - x)
+
+    def rounding(name):
+        product = getattr(tf, name)
+
+        @functools.wraps(product)
+        def multiply(*args, **options):
+            counts[name] += 1
+            args = [x if isinstance(x, str) else operand(x) for x in args]
+            return product(*args, **options)
+
+        monkeypatch.setattr(tf, name, multiply)
+
+    for name in counts:
+        rounding(name)
+    return ROUNDING[request.param], counts
+
+
+def kernel():
+    return ops.ExponentialKernel(pairs(64, HEAD_DIM), hyperbolic=True)
+
+
+def visible(causal, packed=False):
+    starts = ops.segment_starts(ids(((0, 30, 31, 64),), LENGTH)) if packed else None
+    return ops.Visibility(None, causal, starts=starts)
+
+
+def local(causal, packed, query, key, value):
+    return ops.local_attention(query, key, value, WINDOW, visible(causal, packed))[0]
+
+
+def windowed(causal, packed, query, key, value):
+    given = kernel(), WINDOW, None, visible(causal, packed)
+    return ops.windowed_attention(query, key, value, *given)[0]
+
+
+def lsh(query, key, value):
+    buckets = ops.lsh_buckets(query, normal((2, 1, HEAD_DIM, 2), 4, dtype="float32"))
+    return ops.lsh_attention(query, value, buckets, WINDOW)
+
+
+def linear(causal, packed, query, key, value):
+    given = query, key, value, kernel(), visible(causal, packed)
+    if causal:
+        return ops.causal_attention(*given)[0]
+    return ops.bidirectional_attention(*given)
+
+
+ATTENTIONS = {
+    "local": functools.partial(local, False, False),
+    "local, causal": functools.partial(local, True, False),
+    "local, packed": functools.partial(local, False, True),
+    "windowed": functools.partial(windowed, False, False),
+    "windowed, causal": functools.partial(windowed, True, False),
+    "windowed, packed": functools.partial(windowed, False, True),
+    "windowed, causal, packed": functools.partial(windowed, True, True),
+    "lsh": lsh,
+    "linear": functools.partial(linear, False, False),
+    "linear, causal": functools.partial(linear, True, False),
+    "linear, packed": functools.partial(linear, False, True),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_weights_forward_and_backward_sum_to_one(name, products):
+    """The output of an identity is the weights; so is the gradient of its values."""
+    half_unit, counts = products
+    # of large logits: log-sums of near keys are up to about 60
+    query, key = (normal((1, LENGTH, 1, HEAD_DIM), i, 4.0, "float32") for i in range(2))
+    value = tf.eye(LENGTH)[tf.newaxis, :, tf.newaxis]
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        forward = ATTENTIONS[name](query, key, value)
+    before = dict(counts)
+    backward = tape.gradient(forward, value, tf.eye(LENGTH)[tf.newaxis, :, tf.newaxis])
+    forward, backward = forward[0, :, 0].numpy(), backward[0, :, 0].numpy().T
+    for weights in forward, backward:
+        assert np.abs(weights.sum(1) - 1).max() < 3 * half_unit
+    assert np.abs(forward - backward).sum(1).max() < 3 * half_unit
+    # both passes went through rounded products
+    assert 0 < sum(before.values()) < sum(counts.values())

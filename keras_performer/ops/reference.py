@@ -163,49 +163,6 @@ def exact_softmax_attention(query, key, value, key_mask=None, causal=False):
     return tf.einsum("bnts,bsnv->btnv", weights, value)
 
 
-def windowed_attention(
-    query,
-    key,
-    value,
-    kernel,
-    exact_window,
-    log_gain,
-    key_mask=None,
-    causal=False,
-    segment_ids=None,
-):
-    """Exact weights of near keys and estimated ones of far keys, under one normalizer.
-
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, T, K, H)`; K divides N (grouped queries).
-        value: tensor of shape `(B, T, K, V)`.
-        kernel: a kernel of the softmax family.
-        exact_window: int W; keys at less than this distance are near.
-        log_gain: tensor of shape `(N,)`, the logarithm of what multiplies far weights.
-        key_mask: boolean tensor of shape `(B, T)`, true where a key is visible.
-        causal: whether query t sees keys 0..t only.
-        segment_ids: int tensor of shape `(B, T)`; a query sees keys of its own run of
-            equal ids only. Defaults to one run.
-
-    Returns:
-        Tensor of shape `(B, T, N, V)`; a row that sees no key is 0.
-    """
-    key, value = (_one_head_per_query_head(x, query) for x in (key, value))
-    near = tf.einsum("btnh,bsnh->bnts", query, key) / query.shape[-1] ** 0.5
-    far = log_kernel(query, key, kernel) + log_gain[:, None, None]
-    place = tf.range(query.shape[1])
-    distance = tf.abs(place[:, None] - place)
-    visible = _visible(query, key, key_mask, causal)
-    if segment_ids is not None:
-        ids = tf.convert_to_tensor(segment_ids)
-        changes = tf.pad(ids[:, 1:] != ids[:, :-1], [[0, 0], [1, 0]])
-        run = tf.cumsum(tf.cast(changes, tf.int32), axis=1)
-        visible &= (run[:, :, None] == run[:, None])[:, None]
-    logits = tf.where(distance < exact_window, near, far)
-    return tf.einsum("bnts,bsnv->btnv", _softmax_over_visible(logits, visible), value)
-
-
 def recurrent_attention(query, key, value, kernel, key_mask=None, state=None):
     """Causal attention as a recurrence over tokens: appendix B.1, stabilized.
 

@@ -105,7 +105,9 @@ def test_the_chunk_whose_first_key_is_dwarfed_is_rare_and_no_other(forms):
 def test_large_queries_and_keys(forms, head_dim):
     """There is no cliff: of what training may walk into few chunks are rare."""
     kernel = softmax_kernel(4 * head_dim, head_dim)
-    given = [normal((1, 1024, 2, head_dim), i, std=8, dtype="float32") for i in range(3)]
+    given = [
+        normal((1, 1024, 2, head_dim), i, std=8, dtype="float32") for i in range(3)
+    ]
     output, _ = ops.causal_attention(*given, kernel)
     assert 0 < sum(forms.chunks()) <= 8  # of 32, all of them in the first block
     assert not any(rare.any() for rare in forms.rare[1:])
@@ -133,7 +135,9 @@ def test_every_form_is_attention(monkeypatch, forms, form, name, mask):
     mask = dict(masks(40), none=None)[mask]
     monkeypatch.setattr(ops.ExponentialKernel, "max_rise", FORMS[form])
     found = attend(kernel, given, mask)
-    assert all(rare.all() == (form == "log pairs") for rare in forms.rare)
+    # a chunk without a visible key has nothing to rise
+    seen = np.concatenate([rare.ravel() for rare in forms.rare]).mean()
+    assert seen > 0.3 if form == "log pairs" else seen == 0
     assert (forms.log_pairs > 0) == (form == "log pairs")
 
     def exact(query, key, value):
@@ -169,18 +173,18 @@ def test_large_inputs_cut_into_pieces(forms, std):
 
 
 @pytest.mark.parametrize("place", [3, 40, 63, 64, 95])
-def test_a_huge_key_moves_no_bit_of_earlier_chunks(forms, place):
-    query, key, value = inputs()
-    huge = np.ones((1, 96, 1, 1), "float32")
-    huge[:, place] = 30
-    # the kernel's estimate grows with a key that lies along its rows
-    row = softmax_kernel(32, 16).projection_matrix[0]
-    rising = np.where(huge > 1, 40 * row, key).astype("float32")
+def test_a_key_that_rises_moves_no_bit_of_earlier_chunks(forms, place):
+    query, key, value = inputs(length=128)  # two blocks of eight chunks
     kernel = softmax_kernel(32, 16)
+    # log-features of long keys are some -200, those of 0 are 0
+    key += 10
+    rising = tf.where((np.arange(128) == place)[:, None, None], 0.0, key)
     before, after = (attend(kernel, (query, k, value))[0] for k in (key, rising))
+    # the first key of a chunk is its reference
+    assert (sum(forms.chunks()) > 0) == (place % 8 > 0)
     first = place // 8 * 8
     np.testing.assert_array_equal(before[:, :first], after[:, :first])
-    assert_all_close([after[:, :place]], [before[:, :place]], 1e-5)
+    assert_all_close([after[:, :place]], [before[:, :place]], 1e-4)
 
 
 # In chunks of 8, and blocks of 64 tokens. Segments of one token, shorter than the
@@ -193,16 +197,17 @@ FIRSTS = (0, 1, 11, 16, 20, 39, 60, 63, 65, 101), (0, 12, 15, 17, 18, 59, 72, 96
 def packed(causal):
     """Our attention over packed segments with a window, and the slow twin."""
     kernel, gain = softmax_kernel(32, 16), normal((2,), 7)
-    segment_ids = ids(FIRSTS, length=120)
+    starts = ops.segment_starts(ids(FIRSTS, length=120))
 
     def ours(*inputs):
-        visible = ops.Visibility(None, causal, starts=ops.segment_starts(segment_ids))
+        visible = ops.Visibility(None, causal, starts=starts)
         given = kernel, WINDOW, gain, visible, None, 8
         return ops.windowed_attention(*inputs, *given)[0]
 
     def twin(*inputs):
-        given = kernel.astype("float64"), WINDOW, gain, None, causal, segment_ids
-        return reference.windowed_attention(*inputs, *given)
+        given = *inputs, kernel.astype("float64"), None, causal
+        options = {"exact_window": WINDOW, "log_gain": gain, "starts": starts}
+        return reference.attention(*given, **options)
 
     return ours, twin
 
@@ -223,7 +228,7 @@ def test_a_segment_start_makes_no_chunk_rare(forms, causal, std):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_packed_sequences_with_rare_chunks(forms, causal):
+def test_packed_keys_against_their_queries(causal):
     """All keys of one segment are against its queries by hundreds of nats."""
     ours, twin = packed(causal)
     query, key, value = float64(*inputs(length=120))
@@ -235,5 +240,3 @@ def test_packed_sequences_with_rare_chunks(forms, causal):
     for dtype, tolerance in ("float64", 1e-10), ("float32", 1e-3):
         given = [tf.cast(x, dtype) for x in (query, key, value)]
         assert_all_close(value_and_gradients(ours, given), expected, tolerance)
-    rare = np.concatenate([rare.ravel() for rare in forms.rare])
-    assert 0 < rare.mean() < 0.2

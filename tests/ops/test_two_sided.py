@@ -43,8 +43,8 @@ def ours(kernel, window, key_mask, chunk_size, **options):
 
 def matrix(kernel, window, key_mask):
     def attend(query, key, value, gain):
-        given = kernel, window, gain, key_mask
-        return reference.windowed_attention(query, key, value, *given)
+        options = {"exact_window": window, "log_gain": gain}
+        return reference.attention(query, key, value, kernel, key_mask, **options)
 
     return attend
 

@@ -15,6 +15,9 @@ from keras_performer.ops.kernels.parts import each, join
 from keras_performer.ops.shapes import ceil_div, size
 from keras_performer.ops.tapes import unrecorded
 
+# Few chunks are rare: what is computed for none is lost time.
+MOST = 8
+
 
 def forward(kernel, block, weighted, peak):
     """Puts the rows of rare chunks in the place of those that features gave.
@@ -112,7 +115,7 @@ class _RareChunks:
         pairs = size(block.a, 2) * size(block.v, 2)
         features = sum(x.shape[-1] for x in block.b)
         most = block_sizes().features // (pairs * features)
-        self.at_once = max(most, 1) if isinstance(most, int) else 1
+        self.at_once = min(max(most, 1), MOST) if isinstance(most, int) else 1
 
     def taken(self, places):
         """What the rows of some chunks are computed from: `(sources, others)`."""

@@ -13,7 +13,7 @@ _functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def call(function, kernel, *arguments, jit_compile):
-    """`function(kernel, *arguments)`; in a graph traced once, if `jit_compile` compiled.
+    """`function(kernel, *arguments)`, traced once in a graph; XLA may compile it.
 
     Args:
         function: a function of a module, such as one pass of attention.

@@ -17,7 +17,7 @@ from keras_performer.ops.checks import (
 )
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import both_sides, causal
-from keras_performer.ops.linear.loops import Reach
+from keras_performer.ops.linear.near import Reach
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent

@@ -7,7 +7,7 @@ anew with a segment, and no key is far enough above another to lose a weight.
 import tensorflow as tf
 
 from keras_performer.ops.linear.causal import attend_within
-from keras_performer.ops.linear.loops import Reach
+from keras_performer.ops.linear.near import Reach
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.segments import reversed_starts
 from keras_performer.ops.shapes import compute_dtype, size

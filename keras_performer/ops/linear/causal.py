@@ -15,12 +15,8 @@ from keras_performer.ops.checks import (
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.linear.loops import (
-    Reach,
-    backward_pass,
-    forward_pass,
-    sums_of_weights,
-)
+from keras_performer.ops.linear.loops import Causal
+from keras_performer.ops.linear.near import Reach
 from keras_performer.ops.linear.step import one_token
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.shapes import compute_dtype, size
@@ -193,7 +189,7 @@ def _many_tokens(
         gain = others[0] if gains else None
         loops = kernel.with_trained(others[len(gains) :]), reach, chunk_size, masks
         inputs = *loops, query, key, value, gain
-        output, log_sums, r_end, sums_end, saved = call(forward_pass, *inputs, r, sums)
+        output, log_sums, r_end, sums_end, saved = call(_forward, *inputs, r, sums)
         names = ["output", "r", "sums"]
         found = [output, r_end, sums_end]
         if gains:
@@ -201,12 +197,12 @@ def _many_tokens(
             found.append(log_sums)
         elif logs:
             names += ["log_sums", "signs"]
-            found += call(sums_of_weights, *inputs, saved)
+            found += call(_sums_of_weights, *inputs, saved)
 
         def gradient(*dfound):
             d = dict(zip(names, dfound))
             ends = output, log_sums, saved, d["output"], d.get("log_sums"), d["sums"]
-            dinputs, dgain, dtrained = call(backward_pass, *inputs, *ends)
+            dinputs, dgain, dtrained = call(_backward, *inputs, *ends)
             return *dinputs, *([dgain] if gains else []), *dtrained
 
         return tuple(found), gradient
@@ -216,3 +212,21 @@ def _many_tokens(
     )
     log_sums, signs = *others, *[None] * (2 - len(others))
     return output, log_sums, signs, r, sums
+
+
+def _forward(kernel, reach, chunk_size, masks, query, key, value, gain, r, sums):
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+    return loops.forward(query, key, value, r, sums)
+
+
+def _backward(kernel, reach, chunk_size, masks, query, key, value, gain, *ends):
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+    return loops.backward(query, key, value, *ends)
+
+
+def _sums_of_weights(kernel, reach, chunk_size, masks, query, key, value, gain, saved):
+    """Logarithms of the sizes of sums of weights, and their signs, `(B, T, N, 1)`."""
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+    normalizers, _ = saved
+    numbers = kernel.log_normalizer(normalizers), kernel.sign(normalizers)
+    return tuple(loops.of_queries(rows, query) for rows in numbers)

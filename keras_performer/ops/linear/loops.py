@@ -14,7 +14,6 @@ its own chunk a query then sees far keys by a triangle, and all earlier ones in 
 """
 
 import math
-import typing
 
 import tensorflow as tf
 
@@ -24,9 +23,8 @@ from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each, join, split
 from keras_performer.ops.linear import chunkwise
 from keras_performer.ops.linear.chunkwise import from_chunks, to_chunks
+from keras_performer.ops.linear.near import Near
 from keras_performer.ops.linear.pairs import pairs_of, pairs_of_segments, triangle
-from keras_performer.ops.local import weights
-from keras_performer.ops.local.loops import chunk_for
 from keras_performer.ops.normalizer import (
     joined,
     normalize,
@@ -38,44 +36,6 @@ from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice
 
 # Sums over the chunks of a block are written out one by one: more take long to compile.
 MAX_CHUNKS_PER_BLOCK = 8
-
-
-class Reach(typing.NamedTuple):
-    """Which keys are near and have exact weights, and which are far.
-
-    Attributes:
-        delay: int, the distance from which on keys are far.
-        nearest: int, 0 or 1, the distance from which on keys are seen.
-        before: int, how many keys of a state come before the key of the first query:
-            `delay` or none.
-    """
-
-    delay: int = 0
-    nearest: int = 0
-    before: int = 0
-
-    @property
-    def near(self):
-        """Whether there are near keys."""
-        return self.delay > self.nearest
-
-
-def forward_pass(kernel, reach, chunk_size, masks, query, key, value, gain, r, sums):
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
-    return loops.forward(query, key, value, r, sums)
-
-
-def backward_pass(kernel, reach, chunk_size, masks, query, key, value, gain, *ends):
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
-    return loops.backward(query, key, value, *ends)
-
-
-def sums_of_weights(kernel, reach, chunk_size, masks, query, key, value, gain, saved):
-    """Logarithms of the sizes of sums of weights, and their signs, `(B, T, N, 1)`."""
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
-    normalizers, _ = saved
-    numbers = kernel.log_normalizer(normalizers), kernel.sign(normalizers)
-    return tuple(loops.of_queries(rows, query) for rows in numbers)
 
 
 class Causal:
@@ -103,7 +63,6 @@ class Causal:
 
     def __init__(self, kernel, reach, chunk_size, masks, query, key, value, gain):
         self.kernel, self.reach = kernel, reach
-        self.scale = query.shape[3] ** -0.5
         self.heads = heads = Heads(query, key, value)
         self.gain = None
         if gain is not None:
@@ -117,11 +76,9 @@ class Causal:
         self.chunks, multiple = chunks, chunks
         self.halo = reach.delay
         if reach.near:
-            self.near_chunk = chunk_for(reach.delay - 1)
-            # chunks of near keys that a chunk of queries reaches, with its own
-            self.spans = 1 + ceil_div(reach.delay - 1, self.near_chunk)
-            self.halo = max(self.halo, (self.spans - 1) * self.near_chunk)
-            multiple = math.lcm(chunks, self.near_chunk)
+            self.near = Near(reach, heads)
+            self.halo = max(self.halo, self.near.lead)
+            multiple = math.lcm(chunks, self.near.chunk)
         self.blocks = Blocks(length, chunks * chunk, multiple=multiple)
         self._see(*masks, key)
 
@@ -169,6 +126,13 @@ class Causal:
             return x
         return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)
 
+    def _read(self, i, x, y, v):
+        """What near keys take of block i."""
+        numbers = self.numbers
+        if numbers is not None:
+            numbers = self._slice(numbers, i, 1)[:, 1:]
+        return x, y, v, self._slice(self.seen, i), numbers
+
     def _pairs(self, i, mask):
         """`Pairs` of block i."""
         tokens, group = self.blocks.tokens // self.chunks, self.heads.group
@@ -209,52 +173,6 @@ class Causal:
             sums,
         )
         return block, (y, v, mask)
-
-    def _near(self, i, x, y, v):
-        """What `weights` takes of near keys, in chunks of their own."""
-        chunk, spans = self.near_chunk, self.spans
-        lead = (spans - 1) * chunk
-        first = self.halo - lead
-        length = lead + self.blocks.tokens
-        seen = slice_of(self._slice(self.seen, i), first, length)
-        seen = self.heads.mask_rows(seen[:, tf.newaxis], 0)
-        y, v = (slice_of(z, first, length) for z in (y, v))
-        y = tf.concat([y, weights.hidden_unless(seen, y.dtype)], -1)
-        x = with_ones(x * self.scale)
-        x = tf.reshape(x, (size(x, 0), -1, chunk * self.heads.group, size(x, 2)))
-        token = repeat(tf.range(chunk), self.heads.group, 0)[:, tf.newaxis]
-        distance = token + lead - tf.range(spans * chunk)
-        near = tf.logical_and(
-            distance >= self.reach.nearest, distance < self.reach.delay
-        )
-        if self.numbers is not None:
-            numbers = self._slice(self.numbers, i, 1)
-            numbers = slice_of(numbers, first + 1, length)[:, tf.newaxis]
-            numbers = self.heads.mask_rows(numbers, 0)
-            queries = slice_of(numbers, lead, self.blocks.tokens)
-            queries = repeat(queries, self.heads.group, 1)
-            queries = tf.reshape(queries, (*sizes(x)[:3], 1))
-            keys = tf.transpose(self._spans(numbers), (0, 1, 3, 2))
-            near = tf.logical_and(near, queries == keys)
-        band = weights.hidden_unless(near, y.dtype)
-        return x, self._spans(y), self._spans(with_ones(v)), band
-
-    def _spans(self, x):
-        """Keys `(X, tokens, dim)` to what each near chunk reads, `(X, chunks, ...)`."""
-        x = tf.reshape(x, (size(x, 0), -1, self.near_chunk, size(x, 2)))
-        count = self.blocks.tokens // self.near_chunk
-        return tf.concat([slice_of(x, k, count) for k in range(self.spans)], 2)
-
-    def _of_spans(self, x):
-        """Gradients of what each near chunk reads, added up, `(X, tokens, dim)`."""
-        last = self.spans - 1
-        parts = tf.split(x, self.spans, 2)
-        parts = [
-            tf.pad(part, [[0, 0], [k, last - k], [0, 0], [0, 0]])
-            for k, part in enumerate(parts)
-        ]
-        x = tf.add_n(parts)
-        return tf.reshape(x, (size(x, 0), size(x, 1) * size(x, 2), size(x, 3)))
 
     # -- The loops.
 
@@ -349,17 +267,11 @@ class Causal:
                 dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))
                 dx += kernel.pull_left_out(x, dlog)
             if self.reach.near:
-                near = self._near(i, x, y, v)
-                cut = [tf.reshape(z, (*sizes(near[0])[:3], -1)) for z in (d, log)]
-                dx_near, _, *near = weights.backward(*near, *cut)
-                dx += from_chunks(dx_near) * self.scale
-                dkeys = [
-                    self._in_halo(z, self.reach.delay)
-                    + self._in_halo(self._of_spans(w))
-                    for z, w in zip(dkeys, near)
-                ]
+                dx_near, *near = self.near.backward(*self._read(i, x, y, v), d, log)
+                dx += dx_near
+                dkeys = [self._in_halo(z) + w for z, w in zip(dkeys, near)]
             elif self.halo:
-                dkeys = [self._in_halo(z, self.reach.delay) for z in dkeys]
+                dkeys = [self._in_halo(z) for z in dkeys]
             dkeys = [heads.key_block(z) for z in dkeys]
             dkeys, later = self._with_later(dkeys, later)
             found = heads.query_block(dx), *dkeys
@@ -412,8 +324,8 @@ class Causal:
         gain = self._gain_of(x) + kernel.log_left_out(x)
         total = log + gain
         if self.reach.near:
-            near = map(from_chunks, weights.forward(*self._near(i, x, y, v)))
-            output, total = joined([tuple(near), (output, total)])
+            near = self.near.forward(*self._read(i, x, y, v))
+            output, total = joined([near, (output, total)])
         share = tf.where(sees, total - gain, tf.constant(EMPTY, total.dtype))
         return output, total, kernel.normalizer_of(share)
 
@@ -424,10 +336,10 @@ class Causal:
         gain = tf.tile(self.gain, (shape[0], shape[2], 1, 1))
         return tf.reshape(gain, (size(x, 0), size(x, 1), 1))
 
-    def _in_halo(self, x, delay=0):
-        """Gradients of keys that stand `delay` before the last, in the whole halo."""
-        missing = self.halo + self.blocks.tokens - size(x, 1) - delay
-        return tf.pad(x, [[0, 0], [missing, delay], [0, 0]])
+    def _in_halo(self, x):
+        """Gradients of far keys among those of the whole halo."""
+        delay = self.reach.delay
+        return tf.pad(x, [[0, 0], [self.halo - delay, delay], [0, 0]])
 
     def _with_later(self, dkeys, later):
         """What is complete after this block, and what the block before adds to."""
@@ -438,5 +350,9 @@ class Causal:
             tf.concat([z[:, :tokens], z[:, tokens:] + w], 1)
             for z, w in zip(dkeys, later)
         ]
-        later = [slice_of(z, 0, self.halo) for z in dkeys]
+        # a loop keeps the shapes that it knows
+        later = [
+            tf.ensure_shape(slice_of(z, 0, self.halo), w.shape)
+            for z, w in zip(dkeys, later)
+        ]
         return [slice_of(z, self.halo, tokens) for z in dkeys], later

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import ctypes
+import functools
 import multiprocessing
 import os
 
@@ -21,9 +22,15 @@ def call(function, *arguments, initializer=None):
         *arguments: of the function.
         initializer: function that is called first. Defaults to `None`.
     """
+    start = functools.partial(_start, initializer)
+    return in_new_process(function, *arguments, initializer=start)
+
+
+def in_new_process(function, *arguments, initializer=None):
+    """As `call`, in a process that keeps memory as TensorFlow does by itself."""
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(
-        1, spawn, initializer=_start, initargs=(initializer,)
+        1, spawn, initializer=initializer
     ) as process:
         return process.submit(function, *arguments).result()
 

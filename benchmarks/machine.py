@@ -2,8 +2,10 @@
 
 import datetime
 import os
+import pathlib
 import platform
 import shlex
+import subprocess
 import sys
 
 
@@ -18,6 +20,7 @@ def describe(threads):
         "system": platform.platform(),
         "python": platform.python_version(),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "commit": commit(),
         "command": shlex.join(["python", "-m", *_module_and_arguments()]),
     }
 
@@ -26,6 +29,17 @@ def _module_and_arguments():
     spec = sys.modules["__main__"].__spec__
     # what runs a package is its module `__main__`
     return [spec.name.removesuffix(".__main__") if spec else sys.argv[0], *sys.argv[1:]]
+
+
+def commit():
+    """This checkout's commit, "-dirty" if files differ from it; `None` without git."""
+    git = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    folder = pathlib.Path(__file__).parent
+    try:
+        done = subprocess.run(git, cwd=folder, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() or None
 
 
 def name():

@@ -118,17 +118,6 @@ class Blocks:
                 joined.append(self.join_like(array, x))
         return joined
 
-    def moved(self, array, blocks, shape):
-        """An array of `blocks` of a tensor of static `shape` as one of these."""
-        if self.same(blocks):
-            return array
-        return self.array_of(blocks.join(array, shape), array.dtype)
-
-    def same(self, blocks):
-        """Whether these are known to be cut where others are."""
-        sizes = self.count, self.tokens, blocks.count, blocks.tokens
-        return all(isinstance(x, int) for x in sizes) and sizes[:2] == sizes[2:]
-
     def loop(self, body, state, reverse=False, has_tapes=True):
         """Runs `state = body(i, *state)` for every block; one block needs no loop.
 
@@ -171,11 +160,6 @@ class Blocks:
     def block_shape(self, x, dim):
         """The shape of a block of `(B, any, heads, any)` x with so many numbers."""
         return size(x, 0), self.tokens, x.shape[2], dim
-
-    def array_of(self, x, dtype):
-        """The array of the blocks of `(B, length, heads, dim)` x."""
-        x = tf.cast(self.cut(x), dtype)
-        return self.array(dtype).unstack(tf.transpose(x, (1, 0, 2, 3, 4)))
 
     def filled(self, x, dim, dtype, value=0.0):
         """An array of the blocks of `(B, length, heads, dim)`, all of one number.

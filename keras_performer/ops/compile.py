@@ -1,4 +1,7 @@
-"""Functions of a kernel and tensors that XLA compiles by themselves."""
+"""Functions of a kernel and tensors: traced once in a graph, compiled by XLA if wished.
+
+Layers of one model share what is traced, and what XLA compiles, where shapes agree.
+"""
 
 import weakref
 
@@ -10,7 +13,7 @@ _functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def call(function, kernel, *arguments, jit_compile):
-    """`function(kernel, *arguments)`, compiled by XLA if `jit_compile`.
+    """`function(kernel, *arguments)`, traced once in a graph; XLA may compile it.
 
     Args:
         function: a function of a module, such as one pass of attention.
@@ -18,12 +21,13 @@ def call(function, kernel, *arguments, jit_compile):
         *arguments: nests of tensors, ints, bools and `None`.
         jit_compile: bool.
     """
-    if not jit_compile:
+    if not jit_compile and (tf.executing_eagerly() or not _has_identity(kernel)):
         return function(kernel, *arguments)
     # one function for each shape: TensorFlow warns where one has many
     shapes = [str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments)]
-    compiled = _shared(function, kernel, *shapes, jit_compile=True)
-    return compiled(_parameters(kernel), *arguments)
+    options = {"jit_compile": True} if jit_compile else {}
+    shared = _shared(function, kernel, *shapes, **options)
+    return shared(_parameters(kernel), *arguments)
 
 
 def call_in_graph(function, kernel, *arguments):
@@ -32,6 +36,14 @@ def call_in_graph(function, kernel, *arguments):
     Eagerly a tape would differentiate each compiled part by itself, which XLA refuses.
     """
     return _shared(function, kernel)(_parameters(kernel), *arguments)
+
+
+def _has_identity(kernel):
+    """Whether it is known which kernels are equal to this one."""
+    try:
+        return kernel is None or hash(kernel.identity()) is not None
+    except TypeError:  # an attribute that is not hashable
+        return False
 
 
 def _parameters(kernel):

@@ -25,10 +25,7 @@ class Heads:
         self.group = query.shape[2] // key.shape[2]
 
     def query_rows(self, x, i):
-        """Block i of `(B, count, tokens, N, dim)` as `(X, tokens * N / K, dim)`.
-
-        In place of that tensor x may be a function of i that gives the block.
-        """
+        """Block i of `(B, count, tokens, N, dim)` as `(X, tokens * N / K, dim)`."""
         if self.group == 1:
             return self.key_rows(x, i)
         x = tf.cast(block_of(x, i), self.dtype)
@@ -90,8 +87,6 @@ class Heads:
 
 def block_of(x, i):
     """Block i of `(B, count, ...)`, without a copy if there is one."""
-    if callable(x):
-        return x(i)
     if x.shape[1] == 1:
         return tf.squeeze(x, 1)
     return tf.gather(x, i, axis=1)  # of all ways that of the fewest operations

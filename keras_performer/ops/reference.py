@@ -8,12 +8,16 @@ Equation numbers are those of "Rethinking Attention with Performers" (arXiv 2009
 Use float64 inputs for an oracle; the result has the dtype of the inputs.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from keras_performer.ops.kernels import EluKernel, ExponentialKernel, TaylorKernel
 
+# A sum of log-decays that leaves nothing, not even of a row's only key.
+FORGOTTEN = -1e30
 
-def attention(query, key, value, kernel, key_mask=None, causal=False):
+
+def attention(query, key, value, kernel, key_mask=None, causal=False, **options):
     """Attention with the weights of `kernel`, by forming the whole matrix.
 
     Equation 4, `D^-1 (Q' (K')^T) V`, in the order that the paper avoids. With
@@ -26,39 +30,116 @@ def attention(query, key, value, kernel, key_mask=None, causal=False):
         kernel: the kernel object that the fast operation takes.
         key_mask: boolean tensor of shape `(B, S)`, true where a key is visible.
         causal: whether query t sees keys 0..t only.
+        options: `exact_window`, `log_gain`, `starts` and `decay` of `pair_weights`.
 
     Returns:
         Tensor of shape `(B, T, N, V)`; a row that sees no key is 0.
     """
-    weights = attention_matrix(query, key, kernel, key_mask, causal)
+    weights = attention_matrix(query, key, kernel, key_mask, causal, **options)
     value = _one_head_per_query_head(value, query)
     return tf.einsum("bnts,bsnv->btnv", weights, value)
 
 
-def attention_matrix(query, key, kernel, key_mask=None, causal=False):
+def local_attention(query, key, value, sliding_window, key_mask=None, **options):
+    """Softmax attention to the keys j with `|i - j| < sliding_window` alone.
+
+    Args:
+        query, key, value, key_mask: as in `attention`.
+        sliding_window: int W.
+        options: `causal`, `starts` and `decay` of `pair_weights`.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)`; a row that sees no key is 0.
+    """
+    options["exact_window"] = sliding_window
+    return attention(query, key, value, None, key_mask, **options)
+
+
+def attention_matrix(query, key, kernel, key_mask=None, causal=False, **options):
     """The implied attention matrix `D^-1 Q' (K')^T` of equation 4.
 
     Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, S, K, H)`.
-        kernel: the kernel object that the fast operation takes.
-        key_mask: boolean tensor of shape `(B, S)`, true where a key is visible.
-        causal: whether query t sees keys 0..t only.
+        query, key, kernel, key_mask, causal, options: as in `pair_weights`.
 
     Returns:
         Tensor of shape `(B, N, T, S)`. Rows sum to 1; a row that sees no key is 0.
     """
+    pairs = pair_weights(query, key, kernel, key_mask, causal, **options)
+    return _normalized(*pairs)[0]
+
+
+def log_sums(query, key, kernel, key_mask=None, causal=False, **options):
+    """The logarithms of what `attention_matrix` divides rows of positive weights by.
+
+    Args:
+        query, key, kernel, key_mask, causal, options: as in `pair_weights`.
+
+    Returns:
+        Tensor of shape `(B, T, N, 1)`; -inf for a row that sees no key.
+    """
+    pairs = pair_weights(query, key, kernel, key_mask, causal, **options)
+    return tf.transpose(_normalized(*pairs)[1], (0, 2, 1, 3))
+
+
+def pair_weights(
+    query,
+    key,
+    kernel,
+    key_mask=None,
+    causal=False,
+    exact_window=None,
+    log_gain=None,
+    starts=None,
+    decay=None,
+):
+    """The weight of key j for query i, before rows are divided by their sums.
+
+        e^(decay of the tokens min(i, j) + 1 .. max(i, j)), times
+        e^(q_i . k_j / sqrt(H))             if |i - j| < exact_window
+        e^log_gain phi(q_i) . phi(k_j)      if not
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, S, K, H)`.
+        kernel: the kernel object that the fast operation takes; `None` for keys within
+            the window alone.
+        key_mask: boolean tensor of shape `(B, S)`, true where a key is visible.
+        causal: whether query t sees keys 0..t only.
+        exact_window: int W, or `None` for features alone.
+        log_gain: tensor of shape `(N,)`, or `None` for 0.
+        starts: boolean tensor of shape `(B, S)`, true for the first token of a segment;
+            queries see their own segment. `None` for one segment.
+        decay: tensor of shape `(B, S, K)`, log-decays <= 0, or `None` for 0. One of
+            -1e30 or less hides what it decays.
+
+    Returns:
+        `(factors, logs, visible)`, tensors that broadcast to `(B, N, T, S)`: the weight
+        is `factors * exp(logs)` where `visible` is true, else 0.
+    """
     key = _one_head_per_query_head(key, query)
-    visible = _visible(query, key, key_mask, causal)
+    visible = _visible(query, key, key_mask, causal, starts)
     if _is_exponential(kernel):
-        return _softmax_over_visible(log_kernel(query, key, kernel), visible)
-    query_features = activation_features(query, kernel)
-    key_features = activation_features(key, kernel)
-    products = query_features[:, :, None] * key_features[:, None]
-    products = tf.einsum("btsnm->bnts", products)
-    products = tf.where(visible, products, tf.zeros_like(products))
-    normalizer = tf.reduce_sum(products, axis=-1, keepdims=True)
-    return tf.where(visible, tf.math.divide_no_nan(products, normalizer), 0)
+        logs = log_kernel(query, key, kernel)
+        factors = tf.ones_like(logs)
+    elif kernel is not None:
+        features = activation_features(query, kernel), activation_features(key, kernel)
+        factors = tf.einsum("btnm,bsnm->bnts", *features)
+        logs = tf.zeros_like(factors)
+    if log_gain is not None:
+        logs += tf.cast(log_gain, logs.dtype)[:, None, None]
+    if exact_window is not None:
+        exact = tf.einsum("btnh,bsnh->bnts", query, key) / query.shape[-1] ** 0.5
+        near = tf.abs(_distances(query, key)) < exact_window
+        if kernel is None:
+            factors, logs, visible = tf.ones_like(exact), exact, visible & near
+        factors, logs = tf.where(near, 1, factors), tf.where(near, exact, logs)
+    if decay is not None:
+        decays = _decays_between(
+            _one_head_per_query_head(decay, query), _distances(query, key)
+        )
+        visible &= decays > FORGOTTEN
+        logs += tf.where(visible, decays, 0)
+    return factors, logs, visible
 
 
 def exact_softmax_attention(query, key, value, key_mask=None, causal=False):
@@ -77,51 +158,9 @@ def exact_softmax_attention(query, key, value, key_mask=None, causal=False):
     key = _one_head_per_query_head(key, query)
     value = _one_head_per_query_head(value, query)
     scores = tf.einsum("btnh,bsnh->bnts", query, key) / query.shape[-1] ** 0.5
-    weights = _softmax_over_visible(scores, _visible(query, key, key_mask, causal))
-    return tf.einsum("bnts,bsnv->btnv", weights, value)
-
-
-def windowed_attention(
-    query,
-    key,
-    value,
-    kernel,
-    exact_window,
-    log_gain,
-    key_mask=None,
-    causal=False,
-    segment_ids=None,
-):
-    """Exact weights of near keys and estimated ones of far keys, under one normalizer.
-
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, T, K, H)`; K divides N (grouped queries).
-        value: tensor of shape `(B, T, K, V)`.
-        kernel: a kernel of the softmax family.
-        exact_window: int W; keys at less than this distance are near.
-        log_gain: tensor of shape `(N,)`, the logarithm of what multiplies far weights.
-        key_mask: boolean tensor of shape `(B, T)`, true where a key is visible.
-        causal: whether query t sees keys 0..t only.
-        segment_ids: int tensor of shape `(B, T)`; a query sees keys of its own run of
-            equal ids only. Defaults to one run.
-
-    Returns:
-        Tensor of shape `(B, T, N, V)`; a row that sees no key is 0.
-    """
-    key, value = (_one_head_per_query_head(x, query) for x in (key, value))
-    near = tf.einsum("btnh,bsnh->bnts", query, key) / query.shape[-1] ** 0.5
-    far = log_kernel(query, key, kernel) + log_gain[:, None, None]
-    place = tf.range(query.shape[1])
-    distance = tf.abs(place[:, None] - place)
     visible = _visible(query, key, key_mask, causal)
-    if segment_ids is not None:
-        ids = tf.convert_to_tensor(segment_ids)
-        changes = tf.pad(ids[:, 1:] != ids[:, :-1], [[0, 0], [1, 0]])
-        run = tf.cumsum(tf.cast(changes, tf.int32), axis=1)
-        visible &= (run[:, :, None] == run[:, None])[:, None]
-    logits = tf.where(distance < exact_window, near, far)
-    return tf.einsum("bnts,bsnv->btnv", _softmax_over_visible(logits, visible), value)
+    weights, _ = _normalized(tf.ones_like(scores), scores, visible)
+    return tf.einsum("bnts,bsnv->btnv", weights, value)
 
 
 def recurrent_attention(query, key, value, kernel, key_mask=None, state=None):
@@ -150,7 +189,7 @@ def recurrent_attention(query, key, value, kernel, key_mask=None, state=None):
     add, read = (_add_log, _read_log) if exponential else (_add, _read)
     query_features, key_features = features(query, kernel), features(key, kernel)
     if exponential:
-        key_features += _log_weights(kernel, key.dtype)
+        key_features += _log_weights(kernel, key)
     if state is None:
         state = _empty_state(kernel, key, value)
     outputs = []
@@ -183,7 +222,7 @@ def log_kernel(query, key, kernel):
         Tensor of shape `(B, N, T, S)`.
     """
     query_logs = log_features(query, kernel)
-    key_logs = log_features(key, kernel) + _log_weights(kernel, key.dtype)
+    key_logs = log_features(key, kernel) + _log_weights(kernel, key)
     products = query_logs[:, :, None] + key_logs[:, None]
     logs = tf.reduce_logsumexp(products, axis=-1)
     logs -= tf.math.log(tf.cast(query_logs.shape[-1], logs.dtype))
@@ -201,9 +240,8 @@ def log_features(inputs, kernel):
         Tensor of shape `(B, L, N, M)`.
     """
     scaled = inputs * inputs.shape[-1] ** -0.25
-    projection = tf.cast(kernel.projection_matrix, inputs.dtype)
     half_norms = tf.reduce_sum(scaled**2, axis=-1, keepdims=True) / 2
-    return tf.einsum("blnh,mh->blnm", scaled, projection) - half_norms
+    return _projected(scaled, kernel) - half_norms
 
 
 def activation_features(inputs, kernel):
@@ -220,10 +258,9 @@ def activation_features(inputs, kernel):
         return tf.nn.elu(inputs) + 1.0
     projected = inputs * inputs.shape[-1] ** -0.25
     if isinstance(kernel, TaylorKernel):
-        return taylor_features(projected)
+        return taylor_features(projected[..., : kernel.rank])
     if kernel.projection_matrix is not None:
-        projection = tf.cast(kernel.projection_matrix, inputs.dtype)
-        projected = tf.einsum("blnh,mh->blnm", projected, projection)
+        projected = _projected(projected, kernel)
     return kernel.activation(projected) + kernel.epsilon
 
 
@@ -241,10 +278,21 @@ def _is_exponential(kernel):
     return isinstance(kernel, ExponentialKernel)
 
 
-def _log_weights(kernel, dtype):
+def _projected(inputs, kernel):
+    """Products with the rows of a matrix, of one of all heads or of one of each."""
+    matrix = tf.cast(kernel.projection_matrix, inputs.dtype)
+    matrix = matrix[None] if len(matrix.shape) == 2 else matrix
+    matrix = _one_head_per_query_head(matrix, inputs, axis=0)
+    return tf.einsum("blnh,nmh->blnm", inputs, matrix)
+
+
+def _log_weights(kernel, key):
     if kernel.log_weights is None:
-        return tf.zeros((), dtype)
-    return tf.cast(kernel.log_weights, dtype)
+        return tf.zeros((), key.dtype)
+    weights = tf.cast(kernel.log_weights, key.dtype)
+    if len(weights.shape) == 2:
+        weights = _one_head_per_query_head(weights, key, axis=0)
+    return weights
 
 
 def _add_log(state, key_logs, value_and_one):
@@ -263,7 +311,7 @@ def _read_log(state, query_logs):
     some = normalizer > 0
     normalizer = tf.where(some, normalizer, 1)
     logs = query_logs + running_max + tf.math.log(normalizer)
-    weights = _softmax_over_visible(logs, some)
+    weights, _ = _normalized(tf.ones_like(logs), logs, some)
     return tf.einsum("bnm,bnvm->bnv", weights, sums[:, :, :-1] / normalizer[:, :, None])
 
 
@@ -280,23 +328,47 @@ def _one_head_per_query_head(inputs, query, axis=2):
     return tf.repeat(inputs, query.shape[2] // inputs.shape[axis], axis=axis)
 
 
-def _visible(query, key, key_mask, causal):
-    shape = (tf.shape(query)[0], 1, tf.shape(query)[1], tf.shape(key)[1])
-    visible = tf.ones(shape, tf.bool)
-    if causal:
-        visible = tf.linalg.band_part(visible, -1, 0)
+def _distances(query, key):
+    """How many places query i stands after key j, `(T, S)`."""
+    return tf.range(tf.shape(query)[1])[:, None] - tf.range(tf.shape(key)[1])
+
+
+def _visible(query, key, key_mask, causal, starts=None):
+    """Who sees whom, bool, broadcasts to `(B, N, T, S)`."""
+    distances = _distances(query, key)[None, None]
+    visible = distances >= 0 if causal else tf.ones_like(distances, tf.bool)
     if key_mask is not None:
         visible = visible & key_mask[:, None, None]
+    if starts is not None:
+        segments = tf.cumsum(tf.cast(starts, tf.int32), axis=1)
+        visible &= (segments[:, :, None] == segments[:, None])[:, None]
     return visible
 
 
-def _softmax_over_visible(logits, visible):
-    """Softmax over the last axis that gives 0, and no NaN, where nothing is visible."""
-    lowest = tf.constant(logits.dtype.min, logits.dtype)
-    largest = tf.reduce_max(tf.where(visible, logits, lowest), axis=-1, keepdims=True)
-    shifted = tf.where(visible, logits - tf.stop_gradient(largest), 0)
-    weights = tf.where(visible, tf.exp(shifted), 0)
-    return tf.math.divide_no_nan(weights, tf.reduce_sum(weights, -1, keepdims=True))
+def _decays_between(decay, distances):
+    """Sums of the log-decays of tokens min(i, j) + 1 .. max(i, j), `(B, N, T, T)`.
+
+    Each column j is added up from its own token on. A difference of two sums from the
+    first token on would lose small log-decays after a huge one.
+    """
+    decay = tf.transpose(decay, (0, 2, 1))[..., None]
+    sums = tf.cumsum(tf.where(distances > 0, decay, 0), axis=2)
+    return sums + tf.linalg.matrix_transpose(sums)
+
+
+def _normalized(factors, logs, visible):
+    """Weights of rows that sum to 1, and the logarithms of what their sums were.
+
+    A row in which nothing is visible has weights 0, no NaN, and the logarithm -inf.
+    """
+    tiny = tf.constant(np.finfo(logs.dtype.as_numpy_dtype).tiny, logs.dtype)
+    sizes = logs + tf.math.log(tf.maximum(tf.abs(factors), tiny))
+    sizes = tf.where(visible, sizes, logs.dtype.min)
+    largest = tf.stop_gradient(tf.reduce_max(sizes, axis=-1, keepdims=True))
+    weights = factors * tf.exp(tf.where(visible, logs - largest, 0))
+    weights = tf.where(visible, weights, 0)
+    sums = tf.reduce_sum(weights, axis=-1, keepdims=True)
+    return tf.math.divide_no_nan(weights, sums), largest + tf.math.log(sums)
 
 
 def _empty_state(kernel, key, value):

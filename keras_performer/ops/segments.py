@@ -40,16 +40,6 @@ def segment_numbers(starts):
     return tf.math.cumsum(tf.cast(starts, tf.int32), axis=1)
 
 
-def first_starts(starts):
-    """Whether the first token starts a segment, bool `(B,)`."""
-    return tf.reduce_any(starts[:, :1], 1)
-
-
-def after_first(starts):
-    """The starts but that of the first token."""
-    return tf.concat([tf.zeros_like(starts[:, :1]), starts[:, 1:]], 1)
-
-
 def reversed_starts(starts):
     """The starts of the reversed sequence: a segment's last token is its first."""
     return tf.concat([tf.zeros_like(starts[:, :1]), tf.reverse(starts[:, 1:], [1])], 1)

@@ -4,8 +4,8 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.segments import after_first, segment_numbers
-from keras_performer.ops.shapes import repeat, size
+from keras_performer.ops.segments import segment_numbers
+from keras_performer.ops.shapes import size
 from keras_performer.ops.tensors import TensorLike
 
 
@@ -134,24 +134,8 @@ class VisibleBlocks:
 
     def __init__(self, visible, blocks, heads, batch_size):
         self._mask = blocks.cut_mask(visible.key_mask, batch_size)
-        starts = visible.starts
-        # a first token that starts a segment has a state of nothing before it
-        self._starts = None if starts is None else blocks.cut(after_first(starts))
         self._heads = heads
 
     def rows(self, i):
         """Keys of block i that may be seen, `(X, tokens, 1)`; `None` for all."""
         return self._heads.mask_rows(self._mask, i)
-
-    def starts(self, i):
-        """Tokens of block i that start a segment, `(X, tokens, 1)`; `None` for none."""
-        return self._heads.mask_rows(self._starts, i)
-
-    def pairs(self, tokens):
-        """Keys of its own chunk that a query row may see, `(tokens * N / K, tokens)`.
-
-        Args:
-            tokens: int or scalar tensor, tokens of a chunk.
-        """
-        keys = tf.range(tokens)
-        return repeat(keys, self._heads.group, 0)[:, tf.newaxis] >= keys

@@ -8,7 +8,7 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops import compile, near_and_far
+from keras_performer.ops import compile
 from keras_performer.ops.checks import (
     check_attention_inputs,
     check_chunk_size,
@@ -16,11 +16,11 @@ from keras_performer.ops.checks import (
     check_window,
 )
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.linear import causal
+from keras_performer.ops.linear import both_sides, causal
+from keras_performer.ops.linear.near import Reach
 from keras_performer.ops.local import attention as local
 from keras_performer.ops.local import recent
 from keras_performer.ops.local.recent import Recent
-from keras_performer.ops.near_and_far import Places
 from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State
@@ -145,15 +145,17 @@ def attend(kernel, query, key, value, visible, gain, far, near, options):
         output, _ = local.attend(
             None, query, keys, None, window, visible.causal, jit_compile, starts
         )
-    elif not visible.causal and starts is None:
+    elif visible.causal:
+        given = query, keys, gain, far, starts, chunk_size, jit_compile
+        found = causal.attend_within(kernel, Reach(window), *given)
+        output, far = found.output, found.state
+    elif starts is None:
         inputs = query, keys.key, keys.value, visible.key_mask, gain
-        return (two_sided.attend(kernel, *inputs, *options),)
+        output = two_sided.attend(kernel, *inputs, *options)
     else:
-        places = Places(window, 0, 0, window, visible.causal)
-        given = keys._replace(seen=visible.key_mask), gain, far, places, starts
-        output, _, far = near_and_far.attend(
-            kernel, query, *given, chunk_size, jit_compile
-        )
+        inputs = query, keys.key, keys.value, window, gain
+        options = chunk_size, jit_compile
+        output = both_sides.attend(kernel, visible, *inputs, *options)
     if not visible.causal:
         return (output,)
     far = _of_last_segment(far, starts, window)
@@ -168,23 +170,20 @@ def attend_with_state(
     Args:
         keys: `Recent`, a key for each query.
         far, near: the state before them.
-        own_key: bool, whether a query sees the key of its own place. With segments it
-            does.
+        own_key: bool, whether a query sees the key of its own place.
         starts: as in `Visibility`.
 
     Returns:
-        `(output, log_sums, *state)`, see `near_and_far.attend`.
+        `(output, log_sums, *state)`.
     """
-    window, chunk_size, jit_compile = options
-    # without its own key a query stands one place further, in a shorter window
-    within = window if own_key else window - 1
-    places = Places(within, 1, max(within - 1, 0), 0, causal=True)
+    window, *others = options
+    reach = Reach(window, 0 if own_key else 1, before=window)
     every = near.followed_by(keys)
-    output, log_sums, far = near_and_far.attend(
-        kernel, query, every, gain, far, places, starts, chunk_size, jit_compile
+    found = causal.attend_within(
+        kernel, reach, query, every, gain, far, starts, *others
     )
-    far = _of_last_segment(far, starts, window)
-    return output, log_sums, *far, *keys.last(window, near, starts)
+    far = _of_last_segment(found.state, starts, window)
+    return found.output, found.log_sums, *far, *keys.last(window, near, starts)
 
 
 def _of_last_segment(far, starts, window):

@@ -15,6 +15,8 @@ What the test compares with, in `tests/golden/recorded`, is written by
 It was made of commit aa2d4ca, the last one before `AttentionLayer`, on a CPU (x86-64
 with AVX-512, 2 cores) with TensorFlow 2.21.0: the numbers with Keras 3.15.1, the saved
 models with Keras 3.10.0, the oldest that is allowed, as none reads files of later ones.
+The configurations of `trunk_cases.py` are of commit 00f6e98, the last one before linear
+attention became one algorithm: `python -m tests.golden remake --word "trunk "`.
 Make it anew only for numbers that are meant to change, and say which and why.
 """
 
@@ -30,14 +32,24 @@ def record(path, word):
     recording.save(path, _computed(word))
 
 
-def remake():
-    """Writes sketches of all arrays, and how far rounding moves them."""
+def remake(word):
+    """Writes sketches of all arrays, and how far rounding moves them.
+
+    Those of configurations whose name has not the word stay as they are.
+    """
     from tests.golden import configurations
 
-    folder, numbers = recording.FOLDER, _computed("")
+    folder, numbers = recording.FOLDER, _computed(word)
     folder.mkdir(exist_ok=True)
-    recording.save(folder / "numbers.npz", recording.sketches(numbers))
-    recording.save(folder / "rounding.npz", configurations.rounding(numbers))
+    made = {
+        "numbers.npz": recording.sketches(numbers),
+        "rounding.npz": configurations.rounding(numbers),
+    }
+    for file, new in made.items():
+        every = {**(recording.load(folder / file) if word else {}), **new}
+        recording.save(
+            folder / file, {name: every[name] for name in configurations.CASES}
+        )
 
 
 def save():
@@ -99,11 +111,12 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     recorder = commands.add_parser("record", help="compute, and write all arrays")
     recorder.add_argument("path")
-    recorder.add_argument("--word", default="", help="of the configurations to compute")
     remaker = commands.add_parser("remake", help="write the numbers of the test")
     saver = commands.add_parser("save", help="write the saved models of the test")
     for command in (recorder, remaker, saver):
         command.add_argument("--package", help="folder of another checkout")
+    for command in (recorder, remaker):
+        command.add_argument("--word", default="", help="of the configurations' names")
     comparer = commands.add_parser("compare", help="compare two files of `record`")
     comparer.add_argument("new")
     comparer.add_argument("old")
@@ -116,7 +129,7 @@ def main():
     if arguments.command == "record":
         record(arguments.path, arguments.word)
     elif arguments.command == "remake":
-        remake()
+        remake(arguments.word)
     else:
         save()
 

@@ -43,7 +43,18 @@ def test_xla_lacks_the_list_that_a_mapped_loop_has():
         tf.function(mapped, jit_compile=True)(both_sides, INPUTS)
 
 
-def test_a_mapped_loop_has_no_gradient_from_outside():
-    with tf.GradientTape() as tape, pytest.raises(ValueError, match="IndexedSlices"):
-        tape.watch(INPUTS)
-        tape.gradient(mapped(causal, INPUTS), INPUTS)
+@pytest.mark.slow
+@pytest.mark.parametrize("attend", [causal])
+def test_gradients_inside_of_what_is_mapped(attend):
+    def gradients(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            loss = tf.reduce_sum(attend(*inputs) ** 2)
+        return tape.gradient(loss, inputs)
+
+    found = tf.vectorized_map(
+        lambda example: [x[0] for x in gradients(*(x[tf.newaxis] for x in example))],
+        INPUTS,
+    )
+    for x, y in zip(found, gradients(*INPUTS)):
+        np.testing.assert_allclose(x, y, atol=1e-5)

@@ -130,3 +130,174 @@ def test_log_kernel_of_antithetic_rows_is_the_cosh_of_lemma_1():
         cosh * np.exp(-norms / 2),
         rtol=1e-12,
     )
+
+
+# Three tokens, H = 1. Far weights e^log_gain (1 + q k + (q k)^2 / 2), Taylor's kernel,
+# near ones e^(q k); the decays of tokens 1 and 2 stand between their neighbours, that
+# of token 0 between none.
+QUERY, KEY = np.array([1.0, -0.5, 2.0]), np.array([0.3, 1.0, -2.0])
+DECAY = np.array([-7.0, -0.4, -1.1])
+BETWEEN = np.exp([[0, -0.4, -1.5], [-0.4, 0, -1.1], [-1.5, -1.1, 0]])
+PRODUCTS = QUERY[:, None] * KEY
+TAYLOR = 1 + PRODUCTS + PRODUCTS**2 / 2
+IS_NEAR = {
+    1: np.eye(3, dtype=bool),
+    2: np.array([[1, 1, 0], [1, 1, 1], [0, 1, 1]], bool),
+    3: np.ones((3, 3), bool),
+}
+
+
+def matrix_and_log_sums(**options):
+    """Of the three tokens: arrays `(3, 3)` and `(3,)`."""
+    for name in options.keys() & {"decay", "starts", "key_mask"}:
+        options[name] = tf.constant(options[name])[None]
+    if "decay" in options:
+        options["decay"] = options["decay"][..., None]
+    given = column(*QUERY), column(*KEY), options.pop("kernel", ops.TaylorKernel())
+    matrix = reference.attention_matrix(*given, **options)
+    return matrix[0, 0].numpy(), reference.log_sums(*given, **options)[0, :, 0, 0]
+
+
+def assert_is(weights, **options):
+    """The matrix and its log-sums are those of these weights, `(3, 3)`."""
+    matrix, log_sums = matrix_and_log_sums(**options)
+    sums = weights.sum(1, keepdims=True)
+    expected = np.divide(weights, sums, out=np.zeros((3, 3)), where=sums != 0)
+    np.testing.assert_allclose(matrix, expected, rtol=1e-12, atol=0)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(log_sums, np.log(sums[:, 0]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_three_tokens_with_decay_and_window_on_paper(causal, window):
+    near = IS_NEAR.get(window, np.zeros((3, 3), bool))
+    weights = np.where(near, np.exp(PRODUCTS), 2.0 * TAYLOR) * BETWEEN
+    assert_is(
+        np.tril(weights) if causal else weights,
+        causal=causal,
+        exact_window=window,
+        log_gain=tf.constant([np.log(2.0)]),
+        decay=DECAY,
+    )
+
+
+def test_three_tokens_of_local_attention_on_paper():
+    weights = np.tril(np.exp(PRODUCTS) * BETWEEN) * IS_NEAR[2]
+    options = {"causal": True, "decay": DECAY}
+    assert_is(weights, kernel=None, exact_window=2, **options)
+    output = reference.local_attention(
+        *(column(*x) for x in (QUERY, KEY, [1.0, 3.0, 5.0])),
+        sliding_window=2,
+        causal=True,
+        decay=tf.constant(DECAY)[None, :, None],
+    )
+    expected = weights @ [1.0, 3.0, 5.0] / weights.sum(1)
+    np.testing.assert_allclose(tf.reshape(output, -1), expected, rtol=1e-12)
+
+
+def test_segments_hide_each_other_and_a_mask_leaves_a_row_that_sees_nothing():
+    # the segments of token 0, and of tokens 1 and 2, of which 1 is masked
+    weights = TAYLOR * BETWEEN * [[1, 0, 0], [0, 0, 1], [0, 0, 1]]
+    options = {"starts": [False, True, False], "key_mask": [True, False, True]}
+    assert_is(weights, decay=DECAY, **options)
+    assert_is(np.tril(weights), decay=DECAY, causal=True, **options)
+
+
+@pytest.mark.parametrize("huge", [-1e30, -np.inf])
+def test_a_huge_decay_hides_what_it_decays_and_loses_no_other(huge):
+    decay = np.array([huge, huge, -1.1])
+    apart = [[1, 0, 0], [0, 1, 1], [0, 1, 1]]
+    assert_is(TAYLOR * BETWEEN * apart, decay=decay)
+    assert_is(np.tril(TAYLOR * BETWEEN * apart), decay=decay, causal=True)
+    # also where nothing else is visible
+    weights = np.tril(TAYLOR * BETWEEN * apart) * [1, 0, 1]
+    mask = [True, False, True]
+    assert_is(weights, decay=decay, causal=True, key_mask=mask)
+
+
+def test_keys_that_are_decayed_below_all_numbers_are_still_weighed():
+    """A row that sees no others: their weights beside each other count."""
+    decay = np.array([0.0, -0.4, -1e4])
+    matrix, log_sums = matrix_and_log_sums(
+        decay=decay, key_mask=[True, True, False], causal=True
+    )
+    weights = TAYLOR[2, :2] * np.exp([-0.4, 0.0])
+    np.testing.assert_allclose(matrix[2, :2], weights / weights.sum(), rtol=1e-12)
+    np.testing.assert_allclose(log_sums[2], np.log(weights.sum()) - 1e4, rtol=1e-12)
+
+
+def test_weights_of_either_sign():
+    """Features 1 + x and x: weights q k + (1 + q)(1 + k), of which some are below 0."""
+    kernel = ops.ActivationKernel(None, tf.identity, epsilon=0.0)
+    query, key = (tf.constant(x)[None, :, None] for x in (QUERY, KEY))
+    features = [tf.stack([x + 1, x], -1) * 2**0.25 for x in (query, key)]
+    weights = PRODUCTS + (1 + QUERY)[:, None] * (1 + KEY)
+    assert (weights < 0).any() and (weights > 0).any()
+    decay = tf.constant(DECAY)[None, :, None]
+    matrix = reference.attention_matrix(*features, kernel, decay=decay)[0, 0]
+    weights *= BETWEEN
+    expected = weights / weights.sum(1, keepdims=True)
+    np.testing.assert_allclose(matrix, expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["softmax", "taylor", "relu"])
+def test_a_constant_value_comes_back(name, causal, dtype):
+    """Whatever decays, is near, and starts a segment; inputs of std 8."""
+    query, key, _ = qkv(2, 12, 12, heads=2, groups=2, std=8.0, dtype=dtype)
+    options = {
+        "exact_window": None if name == "relu" else 3,
+        "decay": -tf.abs(normal((2, 12, 2), 5, std=9.0, dtype=dtype)),
+        "starts": np.arange(24).reshape(2, 12) % 7 == 0,
+        "log_gain": normal((4,), 6, dtype=dtype),
+    }
+    value = tf.fill((2, 12, 2, 3), tf.constant(2.5, dtype))
+    output = reference.attention(
+        query, key, value, KERNELS[name](), None, causal, **options
+    )
+    np.testing.assert_allclose(output, np.full((2, 12, 4, 3), 2.5), rtol=1e-6)
+
+
+def test_each_head_has_its_own_decay_gain_and_matrix():
+    query, key, value = qkv(2, 6, 6, heads=2, groups=2)
+    decay, gain = -tf.abs(normal((2, 6, 2), 5)), normal((4,), 6)
+    matrices, weights = normal((2, 9, 5), 7), normal((2, 9), 8)
+    given = {"causal": True, "exact_window": 2}
+    kernel = ops.ExponentialKernel(matrices, log_weights=weights)
+    whole = reference.attention(
+        query, key, value, kernel, decay=decay, log_gain=gain, **given
+    )
+    for head in range(4):
+        own, group = slice(head, head + 1), slice(head // 2, head // 2 + 1)
+        alone = reference.attention(
+            query[:, :, own],
+            key[:, :, group],
+            value[:, :, group],
+            ops.ExponentialKernel(matrices[head // 2], log_weights=weights[head // 2]),
+            decay=decay[:, :, group],
+            log_gain=gain[own],
+            **given,
+        )
+        np.testing.assert_allclose(whole[:, :, own], alone, rtol=1e-12)
+
+
+def test_gradients_of_decays_are_differences_of_outputs():
+    query, key, value = qkv(1, 5, 5, heads=1)
+    decay = -tf.abs(normal((1, 5, 1), 5))
+
+    def loss(decay):
+        options = {"decay": decay, "exact_window": 2}
+        output = reference.attention(query, key, value, ops.TaylorKernel(), **options)
+        return tf.reduce_sum(output * normal(output.shape, 9))
+
+    with tf.GradientTape() as tape:
+        tape.watch(decay)
+        found = loss(decay)
+    gradient = tf.reshape(tape.gradient(found, decay), -1)
+    steps = 1e-5 * np.eye(5)[:, None, :, None]
+    expected = [(loss(decay + x) - loss(decay - x)) / 2e-5 for x in steps]
+    np.testing.assert_allclose(gradient, expected, atol=1e-8)
+    # the first token's stands between no two
+    assert gradient[0] == 0 and np.abs(gradient[1:]).min() > 1e-4

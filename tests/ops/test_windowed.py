@@ -56,8 +56,8 @@ def test_outputs_and_gradients_are_those_of_the_matrix(
         )[0]
 
     def matrix(query, key, value, gain):
-        given = kernel, window, gain, key_mask, causal
-        return reference.windowed_attention(query, key, value, *given)
+        given = query, key, value, kernel, key_mask, causal
+        return reference.attention(*given, exact_window=window, log_gain=gain)
 
     expected = with_gradients(matrix, inputs, weights)
     found = with_gradients(ours, inputs, weights)
@@ -99,8 +99,8 @@ def test_windows_of_more_than_a_block(window, causal):
         )[0]
 
     def matrix(query, key, value, gain):
-        given = kernel, window, gain, key_mask, causal
-        return reference.windowed_attention(query, key, value, *given)
+        given = query, key, value, kernel, key_mask, causal
+        return reference.attention(*given, exact_window=window, log_gain=gain)
 
     expected = with_gradients(matrix, inputs, weights)
     assert_all_close(with_gradients(ours, inputs, weights), expected)

@@ -200,10 +200,6 @@ class Kernel:
         """The stabilizer after a further block of keys, or that of later keys as b."""
         return r
 
-    def reference(self, r, b, mask):
-        """A stabilizer for one block that depends on no later key than its rows do."""
-        return r
-
     def rescale(self, old, new):
         """What turns sums under one stabilizer into sums under another, parts."""
         return each(tf.ones_like, old)

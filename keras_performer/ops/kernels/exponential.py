@@ -189,22 +189,6 @@ class ExponentialKernel(Kernel):
             lambda r, b: tf.maximum(r, tf.reduce_max(b, 1, keepdims=True)), r, b
         )
 
-    def reference(self, r, b, mask):
-        """A stabilizer for one block under which no row that sees a key underflows.
-
-        The maximum of the past and of the block's first key, so that it depends on no
-        later key than any row that it serves; while nothing has been seen, of the
-        first key that is not masked.
-        """
-        if mask is None:
-            return each(lambda r, b: tf.maximum(r, b[:, :1]), r, b)
-        first = tf.argmax(tf.cast(mask[..., 0], tf.int32), -1, output_type=tf.int32)
-        empty = r[0][:, 0, 0] <= EMPTY
-        first = tf.where(empty, first, tf.zeros_like(first))[:, tf.newaxis]
-        return each(
-            lambda r, b: tf.maximum(r, tf.gather(b, first, axis=1, batch_dims=1)), r, b
-        )
-
     def rescale(self, old, new):
         return each(lambda old, new: tf.exp(old - new), old, new)
 

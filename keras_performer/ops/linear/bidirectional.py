@@ -82,11 +82,17 @@ def bidirectional_attention(
     check_not_causal("bidirectional_attention", visible)
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
-    arguments = visible, query, key, value, jit_compile
-    function = attend if visible.starts is None else both_sides.attend
+    inputs = visible, query, key, value
+    if visible.starts is None:
+        function, arguments = attend, (*inputs, jit_compile)
+    else:
+        function = both_sides.attend
+        arguments = *inputs, 0, None, None, jit_compile
     if jit_compile and tf.executing_eagerly():
-        return compile.call_in_graph(function, kernel, *arguments)
-    return function(kernel, *arguments)
+        output = compile.call_in_graph(function, kernel, *arguments)
+    else:
+        output = function(kernel, *arguments)
+    return tf.cast(output, query.dtype)
 
 
 def attend(kernel, visible, query, key, value, jit_compile=False, block_tokens=None):

@@ -1,55 +1,67 @@
-"""Attention to both sides of packed sequences, through two causal loops.
+"""Bidirectional attention as two causal ones, the second over the reversed sequence.
 
-What a query sees of its segment are the keys up to its own, and those after it. Each
-part is causal, the second over the reversed sequence, so that sums start anew with a
-segment.
+The first gives a query the keys up to its own, the second those after it. Sums start
+anew with a segment, and no key is far enough above another to lose a weight.
 """
 
 import tensorflow as tf
 
-from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.linear import causal
+from keras_performer.ops.linear.causal import attend_within
+from keras_performer.ops.linear.near import Reach
+from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.segments import reversed_starts
-from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.state import initial_state
 
 
-def attend(kernel, visible, query, key, value, jit_compile=False):
-    """`bidirectional_attention` of checked arguments, with segments."""
-    earlier = Visibility(visible.key_mask, True, starts=visible.starts)
-    parts = [
-        causal.attend_in_part(kernel, earlier, query, key, value, jit_compile),
-        _later(kernel, visible, query, key, value, jit_compile),
-    ]
-    return tf.cast(_joined(parts), query.dtype)
+def attend(
+    kernel, visible, query, key, value, window=0, gain=None, chunk_size=None, jit=False
+):
+    """Attention to all visible keys of a query's segment.
 
+    Args:
+        kernel: a `Kernel` in the dtype of the loops.
+        visible: a `Visibility`.
+        query, key, value: tensors, a key for each query.
+        window: int, keys at less than this distance are near; 0 for none.
+        gain: tensor `(N, 1)`, the logarithm of what multiplies far weights; `None`
+            without a window.
+        chunk_size: as in `causal_attention`.
+        jit: bool, `jit_compile` of `causal_attention`.
 
-def _later(kernel, visible, query, key, value, jit_compile):
-    """What the keys after a query's own add."""
-    mask = visible.key_mask
-    query, key, value, mask = (
+    Returns:
+        Tensor `(B, T, N, V)` in the dtype of the loops.
+    """
+    dtype = compute_dtype(query, key, value)
+    features = kernel.num_features(key.shape[3])
+    start = initial_state(size(key, 0), key.shape[2], features, size(value, 3), dtype)
+    mask, starts = visible.key_mask, visible.starts
+
+    def part(nearest, query, key, value, mask, starts):
+        reach = Reach(max(window, nearest), nearest)
+        keys = Recent(key, value, mask)
+        options = starts, chunk_size, jit
+        found = attend_within(
+            kernel, reach, query, keys, gain, start, *options, logs=True
+        )
+        signs = found.signs
+        if signs is None:
+            signs = tf.ones_like(found.log_sums)
+        return found.output, found.log_sums, signs
+
+    earlier = part(0, query, key, value, mask, starts)
+    backwards = (
         None if x is None else tf.reverse(x, [1]) for x in (query, key, value, mask)
     )
-    starts = reversed_starts(visible.starts)
-    # a query stands where the key before it does, and sees it and those before
-    key, value, mask = (None if x is None else x[:, :-1] for x in (key, value, mask))
-    seen = Visibility(mask, True, starts=starts[:, :-1])
-    part = causal.attend_in_part(kernel, seen, query[:, 1:], key, value, jit_compile)
-    # but not from another segment
-    other = starts[:, 1:, tf.newaxis, tf.newaxis]
-    first = [[0, 0], [1, 0], [0, 0], [0, 0]]
-    nothing = 0.0, EMPTY, 0.0
-    hidden = [
-        tf.where(other, tf.constant(x, y.dtype), y) for x, y in zip(nothing, part)
-    ]
-    padded = [tf.pad(y, first, constant_values=x) for x, y in zip(nothing, hidden)]
-    return [tf.reverse(x, [1]) for x in padded]
+    starts = None if starts is None else reversed_starts(starts)
+    later = part(1, *backwards, starts)
+    return _joined(earlier, [tf.reverse(x, [1]) for x in later])
 
 
-def _joined(parts):
-    """Weighted means of sets of keys as one, whatever signs the sums have."""
-    outputs, logs, signs = zip(*parts)
-    logs = tf.stack(logs)
+def _joined(*parts):
+    """Weighted means of sets of keys as one, whatever signs their sums have."""
+    outputs, logs, signs = map(tf.stack, zip(*parts))
     peak = tf.stop_gradient(tf.reduce_max(logs, 0))
-    sums = tf.stack(signs) * tf.exp(logs - peak)
-    weighted = tf.reduce_sum(sums * tf.stack(outputs), 0)
+    sums = signs * tf.exp(logs - peak)
+    weighted = tf.reduce_sum(sums * outputs, 0)
     return tf.math.divide_no_nan(weighted, tf.reduce_sum(sums, 0))

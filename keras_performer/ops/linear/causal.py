@@ -1,6 +1,7 @@
 """Attention to the past, in time and memory linear in the length."""
 
 import functools
+import typing
 
 import tensorflow as tf
 
@@ -14,13 +15,10 @@ from keras_performer.ops.checks import (
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.linear.causal_loops import (
-    backward_pass,
-    forward_pass,
-    sums_of_weights,
-)
-from keras_performer.ops.linear.causal_step import one_token
-from keras_performer.ops.segments import first_starts, restarted
+from keras_performer.ops.linear.loops import Causal
+from keras_performer.ops.linear.near import Reach
+from keras_performer.ops.linear.step import one_token
+from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State, initial_state
 from keras_performer.ops.tensors import TensorLike
@@ -112,77 +110,123 @@ def kernel_and_state(query, key, value, kernel, state):
 
 def attend(kernel, visible, query, key, value, state, chunk_size, jit_compile=False):
     """`causal_attention` of checked arguments."""
-    heads = Heads(query, key, value)
-    rows = _start(heads, visible, state)
-    call = functools.partial(compile.call, jit_compile=jit_compile)
-    if query.shape[1] == 1:
-        inputs = kernel, visible.key_mask, query, key, value
-        output, _, r, sums = call(one_token, *inputs, *rows)
-    else:
-        inputs = kernel, visible, chunk_size, query, key, value
-        output, r, sums = _many_tokens(call, *inputs, *rows)
-    return output, State(*heads.state(tf.stop_gradient(r), sums))
+    keys = Recent(key, value, visible.key_mask)
+    found = attend_within(
+        kernel,
+        Reach(),
+        query,
+        keys,
+        None,
+        state,
+        visible.starts,
+        chunk_size,
+        jit_compile,
+    )
+    return tf.cast(found.output, query.dtype), found.state
 
 
-def attend_in_part(kernel, visible, query, key, value, jit_compile=False):
-    """Attention to some of the keys, to be joined with that to others.
+class Found(typing.NamedTuple):
+    """Attention to some of the keys, which may be joined with that to others.
+
+    Attributes:
+        output: weighted means of values, `(B, T, N, V)`, float32 or float64.
+        log_sums, signs: of the sums of weights the logarithms of their sizes, `(B, T,
+            N, 1)`, and their signs, or `None` where all are positive. Without a gain
+            they leave out a factor that all keys of a query have in common.
+        state: the `State` after the far keys of the last query.
+    """
+
+    output: tf.Tensor
+    log_sums: tf.Tensor | None
+    signs: tf.Tensor | None
+    state: State
+
+
+def attend_within(
+    kernel, reach, query, keys, gain, state, starts, chunk_size, jit_compile, logs=False
+):
+    """Causal attention to near and far keys.
+
+    Args:
+        kernel: a `Kernel` in the dtype of the loops.
+        reach: a `Reach`.
+        query: tensor `(B, T, N, H)`.
+        keys: `Recent`: `reach.before` keys of a state, and a key for each query; `seen`
+            may be `None`.
+        gain: tensor `(N, 1)`, the logarithm of what multiplies far weights; `None`
+            for 0, if no key is near.
+        state: `State` before the far key of the first query.
+        starts: as in `Visibility`, of the queries.
+        chunk_size, jit_compile: as in `causal_attention`.
+        logs: bool, whether log-sums and signs are wanted without a gain.
 
     Returns:
-        `(output, log_sums, signs)`: weighted means `(B, T, N, V)`; of the sums of
-        weights, but for a factor that all keys of a query have in common, the
-        logarithms of their sizes and their signs, `(B, T, N, 1)`.
+        `Found`.
     """
-    heads = Heads(query, key, value)
-    kernel, state = kernel_and_state(query, key, value, kernel, None)
-    rows = _start(heads, visible, state)
+    heads = Heads(query, keys.key, keys.value)
     call = functools.partial(compile.call, jit_compile=jit_compile)
-    inputs = kernel, visible, None, query, key, value
-    return _many_tokens(call, *inputs, *rows, in_part=True)[:3]
-
-
-def _start(heads, visible, state):
-    """The state that the first token sees, as rows."""
     r, sums = heads.state_rows(state)
-    if visible.starts is not None:
-        first = tf.repeat(first_starts(visible.starts), heads.num_key_value_heads)
-        (r,), (sums,) = restarted(first[:, tf.newaxis, tf.newaxis], (r,), (sums,))
-    return tf.stop_gradient(r), sums
+    r = tf.stop_gradient(r)
+    masks = keys.seen, starts
+    if query.shape[1] == 1:
+        inputs = query, keys.key, keys.value, gain, r, sums
+        *found, r, sums = call(one_token, kernel, reach, masks, *inputs)
+    else:
+        options = call, kernel, reach, chunk_size, masks, logs
+        inputs = query, keys.key, keys.value, sums
+        *found, r, sums = _many_tokens(*options, *inputs, gain, r)
+    return Found(*found, State(*heads.state(tf.stop_gradient(r), sums)))
 
 
 def _many_tokens(
-    call,
-    kernel,
-    visible,
-    chunk_size,
-    query,
-    key,
-    value,
-    r_start,
-    sums_start,
-    in_part=False,
+    call, kernel, reach, chunk_size, masks, logs, query, key, value, sums, gain, r
 ):
-    """The loops with their own gradient.
-
-    Args:
-        call: `compile.call`, with its choice.
-        in_part: bool, whether the output is not rounded, and logarithms of the sizes of
-            the sums of weights and their signs come after it.
-    """
+    """The loops with their own gradient."""
+    gains = () if gain is None else (gain,)
 
     @custom_gradient
-    def attention(query, key, value, sums_start, *trained):
-        inputs = kernel.with_trained(trained), visible, chunk_size, query, key, value
-        output, r, sums, saved = call(forward_pass, *inputs, r_start, sums_start)
+    def attention(query, key, value, sums, *others):
+        gain = others[0] if gains else None
+        loops = kernel.with_trained(others[len(gains) :]), reach, chunk_size, masks
+        inputs = *loops, query, key, value, gain
+        output, log_sums, r_end, sums_end, saved = call(_forward, *inputs, r, sums)
+        names = ["output", "r", "sums"]
+        found = [output, r_end, sums_end]
+        if gains:
+            names.append("log_sums")
+            found.append(log_sums)
+        elif logs:
+            names += ["log_sums", "signs"]
+            found += call(_sums_of_weights, *inputs, saved)
 
-        def gradient(doutput, *dothers):
-            dlog_sums = dothers[0] if in_part else None
-            ends = output, saved, r, doutput, dothers[-1], dlog_sums
-            return call(backward_pass, *inputs, *ends)
+        def gradient(*dfound):
+            d = dict(zip(names, dfound))
+            ends = output, log_sums, saved, d["output"], d.get("log_sums"), d["sums"]
+            dinputs, dgain, dtrained = call(_backward, *inputs, *ends)
+            return *dinputs, *([dgain] if gains else []), *dtrained
 
-        if in_part:
-            found = output, *call(sums_of_weights, *inputs, saved)
-        else:
-            found = (tf.cast(output, query.dtype),)
-        return (*found, r, sums), gradient
+        return tuple(found), gradient
 
-    return attention(query, key, value, sums_start, *kernel.trained)
+    output, r, sums, *others = attention(
+        query, key, value, sums, *gains, *kernel.trained
+    )
+    log_sums, signs = *others, *[None] * (2 - len(others))
+    return output, log_sums, signs, r, sums
+
+
+def _forward(kernel, reach, chunk_size, masks, query, key, value, gain, r, sums):
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+    return loops.forward(query, key, value, r, sums)
+
+
+def _backward(kernel, reach, chunk_size, masks, query, key, value, gain, *ends):
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+    return loops.backward(query, key, value, *ends)
+
+
+def _sums_of_weights(kernel, reach, chunk_size, masks, query, key, value, gain, saved):
+    """Logarithms of the sizes of sums of weights, and their signs, `(B, T, N, 1)`."""
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+    normalizers, _ = saved
+    numbers = kernel.log_normalizer(normalizers), kernel.sign(normalizers)
+    return tuple(loops.of_queries(rows, query) for rows in numbers)

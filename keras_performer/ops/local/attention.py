@@ -112,10 +112,9 @@ def attend(
 
         def gradient(doutput, dlog_sums):
             ends = output, log_sums, doutput, dlog_sums
-            *gradients, _ = compile.call(
+            return compile.call(
                 backward_pass, None, *inputs, *ends, jit_compile=jit_compile
             )
-            return gradients
 
         return (output, log_sums), gradient
 

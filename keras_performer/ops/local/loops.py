@@ -36,12 +36,11 @@ def forward_pass(_, options, query, key, value, seen):
 def backward_pass(_, options, query, key, value, seen, *ends):
     keys = Recent(key, value, seen)
     loops = Local(options, query, keys)
-    dquery, dkey, dvalue, totals = loops.backward(query, keys, *ends)
+    dquery, dkey, dvalue = loops.backward(query, keys, *ends)
     return (
         loops.blocks.join_like(dquery, query),
         loops.of_keys(dkey, key),
         loops.of_keys(dvalue, value),
-        loops.blocks.join(totals, (*query.shape[:3], 1)),
     )
 
 
@@ -63,17 +62,14 @@ class Local:
             segments, `(B, before + T)`, or `None`.
         query: tensor `(B, T, N, H)`.
         keys: `Recent`, all keys.
-        blocks: `Blocks` of the queries, of a known number of tokens, or `None`.
     """
 
-    def __init__(self, options, query, keys, blocks=None):
+    def __init__(self, options, query, keys):
         reach, self.before, self.window, self.causal, numbers = options
         self.heads = Heads(query, keys.key, keys.value)
         self.scale = query.shape[3] ** -0.5
         length, self.chunk = query.shape[1], chunk_for(reach)
-        if blocks is not None:
-            self.chunk = _best_part(blocks.tokens, self.chunk, reach)
-        elif length is not None:
+        if length is not None:
             self.chunk = min(self.chunk, max(length, 1))
         # one chunk, whose span is what is given and no more
         self.single = length is not None and length <= self.chunk
@@ -81,13 +77,12 @@ class Local:
         self.lead = reach if self.single else reach_chunks * self.chunk
         self.trail = 0 if self.causal else self.lead
         self.span = self.lead + self.chunk + self.trail
-        if blocks is None:
-            sizes = block_sizes()
-            examples = (query.shape[0] or sizes.batch) * query.shape[2]
-            chunks = sizes.weights // (examples * self.chunk * self.span)
-            # a power of two: most lengths are whole blocks then, and need no padding
-            chunks = 1 << max(chunks.bit_length() - 1, 0)
-            blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)
+        sizes = block_sizes()
+        examples = (query.shape[0] or sizes.batch) * query.shape[2]
+        chunks = sizes.weights // (examples * self.chunk * self.span)
+        # a power of two: most lengths are whole blocks then, and need no padding
+        chunks = 1 << max(chunks.bit_length() - 1, 0)
+        blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)
         self.blocks = blocks
         self.band = self._band()
         # how many blocks a block's keys reach into
@@ -119,13 +114,10 @@ class Local:
         return blocks.loop(step, [blocks.array(heads.dtype, x) for x in shapes])
 
     def backward(self, query, keys, output, log_sums, doutput, dlog_sums):
-        """Gradients of query, key and value, and the row sums of those of logits.
-
-        Output and log-sums may be those of attention to further keys, too. The weights
-        here then are near keys' shares of all weights.
+        """Gradients of query, key and value.
 
         Returns:
-            Four arrays. Those of keys and values have `earlier` blocks more, before.
+            Three arrays. Those of keys and values have `earlier` blocks more, before.
         """
         heads, blocks = self.heads, self.blocks
         queries, outputs, logs, doutputs = map(
@@ -134,7 +126,7 @@ class Local:
         dlogs = None if dlog_sums is None else blocks.cut(dlog_sums)
         given, keys = keys, self._cut(keys)
 
-        def step(i, dqueries, totals, dkeys, dvalues):
+        def step(i, dqueries, dkeys, dvalues):
             x, y, v = self._block(queries, keys, i)
             d = with_normalizer_gradient(
                 heads.query_rows(doutputs, i),
@@ -143,25 +135,21 @@ class Local:
             )
             d = self._to_chunks(d)
             log = self._to_chunks(heads.query_rows(logs, i))
-            dx, total, dy, dv = weights.backward(x, y, v, self._hidden(i), d, log)
-            dquery, total = (
-                heads.query_block(self._from_chunks(z)) for z in (dx, total)
-            )
+            dx, dy, dv = weights.backward(x, y, v, self._hidden(i), d, log)
+            dquery = heads.query_block(self._from_chunks(dx))
             dkey, dvalue = (heads.key_block(self._overlapped(z)) for z in (dy, dv))
             return (
                 dqueries.write(i, dquery * self.scale),
-                totals.write(i, total),
                 self._add(dkeys, i, dkey),
                 self._add(dvalues, i, dvalue),
             )
 
-        arrays = [blocks.array(heads.dtype) for _ in range(2)]
+        arrays = [blocks.array(heads.dtype)]
         arrays += [
             self.key_blocks.filled(x, size(x, 3), heads.dtype)
             for x in (given.key, given.value)
         ]
-        dqueries, totals, dkeys, dvalues = blocks.loop(step, arrays)
-        return dqueries, dkeys, dvalues, totals
+        return blocks.loop(step, arrays)
 
     def of_keys(self, array, like):
         """The gradient of keys or values from the array of its blocks."""
@@ -308,16 +296,3 @@ def chunk_for(reach, least=LEAST):
     small = not (has_gpu() or has_tpu())
     tokens = min(max(1 << reach.bit_length(), least), MOST) if small else MOST
     return max(tokens, ceil_div(reach, MAX_REACH))
-
-
-def _best_part(tokens, chunk, reach):
-    """Of equal parts of a block, longer than half a chunk, that of the least span.
-
-    Args:
-        tokens: int, of the block.
-        chunk: int, how long parts should be.
-        reach: int, how many keys to one side a query may see.
-    """
-    parts = range(min(chunk // 2 + 1, tokens), tokens + 1)
-    whole = (part for part in parts if tokens % part == 0)
-    return min(whole, key=lambda part: (ceil_div(reach, part) + 1) * part)

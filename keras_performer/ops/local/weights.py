@@ -9,7 +9,6 @@ band    what is added to logits, `(..., rows, span)`
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.normalizer import with_ones
 
 # The logarithm of the weight of what is not to be seen, far below EMPTY. It is added:
 # logits of up to a tenth of it stay hidden, and three of it are still a float32.
@@ -42,14 +41,12 @@ def backward(x, y, v, band, d, log):
         log: the log-sums of all keys that a row sees, in the band or not.
 
     Returns:
-        `(dx, total, dy, dv)`, without what belongs to the columns of ones; `total` are
-        the row sums of the gradients of logits, `(..., rows, 1)`.
+        `(dx, dy, dv)`, without what belongs to the columns of ones.
     """
     # not in the product: GPUs and TPUs round what they multiply
     p = tf.exp(tf.matmul(x, y, transpose_b=True) + band - log)
     dlogits = p * tf.matmul(d, v, transpose_b=True)
-    # the ones of the keys add up the rows
-    dx = tf.matmul(dlogits, with_ones(y))
+    dx = tf.matmul(dlogits, y[..., :-1])
     dy = tf.matmul(dlogits, x[..., :-1], transpose_a=True)
     dv = tf.matmul(p, d[..., :-1], transpose_a=True)
-    return dx[..., :-2], dx[..., -1:], dy, dv
+    return dx, dy, dv

@@ -1,7 +1,7 @@
-"""Attention with an exact window to both sides.
+"""Bidirectional attention with an exact window.
 
-Near and far keys come from the loops over chunks. Where these lose far weights, near
-keys come from the loops of local attention, and far ones token after token.
+Near and far keys come from one pass over chunks, under one stabilizer. Where this loses
+far weights, they come from two causal passes, which lose none.
 
 On a CPU examples are computed a few at a time: blocks of few examples are long, so that
 what is read around them counts little.
@@ -15,13 +15,11 @@ from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.devices import has_tpu
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.parts import each
-from keras_performer.ops.local import loops as local
-from keras_performer.ops.local.recent import reach_within
+from keras_performer.ops.linear import both_sides
 from keras_performer.ops.shapes import size, sizes
 from keras_performer.ops.tapes import unrecorded
 from keras_performer.ops.two_sided.loops import TwoSided
-from keras_performer.ops.two_sided.tokens import FarTokens
-from keras_performer.ops.visibility import mask_or_all
+from keras_performer.ops.visibility import Visibility
 
 
 def attend(kernel, query, key, value, mask, gain, window, chunk_size, jit_compile):
@@ -61,13 +59,12 @@ def _forward(kernel, window, chunk_size, mask, query, key, value, gain):
         loops = TwoSided(kernel, *inputs, mask, gain, window, chunk_size)
         *found, lost = loops.forward(*inputs)
 
-        def token_by_token():
-            near = local.forward_pass(None, *_near(window, mask, *inputs))
-            far = FarTokens(kernel, *inputs, mask, gain, window)
-            return tuple(far.forward(*near))
+        def exactly():
+            # the backward pass needs no log-sums of it
+            return _in_two(kernel, window, chunk_size, mask, *inputs, gain), found[1]
 
         if kernel.max_rise is not None:
-            found = tf.cond(lost, unrecorded(token_by_token), lambda: tuple(found))
+            found = tf.cond(lost, unrecorded(exactly), lambda: tuple(found))
         return *found, tf.fill((size(inputs[0], 0),), lost)
 
     length, heads = sizes(query)[1:3]
@@ -108,17 +105,16 @@ def _backward(
             loops = TwoSided(kernel, *inputs, mask, gain, window, chunk_size)
             return loops.backward(*inputs, output, log_sums, doutput)
 
-        def token_by_token():
-            near = _near(window, mask, *inputs)
-            ends = output, log_sums, doutput, None
-            *near, _ = local.backward_pass(None, *near, *ends)
-            far = FarTokens(kernel, *inputs, mask, gain, window)
-            found = far.backward(output, log_sums, doutput, near)
-            return *(tf.cast(x, y.dtype) for x, y in zip(found, inputs)), *found[3:]
+        def exactly():
+            sources = *inputs, gain, *kernel.trained
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(sources)
+                found = _in_two(kernel, window, chunk_size, mask, *inputs, gain)
+            return tuple(tape.gradient(found, sources, doutput))
 
         if kernel.max_rise is None:
             return in_chunks()
-        return tf.cond(tf.reduce_any(lost), token_by_token, in_chunks)
+        return tf.cond(tf.reduce_any(lost), exactly, in_chunks)
 
     inputs = query, key, value
     found = _by_examples(
@@ -132,10 +128,10 @@ def _backward(
     return *(tf.ensure_shape(x, y.shape) for x, y in pairs), *found[3:]
 
 
-def _near(window, mask, query, key, value):
-    """What the loops of local attention take."""
-    options = reach_within(window, query, None), 0, window, False, None
-    return options, query, key, value, mask_or_all(mask, key)
+def _in_two(kernel, window, chunk_size, mask, query, key, value, gain):
+    visible = Visibility(mask)
+    inputs = query, key, value, window, gain
+    return both_sides.attend(kernel, visible, *inputs, chunk_size)
 
 
 def _at_once(kernel, query, key):

@@ -150,7 +150,7 @@ class TwoSided:
             dy, from_keys = kernel.pull_keys(y, mask, db, v, dv)
             dtrained = each(lambda *x: tf.add_n(x), dtrained, from_queries, from_keys)
             band = self._band(i, x, y, v)
-            dx_near, _, *near = weights.backward(*band, d, log)
+            dx_near, *near = weights.backward(*band, d, log)
             near = map(chunks.of_spans, near)
             left = sum_of_products(p, dp)
             dx += dx_near * self.scale + kernel.pull_left_out(x, left)

@@ -1,0 +1,170 @@
+"""Measures the time to the end of the first training step, and the graph it takes.
+
+    python -m benchmarks.startup [--repeats 3] [--threads 2] [--xla] [--quick]
+        [--output runs/startup]
+
+Each measurement has a new process. The clock starts after imports and the first
+operations of TensorFlow, and runs from the construction of a model to the end of `fit`
+of one batch of one example. Rows take turns; a figure is the least of its repeats.
+Nodes are those of the train step's graph and of the functions that it calls. One layer
+trains with SGD, a causal `PerformerLM` with Adam. Writes results.json and tables.md.
+"""
+
+import argparse
+import functools
+import os
+import pathlib
+import time
+
+import keras
+import tensorflow as tf
+
+from benchmarks import alone, machine, tables, turns, worker
+from benchmarks.contenders import keras_layers
+from benchmarks.results import ratio
+from keras_performer import PerformerLM
+from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
+
+SIZES = {"width": 256, "heads": 16, "length": 512}
+VOCABULARY, WINDOW = 256, 64
+EXACT, PACKED = "exact", "packed"
+Causal = functools.partial(PerformerAttention, causal=True)
+LAYERS = {
+    "bidirectional": PerformerAttention,
+    "causal": Causal,
+    "causal, window": functools.partial(Causal, exact_window=WINDOW),
+    "bidirectional, window": functools.partial(PerformerAttention, exact_window=WINDOW),
+    f"{PACKED}, causal, window": functools.partial(Causal, exact_window=WINDOW),
+    f"{PACKED}, bidirectional": PerformerAttention,
+    "local": functools.partial(LocalAttention, sliding_window=WINDOW),
+    EXACT: ExactAttention,
+}
+MODELS = {
+    "plain": PerformerLM,
+    "window": functools.partial(PerformerLM, exact_window=WINDOW),
+    EXACT: functools.partial(PerformerLM, attention="exact"),
+}
+
+
+def main(argv=None):
+    """Reads the command line, measures, writes and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--xla", action="store_true", help="also jit_compile=True")
+    parser.add_argument("--quick", action="store_true", help="no models of 12 layers")
+    parser.add_argument("--output", type=pathlib.Path, default="runs/startup")
+    options = parser.parse_args(argv)
+    cases = [
+        {"mode": mode, "depth": depth, "name": name, **SIZES}
+        for mode in (["graph", "xla"] if options.xla else ["graph"])
+        for depth in ([0, 2] if options.quick else [0, 2, 12])  # 0: one layer by itself
+        for name in (MODELS if depth else LAYERS)
+    ]
+    print(measure(cases, options.repeats, options.threads, options.output))
+
+
+def measure(cases, repeats, threads, output):
+    """Measures cases in turns, writes the files, and returns the report."""
+    described = {**machine.describe(threads), "highest_load": 0.0}
+    rows = [{**case, "times": []} for case in cases]
+    results = {"machine": described, "rows": rows}
+    for _ in range(repeats):
+        for case, row in zip(cases, rows):
+            made = alone.in_new_process(first_step, case, threads)
+            row["nodes"], results["versions"], seconds = made
+            row["times"].append(seconds)
+            load = max(described["highest_load"], os.getloadavg()[0])
+            described["highest_load"] = load
+            turns.save(output / "results.json", results)
+            print(*case.values(), f"{seconds:.1f} s, {row['nodes']} nodes", flush=True)
+    text = report(results)
+    (output / "tables.md").write_text(text)
+    return text
+
+
+def first_step(case, threads):
+    """Returns nodes, versions and seconds of a training step, in a new process."""
+    worker.pin(threads)  # before TensorFlow counts the cores
+    versions = keras_layers.start(threads)
+    keras.utils.set_random_seed(0)
+    data = batch(case)
+    start = time.perf_counter()
+    model = language_model(case) if case["depth"] else one_layer(case)
+    model.fit(*data, batch_size=1, steps_per_epoch=1, verbose=0)
+    seconds = time.perf_counter() - start
+    step = tf.function(model.train_step, jit_compile=model.jit_compile)
+    graph = step.get_concrete_function(data).graph.as_graph_def()
+    bodies = [graph.node, *(each.node_def for each in graph.library.function)]
+    return sum(map(len, bodies)), versions, seconds
+
+
+def batch(case):
+    """Inputs and targets."""
+    shape = 1, case["length"]
+    if case["depth"]:
+        ids = keras.random.randint(shape, 0, VOCABULARY)
+        return ids, ids
+    x = keras.random.normal((*shape, case["width"]))
+    if PACKED not in case["name"]:
+        return x, x
+    segment_ids = keras.ops.arange(case["length"])[None] // (case["length"] // 2)
+    return [x, segment_ids], x
+
+
+def one_layer(case):
+    layer = LAYERS[case["name"]](case["heads"], case["width"] // case["heads"])
+    x = keras.Input((case["length"], case["width"]))
+    if PACKED in case["name"]:
+        segment_ids = keras.Input((case["length"],), dtype="int32")
+        model = keras.Model([x, segment_ids], layer(x, segment_ids=segment_ids))
+    else:
+        model = keras.Model(x, layer(x))
+    model.compile("sgd", "mse", jit_compile=case["mode"] == "xla")
+    return model
+
+
+def language_model(case):
+    model = MODELS[case["name"]](
+        VOCABULARY, case["length"], case["depth"], case["heads"], case["width"]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=case["mode"] == "xla")
+    return model
+
+
+def report(results):
+    """Markdown: how it was measured, and the table."""
+    said = results["machine"]
+    libraries = ", ".join(" ".join(pair) for pair in results["versions"].items())
+    sizes = ", ".join(f"{name} {results['rows'][0][name]}" for name in SIZES)
+    return f"""# Start-up
+
+`{said["command"]}`, {said["date"]}, commit {said["commit"]}. {said["cpu"]},
+{said["threads"]} threads; load {said["load_at_start"]:.1f} before, at most
+{said["highest_load"]:.1f} meanwhile; {libraries}. {sizes}, windows of {WINDOW}.
+
+{table.__doc__}
+
+{table(results["rows"])}
+"""
+
+
+def table(rows):
+    """Seconds to the end of the first training step, the least of each row's repeats"""
+    figures = {
+        (row["mode"], row["depth"], row["name"]): (min(row["times"]), row["nodes"])
+        for row in rows
+    }
+    cells = []
+    for (mode, depth, name), pair in figures.items():
+        exact = figures.get((mode, depth, EXACT), (None, None))
+        times, sizes = (tables.number(ratio(*both)) for both in zip(pair, exact))
+        what = f"PerformerLM, {depth} layers" if depth else "one layer"
+        cells.append([what, name, mode, f"{pair[0]:.1f}", times, f"{pair[1]:,}", sizes])
+    header = ["", "attention", "mode", "seconds", "/ exact", "nodes", "/ exact"]
+    return tables.table(header, cells)
+
+
+if __name__ == "__main__":
+    main()

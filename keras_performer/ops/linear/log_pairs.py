@@ -1,0 +1,174 @@
+"""The rows of rare chunks: the weight of a pair as a log-sum-exp over features.
+
+    weight_ij = exp(log sum_m exp(a_im + b_jm) - scale_i)
+
+No weight is lost, however far a key rises above the others. A key takes as many
+exponentials as a chunk has rows, so that a loop goes over the rare chunks alone, each
+of one example and key-value head, a few at a time.
+"""
+
+import tensorflow as tf
+
+from keras_performer.ops.blocks import block_sizes
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.kernels.parts import each, join
+from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.tapes import unrecorded
+
+# Few chunks are rare: what is computed for none is lost time.
+MOST = 8
+
+
+def forward(kernel, block, weighted, peak):
+    """Puts the rows of rare chunks in the place of those that features gave.
+
+    Args:
+        kernel: a `Kernel` with a stabilizer.
+        block: a `Block`.
+        weighted: sums of values and ones, `(X, chunks, rows, V + 1)`.
+        peak: the logarithm of what they were divided by, `(X, chunks, rows, 1)`.
+
+    Returns:
+        `(weighted, peak)`.
+    """
+    rare = _RareChunks(block)
+
+    def replaced(places, _, *rows):
+        found = _weighted_sums(kernel, *rare.taken(places))
+        places = places[:, tf.newaxis]
+        return each(lambda x, y: tf.tensor_scatter_nd_update(x, places, y), rows, found)
+
+    return rare.loop(unrecorded(replaced), (weighted, peak))
+
+
+def backward(kernel, block, d, normalizer):
+    """Gradients that the rows of rare chunks give, zeros for all other chunks.
+
+    Args:
+        kernel, block: as in `forward`.
+        d: gradient of the sums of each row, times the sum of its weights.
+        normalizer: the logarithm of the sum of a row's weights.
+
+    Returns:
+        `(da, db, dv, dbefore, dlog)`: of projected queries and keys, of values and
+        ones, of the sums before each chunk, and of the logarithm of the sum of a row's
+        weights, `(X, chunks, rows, 1)`.
+    """
+    rare = _RareChunks(block)
+
+    def added(places, valid, *gradients):
+        sources, others = rare.taken(places)
+        scale, dsums = (_take(x, places) for x in (normalizer, d))
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            sums, _ = _weighted_sums(kernel, sources, others, scale)
+            dlog = tf.reduce_sum(sums * dsums, -1, keepdims=True)
+        found = *tf.nest.flatten(tape.gradient(dlog, sources)), dlog
+        # the last places stand for those that are left over
+        found = (tf.where(valid, x, tf.zeros_like(x)) for x in found)
+        places = places[:, tf.newaxis]
+        return each(
+            lambda x, y: tf.tensor_scatter_nd_add(x, places, y), gradients, found
+        )
+
+    like = block.a, block.b, block.v, block.before, normalizer
+    zeros = each(tf.zeros_like, tf.nest.flatten(like))
+    return tf.nest.pack_sequence_as(like, rare.loop(added, zeros))
+
+
+def _weighted_sums(kernel, sources, others, scale=None):
+    """Sums of values and ones `(items, rows, V + 1)`, and their `scale`.
+
+    Args:
+        sources: projected queries and keys, values and ones, sums before the chunk.
+        others: the reference of the sums, pairs that are seen, and rows that see the
+            sums, or `None` for all.
+        scale: logarithm of what to divide by; `None` for the largest weight of a row.
+    """
+    a, b, v, before = sources
+    reference, visible, goes_on = others
+    nothing = each(lambda x: tf.zeros_like(x[:, :1, :1]), b)
+    queries = join(kernel.query_logs(a, nothing))
+    logs = queries[:, :, tf.newaxis] + join(b)[:, tf.newaxis]
+    logs = _where(visible, tf.reduce_logsumexp(logs, -1))
+    earlier = queries + join(reference)
+    if goes_on is not None:
+        earlier = _where(goes_on, earlier)
+    if scale is None:
+        largest = (tf.reduce_max(x, -1, keepdims=True) for x in (logs, earlier))
+        scale = tf.maximum(tf.maximum(*largest), tf.constant(EMPTY, logs.dtype))
+    sums = tf.matmul(tf.exp(logs - scale), v)
+    return sums + tf.matmul(
+        tf.exp(earlier - scale), join(before), transpose_b=True
+    ), scale
+
+
+class _RareChunks:
+    """The rare chunks of a block, each of one row of X, `at_once` at a time."""
+
+    def __init__(self, block):
+        self.block = block
+        flags = tf.cast(tf.reshape(block.references.rare, (-1,)), tf.int32)
+        self.count = tf.reduce_sum(flags)
+        # those first that are rare
+        self.order = tf.math.top_k(flags, tf.size(flags)).indices
+        pairs = size(block.a, 2) * size(block.v, 2)
+        features = sum(x.shape[-1] for x in block.b)
+        most = block_sizes().features // (pairs * features)
+        self.at_once = min(max(most, 1), MOST) if isinstance(most, int) else 1
+
+    def taken(self, places):
+        """What the rows of some chunks are computed from: `(sources, others)`."""
+        block, pairs = self.block, self.block.pairs
+        sources = block.a, block.b, block.v, block.before
+        visible = pairs.visible
+        if visible.shape.rank == 2:
+            visible = visible[tf.newaxis]
+        else:
+            visible = _take(visible, places)
+        found = tf.nest.map_structure(
+            lambda x: _take(x, places), (sources, block.references.before)
+        )
+        goes_on = pairs.goes_on
+        goes_on = None if goes_on is None else _take(goes_on, places)
+        return found[0], (found[1], visible, goes_on)
+
+    def loop(self, step, tensors):
+        """Runs `tensors = step(places, valid, *tensors)` over all rare chunks.
+
+        Args:
+            step: function of the places of some chunks, of which of them count, `(...,
+                1, 1)`, and of tensors `(X * chunks, ...)`.
+            tensors: tuple of tensors `(X, chunks, ...)`.
+        """
+        shapes = each(tf.shape, tensors)
+        last = tf.maximum(self.count - 1, 0)
+
+        def body(i, *tensors):
+            numbers = i * self.at_once + tf.range(self.at_once)
+            places = tf.gather(self.order, tf.minimum(numbers, last))
+            valid = (numbers <= last)[:, tf.newaxis, tf.newaxis]
+            return i + 1, *step(places, valid, *tensors)
+
+        _, *tensors = tf.while_loop(
+            lambda i, *_: i < ceil_div(self.count, self.at_once),
+            body,
+            (tf.constant(0), *each(_flat, tensors)),
+            parallel_iterations=1,
+        )
+        return [tf.reshape(x, shape) for x, shape in zip(tensors, shapes)]
+
+
+def _flat(x):
+    """`(X, chunks, ...)` as `(X * chunks, ...)`."""
+    rest = [size(x, axis) for axis in range(2, len(x.shape))]
+    return tf.reshape(x, (size(x, 0) * size(x, 1), *rest))
+
+
+def _take(x, places):
+    return tf.gather(_flat(x), places)
+
+
+def _where(visible, logs):
+    # far below EMPTY, as a scale may be that
+    return tf.where(visible, logs, tf.constant(2 * EMPTY, logs.dtype))

@@ -1,0 +1,358 @@
+"""The two loops of causal attention over blocks of chunks, forward and backward.
+
+    output_i = sum_j weight_ij v_j / sum_j weight_ij
+
+    weight_ij = exp(x_i . y_j)                              nearest <= i - j < delay
+                exp(log_gain) phi(x_i) . phi(y_j)                      delay <= i - j
+
+A loop carries the state of the far keys. Backward it computes each block again from the
+state before it, so that memory is linear in the length.
+
+A block of queries reads its keys together with the `halo` of keys before them, of which
+the last `delay` stand for those of a state. Far keys are read `delay` tokens late: in
+its own chunk a query then sees far keys by a triangle, and all earlier ones in sums.
+"""
+
+import math
+
+import tensorflow as tf
+
+from keras_performer.ops.blocks import Blocks, block_sizes, tokens_per_block
+from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.kernels.parts import each, join, split
+from keras_performer.ops.linear import chunkwise
+from keras_performer.ops.linear.chunkwise import from_chunks, to_chunks
+from keras_performer.ops.linear.near import Near
+from keras_performer.ops.linear.pairs import pairs_of, pairs_of_segments, triangle
+from keras_performer.ops.normalizer import (
+    joined,
+    normalize,
+    with_normalizer_gradient,
+    with_ones,
+)
+from keras_performer.ops.segments import segment_numbers
+from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice_of
+
+# Sums over the chunks of a block are written out one by one: more take long to compile.
+MAX_CHUNKS_PER_BLOCK = 8
+
+
+class Causal:
+    """The forward and the backward loop; they share sizes, and who sees whom.
+
+    In the loops, with the shapes of `Kernel`:
+
+        x, a, p    queries, projected queries, their features
+        y, b, e    keys, projected keys, their features
+        v          values with a column of ones
+        r, sums    stabilizer and sums before a block
+        d...       a gradient; d alone is that of the sums of a query, times the sum of
+                   its weights
+
+    Args:
+        kernel: a `Kernel`.
+        reach: a `Reach`.
+        chunk_size: int, tokens of a chunk; `None` for the default.
+        masks: `(seen, starts)`: bool tensors `(B, before + T)`, true for visible keys,
+            and `(B, T)`, as in `Visibility`; or `None`.
+        query: tensor `(B, T, N, H)`.
+        key, value: tensors `(B, before + T, K, ...)`.
+        gain: tensor `(N, 1)`, the logarithm of what multiplies far weights, or `None`.
+    """
+
+    def __init__(self, kernel, reach, chunk_size, masks, query, key, value, gain):
+        self.kernel, self.reach = kernel, reach
+        self.heads = heads = Heads(query, key, value)
+        self.gain = None
+        if gain is not None:
+            self.gain = tf.reshape(gain, (-1, 1, heads.group, 1))
+        self.length = length = size(query, 1)
+        chunk = chunk_size or block_sizes().chunk
+        budget = tokens_per_block(query, kernel.num_features(key.shape[3]))
+        chunks = min(max(budget // chunk, 1), MAX_CHUNKS_PER_BLOCK)
+        if isinstance(length, int):
+            chunks = min(chunks, ceil_div(max(length, 1), chunk))
+        self.chunks, multiple = chunks, chunks
+        self.halo = reach.delay
+        if reach.near:
+            self.near = Near(reach, heads)
+            self.halo = max(self.halo, self.near.lead)
+            multiple = math.lcm(chunks, self.near.chunk)
+        self.blocks = Blocks(length, chunks * chunk, multiple=multiple)
+        self._see(*masks, key)
+
+    def _see(self, seen, starts, key):
+        """What of the masks the blocks read."""
+        blocks, delay = self.blocks, self.reach.delay
+        end = blocks.count * blocks.tokens - self.length
+        front = self.halo - self.reach.before
+        self.paddings = [[0, 0], [front, end]]
+        if seen is None and (blocks.padded or self.halo):
+            seen = tf.ones((size(key, 0), size(key, 1)), tf.bool)
+        self.seen = self.far_seen = self.numbers = None
+        if seen is not None:
+            self.seen = pad(seen, self.paddings)
+            # keys that a query of this sequence sees from afar, and no later ones
+            far = slice_of(self.seen, self.halo - delay, self.length)
+            self.far_seen = blocks.cut(far)
+        if starts is not None:
+            # before the first token the segment of the state, 0
+            starts = pad(starts, [[0, 0], [self.halo + 1, end]])
+            self.numbers = segment_numbers(starts)
+
+    # -- What a block reads.
+
+    def cut(self, x):
+        """Keys or values as blocks read them."""
+        if not self.halo:
+            return self.blocks.cut(x)
+        return tf.pad(x, [*self.paddings, [0, 0], [0, 0]])
+
+    def keys(self, x, i):
+        """Keys or values of block i and its halo, `(X, halo + tokens, dim)`."""
+        if self.halo:
+            x = self._slice(x, i)[:, tf.newaxis]
+            i = 0
+        return self.heads.key_rows(x, i)
+
+    def _slice(self, x, i, further=0):
+        tokens = self.blocks.tokens
+        return slice_of(x, i * tokens, self.halo + tokens + further)
+
+    def far(self, x):
+        """Of what `keys` gives the far ones, `(X, tokens, dim)`."""
+        if not self.halo:
+            return x
+        return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)
+
+    def _read(self, i, x, y, v):
+        """What near keys take of block i."""
+        numbers = self.numbers
+        if numbers is not None:
+            numbers = self._slice(numbers, i, 1)[:, 1:]
+        return x, y, v, self._slice(self.seen, i), numbers
+
+    def _pairs(self, i, mask):
+        """`Pairs` of block i."""
+        tokens, group = self.blocks.tokens // self.chunks, self.heads.group
+        visible = triangle(tokens, group)
+        if self.numbers is None:
+            return pairs_of(visible, mask)
+        # of the token before those that the block reads, and of these
+        numbers = self._slice(self.numbers, i, 1)
+        keys = slice_of(numbers, self.halo - self.reach.delay, self.blocks.tokens + 1)
+        queries = slice_of(numbers, self.halo + 1, self.blocks.tokens)
+
+        def in_chunks(x, first, count):
+            x = tf.reshape(x, (size(x, 0), self.chunks, tokens))[:, :, first:count]
+            return repeat(x, self.heads.num_key_value_heads, 0)
+
+        return pairs_of_segments(
+            visible,
+            mask,
+            repeat(in_chunks(queries, 0, None), group, 2),
+            in_chunks(keys[:, 1:], 0, None),
+            in_chunks(keys[:, :-1], 0, 1),
+        )
+
+    def _block(self, i, x, y, v, r, sums):
+        """Block i from rows of queries, keys and values, and its mask."""
+        y, v = self.far(y), with_ones(self.far(v))
+        mask = self.heads.mask_rows(self.far_seen, i)
+        cut = lambda x: to_chunks(x, self.chunks)  # noqa: E731
+        in_chunks = None if mask is None else cut(mask)
+        block = chunkwise.block_of(
+            self.kernel,
+            cut(self.kernel.project_queries(x)),
+            each(cut, self.kernel.project_keys(y, mask)),
+            cut(v),
+            in_chunks,
+            self._pairs(i, in_chunks),
+            r,
+            sums,
+        )
+        return block, (y, v, mask)
+
+    # -- The loops.
+
+    def forward(self, query, key, value, r, sums):
+        """Attention, the state after, and what `backward` needs.
+
+        Returns:
+            `(output, log_sums, r, sums, saved)`: weighted means of values, `(B, T, N,
+            V)`; logarithms of the sums of weights, `(B, T, N, 1)`, `None` without a
+            gain; the state after the last token.
+        """
+        kernel, heads, blocks = self.kernel, self.heads, self.blocks
+        queries = blocks.cut(query)
+        keys, values = self.cut(key), self.cut(value)
+        start = [split(z, kernel.num_parts) for z in (r, sums)]
+        # one block starts from the initial state: nothing to keep
+        kept = (*start[0], *start[1]) if blocks.many else ()
+
+        def step(i, r, sums, states, *arrays):
+            states = [z.write(i, s) for z, s in zip(states, (*r, *sums))]
+            x = heads.query_rows(queries, i)
+            y, v = self.keys(keys, i), self.keys(values, i)
+            block, _ = self._block(i, x, y, v, r, sums)
+            found = chunkwise.forward(kernel, block)
+            weighted, peak = map(from_chunks, found)
+            normalizer = kernel.normalizer(peak, weighted[..., -1:])
+            found = [normalize(weighted)]
+            if self.gain is not None:
+                *found, normalizer = self._with_near(i, x, y, v, *found, normalizer)
+            found = [heads.query_block(z) for z in found]
+            arrays = [z.write(i, x) for z, x in zip(arrays, (normalizer, *found))]
+            return block.references.r_new, block.end, states, *arrays
+
+        shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
+        shapes.append(blocks.block_shape(query, size(value, 3)))
+        if self.gain is not None:
+            shapes.append(blocks.block_shape(query, 1))
+        states = [blocks.array(heads.dtype, sizes(z)) for z in kept]
+        arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
+        # features of a user may have tapes of their own
+        has_tapes = kernel.max_rise is None
+        r, sums, states, normalizers, *found = blocks.loop(
+            step, (*start, states, *arrays), has_tapes=has_tapes
+        )
+        states = [s.stack() for s in states] or [
+            z[tf.newaxis] for z in (*start[0], *start[1])
+        ]
+        shape = query.shape[:3]
+        dims = value.shape[3], 1
+        found = [blocks.join(z, (*shape, dim)) for z, dim in zip(found, dims)]
+        output, log_sums = found if self.gain is not None else (*found, None)
+        saved = normalizers.stack(), states
+        return output, log_sums, join(r), join(sums), saved
+
+    def backward(
+        self, query, key, value, output, log_sums, saved, doutput, dlog_sums, dsums
+    ):
+        """Gradients `(inputs, gain, trained)`.
+
+        Inputs are query, key, value and the sums before.
+        """
+        kernel, heads, blocks = self.kernel, self.heads, self.blocks
+        normalizers, states = saved
+        queries = blocks.cut(query)
+        keys, values = self.cut(key), self.cut(value)
+        rows = [
+            None if z is None else blocks.cut(z)
+            for z in (doutput, output, dlog_sums, log_sums)
+        ]
+
+        def step(i, dsums, dtrained, dgain, later, *arrays):
+            state = tuple(s[i] for s in states)
+            x = heads.query_rows(queries, i)
+            y, v = self.keys(keys, i), self.keys(values, i)
+            state = state[: kernel.num_parts], state[kernel.num_parts :]
+            block, (far_y, far_v, mask) = self._block(i, x, y, v, *state)
+            *ends, log = (None if z is None else heads.query_rows(z, i) for z in rows)
+            d = with_normalizer_gradient(*ends)
+            da, db, dv, dsums, dlog = chunkwise.backward(
+                kernel,
+                block,
+                to_chunks(d, self.chunks),
+                to_chunks(normalizers[i], self.chunks),
+                dsums,
+            )
+            dx, of_queries = kernel.pull_queries(x, from_chunks(da))
+            db, dv = each(from_chunks, db), from_chunks(dv)
+            dy, of_keys = kernel.pull_keys(far_y, mask, db, far_v, dv)
+            dkeys = [dy, dv[..., :-1]]
+            if self.gain is not None:
+                dlog = from_chunks(dlog)
+                dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))
+                dx += kernel.pull_left_out(x, dlog)
+            if self.reach.near:
+                dx_near, *near = self.near.backward(*self._read(i, x, y, v), d, log)
+                dx += dx_near
+                dkeys = [self._in_halo(z) + w for z, w in zip(dkeys, near)]
+            elif self.halo:
+                dkeys = [self._in_halo(z) for z in dkeys]
+            dkeys = [heads.key_block(z) for z in dkeys]
+            dkeys, later = self._with_later(dkeys, later)
+            found = heads.query_block(dx), *dkeys
+            arrays = [z.write(i, w) for z, w in zip(arrays, found)]
+            dtrained = each(lambda *z: tf.add_n(z), dtrained, of_queries, of_keys)
+            return dsums, dtrained, dgain, later, *arrays
+
+        later = ()
+        if self.halo:
+            shape = size(key, 0), self.halo, key.shape[2]
+            later = [tf.zeros((*shape, size(z, 3)), heads.dtype) for z in (key, value)]
+        start = (
+            split(dsums, kernel.num_parts),
+            each(tf.zeros_like, kernel.trained),
+            tf.zeros((query.shape[2], 1), heads.dtype),
+            later,
+        )
+        arrays = [blocks.array(heads.dtype) for _ in range(3)]
+        dsums, dtrained, dgain, later, *arrays = blocks.loop(
+            step, (*start, *arrays), reverse=True
+        )
+        own = query, *(z[:, self.reach.before :] for z in (key, value))
+        dquery, *dkeys = blocks.join_in_turn(arrays, own)
+        if self.reach.before:
+            dkeys = [
+                tf.concat(
+                    [tf.cast(z[:, self.halo - self.reach.before :], w.dtype), w], 1
+                )
+                for z, w in zip(later, dkeys)
+            ]
+        return (dquery, *dkeys, join(dsums)), dgain, dtrained
+
+    def of_queries(self, rows, query):
+        """A number of each row, as the forward loop keeps them, `(B, T, N, 1)`."""
+        rows = tf.reshape(rows, (-1, size(rows, 2), 1))
+        blocks = self.heads.query_block(rows)
+        shape = self.blocks.count, -1, size(blocks, 1), query.shape[2], 1
+        return self.blocks.join_blocks(tf.reshape(blocks, shape), (*query.shape[:3], 1))
+
+    def _with_near(self, i, x, y, v, output, normalizer):
+        """The output and log-sums of all keys from those of far ones.
+
+        Returns:
+            `(output, log_sums, normalizer)`, the normalizer of far weights as shares of
+            all weights.
+        """
+        kernel = self.kernel
+        log = kernel.log_normalizer(normalizer)
+        sees = log > EMPTY
+        gain = self._gain_of(x) + kernel.log_left_out(x)
+        total = log + gain
+        if self.reach.near:
+            near = self.near.forward(*self._read(i, x, y, v))
+            output, total = joined([near, (output, total)])
+        share = tf.where(sees, total - gain, tf.constant(EMPTY, total.dtype))
+        return output, total, kernel.normalizer_of(share)
+
+    def _gain_of(self, x):
+        """The log-gain of each row, `(X, rows, 1)`."""
+        group = self.heads.group
+        shape = size(x, 0) // self.heads.num_key_value_heads, 1, size(x, 1) // group
+        gain = tf.tile(self.gain, (shape[0], shape[2], 1, 1))
+        return tf.reshape(gain, (size(x, 0), size(x, 1), 1))
+
+    def _in_halo(self, x):
+        """Gradients of far keys among those of the whole halo."""
+        delay = self.reach.delay
+        return tf.pad(x, [[0, 0], [self.halo - delay, delay], [0, 0]])
+
+    def _with_later(self, dkeys, later):
+        """What is complete after this block, and what the block before adds to."""
+        if not self.halo:
+            return dkeys, later
+        tokens = self.blocks.tokens
+        dkeys = [
+            tf.concat([z[:, :tokens], z[:, tokens:] + w], 1)
+            for z, w in zip(dkeys, later)
+        ]
+        # a loop keeps the shapes that it knows
+        later = [
+            tf.ensure_shape(slice_of(z, 0, self.halo), w.shape)
+            for z, w in zip(dkeys, later)
+        ]
+        return [slice_of(z, self.halo, tokens) for z in dkeys], later

@@ -1,0 +1,119 @@
+"""Exact weights of the keys near a query, in the blocks of causal attention."""
+
+import typing
+
+import tensorflow as tf
+
+from keras_performer.ops.linear.chunkwise import from_chunks
+from keras_performer.ops.local import weights
+from keras_performer.ops.local.loops import chunk_for
+from keras_performer.ops.normalizer import with_ones
+from keras_performer.ops.shapes import ceil_div, repeat, size, sizes, slice_of
+
+
+class Reach(typing.NamedTuple):
+    """Which keys are near and have exact weights, and which are far.
+
+    Attributes:
+        delay: int, the distance from which on keys are far.
+        nearest: int, 0 or 1, the distance from which on keys are seen.
+        before: int, how many keys of a state come before the key of the first query:
+            `delay` or none.
+    """
+
+    delay: int = 0
+    nearest: int = 0
+    before: int = 0
+
+    @property
+    def near(self):
+        """Whether there are near keys."""
+        return self.delay > self.nearest
+
+
+class Near:
+    """Near keys, in chunks of their own: a chunk of queries reads `spans` of keys.
+
+    Args:
+        reach: a `Reach` with near keys.
+        heads: a `Heads`.
+    """
+
+    def __init__(self, reach, heads):
+        self.reach, self.heads = reach, heads
+        self.chunk = chunk_for(reach.delay - 1)
+        self.spans = 1 + ceil_div(reach.delay - 1, self.chunk)
+        # tokens that a chunk reads before its own
+        self.lead = (self.spans - 1) * self.chunk
+
+    def forward(self, x, y, v, seen, numbers):
+        """Weighted means of values and log-sums, `(X, rows, V)` and `(X, rows, 1)`.
+
+        Args:
+            x: queries of a block, `(X, rows, H)`.
+            y, v: keys and values, `(X, halo + tokens, dim)`, those of the block last.
+            seen: bool `(B, halo + tokens)`, true for visible keys.
+            numbers: int32 `(B, halo + tokens)`, numbers of segments, or `None`.
+        """
+        found = weights.forward(*self._chunks(x, y, v, seen, numbers))
+        return tuple(from_chunks(z) for z in found)
+
+    def backward(self, x, y, v, seen, numbers, d, log):
+        """Gradients of queries, keys and values, of the shapes that `forward` takes.
+
+        Args:
+            d: gradient of the sums of each row, times the sum of its weights.
+            log: the log-sums of all keys, near and far, `(X, rows, 1)`.
+        """
+        chunks = self._chunks(x, y, v, seen, numbers)
+        d, log = (tf.reshape(z, (*sizes(chunks[0])[:3], -1)) for z in (d, log))
+        dx, *dkeys = weights.backward(*chunks, d, log)
+        before = [[0, 0], [self._first(y, x), 0], [0, 0]]
+        dkeys = [tf.pad(self._added(z), before) for z in dkeys]
+        return from_chunks(dx) * self._scale(x), *dkeys
+
+    def _scale(self, x):
+        return x.shape[2] ** -0.5
+
+    def _first(self, y, x):
+        """The first of the keys that the block reads."""
+        return size(y, 1) - size(x, 1) // self.heads.group - self.lead
+
+    def _chunks(self, x, y, v, seen, numbers):
+        """What `weights` takes."""
+        group, first = self.heads.group, self._first(y, x)
+        length = size(y, 1) - first
+        y, v, seen = (slice_of(z, first, length) for z in (y, v, seen))
+        seen = self.heads.mask_rows(seen[:, tf.newaxis], 0)
+        y = tf.concat([y, weights.hidden_unless(seen, y.dtype)], -1)
+        x = with_ones(x * self._scale(x))
+        x = tf.reshape(x, (size(x, 0), -1, self.chunk * group, size(x, 2)))
+        token = repeat(tf.range(self.chunk), group, 0)[:, tf.newaxis]
+        distance = token + self.lead - tf.range(self.spans * self.chunk)
+        near = tf.logical_and(
+            distance >= self.reach.nearest, distance < self.reach.delay
+        )
+        if numbers is not None:
+            numbers = slice_of(numbers, first, length)[:, tf.newaxis]
+            numbers = self.heads.mask_rows(numbers, 0)
+            queries = slice_of(numbers, self.lead, length - self.lead)
+            queries = tf.reshape(repeat(queries, group, 1), (*sizes(x)[:3], 1))
+            keys = tf.transpose(self._read(numbers), (0, 1, 3, 2))
+            near = tf.logical_and(near, queries == keys)
+        band = weights.hidden_unless(near, y.dtype)
+        return x, self._read(y), self._read(with_ones(v)), band
+
+    def _read(self, x):
+        """What each chunk reads of keys `(X, tokens, dim)`, `(X, chunks, span, dim)`."""
+        x = tf.reshape(x, (size(x, 0), -1, self.chunk, size(x, 2)))
+        count = size(x, 1) - (self.spans - 1)
+        return tf.concat([slice_of(x, k, count) for k in range(self.spans)], 2)
+
+    def _added(self, x):
+        """Gradients of what each chunk reads, added up, `(X, tokens, dim)`."""
+        last = self.spans - 1
+        parts = [
+            tf.pad(part, [[0, 0], [k, last - k], [0, 0], [0, 0]])
+            for k, part in enumerate(tf.split(x, self.spans, 2))
+        ]
+        return from_chunks(tf.add_n(parts))

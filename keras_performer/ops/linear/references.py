@@ -1,0 +1,154 @@
+"""References of the chunks of a block: what their log-features are measured from.
+
+A feature is the exponential of its log-feature minus a reference, so that no sum
+overflows and none vanishes. The reference of a chunk is the largest of the sums before
+it and of its first visible key: every row that sees anything of the chunk sees these.
+Then one product of features of each row is at least 1, and no reference depends on a
+key that a row does not see.
+
+Where a key rises `kernel.max_rise` or more above its reference, a product of features
+might overflow. The rows of such a rare chunk come from `log_pairs.py`.
+
+All of this is a choice of scale: it cancels in what is computed, and has no gradient.
+"""
+
+import functools
+import typing
+
+import tensorflow as tf
+
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.kernels.parts import each, join, split
+
+
+class References(typing.NamedTuple):
+    """The references of a block, and the factors that its sums need.
+
+    Attributes:
+        rows: of query features, parts `(X, chunks, 1 or rows, M / num_parts)`.
+        keys: of key features, parts `(X, chunks, 1 or tokens, M / num_parts)`. Keys
+            that are added to the sums have one in a chunk: that of the sums after it.
+        before: of the sums before each chunk, parts `(X, chunks, 1, M / num_parts)`.
+        to_rows: what multiplies the sums before a chunk as its rows read them, parts
+            like `before`; `None` for 1.
+        to_next: what multiplies them as the chunk is added; `None` for 1.
+        to_end: what multiplies the sums after the last chunk, parts `(X, 1, M /
+            num_parts)`; `None` for 1.
+        r_new: the running maximum after the block, parts `(X, 1, M / num_parts)`.
+        rare: bool `(X, chunks)`; `None` for kernels without a stabilizer.
+    """
+
+    rows: tuple[tf.Tensor, ...]
+    keys: tuple[tf.Tensor, ...]
+    before: tuple[tf.Tensor, ...] | None
+    to_rows: tuple[tf.Tensor, ...] | None
+    to_next: tuple[tf.Tensor, ...] | None
+    to_end: tuple[tf.Tensor, ...] | None
+    r_new: tuple[tf.Tensor, ...]
+    rare: tf.Tensor | None
+
+
+def references(kernel, b, pairs, r):
+    """The `References` of a block.
+
+    Args:
+        kernel: a `Kernel`.
+        b: projected keys, parts `(X, chunks, tokens, M / num_parts)`.
+        pairs: `Pairs`.
+        r: the running maximum before the block, parts `(X, 1, M / num_parts)`.
+    """
+    if kernel.max_rise is None:
+        rows = each(lambda x: x[:, tf.newaxis], r)
+        whole = None
+        if pairs.whole is not None:
+            whole = each(lambda x: tf.cast(pairs.whole, x.dtype), r)
+        return References(rows, rows, None, None, whole, None, r, None)
+    b, r = each(tf.stop_gradient, b), join(r)
+    split_ = functools.partial(split, num_parts=len(b))
+    top = join(each(_largest, b))
+    if pairs.lasts is None:
+        added = top
+    else:
+        added = join(each(lambda x: _largest(_where(pairs.lasts, x)), b))
+    earlier, after = _running_max(r, added, pairs.whole)
+    first = _going_on(b, pairs, earlier)
+    if pairs.lasts is None:
+        rise = top - first
+        rows = keys = split_(first)
+        safe = split_(after)
+    else:
+        go_on = split_(first)
+        keys = each(
+            lambda x, y: tf.where(pairs.keys_go_on, y, x),
+            _gathered(b, pairs.first_of_keys, pairs.keys_see),
+            go_on,
+        )
+        rows = each(
+            lambda x, y: tf.where(pairs.goes_on, y, x),
+            _gathered(b, pairs.first_of_rows, pairs.rows_see),
+            go_on,
+        )
+        rise = functools.reduce(
+            tf.maximum, each(lambda x, y: _largest(x - y, -1), b, keys)
+        )
+        safe = each(
+            lambda x, y: tf.where(pairs.lasts, x, y), split_(after), split_(top)
+        )
+    rare = tf.reduce_max(rise, (2, 3)) >= kernel.max_rise
+    flag = rare[:, :, tf.newaxis, tf.newaxis]
+    # the keys of a rare chunk are added to the sums as the others
+    keys = each(lambda x, y: tf.where(flag, x, y), safe, keys)
+    own = join(each(lambda x: x[:, :, -1:], keys))
+    # the sums before a chunk have the reference of the chunk before it
+    before = tf.concat([r[:, tf.newaxis], own[:, :-1]], 1)
+    to_rows = to_next = tf.exp(before - own)
+    if pairs.lasts is not None:
+        # a segment that ended may be far above: its factor may be infinite
+        to_next = tf.where(pairs.whole, to_next, tf.zeros_like(to_next))
+        to_rows = tf.exp(before - first)
+    to_end = tf.exp(own[:, -1] - after[:, -1])
+    before, to_rows, to_next, to_end, r_new = map(
+        split_, (before, to_rows, to_next, to_end, after[:, -1])
+    )
+    return References(rows, keys, before, to_rows, to_next, to_end, r_new, rare)
+
+
+def _running_max(r, top, whole):
+    """The running maximum before each chunk and after it, `(X, chunks, 1, M)`."""
+    before, after = [], []
+    if whole is not None:
+        whole = tf.unstack(whole, axis=1)
+    for i, chunk in enumerate(tf.unstack(top, axis=1)):
+        before.append(r)
+        if whole is not None:
+            r = tf.where(whole[i], r, tf.constant(EMPTY, r.dtype))
+        r = tf.maximum(r, chunk)
+        after.append(r)
+    return tf.stack(before, 1), tf.stack(after, 1)
+
+
+def _going_on(b, pairs, before):
+    """The largest of the sums before a chunk and of its first visible key.
+
+    A later key than the first of all counts only where there is nothing before: rows
+    between see the sums alone.
+    """
+    if pairs.first_key is None:
+        return tf.maximum(before, join(each(lambda x: x[:, :, :1], b)))
+    first = join(_gathered(b, pairs.first_key, pairs.sees_key))
+    empty = before[..., :1] <= EMPTY
+    counts = tf.logical_or(empty, (pairs.first_key == 0)[..., tf.newaxis])
+    return tf.maximum(before, _where(counts, first))
+
+
+def _gathered(b, places, exist):
+    """Log-features of keys, parts; `EMPTY` where none exists."""
+    return each(lambda x: _where(exist, tf.gather(x, places, batch_dims=2)), b)
+
+
+def _largest(x, axis=2):
+    return tf.reduce_max(x, axis, keepdims=True)
+
+
+def _where(mask, x):
+    return tf.where(mask, x, tf.constant(EMPTY, x.dtype))

@@ -1,0 +1,90 @@
+"""One token of causal attention: decoding is many of them.
+
+It has no blocks, and features in one part: what a token costs is operations.
+"""
+
+import tensorflow as tf
+
+from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.parts import each
+from keras_performer.ops.local import weights
+from keras_performer.ops.normalizer import joined, normalize, with_ones
+from keras_performer.ops.segments import restarted
+from keras_performer.ops.shapes import repeat, size
+from keras_performer.ops.visibility import mask_or_all
+
+
+def one_token(kernel, reach, masks, query, key, value, gain, r, sums):
+    """The output for the token, its log-sums, and the state after it.
+
+    Args:
+        kernel: a `Kernel` in the dtype of the state.
+        reach: a `Reach`.
+        masks: `(seen, starts)`: bool tensors `(B, before + 1)`, true for visible keys,
+            and `(B, 1)`, whether the token starts a segment; or `None`.
+        query: tensor of shape `(B, 1, N, H)`.
+        key, value: tensors of shape `(B, before + 1, K, ...)`.
+        gain: tensor `(N, 1)`, or `None`, as in `attend_within`.
+        r: running maximum before the far key, `(X, 1, M)`.
+        sums: sums before it, `(X, V + 1, M)`.
+
+    Returns:
+        `(output, log_sums, signs, r, sums)`: tensors `(B, 1, N, V)`, `(B, 1, N, 1)` and
+        `(B, 1, N, 1)` or `None`; and the state after the far key.
+    """
+    # a small product costs less than more operations
+    kernel = kernel.in_one_part()
+    heads = Heads(query, key, value)
+    seen, starts = masks
+    before = reach.before
+    if reach.delay:
+        seen = mask_or_all(seen, key)
+    if starts is not None:
+        restarts = repeat(starts, heads.num_key_value_heads, 0)[..., tf.newaxis]
+        (r,), (sums,) = restarted(restarts, (r,), (sums,))
+        if before:  # of the state
+            own = tf.range(before + 1) == before
+            seen = tf.logical_and(seen, tf.logical_or(own, tf.logical_not(starts)))
+    # a single token needs no transposition: heads stand together as they are
+    q = tf.cast(tf.reshape(query, (-1, heads.group, size(query, 3))), r.dtype)
+    far = before == reach.delay  # else no key is far
+    y, v = (tf.reshape(x[:, :1], (-1, 1, size(x, 3))) for x in (key, value))
+    mask = None
+    if seen is not None:
+        mask = seen[:, :1] if far else tf.zeros_like(seen[:, :1])
+        mask = repeat(mask, heads.num_key_value_heads, 0)[..., tf.newaxis]
+    y, v = (tf.cast(x, r.dtype) for x in (y, v))
+    weighted, peak, r, sums = _with_far_key(kernel, q, y, v, mask, r, sums)
+    normalizer = kernel.normalizer(peak, weighted[..., -1:])
+    output, log = normalize(weighted), kernel.log_normalizer(normalizer)
+    shape = size(query, 0), 1, query.shape[2]
+    output, log = (tf.reshape(x, (*shape, size(x, 2))) for x in (output, log))
+    if gain is None:
+        signs = tf.reshape(kernel.sign(normalizer), (*shape, 1))
+        return output, log, signs, r, sums
+    log += gain + kernel.log_left_out(tf.cast(query, log.dtype))
+    if not reach.near:
+        return output, log, None, r, sums
+    places = slice(1 if far else 0, before + 1 - reach.nearest)
+    y, v, seen = (x[:, places][:, tf.newaxis] for x in (key, value, seen))
+    y, v, seen = heads.key_rows(y, 0), heads.key_rows(v, 0), heads.mask_rows(seen, 0)
+    band = tf.transpose(weights.hidden_unless(seen, log.dtype), (0, 2, 1))
+    near = weights.forward(q * query.shape[3] ** -0.5, y, with_ones(v), band)
+    near = [tf.reshape(x, (*shape, size(x, 2))) for x in near]
+    output, log = joined([near, (output, log)])
+    return output, log, None, r, sums
+
+
+def _with_far_key(kernel, q, y, v, mask, r, sums):
+    """Sums of values and ones, the logarithm of their scale, and the state after."""
+    b = kernel.project_keys(y, mask)
+    r_new = each(tf.stop_gradient, kernel.running_max((r,), b))
+    (e,), v = kernel.key_features(b, r_new, mask), with_ones(v)
+    (features,), peak = kernel.query_features(kernel.project_queries(q), r_new)
+    (rescale,) = kernel.rescale((r,), r_new)
+    # the past and the key itself: the output need not wait for the new sums
+    past = tf.matmul(features * rescale, sums, transpose_b=True)
+    weighted = past + tf.reduce_sum(features * e, -1, keepdims=True) * v
+    # a product of shapes (V + 1, 1) and (1, M)
+    sums = sums * rescale + tf.reshape(v, (-1, size(v, 2), 1)) * e
+    return weighted, peak, *r_new, sums

@@ -82,12 +82,10 @@ def bidirectional_attention(
     check_not_causal("bidirectional_attention", visible)
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
-    inputs = visible, query, key, value
-    if visible.starts is None:
-        function, arguments = attend, (*inputs, jit_compile)
-    else:
-        function = both_sides.attend
-        arguments = *inputs, 0, None, None, jit_compile
+    function, options = attend, [jit_compile]
+    if visible.starts is not None:
+        function, options = both_sides.attend, [0, None, None, jit_compile]
+    arguments = visible, query, key, value, *options
     if jit_compile and tf.executing_eagerly():
         output = compile.call_in_graph(function, kernel, *arguments)
     else:

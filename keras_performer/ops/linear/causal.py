@@ -207,10 +207,9 @@ def _many_tokens(
 
         return tuple(found), gradient
 
-    output, r, sums, *others = attention(
-        query, key, value, sums, *gains, *kernel.trained
-    )
-    log_sums, signs = *others, *[None] * (2 - len(others))
+    found = attention(query, key, value, sums, *gains, *kernel.trained)
+    # log-sums and signs are last, if they are there
+    output, r, sums, log_sums, signs = (*found, None, None)[:5]
     return output, log_sums, signs, r, sums
 
 

@@ -104,7 +104,7 @@ class Near:
         return x, self._read(y), self._read(with_ones(v)), band
 
     def _read(self, x):
-        """What each chunk reads of keys `(X, tokens, dim)`, `(X, chunks, span, dim)`."""
+        """The keys that each chunk reads, `(X, chunks, span, dim)`."""
         x = tf.reshape(x, (size(x, 0), -1, self.chunk, size(x, 2)))
         count = size(x, 1) - (self.spans - 1)
         return tf.concat([slice_of(x, k, count) for k in range(self.spans)], 2)

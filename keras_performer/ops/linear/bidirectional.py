@@ -82,10 +82,8 @@ def bidirectional_attention(
     check_not_causal("bidirectional_attention", visible)
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
-    function, options = attend, [jit_compile]
-    if visible.starts is not None:
-        function, options = both_sides.attend, [0, None, None, jit_compile]
-    arguments = visible, query, key, value, *options
+    function = attend if visible.starts is None else _attend_packed
+    arguments = visible, query, key, value, jit_compile
     if jit_compile and tf.executing_eagerly():
         output = compile.call_in_graph(function, kernel, *arguments)
     else:
@@ -111,6 +109,10 @@ def attend(kernel, visible, query, key, value, jit_compile=False, block_tokens=N
         return tf.cast(output, query.dtype), gradient
 
     return attention(query, key, value, *kernel.trained)
+
+
+def _attend_packed(kernel, visible, query, key, value, jit_compile):
+    return both_sides.attend(kernel, visible, query, key, value, jit=jit_compile)
 
 
 def _forward(kernel, visible, block_tokens, query, key, value):

@@ -126,6 +126,8 @@ class ExponentialKernel(Kernel):
     def pull_keys(self, y, mask, db, v, dv):
         if self.trainable:
             return super().pull_keys(y, mask, db, v, dv)
+        if mask is not None:  # or a hidden NaN would be one in the gradient
+            y = tf.where(mask, y, tf.zeros_like(y))
         # of the bias, which scales the features of a key and its values alike
         dbias = tf.reduce_sum(v * dv, -1, keepdims=True)
         du = functools.reduce(tf.subtract, db)

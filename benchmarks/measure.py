@@ -36,11 +36,19 @@ def main():
     )
     parser.add_argument("--output", type=pathlib.Path, default="runs/bench")
     options = parser.parse_args()
-    pool = turns.Pool(options.threads, missing=install_missing())
+    missing = install_missing(needed(options.lengths, options.contenders))
+    pool = turns.Pool(options.threads, missing=missing)
     try:
         measure(options, pool)
     finally:
         pool.stop()
+
+
+def needed(lengths, contenders):
+    """The environments of the cases that are measured, by name."""
+    cases = (case for group in plan.groups(lengths, contenders) for case in group)
+    names = {case["environment"] for case in cases}
+    return {name: workers.ENVIRONMENTS[name] for name in sorted(names)}
 
 
 def install_missing(environments=workers.ENVIRONMENTS):

@@ -80,3 +80,8 @@ def test_a_failure_of_pip_is_a_reason(tmp_path, monkeypatch):
     missing = measure.install_missing(peers)
     assert list(missing) == ["peer"]
     assert missing["peer"].startswith("peer: ") and "no such folder" in missing["peer"]
+
+
+def test_only_the_environments_of_the_contenders_are_needed():
+    assert set(measure.needed([256], ["softmax", "exact"])) == {"keras"}
+    assert set(measure.needed([256], None)) == {"keras", "kernel_attention", "torch"}

@@ -111,7 +111,7 @@ def test_a_functional_model_is_saved_with_its_attention(tmp_path):
 @pytest.mark.parametrize(
     "message, options",
     [
-        ("attention must be a AttentionLayer", dict(attention="performer")),
+        ("attention must be an AttentionLayer", dict(attention="performer")),
         ("Received: attention=<Dense", dict(attention=keras.layers.Dense(2))),
         ("intermediate_dim must be a positive int", dict(intermediate_dim=0)),
         ("dropout must be a float", dict(dropout=1.0)),

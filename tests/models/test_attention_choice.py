@@ -124,7 +124,7 @@ def test_a_model_is_saved_with_its_attention(attention, tmp_path):
     [
         ("an AttentionLayer or the config of one", dict(attention="softmax")),
         ("an AttentionLayer or the config of one", dict(attention=None)),
-        ("must be a AttentionLayer", dict(attention=keras.layers.Dense(1))),
+        ("must be an AttentionLayer", dict(attention=keras.layers.Dense(1))),
         ('of attention="performer".*: chunk_size. L', dict(chunk_size=4)),
         ('of attention="performer".*: feature_map. L', dict(feature_map="relu")),
         ('of attention="performer".*: exact_below. L', dict(exact_below=4)),

@@ -27,9 +27,8 @@ class Kernel:
     gradients come from a tape, and nothing scales the features. `ExponentialKernel`
     replaces most of it, for features whose exponents need a stabilizer.
 
-    Shapes, where X = batch size times key-value heads (the batch varies slowest). Features
-    and their gradients are also computed of chunks, `(X, chunks, rows, ...)`: only the
-    last two axes may be told apart.
+    Shapes, where X = batch size times key-value heads (the batch varies slowest).
+    Features and their gradients are also computed of chunks, `(X, chunks, rows, ...)`.
 
         x, y    block of queries or of keys, `(X, rows, H)`
         a       what `project_queries` makes of x, one tensor `(X, rows, ...)`

@@ -168,7 +168,9 @@ def attend_within(
     r, sums = heads.state_rows(state)
     r = tf.stop_gradient(r)
     masks = keys.seen, starts
-    if query.shape[1] == 1:
+    if query.shape[0] == 0:
+        found = _of_no_examples(query, keys, gain)
+    elif query.shape[1] == 1:
         inputs = query, keys.key, keys.value, gain, r, sums
         *found, r, sums = call(one_token, kernel, reach, masks, *inputs)
     else:
@@ -176,6 +178,17 @@ def attend_within(
         inputs = query, keys.key, keys.value, sums
         *found, r, sums = _many_tokens(*options, *inputs, gain, r)
     return Found(*found, State(*heads.state(tf.stop_gradient(r), sums)))
+
+
+def _of_no_examples(query, keys, gain):
+    """Empty results: TensorFlow dies optimizing loops over no examples."""
+    inputs = [x for x in (query, keys.key, keys.value, gain) if x is not None]
+    # so that they have gradients
+    nothing = tf.add_n([0 * tf.reduce_sum(tf.cast(x, "float32")) for x in inputs])
+    nothing = tf.cast(nothing, compute_dtype(query, keys.key, keys.value))
+    shape = 0, size(query, 1), query.shape[2]
+    output = tf.zeros((*shape, size(keys.value, 3)), nothing.dtype) + nothing
+    return output, tf.zeros((*shape, 1), nothing.dtype), None
 
 
 def _many_tokens(

@@ -73,13 +73,18 @@ class Causal:
         chunks = min(max(budget // chunk, 1), MAX_CHUNKS_PER_BLOCK)
         if isinstance(length, int):
             chunks = min(chunks, ceil_div(max(length, 1), chunk))
-        self.chunks, multiple = chunks, chunks
-        self.halo = reach.delay
+        self.halo, near_chunk = reach.delay, 1
         if reach.near:
             self.near = Near(reach, heads)
             self.halo = max(self.halo, self.near.lead)
-            multiple = math.lcm(chunks, self.near.chunk)
-        self.blocks = Blocks(length, chunks * chunk, multiple=multiple)
+            near_chunk = self.near.chunk
+            least = min(ceil_div(near_chunk, chunk), MAX_CHUNKS_PER_BLOCK)
+            chunks = max(chunks, least)
+        self.chunks = chunks
+        # whole chunks of both kinds
+        multiple = math.lcm(chunks, near_chunk)
+        tokens = max(chunks * chunk, multiple)
+        self.blocks = Blocks(length, tokens, multiple=multiple)
         self._see(*masks, key)
 
     def _see(self, seen, starts, key):
@@ -204,7 +209,8 @@ class Causal:
                 *found, normalizer = self._with_near(i, x, y, v, *found, normalizer)
             found = [heads.query_block(z) for z in found]
             arrays = [z.write(i, x) for z, x in zip(arrays, (normalizer, *found))]
-            return block.references.r_new, block.end, states, *arrays
+            end = _shaped(block.references.r_new, r), _shaped(block.end, sums)
+            return *end, states, *arrays
 
         shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
         shapes.append(blocks.block_shape(query, size(value, 3)))
@@ -243,7 +249,7 @@ class Causal:
             for z in (doutput, output, dlog_sums, log_sums)
         ]
 
-        def step(i, dsums, dtrained, dgain, later, *arrays):
+        def step(i, dend, dtrained, dgain, later, *arrays):
             state = tuple(s[i] for s in states)
             x = heads.query_rows(queries, i)
             y, v = self.keys(keys, i), self.keys(values, i)
@@ -256,7 +262,7 @@ class Causal:
                 block,
                 to_chunks(d, self.chunks),
                 to_chunks(normalizers[i], self.chunks),
-                dsums,
+                dend,
             )
             dx, of_queries = kernel.pull_queries(x, from_chunks(da))
             db, dv = each(from_chunks, db), from_chunks(dv)
@@ -277,7 +283,7 @@ class Causal:
             found = heads.query_block(dx), *dkeys
             arrays = [z.write(i, w) for z, w in zip(arrays, found)]
             dtrained = each(lambda *z: tf.add_n(z), dtrained, of_queries, of_keys)
-            return dsums, dtrained, dgain, later, *arrays
+            return _shaped(dsums, dend), dtrained, dgain, later, *arrays
 
         later = ()
         if self.halo:
@@ -356,3 +362,8 @@ class Causal:
             for z, w in zip(dkeys, later)
         ]
         return [slice_of(z, self.halo, tokens) for z in dkeys], later
+
+
+def _shaped(parts, like):
+    """Parts of the shapes that a loop knows of those that enter it."""
+    return each(lambda x, y: tf.ensure_shape(x, y.shape), parts, like)

@@ -41,7 +41,8 @@ class Near:
 
     def __init__(self, reach, heads):
         self.reach, self.heads = reach, heads
-        self.chunk = chunk_for(reach.delay - 1)
+        # a power of two, as the number of far chunks of a block mostly is
+        self.chunk = 1 << (chunk_for(reach.delay - 1) - 1).bit_length()
         self.spans = 1 + ceil_div(reach.delay - 1, self.chunk)
         # tokens that a chunk reads before its own
         self.lead = (self.spans - 1) * self.chunk

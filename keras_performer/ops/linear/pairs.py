@@ -8,7 +8,7 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import repeat, size
+from keras_performer.ops.shapes import repeat
 
 
 class Pairs(typing.NamedTuple):
@@ -89,7 +89,7 @@ def pairs_of_segments(visible, mask, of_rows, of_keys, before):
     _, first_key, sees_key = own_segment(before)
     same, first_of_rows, rows_see = own_segment(of_rows)
     _, first_of_keys, keys_see = own_segment(of_keys)
-    last = of_keys[:, :, size(of_keys, 2) - 1 :]
+    last = of_keys[:, :, -1, tf.newaxis]
     return Pairs(
         tf.logical_and(visible, same),
         first_key,

@@ -98,7 +98,7 @@ def references(kernel, b, pairs, r):
     flag = rare[:, :, tf.newaxis, tf.newaxis]
     # the keys of a rare chunk are added to the sums as the others
     keys = each(lambda x, y: tf.where(flag, x, y), safe, keys)
-    own = join(each(lambda x: x[:, :, -1:], keys))
+    own = join(each(lambda x: x[:, :, -1, tf.newaxis], keys))
     # the sums before a chunk have the reference of the chunk before it
     before = tf.concat([r[:, tf.newaxis], own[:, :-1]], 1)
     to_rows = to_next = tf.exp(before - own)
@@ -134,7 +134,7 @@ def _going_on(b, pairs, before):
     between see the sums alone.
     """
     if pairs.first_key is None:
-        return tf.maximum(before, join(each(lambda x: x[:, :, :1], b)))
+        return tf.maximum(before, join(each(lambda x: x[:, :, 0, tf.newaxis], b)))
     first = join(_gathered(b, pairs.first_key, pairs.sees_key))
     empty = before[..., :1] <= EMPTY
     counts = tf.logical_or(empty, (pairs.first_key == 0)[..., tf.newaxis])

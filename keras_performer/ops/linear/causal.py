@@ -241,4 +241,12 @@ def _sums_of_weights(kernel, reach, chunk_size, masks, query, key, value, gain, 
     loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
     normalizers, _ = saved
     numbers = kernel.log_normalizer(normalizers), kernel.sign(normalizers)
-    return tuple(loops.of_queries(rows, query) for rows in numbers)
+    return tuple(_of_queries(loops, rows, query) for rows in numbers)
+
+
+def _of_queries(loops, rows, query):
+    """A number of each row, as the forward loop keeps them, `(B, T, N, 1)`."""
+    rows = tf.reshape(rows, (-1, size(rows, 2), 1))
+    blocks = loops.heads.query_block(rows)
+    shape = loops.blocks.count, -1, size(blocks, 1), query.shape[2], 1
+    return loops.blocks.join_blocks(tf.reshape(blocks, shape), (*query.shape[:3], 1))

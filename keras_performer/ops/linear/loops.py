@@ -310,13 +310,6 @@ class Causal:
             ]
         return (dquery, *dkeys, join(dsums)), dgain, dtrained
 
-    def of_queries(self, rows, query):
-        """A number of each row, as the forward loop keeps them, `(B, T, N, 1)`."""
-        rows = tf.reshape(rows, (-1, size(rows, 2), 1))
-        blocks = self.heads.query_block(rows)
-        shape = self.blocks.count, -1, size(blocks, 1), query.shape[2], 1
-        return self.blocks.join_blocks(tf.reshape(blocks, shape), (*query.shape[:3], 1))
-
     def _with_near(self, i, x, y, v, output, normalizer):
         """The output and log-sums of all keys from those of far ones.
 

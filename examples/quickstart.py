@@ -1,6 +1,6 @@
 """Look up an answer far back in a text: train, compare, save, load, generate.
 
-    make quickstart        # two minutes on two CPU cores
+    make quickstart        # two to three minutes on two CPU cores
 
 A text lists eight letters, each with a digit, then 64 dots. Then it asks for the
 letters in another order, and each digit follows its letter:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def among(value, choices):
-    """Whether `value` is one of `choices`, for arrays too, which never are."""
+    """True if `value` is one of `choices`; an array never is."""
     return not getattr(value, "ndim", 0) and value in choices
 
 

@@ -10,7 +10,7 @@ def must_be_built(layer):
 
 
 class SaysWhenUnbuilt:
-    """What is added to a layer whose `build` makes attributes that its methods read."""
+    """Mixin for layers whose `build` makes attributes that their methods read."""
 
     def __getattr__(self, name):
         # Python asks here for what it finds nowhere else

@@ -39,7 +39,7 @@ def call_in_graph(function, kernel, *arguments):
 
 
 def _has_identity(kernel):
-    """Whether it is known which kernels are equal to this one."""
+    """True if kernels equal to this one can be told."""
     try:
         return kernel is None or hash(kernel.identity()) is not None
     except TypeError:  # an attribute that is not hashable

@@ -118,7 +118,7 @@ class _RareChunks:
         self.at_once = min(max(most, 1), MOST) if isinstance(most, int) else 1
 
     def taken(self, places):
-        """What the rows of some chunks are computed from: `(sources, others)`."""
+        """Inputs of the rows of some chunks: `(sources, others)`."""
         block, pairs = self.block, self.block.pairs
         sources = block.a, block.b, block.v, block.before
         visible = pairs.visible

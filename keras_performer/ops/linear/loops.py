@@ -88,7 +88,7 @@ class Causal:
         self._see(*masks, key)
 
     def _see(self, seen, starts, key):
-        """What of the masks the blocks read."""
+        """Pads the masks as the blocks read them."""
         blocks, delay = self.blocks, self.reach.delay
         end = blocks.count * blocks.tokens - self.length
         front = self.halo - self.reach.before
@@ -132,7 +132,7 @@ class Causal:
         return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)
 
     def _read(self, i, x, y, v):
-        """What near keys take of block i."""
+        """Inputs of the near keys of block i."""
         numbers = self.numbers
         if numbers is not None:
             numbers = self._slice(numbers, i, 1)[:, 1:]

@@ -34,7 +34,7 @@ parts := "$(first)" "$(second)" "$(third)" "$(rest)"
 
 help:
 	@echo "make demo        train on 64x64 photographs, generate, write runs/demo"
-	@echo "make quickstart  four attentions look up a far answer, two to three minutes"
+	@echo "make quickstart  four attentions look up a far answer, two minutes"
 	@echo "make test        lint, then the whole test suite"
 	@echo "make bench       speed and memory beside other libraries, into runs/bench"
 	@echo "make bench-learning  small models that learn with each attention, and without"

@@ -27,6 +27,7 @@ def test_logits_fall_with_the_distance_by_the_slopes_of_the_paper(window):
     layer = AlibiLocal(num_heads=8, key_dim=4, sliding_window=window, causal=True)
     if window == 7:
         layer = AlibiExact(num_heads=8, key_dim=4, causal=True)
+    layer.build((2, 7, 5))
     inputs = map(tf.constant, (query, key, value))
     found, _ = layer.attend(*inputs, Visibility(causal=True))
     logits = np.einsum("btnh,bsnh->bnts", query, key) / 2

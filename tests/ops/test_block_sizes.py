@@ -6,8 +6,6 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import blocks, reference
-from keras_performer.ops.local import Recent
-from keras_performer.ops.local.loops import Local
 from tests.ops.cases import normal, qkv, softmax_kernel, value_and_gradients
 
 LENGTH = 600
@@ -63,19 +61,3 @@ def test_a_gpu_takes_larger_blocks(monkeypatch):
     assert blocks.tokens_per_block(x, 256) == 128
     assert blocks.tokens_per_block(unknown, 256) == 64
     assert blocks.block_sizes().chunk == 64
-
-
-@pytest.mark.parametrize(
-    "tokens, window, chunk, span",
-    [(189, 64, 63, 126), (128, 64, 64, 128), (172, 64, 43, 129), (61, 32, 61, 122)],
-)
-def test_near_keys_in_the_blocks_of_far_ones_have_short_spans(
-    tokens, window, chunk, span, monkeypatch
-):
-    """A query sees few more keys than its window has, whatever a block's length is."""
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
-    query, key, value = qkv(1, 4 * tokens, 4 * tokens, 1)
-    options = window - 1, 0, window, True, None
-    keys = Recent(key, value, None)
-    loops = Local(options, query, keys, blocks.Blocks(4 * tokens, tokens))
-    assert (loops.chunk, loops.span) == (chunk, span)

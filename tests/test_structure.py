@@ -198,28 +198,6 @@ def test_a_private_of_tensorflow_is_noticed(source):
     assert tensorflow_privates(source, PACKAGE / "ops" / "a.py")
 
 
-def lines_of_code(source):
-    """How many lines a file has without its docstrings."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docstrings = [
-        node.body[0]
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, documented) and ast.get_docstring(node) is not None
-    ]
-    lines = (node.end_lineno - node.lineno + 1 for node in docstrings)
-    return len(source.splitlines()) - sum(lines)
-
-
-def test_a_file_holds_one_idea():
-    # a long docstring is no second idea
-    lengths = {
-        str(path.relative_to(PACKAGE)): lines_of_code(path.read_text())
-        for path in FILES
-    }
-    assert {path: n for path, n in lengths.items() if n > 300} == {}
-    assert [path for path in lengths if "utils" in pathlib.Path(path).stem] == []
-
-
 def test_examples_in_docstrings_are_doctests():
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     silent = [

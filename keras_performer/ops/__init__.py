@@ -29,6 +29,7 @@ from keras_performer.ops.state import (
 )
 from keras_performer.ops.visibility import Visibility
 from keras_performer.ops.windowed import (
+    DecayingState,
     WindowedState,
     windowed_attention,
     with_recent_keys,
@@ -37,6 +38,7 @@ from keras_performer.ops.windowed_pieces import attend_to_earlier, join_parts
 
 __all__ = [
     "ActivationKernel",
+    "DecayingState",
     "EluKernel",
     "ExponentialKernel",
     "Kernel",

@@ -56,6 +56,20 @@ def check_attention_inputs(query, key, value, visible):
         )
 
 
+def check_decay(decay, key):
+    """Log-decays of keys as a tensor; a `ValueError` unless there is one for each."""
+    if decay is None:
+        return None
+    decay = tf.convert_to_tensor(decay)
+    if not decay.dtype.is_floating or not decay.shape.is_compatible_with(key.shape[:3]):
+        raise ValueError(
+            "decay must be floats of shape (batch, tokens, key-value heads), the "
+            f"logarithm of a factor for each key: {tuple(key.shape[:3])}. Received: "
+            f"{decay.dtype.name} of shape {tuple(decay.shape)}"
+        )
+    return decay
+
+
 def check_chunk_size(chunk_size):
     """Raises a `ValueError` unless it is a positive int."""
     if not _is_positive_int(chunk_size):

@@ -23,6 +23,7 @@ def linear_attention(
     state: typing.Any = None,
     chunk_size: int | None = None,
     *,
+    decay: TensorLike | None = None,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, typing.Any]:
     """Attention through the features of a kernel, of the kind that is asked for.
@@ -33,6 +34,7 @@ def linear_attention(
         exact_window, log_gain: as in `windowed_attention`; `None` for no window.
         state, chunk_size: as in `causal_attention`, or with a window in
             `windowed_attention`.
+        decay: as in `causal_attention` and `bidirectional_attention`.
         jit_compile: as in `bidirectional_attention`.
 
     Returns:
@@ -49,6 +51,7 @@ def linear_attention(
     1.0
     """
     inputs = query, key, value, kernel
+    options: dict[str, typing.Any] = {"decay": decay, "jit_compile": jit_compile}
     if exact_window is not None:
         return windowed_attention(
             *inputs,
@@ -57,10 +60,8 @@ def linear_attention(
             visible,
             state,
             chunk_size,
-            jit_compile=jit_compile,
+            **options,
         )
     if visible.causal:
-        return causal_attention(
-            *inputs, visible, state, chunk_size, jit_compile=jit_compile
-        )
-    return bidirectional_attention(*inputs, visible, jit_compile=jit_compile), None
+        return causal_attention(*inputs, visible, state, chunk_size, **options)
+    return bidirectional_attention(*inputs, visible, **options), None

@@ -12,6 +12,7 @@ from keras_performer.ops import compile
 from keras_performer.ops.checks import (
     check_attention_inputs,
     check_chunk_size,
+    check_decay,
     check_no_window,
     check_window,
 )
@@ -25,7 +26,6 @@ from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State
 from keras_performer.ops.tensors import TensorLike
-from keras_performer.ops.two_sided import attention as two_sided
 from keras_performer.ops.visibility import Visibility
 
 
@@ -44,6 +44,26 @@ class WindowedState(typing.NamedTuple):
     seen: tf.Tensor
 
 
+class DecayingState(typing.NamedTuple):
+    """The state of causal attention with an exact window, and decays.
+
+    Attributes:
+        running_max, sums, key, value, seen: as in `WindowedState`; the sums are those
+            that the newest of their keys sees.
+        decay: the log-decays of the recent keys, `(B, W, K)`.
+    """
+
+    running_max: tf.Tensor
+    sums: tf.Tensor
+    key: tf.Tensor
+    value: tf.Tensor
+    seen: tf.Tensor
+    decay: tf.Tensor
+
+
+AnyWindowed = WindowedState | DecayingState
+
+
 def windowed_attention(
     query: TensorLike,
     key: TensorLike,
@@ -52,11 +72,12 @@ def windowed_attention(
     exact_window: int,
     log_gain: TensorLike | None = None,
     key_mask: TensorLike | Visibility | None = None,
-    state: WindowedState | None = None,
+    state: AnyWindowed | None = None,
     chunk_size: int | None = None,
     *,
+    decay: TensorLike | None = None,
     jit_compile: bool = False,
-) -> tuple[tf.Tensor, WindowedState | None]:
+) -> tuple[tf.Tensor, AnyWindowed | None]:
     """Attention with exact weights for near keys, and estimated ones for the others.
 
     A near key has the weight exp(q . k / sqrt(H)), a far one
@@ -74,12 +95,14 @@ def windowed_attention(
             `Visibility`, which also says whether later keys are hidden.
         state: causal only: the state after earlier tokens. Defaults to none.
         chunk_size: as in `causal_attention`.
+        decay: as in `causal_attention` and `bidirectional_attention`, of near keys and
+            of far ones.
         jit_compile: as in `bidirectional_attention`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible, and the state after the last token; `None` unless
-        causal.
+        where no key is visible, and the state after the last token: a `WindowedState`,
+        with decays a `DecayingState`; `None` unless causal.
 
     Example:
 
@@ -97,24 +120,33 @@ def windowed_attention(
     check_window("exact_window", exact_window, query, key)
     if chunk_size is not None:
         check_chunk_size(chunk_size)
-    far, near = (None, None) if state is None else far_and_near(state)
+    decay = check_decay(decay, key)
+    far, near, decays = None, None, (decay,)
+    if state is not None:
+        far, near = far_and_near(state, decay is not None)
+        decays = (*state[5:], decay)
     recent.check_recent(near, exact_window, key, value, visible)
     kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
     dtype = compute_dtype(query, key, value)
     gain = tf.zeros((query.shape[2],)) if log_gain is None else log_gain
     gain = tf.cast(gain, dtype)[:, tf.newaxis]
     options = exact_window, chunk_size, jit_compile
-    arguments = query, key, value, visible, gain, far, near, options
+    arguments = query, key, value, visible, gain, far, near, decays, options
     if jit_compile and tf.executing_eagerly():
         output, *state = compile.call_in_graph(attend, kernel, *arguments)
     else:
         output, *state = attend(kernel, *arguments)
-    return tf.cast(output, query.dtype), WindowedState(*state) if state else None
+    kind = WindowedState if decay is None else DecayingState
+    return tf.cast(output, query.dtype), kind(*state) if state else None
 
 
 def with_recent_keys(
-    state: State, exact_window: int, key_dim: int, dtype: str | tf.DType = "float32"
-) -> WindowedState:
+    state: State,
+    exact_window: int,
+    key_dim: int,
+    dtype: str | tf.DType = "float32",
+    with_decay: bool = False,
+) -> AnyWindowed:
     """The state of `windowed_attention` before the first token.
 
     Args:
@@ -122,48 +154,65 @@ def with_recent_keys(
         exact_window: int W.
         key_dim: int H.
         dtype: of keys and values.
+        with_decay: bool, whether `decay` will be given.
 
     Returns:
         `WindowedState`; its keys and values are of shapes `(B, W, K, H)` and
-        `(B, W, K, V)`.
+        `(B, W, K, V)`. With decays `DecayingState`.
     """
     batch_size, num_heads = size(state.sums, 0), state.sums.shape[1]
     shape = batch_size, exact_window, num_heads, key_dim, size(state.sums, 2) - 1
-    return WindowedState(*state, *Recent.empty(*shape, dtype))
+    before = WindowedState(*state, *Recent.empty(*shape, dtype))
+    if not with_decay:
+        return before
+    decay = tf.zeros(shape[:3], state.sums.dtype)
+    return DecayingState(**before._asdict(), decay=decay)
 
 
-def attend(kernel, query, key, value, visible, gain, far, near, options):
-    """`windowed_attention` of checked arguments."""
+def attend(kernel, query, key, value, visible, gain, far, near, decays, options):
+    """`windowed_attention` of checked arguments.
+
+    `decays` are log-decays, after those of a state: `(*earlier, decay)`.
+    """
     window, chunk_size, jit_compile = options
     keys = Recent.of(key, value, visible.key_mask)
-    starts = visible.starts
+    starts, decay, length = visible.starts, decays[-1], size(query, 1)
     if near is not None:
         given = query, keys, gain, far, near, options
-        output, _, *state = attend_with_state(kernel, *given, starts=starts)
-        return output, *state
-    if _sees_all(window, size(query, 1)):
-        output, _ = local.attend(
-            None, query, keys, None, window, visible.causal, jit_compile, starts
+        output, _, *state = attend_with_state(
+            kernel, *given, starts=starts, decays=decays
         )
+        return output, *state
+    reach = min(window, max(length, 1)) if isinstance(length, int) else window
+    others = starts, chunk_size, jit_compile
+    if _sees_all(window, length) and decay is None:
+        options = window, visible.causal, jit_compile, starts
+        output, _ = local.attend(None, query, keys, None, *options)
     elif visible.causal:
-        given = query, keys, gain, far, starts, chunk_size, jit_compile
-        found = causal.attend_within(kernel, Reach(window), *given)
+        given = query, keys, gain, far, *others, decay
+        found = causal.attend_within(kernel, Reach(reach), *given)
         output, far = found.output, found.state
-    elif starts is None:
-        inputs = query, keys.key, keys.value, visible.key_mask, gain
-        output = two_sided.attend(kernel, *inputs, *options)
     else:
-        inputs = query, keys.key, keys.value, window, gain
-        options = chunk_size, jit_compile
+        inputs = query, keys.key, keys.value, reach, gain
+        options = chunk_size, jit_compile, decay
         output = both_sides.attend(kernel, visible, *inputs, *options)
     if not visible.causal:
         return (output,)
     far = _of_last_segment(far, starts, window)
-    return output, *far, *keys.last(window, None, starts)
+    return output, *far, *keys.last(window, None, starts), *_last(decays, window)
 
 
 def attend_with_state(
-    kernel, query, keys, gain, far, near, options, own_key=True, starts=None
+    kernel,
+    query,
+    keys,
+    gain,
+    far,
+    near,
+    options,
+    own_key=True,
+    starts=None,
+    decays=(None,),
 ):
     """What earlier keys add, with those of a state: near ones, and far ones.
 
@@ -172,18 +221,32 @@ def attend_with_state(
         far, near: the state before them.
         own_key: bool, whether a query sees the key of its own place.
         starts: as in `Visibility`.
+        decays: as in `attend`.
 
     Returns:
         `(output, log_sums, *state)`.
     """
     window, *others = options
     reach = Reach(window, 0 if own_key else 1, before=window)
-    every = near.followed_by(keys)
+    every, decay = near.followed_by(keys), decays[-1]
+    if decay is not None:
+        decay = tf.concat([tf.cast(x, decays[0].dtype) for x in decays], 1)
     found = causal.attend_within(
-        kernel, reach, query, every, gain, far, starts, *others
+        kernel, reach, query, every, gain, far, starts, *others, decay
     )
     far = _of_last_segment(found.state, starts, window)
-    return found.output, found.log_sums, *far, *keys.last(window, near, starts)
+    state = *far, *keys.last(window, near, starts), *_last(decays, window)
+    return found.output, found.log_sums, *state
+
+
+def _last(decays, window):
+    """The log-decays of the last tokens, tuple; 0 before the first token."""
+    if decays[-1] is None:
+        return ()
+    x = tf.concat([tf.cast(x, decays[0].dtype) for x in decays], 1)
+    if len(decays) == 1:
+        x = tf.pad(x, [[0, 0], [window, 0], [0, 0]])
+    return (x[:, -window:],)
 
 
 def _of_last_segment(far, starts, window):
@@ -199,16 +262,16 @@ def _of_last_segment(far, starts, window):
     return State(r[:, :, 0], sums)
 
 
-def far_and_near(state):
-    """The two parts of a `WindowedState`: what left the window, and what is in it."""
-    names = WindowedState._fields
-    if not isinstance(state, (tuple, list)) or len(state) != len(names):
+def far_and_near(state, with_decay=False):
+    """The two parts of a state with a window: what left it, and what is in it."""
+    kind = DecayingState if with_decay else WindowedState
+    if not isinstance(state, (tuple, list)) or len(state) != len(kind._fields):
         raise ValueError(
-            f"state must be a WindowedState ({', '.join(names)}), from "
-            "with_recent_keys or an earlier call. Received: state of type "
-            f"{type(state).__name__}"
+            f"state must be a {kind.__name__} ({', '.join(kind._fields)}), from "
+            f"with_recent_keys{'(..., with_decay=True)' if with_decay else ''} or an "
+            f"earlier call. Received: state of type {type(state).__name__}"
         )
-    return State(*state[:2]), Recent(*state[2:])
+    return State(*state[:2]), Recent(*state[2:5])
 
 
 def _sees_all(window, length):

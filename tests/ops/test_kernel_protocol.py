@@ -47,7 +47,9 @@ def gradients(function, inputs):
 def attend_to_all(query, key, value, kernel, mask):
     visible = ops.Visibility.of(mask)
     kernel = kernel.astype(query.dtype)
-    return bidirectional.attend(kernel, visible, query, key, value, block_tokens=8)
+    return bidirectional.attend_to_all(
+        kernel, visible, query, key, value, block_tokens=8
+    )
 
 
 def attend_to_past(query, key, value, kernel, mask):

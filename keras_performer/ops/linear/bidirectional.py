@@ -6,6 +6,7 @@ from keras_performer.ops import compile
 from keras_performer.ops.blocks import Blocks, tokens_per_block
 from keras_performer.ops.checks import (
     check_attention_inputs,
+    check_decay,
     check_no_window,
     check_not_causal,
 )
@@ -38,6 +39,7 @@ def bidirectional_attention(
     kernel: Kernel,
     key_mask: TensorLike | Visibility | None = None,
     *,
+    decay: TensorLike | None = None,
     jit_compile: bool = False,
 ) -> tf.Tensor:
     """Attention of every query to every key, through the features of a kernel.
@@ -55,6 +57,9 @@ def bidirectional_attention(
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
             `Visibility`. With segments each side is a causal loop: about twice the
             arithmetic.
+        decay: as in `causal_attention`: the logarithms of the tokens after one of a
+            pair, up to the other, are added to that of its weight. Each side is a
+            causal loop then, too, and there are as many queries as keys.
         jit_compile: bool, whether XLA compiles the passes, forward and backward. It
             takes seconds for each shape, and there are no second derivatives.
 
@@ -82,17 +87,27 @@ def bidirectional_attention(
     check_not_causal("bidirectional_attention", visible)
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
-    function = attend if visible.starts is None else _attend_packed
-    arguments = visible, query, key, value, jit_compile
+    decay = check_decay(decay, key)
+    arguments = visible, query, key, value, decay, jit_compile
     if jit_compile and tf.executing_eagerly():
-        output = compile.call_in_graph(function, kernel, *arguments)
+        output = compile.call_in_graph(attend, kernel, *arguments)
     else:
-        output = function(kernel, *arguments)
+        output = attend(kernel, *arguments)
     return tf.cast(output, query.dtype)
 
 
-def attend(kernel, visible, query, key, value, jit_compile=False, block_tokens=None):
-    """`bidirectional_attention` of checked arguments.
+def attend(kernel, visible, query, key, value, decay, jit_compile):
+    """`bidirectional_attention` of checked arguments."""
+    inputs = query, key, value
+    if visible.starts is None and decay is None:
+        return attend_to_all(kernel, visible, *inputs, jit_compile)
+    return both_sides.attend(kernel, visible, *inputs, jit=jit_compile, decay=decay)
+
+
+def attend_to_all(
+    kernel, visible, query, key, value, jit_compile=False, block_tokens=None
+):
+    """Attention of every query to every key that the mask shows.
 
     `block_tokens`, the tokens of a block, is an int where a test wants small ones.
     """
@@ -109,10 +124,6 @@ def attend(kernel, visible, query, key, value, jit_compile=False, block_tokens=N
         return tf.cast(output, query.dtype), gradient
 
     return attention(query, key, value, *kernel.trained)
-
-
-def _attend_packed(kernel, visible, query, key, value, jit_compile):
-    return both_sides.attend(kernel, visible, query, key, value, jit=jit_compile)
 
 
 def _forward(kernel, visible, block_tokens, query, key, value):

@@ -9,12 +9,14 @@ from keras_performer.ops import compile
 from keras_performer.ops.checks import (
     check_attention_inputs,
     check_chunk_size,
+    check_decay,
     check_no_window,
     check_state,
 )
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
+from keras_performer.ops.linear import decays
 from keras_performer.ops.linear.loops import Causal
 from keras_performer.ops.linear.near import Reach
 from keras_performer.ops.linear.step import one_token
@@ -34,6 +36,7 @@ def causal_attention(
     state: State | tuple[tf.Tensor, tf.Tensor] | None = None,
     chunk_size: int | None = None,
     *,
+    decay: TensorLike | None = None,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, State]:
     """Attention of every query to the keys up to its own position.
@@ -53,6 +56,9 @@ def causal_attention(
         state: the state after earlier tokens, from `initial_state` or an earlier
             call. Defaults to no earlier tokens.
         chunk_size: int, the most tokens in a chunk. Changes speed and rounding only.
+        decay: optional tensor of shape `(B, T, K)`, the logarithm, at most 0, of the
+            factor that each token multiplies the weights of all earlier keys with. One
+            of -1e30 or less hides them.
         jit_compile: as in `bidirectional_attention`.
 
     Returns:
@@ -88,7 +94,8 @@ def causal_attention(
     if chunk_size is not None:
         check_chunk_size(chunk_size)
     kernel, start = kernel_and_state(query, key, value, kernel, state)
-    arguments = visible, query, key, value, start, chunk_size, jit_compile
+    decay = check_decay(decay, key)
+    arguments = visible, query, key, value, start, decay, chunk_size, jit_compile
     if jit_compile and tf.executing_eagerly():
         output, later = compile.call_in_graph(attend, kernel, *arguments)
     else:
@@ -108,19 +115,12 @@ def kernel_and_state(query, key, value, kernel, state):
     return kernel.astype(dtype), start
 
 
-def attend(kernel, visible, query, key, value, state, chunk_size, jit_compile=False):
+def attend(kernel, visible, query, key, value, state, decay, chunk_size, jit_compile):
     """`causal_attention` of checked arguments."""
     keys = Recent(key, value, visible.key_mask)
+    options = visible.starts, chunk_size, jit_compile
     found = attend_within(
-        kernel,
-        Reach(),
-        query,
-        keys,
-        None,
-        state,
-        visible.starts,
-        chunk_size,
-        jit_compile,
+        kernel, Reach(), query, keys, None, state, *options, decay=decay
     )
     return tf.cast(found.output, query.dtype), found.state
 
@@ -143,7 +143,17 @@ class Found(typing.NamedTuple):
 
 
 def attend_within(
-    kernel, reach, query, keys, gain, state, starts, chunk_size, jit_compile, logs=False
+    kernel,
+    reach,
+    query,
+    keys,
+    gain,
+    state,
+    starts,
+    chunk_size,
+    jit_compile,
+    decay=None,
+    logs=False,
 ):
     """Causal attention to near and far keys.
 
@@ -158,6 +168,7 @@ def attend_within(
         state: `State` before the far key of the first query.
         starts: as in `Visibility`, of the queries.
         chunk_size, jit_compile: as in `causal_attention`.
+        decay: log-decays of all keys, `(B, before + T, K)`, or `None`.
         logs: bool, whether log-sums and signs are wanted without a gain.
 
     Returns:
@@ -168,16 +179,28 @@ def attend_within(
     r, sums = heads.state_rows(state)
     r = tf.stop_gradient(r)
     masks = keys.seen, starts
+    fades = _gates_and_fade(decay, reach, heads.dtype)
     if query.shape[0] == 0:
         found = _of_no_examples(query, keys, gain)
     elif query.shape[1] == 1:
-        inputs = query, keys.key, keys.value, gain, r, sums
+        inputs = query, keys.key, keys.value, gain, fades, r, sums
         *found, r, sums = call(one_token, kernel, reach, masks, *inputs)
     else:
         options = call, kernel, reach, chunk_size, masks, logs
         inputs = query, keys.key, keys.value, sums
-        *found, r, sums = _many_tokens(*options, *inputs, gain, r)
+        *found, r, sums = _many_tokens(*options, *inputs, gain, fades, r)
     return Found(*found, State(*heads.state(tf.stop_gradient(r), sums)))
+
+
+def _gates_and_fade(decay, reach, dtype):
+    """Log-decays of all keys, and what far weights of each query lose beside, tuple."""
+    if decay is None:
+        return ()
+    gates = decays.gates(decay, dtype)
+    found = [gates]
+    if reach.delay:
+        found.append(decays.over_last(gates, reach.delay)[:, reach.before :])
+    return tuple(x[..., tf.newaxis] for x in found)
 
 
 def _of_no_examples(query, keys, gain):
@@ -192,16 +215,28 @@ def _of_no_examples(query, keys, gain):
 
 
 def _many_tokens(
-    call, kernel, reach, chunk_size, masks, logs, query, key, value, sums, gain, r
+    call,
+    kernel,
+    reach,
+    chunk_size,
+    masks,
+    logs,
+    query,
+    key,
+    value,
+    sums,
+    gain,
+    fades,
+    r,
 ):
     """The loops with their own gradient."""
     gains = () if gain is None else (gain,)
 
     @custom_gradient
     def attention(query, key, value, sums, *others):
-        gain = others[0] if gains else None
-        loops = kernel.with_trained(others[len(gains) :]), reach, chunk_size, masks
-        inputs = *loops, query, key, value, gain
+        gain, fades_, trained = _sorted(others, gains, fades)
+        loops = kernel.with_trained(trained), reach, chunk_size, masks
+        inputs = *loops, query, key, value, gain, fades_
         output, log_sums, r_end, sums_end, saved = call(_forward, *inputs, r, sums)
         names = ["output", "r", "sums"]
         found = [output, r_end, sums_end]
@@ -210,38 +245,48 @@ def _many_tokens(
             found.append(log_sums)
         elif logs:
             names += ["log_sums", "signs"]
-            found += call(_sums_of_weights, *inputs, saved)
+            found += call(_sums_of_weights, *inputs, log_sums, saved)
 
         def gradient(*dfound):
             d = dict(zip(names, dfound))
             ends = output, log_sums, saved, d["output"], d.get("log_sums"), d["sums"]
-            dinputs, dgain, dtrained = call(_backward, *inputs, *ends)
-            return *dinputs, *([dgain] if gains else []), *dtrained
+            dinputs, dgain, dfades, dtrained = call(_backward, *inputs, *ends)
+            return *dinputs, *([dgain] if gains else []), *dfades, *dtrained
 
         return tuple(found), gradient
 
-    found = attention(query, key, value, sums, *gains, *kernel.trained)
+    found = attention(query, key, value, sums, *gains, *fades, *kernel.trained)
     # log-sums and signs are last, if they are there
     output, r, sums, log_sums, signs = (*found, None, None)[:5]
     return output, log_sums, signs, r, sums
 
 
-def _forward(kernel, reach, chunk_size, masks, query, key, value, gain, r, sums):
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+def _sorted(others, gains, fades):
+    """`(gain, fades, trained)` from one sequence of them."""
+    gain = others[0] if gains else None
+    others = others[len(gains) :]
+    return gain, others[: len(fades)], others[len(fades) :]
+
+
+def _forward(kernel, reach, chunk_size, masks, query, key, value, gain, fades, r, sums):
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
     return loops.forward(query, key, value, r, sums)
 
 
-def _backward(kernel, reach, chunk_size, masks, query, key, value, gain, *ends):
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+def _backward(kernel, reach, chunk_size, masks, query, key, value, gain, fades, *ends):
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
     return loops.backward(query, key, value, *ends)
 
 
-def _sums_of_weights(kernel, reach, chunk_size, masks, query, key, value, gain, saved):
+def _sums_of_weights(
+    kernel, reach, chunk_size, masks, query, key, value, gain, fades, lacks, saved
+):
     """Logarithms of the sizes of sums of weights, and their signs, `(B, T, N, 1)`."""
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain)
+    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
     normalizers, _ = saved
     numbers = kernel.log_normalizer(normalizers), kernel.sign(normalizers)
-    return tuple(_of_queries(loops, rows, query) for rows in numbers)
+    logs, signs = (_of_queries(loops, rows, query) for rows in numbers)
+    return logs if lacks is None else logs + lacks, signs
 
 
 def _of_queries(loops, rows, query):

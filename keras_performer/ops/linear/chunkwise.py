@@ -4,9 +4,10 @@
     output  = ((mask * p e^T) v + p sums) / the same of ones    (inside, and before)
 
 p, e are features of the queries and keys of chunk c, v values with a column of ones.
-The products inside a chunk cost chunk * (M + V) a token, the sums V * M.
+The products inside a chunk cost chunk * (M + V) a token, the sums V * M. Decays are
+factors of pairs, of the sums as rows read them, and of keys as they are added.
 
-Reference: arXiv 2312.06635 (chunkwise-parallel form of linear attention).
+Reference: arXiv 2312.06635 (chunkwise-parallel form of linear attention, with gates).
 """
 
 import typing
@@ -22,6 +23,7 @@ from keras_performer.ops.kernels.parts import (
     sum_of_products,
 )
 from keras_performer.ops.linear import log_pairs
+from keras_performer.ops.linear.decays import Decays, decays_of, pull_between
 from keras_performer.ops.linear.pairs import Pairs
 from keras_performer.ops.linear.references import References, references
 from keras_performer.ops.shapes import size
@@ -37,7 +39,9 @@ class Block(typing.NamedTuple):
         mask: bool `(X, chunks, tokens, 1)`, true for visible keys, or `None`.
         pairs: `Pairs`.
         references: `References`.
+        decays: `Decays`, or `None`.
         e: features of keys, parts `(X, chunks, tokens, M / num_parts)`.
+        added: the same as they are added to the sums: 0 before the last segment.
         before: the sums before each chunk, parts `(X, chunks, V + 1, M / num_parts)`.
         end: the sums after the last chunk, parts `(X, V + 1, M / num_parts)`.
     """
@@ -48,7 +52,9 @@ class Block(typing.NamedTuple):
     mask: tf.Tensor | None
     pairs: Pairs
     references: References
+    decays: Decays | None
     e: tuple[tf.Tensor, ...]
+    added: tuple[tf.Tensor, ...]
     before: tuple[tf.Tensor, ...]
     end: tuple[tf.Tensor, ...]
 
@@ -57,47 +63,90 @@ class Block(typing.NamedTuple):
         """The sums before each chunk, as features of its rows read them."""
         return _scaled(self.before, self.references.to_rows)
 
+    def of_rows(self, parts):
+        """Of the features of rows, or their gradients, those that read the sums."""
+        parts = _of(self.pairs.goes_on, parts)
+        return parts if self.decays is None else _times(parts, self.decays.rows)
 
-def block_of(kernel, a, b, v, mask, pairs, r, sums):
-    """The `Block` of projected queries and keys, after the state `r`, `sums`."""
-    found = references(kernel, b, pairs, r)
-    e = kernel.key_features(b, found.keys, mask)
-    added = over_rows(v, _of(pairs.lasts, e))
-    before, end = scan(added, sums, found.to_next)
-    return Block(a, b, v, mask, pairs, found, e, before, _scaled(end, found.to_end))
+    def faded(self, x):
+        """Weights of pairs, or their gradients, times the decays of the pairs."""
+        return x if self.decays is None else x * tf.exp(self.decays.pairs)
+
+    def of_added(self, parts):
+        """Of the features of keys, or their gradients, those that are added."""
+        parts = _of(self.pairs.lasts, parts)
+        if self.decays is None:
+            return parts
+        return _times(parts, self.decays.added(self.references.rare)[0])
+
+
+def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
+    """The `Block` of projected queries and keys, after the state `r`, `sums`.
+
+    `gates` are log-decays of the keys, `(X, chunks, tokens, 1)`, or `None`; `group` is
+    how many rows a token has.
+    """
+    decays = None
+    if gates is not None:
+        level = r[0][..., :1] if kernel.max_rise is None else None
+        decays = decays_of(gates, pairs, mask, group, level)
+    found = references(kernel, b, pairs, r, decays)
+    logs = b
+    if decays is not None and found.rare is not None:
+        # those of a rare chunk have their decay already
+        logs = each(lambda x: x + decays.added(found.rare)[1], b)
+    e = kernel.key_features(logs, found.keys, mask)
+    block = Block(a, b, v, mask, pairs, found, decays, e, e, (), ())
+    block = block._replace(added=block.of_added(e))
+    before, end = scan(over_rows(v, block.added), sums, found.to_next)
+    return block._replace(before=before, end=_scaled(end, found.to_end))
 
 
 def forward(kernel, block):
     """Sums of values and ones of each row, and what they were divided by, as logarithm.
 
     Returns:
-        `(weighted, peak)`, `(X, chunks, rows, V + 1)` and `(X, chunks, rows, 1)`.
+        `(weighted, peak)`, `(X, chunks, rows, V + 1)` and `(X, chunks, rows, 1)`. With
+        decays both leave out `Decays.scale`.
     """
     p, peak = kernel.query_features(block.a, block.references.rows)
     weights = _where(block.pairs.visible, kernel.pair_weights(p, block.e))
+    weights = block.faded(weights)
     weighted = tf.matmul(weights, block.v)
-    weighted += over_features(_of(block.pairs.goes_on, p), block.read)
+    weighted += over_features(block.of_rows(p), block.read)
     if block.references.rare is not None:
         weighted, peak = log_pairs.forward(kernel, block, weighted, peak)
     return weighted, peak
 
 
-def backward(kernel, block, d, normalizer, dend):
+class Gradients(typing.NamedTuple):
     """Gradients of a block.
+
+    Attributes:
+        da, db, dv: of projected queries and keys, and of values and ones.
+        dsums: of the sums before the block.
+        dlog: of the logarithm of each row's weights here, `(X, chunks, rows, 1)`.
+        dgates: of the gates, `(X, chunks, tokens, 1)`, or `None`.
+    """
+
+    da: tf.Tensor
+    db: tuple[tf.Tensor, ...]
+    dv: tf.Tensor
+    dsums: tuple[tf.Tensor, ...]
+    dlog: tf.Tensor
+    dgates: tf.Tensor | None
+
+
+def backward(kernel, block, d, normalizer, dend):
+    """`Gradients` of a block.
 
     Args:
         kernel, block: as in `forward`.
         d: gradient of the sums of each row, times the sum of its weights.
         normalizer: of the rows, `Kernel.normalizer` says what.
         dend: gradient of the sums after the block, parts.
-
-    Returns:
-        `(da, db, dv, dsums, dlog)`: of projected queries and keys, of values and ones,
-        of the sums before the block, and of the logarithm of each row's weights here,
-        `(X, chunks, rows, 1)`.
     """
-    pairs, e, v = block.pairs, block.e, block.v
-    to_rows, to_next = block.references.to_rows, block.references.to_next
+    e, v = block.e, block.v
     common, rare = normalizer, block.references.rare
     if rare is not None:
         # no features: their rows are not of these
@@ -105,33 +154,70 @@ def backward(kernel, block, d, normalizer, dend):
         none = kernel.normalizer_of(tf.constant(EMPTY, normalizer.dtype))
         common = tf.where(rare, none, normalizer)
     p = kernel.normalized_query_features(block.a, block.references.rows, common)
-    seen = _of(pairs.goes_on, p)
+    seen = block.of_rows(p)
     divided = kernel.divided(d, common)
 
-    weights = _where(pairs.visible, kernel.pair_weights(p, e))
-    dweights = _where(pairs.visible, tf.matmul(divided, v, transpose_b=True))
-    dp, de = kernel.pull_pairs(p, e, dweights)
+    visible = block.pairs.visible
+    weights = block.faded(_where(visible, kernel.pair_weights(p, e)))
+    dweights = _where(visible, tf.matmul(divided, v, transpose_b=True))
+    dlogs = weights * dweights
+    dp, de = kernel.pull_pairs(p, e, block.faded(dweights))
     dv = tf.matmul(weights, divided, transpose_a=True)
     dseen = per_feature(divided, block.read)
-    dp = each(tf.add, dp, _of(pairs.goes_on, dseen))
-    dlog = tf.reduce_sum(weights * dweights, -1, keepdims=True)
-    dlog += sum_of_products(seen, dseen)
-
-    dbefore = _scaled(over_rows(divided, seen), to_rows)
+    dp = each(tf.add, dp, block.of_rows(dseen))
+    dfrom_sums = sum_of_products(seen, dseen)
+    dlog = tf.reduce_sum(dlogs, -1, keepdims=True) + dfrom_sums
+    dbefore = _scaled(over_rows(divided, seen), block.references.to_rows)
     if rare is not None:
-        da_, db_, dv_, dbefore_, dlog_ = log_pairs.backward(
+        da_, db_, dv_, dbefore_, dlogs_, dfrom_sums_ = log_pairs.backward(
             kernel, block, d, normalizer
         )
-        dbefore, dlog = each(tf.add, dbefore, dbefore_), dlog + dlog_
+        dbefore = each(tf.add, dbefore, dbefore_)
+        dlog += tf.reduce_sum(dlogs_, -1, keepdims=True) + dfrom_sums_
+
     dend = _scaled(dend, block.references.to_end)
-    dadded, dsums = scan(dbefore, dend, to_next, reverse=True)
-    de = each(tf.add, de, _of(pairs.lasts, per_feature(v, dadded)))
-    dv += over_features(_of(pairs.lasts, e), dadded)
+    dadded, dsums = scan(dbefore, dend, block.references.to_next, reverse=True)
+    dkeys = per_feature(v, dadded)
+    de = each(tf.add, de, block.of_added(dkeys))
+    dv += over_features(block.added, dadded)
     da = kernel.query_gradient(block.a, p, dp)
     db = kernel.key_gradient(block.b, e, de, block.mask)
     if rare is not None:
         da, db, dv = da + da_, each(tf.add, db, db_), dv + dv_
-    return da, db, dv, dsums, dlog
+    dgates = None
+    if block.decays is not None:
+        if rare is not None:
+            dlogs, dfrom_sums = dlogs + dlogs_, dfrom_sums + dfrom_sums_
+        dgates = _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded)
+    return Gradients(da, db, dv, dsums, dlog, dgates)
+
+
+def _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded):
+    """From gradients of the logarithms of pairs, and of what is added to the sums.
+
+    Args:
+        dlogs, dfrom_sums: of the weights of pairs `(X, chunks, rows, tokens)`, and of
+            those of the sums before, `(X, chunks, rows, 1)`.
+        dkeys: of the features of keys as they are added.
+        dadded: of the sums after each chunk.
+    """
+    tokens = size(block.v, 2)
+
+    def of_tokens(x):
+        shape = size(x, 0), size(x, 1), tokens, size(x, 2) // tokens, size(x, 3)
+        return tf.reduce_sum(tf.reshape(x, shape), 3)
+
+    dpairs, dfrom_sums = of_tokens(dlogs), of_tokens(dfrom_sums)
+    dends = tf.linalg.matrix_transpose(sum_of_products(block.added, dkeys))
+    past = _scaled(block.before, block.references.to_next)
+    dpast = tf.reduce_sum(sum_of_products(past, dadded), 2, keepdims=True)
+    # the sums before fade as the first key does
+    dfrom_sums = tf.concat([dfrom_sums[:, :, :-1], dfrom_sums[:, :, -1:] + dpast], 2)
+    dpairs = tf.concat([dpairs[:, :, :-1], dpairs[:, :, -1:] + dends], 2)
+    dpairs = tf.concat([dpairs[..., :1] + dfrom_sums, dpairs[..., 1:]], 3)
+    dgates = pull_between(dpairs)
+    dfirst = tf.reduce_sum(dfrom_sums, 2, keepdims=True)
+    return tf.concat([dgates[:, :, :1] + dfirst, dgates[:, :, 1:]], 2)
 
 
 def scan(added, start, factors, reverse=False):
@@ -167,6 +253,11 @@ def to_chunks(x, chunks):
 def from_chunks(x):
     """The inverse of `to_chunks`."""
     return tf.reshape(x, (size(x, 0), size(x, 1) * size(x, 2), size(x, 3)))
+
+
+def _times(parts, logs):
+    factor = tf.exp(logs)
+    return each(lambda x: x * factor, parts)
 
 
 def _scaled(parts, factors):

@@ -1,6 +1,6 @@
 """The rows of rare chunks: the weight of a pair as a log-sum-exp over features.
 
-    weight_ij = exp(log sum_m exp(a_im + b_jm) - scale_i)
+    weight_ij = exp(log_decay_ij + log sum_m exp(a_im + b_jm) - scale_i)
 
 No weight is lost, however far a key rises above the others. A key takes as many
 exponentials as a chunk has rows, so that a loop goes over the rare chunks alone, each
@@ -50,20 +50,21 @@ def backward(kernel, block, d, normalizer):
         normalizer: the logarithm of the sum of a row's weights.
 
     Returns:
-        `(da, db, dv, dbefore, dlog)`: of projected queries and keys, of values and
-        ones, of the sums before each chunk, and of the logarithm of the sum of a row's
-        weights, `(X, chunks, rows, 1)`.
+        `(da, db, dv, dbefore, dlogs, dfrom_sums)`: of projected queries and keys, of
+        values and ones, of the sums before each chunk, and of the logarithms of
+        weights: those of pairs `(X, chunks, rows, tokens)`, without decays those of a
+        row together; and those of the sums before, `(X, chunks, rows, 1)`.
     """
     rare = _RareChunks(block)
 
     def added(places, valid, *gradients):
-        sources, others = rare.taken(places)
+        sources, others, decays = rare.taken(places)
         scale, dsums = (_take(x, places) for x in (normalizer, d))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(sources)
-            sums, _ = _weighted_sums(kernel, sources, others, scale)
-            dlog = tf.reduce_sum(sums * dsums, -1, keepdims=True)
-        found = *tf.nest.flatten(tape.gradient(dlog, sources)), dlog
+            tape.watch((sources, decays))
+            sums, _ = _weighted_sums(kernel, sources, others, decays, scale)
+            dlog = sums * dsums
+        found = tf.nest.flatten(tape.gradient(dlog, (sources, decays)))
         # the last places stand for those that are left over
         found = (tf.where(valid, x, tf.zeros_like(x)) for x in found)
         places = places[:, tf.newaxis]
@@ -71,18 +72,19 @@ def backward(kernel, block, d, normalizer):
             lambda x, y: tf.tensor_scatter_nd_add(x, places, y), gradients, found
         )
 
-    like = block.a, block.b, block.v, block.before, normalizer
+    like = block.a, block.b, block.v, block.before, *rare.decays
     zeros = each(tf.zeros_like, tf.nest.flatten(like))
     return tf.nest.pack_sequence_as(like, rare.loop(added, zeros))
 
 
-def _weighted_sums(kernel, sources, others, scale=None):
+def _weighted_sums(kernel, sources, others, decays, scale=None):
     """Sums of values and ones `(items, rows, V + 1)`, and their `scale`.
 
     Args:
         sources: projected queries and keys, values and ones, sums before the chunk.
         others: the reference of the sums, pairs that are seen, and rows that see the
             sums, or `None` for all.
+        decays: log-decays of pairs and of the sums before, or zeros `(items, rows, 1)`.
         scale: logarithm of what to divide by; `None` for the largest weight of a row.
     """
     a, b, v, before = sources
@@ -90,8 +92,8 @@ def _weighted_sums(kernel, sources, others, scale=None):
     nothing = each(lambda x: tf.zeros_like(x[:, :1, :1]), b)
     queries = join(kernel.query_logs(a, nothing))
     logs = queries[:, :, tf.newaxis] + join(b)[:, tf.newaxis]
-    logs = _where(visible, tf.reduce_logsumexp(logs, -1))
-    earlier = queries + join(reference)
+    logs = _where(visible, tf.reduce_logsumexp(logs, -1) + decays[0])
+    earlier = queries + join(reference) + decays[1]
     if goes_on is not None:
         earlier = _where(goes_on, earlier)
     if scale is None:
@@ -116,9 +118,13 @@ class _RareChunks:
         features = sum(x.shape[-1] for x in block.b)
         most = block_sizes().features // (pairs * features)
         self.at_once = min(max(most, 1), MOST) if isinstance(most, int) else 1
+        none = tf.zeros_like(block.a[..., :1])
+        self.decays = none, none
+        if block.decays is not None:
+            self.decays = block.decays.pairs, block.decays.rows
 
     def taken(self, places):
-        """Inputs of the rows of some chunks: `(sources, others)`."""
+        """Inputs of the rows of some chunks: `(sources, others, decays)`."""
         block, pairs = self.block, self.block.pairs
         sources = block.a, block.b, block.v, block.before
         visible = pairs.visible
@@ -126,12 +132,12 @@ class _RareChunks:
             visible = visible[tf.newaxis]
         else:
             visible = _take(visible, places)
-        found = tf.nest.map_structure(
-            lambda x: _take(x, places), (sources, block.references.before)
+        sources, reference, decays = tf.nest.map_structure(
+            lambda x: _take(x, places), (sources, block.references.before, self.decays)
         )
         goes_on = pairs.goes_on
         goes_on = None if goes_on is None else _take(goes_on, places)
-        return found[0], (found[1], visible, goes_on)
+        return sources, (reference, visible, goes_on), decays
 
     def loop(self, step, tensors):
         """Runs `tensors = step(places, valid, *tensors)` over all rare chunks.

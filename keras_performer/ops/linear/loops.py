@@ -5,12 +5,16 @@
     weight_ij = exp(x_i . y_j)                              nearest <= i - j < delay
                 exp(log_gain) phi(x_i) . phi(y_j)                      delay <= i - j
 
+    with gates times exp(g_(j+1) + ... + g_i)
+
 A loop carries the state of the far keys. Backward it computes each block again from the
 state before it, so that memory is linear in the length.
 
 A block of queries reads its keys together with the `halo` of keys before them, of which
 the last `delay` stand for those of a state. Far keys are read `delay` tokens late: in
 its own chunk a query then sees far keys by a triangle, and all earlier ones in sums.
+Their gates come as late as they; those of the `delay` tokens between are a factor that
+all far weights of a query have in common, its `fade`.
 """
 
 import math
@@ -59,10 +63,25 @@ class Causal:
         query: tensor `(B, T, N, H)`.
         key, value: tensors `(B, before + T, K, ...)`.
         gain: tensor `(N, 1)`, the logarithm of what multiplies far weights, or `None`.
+        gates: log-decays of the keys, `(B, before + T, K, 1)`, or `None`.
+        fade: what else far weights of each query lose, `(B, T, K, 1)`; `None` without
+            gates or a delay.
     """
 
-    def __init__(self, kernel, reach, chunk_size, masks, query, key, value, gain):
-        self.kernel, self.reach = kernel, reach
+    def __init__(
+        self,
+        kernel,
+        reach,
+        chunk_size,
+        masks,
+        query,
+        key,
+        value,
+        gain,
+        gates=None,
+        fade=None,
+    ):
+        self.kernel, self.reach, self.gates, self.fade = kernel, reach, gates, fade
         self.heads = heads = Heads(query, key, value)
         self.gain = None
         if gain is not None:
@@ -86,6 +105,11 @@ class Causal:
         tokens = max(chunks * chunk, multiple)
         self.blocks = Blocks(length, tokens, multiple=multiple)
         self._see(*masks, key)
+        self.given_decays = [z for z in (gates, fade) if z is not None]
+        if gates is not None:
+            self.gates = self.cut(gates)
+        if fade is not None:
+            self.fade = self.blocks.cut(fade)
 
     def _see(self, seen, starts, key):
         """Pads the masks as the blocks read them."""
@@ -133,10 +157,12 @@ class Causal:
 
     def _read(self, i, x, y, v):
         """Inputs of the near keys of block i."""
-        numbers = self.numbers
+        numbers, gates = self.numbers, self.gates
         if numbers is not None:
             numbers = self._slice(numbers, i, 1)[:, 1:]
-        return x, y, v, self._slice(self.seen, i), numbers
+        if gates is not None:
+            gates = self.keys(gates, i)
+        return x, y, v, self._slice(self.seen, i), numbers, gates
 
     def _pairs(self, i, mask):
         """`Pairs` of block i."""
@@ -167,6 +193,9 @@ class Causal:
         mask = self.heads.mask_rows(self.far_seen, i)
         cut = lambda x: to_chunks(x, self.chunks)  # noqa: E731
         in_chunks = None if mask is None else cut(mask)
+        gates = self.gates
+        if gates is not None:
+            gates = cut(self._of_sequence(i, self.far(self.keys(gates, i))))
         block = chunkwise.block_of(
             self.kernel,
             cut(self.kernel.project_queries(x)),
@@ -176,8 +205,30 @@ class Causal:
             self._pairs(i, in_chunks),
             r,
             sums,
+            gates,
+            self.heads.group,
         )
         return block, (y, v, mask)
+
+    def _of_sequence(self, i, gates):
+        """Gates, or their gradients, of far keys; 0 of those that no query sees late.
+
+        The state after is that of the last query.
+        """
+        tokens = self.blocks.tokens
+        if not (self.blocks.padded and self.reach.delay):
+            return gates
+        within = i * tokens + tf.range(tokens) < self.length
+        return tf.where(within[:, tf.newaxis], gates, tf.zeros_like(gates))
+
+    def _left_out(self, i, block):
+        """Logarithm of a factor that far weights of a row lack, `(X, rows, 1)`."""
+        if block.decays is None:
+            return None
+        found = from_chunks(block.decays.scale)
+        if self.fade is None:
+            return found
+        return found + repeat(self.heads.key_rows(self.fade, i), self.heads.group, 1)
 
     # -- The loops.
 
@@ -186,8 +237,9 @@ class Causal:
 
         Returns:
             `(output, log_sums, r, sums, saved)`: weighted means of values, `(B, T, N,
-            V)`; logarithms of the sums of weights, `(B, T, N, 1)`, `None` without a
-            gain; the state after the last token.
+            V)`; with a gain logarithms of the sums of weights, `(B, T, N, 1)`, with
+            gates alone of what these sums lack, else `None`; the state after the last
+            token.
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         queries = blocks.cut(query)
@@ -205,8 +257,12 @@ class Causal:
             weighted, peak = map(from_chunks, found)
             normalizer = kernel.normalizer(peak, weighted[..., -1:])
             found = [normalize(weighted)]
+            lacks = self._left_out(i, block)
             if self.gain is not None:
-                *found, normalizer = self._with_near(i, x, y, v, *found, normalizer)
+                found += normalizer, lacks
+                *found, normalizer = self._with_near(i, x, y, v, *found)
+            elif self.gates is not None:
+                found.append(lacks)
             found = [heads.query_block(z) for z in found]
             arrays = [z.write(i, x) for z, x in zip(arrays, (normalizer, *found))]
             end = _shaped(block.references.r_new, r), _shaped(block.end, sums)
@@ -214,7 +270,8 @@ class Causal:
 
         shapes = [heads.query_rows_shape(query, blocks.tokens, 1)]
         shapes.append(blocks.block_shape(query, size(value, 3)))
-        if self.gain is not None:
+        with_logs = self.gain is not None or self.gates is not None
+        if with_logs:
             shapes.append(blocks.block_shape(query, 1))
         states = [blocks.array(heads.dtype, sizes(z)) for z in kept]
         arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
@@ -229,16 +286,17 @@ class Causal:
         shape = query.shape[:3]
         dims = value.shape[3], 1
         found = [blocks.join(z, (*shape, dim)) for z, dim in zip(found, dims)]
-        output, log_sums = found if self.gain is not None else (*found, None)
+        output, log_sums = found if with_logs else (*found, None)
         saved = normalizers.stack(), states
         return output, log_sums, join(r), join(sums), saved
 
     def backward(
         self, query, key, value, output, log_sums, saved, doutput, dlog_sums, dsums
     ):
-        """Gradients `(inputs, gain, trained)`.
+        """Gradients `(inputs, gain, decays, trained)`.
 
-        Inputs are query, key, value and the sums before.
+        Inputs are query, key, value and the sums before; decays the gates and the fade,
+        where they are there.
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         normalizers, states = saved
@@ -257,19 +315,21 @@ class Causal:
             block, (far_y, far_v, mask) = self._block(i, x, y, v, *state)
             *ends, log = (None if z is None else heads.query_rows(z, i) for z in rows)
             d = with_normalizer_gradient(*ends)
-            da, db, dv, dsums, dlog = chunkwise.backward(
+            found = chunkwise.backward(
                 kernel,
                 block,
                 to_chunks(d, self.chunks),
                 to_chunks(normalizers[i], self.chunks),
                 dend,
             )
-            dx, of_queries = kernel.pull_queries(x, from_chunks(da))
-            db, dv = each(from_chunks, db), from_chunks(dv)
+            dx, of_queries = kernel.pull_queries(x, from_chunks(found.da))
+            db, dv = each(from_chunks, found.db), from_chunks(found.dv)
             dy, of_keys = kernel.pull_keys(far_y, mask, db, far_v, dv)
             dkeys = [dy, dv[..., :-1]]
+            if self.gates is not None:
+                dkeys.append(self._of_sequence(i, from_chunks(found.dgates)))
+            dlog = from_chunks(found.dlog)
             if self.gain is not None:
-                dlog = from_chunks(dlog)
                 dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))
                 dx += kernel.pull_left_out(x, dlog)
             if self.reach.near:
@@ -280,27 +340,36 @@ class Causal:
                 dkeys = [self._in_halo(z) for z in dkeys]
             dkeys = [heads.key_block(z) for z in dkeys]
             dkeys, later = self._with_later(dkeys, later)
-            found = heads.query_block(dx), *dkeys
-            arrays = [z.write(i, w) for z, w in zip(arrays, found)]
+            written = [heads.query_block(dx), *dkeys]
+            if self.fade is not None:
+                by_head = tf.reshape(dlog, (size(dlog, 0), -1, heads.group))
+                dfade = tf.reduce_sum(by_head, -1, keepdims=True)
+                written.append(heads.key_block(dfade))
+            arrays = [z.write(i, w) for z, w in zip(arrays, written)]
             dtrained = each(lambda *z: tf.add_n(z), dtrained, of_queries, of_keys)
-            return _shaped(dsums, dend), dtrained, dgain, later, *arrays
+            return _shaped(found.dsums, dend), dtrained, dgain, later, *arrays
 
         later = ()
         if self.halo:
             shape = size(key, 0), self.halo, key.shape[2]
-            later = [tf.zeros((*shape, size(z, 3)), heads.dtype) for z in (key, value)]
+            dims = [size(key, 3), size(value, 3)]
+            dims += [] if self.gates is None else [1]
+            later = [tf.zeros((*shape, dim), heads.dtype) for dim in dims]
         start = (
             split(dsums, kernel.num_parts),
             each(tf.zeros_like, kernel.trained),
             tf.zeros((query.shape[2], 1), heads.dtype),
             later,
         )
-        arrays = [blocks.array(heads.dtype) for _ in range(3)]
+        own = [query, *(z[:, self.reach.before :] for z in (key, value))]
+        if self.gates is not None:
+            own += [z[:, -size(query, 1) :] for z in self.given_decays]
+        arrays = [blocks.array(heads.dtype) for _ in own]
         dsums, dtrained, dgain, later, *arrays = blocks.loop(
             step, (*start, *arrays), reverse=True
         )
-        own = query, *(z[:, self.reach.before :] for z in (key, value))
         dquery, *dkeys = blocks.join_in_turn(arrays, own)
+        dfade = [dkeys.pop()] if self.fade is not None else []
         if self.reach.before:
             dkeys = [
                 tf.concat(
@@ -308,10 +377,15 @@ class Causal:
                 )
                 for z, w in zip(later, dkeys)
             ]
-        return (dquery, *dkeys, join(dsums)), dgain, dtrained
+        dkey, dvalue, *dgates = dkeys
+        inputs = dquery, dkey, dvalue, join(dsums)
+        return inputs, dgain, (*dgates, *dfade), dtrained
 
-    def _with_near(self, i, x, y, v, output, normalizer):
+    def _with_near(self, i, x, y, v, output, normalizer, lacks):
         """The output and log-sums of all keys from those of far ones.
+
+        Args:
+            lacks: what `_left_out` returned.
 
         Returns:
             `(output, log_sums, normalizer)`, the normalizer of far weights as shares of
@@ -321,6 +395,7 @@ class Causal:
         log = kernel.log_normalizer(normalizer)
         sees = log > EMPTY
         gain = self._gain_of(x) + kernel.log_left_out(x)
+        gain = gain if lacks is None else gain + lacks
         total = log + gain
         if self.reach.near:
             near = self.near.forward(*self._read(i, x, y, v))

@@ -5,6 +5,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.linear.chunkwise import from_chunks
+from keras_performer.ops.linear.decays import between, pull_between
 from keras_performer.ops.local import weights
 from keras_performer.ops.local.loops import chunk_for
 from keras_performer.ops.normalizer import with_ones
@@ -47,7 +48,7 @@ class Near:
         # tokens that a chunk reads before its own
         self.lead = (self.spans - 1) * self.chunk
 
-    def forward(self, x, y, v, seen, numbers):
+    def forward(self, x, y, v, seen, numbers, gates=None):
         """Weighted means of values and log-sums, `(X, rows, V)` and `(X, rows, 1)`.
 
         Args:
@@ -55,20 +56,25 @@ class Near:
             y, v: keys and values, `(X, halo + tokens, dim)`, those of the block last.
             seen: bool `(B, halo + tokens)`, true for visible keys.
             numbers: int32 `(B, halo + tokens)`, numbers of segments, or `None`.
+            gates: log-decays `(X, halo + tokens, 1)`, or `None`.
         """
-        found = weights.forward(*self._chunks(x, y, v, seen, numbers))
+        found = weights.forward(*self._chunks(x, y, v, seen, numbers, gates))
         return tuple(from_chunks(z) for z in found)
 
-    def backward(self, x, y, v, seen, numbers, d, log):
-        """Gradients of queries, keys and values, of the shapes that `forward` takes.
+    def backward(self, x, y, v, seen, numbers, gates, d, log):
+        """Gradients of queries, keys, values and gates, as `forward` takes them.
 
         Args:
             d: gradient of the sums of each row, times the sum of its weights.
             log: the log-sums of all keys, near and far, `(X, rows, 1)`.
         """
-        chunks = self._chunks(x, y, v, seen, numbers)
+        chunks = self._chunks(x, y, v, seen, numbers, gates)
         d, log = (tf.reshape(z, (*sizes(chunks[0])[:3], -1)) for z in (d, log))
-        dx, *dkeys = weights.backward(*chunks, d, log)
+        dx, *dkeys, dlogits = weights.backward(*chunks, d, log)
+        if gates is not None:
+            rows = *sizes(dlogits)[:2], self.chunk, self.heads.group, -1
+            dlogits = tf.reduce_sum(tf.reshape(dlogits, rows), 3)
+            dkeys.append(pull_between(dlogits))
         before = [[0, 0], [self._first(y, x), 0], [0, 0]]
         dkeys = [tf.pad(self._added(z), before) for z in dkeys]
         return from_chunks(dx) * self._scale(x), *dkeys
@@ -80,7 +86,7 @@ class Near:
         """The first of the keys that the block reads."""
         return size(y, 1) - size(x, 1) // self.heads.group - self.lead
 
-    def _chunks(self, x, y, v, seen, numbers):
+    def _chunks(self, x, y, v, seen, numbers, gates):
         """What `weights` takes."""
         group, first = self.heads.group, self._first(y, x)
         length = size(y, 1) - first
@@ -102,6 +108,9 @@ class Near:
             keys = tf.transpose(self._read(numbers), (0, 1, 3, 2))
             near = tf.logical_and(near, queries == keys)
         band = weights.hidden_unless(near, y.dtype)
+        if gates is not None:
+            read = self._read(slice_of(gates, first, length))
+            band += repeat(between(read, self.chunk), group, 2)
         return x, self._read(y), self._read(with_ones(v)), band
 
     def _read(self, x):

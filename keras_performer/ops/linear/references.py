@@ -7,7 +7,8 @@ Then one product of features of each row is at least 1, and no reference depends
 key that a row does not see.
 
 Where a key rises `kernel.max_rise` or more above its reference, a product of features
-might overflow. The rows of such a rare chunk come from `log_pairs.py`.
+might overflow. The rows of such a rare chunk come from `log_pairs.py`. So do those of a
+chunk whose decays may leave a row nothing but keys so far below the reference.
 
 All of this is a choice of scale: it cancels in what is computed, and has no gradient.
 """
@@ -48,7 +49,7 @@ class References(typing.NamedTuple):
     rare: tf.Tensor | None
 
 
-def references(kernel, b, pairs, r):
+def references(kernel, b, pairs, r, decays):
     """The `References` of a block.
 
     Args:
@@ -56,21 +57,19 @@ def references(kernel, b, pairs, r):
         b: projected keys, parts `(X, chunks, tokens, M / num_parts)`.
         pairs: `Pairs`.
         r: the running maximum before the block, parts `(X, 1, M / num_parts)`.
+        decays: `Decays`, or `None`.
     """
     if kernel.max_rise is None:
-        rows = each(lambda x: x[:, tf.newaxis], r)
-        whole = None
-        if pairs.whole is not None:
-            whole = each(lambda x: tf.cast(pairs.whole, x.dtype), r)
-        return References(rows, rows, None, None, whole, None, r, None)
+        return _without_stabilizer(pairs, r, decays)
     b, r = each(tf.stop_gradient, b), join(r)
     split_ = functools.partial(split, num_parts=len(b))
     top = join(each(_largest, b))
+    faded = b if decays is None else each(lambda x: x + decays.keys, b)
     if pairs.lasts is None:
-        added = top
+        added = top if decays is None else join(each(_largest, faded))
     else:
-        added = join(each(lambda x: _largest(_where(pairs.lasts, x)), b))
-    earlier, after = _running_max(r, added, pairs.whole)
+        added = join(each(lambda x: _largest(_where(pairs.lasts, x)), faded))
+    earlier, after = _running_max(r, added, pairs.whole, decays)
     first = _going_on(b, pairs, earlier)
     if pairs.lasts is None:
         rise = top - first
@@ -95,13 +94,25 @@ def references(kernel, b, pairs, r):
             lambda x, y: tf.where(pairs.lasts, x, y), split_(after), split_(top)
         )
     rare = tf.reduce_max(rise, (2, 3)) >= kernel.max_rise
+    if decays is not None:
+        loses = tf.reduce_max(_fall(b, keys), (2, 3)) >= kernel.max_rise
+        fades = tf.squeeze(decays.past, (2, 3)) <= -kernel.max_rise
+        rare = tf.logical_or(rare, tf.logical_and(fades, loses))
+        safe = each(lambda x: x - decays.end, safe)
     flag = rare[:, :, tf.newaxis, tf.newaxis]
     # the keys of a rare chunk are added to the sums as the others
     keys = each(lambda x, y: tf.where(flag, x, y), safe, keys)
     own = join(each(lambda x: x[:, :, -1, tf.newaxis], keys))
+    if decays is not None:
+        own = tf.maximum(own + decays.end, tf.constant(EMPTY, own.dtype))
     # the sums before a chunk have the reference of the chunk before it
     before = tf.concat([r[:, tf.newaxis], own[:, :-1]], 1)
-    to_rows = to_next = tf.exp(before - own)
+    if decays is not None:
+        before += decays.first
+        to_rows = tf.exp(before - first)
+        to_next = tf.exp(before + decays.past - own)
+    else:
+        to_rows = to_next = tf.exp(before - own)
     if pairs.lasts is not None:
         # a segment that ended may be far above: its factor may be infinite
         to_next = tf.where(pairs.whole, to_next, tf.zeros_like(to_next))
@@ -113,13 +124,39 @@ def references(kernel, b, pairs, r):
     return References(rows, keys, before, to_rows, to_next, to_end, r_new, rare)
 
 
-def _running_max(r, top, whole):
+def _without_stabilizer(pairs, r, decays):
+    """`References` of features that nothing scales but decays."""
+    rows = each(lambda x: x[:, tf.newaxis], r)
+    to_next = None
+    if decays is not None:
+        to_next = tf.exp(decays.level + decays.past - decays.end)
+        r = each(lambda x: tf.zeros_like(x) + decays.end[:, -1], r)
+    if pairs.whole is not None:
+        whole = tf.cast(pairs.whole, rows[0].dtype)
+        to_next = whole if to_next is None else tf.where(pairs.whole, to_next, whole)
+    to_next = None if to_next is None else each(lambda _: to_next, r)
+    return References(rows, rows, None, None, to_next, None, r, None)
+
+
+def _fall(b, keys):
+    """How far visible keys are below their references at most, `(X, chunks, 1, n)`."""
+    below = each(lambda x, y: _largest(_where(x > EMPTY, y - x)), b, keys)
+    return join(below)
+
+
+def _running_max(r, top, whole, decays):
     """The running maximum before each chunk and after it, `(X, chunks, 1, M)`."""
     before, after = [], []
     if whole is not None:
         whole = tf.unstack(whole, axis=1)
+    if decays is not None:
+        gates, past = (tf.unstack(x, axis=1) for x in (decays.first, decays.past))
     for i, chunk in enumerate(tf.unstack(top, axis=1)):
+        if decays is not None:
+            r = tf.maximum(r + gates[i], tf.constant(EMPTY, r.dtype))
         before.append(r)
+        if decays is not None:
+            r = tf.maximum(r + past[i], tf.constant(EMPTY, r.dtype))
         if whole is not None:
             r = tf.where(whole[i], r, tf.constant(EMPTY, r.dtype))
         r = tf.maximum(r, chunk)

@@ -6,6 +6,7 @@ It has no blocks, and features in one part: what a token costs is operations.
 import tensorflow as tf
 
 from keras_performer.ops.heads import Heads
+from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each
 from keras_performer.ops.local import weights
 from keras_performer.ops.normalizer import joined, normalize, with_ones
@@ -14,7 +15,7 @@ from keras_performer.ops.shapes import repeat, size
 from keras_performer.ops.visibility import mask_or_all
 
 
-def one_token(kernel, reach, masks, query, key, value, gain, r, sums):
+def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
     """The output for the token, its log-sums, and the state after it.
 
     Args:
@@ -25,6 +26,8 @@ def one_token(kernel, reach, masks, query, key, value, gain, r, sums):
         query: tensor of shape `(B, 1, N, H)`.
         key, value: tensors of shape `(B, before + 1, K, ...)`.
         gain: tensor `(N, 1)`, or `None`, as in `attend_within`.
+        fades: log-decays of the keys, `(B, before + 1, K, 1)`, and if keys are far of
+            all but the first, `(B, 1, K, 1)`; or none.
         r: running maximum before the far key, `(X, 1, M)`.
         sums: sums before it, `(X, V + 1, M)`.
 
@@ -54,9 +57,16 @@ def one_token(kernel, reach, masks, query, key, value, gain, r, sums):
         mask = seen[:, :1] if far else tf.zeros_like(seen[:, :1])
         mask = repeat(mask, heads.num_key_value_heads, 0)[..., tf.newaxis]
     y, v = (tf.cast(x, r.dtype) for x in (y, v))
+    lacks = None
+    if fades:
+        gates = tf.reshape(fades[0][:, :1], (-1, 1, 1))
+        r, sums, lacks = _faded(kernel, gates, mask, r, sums)
     weighted, peak, r, sums = _with_far_key(kernel, q, y, v, mask, r, sums)
     normalizer = kernel.normalizer(peak, weighted[..., -1:])
     output, log = normalize(weighted), kernel.log_normalizer(normalizer)
+    if lacks is not None:
+        r = r if kernel.max_rise is not None else tf.zeros_like(r) + lacks
+        log += sum((tf.reshape(x, (-1, 1, 1)) for x in fades[1:]), start=lacks)
     shape = size(query, 0), 1, query.shape[2]
     output, log = (tf.reshape(x, (*shape, size(x, 2))) for x in (output, log))
     if gain is None:
@@ -69,10 +79,29 @@ def one_token(kernel, reach, masks, query, key, value, gain, r, sums):
     y, v, seen = (x[:, places][:, tf.newaxis] for x in (key, value, seen))
     y, v, seen = heads.key_rows(y, 0), heads.key_rows(v, 0), heads.mask_rows(seen, 0)
     band = tf.transpose(weights.hidden_unless(seen, log.dtype), (0, 2, 1))
+    if fades:
+        sums_ = tf.cumsum(fades[0], axis=1, exclusive=True, reverse=True)[:, places]
+        band += tf.transpose(heads.key_rows(sums_[:, tf.newaxis], 0), (0, 2, 1))
     near = weights.forward(q * query.shape[3] ** -0.5, y, with_ones(v), band)
     near = [tf.reshape(x, (*shape, size(x, 2))) for x in near]
     output, log = joined([near, (output, log)])
     return output, log, None, r, sums
+
+
+def _faded(kernel, gates, mask, r, sums):
+    """The state as the gates leave it, and the scale of all far weights."""
+    empty = tf.constant(EMPTY, r.dtype)
+    if kernel.max_rise is not None:
+        faded = tf.maximum(r + gates, empty)
+        # 0 where nothing is left
+        return faded, sums * tf.exp(r + gates - faded), tf.zeros_like(gates)
+    level = r[..., :1]
+    level = tf.where(level > EMPTY, level, tf.zeros_like(level)) + gates
+    own = tf.zeros_like(gates)
+    if mask is not None:
+        own = tf.where(mask, own, empty)
+    end = tf.stop_gradient(tf.maximum(tf.maximum(level, own), empty))
+    return r, sums * tf.exp(level - end), end
 
 
 def _with_far_key(kernel, q, y, v, mask, r, sums):

@@ -135,7 +135,7 @@ class Local:
             )
             d = self._to_chunks(d)
             log = self._to_chunks(heads.query_rows(logs, i))
-            dx, dy, dv = weights.backward(x, y, v, self._hidden(i), d, log)
+            dx, dy, dv, _ = weights.backward(x, y, v, self._hidden(i), d, log)
             dquery = heads.query_block(self._from_chunks(dx))
             dkey, dvalue = (heads.key_block(self._overlapped(z)) for z in (dy, dv))
             return (

@@ -33,7 +33,7 @@ def forward(x, y, v, band):
 
 
 def backward(x, y, v, band, d, log):
-    """Gradients of queries, keys and values.
+    """Gradients of queries, keys, values and logits.
 
     Args:
         x, y, v, band: as in `forward`.
@@ -41,7 +41,7 @@ def backward(x, y, v, band, d, log):
         log: the log-sums of all keys that a row sees, in the band or not.
 
     Returns:
-        `(dx, dy, dv)`, without what belongs to the columns of ones.
+        `(dx, dy, dv, dlogits)`, without what belongs to the columns of ones.
     """
     # not in the product: GPUs and TPUs round what they multiply
     p = tf.exp(tf.matmul(x, y, transpose_b=True) + band - log)
@@ -49,4 +49,4 @@ def backward(x, y, v, band, d, log):
     dx = tf.matmul(dlogits, y[..., :-1])
     dy = tf.matmul(dlogits, x[..., :-1], transpose_a=True)
     dv = tf.matmul(p, d[..., :-1], transpose_a=True)
-    return dx, dy, dv
+    return dx, dy, dv, dlogits

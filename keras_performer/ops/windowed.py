@@ -26,6 +26,7 @@ from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State
 from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.two_sided import attention as two_sided
 from keras_performer.ops.visibility import Visibility
 
 
@@ -192,6 +193,9 @@ def attend(kernel, query, key, value, visible, gain, far, near, decays, options)
         given = query, keys, gain, far, *others, decay
         found = causal.attend_within(kernel, Reach(reach), *given)
         output, far = found.output, found.state
+    elif starts is None and decay is None:
+        inputs = query, keys.key, keys.value, visible.key_mask, gain
+        output = two_sided.attend(kernel, *inputs, *options)
     else:
         inputs = query, keys.key, keys.value, reach, gain
         options = chunk_size, jit_compile, decay

@@ -333,38 +333,6 @@ def test_several_tapes_differentiate_a_choice_that_a_graph_makes(persistent):
         np.testing.assert_allclose(second, expected, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_two_tapes_have_the_gradients_of_known_lengths():
-    """One tape beside another, as GANs are trained, and one inside of another."""
-    options = dict(exact_below=LENGTH, exact_window=2, causal=True)
-    layer = layer_built(small_layer(**options))
-
-    def beside(x):
-        with tf.GradientTape() as one, tf.GradientTape() as other:
-            one.watch(x)
-            losses = tf.reduce_sum(layer(x) ** 2), tf.reduce_sum(layer(x) ** 3)
-        weights = [weight.value for weight in layer.trainable_weights]
-        of_weights = other.gradient(losses[1], weights, unconnected_gradients="zero")
-        return [one.gradient(losses[0], x), *of_weights]
-
-    def inside(x):
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                loss = tf.reduce_sum(layer(x) ** 2)
-            penalty = tf.reduce_sum(inner.gradient(loss, x) ** 2)
-        return [outer.gradient(penalty, x)]
-
-    for function in (beside, inside):
-        shape = tf.TensorSpec((2, None, 5))
-        graph = tf.function(function, input_signature=[shape], autograph=False)
-        assert not functions_for_tapes(graph.get_concrete_function())
-        for length in (LENGTH - 1, LENGTH):
-            x = tf.constant(X[:, :length])
-            assert_same_gradients(graph(x), function(x))
-
-
 def layer_built(layer, x=X):
     layer.build(x.shape)
     return layer

@@ -170,28 +170,6 @@ def test_one_output_is_kept(causal):
     assert sum(small) < largest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("causal", [True, False])
-def test_unknown_lengths_and_xla(causal):
-    inputs, key_mask = qkv(3, 40, 40, 2, groups=2, dtype="float32"), mask(40)
-    weights = normal((3, 40, 4, 7), 11, dtype="float32")
-
-    def attention(jit_compile):
-        def function(query, key, value):
-            visible = ops.Visibility.of(key_mask, causal)
-            given = softmax_kernel(), WINDOW, None, visible
-            options = {"chunk_size": 8, "jit_compile": jit_compile}
-            return ops.windowed_attention(query, key, value, *given, **options)[0]
-
-        return function
-
-    specs = [tf.TensorSpec((None, None, *x.shape[2:]), x.dtype) for x in inputs]
-    unknown = tf.function(attention(False), input_signature=specs)
-    expected = with_gradients(attention(False), inputs, weights)
-    for function in unknown, attention(True):
-        assert_all_close(with_gradients(function, inputs, weights), expected, 1e-4)
-
-
 def test_gains_of_far_weights_that_are_nothing_stay():
     # in float32 what near weights leave over is rounding there
     random = np.random.default_rng(0)

@@ -1,0 +1,1 @@
+"""Attention with an exact window to both sides: near and far keys in one pass."""

@@ -169,11 +169,10 @@ def backward(kernel, block, d, normalizer, dend):
     dlog = tf.reduce_sum(dlogs, -1, keepdims=True) + dfrom_sums
     dbefore = _scaled(over_rows(divided, seen), block.references.to_rows)
     if rare is not None:
-        da_, db_, dv_, dbefore_, dlogs_, dfrom_sums_ = log_pairs.backward(
+        da_, db_, dv_, dbefore_, ddecays, dlog_ = log_pairs.backward(
             kernel, block, d, normalizer
         )
-        dbefore = each(tf.add, dbefore, dbefore_)
-        dlog += tf.reduce_sum(dlogs_, -1, keepdims=True) + dfrom_sums_
+        dbefore, dlog = each(tf.add, dbefore, dbefore_), dlog + dlog_
 
     dend = _scaled(dend, block.references.to_end)
     dadded, dsums = scan(dbefore, dend, block.references.to_next, reverse=True)
@@ -187,7 +186,7 @@ def backward(kernel, block, d, normalizer, dend):
     dgates = None
     if block.decays is not None:
         if rare is not None:
-            dlogs, dfrom_sums = dlogs + dlogs_, dfrom_sums + dfrom_sums_
+            dlogs, dfrom_sums = each(tf.add, (dlogs, dfrom_sums), ddecays)
         dgates = _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded)
     return Gradients(da, db, dv, dsums, dlog, dgates)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each, join
-from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.shapes import ceil_div, size, sizes
 from keras_performer.ops.tapes import unrecorded
 
 # Few chunks are rare: what is computed for none is lost time.
@@ -50,29 +50,29 @@ def backward(kernel, block, d, normalizer):
         normalizer: the logarithm of the sum of a row's weights.
 
     Returns:
-        `(da, db, dv, dbefore, dlogs, dfrom_sums)`: of projected queries and keys, of
-        values and ones, of the sums before each chunk, and of the logarithms of
-        weights: those of pairs `(X, chunks, rows, tokens)`, without decays those of a
-        row together; and those of the sums before, `(X, chunks, rows, 1)`.
+        `(da, db, dv, dbefore, ddecays, dlog)`: of projected queries and keys, of values
+        and ones, of the sums before each chunk, of the log-decays `(pairs, rows)` of
+        `Decays`, or `()`, and of the logarithm of the sum of a row's weights, `(X,
+        chunks, rows, 1)`.
     """
     rare = _RareChunks(block)
 
     def added(places, valid, *gradients):
         sources, others, decays = rare.taken(places)
         scale, dsums = (_take(x, places) for x in (normalizer, d))
+        # the last places stand for those that are left over
+        dsums = tf.where(valid, dsums, tf.zeros_like(dsums))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((sources, decays))
             sums, _ = _weighted_sums(kernel, sources, others, decays, scale)
-            dlog = sums * dsums
-        found = tf.nest.flatten(tape.gradient(dlog, (sources, decays)))
-        # the last places stand for those that are left over
-        found = (tf.where(valid, x, tf.zeros_like(x)) for x in found)
+            dlog = tf.reduce_sum(sums * dsums, -1, keepdims=True)
+        found = *tf.nest.flatten(tape.gradient(dlog, (sources, decays))), dlog
         places = places[:, tf.newaxis]
         return each(
             lambda x, y: tf.tensor_scatter_nd_add(x, places, y), gradients, found
         )
 
-    like = block.a, block.b, block.v, block.before, *rare.decays
+    like = block.a, block.b, block.v, block.before, rare.decays, normalizer
     zeros = each(tf.zeros_like, tf.nest.flatten(like))
     return tf.nest.pack_sequence_as(like, rare.loop(added, zeros))
 
@@ -84,7 +84,7 @@ def _weighted_sums(kernel, sources, others, decays, scale=None):
         sources: projected queries and keys, values and ones, sums before the chunk.
         others: the reference of the sums, pairs that are seen, and rows that see the
             sums, or `None` for all.
-        decays: log-decays of pairs and of the sums before, or zeros `(items, rows, 1)`.
+        decays: log-decays of pairs and of the sums before, or `()`.
         scale: logarithm of what to divide by; `None` for the largest weight of a row.
     """
     a, b, v, before = sources
@@ -92,8 +92,11 @@ def _weighted_sums(kernel, sources, others, decays, scale=None):
     nothing = each(lambda x: tf.zeros_like(x[:, :1, :1]), b)
     queries = join(kernel.query_logs(a, nothing))
     logs = queries[:, :, tf.newaxis] + join(b)[:, tf.newaxis]
-    logs = _where(visible, tf.reduce_logsumexp(logs, -1) + decays[0])
-    earlier = queries + join(reference) + decays[1]
+    logs = tf.reduce_logsumexp(logs, -1)
+    earlier = queries + join(reference)
+    if decays:
+        logs, earlier = logs + decays[0], earlier + decays[1]
+    logs = _where(visible, logs)
     if goes_on is not None:
         earlier = _where(goes_on, earlier)
     if scale is None:
@@ -118,8 +121,7 @@ class _RareChunks:
         features = sum(x.shape[-1] for x in block.b)
         most = block_sizes().features // (pairs * features)
         self.at_once = min(max(most, 1), MOST) if isinstance(most, int) else 1
-        none = tf.zeros_like(block.a[..., :1])
-        self.decays = none, none
+        self.decays = ()
         if block.decays is not None:
             self.decays = block.decays.pairs, block.decays.rows
 
@@ -147,7 +149,7 @@ class _RareChunks:
                 1, 1)`, and of tensors `(X * chunks, ...)`.
             tensors: tuple of tensors `(X, chunks, ...)`.
         """
-        shapes = each(tf.shape, tensors)
+        shapes = each(sizes, tensors)
         last = tf.maximum(self.count - 1, 0)
 
         def body(i, *tensors):

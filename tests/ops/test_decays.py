@@ -204,11 +204,22 @@ def test_a_key_that_is_forgotten_in_its_chunk_makes_that_chunk_rare(monkeypatch)
     Case(True).ours(query, key, value, tf.constant(decay))
     flags = np.concatenate(rare, 1)
     assert flags[0, 0] and computed
-    # that key rises above all before it in either example; the first key never
-    assert (
-        Case(True).ours(*one_key_above(0, TRUNK["causal"]), tf.constant(decay)).shape[1]
-        == LENGTH
-    )
+
+
+def test_a_first_key_that_is_forgotten_leaves_float32_the_others(monkeypatch):
+    """All others are 150 nats below their reference, and alone once it is forgotten."""
+    rare = counted(monkeypatch)
+    query, key, value = one_key_above(0, TRUNK["causal"])
+    place = np.arange(LENGTH)[:, None, None]
+    key = tf.where(place == 0, key, 1.9 * key)
+    decay = np.full((2, LENGTH, 1), -0.05, "float32")
+    decay[0, 33] = -1000.0  # of the first example alone
+    inputs = query, key, value, tf.constant(decay)
+    found = Case(True).ours(*inputs)
+    flags = np.concatenate(rare, 1)
+    assert flags[0, 0] and not flags[1, 0]
+    twin = Case(True).twin(*(tf.cast(x, tf.float64) for x in inputs))
+    np.testing.assert_allclose(found, twin, atol=1e-3)
 
 
 @pytest.mark.parametrize("window", [None, 5])

@@ -35,7 +35,6 @@ class Form(typing.NamedTuple):
     causal: bool
     window: int | None = None
     packed: bool = False
-    decay: None = None
 
     def inputs(self, std=1.0, length=LENGTH):
         """Query, key, value and, with a window, the gain: two heads, one key head."""
@@ -69,7 +68,6 @@ class Form(typing.NamedTuple):
                 exact_window=self.window,
                 log_gain=gain,
                 starts=_starts(self.packed, query.shape[1], firsts),
-                decay=self.decay,
             )
 
         return attend

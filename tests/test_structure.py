@@ -198,6 +198,10 @@ def test_a_private_of_tensorflow_is_noticed(source):
     assert tensorflow_privates(source, PACKAGE / "ops" / "a.py")
 
 
+def test_no_file_is_called_utils():
+    assert [path for path in FILES if "utils" in path.stem] == []
+
+
 def test_examples_in_docstrings_are_doctests():
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     silent = [

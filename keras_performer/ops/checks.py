@@ -56,7 +56,7 @@ def check_attention_inputs(query, key, value, visible):
         )
 
 
-def check_decay(decay, key):
+def check_decay(decay, key, query):
     """Log-decays of keys as a tensor; a `ValueError` unless there is one for each."""
     if decay is None:
         return None
@@ -66,6 +66,12 @@ def check_decay(decay, key):
             "decay must be floats of shape (batch, tokens, key-value heads), the "
             f"logarithm of a factor for each key: {tuple(key.shape[:3])}. Received: "
             f"{decay.dtype.name} of shape {tuple(decay.shape)}"
+        )
+    if not query.shape[:2].is_compatible_with(key.shape[:2]):
+        raise ValueError(
+            "decay needs one key for each query, as it adds up between their places. "
+            f"Received: query of shape {tuple(query.shape)} and key of shape "
+            f"{tuple(key.shape)}"
         )
     return decay
 

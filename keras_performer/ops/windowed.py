@@ -121,18 +121,20 @@ def windowed_attention(
     check_window("exact_window", exact_window, query, key)
     if chunk_size is not None:
         check_chunk_size(chunk_size)
-    decay = check_decay(decay, key)
-    far, near, decays = None, None, (decay,)
+    decay = check_decay(decay, key, query)
+    far, near = None, None
     if state is not None:
         far, near = far_and_near(state, decay is not None)
-        decays = (*state[5:], decay)
+        if decay is not None:
+            earlier = list(state)[-1]
+            decay = tf.concat([earlier, tf.cast(decay, earlier.dtype)], 1)
     recent.check_recent(near, exact_window, key, value, visible)
     kernel, far = causal.kernel_and_state(query, key, value, kernel, far)
     dtype = compute_dtype(query, key, value)
     gain = tf.zeros((query.shape[2],)) if log_gain is None else log_gain
     gain = tf.cast(gain, dtype)[:, tf.newaxis]
     options = exact_window, chunk_size, jit_compile
-    arguments = query, key, value, visible, gain, far, near, decays, options
+    arguments = query, key, value, visible, gain, far, near, decay, options
     if jit_compile and tf.executing_eagerly():
         output, *state = compile.call_in_graph(attend, kernel, *arguments)
     else:
@@ -170,18 +172,18 @@ def with_recent_keys(
     return DecayingState(**before._asdict(), decay=decay)
 
 
-def attend(kernel, query, key, value, visible, gain, far, near, decays, options):
+def attend(kernel, query, key, value, visible, gain, far, near, decay, options):
     """`windowed_attention` of checked arguments.
 
-    `decays` are log-decays, after those of a state: `(*earlier, decay)`.
+    `decay` is that of all keys, also of those of a state.
     """
     window, chunk_size, jit_compile = options
     keys = Recent.of(key, value, visible.key_mask)
-    starts, decay, length = visible.starts, decays[-1], size(query, 1)
+    starts, length = visible.starts, size(query, 1)
     if near is not None:
         given = query, keys, gain, far, near, options
         output, _, *state = attend_with_state(
-            kernel, *given, starts=starts, decays=decays
+            kernel, *given, starts=starts, decay=decay
         )
         return output, *state
     reach = min(window, max(length, 1)) if isinstance(length, int) else window
@@ -203,7 +205,7 @@ def attend(kernel, query, key, value, visible, gain, far, near, decays, options)
     if not visible.causal:
         return (output,)
     far = _of_last_segment(far, starts, window)
-    return output, *far, *keys.last(window, None, starts), *_last(decays, window)
+    return output, *far, *keys.last(window, None, starts), *_last(decay, window)
 
 
 def attend_with_state(
@@ -216,7 +218,7 @@ def attend_with_state(
     options,
     own_key=True,
     starts=None,
-    decays=(None,),
+    decay=None,
 ):
     """What earlier keys add, with those of a state: near ones, and far ones.
 
@@ -225,32 +227,27 @@ def attend_with_state(
         far, near: the state before them.
         own_key: bool, whether a query sees the key of its own place.
         starts: as in `Visibility`.
-        decays: as in `attend`.
+        decay: as in `attend`.
 
     Returns:
         `(output, log_sums, *state)`.
     """
     window, *others = options
     reach = Reach(window, 0 if own_key else 1, before=window)
-    every, decay = near.followed_by(keys), decays[-1]
-    if decay is not None:
-        decay = tf.concat([tf.cast(x, decays[0].dtype) for x in decays], 1)
+    every = near.followed_by(keys)
     found = causal.attend_within(
         kernel, reach, query, every, gain, far, starts, *others, decay
     )
     far = _of_last_segment(found.state, starts, window)
-    state = *far, *keys.last(window, near, starts), *_last(decays, window)
+    state = *far, *keys.last(window, near, starts), *_last(decay, window)
     return found.output, found.log_sums, *state
 
 
-def _last(decays, window):
+def _last(decay, window):
     """The log-decays of the last tokens, tuple; 0 before the first token."""
-    if decays[-1] is None:
+    if decay is None:
         return ()
-    x = tf.concat([tf.cast(x, decays[0].dtype) for x in decays], 1)
-    if len(decays) == 1:
-        x = tf.pad(x, [[0, 0], [window, 0], [0, 0]])
-    return (x[:, -window:],)
+    return (tf.pad(decay, [[0, 0], [window, 0], [0, 0]])[:, -window:],)
 
 
 def _of_last_segment(far, starts, window):

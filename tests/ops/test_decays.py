@@ -165,7 +165,7 @@ def test_one_key_80_nats_above_and_then_forgotten(place, forgets, causal, window
 
 
 def counted(monkeypatch):
-    """How many chunks were computed as pairs of log-features, and how many in all."""
+    """A list that gets, for each block, which of its chunks are rare."""
     rare, found = [], chunkwise.references
 
     def watched(*args):
@@ -300,6 +300,13 @@ def test_decays_in_half_precision(hides):
     late = (x[:, 10:] for x in (query, key, value))
     expected, _ = linear_attention(*late, kernel, visible)
     np.testing.assert_allclose(found[:, 10:], expected, atol=1e-5)
+
+
+def test_a_decay_of_other_keys_than_queries_is_refused():
+    query, key, value = qkv(1, 4, 6, 1, dtype="float32")
+    decay = tf.zeros((1, 6, 1))
+    with pytest.raises(ValueError, match="one key for each query.*Received: query"):
+        ops.bidirectional_attention(query, key, value, softmax_kernel(), decay=decay)
 
 
 def test_errors_say_what_is_wanted():

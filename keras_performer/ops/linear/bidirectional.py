@@ -87,7 +87,7 @@ def bidirectional_attention(
     check_not_causal("bidirectional_attention", visible)
     kernel.check_heads(key.shape[2])
     kernel = kernel.astype(compute_dtype(query, key, value))
-    decay = check_decay(decay, key)
+    decay = check_decay(decay, key, query)
     arguments = visible, query, key, value, decay, jit_compile
     if jit_compile and tf.executing_eagerly():
         output = compile.call_in_graph(attend, kernel, *arguments)

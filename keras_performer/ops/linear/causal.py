@@ -94,7 +94,7 @@ def causal_attention(
     if chunk_size is not None:
         check_chunk_size(chunk_size)
     kernel, start = kernel_and_state(query, key, value, kernel, state)
-    decay = check_decay(decay, key)
+    decay = check_decay(decay, key, query)
     arguments = visible, query, key, value, start, decay, chunk_size, jit_compile
     if jit_compile and tf.executing_eagerly():
         output, later = compile.call_in_graph(attend, kernel, *arguments)

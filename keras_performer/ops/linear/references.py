@@ -139,7 +139,7 @@ def _without_stabilizer(pairs, r, decays):
 
 
 def _fall(b, keys):
-    """How far visible keys are below their references at most, `(X, chunks, 1, n)`."""
+    """The furthest that a visible key is below its reference, `(X, chunks, 1, n)`."""
     below = each(lambda x, y: _largest(_where(x > EMPTY, y - x)), b, keys)
     return join(below)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 _functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def call(function, kernel, *arguments, jit_compile):
+def call(function, kernel, *arguments, jit_compile, inline=True):
     """`function(kernel, *arguments)`, traced once in a graph; XLA may compile it.
 
     Args:
@@ -20,12 +20,17 @@ def call(function, kernel, *arguments, jit_compile):
         kernel: a `Kernel`, or `None` for functions that need none.
         *arguments: nests of tensors, ints, bools and `None`.
         jit_compile: bool.
+        inline: bool, whether TensorFlow puts the function in the place of each call. If
+            not, it optimizes it once, and only if it is called, which forms for rare
+            inputs seldom are. LiteRT knows no calls: leave what it converts inline.
     """
     if not jit_compile and (tf.executing_eagerly() or not _has_identity(kernel)):
         return function(kernel, *arguments)
     # one function for each shape: TensorFlow warns where one has many
     shapes = [str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments)]
     options = {"jit_compile": True} if jit_compile else {}
+    if not inline:
+        options["experimental_attributes"] = {"_noinline": True}
     shared = _shared(function, kernel, *shapes, **options)
     return shared(_parameters(kernel), *arguments)
 
@@ -50,9 +55,19 @@ def _parameters(kernel):
     return {} if kernel is None else kernel.parameters
 
 
+def _outermost_graph():
+    """The graph of the function that is traced, also in its loops and branches."""
+    graph = tf.compat.v1.get_default_graph()
+    while True:
+        outer = getattr(graph, "outer_graph", None)
+        if outer is None or not outer.building_function:
+            return graph
+        graph = outer
+
+
 def _shared(function, kernel, *shapes, **options):
     """The `tf.function` for equal kernels in this graph; made if there is none."""
-    functions = _functions.setdefault(tf.compat.v1.get_default_graph(), {})
+    functions = _functions.setdefault(_outermost_graph(), {})
     name = function, None if kernel is None else kernel.identity(), shapes
     if name not in functions:
         blank = kernel and kernel.blank()  # tensors would keep their graph alive

@@ -2,16 +2,18 @@
 
 import tensorflow as tf
 
+from keras_performer.ops.shapes import size
+
 
 def with_ones(x):
     """Values with a column of ones, whose weighted sum is the normalizer."""
-    # not tf.pad, which tf.vectorized_map lets pad with zeros whatever it is told
-    return tf.concat([x, tf.ones_like(x[..., :1])], -1)
+    axes = len(x.shape) - 1
+    return tf.pad(x, [[0, 0]] * axes + [[0, 1]], constant_values=1.0)
 
 
 def normalize(sums):
     """Divides `(..., V + 1)` by its last column; rows of zeros stay zeros."""
-    return tf.math.divide_no_nan(sums[..., :-1], sums[..., -1:])
+    return tf.math.divide_no_nan(*tf.split(sums, [size(sums, -1) - 1, 1], -1))
 
 
 def with_normalizer_gradient(doutput, output, dlog_sums=None):

@@ -52,6 +52,8 @@ def attend(
 
     def part(nearest, query, key, value, mask, starts, decay):
         reach = Reach(max(window, nearest), nearest)
+        if window > 1:  # both sides are then one function, traced once
+            reach = reach._replace(nearest=tf.constant(nearest))
         keys = Recent(key, value, mask)
         options = starts, chunk_size, jit
         found = attend_within(

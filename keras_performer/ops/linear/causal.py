@@ -250,7 +250,8 @@ def _many_tokens(
         def gradient(*dfound):
             d = dict(zip(names, dfound))
             ends = output, log_sums, saved, d["output"], d.get("log_sums"), d["sums"]
-            dinputs, dgain, dfades, dtrained = call(_backward, *inputs, *ends)
+            found = call(_backward, *inputs, *ends, inline=False)
+            dinputs, dgain, dfades, dtrained = found
             return *dinputs, *([dgain] if gains else []), *dfades, *dtrained
 
         return tuple(found), gradient

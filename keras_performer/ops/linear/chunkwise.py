@@ -268,4 +268,4 @@ def _of(mask, parts):
 
 
 def _where(mask, x):
-    return tf.where(mask, x, tf.zeros_like(x))
+    return tf.where(mask, x, tf.constant(0.0, x.dtype))

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each, join
-from keras_performer.ops.shapes import ceil_div, size, sizes
+from keras_performer.ops.shapes import ceil_div, size
 from keras_performer.ops.tapes import unrecorded
 
 # Few chunks are rare: what is computed for none is lost time.
@@ -35,7 +35,6 @@ def forward(kernel, block, weighted, peak):
 
     def replaced(places, _, *rows):
         found = _weighted_sums(kernel, *rare.taken(places))
-        places = places[:, tf.newaxis]
         return each(lambda x, y: tf.tensor_scatter_nd_update(x, places, y), rows, found)
 
     return rare.loop(unrecorded(replaced), (weighted, peak))
@@ -59,7 +58,7 @@ def backward(kernel, block, d, normalizer):
 
     def added(places, valid, *gradients):
         sources, others, decays = rare.taken(places)
-        scale, dsums = (_take(x, places) for x in (normalizer, d))
+        scale, dsums = (tf.gather_nd(x, places) for x in (normalizer, d))
         # the last places stand for those that are left over
         dsums = tf.where(valid, dsums, tf.zeros_like(dsums))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -67,7 +66,6 @@ def backward(kernel, block, d, normalizer):
             sums, _ = _weighted_sums(kernel, sources, others, decays, scale)
             dlog = tf.reduce_sum(sums * dsums, -1, keepdims=True)
         found = *tf.nest.flatten(tape.gradient(dlog, (sources, decays))), dlog
-        places = places[:, tf.newaxis]
         return each(
             lambda x, y: tf.tensor_scatter_nd_add(x, places, y), gradients, found
         )
@@ -89,7 +87,7 @@ def _weighted_sums(kernel, sources, others, decays, scale=None):
     """
     a, b, v, before = sources
     reference, visible, goes_on = others
-    nothing = each(lambda x: tf.zeros_like(x[:, :1, :1]), b)
+    nothing = each(lambda x: tf.zeros((1, 1, x.shape[-1]), x.dtype), b)
     queries = join(kernel.query_logs(a, nothing))
     logs = queries[:, :, tf.newaxis] + join(b)[:, tf.newaxis]
     logs = tf.reduce_logsumexp(logs, -1)
@@ -133,48 +131,40 @@ class _RareChunks:
         if visible.shape.rank == 2:
             visible = visible[tf.newaxis]
         else:
-            visible = _take(visible, places)
+            visible = tf.gather_nd(visible, places)
         sources, reference, decays = tf.nest.map_structure(
-            lambda x: _take(x, places), (sources, block.references.before, self.decays)
+            lambda x: tf.gather_nd(x, places),
+            (sources, block.references.before, self.decays),
         )
         goes_on = pairs.goes_on
-        goes_on = None if goes_on is None else _take(goes_on, places)
+        goes_on = None if goes_on is None else tf.gather_nd(goes_on, places)
         return sources, (reference, visible, goes_on), decays
 
     def loop(self, step, tensors):
         """Runs `tensors = step(places, valid, *tensors)` over all rare chunks.
 
         Args:
-            step: function of the places of some chunks, of which of them count, `(...,
-                1, 1)`, and of tensors `(X * chunks, ...)`.
+            step: function of the places of some chunks, `(items, 2)`, of which of them
+                count, `(items, 1, 1)`, and of the tensors.
             tensors: tuple of tensors `(X, chunks, ...)`.
         """
-        shapes = each(sizes, tensors)
+        chunks = size(tensors[0], 1)
         last = tf.maximum(self.count - 1, 0)
 
         def body(i, *tensors):
             numbers = i * self.at_once + tf.range(self.at_once)
-            places = tf.gather(self.order, tf.minimum(numbers, last))
+            order = tf.gather(self.order, tf.minimum(numbers, last))
+            places = tf.stack([order // chunks, order % chunks], 1)
             valid = (numbers <= last)[:, tf.newaxis, tf.newaxis]
             return i + 1, *step(places, valid, *tensors)
 
         _, *tensors = tf.while_loop(
             lambda i, *_: i < ceil_div(self.count, self.at_once),
             body,
-            (tf.constant(0), *each(_flat, tensors)),
+            (tf.constant(0), *tensors),
             parallel_iterations=1,
         )
-        return [tf.reshape(x, shape) for x, shape in zip(tensors, shapes)]
-
-
-def _flat(x):
-    """`(X, chunks, ...)` as `(X * chunks, ...)`."""
-    rest = [size(x, axis) for axis in range(2, len(x.shape))]
-    return tf.reshape(x, (size(x, 0) * size(x, 1), *rest))
-
-
-def _take(x, places):
-    return tf.gather(_flat(x), places)
+        return tensors
 
 
 def _where(visible, logs):

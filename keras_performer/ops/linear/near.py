@@ -17,7 +17,8 @@ class Reach(typing.NamedTuple):
 
     Attributes:
         delay: int, the distance from which on keys are far.
-        nearest: int, 0 or 1, the distance from which on keys are seen.
+        nearest: int, 0 or 1, the distance from which on keys are seen; with a delay of
+            2 and more it may be a scalar tensor.
         before: int, how many keys of a state come before the key of the first query:
             `delay` or none.
     """
@@ -29,7 +30,7 @@ class Reach(typing.NamedTuple):
     @property
     def near(self):
         """Whether there are near keys."""
-        return self.delay > self.nearest
+        return self.delay > 1 or self.delay > self.nearest
 
 
 class Near:

@@ -111,10 +111,9 @@ def attend(
         )
 
         def gradient(doutput, dlog_sums):
-            ends = output, log_sums, doutput, dlog_sums
-            return compile.call(
-                backward_pass, None, *inputs, *ends, jit_compile=jit_compile
-            )
+            arguments = *inputs, output, log_sums, doutput, dlog_sums
+            options = {"jit_compile": jit_compile, "inline": False}
+            return compile.call(backward_pass, None, *arguments, **options)
 
         return (output, log_sums), gradient
 

@@ -44,8 +44,9 @@ def attend(kernel, query, key, value, mask, gain, window, chunk_size, jit_compil
         output, *saved = compile.call(_forward, *inputs, jit_compile=jit_compile)
 
         def gradient(doutput):
-            ends = output, *saved, doutput
-            return compile.call(_backward, *inputs, *ends, jit_compile=jit_compile)
+            arguments = *inputs, output, *saved, doutput
+            options = {"jit_compile": jit_compile, "inline": False}
+            return compile.call(_backward, *arguments, **options)
 
         return output, gradient
 

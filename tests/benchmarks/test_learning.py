@@ -119,21 +119,14 @@ def test_features_are_drawn_anew_after_some_steps(monkeypatch):
     monkeypatch.setattr(models, "make_model", keep)
     monkeypatch.setattr(rows, "REDRAW_STEPS", 2)
     options = dict(window=8, steps=4, batch_size=2, learning_rate=1e-3)
-    for row, draws in (("softmax, redraw", 2), ("softmax", 0)):
-        trained(tasks.recall(64, 4, **options), row)
-        counts = [int(block.attention.redraw_count) for block in made[-1].blocks]
-        assert counts == [draws] * 2  # before steps 1 and 3
+    trained(tasks.recall(64, 4, **options), "softmax, redraw")
+    counts = [int(block.attention.redraw_count) for block in made[-1].blocks]
+    assert counts == [2, 2]  # before steps 1 and 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "row"),
-    [
-        ("tokens", rows.WITHOUT),
-        ("tokens", "window + softmax"),
-        ("classes", rows.WITHOUT),
-        ("classes", "taylor"),
-    ],
+    ("kind", "row"), [("tokens", rows.WITHOUT), ("classes", "taylor")]
 )
 def test_a_run_trains_and_notes(kind, row):
     task = real_tasks.digits(0, **OPTIONS)
@@ -250,8 +243,7 @@ def test_a_window_of_the_whole_length_loses_nothing(window):
 def test_swaps_lose_what_other_attention_with_the_same_weights_loses(monkeypatch):
     task = short_sources()
     model = sharpened(task)
-    swaps = ["softmax", "window + taylor", "window + taylor, calibrated"]
-    monkeypatch.setattr(swap, "SWAPPED", swaps)
+    monkeypatch.setattr(swap, "SWAPPED", ["window + taylor"])
     lost = swap.bits_lost(model, task, 16, seed=1)
     assert list(lost) == swap.SWAPPED
 
@@ -270,14 +262,9 @@ def test_swaps_lose_what_other_attention_with_the_same_weights_loses(monkeypatch
                 getattr(block.attention, name).set_weights(weights)
         return measuring(other, task)()
 
-    exact = measuring(model, task)()
-    both = [bits("softmax", seed) for seed in (2, 3)]
-    assert abs(both[0] - both[1]) > 1e-3  # two draws indeed
-    np.testing.assert_allclose(lost["softmax"], np.mean(both) - exact, atol=1e-3)
-    expected = bits("window + taylor", 0) - exact
+    expected = bits("window + taylor", 0) - measuring(model, task)()
+    assert abs(expected) > 1e-2
     np.testing.assert_allclose(lost["window + taylor"], expected, atol=1e-3)
-    # sharp heads, whose far weights the features overrate
-    assert lost["window + taylor, calibrated"] < 0.9 * expected
 
 
 def planned(*flags):

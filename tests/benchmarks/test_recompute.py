@@ -1,28 +1,44 @@
-"""What a training step that computes again spares, measured in new processes."""
+"""What a training step that computes again spares, and the tables of it."""
+
+import re
 
 import pytest
 
-from benchmarks import alone
-from benchmarks.recompute import step_of_blocks, training_step
+from benchmarks import alone, recompute
 
 
 @pytest.mark.slow
 def test_what_is_computed_again_is_not_kept():
+    """Measured in new processes."""
     plain, block, network = (
-        alone.call(training_step, recompute, 2**14, 2)[0]
-        for recompute in (None, "block", "network")
+        alone.call(recompute.training_step, mode, 2**12, 1)[0]
+        for mode in (None, "block", "network")
     )
-    # 200 MB and more of each are TensorFlow's, whatever the length
-    assert plain > 0.8e9
+    # some 170 MB of each are TensorFlow's, whatever the length
+    assert plain > 350e6
     assert block < 0.5 * plain
-    assert network < 0.45 * plain
+    assert network < 0.5 * plain
 
 
-@pytest.mark.slow
-def test_reversible_blocks_need_no_more_memory_where_there_are_more():
-    def taken(reversible, depth):
-        case = step_of_blocks, reversible, False, depth
-        return alone.call(*case, initializer=alone.give_back)[0]
+def test_the_command_measures_every_case_and_prints(monkeypatch, capsys):
+    """What reversible blocks keep is told by the tests of the layer."""
+    monkeypatch.setattr(recompute, "LENGTH_OF_BLOCKS", 128)
+    few = {"blocks": (False, False), "reversible": (True, False)}
+    monkeypatch.setattr(recompute, "BLOCKS", few)
+    called = []
 
-    assert taken(False, 6) > 2 * taken(False, 2)
-    assert taken(True, 6) < 1.2 * taken(True, 2)
+    def call(function, *arguments, initializer=None):
+        called.append((function.__name__, arguments))
+        return (2**22, 0.5) if initializer is None else function(*arguments)
+
+    monkeypatch.setattr(alone, "call", call)
+    recompute.main(["--depths", "1"])
+    *_, plain, reversible = capsys.readouterr().out.splitlines()
+    for line, name in ((plain, "blocks"), (reversible, "reversible")):
+        assert re.fullmatch(rf"\| {name} \| -?[\d,]+ MB, \d+\.\d\d s \|", line)
+    recompute.main(["--lengths", "256", "512"])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "| network | 4 MB, 0.50 s | 4 MB, 0.50 s |"
+    assert called[:2] == [("step_of_blocks", (*few[name], 1)) for name in few]
+    modes = (None, "block", "network")
+    assert called[2:] == [("training_step", (m, n)) for m in modes for n in (256, 512)]

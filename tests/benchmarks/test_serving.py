@@ -48,25 +48,6 @@ def test_a_cache_gives_what_the_whole_sequence_gives(groups):
     assert state["attention"]["length"].numpy().tolist() == [10, 13]
 
 
-def test_a_model_with_a_cache_is_exported_and_decodes_as_the_whole_pass():
-    cached = ExactWithCache(2, 4, cache_length=9, rotary=True)
-    model = keras_performer.PerformerLM(
-        11, 9, num_layers=2, num_heads=2, hidden_dim=8, attention=cached, seed=0
-    )
-    tokens = np.random.default_rng(0).integers(11, size=(3, 9), dtype="int32")
-    expected = model(tokens)
-    model.export("cached", verbose=False)
-    signatures = tf.saved_model.load("cached").signatures
-    state = signatures["prefill"](tokens=tf.constant(tokens[:, :5]))
-    for t in range(4, 9):
-        logits = state.pop("logits")
-        assert relative_error(logits, expected[:, t]) < 1e-5
-        assert all(name.startswith("state_") for name in state)
-        if t < 8:
-            token = tf.constant(tokens[:, t + 1, np.newaxis])
-            state = signatures["decode"](tokens=token, **state)
-
-
 def test_a_cache_takes_no_masks():
     layer = ExactWithCache(2, 4, cache_length=9)
     with pytest.raises(ValueError, match="leave padding out"):

@@ -1,4 +1,4 @@
-"""First training steps, measured in new processes."""
+"""A first training step, measured in a new process."""
 
 import json
 
@@ -8,13 +8,13 @@ from benchmarks import startup
 
 
 @pytest.mark.slow
-def test_first_steps_and_their_graphs(tmp_path):
+def test_a_first_step_and_its_graph(tmp_path):
     tiny = {"mode": "graph", "width": 4, "heads": 2, "length": 8}
-    cases = [{**tiny, "depth": depth, "name": "exact"} for depth in (1, 2)]
+    cases = [{**tiny, "depth": 1, "name": "exact"}]
     text = startup.measure(cases, repeats=1, threads=1, output=tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
-    one, two = results["rows"]
-    assert all(len(row["times"]) == 1 and row["times"][0] > 0 for row in (one, two))
-    assert two["nodes"] > one["nodes"] > 0
+    (row,) = results["rows"]
+    (seconds,) = row["times"]
+    assert seconds > 0 and row["nodes"] > 100
     assert text == (tmp_path / "tables.md").read_text()
-    assert f"| PerformerLM, 2 layers | exact | graph | {two['times'][0]:.1f}" in text
+    assert f"| PerformerLM, 1 layers | exact | graph | {seconds:.1f}" in text

@@ -46,7 +46,7 @@ def test_the_most_frequent_place_by_hand():
 
 @pytest.mark.slow
 def test_attention_finds_what_its_absence_does_not(monkeypatch, capsys, uncompiled):
-    names = ("no attention", "Performer")  # the others are traced in more time
+    names = ("no attention", "exact attention")  # others are traced in more time
     rows = {name: documents.ROWS[name] for name in names}
     small = {"NAMES": ["Anna", "Ben", "Clara"], "PLACES": ["home", "sea"]}
     small |= {"STAGES": ((48, 16, 1.0),), "EVALUATIONS": 2}  # each length is traced
@@ -59,7 +59,20 @@ def test_attention_finds_what_its_absence_does_not(monkeypatch, capsys, uncompil
     for name, curve in curves.items():
         assert [point[:2] for point in curve] == [(60, 48), (120, 48)]
         assert f"{name:22}{curve[-1][-1]:.3f}" in printed
-    nothing, performer = (curves[name][-1][-1] for name in names)
-    assert performer > nothing + 0.15  # 4 standard errors of 192 answers are 0.14
+    nothing, attention = (curves[name][-1][-1] for name in names)
+    assert attention > nothing + 0.15  # 4 standard errors of 192 answers are 0.14
     picture = np.asarray(Image.open("out/curves.png").convert("RGB"))
     assert min(picture.shape[:2]) > 200 and picture.std() > 5
+
+
+@pytest.mark.parametrize("name", documents.ROWS)
+def test_each_row_answers_the_questions_of_a_document(name):
+    library = documents.Library()
+    model = documents.make_model(documents.ROWS[name]["make"], len(library.ids), 10)
+    tokens, places = library.documents(2, 128, seed=1)
+    logits = model(tokens).numpy()
+    assert logits.shape == (*places.shape, len(documents.PLACES))
+    # the end of a document reaches the first answer, beyond two windows, by attention
+    other = np.concatenate([tokens[:, :96], tokens[:, :95:-1]], axis=1)
+    moved = np.abs(model(other).numpy() - logits)[:, 0].max()
+    assert (moved > 1e-5) == (name in ("Performer", "exact attention"))

@@ -17,14 +17,14 @@ from tests.ports import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 FLAGS = """--num_layers 1 --num_heads 1 --hidden_dim 6 --intermediate_dim 4
-    --num_random_features 4 --batch_size 2 --held_out_images 4 --num_samples 0
+    --batch_size 2 --held_out_images 4 --num_samples 0
     --num_completions 0 --warmup_steps 1 --every_n_steps 2 --num_steps 4
     --steps_per_epoch 2 --max_minutes null --control false
-    --feature_map relu --exact_window null""".split()
+    --attention none""".split()
 
 
 @pytest.mark.slow
-def test_two_workers_train_what_one_device_trains(tmp_path):
+def test_two_workers_train_what_one_device_trains(tmp_path, uncompiled):
     archives.write_npz(tmp_path / "npz", train=(13,), validation=4)
     convert(str(tmp_path / "npz"), str(tmp_path / "shards"), shards=2)
     flags = [*FLAGS, "--data_dir", str(tmp_path / "shards")]

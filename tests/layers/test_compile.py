@@ -34,8 +34,9 @@ def traced(layer, known=LENGTH, training=True):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("masked, eager", [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    "causal, masked, eager", [(True, False, False), (False, True, True)]
+)
 def test_compiled_equals_plain(causal, masked, eager, monkeypatch):
     sizes = blocks.ON_CPU._replace(max_tokens=32)  # three of them
     monkeypatch.setattr(blocks, "ON_CPU", sizes)
@@ -90,7 +91,7 @@ def test_auto_compiles_a_window_alone_on_gpus(monkeypatch, two_threads, gpus):
 
 @pytest.mark.parametrize(
     "version, gpus, expected",
-    [("2.19.1", [], 0), ("2.20.0", [], 0), ("2.21.0-rc1", [], 1), ("3.0.0", [], 1)]
+    [("2.20.0", [], 0), ("2.21.0-rc1", [], 1), ("3.0.0", [], 1)]
     + [("2.19.1", ["GPU:0"], 1)],
 )
 def test_auto_compiles_causal_attention_on_cpus_from_tensorflow_2_21_on(
@@ -164,37 +165,8 @@ def test_a_redraw_reaches_the_compiled_function():
     np.testing.assert_allclose(graph(x), plain(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_one_graph_leaves_the_next_as_it_was():
-    """A second derivative fails under XLA, and changes the functions of its graph."""
-    x = tf.random.stateless_normal((1, 40, 3), seed=(0, 8))
-
-    def loss_gradient(layer, x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(layer(x) ** 2)
-        return tape.gradient(loss, x)
-
-    attention = small_layer(jit_compile=True, causal=True)
-
-    @tf.function
-    def penalty(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            penalty = tf.reduce_sum(loss_gradient(attention, x) ** 2)
-        return tape.gradient(penalty, x)
-
-    with pytest.raises(tf.errors.OpError):
-        penalty(x)
-    layer = small_layer(jit_compile=True)
-    step = tf.function(lambda x: loss_gradient(layer, x))
-    layer.build(x.shape)
-    expected = loss_gradient(twin(layer, x, jit_compile=False), x)
-    np.testing.assert_allclose(step(x), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_inside_a_compiled_function():
-    attention = small_layer(jit_compile=True, causal=True)
+    attention = small_layer(jit_compile=True, causal=True, feature_map="relu")
     x = tf.random.stateless_normal((1, 33, 3), seed=(0, 4))
     plain = attention(x)
     inside = tf.function(attention, jit_compile=True)(x)
@@ -202,15 +174,16 @@ def test_inside_a_compiled_function():
 
 
 @pytest.mark.slow
-def test_a_plain_model_trains_compiled_and_exports_plain(tmp_path, two_threads):
-    random = np.random.default_rng(5)
-    x = random.standard_normal((6, LENGTH, 3)).astype("float32")
-    y = random.standard_normal((6, LENGTH, 3)).astype("float32")
+def test_a_plain_model_trains_compiled_and_exports_plain(
+    tmp_path, two_threads, monkeypatch
+):
+    monkeypatch.setattr(compile_policy, "MIN_COMPILED_LENGTH", 40)
+    x, y = np.random.default_rng(5).standard_normal((2, 6, 40, 3)).astype("float32")
     losses = []
     for jit_compile in ("auto", False):
         keras.utils.set_random_seed(6)
-        attention = small_layer(jit_compile=jit_compile, causal=True)
-        model = keras.Sequential([keras.Input((LENGTH, 3)), attention])
+        options = dict(jit_compile=jit_compile, causal=True, feature_map="relu")
+        model = keras.Sequential([keras.Input((40, 3)), small_layer(**options)])
         model.compile("adam", "mse", jit_compile=jit_compile)
         # 4 and then 2 rows: two batch sizes of one length
         history = model.fit(x, y, batch_size=4, epochs=3, verbose=0, shuffle=False)

@@ -15,11 +15,15 @@ NAMES = (
     "longformer",
     "longformer_causal",
 )
+# No example of some tokens, and some of none.
+SIZES = (0, 5), (2, 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("batch, length", [(0, 0), (0, 5), (2, 0)])
+@pytest.mark.parametrize(
+    "name, batch, length",
+    [("attention", 0, 0), *((name, *size) for name in NAMES for size in SIZES)],
+)
 def test_empty_inputs_give_empty_outputs_and_no_gradients(name, batch, length):
     case = CASES[name]
     layer = case.make()

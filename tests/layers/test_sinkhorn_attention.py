@@ -126,7 +126,7 @@ def some_mask(length):
 
 
 @CAUSAL
-@pytest.mark.parametrize("length", [1, 3, 7, 12, 13])
+@pytest.mark.parametrize("length", [1, 7, 12])
 def test_it_is_the_formula_and_so_are_its_gradients(length, causal):
     layer = made(causal=causal)
     assert_is_twin(layer, twin_of(layer), [normal((2, length, 5))])
@@ -313,9 +313,9 @@ def test_unknown_shapes_and_xla(causal):
 
     graph = tf.function(call, input_signature=spec)
     xla = tf.function(call, jit_compile=True)
-    for batch, length in ((4, 7), (4, 1), (4, 13)):
-        x, mask = normal((batch, length, 5)), some_mask(length)
-        for function in (call, graph, xla):
+    for length, functions in ((7, (call, graph, xla)), (1, (graph,)), (13, (graph,))):
+        x, mask = normal((4, length, 5)), some_mask(length)
+        for function in functions:
             found = function(tf.constant(x), tf.constant(mask))
             np.testing.assert_allclose(found, right(x, key_mask=mask), atol=1e-4)
 
@@ -344,7 +344,12 @@ def test_it_is_as_large_as_it_says(causal):
 
     def size(length, block_size):
         layer = SinkhornAttention(
-            1, 2, block_size=block_size, max_length=length, causal=causal
+            1,
+            2,
+            block_size=block_size,
+            max_length=length,
+            num_iterations=1,
+            causal=causal,
         )
         return largest_tensor(layer, (1, length, 4))
 
@@ -420,14 +425,14 @@ def test_blocks_and_language_models_train(causal):
     block = PerformerBlock(attention, 11)
     model = keras.Sequential([keras.Input((None, 5)), block])
     x = normal((2, 13, 5))
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
     losses = [model.train_on_batch(x, 0 * x) for _ in range(5)]
     assert losses[-1] < losses[0]
-    lm = PerformerLM(11, 16, 2, 2, 8, attention=attention, causal=causal)
+    lm = PerformerLM(11, 16, 1, 2, 8, attention=attention, causal=causal)
     lm.compile(
         keras.optimizers.SGD(0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
+        run_eagerly=True,
     )
     ids = np.random.default_rng(0).integers(0, 11, (2, 13))
     before = [w.numpy() for w in lm.trainable_weights]

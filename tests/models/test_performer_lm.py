@@ -78,26 +78,25 @@ def test_gradients_in_bfloat16_of_many_tokens():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "policy, tolerance",
+    "policy, tolerance, feature_map",
     [
-        ("float32", 2e-6),
-        ("mixed_bfloat16", 6e-2),
-        ("mixed_float16", 1e-2),
-        ("float64", 1e-12),
+        ("float32", 2e-6, "softmax"),
+        ("mixed_bfloat16", 6e-2, "relu"),
+        ("mixed_float16", 1e-2, "softmax"),
+        ("float64", 1e-12, "relu"),
     ],
 )
-@pytest.mark.parametrize("feature_map", ["softmax", "relu"])
 def test_prefill_and_steps_give_the_logits_of_the_whole(policy, tolerance, feature_map):
     model = small_model(dtype=policy, feature_map=feature_map)
-    whole = as_float(model(IDS))
+    whole = as_float(model(IDS[:, :13]))
     logits, state = model(IDS[:, :7], state=model.initial_state(3), return_state=True)
     parts = [logits]
-    for t in range(7, 24):
+    for t in range(7, 13):
         logits, state = model(IDS[:, t : t + 1], state=state, return_state=True)
         parts.append(logits)
     parts = np.concatenate([as_float(part) for part in parts], 1)
     assert np.abs(parts - whole).max() < tolerance * np.abs(whole).max()
-    assert (state["position"].numpy() == 24).all()
+    assert (state["position"].numpy() == 13).all()
     floats = [x for x in tf.nest.flatten(state) if x.dtype.is_floating]
     expected = tf.float64 if policy == "float64" else tf.float32
     assert all(x.dtype == expected for x in floats)
@@ -117,10 +116,9 @@ def test_positions_of_a_grid_are_sums_of_row_column_and_channel():
     np.testing.assert_allclose(later, expected.reshape(24, 8)[17:20], atol=1e-7)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_short_sequences_take_exact_attention(causal):
+def test_short_sequences_take_exact_attention():
     model, features, exact = models = [
-        small_model(causal=causal, exact_below=exact_below)
+        small_model(num_layers=1, exact_below=exact_below)
         for exact_below in (20, None, 100)
     ]
     for other in (features, exact):
@@ -130,9 +128,8 @@ def test_short_sequences_take_exact_attention(causal):
         np.testing.assert_array_equal(model(ids), expected(ids))
         others = [m(ids) for m in models if m not in (model, expected)]
         assert np.abs(others[0] - model(ids)).max() > 1e-4
-    if causal:
-        with pytest.raises(ValueError, match="exact_below=None. Received: .*=20"):
-            model(IDS, return_state=True)
+    with pytest.raises(ValueError, match="exact_below=None. Received: .*=20"):
+        model(IDS, return_state=True)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -200,14 +197,6 @@ def test_a_sequence_that_grows_too_long_raises():
     graph = tf.function(model, input_signature=[ids])
     with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=24"):
         graph(tf.zeros((1, 25), tf.int32))
-
-
-def test_a_new_model_can_be_exported_for_any_batch_and_length(tmp_path):
-    model = small_model(num_layers=1)
-    model.export(tmp_path / "model", verbose=False)
-    loaded = tf.saved_model.load(tmp_path / "model")
-    served = loaded.serve(tf.constant(IDS, tf.int32))
-    np.testing.assert_allclose(served, model(IDS), atol=1e-6)
 
 
 @pytest.mark.parametrize("num_layers", [1, 3])
@@ -299,9 +288,15 @@ def masking_model(**changes):
 PADDED = np.array([[3, 4, 5, 0, 0]])
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("recompute", [None, "block"])
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize(
+    "positions, recompute, policy",
+    [
+        ("learned", None, "mixed_bfloat16"),
+        ("rotary", None, "float32"),
+        ("learned", "block", "float32"),
+        ("rotary", "block", "mixed_bfloat16"),
+    ],
+)
 def test_the_mask_of_an_embedding_hides_padding(positions, recompute, policy):
     model = masking_model(
         position_embedding=positions, recompute=recompute, dtype=policy

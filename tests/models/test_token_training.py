@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.models.token_models import IDS, TARGETS, WEIGHTS, small_model
+from tests.models.token_models import IDS, MODES, TARGETS, WEIGHTS, small_model
 
 ONE_HOT = np.eye(11, dtype="float32")[TARGETS]
 CrossEntropy = keras.losses.SparseCategoricalCrossentropy
@@ -47,7 +47,8 @@ LOSSES = {
 
 def losses(recompute, loss, metrics=(), x=IDS, y=TARGETS, sample_weight=None):
     """What `fit` and `evaluate` report of batches of 3 sequences and 1."""
-    model = small_model(recompute, loss=loss, metrics=list(metrics), num_layers=1)
+    options = dict(feature_map="relu", num_layers=1)
+    model = small_model(recompute, loss=loss, metrics=list(metrics), **options)
     data = dict(x=x, y=y, sample_weight=sample_weight, batch_size=3, verbose=0)
     history = model.fit(shuffle=False, **data).history
     evaluated = model.evaluate(return_dict=True, **data)
@@ -63,13 +64,9 @@ def plain_losses(name):
 
 
 # Both modes hand chunks of outputs to the same losses.
-OF_A_NETWORK = ("function", "ignored_class_weighted", "one_token")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, recompute",
-    [(name, "block") for name in LOSSES] + [(name, "network") for name in OF_A_NETWORK],
+    "name, recompute", [*zip(LOSSES, 5 * MODES), ("one_token", "block")]
 )
 def test_losses(name, recompute):
     results, expected = losses(recompute, **LOSSES[name]), plain_losses(name)

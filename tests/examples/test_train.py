@@ -207,7 +207,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(
     tmp_path, monkeypatch, uncompiled
 ):
     monkeypatch.setattr(train, "pictures", lambda *_: None)
-    flags = [*PLAIN, "--num_steps", "6", "--steps_per_epoch", "2"]
+    flags = [*NO_ATTENTION, "--num_steps", "6", "--steps_per_epoch", "2"]
     # recomputing draws several times for each dropout layer in a step
     flags += ["--dropout", "0.5", "--recompute", "network"]
     whole = run(*flags)
@@ -244,8 +244,8 @@ def test_a_run_that_was_stopped_goes_on_to_all_its_steps(uncompiled):
     flags = *NO_ATTENTION, "--max_minutes"
     resumed = "null", "--resume", "true"
     run(*flags, "1e-4", "--num_steps", "4", "--steps_per_epoch", "2")
-    # another one, in epochs of another length, and none where all were done
-    for steps, per_epoch, done in (4, 2, 5), (8, 3, 8), (8, 2, 8):
+    # another one, and in epochs of another length
+    for steps, per_epoch, done in (4, 2, 5), (8, 3, 8):
         sizes = "--num_steps", str(steps), "--steps_per_epoch", str(per_epoch)
         run(*flags, *resumed, *sizes)
         model = keras.models.load_model("out/model.keras")

@@ -94,8 +94,6 @@ def test_weights_have_the_names_shapes_and_order_of_keras(kind):
     [
         ("float64", 1e-12),
         ("mixed_bfloat16", 0.02),
-        ("bfloat16", 0.02),
-        ("mixed_float16", 2e-3),
         ("float16", 2e-3),
     ],
 )

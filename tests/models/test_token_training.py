@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_performer.recompute import chain
 from tests.models.token_models import IDS, MODES, TARGETS, WEIGHTS, small_model
+
+
+@pytest.fixture(autouse=True)
+def few_tokens(monkeypatch):
+    """Chunks of 4 tokens, of 11: two, and a rest."""
+    monkeypatch.setattr(chain, "_chunk_tokens", lambda model, length: 4)
+
 
 ONE_HOT = np.eye(11, dtype="float32")[TARGETS]
 CrossEntropy = keras.losses.SparseCategoricalCrossentropy
@@ -47,7 +55,9 @@ LOSSES = {
 
 def losses(recompute, loss, metrics=(), x=IDS, y=TARGETS, sample_weight=None):
     """What `fit` and `evaluate` report of batches of 3 sequences and 1."""
-    options = dict(feature_map="relu", num_layers=1)
+    # losses see the outputs of chunks, whatever made them
+    options = dict(attention="none", num_random_features=256, num_layers=1)
+    options |= dict(chunk_size=None)  # of attention; `few_tokens` has those of chunks
     model = small_model(recompute, loss=loss, metrics=list(metrics), **options)
     data = dict(x=x, y=y, sample_weight=sample_weight, batch_size=3, verbose=0)
     history = model.fit(shuffle=False, **data).history

@@ -211,8 +211,8 @@ def test_a_token_late_in_a_sequence_costs_what_an_early_one_costs():
             steps(state)
             times.append(time.perf_counter() - start)
     early, late = (min(times) for times in seconds)
-    # a cost that grew with the position would be hundreds of times the early one
-    assert late < 4 * early
+    # the least of many rounds is what it costs; what else the machine does is not
+    assert late < 2 * early
 
 
 def test_generating_again_does_not_trace_again(monkeypatch):

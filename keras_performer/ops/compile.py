@@ -20,9 +20,10 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
         kernel: a `Kernel`, or `None` for functions that need none.
         *arguments: nests of tensors, ints, bools and `None`.
         jit_compile: bool.
-        inline: bool, whether TensorFlow puts the function in the place of each call. If
-            not, it optimizes it once, and only if it is called, which forms for rare
-            inputs seldom are. LiteRT knows no calls: leave what it converts inline.
+        inline: bool, whether TensorFlow copies the function into the graph at each
+            call. If not, it optimizes the function once, at its first call: the forms
+            for rare inputs then mostly cost nothing. LiteRT converts inline functions
+            only, so that forward passes must be.
     """
     if not jit_compile and (tf.executing_eagerly() or not _has_identity(kernel)):
         return function(kernel, *arguments)

@@ -1,4 +1,4 @@
-"""What a training step that computes again spares, and the tables of it."""
+"""Memory of training steps with and without recomputation, and its tables."""
 
 import re
 
@@ -20,7 +20,7 @@ def test_what_is_computed_again_is_not_kept():
 
 
 def test_the_command_measures_every_case_and_prints(monkeypatch, capsys):
-    """What reversible blocks keep is told by the tests of the layer."""
+    """The tests of `ReversibleBlock` check what it keeps in memory."""
     monkeypatch.setattr(recompute, "LENGTH_OF_BLOCKS", 128)
     few = {"blocks": (False, False), "reversible": (True, False)}
     monkeypatch.setattr(recompute, "BLOCKS", few)

@@ -250,8 +250,8 @@ def _many_tokens(
         def gradient(*dfound):
             d = dict(zip(names, dfound))
             ends = output, log_sums, saved, d["output"], d.get("log_sums"), d["sums"]
-            found = call(_backward, *inputs, *ends, inline=False)
-            dinputs, dgain, dfades, dtrained = found
+            gradients = call(_backward, *inputs, *ends, inline=False)
+            dinputs, dgain, dfades, dtrained = gradients
             return *dinputs, *([dgain] if gains else []), *dfades, *dtrained
 
         return tuple(found), gradient

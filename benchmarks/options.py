@@ -19,29 +19,53 @@ import tensorflow as tf
 import keras_performer
 from benchmarks import alone, machine, worker
 from benchmarks.tables import table
+from keras_performer import ops
 
 PLAIN = dict(num_heads=8, key_dim=64)
 SMALL = dict(num_heads=32, key_dim=16, exact_window=64)
-SIDES = {"causal": dict(causal=True), "both sides": {}}
-# What is compared: arguments of the layer with the option, and without.
+WINDOW = dict(exact_window=64)
+CAUSAL = dict(causal=True)
+SIDES = {"causal": CAUSAL, "both sides": {}}
+
+
+def of_sides(name, with_option, without):
+    return {
+        f"{name}, {side}": ({**with_option, **given}, {**without, **given})
+        for side, given in SIDES.items()
+    }
+
+
+# What is compared: arguments of the layer with the option, and without; `segments`
+# are those of the call, of so many tokens.
 LAYERS = {
-    **{
-        f"a window of 64, {name}": (
-            {**PLAIN, **side, "exact_window": 64},
-            {**PLAIN, **side},
-        )
-        for name, side in SIDES.items()
-    },
-    **{
-        f'"taylor" for "softmax", {name}': (
-            {**SMALL, **side, "feature_map": "taylor"},
-            {**SMALL, **side},
-        )
-        for name, side in SIDES.items()
-    },
+    **of_sides("a window of 64", {**PLAIN, **WINDOW}, PLAIN),
+    **of_sides('"taylor" for "softmax"', {**SMALL, "feature_map": "taylor"}, SMALL),
+    **of_sides(
+        "a window of 512 for 64", {**PLAIN, "exact_window": 512}, {**PLAIN, **WINDOW}
+    ),
+    **of_sides("segments of 512", {**PLAIN, "segments": 512}, PLAIN),
+    **of_sides(
+        "segments of 512 and a window",
+        {**PLAIN, **WINDOW, "segments": 512},
+        {**PLAIN, **WINDOW},
+    ),
 }
-STD = 8
-LARGE = f"queries and keys of std {STD} for 1, causal"
+# Arguments of `attention_step`; the standard deviations of queries and keys, one for
+# each example, with the option and without.
+LARGE = {
+    f"{name}, {side}": (given, stds)
+    for name, stds in {
+        "std 8 for 1": [(8,), (1,)],
+        "std 12 for 1": [(12,), (1,)],
+        "std 16 for 1": [(16,), (1,)],
+        "one example of four with std 16": [(16, 1, 1, 1), (1, 1, 1, 1)],
+    }.items()
+    for side, given in {
+        "causal": CAUSAL,
+        "causal with a window": {**CAUSAL, **WINDOW},
+        "both sides with a window": WINDOW,
+    }.items()
+}
 
 
 def main(argv=None):
@@ -49,7 +73,7 @@ def main(argv=None):
     options = parsed(argv)
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     cells = []
-    for name in (*LAYERS, LARGE):
+    for name in (*LAYERS, *LARGE):
         if options.only and not any(word in name for word in options.only):
             continue
         for length in options.lengths:
@@ -87,44 +111,55 @@ def mode(text):
 
 def pair(name, length, jit_compile):
     """The steps with an option and without it, functions of nothing."""
-    if name == LARGE:
-        return [attention_step(std, length, jit_compile) for std in (STD, 1)]
-    return [layer_step(given, length, jit_compile) for given in LAYERS[name]]
+    if name in LAYERS:
+        return [layer_step(length, jit_compile, **given) for given in LAYERS[name]]
+    given, both = LARGE[name]
+    return [attention_step(stds, length, jit_compile, **given) for stds in both]
 
 
-def layer_step(arguments, length, jit_compile):
-    """A training step of a layer."""
+def layer_step(length, jit_compile, segments=None, **arguments):
+    """A training step of a layer, on segments of so many tokens."""
     layer = keras_performer.PerformerAttention(
         **arguments, jit_compile=jit_compile, seed=0
     )
     x = keras.random.normal((1, length, 512), seed=0)
     layer.build(x.shape)
+    packed = {}
+    if segments:
+        packed["segment_ids"] = tf.range(length)[tf.newaxis] // segments
 
     @tf.function(autograph=False)
     def step():
         with tf.GradientTape() as tape:
             tape.watch(x)
-            loss = tf.reduce_sum(layer(x, training=True) ** 2)
+            loss = tf.reduce_sum(layer(x, training=True, **packed) ** 2)
         return tape.gradient(loss, [x, *layer.trainable_variables])
 
     return functools.partial(finished, step)
 
 
-def attention_step(std, length, jit_compile):
-    """Outputs and gradients of causal attention to inputs of a standard deviation."""
+def attention_step(stds, length, jit_compile, exact_window=None, causal=False):
+    """Outputs and gradients of the op; queries and keys of a standard deviation."""
     matrix = keras_performer.feature_maps.get("softmax").draw(256, 64, (0, 1))
     kernel = keras_performer.feature_maps.get("softmax").kernel(matrix)
-    shape = 1, length, 8, 64
+    shape = len(stds), length, 8, 64
     query, key, value = (keras.random.normal(shape, seed=seed) for seed in range(3))
+    std = tf.reshape(tf.constant(stds, "float32"), (-1, 1, 1, 1))
     query, key = std * query, std * key
+    visible = ops.Visibility(causal=causal)
+    compiled = dict(jit_compile=bool(jit_compile))
 
     @tf.function(autograph=False)
     def step():
+        inputs = query, key, value, kernel
         with tf.GradientTape() as tape:
             tape.watch((query, key, value))
-            output, _ = keras_performer.ops.causal_attention(
-                query, key, value, kernel, jit_compile=bool(jit_compile)
-            )
+            if exact_window:
+                output, _ = ops.windowed_attention(
+                    *inputs, exact_window, None, visible, **compiled
+                )
+            else:
+                output, _ = ops.causal_attention(*inputs, **compiled)
             loss = tf.reduce_sum(output * value)
         return tape.gradient(loss, (query, key, value))
 

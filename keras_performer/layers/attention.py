@@ -25,7 +25,7 @@ from keras_performer.layers.inner_changes import KeepsInnerChanges
 from keras_performer.layers.inputs import Inputs
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.key_masks import as_mask, visible_keys
-from keras_performer.layers.output_spec import output_spec
+from keras_performer.layers.output_spec import attention_of, output_spec
 from keras_performer.layers.positions import (
     checked_rotary,
     rotated,
@@ -286,7 +286,8 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         k = self.project("key", inputs.key, positions)
         v = self.project("value", inputs.value)
         earlier = None if state is None else state["attention"]
-        attended, later = self.attend(q, k, v, inputs.visible, earlier, training)
+        attend = attention_of(self)
+        attended, later = attend(q, k, v, inputs.visible, earlier, training)
         output = self.write(attended, inputs.query, inputs.query_mask, training)
         if not (with_scores or with_state):
             return output

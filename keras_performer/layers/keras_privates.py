@@ -5,6 +5,7 @@ is said here against the oldest and the newest Keras that setup.cfg allows.
 """
 
 import tensorflow as tf
+from keras.src import backend
 
 
 def implicit_mask(x):
@@ -33,6 +34,14 @@ def with_mask(x, mask):
         x = tf.identity(x)
         set_implicit_mask(x, mask)
     return x
+
+
+def in_symbolic_scope():
+    """True while Keras traces layers for the shapes of what they return.
+
+    `keras.SymbolicScope` is public, but does not say if one is open.
+    """
+    return backend.in_symbolic_scope()
 
 
 def all_layers(layer):

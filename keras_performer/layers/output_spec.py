@@ -1,10 +1,10 @@
 """What a symbolic call of an attention layer returns."""
 
-import contextlib
 import inspect
 
 import keras
 
+from keras_performer.layers.keras_privates import in_symbolic_scope
 from keras_performer.layers.layer_config import built_copy
 
 
@@ -13,7 +13,7 @@ def output_spec(layer, *args, **kwargs):
 
     A layer that is not built stays so. Where a mechanism has an `outline`, a function
     of the arguments of `attend` whose results have the same shapes and dtypes in a
-    smaller graph, that is what is traced of it.
+    smaller graph, `attention_of` takes that.
 
     Args:
         layer: an `AttentionLayer`.
@@ -23,20 +23,16 @@ def output_spec(layer, *args, **kwargs):
         given = inspect.signature(layer.call).bind(*args, **kwargs).arguments
         inputs = [given.get(name) for name in ("query", "value", "key")]
         layer = built_copy(layer, [None if x is None else x.shape for x in inputs])
-    with _outlined(layer):
-        return keras.Operation.compute_output_spec(layer, *args, **kwargs)
+    return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
 
-@contextlib.contextmanager
-def _outlined(layer):
-    """Puts the outline of a layer, if it has one, in the place of `attend`."""
+def attention_of(layer):
+    """The `attend` of a layer, or its `outline` where Keras asks for shapes only.
+
+    These are symbolic calls, and the trace of a whole model before it trains under a
+    `tf.distribute` strategy.
+    """
     defined = (vars(kind) for kind in type(layer).__mro__)
     # a subclass may define an `attend` of its own, which the outline is not that of
-    if "outline" not in next(names for names in defined if "attend" in names):
-        yield
-        return
-    vars(layer)["attend"] = layer.outline
-    try:
-        yield
-    finally:
-        del vars(layer)["attend"]
+    has_outline = "outline" in next(names for names in defined if "attend" in names)
+    return layer.outline if has_outline and in_symbolic_scope() else layer.attend

@@ -7,6 +7,8 @@ import weakref
 
 import tensorflow as tf
 
+from keras_performer.ops import tapes
+
 # The functions of a graph, by what they compute and the shapes. Not of the process: a
 # function keeps what it was traced for, and what differentiates it changes it.
 _functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -21,16 +23,16 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
         *arguments: nests of tensors, ints, bools and `None`.
         jit_compile: bool.
         inline: bool, whether TensorFlow copies the function into the graph at each
-            call. If not, it optimizes the function once, at its first call: the forms
-            for rare inputs then mostly cost nothing. LiteRT converts inline functions
-            only, so that forward passes must be.
+            call, which LiteRT needs. If not, it optimizes the function once, at its
+            first call: the forms for rare inputs then mostly cost nothing. Under a tape
+            no function is inline.
     """
     if not jit_compile and (tf.executing_eagerly() or not _has_identity(kernel)):
         return function(kernel, *arguments)
     # one function for each shape: TensorFlow warns where one has many
     shapes = [str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments)]
     options = {"jit_compile": True} if jit_compile else {}
-    if not inline:
+    if tapes.recording() or not inline:
         options["experimental_attributes"] = {"_noinline": True}
     shared = _shared(function, kernel, *shapes, **options)
     return shared(_parameters(kernel), *arguments)

@@ -1,9 +1,14 @@
-"""Bodies of loops and branches that gradient tapes do not look into."""
+"""Tapes: if one records, and bodies of loops and branches that none looks into."""
 
 import tensorflow as tf
 
-# Private, as tapes that are not one's own cannot be stopped by what is public.
+# Private, as what is public neither tells of the tapes of others nor stops them.
 from tensorflow.python.eager import record
+
+
+def recording():
+    """True while any tape records, as it does where a model trains."""
+    return record.could_possibly_record()
 
 
 def unrecorded(body):

@@ -153,6 +153,21 @@ def test_training_compiles_two_passes_and_copies_no_inputs():
     assert sorted(len(s.output_arg) for s in signatures) == [3, 4]
 
 
+def test_functions_are_inline_unless_a_tape_records():
+    """LiteRT converts inline ones only; others start sooner."""
+    stack = keras.Sequential([small_layer(jit_compile=False, causal=True)] * 2)
+    stack.build((None, 7, 3))
+
+    def inline(function):
+        graph = tf.function(function).get_concrete_function(tf.TensorSpec((2, 7, 3)))
+        library = graph.graph.as_graph_def().library.function
+        return [not f.attr["_noinline"].b for f in library if "run" in f.signature.name]
+
+    assert inline(stack) == [True]
+    trained = inline(lambda x: value_and_gradients(stack, x, training=True))
+    assert trained == [False, False]  # forward and backward
+
+
 def test_a_redraw_reaches_the_compiled_function():
     x = normal((1, 33, 3), seed=7)
     layer = small_layer(jit_compile=True)

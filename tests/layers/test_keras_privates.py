@@ -31,6 +31,23 @@ def test_a_mask_that_is_set_is_what_layers_and_losses_read():
     assert float(GivenValues()(values, values)) == pytest.approx(1.0, rel=1e-5)
 
 
+def test_a_symbolic_scope_is_open_while_shapes_are_asked_for():
+    seen = []
+
+    class Asks(keras.layers.Layer):
+        def call(self, x):
+            seen.append(keras_privates.in_symbolic_scope())
+            return x
+
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        model = keras.Sequential([keras.Input((3,)), Asks()])  # called for its shape
+        model.compile("sgd", "mse")
+    x = tf.ones((2, 3))
+    model.predict(x, verbose=0)
+    model.evaluate(x, x, verbose=0)  # asks for shapes first
+    assert seen == [True, False, True, False]
+
+
 def test_all_layers_are_found_however_deep():
     class Outer(keras.layers.Layer):
         def __init__(self):

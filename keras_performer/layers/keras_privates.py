@@ -4,8 +4,8 @@ No other file of the package uses any. `tests/layers/test_keras_privates.py` hol
 is said here against the oldest and the newest Keras that setup.cfg allows.
 """
 
+import keras
 import tensorflow as tf
-from keras.src import backend
 
 
 def implicit_mask(x):
@@ -39,9 +39,11 @@ def with_mask(x, mask):
 def in_symbolic_scope():
     """True while Keras traces layers for the shapes of what they return.
 
-    `keras.SymbolicScope` is public, but does not say if one is open.
+    No function that is public says so, but a `keras.SymbolicScope` notes the one around
+    it.
     """
-    return backend.in_symbolic_scope()
+    with keras.SymbolicScope() as scope:
+        return scope.original_scope is not None
 
 
 def all_layers(layer):

@@ -17,6 +17,7 @@ import argparse
 
 from benchmarks import alone, worker
 from benchmarks.machine import describe
+from keras_performer import zoo
 
 LENGTHS = [2**12, 2**14, 2**16]
 LENGTH_OF_BLOCKS, WIDTH, HEADS = 2**12, 128, 4
@@ -78,11 +79,11 @@ def step_of_blocks(reversible, jit_compile, depth):
 
     # a bucket of some 64 tokens in each of 2 rounds
     attention = [
-        layers.ReformerAttention(HEADS, WIDTH // HEADS, num_hashes=2, seed=seed)
+        zoo.ReformerAttention(HEADS, WIDTH // HEADS, num_hashes=2, seed=seed)
         for seed in range(depth)
     ]
     if reversible:
-        blocks = [layers.ReversibleBlock(attention, 4 * WIDTH)]
+        blocks = [zoo.ReversibleBlock(attention, 4 * WIDTH)]
     else:
         blocks = [layers.PerformerBlock(one, 4 * WIDTH) for one in attention]
     model = keras.Sequential([keras.Input((LENGTH_OF_BLOCKS, WIDTH)), *blocks])

@@ -24,6 +24,7 @@ __all__ = [
     "ops",
     "testing",
     "transfer_attention",
+    "zoo",
 ]
 
 # What has something to register with Keras, and what has not.
@@ -33,17 +34,18 @@ _REGISTERED = (
     "layers",
     "callbacks",
     "recompute",
+    "zoo",
     "models",
     "conversion",
 )
-_PARTS = (*_REGISTERED, "approximation", "testing")
+_PARTS = (*_REGISTERED, "testing")
 _PART_OF = {
     "PerformerAttention": "layers",
     "PerformerDecoder": "layers",
     "PerformerEncoder": "layers",
     "PerformerLM": "models",
     "RedrawFeatures": "callbacks",
-    "approximation_report": "approximation",
+    "approximation_report": "conversion",
     "calibrate": "conversion",
     "convert_to_performer": "conversion",
     "convert_to_softmax": "conversion",
@@ -55,9 +57,9 @@ _PART_OF = {
 
 if typing.TYPE_CHECKING:
     from keras_performer import feature_maps, layers, ops, testing
-    from keras_performer.approximation import approximation_report
     from keras_performer.callbacks import RedrawFeatures
     from keras_performer.conversion import (
+        approximation_report,
         calibrate,
         convert_to_performer,
         convert_to_softmax,

@@ -57,7 +57,7 @@ SMALL = dict(num_heads=3, key_dim=4, num_random_features=10, seed=1)
 
 def synthesizer(options, widths):
     common = dict(num_heads=6, key_dim=4, max_length=11, seed=1)
-    layer_class = keras_performer.layers.SynthesizerAttention
+    layer_class = keras_performer.zoo.SynthesizerAttention
     return Case(layer_class, {**common, **options}, widths)
 
 
@@ -91,7 +91,7 @@ LM = dict(
 def reformer(arguments):
     small = dict(num_heads=3, key_dim=4, num_hashes=2, num_buckets=2, seed=1)
     return Case(
-        keras_performer.layers.ReformerAttention,
+        keras_performer.zoo.ReformerAttention,
         {**small, "sliding_window": 3, **arguments},
         widths=(7,),
     )
@@ -151,12 +151,12 @@ CASES = {
         widths=(7,),
     ),
     "linformer": Case(
-        keras_performer.layers.LinformerAttention,
+        keras_performer.zoo.LinformerAttention,
         dict(num_heads=3, key_dim=4, max_length=11, projection_dim=5, seed=1),
         widths=(7,),
     ),
     "linformer_of_two_inputs": Case(
-        keras_performer.layers.LinformerAttention,
+        keras_performer.zoo.LinformerAttention,
         dict(
             num_heads=6,
             key_dim=4,
@@ -175,7 +175,7 @@ CASES = {
         {"kind": "factorized_random", "rank": 3, "causal": True}, widths=(7,)
     ),
     "longformer": Case(
-        keras_performer.layers.LongformerAttention,
+        keras_performer.zoo.LongformerAttention,
         dict(
             num_heads=6,
             key_dim=4,
@@ -188,7 +188,7 @@ CASES = {
         widths=(7,),
     ),
     "longformer_causal": Case(
-        keras_performer.layers.LongformerAttention,
+        keras_performer.zoo.LongformerAttention,
         dict(
             num_heads=3,
             key_dim=4,
@@ -200,7 +200,7 @@ CASES = {
         widths=(7,),
     ),
     "big_bird": Case(
-        keras_performer.layers.BigBirdAttention,
+        keras_performer.zoo.BigBirdAttention,
         dict(
             num_heads=6,
             key_dim=4,
@@ -214,12 +214,12 @@ CASES = {
         widths=(7,),
     ),
     "big_bird_causal": Case(
-        keras_performer.layers.BigBirdAttention,
+        keras_performer.zoo.BigBirdAttention,
         dict(num_heads=3, key_dim=4, block_size=2, use_bias=False, causal=True),
         widths=(7,),
     ),
     "sinkhorn": Case(
-        keras_performer.layers.SinkhornAttention,
+        keras_performer.zoo.SinkhornAttention,
         dict(
             num_heads=4,
             key_dim=3,
@@ -232,7 +232,7 @@ CASES = {
         widths=(7,),
     ),
     "sinkhorn_causal": Case(
-        keras_performer.layers.SinkhornAttention,
+        keras_performer.zoo.SinkhornAttention,
         dict(
             num_heads=4,
             key_dim=3,
@@ -247,26 +247,26 @@ CASES = {
         ),
         widths=(7,),
     ),
-    "fourier_mixing": Case(keras_performer.layers.FourierMixing, {}, widths=(7,)),
+    "fourier_mixing": Case(keras_performer.zoo.FourierMixing, {}, widths=(7,)),
     "token_mixing": Case(
-        keras_performer.layers.TokenMixing,
+        keras_performer.zoo.TokenMixing,
         dict(max_length=9, hidden_dim=11),
         widths=(7,),
     ),
     "spatial_gating": Case(
-        keras_performer.layers.SpatialGatingUnit,
+        keras_performer.zoo.SpatialGatingUnit,
         dict(max_length=9, hidden_dim=10),
         widths=(7,),
     ),
     "spatial_gating_causal": Case(
-        keras_performer.layers.SpatialGatingUnit,
+        keras_performer.zoo.SpatialGatingUnit,
         dict(max_length=9, hidden_dim=10, causal=True),
         widths=(7,),
     ),
     "block_mixing": block(
         dict(
             attention=keras.saving.serialize_keras_object(
-                keras_performer.layers.FourierMixing("ortho")
+                keras_performer.zoo.FourierMixing("ortho")
             ),
             intermediate_dim=11,
         )
@@ -276,14 +276,14 @@ CASES = {
             **LM,
             "num_random_features": 256,
             "attention": keras.saving.serialize_keras_object(
-                keras_performer.layers.SpatialGatingUnit(9, 10, causal=True)
+                keras_performer.zoo.SpatialGatingUnit(9, 10, causal=True)
             ),
         }
     ),
     "reformer": reformer({}),
     "reformer_causal": reformer({"causal": True, "rotary": True, "value_dim": 5}),
     "reversible": Case(
-        keras_performer.layers.ReversibleBlock,
+        keras_performer.zoo.ReversibleBlock,
         dict(
             attention=[
                 keras.saving.serialize_keras_object(one)

@@ -19,7 +19,7 @@ import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from tensorflow.python.framework.ops import gradient_registry  # noqa: E402
 
-from keras_performer.layers import compile_policy  # noqa: E402
+from keras_performer.layers import performer  # noqa: E402
 
 # Numbers are compared as CPUs give them, in blocks of the sizes that these have.
 tf.config.set_visible_devices([], "GPU")
@@ -87,7 +87,7 @@ def fresh_session():
 @pytest.fixture
 def two_threads(monkeypatch):
     """Lets `jit_compile="auto"` compile, whatever the number of this machine's CPUs."""
-    monkeypatch.setattr(compile_policy, "cpu_threads", lambda: 2)
+    monkeypatch.setattr(performer, "cpu_threads", lambda: 2)
 
 
 _collective_keys = itertools.count(0, 100_000)

@@ -148,7 +148,8 @@ def test_chosen_cases_exist_and_each_class_is_exported():
 def test_every_exported_layer_has_a_case():
     exported = [getattr(keras_performer, name) for name in keras_performer.__all__]
     layers = keras_performer.layers
-    exported += [getattr(layers, name) for name in layers.__all__]
+    for part in layers, keras_performer.zoo:
+        exported += [getattr(part, name) for name in part.__all__]
     classes = {
         x for x in exported if inspect.isclass(x) and issubclass(x, keras.layers.Layer)
     }

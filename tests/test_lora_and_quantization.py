@@ -19,8 +19,9 @@ from keras_performer import (
     generate,
     ops,
 )
-from keras_performer.layers import PerformerBlock, ReversibleBlock
+from keras_performer.layers import PerformerBlock
 from keras_performer.layers.keras_privates import all_layers
+from keras_performer.zoo import ReversibleBlock
 from tests.contract import assert_equal_bits, relative_error
 from tests.layers.inputs import normal
 

@@ -23,11 +23,10 @@ MAY_IMPORT = {
     "models": LAYERS_MAY
     | {"keras_performer.layers", "keras_performer.recompute"}
     | {"keras_performer.__version__"},
+    "zoo": LAYERS_MAY | {"keras_performer.layers", "keras_performer.recompute"},
     # the plot of a report is drawn by a function that imports what draws
-    "approximation": LAYERS_MAY | {"keras_performer.layers", "matplotlib.figure"},
-    "conversion": LAYERS_MAY
-    | {"keras_performer.layers", "keras_performer.approximation"},
-    "testing": LAYERS_MAY | {"keras_performer.layers"},
+    "conversion": LAYERS_MAY | {"keras_performer.layers", "matplotlib.figure"},
+    "testing": LAYERS_MAY | {"keras_performer.layers", "keras_performer.conversion"},
     "preflight": {"tensorflow", "keras_performer.__version__"}
     | {"keras_performer._environment"},
 }
@@ -93,6 +92,7 @@ def test_imports_follow_the_arrows():
         ("models/a.py", "def f():\n    import tensorflow_probability as tfp"),
         ("models/a.py", "import tf_keras"),
         ("recompute/a.py", "from keras_performer.models import PerformerLM"),
+        ("layers/a.py", "from keras_performer.zoo import LongformerAttention"),
         ("_environment.py", "import keras"),
         ("__init__.py", "import tensorflow as tf"),
     ],

@@ -1,7 +1,7 @@
 """The layers that are compared, controls first."""
 
 import keras_performer
-from keras_performer import layers
+from keras_performer import layers, zoo
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
@@ -96,26 +96,26 @@ def attention(row, length, window, num_heads, key_dim, causal=False, rotates=Fal
         ),
         TWO_FEATURES: (keras_performer.PerformerAttention, {"num_random_features": 2}),
         "Linear Transformer": (layers.LinearTransformerAttention, {}),
-        "Longformer": (layers.LongformerAttention, {**near, "num_global_tokens": 1}),
-        "Big Bird": (layers.BigBirdAttention, {"block_size": window // 2}),
+        "Longformer": (zoo.LongformerAttention, {**near, "num_global_tokens": 1}),
+        "Big Bird": (zoo.BigBirdAttention, {"block_size": window // 2}),
         "Linformer": (
-            layers.LinformerAttention,
+            zoo.LinformerAttention,
             {**of_places, "projection_dim": window},
         ),
         "Reformer": (
-            layers.ReformerAttention,
+            zoo.ReformerAttention,
             {**near, "num_hashes": 4, "num_buckets": NUM_BUCKETS},
         ),
-        "Sinkhorn": (layers.SinkhornAttention, {**of_places, "block_size": window}),
+        "Sinkhorn": (zoo.SinkhornAttention, {**of_places, "block_size": window}),
         "Synthesizer": (
-            layers.SynthesizerAttention,
+            zoo.SynthesizerAttention,
             {**of_places, "kind": "factorized_random", "rank": 8},
         ),
     }
     mixers = {
-        "FNet": lambda: layers.FourierMixing("ortho", **sides),
-        "gMLP": lambda: layers.SpatialGatingUnit(length, num_heads * key_dim, **sides),
-        "MLP-Mixer": lambda: layers.TokenMixing(length, window, **sides),
+        "FNet": lambda: zoo.FourierMixing("ortho", **sides),
+        "gMLP": lambda: zoo.SpatialGatingUnit(length, num_heads * key_dim, **sides),
+        "MLP-Mixer": lambda: zoo.TokenMixing(length, window, **sides),
     }
     if row in mixers:
         return mixers[row]()

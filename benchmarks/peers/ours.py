@@ -7,8 +7,8 @@ import tensorflow as tf
 import keras_performer
 from benchmarks import tensorflow_programs
 from benchmarks.peers import programs
-from keras_performer import layers, ops
-from keras_performer.ops.big_bird import NONE
+from keras_performer import layers, zoo
+from keras_performer.zoo.big_bird import NONE
 
 
 def start(threads):
@@ -34,7 +34,8 @@ def attention(case, arrays):
 
 
 def made(case):
-    kind, sizes = getattr(layers, case["layer"]), case["sizes"]
+    kinds, sizes = {**vars(layers), **vars(zoo)}, case["sizes"]
+    kind = kinds[case["layer"]]
     return kind(sizes["num_heads"], sizes["key_dim"], **case["options"])
 
 
@@ -61,7 +62,7 @@ def seen_blocks(random_blocks, each_once):
         each_once: bool, whether a block that is seen anyway is left out.
     """
     heads, inner, number = random_blocks.shape
-    table, all_seeing = ops.big_bird_blocks(inner + 2, heads, 2, 0, seed=0)
+    table, all_seeing = zoo.big_bird_blocks(inner + 2, heads, 2, 0, seed=0)
     more = np.full((heads, inner + 2, number), NONE)
     more[:, 1:-1] = random_blocks
     if each_once:
@@ -70,13 +71,13 @@ def seen_blocks(random_blocks, each_once):
             at = table.shape[-1] + i
             again = (known[..., :at] == known[..., at : at + 1]).any(-1)
             more[again, i] = NONE
-    return ops.SeenBlocks(tf.concat([table, tf.cast(more, tf.int32)], -1), all_seeing)
+    return zoo.SeenBlocks(tf.concat([table, tf.cast(more, tf.int32)], -1), all_seeing)
 
 
 def fourier_block(case, arrays):
     """`Side` of a block of FNet: what the paper has around the transform, by Keras."""
     width, inner = case["sizes"]["width"], case["options"]["intermediate_dim"]
-    mixing = layers.FourierMixing()
+    mixing = zoo.FourierMixing()
     norms = [
         keras.layers.LayerNormalization(epsilon=1e-5, name=name)
         for name in ("mixing_norm", "output_norm")

@@ -5,7 +5,7 @@ import numpy as np
 
 import keras_performer
 from docs.pictures import style
-from keras_performer import layers
+from keras_performer import layers, zoo
 
 LENGTH, SIZE, WINDOW = 64, 32, 8
 
@@ -23,21 +23,21 @@ def attentions():
         ),
         (
             "Longformer",
-            layers.LongformerAttention(**near, num_global_tokens=3),
+            zoo.LongformerAttention(**near, num_global_tokens=3),
         ),
         (
             "Big Bird",
-            layers.BigBirdAttention(
+            zoo.BigBirdAttention(
                 **options, block_size=4, num_global_blocks=1, num_random_blocks=1
             ),
         ),
         (
             "Reformer",
-            layers.ReformerAttention(**near, num_hashes=2, num_buckets=8),
+            zoo.ReformerAttention(**near, num_hashes=2, num_buckets=8),
         ),
-        ("Sinkhorn", layers.SinkhornAttention(**lengths, block_size=8)),
-        ("Linformer", layers.LinformerAttention(**lengths, projection_dim=16)),
-        ("Synthesizer", layers.SynthesizerAttention(**lengths)),
+        ("Sinkhorn", zoo.SinkhornAttention(**lengths, block_size=8)),
+        ("Linformer", zoo.LinformerAttention(**lengths, projection_dim=16)),
+        ("Synthesizer", zoo.SynthesizerAttention(**lengths)),
     ]
 
 

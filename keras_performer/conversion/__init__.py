@@ -1,5 +1,12 @@
 """Trained models with other attention."""
 
+from keras_performer.conversion.approximation import (
+    ApproximationReport,
+    HeadReport,
+    ImpliedAttention,
+    approximation_report,
+    implied_attention,
+)
 from keras_performer.conversion.calibration import calibrate
 from keras_performer.conversion.convert import (
     convert_attention,
@@ -18,6 +25,11 @@ from keras_performer.conversion.report import (
 from keras_performer.conversion.transfer import transfer_attention
 
 __all__ = [
+    "ApproximationReport",
+    "HeadReport",
+    "ImpliedAttention",
+    "approximation_report",
+    "implied_attention",
     "CalibratedLayer",
     "CalibrationReport",
     "ConversionReport",

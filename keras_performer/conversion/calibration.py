@@ -4,8 +4,8 @@ import typing
 
 import keras
 
-from keras_performer.approximation.calls import attention_calls, batches_of
 from keras_performer.conversion import together
+from keras_performer.conversion.calls import attention_calls, batches_of
 from keras_performer.conversion.convert import (
     attention_layers,
     convert_to_softmax,
@@ -14,7 +14,7 @@ from keras_performer.conversion.convert import (
 from keras_performer.conversion.fitting import Fit
 from keras_performer.conversion.moments import Moments
 from keras_performer.conversion.report import CalibrationReport
-from keras_performer.layers import PerformerAttention, arguments, input_checks, places
+from keras_performer.layers import PerformerAttention, arguments, call_inputs, config
 
 
 def calibrate(
@@ -70,7 +70,7 @@ def calibrate(
     """
     arguments.positive_int("num_rows", num_rows)
     arguments.positive_int("max_batches", max_batches)
-    input_checks.check_model("model", model)
+    call_inputs.check_model("model", model)
     batches = batches_of(data, max_batches)
     attention = dict(attention_layers(model))
     linear = [x for x in attention if isinstance(x, PerformerAttention)]
@@ -78,7 +78,7 @@ def calibrate(
     if not fitted:
         raise _nothing_to_fit(attention[x] for x in linear)
     exact, _ = convert_to_softmax(model)
-    pairs = places.pairs(model, exact, leaves=attention)
+    pairs = config.pairs(model, exact, leaves=attention)
     of_exact = {copy: layer for layer, copy in pairs if layer in fitted}
     half = len(batches) // 2
     moments: dict = {}
@@ -118,7 +118,7 @@ def calibrate(
             rows.append(row)
     left_out |= {x: attention[x] for x in linear if attention[x]}
     fitted_model = with_layers(model, instead)
-    pairs = places.pairs(model, fitted_model, leaves=instead)
+    pairs = config.pairs(model, fitted_model, leaves=instead)
     copies = [copy for layer, copy in pairs if layer in instead]
     chosen = together.choose(exact, model, fitted_model, copies, others)
     if not chosen.fitted:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_performer import feature_maps
+from keras_performer.conversion.attention_like import attention_like, is_attention
 from keras_performer.conversion.report import ConversionReport, ConvertedLayer
 from keras_performer.conversion.rewriting import lists_its_layers, rewritten
 from keras_performer.conversion.trial import call_as_known
@@ -17,13 +18,12 @@ from keras_performer.layers import (
     ExactAttention,
     LocalAttention,
     PerformerAttention,
-    input_checks,
+    call_inputs,
     keras_privates,
-    places,
 )
-from keras_performer.layers.attention_like import attention_like, is_attention
-from keras_performer.layers.cached_attention import is_cached
-from keras_performer.layers.inner_changes import change_of
+from keras_performer.layers import config as places
+from keras_performer.layers.config import change_of
+from keras_performer.layers.exact import is_cached
 
 # Classes whose call is known: subclasses may have changed it.
 _KINDS = (
@@ -201,7 +201,7 @@ def _seeds(seed):
 
 
 def _convert(model, make, names):
-    input_checks.check_model("model", model)
+    call_inputs.check_model("model", model)
     if not model.built:
         raise ValueError(
             "model must be built, as its weights are carried over: call it on data "

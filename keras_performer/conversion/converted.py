@@ -4,7 +4,7 @@ import functools
 
 import keras
 
-from keras_performer.layers import places
+from keras_performer.layers import config as places
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

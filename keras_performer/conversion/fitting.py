@@ -6,17 +6,18 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import feature_maps, ops
-from keras_performer.approximation.errors import HeadSums
-from keras_performer.approximation.estimates import (
+from keras_performer.conversion.attention_like import attention_like
+from keras_performer.conversion.errors import (
+    HeadSums,
+    exact_rows,
+    logits_of,
     mean_by_logits,
     mean_by_weights,
     squares_of_joined,
 )
-from keras_performer.approximation.exact_rows import exact_rows, logits_of
 from keras_performer.conversion.report import CalibratedLayer
 from keras_performer.layers import PerformerAttention
-from keras_performer.layers.attention_like import attention_like
-from keras_performer.layers.far_gain import SPEED
+from keras_performer.layers.performer import SPEED
 from keras_performer.ops.pair_weights import pair_weights
 
 # What is added to the logarithm of far weights, tried for each head. The last leaves of

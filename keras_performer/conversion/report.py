@@ -2,7 +2,7 @@
 
 import typing
 
-from keras_performer.approximation.tables import as_text
+from keras_performer.conversion.approximation import as_text
 
 
 class ConvertedLayer(typing.NamedTuple):

@@ -3,7 +3,7 @@
 import keras
 
 from keras_performer.conversion.converted import OF_INSTANCE, Converted, config_of
-from keras_performer.layers import places
+from keras_performer.layers import config as places
 
 
 def lists_its_layers(model):

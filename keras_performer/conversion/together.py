@@ -10,7 +10,7 @@ import typing
 import keras
 import numpy as np
 
-from keras_performer.layers.far_gain import SPEED
+from keras_performer.layers.performer import SPEED
 from keras_performer.ops.shapes import ceil_div
 
 # What is added to the logarithms of far weights of all layers at once; the further ones

@@ -6,7 +6,8 @@ import typing
 
 import keras
 
-from keras_performer.approximation.calls import batches_of, what_is_read
+from keras_performer.conversion.attention_like import is_attention
+from keras_performer.conversion.calls import batches_of, watched, what_is_read
 from keras_performer.conversion.convert import with_layers
 from keras_performer.conversion.matching import Match
 from keras_performer.conversion.report import TransferredLayer, TransferReport
@@ -14,12 +15,10 @@ from keras_performer.conversion.workbench import Workbenches
 from keras_performer.layers import (
     PerformerAttention,
     arguments,
-    input_checks,
+    call_inputs,
+    config,
     keras_privates,
-    places,
 )
-from keras_performer.layers.attention_like import is_attention
-from keras_performer.layers.watching import watched
 
 # Of the batches one in so many is held out, where there are two or more.
 HELD_OUT = 8
@@ -98,8 +97,8 @@ def transfer_attention(
             "learning_rate must be a positive float. Received: "
             f"learning_rate={learning_rate!r}"
         )
-    input_checks.check_model("model", model)
-    input_checks.check_model("teacher", teacher)
+    call_inputs.check_model("model", model)
+    call_inputs.check_model("teacher", teacher)
     batches = batches_of(data, max_batches)
     num_held_out = math.ceil(len(batches) / HELD_OUT)
     held_out, others = batches[-num_held_out:], batches[:-num_held_out] or batches
@@ -161,7 +160,7 @@ def _matches(model, teacher):
         if isinstance(layer, PerformerAttention) and layer.built
     ]
     try:
-        pairs = dict(places.pairs(model, teacher, leaves=linear))
+        pairs = dict(config.pairs(model, teacher, leaves=linear))
     except LookupError as error:
         raise ValueError(
             "teacher must be the model that model was converted from, or one like it. "

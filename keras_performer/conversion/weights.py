@@ -3,8 +3,8 @@
 import tempfile
 import warnings
 
-from keras_performer.layers import places
-from keras_performer.layers.inner_changes import apply_change, change_of
+from keras_performer.layers import config
+from keras_performer.layers.config import apply_change, change_of
 
 
 def copy_weights(source, target, instead):
@@ -17,7 +17,7 @@ def copy_weights(source, target, instead):
             place in the target gets its weights.
     """
     copies: dict = {}
-    for given, own in places.pairs(source, target, leaves=instead):
+    for given, own in config.pairs(source, target, leaves=instead):
         if not (given.trainable and own.trainable):  # where it is not as it is
             own.trainable = given.trainable
         if copies.setdefault(given, own) is not own and given.weights:

@@ -1,10 +1,14 @@
 """Checks of arguments, with errors that say what was wanted and what came."""
 
 import math
+import typing
 from numbers import Integral, Real
 
+import keras
 import numpy as np
 import tensorflow as tf
+
+from keras_performer.ops.tensors import TensorLike
 
 
 def among(value, choices):
@@ -315,3 +319,15 @@ def up_to_max_length(layer, length):
         # XLA leaves assertions out; it refuses what is smaller than nothing, by name
         name = f"make_{name}_with_a_max_length_above_{layer.max_length}"
         return layer.max_length - tf.size(tf.fill([layer.max_length - length], 0, name))
+
+
+# What the signatures of layers call the arguments that they share with Keras'.
+
+
+# The inputs of a call: tensors, or what stands for them while a model is made.
+LayerInput: typing.TypeAlias = TensorLike | keras.KerasTensor
+
+# Whatever `keras.initializers.get` and its like take; a dict is a config.
+Initializer: typing.TypeAlias = str | dict | keras.initializers.Initializer
+Regularizer: typing.TypeAlias = str | dict | keras.regularizers.Regularizer | None
+Constraint: typing.TypeAlias = str | dict | keras.constraints.Constraint | None

@@ -1,5 +1,7 @@
 """What every attention layer has, whatever its mechanism."""
 
+import inspect
+import math
 import typing
 from collections.abc import Sequence
 
@@ -7,36 +9,27 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import (
-    arguments,
-    input_checks,
-    layer_state,
-    only_in_keras,
-    packed_tokens,
-    query_key_norm,
-)
-from keras_performer.layers.attention_axes import AttentionAxes
-from keras_performer.layers.dense_layers import (
-    DenseNames,
-    dense_layers,
-    serialized_options,
-)
-from keras_performer.layers.inner_changes import KeepsInnerChanges
-from keras_performer.layers.inputs import Inputs
-from keras_performer.layers.keras_privates import implicit_mask
-from keras_performer.layers.key_masks import as_mask, visible_keys
-from keras_performer.layers.output_spec import attention_of, output_spec
-from keras_performer.layers.positions import (
-    checked_rotary,
-    rotated,
-    token_positions,
-)
-from keras_performer.layers.signatures import (
+from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import state as layer_state
+from keras_performer.layers.arguments import (
     Constraint,
     Initializer,
     LayerInput,
     Regularizer,
 )
+from keras_performer.layers.call_inputs import (
+    AttentionAxes,
+    Inputs,
+    as_mask,
+    checked_rotary,
+    rotated,
+    token_positions,
+    visible_keys,
+)
+from keras_performer.layers.config import KeepsInnerChanges, built_copy
+from keras_performer.layers.dense import DenseNames, dense_layers, serialized_options
+from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_scope
+from keras_performer.ops.shapes import compute_dtype
 
 
 class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
@@ -209,8 +202,8 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         self.use_bias = arguments.boolean("use_bias", use_bias)
         # `output_shape` itself would hide a property that Keras' models read.
         self._output_shape = arguments.output_shape(output_shape)
-        self.sliding_window = only_in_keras.no_window(self, sliding_window)
-        self.flash_attention = only_in_keras.no_flash(self, flash_attention)
+        self.sliding_window = no_window(self, sliding_window)
+        self.flash_attention = no_flash(self, flash_attention)
         self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -220,7 +213,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.use_gate = only_in_keras.no_gate(self, use_gate)
+        self.use_gate = no_gate(self, use_gate)
         self.seed = arguments.seed(seed)
         self.causal = arguments.boolean("causal", causal)
         arguments.check_causal(self, self.causal)
@@ -228,10 +221,10 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
             num_key_value_heads, self.num_heads
         )
         self.rotary = checked_rotary(self, rotary)
-        self.qk_norm = query_key_norm.checked(self, qk_norm)
+        self.qk_norm = checked(self, qk_norm)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
-        shapes = input_checks.complete_shapes(query_shape, value_shape, key_shape)
+        shapes = call_inputs.complete_shapes(query_shape, value_shape, key_shape)
         self._axes = AttentionAxes(len(query_shape), self.attention_axes)
         dense = dense_layers(self, *shapes)
         for name in self.projections:
@@ -241,7 +234,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy, autocast=False
         )
-        self.query_key_norm = query_key_norm.made_for(self)
+        self.query_key_norm = made_for(self)
         self.build_attention()
 
     def call(
@@ -280,7 +273,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         """
         causal = inputs.visible.causal
         layer_state.check(self, causal, state, with_state, with_scores)
-        inputs = packed_tokens.with_starts(inputs, state)
+        inputs = call_inputs.with_starts(inputs, state)
         positions = token_positions(self, inputs.query, inputs.key, positions, state)
         q = self.project("query", inputs.query, positions)
         k = self.project("key", inputs.key, positions)
@@ -322,15 +315,15 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         if value is None:
             value, value_mask = query, query_mask if value_mask is None else value_mask
         key = value if key is None else key
-        input_checks.check_inputs(query=query, value=value, key=key)
+        call_inputs.check_inputs(query=query, value=value, key=key)
         visible = visible_keys(key, value_mask, key_mask, attention_mask)
         query_mask = as_mask("query_mask", query_mask, query)
         if causal:
-            input_checks.check_causal_lengths(query, key)
+            call_inputs.check_causal_lengths(query, key)
         self._axes.check_batches(query, key)
         if visible is not None:
             visible = self._axes.fold_places(visible)
-        segment_ids = packed_tokens.token_ids(self, segment_ids, query, key)
+        segment_ids = call_inputs.token_ids(self, segment_ids, query, key)
         visible = ops.Visibility(visible, causal)
         return Inputs(query, key, value, query_mask, visible, segment_ids)
 
@@ -352,7 +345,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         # a copy without Keras' mask, which the dense layer would warn about
         heads = self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
         if not name.startswith("value"):
-            heads = rotated(self, query_key_norm.normalized(self, heads), positions)
+            heads = rotated(self, normalized(self, heads), positions)
         return heads
 
     def attend(
@@ -416,7 +409,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         return layer_state.first(self.empty_state(batch_size), batch_size, packed)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        input_checks.complete_shapes(query_shape, value_shape, key_shape)
+        call_inputs.complete_shapes(query_shape, value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
@@ -460,3 +453,148 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
             rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
             scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
         return self._axes.unfold_scores(scores, inputs.query, inputs.key)
+
+
+# Queries and keys of one length, which the model learns.
+
+
+# Vectors shorter than the root of this keep a part of their length.
+SMALLEST_SQUARE = 1e-6
+
+
+def checked(layer, value):
+    """The argument `qk_norm` of an attention layer."""
+    value = arguments.boolean("qk_norm", value)
+    if value and not {"query", "key"} <= set(layer.projections):
+        raise ValueError(
+            f"{type(layer).__name__} has no queries and keys to normalize: use "
+            "qk_norm=False. Received: qk_norm=True"
+        )
+    return value
+
+
+def made_for(layer):
+    """The built `QueryKeyNorm` of an attention layer; `None` without `qk_norm`."""
+    if not layer.qk_norm:
+        return None
+    sizes = layer.num_key_value_heads, layer.key_dim
+    norm = QueryKeyNorm(*sizes, layer.initial_logit_scale)
+    norm.build()
+    return norm
+
+
+def normalized(layer, heads):
+    """Queries or keys `(B, T, N, H)`, normalized if the layer has `qk_norm`."""
+    return layer.query_key_norm.normalized(heads) if layer.qk_norm else heads
+
+
+class QueryKeyNorm(keras.layers.Layer):
+    """Makes the logit of a query and a key `scale * cos(query, key)`.
+
+    Args:
+        num_heads: int K, key-value heads; query heads that share one share its scale.
+        head_dim: int H.
+        initial_scale: float, the scale at first.
+    """
+
+    def __init__(self, num_heads, head_dim, initial_scale):
+        super().__init__(name="query_key_norm", dtype="float32")
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.initial_scale = initial_scale
+
+    def build(self, input_shape=None):
+        self.log_scale = self.add_weight(
+            name="log_scale",
+            shape=(self.num_heads,),
+            initializer=keras.initializers.Constant(math.log(self.initial_scale)),
+            autocast=False,
+        )
+
+    def normalized(self, x):
+        """Queries or keys `(..., N, H)` with half of the logit's scale each."""
+        # the logit is q . k / sqrt(H)
+        length = self.head_dim**0.25 * tf.exp(tf.convert_to_tensor(self.log_scale) / 2)
+        length = tf.repeat(length, x.shape[-2] // self.num_heads)[:, tf.newaxis]
+        wide = tf.cast(x, compute_dtype(x))
+        unit = tf.math.l2_normalize(wide, -1, epsilon=SMALLEST_SQUARE)
+        return tf.cast(unit * tf.cast(length, wide.dtype), x.dtype)
+
+    def load_own_variables(self, store):
+        # a file of attention without it has none: it stays
+        if store.keys():
+            super().load_own_variables(store)
+
+
+# What a symbolic call of an attention layer returns.
+
+
+def output_spec(layer, *args, **kwargs):
+    """Shapes and dtypes of what `call` returns, which is traced: it has its errors.
+
+    A layer that is not built stays so. Where a mechanism has an `outline`, a function
+    of the arguments of `attend` whose results have the same shapes and dtypes in a
+    smaller graph, `attention_of` takes that.
+
+    Args:
+        layer: an `AttentionLayer`.
+        *args, **kwargs: arguments of its `call`, with `keras.KerasTensor` for tensors.
+    """
+    if not layer.built:
+        given = inspect.signature(layer.call).bind(*args, **kwargs).arguments
+        inputs = [given.get(name) for name in ("query", "value", "key")]
+        layer = built_copy(layer, [None if x is None else x.shape for x in inputs])
+    return keras.Operation.compute_output_spec(layer, *args, **kwargs)
+
+
+def attention_of(layer):
+    """The `attend` of a layer, or its `outline` where Keras asks for shapes only.
+
+    These are symbolic calls, and the trace of a whole model before it trains under a
+    `tf.distribute` strategy.
+    """
+    defined = (vars(kind) for kind in type(layer).__mro__)
+    # a subclass may define an `attend` of its own, which the outline is not that of
+    has_outline = "outline" in next(names for names in defined if "attend" in names)
+    return layer.outline if has_outline and in_symbolic_scope() else layer.attend
+
+
+# Arguments of Keras' attention that ours have in their places, and refuse.
+
+
+# Where these stand depends on the version of Keras.
+_BY_NAME = (
+    "The places of arguments are those of Keras 3.15: give those after attention_axes "
+    "by name."
+)
+
+
+def no_window(layer, value):
+    if value is not None:
+        raise ValueError(
+            f"sliding_window must be None: {type(layer).__name__} has no such window. "
+            "Use LocalAttention for a window alone, or PerformerAttention(exact_window="
+            f"...) for exact near keys. {_BY_NAME} Received: sliding_window={value!r}"
+        )
+    return None
+
+
+def no_flash(layer, value):
+    if not arguments.among(value, (None, False)):
+        raise ValueError(
+            "flash_attention must be None or False: it is a way to compute the "
+            f"attention of Keras' own layer, which {type(layer).__name__} does not "
+            f"take. Leave it out, or use keras.layers.MultiHeadAttention. {_BY_NAME} "
+            f"Received: flash_attention={value!r}"
+        )
+    return value
+
+
+def no_gate(layer, value):
+    if not arguments.among(value, (None, False)):
+        raise ValueError(
+            f"use_gate must be False: {type(layer).__name__} has no gate of its "
+            "output. Multiply by one after it, or use keras.layers.MultiHeadAttention. "
+            f"{_BY_NAME} Received: use_gate={value!r}"
+        )
+    return False

@@ -13,7 +13,7 @@ from keras_performer.layers import (
     PerformerAttention,
     arguments,
 )
-from keras_performer.layers.layer_config import as_layer, config_of
+from keras_performer.layers.config import as_layer, config_of
 
 # What takes the place of attention in a block, with queries and keys, and without.
 _KINDS = AttentionLayer, MixingLayer

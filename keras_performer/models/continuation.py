@@ -7,7 +7,8 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.layers import arguments, layer_state
+from keras_performer.layers import arguments
+from keras_performer.layers import state as layer_state
 from keras_performer.models import prompts, token_loop
 from keras_performer.models.performer_lm import PerformerLM
 from keras_performer.models.sampling import Sampling

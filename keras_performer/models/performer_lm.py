@@ -8,15 +8,13 @@ import keras
 import tensorflow as tf
 
 from keras_performer import feature_maps
-from keras_performer.layers import EmbeddingLayer, arguments, input_checks
-from keras_performer.layers.axial_position_embedding import AxialPositionEmbedding
-from keras_performer.layers.drawn_weights import MAX_SEED
-from keras_performer.layers.inner_changes import KeepsInnerChanges
+from keras_performer.layers import EmbeddingLayer, arguments, call_inputs
+from keras_performer.layers.block import PerformerBlock
+from keras_performer.layers.config import KeepsInnerChanges, as_layer, config_of
+from keras_performer.layers.dense import LogitsDense
+from keras_performer.layers.embeddings import AxialPositionEmbedding, TokenEmbedding
 from keras_performer.layers.keras_privates import implicit_mask, unlock, with_mask
-from keras_performer.layers.layer_config import as_layer, config_of
-from keras_performer.layers.logits_dense import LogitsDense
-from keras_performer.layers.performer_block import PerformerBlock
-from keras_performer.layers.token_embedding import TokenEmbedding
+from keras_performer.layers.performer import MAX_SEED
 from keras_performer.models import attention_choice, exported
 from keras_performer.models.presets import HasPresets
 from keras_performer.ops.shapes import size, sum_dtype
@@ -304,9 +302,9 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         return_state=False,
     ):
         if isinstance(inputs, WithTargets):
-            input_checks.check_tokens(inputs.inputs, self.max_length)
+            call_inputs.check_tokens(inputs.inputs, self.max_length)
             return self.token_values(*inputs, training)
-        input_checks.check_tokens(inputs, self.max_length)
+        call_inputs.check_tokens(inputs, self.max_length)
         x, extra, new_state = self.embed(inputs, state, training)
         mask = implicit_mask(x) if mask is None else mask
         if self.recompute == "block" and training and state is None:
@@ -348,7 +346,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             "the longest sequence, or begin with a new state. Received: a sequence, "
             f"with the tokens of its state, longer than max_length={self.max_length}",
         )
-        input_checks.check_ids(inputs, self.embedding)
+        call_inputs.check_ids(inputs, self.embedding)
         start = self.embedding_state(tf.shape(inputs)[0]) if state is None else state
         if isinstance(self.embedding, EmbeddingLayer):
             x, extra, remembered = self.embedding(inputs, start["embedding"])

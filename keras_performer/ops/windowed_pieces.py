@@ -16,11 +16,7 @@ from keras_performer.ops.normalizer import joined
 from keras_performer.ops.shapes import compute_dtype
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
-from keras_performer.ops.windowed import (
-    WindowedState,
-    attend_with_state,
-    far_and_near,
-)
+from keras_performer.ops.windowed import WindowedState, attend_with_state, far_and_near
 
 
 def attend_to_earlier(

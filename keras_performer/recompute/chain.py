@@ -1,7 +1,7 @@
 """Links, the parts of a model's chain, and the scan that runs some of them.
 
 The body of a scan, which is run again for its gradient, reads no variables: they go
-into the loop as tensors, and seeds come out of it (`layers/stateless_calls.py`).
+into the loop as tensors, and seeds come out of it (`stateless_calls.py`).
 """
 
 import math
@@ -11,13 +11,13 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers.stateless_calls import (
+from keras_performer.ops.blocks import block_sizes
+from keras_performer.recompute.stateless_calls import (
     call_with_values,
     owned_by,
     split_variables,
     values_of,
 )
-from keras_performer.ops.blocks import block_sizes
 
 # For the error of what a chunk that is computed again would repeat.
 ADVICE = "With recompute", "recompute=None"

@@ -10,7 +10,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.layers import keras_privates
-from keras_performer.layers.key_masks import as_mask
+from keras_performer.layers.call_inputs import as_mask
 from keras_performer.ops.shapes import sum_dtype
 from keras_performer.recompute.chain import Link, scan
 

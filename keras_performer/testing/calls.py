@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.layers.watching import watched
+from keras_performer.conversion.calls import watched
 
 
 class Call(typing.NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 
 import keras_performer
 from keras_performer import feature_maps
-from keras_performer.approximation import implied_attention
+from keras_performer.conversion import implied_attention
 
 LENGTH, DIM, HEADS, KEY_DIM = 23, 6, 3, 5
 

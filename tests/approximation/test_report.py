@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_performer
 from keras_performer import approximation_report, ops
-from keras_performer.approximation.report import _advice as advice_on
+from keras_performer.conversion.approximation import _advice as advice_on
 
 LENGTH, DIM, HEADS, KEY_DIM, WINDOW = 23, 6, 3, 5, 4
 

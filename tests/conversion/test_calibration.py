@@ -8,8 +8,8 @@ import tensorflow as tf
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax, ops
 from keras_performer.conversion.moments import RIDGE, Moments
 from keras_performer.layers import PerformerAttention
-from keras_performer.layers.far_gain import SPEED
-from keras_performer.layers.inputs import Inputs
+from keras_performer.layers.call_inputs import Inputs
+from keras_performer.layers.performer import SPEED
 from keras_performer.ops import Visibility
 
 # Keras 3.10 says so of every functional model that it makes of a config.

@@ -6,12 +6,14 @@ import pytest
 
 from keras_performer.conversion import convert_attention
 from keras_performer.layers import (
-    BigBirdAttention,
     LinearTransformerAttention,
-    LinformerAttention,
     LocalAttention,
-    LongformerAttention,
     PerformerAttention,
+)
+from keras_performer.zoo import (
+    BigBirdAttention,
+    LinformerAttention,
+    LongformerAttention,
     ReformerAttention,
     SinkhornAttention,
     SynthesizerAttention,

@@ -6,7 +6,7 @@ import pytest
 
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax
 from keras_performer.conversion import fitting, together
-from keras_performer.layers.far_gain import SPEED
+from keras_performer.layers.performer import SPEED
 from tests.conversion.test_calibration import data, error_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")

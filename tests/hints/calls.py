@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 import keras_performer
-from keras_performer import feature_maps, layers, ops
+from keras_performer import feature_maps, layers, ops, zoo
 
 
 def right(x: tf.Tensor, mask: np.ndarray) -> None:
@@ -30,10 +30,10 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
     layer.redraw_features(3)
     layers.PerformerBlock(layers.ExactAttention(8, 64, causal=True), 128)(x, mask)
     layers.PerformerBlock(None, 128)
-    layers.SinkhornAttention(8, 64, block_size=16, max_length=512, noise=1.0)(x)
-    mixer = layers.SpatialGatingUnit(64, 32, causal=True, name="mixer")
+    zoo.SinkhornAttention(8, 64, block_size=16, max_length=512, noise=1.0)(x)
+    mixer = zoo.SpatialGatingUnit(64, 32, causal=True, name="mixer")
     layers.PerformerBlock(mixer, 128)(mixer(x, mask=mask), mask)
-    layers.FourierMixing("ortho")(x, mask)
+    zoo.FourierMixing("ortho")(x, mask)
     encoded = layers.PerformerEncoder(128, 8, activation="gelu", exact_window=4)(x)
     decoder = keras_performer.PerformerDecoder(128, 8, normalize_first=True)
     decoder(x, encoded, encoder_padding_mask=mask, return_state=True)
@@ -71,10 +71,10 @@ def wrong(x: tf.Tensor) -> None:
     layer(x, retrun_state=True)  # type: ignore[call-arg]
     layer(x, use_causal_mask="yes")  # type: ignore[arg-type]
     layers.PerformerBlock("performer", 128)  # type: ignore[arg-type]
-    layers.SinkhornAttention(8, 64, block_size=16)  # type: ignore[call-arg]
-    layers.FourierMixing("forward")  # type: ignore[arg-type]
-    layers.TokenMixing(64)  # type: ignore[call-arg]
-    layers.TokenMixing(64, 32)(x, key_mask=None)  # type: ignore[call-arg]
+    zoo.SinkhornAttention(8, 64, block_size=16)  # type: ignore[call-arg]
+    zoo.FourierMixing("forward")  # type: ignore[arg-type]
+    zoo.TokenMixing(64)  # type: ignore[call-arg]
+    zoo.TokenMixing(64, 32)(x, key_mask=None)  # type: ignore[call-arg]
     layers.PerformerBlock(layer, 128)(x, return_state="yes")  # type: ignore[arg-type]
     model = keras_performer.PerformerLM(256, 64, 2, 4, "32")  # type: ignore[arg-type]
     keras_performer.generate(model, [[1, 2]], "8")  # type: ignore[call-overload]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from packaging.version import Version
 
-from keras_performer import PerformerAttention, PerformerLM, layers
+from keras_performer import PerformerAttention, PerformerLM, layers, zoo
 from keras_performer.feature_maps import GeneralizedFeatures
 from tests.layers.inputs import normal
 
 ALL_KINDS = [
     kind
-    for kind in (getattr(layers, name) for name in layers.__all__)
+    for kind in (*vars(layers).values(), *vars(zoo).values())
     if inspect.isclass(kind) and issubclass(kind, layers.AttentionLayer)
 ]
 
@@ -186,13 +186,13 @@ def test_every_attention_has_the_places_of_keras(kind):
         return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     expected = places(PerformerAttention)
-    if kind in (layers.LocalAttention, layers.LongformerAttention):
+    if kind in (layers.LocalAttention, zoo.LongformerAttention):
         # the window is required, so it and all after it are given by name
         expected = expected[: expected.index("sliding_window")]
     assert places(kind) == expected
 
 
-@pytest.mark.parametrize("kind", [layers.LocalAttention, layers.LongformerAttention])
+@pytest.mark.parametrize("kind", [layers.LocalAttention, zoo.LongformerAttention])
 def test_a_window_is_required(kind):
     default = inspect.signature(kind).parameters["sliding_window"].default
     assert default is inspect.Parameter.empty

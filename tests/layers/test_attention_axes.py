@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers.attention_axes import AttentionAxes
+from keras_performer.layers.call_inputs import AttentionAxes
 from tests.contract import relative_error
 from tests.layers.inputs import normal, small_layer
 

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM
-from keras_performer.layers import BigBirdAttention, ExactAttention, PerformerBlock
+from keras_performer.layers import ExactAttention, PerformerBlock
+from keras_performer.zoo import BigBirdAttention
 from tests.contract import relative_error
 from tests.layers import costs
 from tests.layers.inputs import normal

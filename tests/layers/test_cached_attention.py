@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer.layers import keras_privates
-from keras_performer.layers.cached_attention import (
+from keras_performer.layers.exact import (
     CachedExactAttention,
     CachedPerformerAttention,
     is_cached,

@@ -8,15 +8,12 @@ import pytest
 import tensorflow as tf
 
 from keras_performer.feature_maps import SoftmaxFeatures
-from keras_performer.layers import (
-    LocalAttention,
-    LongformerAttention,
-    compile_policy,
-)
+from keras_performer.layers import LocalAttention, performer
 from keras_performer.ops import blocks
+from keras_performer.zoo import LongformerAttention
 from tests.layers.inputs import normal, small_layer, twin, value_and_gradients
 
-LENGTH = compile_policy.MIN_COMPILED_LENGTH
+LENGTH = performer.MIN_COMPILED_LENGTH
 
 
 def compiled_functions(graph):
@@ -108,20 +105,20 @@ def test_auto_compiles_causal_attention_on_cpus_from_tensorflow_2_21_on(
 def test_threads_are_the_cores_at_hand_unless_set(monkeypatch):
     threading = tf.config.threading
     monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 5)
-    assert compile_policy.cpu_threads() == 5
+    assert performer.cpu_threads() == 5
     monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 4, 6}, raising=False)
-    assert compile_policy.cpu_threads() == 3
+    assert performer.cpu_threads() == 3
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert compile_policy.cpu_threads() == 7
+    assert performer.cpu_threads() == 7
 
 
 def test_auto_leaves_eager_calls_and_strategies_alone(two_threads):
     attention = small_layer()
     x = tf.zeros((1, LENGTH, 3))
     eager = "auto", x, x, True
-    assert not compile_policy.should_compile(*eager, on_cpu=lambda: True)
+    assert not performer.should_compile(*eager, on_cpu=lambda: True)
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         assert not traced(attention)
 
@@ -192,7 +189,7 @@ def test_inside_a_compiled_function():
 def test_a_plain_model_trains_compiled_and_exports_plain(
     tmp_path, two_threads, monkeypatch
 ):
-    monkeypatch.setattr(compile_policy, "MIN_COMPILED_LENGTH", 40)
+    monkeypatch.setattr(performer, "MIN_COMPILED_LENGTH", 40)
     x, y = np.random.default_rng(5).standard_normal((2, 6, 40, 3)).astype("float32")
     losses = []
     for jit_compile in ("auto", False):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, layers
+from keras_performer import PerformerAttention, layers, zoo
 from tests.contract import assert_equal_bits, relative_error
 from tests.layers.inputs import normal, small_layer, twin
 
@@ -130,9 +130,9 @@ def test_training_false_never_redraws_and_evaluation_is_deterministic():
 @pytest.mark.parametrize(
     "layer",
     [
-        layers.FourierMixing(),
+        zoo.FourierMixing(),
         layers.PerformerBlock(PerformerAttention(2, 4), 8),
-        layers.ReversibleBlock(PerformerAttention(2, 4), 8),
+        zoo.ReversibleBlock(PerformerAttention(2, 4), 8),
         layers.PerformerEncoder(8, 2),
         layers.PerformerDecoder(8, 2),
     ],

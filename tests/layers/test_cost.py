@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import keras_performer
-from keras_performer import layers
-from keras_performer.layers.mixing_layer import MixingLayer
+from keras_performer import layers, zoo
+from keras_performer.layers.mixing import MixingLayer
 from keras_performer.ops import blocks
 from tests.costs import Work
 
@@ -29,27 +29,27 @@ ATTENTION = {
     "exact": lambda **more: layers.ExactAttention(**SIZES, **more),
     "local": lambda **more: layers.LocalAttention(**NEAR, **more),
     "linear": lambda **more: layers.LinearTransformerAttention(**SIZES, **more),
-    "longformer": lambda **more: layers.LongformerAttention(
+    "longformer": lambda **more: zoo.LongformerAttention(
         **NEAR, num_global_tokens=2, **more
     ),
-    "big bird": lambda **more: layers.BigBirdAttention(**SIZES, block_size=8, **more),
-    "linformer": lambda **more: layers.LinformerAttention(
+    "big bird": lambda **more: zoo.BigBirdAttention(**SIZES, block_size=8, **more),
+    "linformer": lambda **more: zoo.LinformerAttention(
         **SIZES, max_length=LONG, projection_dim=16, **more
     ),
-    "reformer": lambda **more: layers.ReformerAttention(
+    "reformer": lambda **more: zoo.ReformerAttention(
         **NEAR, num_hashes=2, num_buckets=16, **more
     ),
-    "sinkhorn": lambda **more: layers.SinkhornAttention(
+    "sinkhorn": lambda **more: zoo.SinkhornAttention(
         **SIZES, max_length=LONG, block_size=16, **more
     ),
-    "synthesizer": lambda **more: layers.SynthesizerAttention(
+    "synthesizer": lambda **more: zoo.SynthesizerAttention(
         **SIZES, max_length=LONG, **more
     ),
 }
 MIXERS = {
-    "fourier": lambda **more: layers.FourierMixing(**more),
-    "tokens": lambda **more: layers.TokenMixing(LONG, 16, **more),
-    "gating": lambda **more: layers.SpatialGatingUnit(LONG, 32, **more),
+    "fourier": lambda **more: zoo.FourierMixing(**more),
+    "tokens": lambda **more: zoo.TokenMixing(LONG, 16, **more),
+    "gating": lambda **more: zoo.SpatialGatingUnit(LONG, 32, **more),
 }
 MADE = {**ATTENTION, **MIXERS}
 

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import (
-    ExactAttention,
-    LinformerAttention,
-    SynthesizerAttention,
-)
+from keras_performer.layers import ExactAttention
+from keras_performer.zoo import LinformerAttention, SynthesizerAttention
 from tests.layers.inputs import normal
 from tests.layers.like_keras import grouped_query, multi_head, pair, results
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
-from keras_performer.layers.exact_below import by_length
+from keras_performer.layers.performer import by_length
 from tests.contract import assert_equal_bits, assert_equal_weights, relative_error
 from tests.costs import functions_for_tapes
 from tests.layers.inputs import (

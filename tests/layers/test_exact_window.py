@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import (
-    PerformerAttention,
-    PerformerLM,
-    convert_to_performer,
-    ops,
-)
+from keras_performer import PerformerAttention, PerformerLM, convert_to_performer, ops
 from keras_performer.layers import ExactAttention, LocalAttention
 from tests.layers.inputs import normal
 

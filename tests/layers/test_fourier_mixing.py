@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import FourierMixing
+from keras_performer.zoo import FourierMixing
 from tests.layers.costs import largest_tensor
 from tests.layers.inputs import normal
 from tests.layers.twins import assert_is_twin

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers.heads_dense import HeadsDense, heads_dense
+from keras_performer.layers.dense import HeadsDense, heads_dense
 from tests.contract import relative_error
 from tests.layers.inputs import normal, small_layer
 

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM
-from keras_performer.layers import LinformerAttention, PerformerBlock
+from keras_performer.layers import PerformerBlock
+from keras_performer.zoo import LinformerAttention
 from tests.layers import costs
 from tests.layers.inputs import normal
 from tests.layers.twins import (

@@ -6,12 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM
-from keras_performer.layers import (
-    ExactAttention,
-    LocalAttention,
-    LongformerAttention,
-    PerformerBlock,
-)
+from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
+from keras_performer.zoo import LongformerAttention
 from tests.contract import relative_error
 from tests.layers import costs
 from tests.layers.inputs import normal

@@ -4,9 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_performer.layers.heads_dense import token_dense
-from keras_performer.layers.logits_dense import LogitsDense
-from keras_performer.layers.token_embedding import TokenEmbedding
+from keras_performer.layers.dense import LogitsDense, token_dense
+from keras_performer.layers.embeddings import TokenEmbedding
 from tests.contract import relative_error
 from tests.layers.inputs import normal
 

@@ -5,14 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import (
-    FourierMixing,
-    MixingLayer,
-    PerformerAttention,
-    PerformerBlock,
-    SpatialGatingUnit,
-    TokenMixing,
-)
+from keras_performer.layers import MixingLayer, PerformerAttention, PerformerBlock
+from keras_performer.zoo import FourierMixing, SpatialGatingUnit, TokenMixing
 from tests.layers.inputs import normal
 from tests.layers.test_performer_block import (
     MASK,

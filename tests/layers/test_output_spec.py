@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import PerformerAttention, performer_attention
+from keras_performer.layers import PerformerAttention, performer
 from keras_performer.ops.linear_attention import linear_attention
 
 B, T, DIM = 2, 11, 6
@@ -91,7 +91,7 @@ def test_a_model_under_a_strategy_is_traced_once_to_be_trained(monkeypatch):
         traced.append(tf.executing_eagerly() or query.graph.name)
         return linear_attention(query, *args, **kwargs)
 
-    monkeypatch.setattr(performer_attention, "linear_attention", counted)
+    monkeypatch.setattr(performer, "linear_attention", counted)
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         layer = PerformerAttention(2, 4, causal=True, num_random_features=8, seed=0)
         model = keras.Sequential([keras.Input((T, DIM)), layer])

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, feature_maps
-from keras_performer.layers.attention_like import attention_like
+from keras_performer.conversion.attention_like import attention_like
 
 
 def layer(seed=5, **options):

@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, ops
-from keras_performer.layers import PerformerBlock, ReformerAttention
+from keras_performer.layers import PerformerBlock
 from keras_performer.testing import check_causal, check_masks
+from keras_performer.zoo import ReformerAttention
 from tests.layers.inputs import normal
 from tests.ops import lsh_reference
 

@@ -8,14 +8,9 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
-from keras_performer.layers import (
-    AttentionLayer,
-    ExactAttention,
-    LocalAttention,
-    ReformerAttention,
-    ReversibleBlock,
-)
+from keras_performer.layers import AttentionLayer, ExactAttention, LocalAttention
 from keras_performer.testing import check_causal, check_masks
+from keras_performer.zoo import ReformerAttention, ReversibleBlock
 from tests.costs import kept_for_gradients
 from tests.layers.inputs import normal
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
-from keras_performer.layers.short_convolution import ShortConvolution
+from keras_performer.layers.block import ShortConvolution
 from tests.layers.inputs import normal
 from tests.layers.test_performer_block import normalized, with_random_weights
 

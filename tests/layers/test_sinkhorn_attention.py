@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, generate, ops
-from keras_performer.layers import PerformerBlock, SinkhornAttention
-from keras_performer.ops.sinkhorn import balanced
+from keras_performer.layers import PerformerBlock
+from keras_performer.zoo import SinkhornAttention
+from keras_performer.zoo.sinkhorn import balanced
 from tests.layers.costs import largest_tensor
 from tests.layers.inputs import normal
 from tests.layers.twins import (

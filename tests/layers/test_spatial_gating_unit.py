@@ -5,7 +5,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from keras_performer.layers import SpatialGatingUnit
+from keras_performer.zoo import SpatialGatingUnit
 from tests.layers.costs import largest_tensor
 from tests.layers.inputs import normal
 from tests.layers.twins import assert_is_twin, randomize

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerLM, generate, layers
-from keras_performer.layers import cached_attention
+from keras_performer.layers import exact as cached_attention
 from keras_performer.models import exported
 from tests.contract import relative_error
 from tests.layers.inputs import normal, small_layer

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from packaging.version import Version
 
-from keras_performer.layers.token_embedding import TokenEmbedding
+from keras_performer.layers.embeddings import TokenEmbedding
 from tests.layers.inputs import normal
 
 IDS = np.array([[1, 2, 2, 3], [2, 5, 0, 2]])

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, generate, generate_stream
-from keras_performer.layers.token_embedding import TokenEmbedding
+from keras_performer.layers.embeddings import TokenEmbedding
 from tests.models.test_generate import (
     PROMPT,
     VOCABULARY,

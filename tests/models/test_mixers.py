@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_performer import PerformerAttention, PerformerLM, generate
-from keras_performer.layers import FourierMixing, SpatialGatingUnit, TokenMixing
+from keras_performer.zoo import FourierMixing, SpatialGatingUnit, TokenMixing
 from tests.models.token_models import IDS, loss_and_gradients, small_model
 
 NO_OPTIONS = dict(num_random_features=256, chunk_size=None)

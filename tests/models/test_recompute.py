@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, RedrawFeatures
-from keras_performer.layers import compile_policy
-from keras_performer.layers.token_embedding import TokenEmbedding
+from keras_performer.layers import performer
+from keras_performer.layers.embeddings import TokenEmbedding
 from tests.models.token_models import (
     IDS,
     MODES,
@@ -232,7 +232,7 @@ def test_bfloat16_rounds_neither_sums_over_chunks_nor_what_is_float32(recompute)
 @pytest.mark.slow
 def test_chunks_so_long_that_attention_is_compiled(two_threads, monkeypatch):
     """In a graph `PerformerAttention` compiles long chunks by itself, in the loop."""
-    monkeypatch.setattr(compile_policy, "MIN_COMPILED_LENGTH", 5)
+    monkeypatch.setattr(performer, "MIN_COMPILED_LENGTH", 5)
     # no divisor makes chunks alike: 6, 6 and 5
     ids, targets = RANDOM.integers(0, 11, (2, 1, 17))
     options = dict(max_length=20, chunk_size=6, num_layers=1, feature_map="relu")

@@ -6,11 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, generate
-from keras_performer.layers import (
-    ExactAttention,
-    LocalAttention,
-    PerformerBlock,
-)
+from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
 from tests.layers.inputs import normal
 from tests.models.token_models import IDS, TARGETS, loss_and_gradients, small_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import ops
+from keras_performer import zoo
 
 MASK = 2**32 - 1
 
@@ -51,7 +51,7 @@ def seen_by_hand(count, num_heads, num_global, num_random, seed, causal):
 )
 def test_a_table_is_what_sets_say(count, num_global, num_random, causal):
     given = count, 2, num_global, num_random, 5, causal
-    blocks = ops.big_bird_blocks(*given)
+    blocks = zoo.big_bird_blocks(*given)
     for rows, expected in zip(blocks.table.numpy(), seen_by_hand(*given), strict=True):
         for row, (seen, drawn) in zip(rows, expected, strict=True):
             there = row[row >= 0].tolist()
@@ -68,7 +68,7 @@ def test_a_table_is_what_sets_say(count, num_global, num_random, causal):
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_table_is_the_same_wherever_it_runs(causal):
     def table(count, seed):
-        return ops.big_bird_blocks(count, 2, 2, 3, seed, causal).table
+        return zoo.big_bird_blocks(count, 2, 2, 3, seed, causal).table
 
     expected = table(11, 7)
     int32 = tf.TensorSpec((), tf.int32)
@@ -82,7 +82,7 @@ def test_a_table_is_the_same_wherever_it_runs(causal):
 
 def test_random_blocks_are_uniform():
     """Of 40 blocks block 20 has 35 others; which of them are drawn, over 400 seeds."""
-    tables = [ops.big_bird_blocks(40, 8, 2, 3, seed).table for seed in range(400)]
+    tables = [zoo.big_bird_blocks(40, 8, 2, 3, seed).table for seed in range(400)]
     draws = np.stack([table[:, 20, -3:] for table in tables])
     counts = np.bincount(draws.ravel(), minlength=40)
     seen = [0, 19, 20, 21, 39]
@@ -100,6 +100,6 @@ def test_random_blocks_are_uniform():
 
 def test_blocks_of_all_lengths_are_among_the_random_ones():
     """Not only the first ones: the last block of many is seen by far ones."""
-    table = ops.big_bird_blocks(3000, 1, 2, 3, 0).table[0, :, -3:].numpy()
+    table = zoo.big_bird_blocks(3000, 1, 2, 3, 0).table[0, :, -3:].numpy()
     assert table.max() > 2900
     assert abs(table.mean() - 1500) < 4 * 866 / table.size**0.5

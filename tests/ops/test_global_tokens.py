@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import ops
+from keras_performer import ops, zoo
 from tests.ops.cases import qkv, softmax_kernel
 
 GLOBAL = tf.constant([[False, False, True, False, False, False]])
@@ -27,7 +27,7 @@ def test_it_is_exact_attention_where_both_kinds_of_heads_are_one():
     heads = qkv(1, 6, 6, 2, groups=2)
     visible = ops.Visibility(global_tokens=GLOBAL)
     near = visible._replace(sliding_window=2)
-    got = ops.global_token_attention(*heads, *heads, 2, 1, visible)
+    got = zoo.global_token_attention(*heads, *heads, 2, 1, visible)
     right = ops.exact_attention(*heads, near)
     np.testing.assert_allclose(got, right, rtol=1e-12, atol=1e-12)
 
@@ -48,4 +48,4 @@ def test_segments_are_refused():
     heads = qkv(1, 6, 6, 1)
     visible = ops.Visibility(starts=GLOBAL, global_tokens=GLOBAL)
     with pytest.raises(ValueError, match="those of one segment"):
-        ops.global_token_attention(*heads, *heads, 2, 1, visible)
+        zoo.global_token_attention(*heads, *heads, 2, 1, visible)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import ops
+from keras_performer import ops, zoo
 from keras_performer.ops import blocks
 from tests.costs import largest_tensor
 from tests.ops import lsh_reference
@@ -19,7 +19,7 @@ def inputs(length, rounds=3, half=2, seed=0, dtype="float64"):
     query = normal((*shape, HEAD_DIM), (seed, 1), 2.0, dtype)
     value = normal((*shape, VALUE_DIM), (seed, 2), dtype=dtype)
     rotations = normal((rounds, HEADS, HEAD_DIM, half), (seed, 3), dtype=dtype)
-    return query, value, ops.lsh_buckets(query, rotations)
+    return query, value, zoo.lsh_buckets(query, rotations)
 
 
 def dense(sees):
@@ -41,10 +41,10 @@ def some(length, share, seed):
 
 def test_buckets_are_the_largest_of_both_signs():
     x, rotations = normal((2, 40, 3, 5), 1), normal((4, 3, 5, 6), 2)
-    buckets = ops.lsh_buckets(x, rotations)
+    buckets = zoo.lsh_buckets(x, rotations)
     np.testing.assert_array_equal(buckets, lsh_reference.buckets(x, rotations))
     assert len(np.unique(buckets)) == 12
-    np.testing.assert_array_equal(ops.lsh_buckets(1e4 * x, rotations), buckets)
+    np.testing.assert_array_equal(zoo.lsh_buckets(1e4 * x, rotations), buckets)
 
 
 def test_buckets_are_shared_as_often_as_angles_say():
@@ -53,7 +53,7 @@ def test_buckets_are_shared_as_often_as_angles_say():
         pair = tf.constant([[1.0, 0.0, 0.0], [np.cos(angle), np.sin(angle), 0.0]])
         rotations = tf.reshape(ops.gaussian_matrix(4000, 3, (1, 2)), (1, 4000, 3, 1))
         pairs = tf.tile(pair[tf.newaxis, :, tf.newaxis], [1, 1, 4000, 1])
-        first, second = ops.lsh_buckets(pairs, rotations)[0]
+        first, second = zoo.lsh_buckets(pairs, rotations)[0]
         shared, law = np.mean(first == second), 1 - angle / np.pi
         assert abs(shared - law) < 4.5 * (law * (1 - law) / 4000) ** 0.5
 
@@ -74,13 +74,13 @@ def test_it_is_the_definition(length, window, masked, causal):
     sees = lsh_reference.sees(buckets.numpy(), window, **options)
 
     def attention(query, value):
-        return ops.lsh_attention(query, value, buckets, window, visible)
+        return zoo.lsh_attention(query, value, buckets, window, visible)
 
     got = value_and_gradients(attention, [query, value])
     expected = lsh_reference.attention(query, value, buckets, window, **options)
     np.testing.assert_allclose(got[0], expected, atol=1e-12)
     assert_all_close(got, value_and_gradients(dense(sees), [query, value]), 1e-12)
-    scores = ops.lsh_scores(query, buckets, window, visible)
+    scores = zoo.lsh_scores(query, buckets, window, visible)
     np.testing.assert_allclose(scores, lsh_reference.weights(query, sees), atol=1e-12)
 
 
@@ -91,7 +91,7 @@ def test_several_blocks(causal, monkeypatch):
     sees = lsh_reference.sees(buckets.numpy(), 70, causal=causal)
 
     def attention(query, value):
-        return ops.lsh_attention(query, value, buckets, 70, causal=causal)
+        return zoo.lsh_attention(query, value, buckets, 70, causal=causal)
 
     both = (value_and_gradients(f, [query, value]) for f in (attention, dense(sees)))
     assert_all_close(*both, 1e-12)
@@ -104,8 +104,8 @@ def test_unknown_shapes_and_xla(causal):
     rotations = normal((2, HEADS, HEAD_DIM, 2), 3, dtype="float32")
 
     def attention(query, value):
-        buckets = ops.lsh_buckets(query, rotations)
-        return ops.lsh_attention(query, value, buckets, 20, causal=causal)
+        buckets = zoo.lsh_buckets(query, rotations)
+        return zoo.lsh_attention(query, value, buckets, 20, causal=causal)
 
     specs = [tf.TensorSpec((None, None, *x.shape[2:])) for x in (query, value)]
     unknown = tf.function(attention, input_signature=specs)
@@ -116,22 +116,22 @@ def test_unknown_shapes_and_xla(causal):
 
 def test_a_key_found_in_every_round_counts_once():
     query, value, buckets = inputs(40, rounds=1)
-    once = ops.lsh_attention(query, value, buckets, 9)
-    again = ops.lsh_attention(query, value, tf.repeat(buckets, 4, axis=3), 9)
+    once = zoo.lsh_attention(query, value, buckets, 9)
+    again = zoo.lsh_attention(query, value, tf.repeat(buckets, 4, axis=3), 9)
     np.testing.assert_allclose(again, once, atol=1e-12)
 
 
 def test_tokens_of_other_buckets_change_nothing():
     """In chunks of sorted tokens they would move the borders."""
     query, value, buckets = inputs(60, rounds=1, half=1)
-    attended = ops.lsh_attention(query, value, buckets, 3)
+    attended = zoo.lsh_attention(query, value, buckets, 3)
     for n in range(HEADS):
         kept = np.flatnonzero(buckets[0, :, n, 0] == 1)
         parts = [
             tf.gather(x[:1, :, n : n + 1], kept, axis=1)
             for x in (query, value, buckets)
         ]
-        alone = ops.lsh_attention(*parts, 3)[0, :, 0]
+        alone = zoo.lsh_attention(*parts, 3)[0, :, 0]
         np.testing.assert_allclose(alone, attended.numpy()[0, kept, n], atol=1e-12)
 
 
@@ -141,13 +141,13 @@ def test_masked_tokens_are_as_if_left_out(ends):
     seen = np.ones((BATCH, 14), bool)
     seen[:, ends] = False
     hide = ~seen[..., None, None]
-    attended = ops.lsh_attention(
+    attended = zoo.lsh_attention(
         tf.where(hide, 1e4, query), tf.where(hide, 1e4, value), buckets, 3, seen
     )
     parts = [tf.boolean_mask(x, seen[0], axis=1) for x in (query, value, buckets)]
     np.testing.assert_allclose(
         tf.boolean_mask(attended, seen[0], axis=1),
-        ops.lsh_attention(*parts, 3),
+        zoo.lsh_attention(*parts, 3),
         atol=1e-12,
     )
     assert not np.any(attended.numpy()[~seen])
@@ -159,8 +159,8 @@ def test_later_tokens_move_nothing():
     later = tf.range(90)[:, tf.newaxis, tf.newaxis] >= 50
 
     def attended(query, value):
-        buckets = ops.lsh_buckets(query, rotations)
-        return ops.lsh_attention(query, value, buckets, 4, causal=True)[:, :50]
+        buckets = zoo.lsh_buckets(query, rotations)
+        return zoo.lsh_attention(query, value, buckets, 4, causal=True)[:, :50]
 
     before = attended(query, value)
     # larger ones not by a bit; those of other buckets may change rounding
@@ -175,7 +175,7 @@ def test_large_queries_and_queries_of_zero_are_finite():
     query, value, buckets = inputs(20, dtype="float32")
     for scale in (0.0, 1e4):
         results = value_and_gradients(
-            lambda q, v: ops.lsh_attention(q, v, buckets, 5), [scale * query, value]
+            lambda q, v: zoo.lsh_attention(q, v, buckets, 5), [scale * query, value]
         )
         assert all(np.isfinite(x).all() for x in results)
 
@@ -186,8 +186,8 @@ def test_memory_is_linear_in_the_length(causal):
         rotations = tf.ones((2, 1, 4, 2))
         with tf.GradientTape() as tape:
             tape.watch([query, value])
-            buckets = ops.lsh_buckets(query, rotations)
-            output = ops.lsh_attention(query, value, buckets, 32, causal=causal)
+            buckets = zoo.lsh_buckets(query, rotations)
+            output = zoo.lsh_attention(query, value, buckets, 32, causal=causal)
         return tape.gradient(output, [query, value])
 
     sizes = [
@@ -199,8 +199,8 @@ def test_memory_is_linear_in_the_length(causal):
 def test_what_is_no_bucket_for_each_token_raises():
     query, value, buckets = inputs(6)
     with pytest.raises(ValueError, match="as lsh_buckets makes them"):
-        ops.lsh_attention(query, value, buckets[..., 0], 3)
+        zoo.lsh_attention(query, value, buckets[..., 0], 3)
     with pytest.raises(ValueError, match=r"Received: buckets of shape \(2, 5, 3, 3\)"):
-        ops.lsh_attention(query, value, buckets[:, :5], 3)
+        zoo.lsh_attention(query, value, buckets[:, :5], 3)
     with pytest.raises(ValueError, match="sliding_window must be a positive int"):
-        ops.lsh_attention(query, value, buckets, 0)
+        zoo.lsh_attention(query, value, buckets, 0)

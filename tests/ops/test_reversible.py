@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import ops
+from keras_performer import zoo
 from tests.costs import kept_for_gradients
 from tests.ops.cases import assert_all_close, normal
 
@@ -59,7 +59,7 @@ def with_gradients(chain, depth, **options):
 
 @pytest.mark.parametrize("depth", [1, 2, 8])
 def test_values_and_gradients_are_those_of_autodiff(depth):
-    got, expected = (with_gradients(f, depth) for f in (ops.reversible_chain, plain))
+    got, expected = (with_gradients(f, depth) for f in (zoo.reversible_chain, plain))
     assert_all_close(got, expected, 1e-11)
     assert got[2].numpy().tolist() == [3 + depth, 4 + depth]
 
@@ -67,11 +67,11 @@ def test_values_and_gradients_are_those_of_autodiff(depth):
 def test_eagerly_and_compiled():
     tf.config.run_functions_eagerly(True)
     try:
-        eager = with_gradients(ops.reversible_chain, 4)
+        eager = with_gradients(zoo.reversible_chain, 4)
     finally:
         tf.config.run_functions_eagerly(False)
     assert_all_close(eager, with_gradients(plain, 4), 1e-11)
-    compiled = with_gradients(ops.reversible_chain, 4, jit_compile=True)
+    compiled = with_gradients(zoo.reversible_chain, 4, jit_compile=True)
     assert_all_close(compiled, eager, 1e-11)
 
 
@@ -79,7 +79,7 @@ def test_the_ends_alone_are_kept():
     def function(depth):
         params, state = layers(depth), tf.constant([3, 4])
         start = [change] * depth
-        return lambda *x: ops.reversible_chain(start, *x, params, state)[1]
+        return lambda *x: zoo.reversible_chain(start, *x, params, state)[1]
 
     shape = (64, 32, DIM)
     for depth in (2, 10):
@@ -94,7 +94,7 @@ def test_nothing_is_computed_again_before_its_gradient_is_there():
     @tf.function(autograph=False)
     def step(first, second, upstream):
         graph = tf.compat.v1.get_default_graph()
-        _, b, _ = ops.reversible_chain([change] * 4, first, second, params, state)
+        _, b, _ = zoo.reversible_chain([change] * 4, first, second, params, state)
         forward = set(graph.get_operations())
         gradients = tf.gradients(b, [first, second], upstream)
         again = [
@@ -124,7 +124,7 @@ def waits(op, for_op):
 def test_params_of_another_number_raise():
     x = normal((2, DIM), 1)
     with pytest.raises(ValueError, match="Received: 2 functions and 1 params"):
-        ops.reversible_chain([change] * 2, x, x, layers(1), tf.constant([1, 2]))
+        zoo.reversible_chain([change] * 2, x, x, layers(1), tf.constant([1, 2]))
 
 
 def test_a_function_of_float32_gets_its_inputs_to_the_bit():
@@ -140,7 +140,7 @@ def test_a_function_of_float32_gets_its_inputs_to_the_bit():
     x = normal((100, DIM), 1)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        a, b, _ = ops.reversible_chain([function] * 20, x, x, kernels)
+        a, b, _ = zoo.reversible_chain([function] * 20, x, x, kernels)
     tape.gradient([a, b], x)
     forward, again = inputs[:20], inputs[20:]
     for one, other in zip(forward, reversed(again), strict=True):

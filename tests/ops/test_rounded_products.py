@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import ops
+from keras_performer import ops, zoo
 
 from .cases import normal, pairs
 from .segment_cases import ids
@@ -72,8 +72,8 @@ def windowed(causal, packed, query, key, value):
 
 
 def lsh(query, key, value):
-    buckets = ops.lsh_buckets(query, normal((2, 1, HEAD_DIM, 2), 4, dtype="float32"))
-    return ops.lsh_attention(query, value, buckets, WINDOW)
+    buckets = zoo.lsh_buckets(query, normal((2, 1, HEAD_DIM, 2), 4, dtype="float32"))
+    return zoo.lsh_attention(query, value, buckets, WINDOW)
 
 
 def linear(causal, packed, query, key, value):

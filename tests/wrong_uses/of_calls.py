@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_performer import layers
+from keras_performer import layers, zoo
 from tests.wrong_uses.small import FOUND_AS_IT_RUNS, IDS, X, causal, made
 from tests.wrong_uses.wrong_use import WrongUse
 
@@ -104,13 +104,13 @@ WRONG_USES = {
             "Attention of blocks needs one key for each query",
             "key of shape (2, 9, 2, 4)",
             "use another for attention to another sequence",
-            lambda: layers.BigBirdAttention(2, 4, block_size=2)(X, MEMORY),
+            lambda: zoo.BigBirdAttention(2, 4, block_size=2)(X, MEMORY),
         ),
         WrongUse(
             "LinformerAttention ends at max_length",
             "max_length=4, of 6 tokens",
             "make it with the max_length of the longest",
-            lambda: layers.LinformerAttention(2, 4, max_length=4)(X),
+            lambda: zoo.LinformerAttention(2, 4, max_length=4)(X),
         ),
         WrongUse(
             "positions are what attention with rotary reads",
@@ -128,7 +128,7 @@ WRONG_USES = {
             "LinformerAttention cannot keep segments of a packed sequence apart",
             "layer='linformer",
             "call it without segment_ids, with a segment in each row",
-            lambda: layers.LinformerAttention(2, 4, max_length=8)(X, segment_ids=IDS),
+            lambda: zoo.LinformerAttention(2, 4, max_length=8)(X, segment_ids=IDS),
         ),
     ],
     "Masks": [

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 import keras_performer
-from keras_performer import layers
+from keras_performer import layers, zoo
 from tests.wrong_uses.small import X, made, sequential
 from tests.wrong_uses.wrong_use import WrongUse
 
@@ -111,13 +111,13 @@ WRONG_USES = {
             "LinformerAttention cannot hide later tokens",
             "causal=True",
             "make it with causal=False",
-            lambda: layers.LinformerAttention(2, 4, max_length=8, causal=True),
+            lambda: zoo.LinformerAttention(2, 4, max_length=8, causal=True),
         ),
         WrongUse(
             "block_size must be a positive int",
             "block_size=0",
             "positive int",
-            lambda: layers.BigBirdAttention(2, 4, block_size=0),
+            lambda: zoo.BigBirdAttention(2, 4, block_size=0),
         ),
     ],
     "Feature maps": [

@@ -20,11 +20,7 @@ from keras_performer.ops.kernels.parts import (
     sum_of_products,
 )
 from keras_performer.ops.local import weights
-from keras_performer.ops.normalizer import (
-    joined,
-    normalize,
-    with_ones,
-)
+from keras_performer.ops.normalizer import joined, normalize, with_ones
 from keras_performer.ops.shapes import ceil_div, repeat, size, slice_of
 from keras_performer.ops.two_sided.rows import Rows
 from keras_performer.ops.two_sided.sums import Sums

@@ -1,0 +1,369 @@
+"""What linear attention would make of the attention of a trained model."""
+
+import math
+import typing
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.conversion.attention_like import attention_like
+from keras_performer.conversion.calls import attention_calls, batches_of
+from keras_performer.conversion.errors import ESTIMATES, HeadSums, add_errors
+from keras_performer.layers import PerformerAttention, arguments, call_inputs
+
+# A head whose best estimate keeps more than this part of the error of a plain mean has
+# lost what it attends to.
+LOST = 0.5
+# A simpler estimate is advised unless the best has less than this part of its error.
+WORTH_IT = 0.8
+# What part of the weights `HeadReport.window_needed` holds.
+SHARE_NEEDED = 0.9
+# Those of `PerformerAttention` that say how attention is estimated.
+OPTIONS = "exact_window", "feature_map", "num_random_features", "seed"
+# What estimates are called, the simplest first.
+ADVICE = {
+    "window": "the window alone",
+    "features": "features alone",
+    "both": "window and features",
+}
+MORE = "more features"
+
+
+class HeadReport(typing.NamedTuple):
+    """One head of one layer; numbers are means over the queries that were looked at.
+
+    Attributes:
+        layer: str, path of the layer.
+        head: int.
+        phi: float, the mean of |x + y|^2 of queries x = q / H^(1/4) and keys
+            y = k / H^(1/4). The variance of random features grows as exp(phi).
+        spread: float, the standard deviation of a row's logits.
+        near_share: float, the share of exact weights within the window; 0 without.
+        window_needed: int, the smallest window that holds nine tenths of the weights.
+        mean, window, features, both: floats, relative errors of the attended values:
+            of the mean of the visible values (what an attention without any idea says),
+            of the exact window alone, of random features alone, and of
+            `PerformerAttention(exact_window=...)`. nan without a window.
+        doubled: float, that of features, or with a window of both, by another draw of
+            twice `num_random_features`; nan of features that train, or are not random.
+        advice: str, what the errors speak for.
+    """
+
+    layer: str
+    head: int
+    phi: float
+    spread: float
+    near_share: float
+    window_needed: int
+    mean: float
+    window: float
+    features: float
+    both: float
+    doubled: float
+    advice: str
+
+
+class ApproximationReport(typing.NamedTuple):
+    """What `approximation_report` returns; `print` shows it as a table.
+
+    Attributes:
+        heads: list of `HeadReport`.
+        left_out: dict of paths of attention layers that could not be looked at to the
+            reasons.
+    """
+
+    heads: list[HeadReport]
+    left_out: dict[str, str]
+
+    def __str__(self):
+        names = "layer", "head", "phi", "spread", "near share", "90% within"
+        names += *ESTIMATES, "advice"
+        rows = [_cells(head) for head in self.heads]
+        unseen = [f"{path}: not looked at. {x}" for path, x in self.left_out.items()]
+        return as_text(names, rows, range(1, len(names) - 1), unseen)
+
+    def plot(self):
+        """The relative errors, layer by layer and head by head.
+
+        Returns:
+            A `matplotlib.figure.Figure`, to be saved or shown.
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.subplots()
+        for name in ESTIMATES:
+            errors = [getattr(head, name) for head in self.heads]
+            axes.plot(errors, "o-", label=name, linewidth=0.5, markersize=4)
+        layers = [head.layer for head in self.heads]
+        firsts = [i for i, layer in enumerate(layers) if layer not in layers[:i]]
+        axes.set_xticks(firsts, [layers[i] for i in firsts], rotation=30, ha="right")
+        for first in firsts[1:]:
+            axes.axvline(first - 0.5, color="#cccccc", linewidth=0.8)
+        axes.set(ylabel="relative error of the attended values", ylim=(0, None))
+        axes.legend()
+        return figure
+
+
+def approximation_report(
+    model: typing.Any,
+    data: typing.Any,
+    *,
+    num_rows: int = 64,
+    max_batches: int = 4,
+    **options: typing.Any,
+) -> ApproximationReport:
+    """How well linear attention would estimate the attention of a model on its data.
+
+    Every attention layer computes what it computes; beside it, from the same queries,
+    keys and values, stand `PerformerAttention` and its controls, in time linear in the
+    length but for the exact weights of a few queries. Errors do not add up over layers:
+    each is given exact inputs.
+
+    Args:
+        model: a Keras model with `keras.layers.MultiHeadAttention`,
+            `GroupQueryAttention`, `ExactAttention` or `PerformerAttention`, at any
+            depth; or such a layer.
+        data: what the model is called with: nest of arrays, one batch; or a
+            `tf.data.Dataset` of batches, with or without targets.
+        num_rows: int, of how many queries of each sequence exact weights are computed.
+        max_batches: int, the most batches of a data set that are taken.
+        **options: of `PerformerAttention`: `exact_window`, `feature_map`,
+            `num_random_features`, `seed`. What is not given is as in the layer, or the
+            default.
+
+    Returns:
+        `ApproximationReport`.
+
+    Raises:
+        ValueError: if no attention layer could be looked at, and for other options.
+
+    Example:
+
+    >>> import keras
+    >>> x = start = keras.Input((None, 8))
+    >>> x = keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    >>> model = keras.Model(start, x)
+    >>> data = keras.random.normal((2, 50, 8), seed=0)
+    >>> report = approximation_report(model, data, exact_window=8, seed=0)
+    >>> [(head.layer, head.head) for head in report.heads]
+    [('attention', 0), ('attention', 1)]
+    """
+    arguments.positive_int("num_rows", num_rows)
+    arguments.positive_int("max_batches", max_batches)
+    call_inputs.check_model("model", model)
+    check_options(options)
+    sums: dict = {}
+    doubled: dict = {}
+
+    def measure(layer, twin, *inputs):
+        if layer not in sums:
+            sums[layer] = HeadSums(twin.num_heads)
+            doubled[layer] = _with_twice_the_features(twin)
+        add_errors(sums[layer], twin, doubled[layer], *inputs, num_rows)
+
+    batches = batches_of(data, max_batches)
+    left_out = attention_calls(model, batches, options, measure)
+    measured = {layer: of for layer, of in sums.items() if layer not in left_out}
+    if not measured:
+        raise nothing_found(model, left_out)
+    return ApproximationReport(
+        [head for layer, of in measured.items() for head in _heads(layer, of)],
+        {layer.path: reason for layer, reason in left_out.items()},
+    )
+
+
+def check_options(options):
+    """Raises a `ValueError` for options that are none of `OPTIONS`."""
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ValueError(
+            f"Options must be of {', '.join(OPTIONS)}. Received: {', '.join(unknown)}"
+        )
+
+
+def nothing_found(model, left_out):
+    """The error of a model in which no attention could be looked at, with why."""
+    reasons = " ".join(left_out.values())
+    return ValueError(
+        "model must have a layer of softmax attention that is called with data. "
+        f"Received: {type(model).__name__} {model.name}. {reasons}".strip()
+    )
+
+
+def _with_twice_the_features(twin):
+    if twin.num_random_features is None or twin.feature_map.trainable:
+        return None
+    options = dict(num_random_features=2 * twin.num_random_features, seed=twin.seed)
+    return attention_like(PerformerAttention, twin, **options)
+
+
+def _heads(layer, sums):
+    names = "phi", "spread", "near_share"
+    columns = {name: sums.mean(name) for name in names}
+    columns["window_needed"] = sums.window_with(SHARE_NEEDED)
+    columns |= {name: sums.error(name) for name in ESTIMATES}
+    for head in range(len(sums.squares)):
+        numbers = {name: column[head].item() for name, column in columns.items()}
+        yield HeadReport(layer.path, head, **numbers, advice=_advice(numbers))
+
+
+def _advice(errors):
+    """What the errors of a head speak for: of what is nearly as good, the simplest."""
+    found = {name: errors[name] for name in ADVICE if not math.isnan(errors[name])}
+    if not found:
+        return "nothing to attend to"
+    best = min(found.values())
+    doubled = errors["doubled"]
+    if best > LOST * errors["mean"]:
+        return MORE if doubled <= LOST * errors["mean"] else "keep it exact"
+    name = next(name for name, x in found.items() if WORTH_IT * x <= best)
+    more = name != "window" and doubled < WORTH_IT * best
+    return f"{ADVICE[name]}; {MORE}" if more else ADVICE[name]
+
+
+def _cells(head):
+    numbers = [
+        str(x) if isinstance(x, int) else "-" if math.isnan(x) else f"{x:.2f}"
+        for x in head[2:-1]
+    ]
+    return head.layer, str(head.head), *numbers, head.advice
+
+
+# Attention matrices of a trained model, exact and as features imply them.
+
+
+class ImpliedAttention(typing.NamedTuple):
+    """Weights of one layer; what is not visible has 0.
+
+    Attributes:
+        layer: str, path of the layer.
+        rows: int array `(rows,)`, the queries.
+        exact: float32 array `(B, N, rows, S)`, the softmax.
+        implied: float32 array `(B, N, rows, S)`, what the estimate gives to each key.
+    """
+
+    layer: str
+    rows: np.ndarray
+    exact: np.ndarray
+    implied: np.ndarray
+
+    def plot(self, head: int = 0, example: int = 0) -> typing.Any:
+        """The weights of one head, exact and implied, side by side.
+
+        Square roots, so that small weights show. Weights below 0, which only features
+        with signs have, are drawn as 0.
+
+        Args:
+            head: int, which of the N heads.
+            example: int, which of the batch.
+
+        Returns:
+            A `matplotlib.figure.Figure`, to be saved or shown.
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, name in zip(panels, ("exact", "implied")):
+            weights = np.maximum(getattr(self, name)[example, head], 0) ** 0.5
+            axes.imshow(weights, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+            axes.set(title=name, xlabel="key")
+        panels[0].set_ylabel("query")
+        panels[0].set_yticks(range(len(self.rows)), self.rows)
+        panels[0].locator_params(axis="y", nbins=8)
+        figure.suptitle(f"{self.layer}, head {head}")
+        return figure
+
+
+def implied_attention(
+    model: typing.Any,
+    data: typing.Any,
+    *,
+    rows: Sequence[int] | None = None,
+    **options: typing.Any,
+) -> list[ImpliedAttention]:
+    """The attention matrices of a model, beside those that linear attention implies.
+
+    Linear attention never makes a matrix; this one is what it multiplies the values by.
+    Memory is quadratic in the length: give it short sequences.
+
+    Args:
+        model: as in `approximation_report`.
+        data: as in `approximation_report`; of a data set the first batch.
+        rows: sequence of ints, indices of queries. Defaults to all.
+        **options: as in `approximation_report`.
+
+    Returns:
+        A list of `ImpliedAttention`, one for each call of a layer, in the order of the
+        calls.
+
+    Raises:
+        ValueError: as `approximation_report`, and for a row that is not there.
+
+    Example:
+
+    >>> import keras
+    >>> layer = keras.layers.MultiHeadAttention(2, 4, name="attention")
+    >>> x = start = keras.Input((None, 8))
+    >>> model = keras.Model(start, layer(x, x))
+    >>> data = keras.random.normal((1, 50, 8), seed=0)
+    >>> found, = implied_attention(model, data, rows=[0, 49], seed=0)
+    >>> found.implied.shape
+    (1, 2, 2, 50)
+    >>> print(found.implied.sum())  # each row sums to 1
+    4.0
+    """
+    check_options(options)
+    found = []
+
+    def measure(layer, twin, query, key, value, inputs):
+        chosen = _chosen(rows, query.shape[1])
+        exact = ops.exact_scores(query, key, inputs.visible)
+        implied = twin.scores(query, key, inputs.visible)
+        both = (tf.gather(scores, chosen, axis=2) for scores in (exact, implied))
+        weights = ImpliedAttention(layer.path, chosen, *(x.numpy() for x in both))
+        found.append((layer, weights))
+
+    left_out = attention_calls(model, batches_of(data, 1), options, measure)
+    kept = [weights for layer, weights in found if layer not in left_out]
+    if not kept:
+        raise nothing_found(model, left_out)
+    return kept
+
+
+def _chosen(rows, length):
+    if rows is None:
+        return np.arange(length)
+    wrong = [row for row in rows if not -length <= row < length]
+    if wrong:
+        raise ValueError(
+            f"rows must be of the {length} queries. Received: rows with {wrong[0]}"
+        )
+    return np.arange(length)[list(rows)]
+
+
+# Tables as text.
+
+
+def as_text(names, rows, to_the_right=(), notes=()):
+    """Lines of columns, the names of the columns in the first.
+
+    Args:
+        names: sequence of str.
+        rows: list of sequences of str.
+        to_the_right: indices of columns that are aligned there, as numbers are.
+        notes: iterable of str, lines below the columns.
+    """
+    lines = [names, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    columns = (
+        "  ".join(
+            cell.rjust(width) if index in to_the_right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    )
+    return "\n".join([*columns, *notes])

@@ -1,0 +1,139 @@
+"""Attention layers with the weights of others."""
+
+import inspect
+
+import keras
+
+from keras_performer import feature_maps
+from keras_performer.layers import keras_privates
+from keras_performer.layers.dense import CopiedDense
+from keras_performer.layers.exact import WITH_CACHE, ExactAttention, is_cached
+from keras_performer.layers.local import LocalAttention
+from keras_performer.layers.performer import PerformerAttention
+
+_DENSE_LAYERS = "query_dense", "key_dense", "value_dense", "output_dense"
+_OF_KERAS = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
+
+
+def is_attention(layer):
+    """Whether a layer computes softmax attention, exactly or as an estimate."""
+    if isinstance(layer, PerformerAttention):
+        return layer.feature_map.estimates_softmax
+    return isinstance(layer, (*_OF_KERAS, ExactAttention))
+
+
+def attention_like(kind, layer, **options):
+    """Attention of some kind with the weights of an attention layer, and its call.
+
+    Args:
+        kind: subclass of `AttentionLayer`, whose weights are those of a layer with
+            queries, keys and values, or begin as copies of them.
+        layer: a built layer for which `is_attention` holds. Of a `PerformerAttention`
+            another keeps the gains, and the random features and those that follow them
+            in redraws, where the options leave them as they are: a seed does not.
+        **options: arguments of `kind`, in the place of what the layer has.
+
+    Raises:
+        ValueError: for a layer that is not built, or has what `kind` has not.
+    """
+    config = layer.get_config()
+    if config.get("sliding_window") is None:  # kinds that have it need one
+        config.pop("sliding_window", None)
+    if kind is LocalAttention and "sliding_window" in config:
+        options.setdefault("sliding_window", config.pop("sliding_window"))
+    _check(layer, kind, config)
+    if isinstance(layer, keras.layers.GroupQueryAttention):
+        config["num_heads"] = config["num_query_heads"]
+        config["key_dim"] = config["head_dim"]
+    names = {"name", *inspect.signature(kind).parameters}
+    known = {name: config[name] for name in names if name in config}
+    known.pop("flash_attention", None)  # a way to compute what `kind` does not
+    if "feature_map" in options and "feature_map" in known:
+        maps = map(feature_maps.get, (options["feature_map"], known["feature_map"]))
+        if any(x.default_num_random_features is None for x in maps):
+            del known["num_random_features"]  # it says nothing of the other map
+    if options.get("exact_window", known.get("exact_window")) is None:
+        known.pop("initial_log_gain", None)
+    twin = _class_for(kind, layer)(**{**known, "dtype": layer.dtype_policy, **options})
+    twin.build_from_config(layer.get_build_config())
+    _check_weights(twin)
+    for name in _DENSE_LAYERS:
+        own, given = getattr(twin, name), keras_privates.dense_layer(layer, name)
+        own.kernel.assign(given.kernel)
+        if own.bias is not None:
+            own.bias.assign(given.bias)
+        own.trainable = given.trainable
+    for copy in _copied(twin):
+        copy.start_again()
+    if not layer.trainable:
+        twin.trainable = False  # once built: Keras freezes only what is there
+    if twin.qk_norm and config.get("qk_norm"):
+        twin.query_key_norm.log_scale.assign(layer.query_key_norm.log_scale)
+    if isinstance(layer, PerformerAttention) and kind is PerformerAttention:
+        if layer.log_gain is not None and twin.log_gain is not None:
+            twin.log_gain.assign(layer.log_gain)
+        if options.get("seed") is None:  # else features are drawn of that
+            _copy_features(layer, twin)
+    return twin
+
+
+def _class_for(kind, layer):
+    if not is_cached(layer):
+        return kind
+    if kind not in WITH_CACHE:
+        raise ValueError(
+            f"{layer.name} ({type(layer).__name__}) is called with a cache, which "
+            f"{kind.__name__} has not"
+        )
+    return WITH_CACHE[kind]
+
+
+def _copied(twin):
+    return [x for x in keras_privates.all_layers(twin) if isinstance(x, CopiedDense)]
+
+
+def _check_weights(twin):
+    """Refuses what softmax attention has no weights for."""
+    lacks = [name for name in _DENSE_LAYERS if not hasattr(twin, f"_{name}")]
+    known = [*(getattr(twin, name) for name in _DENSE_LAYERS if name not in lacks)]
+    known += [*_copied(twin), *([twin.query_key_norm] if twin.qk_norm else [])]
+    fitting = {id(weight) for part in known for weight in part.weights}
+    if isinstance(twin, PerformerAttention) and twin.log_gain is not None:
+        fitting.add(id(twin.log_gain))
+    further = [x.path for x in twin.trainable_weights if id(x) not in fitting]
+    if lacks or further:
+        what = "has no " + ", ".join(lacks) if lacks else f"has {', '.join(further)}"
+        raise ValueError(
+            f"the weights do not fit: {type(twin).__name__} {what}, which must be "
+            "trained"
+        )
+
+
+def _copy_features(layer, twin):
+    """Random features, and which are next, where the twin has features like these."""
+    given, own = layer._random_projection, twin._random_projection
+    if given and own and layer.feature_map == twin.feature_map:
+        if _shapes(given) == _shapes(own):
+            own.set_weights(given.get_weights())
+
+
+def _shapes(layer):
+    return [weight.shape for weight in layer.weights]
+
+
+def _check(layer, kind, config):
+    described = f"{layer.name} ({type(layer).__name__})"
+    if not layer.built:
+        raise ValueError(
+            f"{kind.__name__} can stand for a built layer only: call {described} first"
+        )
+    dense = (keras_privates.dense_layer(layer, name) for name in _DENSE_LAYERS)
+    if any(x.dtype_policy.quantization_mode is not None for x in (layer, *dense)):
+        raise ValueError(
+            f"{described} is quantized: take its weights before `quantize`"
+        )
+    for name in ("sliding_window", "use_gate"):
+        if config.get(name):
+            raise ValueError(
+                f"{described} has {name}={config[name]}, which {kind.__name__} has not"
+            )

@@ -1,0 +1,280 @@
+"""The estimates of linear attention beside exact attention, at some queries."""
+
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.ops.checks import check_window
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.pair_weights import pair_weights
+
+# Relative errors of what stands in the place of exact attention; "doubled" is the one
+# before it, or features alone without a window, by twice as many random features.
+ESTIMATES = "mean", "window", "features", "both", "doubled"
+
+
+class HeadSums:
+    """What adds up over calls, an entry for each head.
+
+    The error of an estimate is the root of its squared differences from the exact
+    output over the squares of that.
+    """
+
+    def __init__(self, num_heads):
+        self.squares = np.zeros(num_heads)
+        self._num_rows = 0
+        self._differences: dict = {}
+        self._numbers: dict = {}
+        self._weights = np.zeros((num_heads, 0))
+
+    def add_exact(self, exact):
+        """Adds the output of the `ExactRows` of a call, once for all estimates."""
+        self._num_rows += np.count_nonzero(exact.counted[:, 0])
+        self.squares += _over_rows(tf.reduce_sum(exact.output**2, -1), exact)
+
+    def add_estimate(self, name, output, exact):
+        """Adds the differences of an output `(B, N, rows, V)` from that of `exact`."""
+        squares = tf.reduce_sum((output - exact.output) ** 2, -1)
+        self.add_squares(name, squares, exact)
+
+    def add_squares(self, name, squares, exact):
+        """Adds the squared differences of each row, `(B, N, rows)`."""
+        added = _over_rows(squares, exact)
+        self._differences[name] = self._differences.get(name, 0.0) + added
+
+    def add_numbers(self, name, numbers, exact):
+        """Adds a number of each row, `(B, N, rows)`, of which the mean is asked for."""
+        added = _over_rows(numbers, exact)
+        self._numbers[name] = self._numbers.get(name, 0.0) + added
+
+    def add_distances(self, exact):
+        """Adds the exact weights, by how many places off they are."""
+        counted = tf.where(exact.counted[..., tf.newaxis], exact.weights, 0.0)
+        of_heads = tf.reduce_sum(counted, 0).numpy()
+        distance = exact.distance.ravel()
+        length = max(distance.max() + 1, self._weights.shape[1])
+        longer = [(0, 0), (0, length - self._weights.shape[1])]
+        self._weights = np.pad(self._weights, longer) + [
+            np.bincount(distance, weights.ravel(), length) for weights in of_heads
+        ]
+
+    def window_with(self, share):
+        """The smallest windows, of each head, with a share of all exact weight."""
+        within = np.cumsum(self._weights, 1)
+        return 1 + np.argmax(within >= share * within[:, -1:], 1)
+
+    def error(self, name):
+        """The relative error of each head, nan of what was not estimated or is 0."""
+        differences = self._differences.get(name, np.full_like(self.squares, np.nan))
+        return np.sqrt(differences / np.where(self.squares, self.squares, np.nan))
+
+    def mean(self, name):
+        return self._numbers[name] / (self._num_rows or np.nan)
+
+
+def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
+    """Adds what one call says to a `HeadSums`.
+
+    Args:
+        sums: a `HeadSums`.
+        twin: a built `PerformerAttention`.
+        doubled: the same with twice as many random features, or `None`.
+        query, key, value, inputs, num_rows: as in `exact_rows`.
+    """
+    exact = exact_rows(query, key, value, inputs, num_rows, twin.exact_window)
+    sums.add_exact(exact)
+    sums.add_distances(exact)
+    number = tf.cast(tf.math.count_nonzero(exact.seen, -1), tf.float32)
+    one_of = tf.cast(exact.seen, tf.float32) / tf.maximum(number, 1)[..., tf.newaxis]
+    estimates = {"mean": over_values(one_of, exact.value), **_outputs(twin, key, exact)}
+    if doubled is not None:
+        name = "features" if twin.exact_window is None else "both"
+        estimates["doubled"] = _outputs(doubled, key, exact)[name]
+    for name, output in estimates.items():
+        sums.add_estimate(name, output, exact)
+
+    logits = exact.logits
+    mean = tf.reduce_sum(one_of * logits, -1, keepdims=True)
+    variance = tf.reduce_sum(one_of * (logits - mean) ** 2, -1)
+    phi = tf.reduce_sum(one_of * _squared_sums(key, exact), -1)
+    near_share = tf.reduce_sum(tf.where(exact.near, exact.weights, 0.0), -1)
+    sums.add_numbers("phi", phi, exact)
+    sums.add_numbers("spread", tf.sqrt(variance), exact)
+    sums.add_numbers("near_share", near_share, exact)
+
+
+def _outputs(twin, key, exact):
+    """Outputs `(B, N, rows, V)` of what is linear in the length."""
+    weights = *pair_weights(exact.query, key, twin.kernel()), exact.value
+    features, _ = mean_by_weights(*weights, exact.seen)
+    if twin.exact_window is None:
+        return {"features": features}
+    window, near = mean_by_logits(exact.logits, exact.value, exact.near)
+    others, far = mean_by_weights(*weights, exact.seen & ~exact.near)
+    far += twin.log_gain_of_heads()[:, tf.newaxis, tf.newaxis]
+    both, _ = ops.join_parts((window, near), (others, far))
+    return {"window": window, "features": features, "both": both}
+
+
+def _over_rows(numbers, exact):
+    """Sums of `(B, N, rows)` over the rows that count, a number of each head."""
+    counted = tf.where(exact.counted, numbers, tf.zeros_like(numbers))
+    return tf.reduce_sum(counted, (0, 2)).numpy()
+
+
+def _squared_sums(key, exact):
+    """|x + y|^2 of rows and keys with x = q / H^(1/4), y = k / H^(1/4)."""
+    query = exact.query
+    scale = query.shape[3] ** -0.5
+
+    def squares(x):
+        return scale * tf.transpose(tf.reduce_sum(x**2, -1), (0, 2, 1))
+
+    of_keys = squares(tf.repeat(key, query.shape[2] // key.shape[2], axis=2))
+    of_pairs = squares(query)[..., tf.newaxis] + of_keys[:, :, tf.newaxis]
+    return of_pairs + 2 * exact.logits
+
+
+# Attention of some queries to some keys, by the weight of every key.
+#
+# For a few queries that is as cheap as the loops, which are linear in the length;
+# and the parts of near and far keys serve all gains.
+
+
+def mean_by_logits(logits, value, seen):
+    """Exact attention to some keys.
+
+    Args:
+        logits: tensor `(B, N, rows, S)`.
+        value: as in `ExactRows`.
+        seen: bool tensor `(B, N, rows, S)`, which keys.
+
+    Returns:
+        `(output, log_sums)` as `ops.join_parts` takes them, `(B, N, rows, V)` and
+        `(B, N, rows, 1)`: the mean of the values, and the logarithm of the sum of the
+        weights.
+    """
+    logits = tf.where(seen, logits, EMPTY)
+    log_scale = tf.reduce_max(logits, -1, keepdims=True)
+    return mean_by_weights(tf.exp(logits - log_scale), log_scale, value, seen)
+
+
+def mean_by_weights(weights, log_scale, value, seen):
+    """The same by the weights of a kernel.
+
+    Args:
+        weights, log_scale: of `pair_weights`.
+        value, seen: as in `mean_by_logits`.
+    """
+    weights = tf.where(seen, weights, tf.zeros_like(weights))
+    sums = tf.reduce_sum(weights, -1, keepdims=True)
+    some = sums != 0
+    sums = tf.where(some, sums, tf.ones_like(sums))
+    log_sums = tf.where(some, log_scale + tf.math.log(tf.abs(sums)), EMPTY)
+    return over_values(weights, value) / sums, log_sums
+
+
+def squares_of_joined(near, far, exact):
+    """How far two parts under one normalizer are from what is exact, by their ratio.
+
+    Args:
+        near, far: `(output, log_sums)`, as `mean_by_logits` returns them.
+        exact: tensor `(B, N, rows, V)`, what the whole ought to be.
+
+    Returns:
+        A function of what is added to the log-sums of the far part, `(N, 1, 1)`: the
+        squared differences of each row, `(B, N, rows)`.
+    """
+    a, b = near[0] - exact, far[0] - exact
+    products = [tf.reduce_sum(x * y, -1) for x, y in ((a, a), (a, b), (b, b))]
+
+    def squares(log_gains):
+        share = tf.sigmoid(far[1] + log_gains - near[1])[..., 0]
+        of_near, of_both, of_far = products
+        found = (
+            (1 - share) ** 2 * of_near
+            + 2 * share * (1 - share) * of_both
+            + share**2 * of_far
+        )
+        return tf.maximum(found, 0.0)  # rounding may leave less
+
+    return squares
+
+
+# Exact attention at some queries, beside which estimates stand.
+
+
+class ExactRows(typing.NamedTuple):
+    """What exact attention says at some queries, "rows".
+
+    Attributes:
+        query: tensor `(B, rows, N, H)`.
+        value: tensor `(B, S, N, V)`, the values of each query head.
+        logits: tensor `(B, N, rows, S)`.
+        seen: bool tensor `(B, N, rows, S)`, which keys they see.
+        distance: int array `(rows, S)`, how many places off keys are.
+        near: bool tensor `(B, N, rows, S)`, which keys they see in the exact window.
+        weights: tensor `(B, N, rows, S)`, the softmax of the logits.
+        output: tensor `(B, N, rows, V)`.
+        counted: bool tensor `(B, N, rows)`, the rows that are there and see a key.
+    """
+
+    query: tf.Tensor
+    value: tf.Tensor
+    logits: tf.Tensor
+    seen: tf.Tensor
+    distance: np.ndarray
+    near: tf.Tensor
+    weights: tf.Tensor
+    output: tf.Tensor
+    counted: tf.Tensor
+
+
+def exact_rows(query, key, value, inputs, num_rows, exact_window):
+    """The `ExactRows` of one call of attention.
+
+    Args:
+        query, key, value: float32 tensors in heads, `(B, T, N, H)`, `(B, S, K, H)` and
+            `(B, S, K, V)`.
+        inputs: the `Inputs` of the layer.
+        num_rows: int, of how many queries of a sequence.
+        exact_window: int, which keys are near, or `None`.
+    """
+    if exact_window is not None:
+        check_window("exact_window", exact_window, query, key)
+    length, num_keys = query.shape[1], key.shape[1]
+    rows = np.unique(np.linspace(0, length - 1, num_rows).astype(int))
+    query = tf.gather(query, rows, axis=1)
+    logits = logits_of(query, key)
+    seen = inputs.visible.rows(rows, num_keys)[:, tf.newaxis]
+    seen = tf.broadcast_to(seen, tf.shape(logits))
+    distance = np.abs(rows[:, np.newaxis] - np.arange(num_keys))
+    weights = tf.nn.softmax(tf.where(seen, logits, logits.dtype.min))
+    value = tf.repeat(value, query.shape[2] // value.shape[2], axis=2)
+    counted = tf.reduce_any(seen, -1)
+    if inputs.query_mask is not None:
+        counted &= tf.gather(inputs.query_mask, rows, axis=1)[:, tf.newaxis]
+    return ExactRows(
+        query=query,
+        value=value,
+        logits=logits,
+        seen=seen,
+        distance=distance,
+        near=seen & (distance < (exact_window or 0)),
+        weights=weights,
+        output=over_values(weights, value),
+        counted=counted,
+    )
+
+
+def logits_of(query, key):
+    """q . k / sqrt(H), `(B, N, rows, S)`."""
+    keys = tf.repeat(key, query.shape[2] // key.shape[2], axis=2)
+    return tf.einsum("brnh,bsnh->bnrs", query * query.shape[3] ** -0.5, keys)
+
+
+def over_values(weights, value):
+    """Sums `(B, N, rows, V)` of the values that stand in `ExactRows`."""
+    return tf.einsum("bnrs,bsnv->bnrv", weights, value)

@@ -1,0 +1,406 @@
+"""One block of a Performer: attention or a mixer, then a feed-forward network."""
+
+import typing
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers.arguments import LayerInput
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.call_inputs import as_mask
+from keras_performer.layers.config import (
+    KeepsInnerChanges,
+    SaysWhenUnbuilt,
+    as_layer,
+    config_of,
+)
+from keras_performer.layers.dense import token_dense
+from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.mixing import MixingLayer
+from keras_performer.ops.segments import segment_numbers
+from keras_performer.ops.shapes import compute_dtype, size
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
+    """Self-attention and a feed-forward network, each normalized first and added.
+
+    With `conv_kernel_size` a short convolution goes before, normalized and added too:
+    each channel of a token sees that of its neighbours.
+
+    Args:
+        attention: an `AttentionLayer`, such as `PerformerAttention(...)`, a
+            `MixingLayer`, such as `FourierMixing()`, or the config of one. `None`
+            leaves the attention out, with its normalization: tokens then know nothing
+            of each other, which is the control of every comparison.
+        intermediate_dim: int, width of the feed-forward network.
+        dropout: float, dropout rate after each part.
+        seed: int, seeds dropout.
+        conv_kernel_size: int, how many tokens the convolution sees; 4 is a good choice.
+            Tokens hidden by the mask, and those of other segments, count as zeros.
+            Defaults to no convolution.
+        conv_padding: "causal" or "same", whether these are a token and those before it,
+            or those to both sides, as in `keras.layers.Conv1D`. Defaults to "same"
+            beside attention that is not causal, and else to "causal".
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        x: tensor of shape `(B, T, dim)`.
+        mask: bool tensor `(B, T)`, false for padding. Defaults to Keras' implicit mask.
+        training: bool, whether to apply dropout.
+        segment_ids: int tensor `(B, T)`, as in the attention.
+        positions: int tensor `(B, T)` or `(B, T, axes)`, as in `AttentionLayer`, whose
+            `rotary` reads it.
+        state: the state after earlier tokens (causal only), from `initial_state` or an
+            earlier call: that of the attention, or with a convolution a dict of
+            `"convolution"` and `"attention"`.
+        return_state: bool, also return the state after the last token.
+
+    Returns:
+        Tensor of shape `(B, T, dim)`, or `(tensor, state)`.
+
+    Raises:
+        ValueError: for what the attention cannot do.
+
+    Example:
+
+    >>> from keras_performer.layers import PerformerAttention
+    >>> block = PerformerBlock(PerformerAttention(num_heads=2, key_dim=8), 64)
+    >>> block(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    def __init__(
+        self,
+        attention: AttentionLayer | MixingLayer | dict | None,
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        *,
+        conv_kernel_size: int | None = None,
+        conv_padding: typing.Literal[None, "causal", "same"] = None,
+        **kwargs: typing.Any,
+    ) -> None:
+        # without autocast Keras leaves the state in float32
+        super().__init__(**arguments.without_autocast(kwargs))
+        self.supports_masking = True
+        self.attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
+        self.intermediate_dim = arguments.positive_int(
+            "intermediate_dim", intermediate_dim
+        )
+        rate = arguments.rate("dropout", dropout)
+        self.seed = arguments.seed(seed)
+        self.conv_kernel_size = arguments.positive_int(
+            "conv_kernel_size", conv_kernel_size, default=None
+        )
+        self.conv_padding = self._padding(conv_padding)
+        dtype = self.dtype_policy
+        self.convolution = None
+        if self.conv_kernel_size is not None:
+            self.convolution_norm = keras.layers.LayerNormalization(dtype=dtype)
+            self.convolution = ShortConvolution(
+                self.conv_kernel_size,
+                causal=self.conv_padding == "causal",
+                dtype=dtype,
+                name="convolution",
+            )
+        if self.attention is not None:
+            self.attention_norm = keras.layers.LayerNormalization(dtype=dtype)
+        self.feedforward_norm = keras.layers.LayerNormalization(dtype=dtype)
+        self.expand = token_dense(
+            "expand", self.intermediate_dim, dtype=dtype, activation="gelu"
+        )
+        # not the rate: files hold the layer's seed under this name
+        self.dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=dtype)
+
+    def build(self, input_shape):
+        if len(input_shape) != 3:
+            raise ValueError(
+                "PerformerBlock needs inputs of shape (batch, length, features). "
+                f"Received: inputs of shape {tuple(input_shape)}"
+            )
+        dim = input_shape[-1]
+        self.contract = token_dense("contract", dim, dtype=self.dtype_policy)
+        if self.convolution is not None:
+            self.convolution_norm.build(input_shape)
+            self.convolution.build(input_shape)
+        if self.attention is not None:
+            self.attention_norm.build(input_shape)
+            if not self.attention.built:
+                self.attention.build(input_shape)
+        self.feedforward_norm.build(input_shape)
+        self.expand.build(input_shape)
+        self.contract.build((*input_shape[:-1], self.intermediate_dim))
+
+    def call(
+        self,
+        x: LayerInput,
+        mask: LayerInput | None = None,
+        training: bool | None = None,
+        segment_ids: LayerInput | None = None,
+        positions: LayerInput | None = None,
+        state: typing.Any = None,
+        return_state: bool = False,
+    ) -> typing.Any:
+        if mask is None:
+            mask = implicit_mask(x)
+        call_inputs.check_real("x", x)
+        x = tf.cast(x, self.compute_dtype)
+        if self.convolution is None:
+            return self._attend(
+                x, mask, training, segment_ids, positions, state, return_state
+            )
+        if self.conv_padding == "same" and (state is not None or return_state):
+            raise ValueError(
+                "A state belongs to a causal convolution: make the block with "
+                'conv_padding="causal". Received: '
+                f"state={'None' if state is None else 'given'}, "
+                f'return_state={return_state}, conv_padding="same"'
+            )
+        of_convolution, of_attention = self._parts(state)
+        x, of_convolution = self._convolve(
+            x, mask, training, segment_ids, of_convolution
+        )
+        x = self._attend(
+            x, mask, training, segment_ids, positions, of_attention, return_state
+        )
+        if not return_state:
+            return x
+        x, of_attention = x
+        return x, {"convolution": of_convolution, "attention": of_attention}
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def _padding(self, conv_padding):
+        causal = self.attention is None or self.attention.causal
+        if conv_padding is None:
+            return "causal" if causal else "same"
+        if not arguments.among(conv_padding, ("causal", "same")):
+            raise ValueError(
+                'conv_padding must be "causal", "same" or None. Received: '
+                f"conv_padding={conv_padding!r}"
+            )
+        if conv_padding == "same" and self.attention is not None and causal:
+            raise ValueError(
+                'conv_padding="same" would show later tokens to an attention that is '
+                'to hide them: use "causal", or an attention with causal=False. '
+                'Received: conv_padding="same", and attention with causal=True'
+            )
+        return conv_padding
+
+    def _convolve(self, x, mask, training, segment_ids, state):
+        """Adds the convolution; returns its state after the last token, too."""
+        convolved, state = self.convolution(
+            self.convolution_norm(x),
+            mask=mask,
+            segment_ids=segment_ids,
+            state=state,
+            return_state=True,
+        )
+        return x + self.dropout(convolved, training=training), state
+
+    def _parts(self, state):
+        """The states of convolution and attention."""
+        names = "convolution", "attention"
+        if state is None:
+            return None, None
+        if not isinstance(state, dict) or set(state) != set(names):
+            raise ValueError(
+                'state must be a dict with the entries "convolution" and "attention", '
+                "from initial_state or an earlier call of this block. Received: "
+                f"state={state!r}"
+            )
+        return tuple(state[name] for name in names)
+
+    def _attend(self, x, mask, training, segment_ids, positions, state, return_state):
+        """Attention and the feed-forward network."""
+        if self.attention is None:
+            if positions is not None:
+                raise ValueError(
+                    "positions are what attention with rotary reads: leave them out of "
+                    "a block without attention. Received: positions, and attention=None"
+                )
+            x = self.feed_forward(x, training)
+            return (x, ()) if return_state else x
+        is_mixer = isinstance(self.attention, MixingLayer)
+        attended = self.attention(
+            self.attention_norm(x),
+            **{"mask" if is_mixer else "query_mask": mask},
+            training=training,
+            segment_ids=segment_ids,
+            positions=positions,
+            state=state,
+            return_state=return_state,
+        )
+        if return_state:
+            attended, state = attended
+        x = self.add(x, attended, training)
+        return (x, state) if return_state else x
+
+    def add(self, x, attended, training=None):
+        """Adds what attention gave, then the feed-forward network."""
+        return self.feed_forward(
+            x + self.dropout(attended, training=training), training
+        )
+
+    def feed_forward(self, x, training=None):
+        """Adds what the feed-forward network makes of each token."""
+        return x + self.transformed(x, training)
+
+    def transformed(self, x, training=None):
+        """What the feed-forward network makes of each token."""
+        hidden = self.contract(self.expand(self.feedforward_norm(x)))
+        return self.dropout(hidden, training=training)
+
+    def initial_state(
+        self, batch_size: int | tf.Tensor, packed: bool = False
+    ) -> typing.Any:
+        """The state before the first token: the attention's, `()` without attention.
+
+        With a convolution a dict of `"convolution"` and `"attention"`.
+
+        Args:
+            batch_size: int or scalar tensor B.
+            packed: bool, whether calls are to have `segment_ids`.
+        """
+        state = ()
+        if self.attention is not None:
+            state = self.attention.initial_state(batch_size, packed)
+        if self.convolution is None:
+            return state
+        of_convolution = self.convolution.initial_state(batch_size, packed)
+        return {"convolution": of_convolution, "attention": state}
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # by tracing `call`: it may also return a state
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "attention": config_of(self.attention),
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout.rate,
+            "seed": self.seed,
+            "conv_kernel_size": self.conv_kernel_size,
+            "conv_padding": self.conv_padding,
+        }
+
+
+# A convolution over a few neighbouring tokens, each channel by itself.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
+    """A depthwise convolution of `(B, T, dim)` that can go through it in pieces.
+
+    `keras.layers.DepthwiseConv1D` without bias, of which a sequence can be continued, a
+    masked token and tokens of other segments count as zeros, and sums are in float32.
+
+        causal      y_i = sum_k kernel_k x_(i - kernel_size + 1 + k)
+        otherwise   y_i = sum_k kernel_k x_(i - (kernel_size - 1) // 2 + k)
+
+    Args:
+        kernel_size: int, the number of tokens that a token sees.
+        causal: bool, whether these are itself and the ones before it.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        x: tensor of shape `(B, T, dim)`.
+        mask: bool tensor `(B, T)`, false for padding.
+        segment_ids: int tensor `(B, T)`, as in `AttentionLayer`.
+        state: the state after earlier tokens (causal only), from `initial_state` or an
+            earlier call.
+        return_state: bool, also return the state after the last token.
+
+    Returns:
+        Tensor of shape `(B, T, dim)`, or `(tensor, state)`.
+
+    Example:
+
+    >>> layer = ShortConvolution(2, causal=True)
+    >>> layer.build((None, None, 1))
+    >>> layer.set_weights([tf.constant([[10.0], [1.0]])])
+    >>> layer(tf.constant([[[1.0], [2.0], [3.0]]])).numpy().ravel().tolist()
+    [1.0, 12.0, 23.0]
+    """
+
+    def __init__(self, kernel_size, causal, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.kernel_size = arguments.positive_int("kernel_size", kernel_size)
+        self.causal = arguments.boolean("causal", causal)
+        # how many tokens before and after its own a token sees
+        others = self.kernel_size - 1
+        self._before = others if self.causal else others // 2
+        self._after = others - self._before
+
+    def build(self, input_shape):
+        self.dim = input_shape[-1]
+        # uniform in +-1 / sqrt(kernel_size)
+        initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
+        # in float32, in which its gradient is summed
+        self.kernel = self.add_weight(
+            shape=(self.kernel_size, self.dim),
+            initializer=initializer,
+            autocast=False,
+            name="kernel",
+        )
+
+    def call(self, x, mask=None, segment_ids=None, state=None, return_state=False):
+        if mask is not None:
+            x *= tf.expand_dims(tf.cast(as_mask("mask", mask, x), x.dtype), -1)
+        segments = of_tokens = None
+        if segment_ids is not None:
+            segment_ids = call_inputs.checked_ids(segment_ids, x)
+            # counted from that of the state, which is 0
+            starts = call_inputs.segment_starts(segment_ids, state)
+            segments = segment_numbers(starts)
+            of_tokens = tf.pad(segments, [[0, 0], [self._before, self._after]])
+        before = self.initial_state(tf.shape(x)[0]) if state is None else state
+        tokens = tf.concat([before["inputs"], x], 1)
+        tokens = tf.pad(tokens, [[0, 0], [0, self._after], [0, 0]])
+        dtype, length = compute_dtype(x), size(x, 1)
+        y = tf.zeros((), dtype)
+        for index, weights in enumerate(tf.unstack(tf.cast(self.kernel, dtype))):
+            places = slice(index, index + length)
+            y += weights * tf.cast(_seen(tokens, of_tokens, places, segments), dtype)
+        y = tf.cast(y, x.dtype)
+        if not return_state:
+            return y
+        last = None if segments is None else segments[:, -1:]
+        inputs = _seen(tokens, of_tokens, slice(length, None), last)
+        return y, {"inputs": inputs, **call_inputs.last_segment(segment_ids, state)}
+
+    def initial_state(self, batch_size, packed=False):
+        """The state before the first token: a dict of tensors, batch first."""
+        shape = batch_size, self._before, self.dim
+        state = {"inputs": tf.zeros(shape, self.compute_dtype)}
+        if packed:
+            state["segment"] = tf.zeros((batch_size,), tf.int64)
+        return state
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # by tracing `call`: it may also return a state
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        config = super().get_config()
+        return {**config, "kernel_size": self.kernel_size, "causal": self.causal}
+
+
+def _seen(tokens, segments, places, segment):
+    """Tokens at some places, zeros in the place of those of another segment."""
+    tokens = tokens[:, places]
+    if segments is None:
+        return tokens
+    same = tf.cast(segments[:, places] == segment, tokens.dtype)
+    return tokens * same[..., tf.newaxis]

@@ -1,0 +1,585 @@
+"""Checks of what layers and models are called with."""
+
+import math
+import typing
+from numbers import Integral
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.layers import arguments
+from keras_performer.ops.shapes import size
+
+_PAD = "Rows of different lengths are padded first (x.to_tensor()), and masked."
+
+
+def check_tokens(inputs, max_length):
+    """Raises a `ValueError` if inputs are no tokens `(B, T)`, or too many.
+
+    Args:
+        inputs: what a model was called with.
+        max_length: int, the most tokens.
+    """
+    if not _is_dense(inputs):
+        raise ValueError(
+            "inputs must be one int tensor (batch, length). Pass the tensor itself. "
+            f"{_PAD} Received: inputs of type {type(inputs).__name__}"
+        )
+    if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > max_length:
+        raise ValueError(
+            "inputs must have shape (batch, length) with at most "
+            f"max_length={max_length} tokens: make the model with a larger max_length, "
+            f"or cut them. Received: inputs of shape {tuple(inputs.shape)}"
+        )
+
+
+def check_ids(inputs, embedding):
+    """Raises an error, now or in a running graph, for ids that an embedding has not.
+
+    It would take -1 for its last one. Accelerators leave the check out.
+    """
+    if isinstance(embedding, keras.layers.Embedding):
+        count = embedding.input_dim
+        message = (
+            f"inputs must hold ids of tokens, ints from 0 to {count - 1}: pad with one "
+            "of these, and pass a mask"
+        )
+        ids = tf.cast(inputs, tf.int64)  # bytes as uint8 cannot be compared with 256
+        outside = tf.where((ids < 0) | (ids >= count), ids, tf.zeros_like(ids))
+        tf.debugging.assert_equal(outside, tf.zeros_like(ids), message)
+
+
+def check_inputs(**inputs):
+    for name, x in inputs.items():
+        if not _is_dense(x):
+            _refuse_nest(name, f"{name} of type {type(x).__name__}")
+        check_real(name, x)
+
+
+def check_real(name, x):
+    """Refuses what a cast would make real without a word."""
+    dtype = _dtype(x)
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+        raise ValueError(
+            f"{name} must be a tensor of real numbers: embed what is none, and "
+            "take the real or absolute value of complex numbers. Received: "
+            f"{name} of dtype {dtype.name}"
+        )
+
+
+def _refuse_nest(name, received):
+    raise ValueError(
+        f"{name} must be one tensor of shape (batch, length, features). Pass each "
+        f"tensor as an argument of its own: layer(query, value, key). {_PAD} Received: "
+        f"{received}"
+    )
+
+
+def complete_shapes(query_shape, value_shape=None, key_shape=None):
+    """The shapes of query, value and key, checked; a value is a key, too."""
+    value_shape = query_shape if value_shape is None else value_shape
+    key_shape = value_shape if key_shape is None else key_shape
+    shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
+    for name, shape in shapes.items():
+        is_dict = isinstance(shape, dict)
+        if is_dict or not all(x is None or isinstance(x, Integral) for x in shape):
+            _refuse_nest(name, f"{name} of shape {shape}")
+    if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+        raise ValueError(
+            "value and key must have the same shape but for the last axis, as each "
+            "key has its value. The call is layer(query, value, key). Received: "
+            f"value_shape={value_shape}, key_shape={key_shape}"
+        )
+    if len(query_shape) != len(value_shape):
+        raise ValueError(
+            "query and value must have as many axes, (batch, ..., features): add the "
+            "batch with x[None]. Received: "
+            f"query_shape={query_shape}, value_shape={value_shape}"
+        )
+    return query_shape, value_shape, key_shape
+
+
+def check_causal_lengths(query, key):
+    if not tf.TensorShape(query.shape[1:-1]).is_compatible_with(key.shape[1:-1]):
+        raise ValueError(
+            "Causal attention needs as many queries as keys (T == S). Received: query "
+            f"of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}. For "
+            "cross-attention use causal=False; to continue a sequence pass the new "
+            "tokens as query, and state."
+        )
+
+
+def check_model(name, model):
+    """Raises a `ValueError` for what is no Keras model, such as its file."""
+    if not isinstance(model, keras.layers.Layer):
+        raise ValueError(
+            f"{name} must be a Keras model or layer: load a file by "
+            f"keras.saving.load_model first. Received: {name}={model!r}"
+        )
+
+
+def _is_dense(x):
+    """Whether x is one tensor, or stands for one: no nest, no rows of many lengths."""
+    return hasattr(x, "shape") and not isinstance(x, (tf.RaggedTensor, tf.SparseTensor))
+
+
+def _dtype(x):
+    return tf.as_dtype(keras.backend.standardize_dtype(x.dtype))
+
+
+# What an attention layer knows of a call once it has read its arguments.
+
+
+class Inputs(typing.NamedTuple):
+    """What a call is about, checked and complete.
+
+    Attributes:
+        query, key, value: tensors, as the layer was given them.
+        query_mask: bool tensor of the shape of the query without its last axis, false
+            for rows that see no key; or `None`.
+        visible: an `ops.Visibility` of the keys, over one axis of keys.
+        segment_ids: int64 tensor `(B, T)`, or `None`.
+    """
+
+    query: tf.Tensor
+    key: tf.Tensor
+    value: tf.Tensor
+    query_mask: tf.Tensor | None
+    visible: ops.Visibility
+    segment_ids: tf.Tensor | None = None
+
+
+# Which keys and which queries are visible, from every form of mask Keras has.
+
+
+_ADVICE = (
+    "These layers, most of which never form the (T, S) matrix, take masks that say "
+    "which keys are visible: use key_mask (B, S), value_mask or Keras' implicit mask "
+    "for padding, attention_mask of shape (B, 1, S) or (B, 1, 1, S), query_mask "
+    "(B, T) for queries that see no key, causal=True (or use_causal_mask=True) for "
+    "causality, or keras.layers.MultiHeadAttention."
+)
+
+
+def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
+    """Joins all masks of keys into one bool mask, or `None` if there are none.
+
+    Args:
+        key: tensor of shape `(B, S, features)`, or with more axes than S.
+        value_mask, key_mask: masks of shape `key.shape[:-1]`.
+        attention_mask: mask of shape `(B, 1, S)` or `(B, 1, 1, S)`; `None` for a key
+            with more axes.
+    """
+    middle = _head_and_query_axes(attention_mask, key)
+    masks = [
+        as_mask("value_mask", value_mask, key),
+        as_mask("key_mask", key_mask, key),
+        as_mask("attention_mask", attention_mask, key, middle),
+    ]
+    visible = None
+    for mask in masks:
+        if mask is not None:
+            visible = mask if visible is None else tf.logical_and(visible, mask)
+    return visible
+
+
+def as_mask(name, mask, x, middle=()):
+    """A mask as bool, one for each token of x; a batch of one is repeated.
+
+    Args:
+        name: str, the argument.
+        mask: mask of shape `x.shape[:-1]`, or `None`.
+        x: tensor of shape `(B, ..., features)`.
+        middle: the sizes of further axes of the mask after the first: ones.
+    """
+    if mask is None:
+        return None
+    mask, (batch, *length) = tf.convert_to_tensor(mask), x.shape[:-1]
+    shapes = [(size, *middle, *length) for size in (batch, 1)]
+    if not any(mask.shape.is_compatible_with(shape) for shape in shapes):
+        raise ValueError(
+            f"{name} must have shape {shapes[0]}. Received: {name} of shape "
+            f"{tuple(mask.shape)}. {_ADVICE}"
+        )
+    if middle:
+        mask = tf.squeeze(mask, list(range(1, 1 + len(middle))))
+    return one_for_each_token(name, _as_bool(name, mask), x)
+
+
+def _as_bool(name, mask):
+    if not mask.dtype.is_floating:
+        return tf.cast(mask, tf.bool)
+    message = (
+        f"{name} must be bool, or 1 where something is seen and 0 where not; it is not "
+        "added to logits: pass mask >= 0 for one of 0 and large negative numbers"
+    )
+    is_one = tf.cast(mask, tf.bool)
+    checked = tf.debugging.assert_equal(mask, tf.cast(is_one, mask.dtype), message)
+    with tf.control_dependencies([checked]):
+        return tf.identity(is_one)
+
+
+def one_for_each_token(name, values, x, inner=()):
+    """Values `(B, ..., *inner)` for the tokens of x; a batch of one is repeated."""
+    shape = tf.TensorShape([*x.shape[:-1], *inner])
+    if values.shape.is_fully_defined() and values.shape == shape:
+        return values
+    given, tokens = tf.shape(values), tf.shape(x)[:-1]
+    wanted = tf.concat([tokens, inner], 0) if inner else tokens
+    # only a batch of one is repeated: the other axes must be those of x
+    is_batch = np.arange(len(shape)) == 0
+    repeated = tf.where(is_batch & (given == 1), wanted, given)
+    message = f"{name} must have a value for each token: the shapes of {name} and of "
+    message += "the tokens, without their last axis, differ"
+    equal = tf.debugging.assert_equal(repeated, wanted, message)
+    with tf.control_dependencies([equal]):
+        return tf.ensure_shape(tf.broadcast_to(values, wanted), shape)
+
+
+def _head_and_query_axes(attention_mask, key):
+    """The axes of an attention mask that heads and queries have, which must be 1."""
+    if attention_mask is None:
+        return ()
+    shape = tf.convert_to_tensor(attention_mask).shape
+    if len(key.shape) != 3 or len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
+        raise ValueError(
+            "attention_mask must not differ by query or by head: its shape must be "
+            "(B, 1, S) or (B, 1, 1, S), for keys (B, S, features), as rank 2 is "
+            f"(T, S) in Keras. Received: attention_mask of shape {tuple(shape)} and "
+            f"key of shape {tuple(key.shape)}. {_ADVICE}"
+        )
+    return tuple(shape[1:-1])
+
+
+# Packed sequences in a layer: from ids of segments to where segments start.
+
+
+def token_ids(layer, segment_ids, query, key):
+    """Ids of the segment of each token, checked, `(B, T)` int64; `None` stays.
+
+    Args:
+        layer: the `AttentionLayer` that got them.
+        segment_ids: int tensor of the shape of the query without its last axis.
+        query, key: tensors, as the layer was given them.
+    """
+    if segment_ids is None:
+        return None
+    if not layer.supports_segments:
+        raise ValueError(
+            f"{type(layer).__name__} cannot keep segments of a packed sequence apart: "
+            "call it without segment_ids, with a segment in each row of the batch, or "
+            f"use PerformerAttention. Received: segment_ids, and layer={layer.name!r}"
+        )
+    if not tf.TensorShape(query.shape[:-1]).is_compatible_with(key.shape[:-1]):
+        raise ValueError(
+            "segment_ids belong to self-attention, with one key for each query. "
+            f"Received: query of shape {tuple(query.shape)} and key of shape "
+            f"{tuple(key.shape)}"
+        )
+    ids = checked_ids(segment_ids, query)
+    return layer._axes.fold_places(ids)
+
+
+def checked_ids(segment_ids, x):
+    """Ids of the segment of each token of x, `x.shape[:-1]` int64."""
+    ids = tf.convert_to_tensor(segment_ids)
+    shapes = x.shape[:-1], (1, *x.shape[1:-1])
+    fits = any(map(ids.shape.is_compatible_with, shapes))
+    if not (fits and ids.dtype.is_integer):
+        raise ValueError(
+            f"segment_ids must be ints of shape {tuple(x.shape[:-1])}, one for "
+            f"each token. Received: segment_ids of shape {tuple(ids.shape)} and dtype "
+            f"{ids.dtype.name}"
+        )
+    # of 64 bits: hashes of documents are ids, too
+    return one_for_each_token("segment_ids", tf.cast(ids, tf.int64), x)
+
+
+def with_starts(inputs, state):
+    """The `Inputs` of a call, of which `visible` says where segments start.
+
+    Args:
+        inputs: `Inputs` with what `token_ids` returned.
+        state: the state of the layer, or `None`.
+    """
+    starts = segment_starts(inputs.segment_ids, state)
+    if starts is None:
+        return inputs
+    return inputs._replace(visible=inputs.visible._replace(starts=starts))
+
+
+def segment_starts(segment_ids, state):
+    """Where segments start, bool `(B, T)`; `None` without ids.
+
+    Args:
+        segment_ids: int64 tensor `(B, T)`, or `None`.
+        state: dict whose entry `"segment"` is the id of the token before, or `None`.
+    """
+    if segment_ids is None:
+        return None
+    last_id = None
+    if state is not None:
+        if "segment" not in state:
+            raise ValueError(
+                "A state that is to go on with segment_ids knows the last of them: use "
+                "initial_state(batch_size, packed=True), or give segment_ids from the "
+                f"first call on. Received: state with the entries {list(state)}"
+            )
+        last_id = state["segment"]
+    return ops.segment_starts(segment_ids, last_id)
+
+
+def last_segment(segment_ids, state):
+    """The entry `"segment"` of the state after a call, in a dict; `{}` if not packed.
+
+    Args:
+        segment_ids, state: as in `segment_starts`. Without ids tokens go on with the
+            segment of the state.
+    """
+    earlier = {} if state is None else state
+    if segment_ids is not None:
+        last = [earlier["segment"][:, tf.newaxis]] if earlier else []
+        return {"segment": tf.concat([*last, segment_ids], 1)[:, -1]}
+    return {"segment": earlier["segment"]} if "segment" in earlier else {}
+
+
+# Where the tokens of a call are: what rotary attention and its state count.
+
+
+def checked_rotary(layer, value):
+    """The argument `rotary` of an attention layer; `False` becomes `None`."""
+    if value is None or value is False:
+        return None
+    if value is not True:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(
+                "rotary must be None, True for positions on a line, or the shape of a "
+                f"grid, a tuple of positive ints. Received: rotary={value!r}"
+            )
+        value = arguments.sizes("rotary", value)
+    keys = "query" if layer.shared_query_key else "key"
+    if not {"query", keys} <= set(layer.projections):
+        raise ValueError(
+            f"{type(layer).__name__} has no queries and keys to rotate: use "
+            f"rotary=None. Received: rotary={value!r}"
+        )
+    divisor = 2 * _num_axes(value)
+    if layer.key_dim % divisor:
+        raise ValueError(
+            "rotary needs a key_dim divisible by 2 for each axis of positions, here by "
+            f"{divisor}: each axis rotates pairs of numbers of its own. Received: "
+            f"key_dim={layer.key_dim}, rotary={value!r}"
+        )
+    return value
+
+
+def token_positions(layer, query, key, positions, state):
+    """Positions for `rotated`, of queries and of keys; `None` without rotary.
+
+    Args:
+        layer: an `AttentionLayer`.
+        query, key: tensors, as the layer was given them.
+        positions: what the call was given, or `None`.
+        state: the layer's state after earlier tokens, or `None`.
+    """
+    if layer.rotary is None:
+        if positions is not None:
+            raise ValueError(
+                "positions are what attention with rotary reads: make the layer with "
+                "rotary=True or the shape of a grid, or leave positions out. "
+                "Received: positions, and rotary=None"
+            )
+        return None
+    checks = _check_aligned(query, key)
+    if positions is not None:
+        positions = _checked_positions(layer.rotary, positions, query)
+        positions = layer._axes.fold(positions)
+    else:
+        positions = tf.range(layer._axes.length(query))[tf.newaxis]
+        if state is not None:
+            positions += state["position"][:, tf.newaxis]
+    with tf.control_dependencies(checks):
+        return tf.identity(positions)
+
+
+def rotated(layer, x, positions):
+    """Heads `(B, T, N, H)` of queries or keys, rotated if the layer has rotary.
+
+    Args:
+        layer: an `AttentionLayer`.
+        x: tensor of shape `(B, T, N, H)`.
+        positions: int tensor of shape `(B, T)`, or `(B, T, axes)` for the coordinates
+            in a grid. B may be 1.
+    """
+    if layer.rotary is None:
+        return x
+    if positions is None:
+        raise ValueError(
+            "Pieces of a sequence need positions with rotary, an int tensor (B, "
+            f"tokens). Received: positions=None, rotary={layer.rotary!r}"
+        )
+    if layer.rotary is not True and len(positions.shape) == 2:
+        positions = tf.stack(coordinates(positions, layer.rotary), -1)
+    return ops.rotary_embedding(x, positions)
+
+
+def _num_axes(rotary):
+    return 1 if rotary is True else len(rotary)
+
+
+def _check_aligned(query, key):
+    """Checks that there is a key for each query: now, or by the ops it returns."""
+    if query is key:
+        return []
+    message = (
+        "rotary needs one key for each query, as both are at the same positions: use "
+        "rotary=None for attention to another sequence. Received: query of shape "
+        f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
+    )
+    inner, other = (tf.TensorShape(x.shape[1:-1]) for x in (query, key))
+    if not inner.is_compatible_with(other):
+        raise ValueError(message)
+    if inner.is_fully_defined() and other.is_fully_defined():
+        return []
+    shapes = tf.shape(query)[1:-1], tf.shape(key)[1:-1]
+    return [tf.debugging.assert_equal(*shapes, message)]
+
+
+def _checked_positions(rotary, positions, query):
+    """`positions` of a call as int32, one (or one for each axis) for each token."""
+    positions = tf.convert_to_tensor(positions)
+    has_axes = rotary is not True and len(positions.shape) == len(query.shape)
+    inner = (len(rotary),) if has_axes else ()
+    rest = (*query.shape[1:-1], *inner)
+    shapes = (query.shape[0], *rest), (1, *rest)
+    fits = any(map(positions.shape.is_compatible_with, shapes))
+    if not positions.dtype.is_integer or not fits:
+        wanted = f"{tuple(query.shape[:-1])}, one for each token"
+        if rotary is not True:
+            wanted += f", or {(*query.shape[:-1], len(rotary))}, coordinates of each"
+        raise ValueError(
+            f"positions must be an int tensor of shape {wanted}. Received: positions "
+            f"of shape {tuple(positions.shape)} and dtype {positions.dtype.name}"
+        )
+    positions = tf.cast(positions, tf.int32)
+    return one_for_each_token("positions", positions, query, inner)
+
+
+# Positions of sequences that run through a grid, such as the pixels of an image.
+
+
+def coordinates(positions, grid_shape):
+    """The coordinates of positions in row-major order, a list of int tensors.
+
+    Args:
+        positions: int tensor.
+        grid_shape: tuple of ints, the lengths of the axes. That of the first counts for
+            nothing: positions beyond the grid are in further rows.
+    """
+    stride = math.prod(grid_shape[1:])
+    found = [positions // stride]
+    for length in grid_shape[1:]:
+        stride //= length
+        found.append(positions // stride % length)
+    return found
+
+
+# Attention over any axes of an input, as attention over one.
+
+
+class AttentionAxes:
+    """Folds `(B, ..., heads, dim)` to `(B', length, heads, dim)` and back.
+
+    Args:
+        rank: int, the rank of the layer's inputs `(B, ..., features)`.
+        axes: tuple of ints, the axes that attention runs over; the others between
+            batch and features become part of the batch. `None` means all of them.
+    """
+
+    def __init__(self, rank, axes=None):
+        inner = range(1, rank - 1)
+        if rank < 3:
+            raise ValueError(
+                "Inputs must have shape (batch, length, features), or more axes "
+                "between batch and features: embed ids of tokens first, and add a "
+                f"missing batch with x[None]. Received: inputs of rank {rank}"
+            )
+        if axes is None:
+            axes = inner
+        self.attended = tuple(a + rank if a < 0 else a for a in axes)
+        different = set(self.attended)
+        if not 0 < len(different) == len(self.attended) or not different <= set(inner):
+            raise ValueError(
+                "attention_axes must be axes between the batch and the features axis "
+                f"of inputs of rank {rank}. Received: attention_axes={tuple(axes)}"
+            )
+        self.batch = (0, *(a for a in inner if a not in self.attended))
+
+    @property
+    def is_plain(self):
+        """Whether inputs are `(B, length, features)` already."""
+        return self.batch == (0,) and self.attended == (1,)
+
+    def check_batches(self, query, key):
+        """Raises an error unless queries and keys agree where they do not attend."""
+        if query is key:
+            return
+        message = (
+            "query, key and value must have the same sizes in the batch axis and in "
+            "those that attention does not run over: repeat the smaller one. "
+            f"Received: query of shape {tuple(query.shape)} and key of shape "
+            f"{tuple(key.shape)}, with attention_axes={self.attended}"
+        )
+        for axis in self.batch:
+            one, other = size(query, axis), size(key, axis)
+            if not (isinstance(one, int) and isinstance(other, int)):
+                tf.debugging.assert_equal(one, other, message)
+            elif one != other:
+                raise ValueError(message)
+
+    def length(self, x):
+        """How many tokens attention runs over: an int where that is known."""
+        return _product(x, self.attended)
+
+    def fold(self, x):
+        if self.is_plain:
+            return x
+        order = (*self.batch, *self.attended)
+        rest = tuple(range(len(order), len(x.shape)))
+        x = tf.transpose(x, order + rest)
+        batch = _product(x, range(len(self.batch)))
+        length = _product(x, range(len(self.batch), len(order)))
+        return tf.reshape(x, [batch, length, *(x.shape[axis] for axis in rest)])
+
+    def fold_places(self, x):
+        """`fold` of what has a number for each place, `(B, ...)` to `(B', length)`."""
+        return x if self.is_plain else self.fold(x[..., tf.newaxis])[..., 0]
+
+    def unfold(self, x, like):
+        """The inverse of `fold`, for a tensor whose folded axes are those of `like`."""
+        if self.is_plain:
+            return x
+        order = (*self.batch, *self.attended)
+        rest = tuple(range(2, len(x.shape)))
+        shape = [size(like, axis) for axis in order] + [x.shape[axis] for axis in rest]
+        x = tf.reshape(x, shape)
+        inverse = [order.index(axis) for axis in range(len(order))]
+        return tf.transpose(x, inverse + list(range(len(order), len(shape))))
+
+    def unfold_scores(self, scores, query, key):
+        """Scores `(B', N, T, S)` with every folded axis of query and key again."""
+        if self.is_plain:
+            return scores
+        shape = [size(query, axis) for axis in self.batch]
+        shape.append(scores.shape[1])
+        shape += [size(x, axis) for x in (query, key) for axis in self.attended]
+        return tf.reshape(scores, shape)
+
+
+def _product(x, axes):
+    product = 1
+    for axis in axes:
+        product = product * size(x, axis)
+    return product

@@ -1,0 +1,327 @@
+"""The error of a layer that is used before it is built."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import keras_privates
+from keras_performer.layers.arguments import with_article
+
+
+def must_be_built(layer):
+    """The message for a method that needs what `build` makes."""
+    return (
+        f"{type(layer).__name__} must be built first: call it on data, or "
+        f"build(input_shape). Received: {vars(layer).get('name')!r}, not built"
+    )
+
+
+class SaysWhenUnbuilt:
+    """Mixin for layers whose `build` makes attributes that their methods read."""
+
+    def __getattr__(self, name):
+        # Python asks here for what it finds nowhere else
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if not name.startswith("__") and vars(self).get("built") is False:
+            message = f"{must_be_built(self)}, which has no {name!r} yet"
+        # of this class, so that hasattr is False
+        raise AttributeError(message, name=name, obj=self)
+
+
+# LoRA, quantization and freezing of layers inside others, kept by their configs.
+
+
+_KEY = "inner_changes"
+
+
+class KeepsInnerChanges(SaysWhenUnbuilt):
+    """What is added to a layer that makes others: its config says what they became.
+
+    A dense layer with LoRA, or quantized, says so in its config. But where it is made
+    by the layer around it, nobody asks for that: the dense layers of
+    `keras.layers.MultiHeadAttention` come back without either, and do not load what
+    was saved. Here the config of the layer around has an entry more, as soon as there
+    is something to say, and the same is done to the layers inside once they are built.
+    Inside of a layer that is frozen all is, but for parts that are not frozen as it is.
+    """
+
+    def get_config(self):
+        pending = vars(self).get("_pending_changes")
+        changes = _changes(self) if pending is None else pending
+        return {**super().get_config(), **({_KEY: changes} if changes else {})}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        if custom_objects:  # a scope hides those around it, even an empty one
+            with keras.saving.custom_object_scope(custom_objects):
+                return cls.from_config(config)
+        layer = super().from_config({k: v for k, v in config.items() if k != _KEY})
+        changes = config.get(_KEY)
+        if changes or not layer.trainable:
+            _when_built(layer, changes or [])
+        return layer
+
+
+def without_inner_changes(config):
+    """The config of a layer as its class makes it."""
+    return {name: value for name, value in config.items() if name != _KEY}
+
+
+def _changes(layer):
+    """What was changed in the layers inside a layer, a list for its config."""
+    changes, inside = [], list(all_inside(layer))
+    owners = {id(owner) for owner, _, _ in inside}
+    for owner, path, inner in inside:
+        change = {} if id(inner) in owners else change_of(inner)
+        if inner.trainable != owner.trainable:
+            change["trainable"] = inner.trainable
+        if change:
+            changes.append({"path": path, **change})
+    return changes
+
+
+def change_of(layer):
+    """LoRA and quantization of one layer, a dict for a config; empty for neither."""
+    change = {}
+    if getattr(layer, "lora_enabled", False):
+        change |= {"lora_rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
+    mode = layer.dtype_policy.quantization_mode
+    if mode is not None:
+        change["quantize"] = mode
+        options = getattr(layer, "quantization_config", None)
+        if options is not None:
+            change["config"] = keras.saving.serialize_keras_object(options)
+    return change
+
+
+def _when_built(layer, changes):
+    """Changes the layers inside a layer, as soon as it has made them."""
+    if layer.built:
+        _apply(layer, changes)
+        return
+    build = layer.build
+
+    @functools.wraps(build)
+    def build_and_change(*args, **kwargs):
+        build(*args, **kwargs)
+        layer.build = build
+        del vars(layer)["_pending_changes"]
+        _apply(layer, changes)
+
+    layer.build = build_and_change
+    vars(layer)["_pending_changes"] = changes  # not an attribute, which Keras wraps
+
+
+def _apply(layer, changes):
+    if not layer.trainable:  # Keras froze only what was there
+        for inner in keras_privates.all_layers(layer):
+            if inner is not layer:
+                inner.trainable = False
+    # eagerly, where a model is built while it is traced: Keras quantizes in NumPy
+    with tf.init_scope():
+        for change in changes:
+            try:
+                inner = at(layer, change["path"])
+            except LookupError:
+                continue  # who puts a layer there later has its config
+            if isinstance(inner, keras.layers.Layer):
+                _apply_inside(inner, change)
+
+
+def _apply_inside(layer, change):
+    trainable = change.get("trainable")
+    if trainable:  # all of it but what LoRA freezes
+        layer.trainable = True
+    apply_change(layer, change)
+    if trainable is False:  # LoRA, too
+        layer.trainable = False
+
+
+def apply_change(layer, change):
+    """Does to a built layer what was done to that of which `change_of` tells."""
+    mode = change.get("quantize")
+    # the config of a layer that was passed in has it, too
+    if mode is not None and layer.dtype_policy.quantization_mode is None:
+        options = {}
+        if "config" in change:
+            config = keras.saving.deserialize_keras_object(change["config"])
+            options["config"] = config
+        layer.quantize(mode, type_check=False, **options)
+    if "lora_rank" in change and not layer.lora_enabled:
+        layer.enable_lora(change["lora_rank"], change["lora_alpha"])
+
+
+# Layers made from configs: as arguments of other layers, and as copies.
+
+
+# What an error of `as_layer` advises, by the name of the argument.
+_INSTEAD = {
+    "attention": "ExactAttention has the place of keras.layers.MultiHeadAttention. "
+}
+
+
+def as_layer(name, value, kind=keras.layers.Layer):
+    """`value` as a layer of that kind; `None` stays `None`.
+
+    Args:
+        name: str, the name of the argument.
+        value: a layer, the dict that `config_of` made of one, or `None`.
+        kind: class that the layer must be of, or a tuple of classes.
+    """
+    if isinstance(value, dict):
+        value = keras.saving.deserialize_keras_object(value)
+    if value is not None and not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join(with_article(one.__name__) for one in kinds)
+        raise ValueError(
+            f"{name} must be {wanted}, the config of one, or None. "
+            f"{_INSTEAD.get(name, '')}Received: {name}={value!r}"
+        )
+    return value
+
+
+def config_of(layer):
+    """What `as_layer` makes the layer from again, a dict; `None` of `None`.
+
+    Without the shapes that it was built for, so that it is built where it then belongs.
+    """
+    if layer is None:
+        return None
+    config = keras.saving.serialize_keras_object(layer)
+    config.pop("build_config", None)
+    return config
+
+
+def built_copy(attention, shapes):
+    """An attention layer like this one with weights, which draws none of them.
+
+    What the layer itself will draw stays the same.
+
+    Args:
+        attention: an `AttentionLayer`.
+        shapes: shapes of query, value and key; `None` for those not given.
+    """
+    quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros", "seed": 0}
+    config = without_inner_changes(attention.get_config())
+    copy = type(attention).from_config({**config, **quiet})
+    copy.build(*shapes)
+    return copy
+
+
+# Where layers stand inside other layers, as paths that can be saved.
+#
+# A path is a list of steps from a layer to one inside it, each a pair:
+# `["layer", index]` of a functional or Sequential model, `["attribute", name]`, or
+# `["item", key]` of the list or dict that the steps before lead to.
+
+
+def children(layer):
+    """The layers right inside a layer, as pairs of a path and a layer.
+
+    A layer that stands in several places comes once for each.
+    """
+    graph = graph_layers(layer)
+    for index, child in enumerate(graph):
+        yield [["layer", index]], child
+    for name, value in vars(layer).items():
+        if name not in keras_privates.NOTED_LAYERS:
+            for steps, child in _within(value):
+                if not any(child is other for other in graph):
+                    yield [["attribute", name], *steps], child
+
+
+def all_inside(layer):
+    """All layers inside a layer, from outside inwards: triples of owner, path, layer.
+
+    A layer that stands in several places comes once.
+    """
+    seen, waiting = set(), [([], layer)]
+    while waiting:
+        path, owner = waiting.pop(0)
+        for steps, child in children(owner):
+            if id(child) not in seen:
+                seen.add(id(child))
+                waiting.append(([*path, *steps], child))
+                yield owner, [*path, *steps], child
+
+
+def pairs(one, other, leaves=()):
+    """Layers in the same places of two models, each pair once, from outside inwards.
+
+    Args:
+        one, other: layers; the other has a layer in each place where the one has.
+        leaves: layers of the one that are not looked into.
+
+    Yields:
+        Pairs of layers, the first the two themselves.
+    """
+    seen, waiting = set(), [(one, other)]
+    while waiting:
+        pair = waiting.pop(0)
+        if id(pair[1]) in seen:
+            continue
+        seen.add(id(pair[1]))
+        yield pair
+        if pair[0] not in leaves:
+            waiting += [(child, at(pair[1], path)) for path, child in children(pair[0])]
+
+
+def graph_layers(model):
+    """The layers of the graph of a functional or Sequential model; else nothing."""
+    in_graph = isinstance(model, keras.Sequential) or hasattr(model, "operations")
+    return model.layers if in_graph else []
+
+
+def _within(value):
+    if isinstance(value, keras.layers.Layer):
+        yield [], value
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            for steps, child in _within(item):
+                yield [["item", index], *steps], child
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            for steps, child in _within(item):
+                yield [["item", key], *steps], child
+
+
+def at(layer, path):
+    """What stands at a path; raises a `LookupError` if nothing does."""
+    for kind, key in path:
+        try:
+            if kind == "layer":
+                layer = layer.layers[key]
+            elif kind == "attribute":
+                layer = getattr(layer, key)
+            else:
+                layer = layer[key]
+        except (AttributeError, IndexError, TypeError) as error:
+            raise LookupError(key) from error
+    return layer
+
+
+def put(layer, path, child):
+    """Puts a layer at a path, in the place of the layer that stands there.
+
+    Raises:
+        LookupError: if nothing stands there.
+    """
+    before = at(layer, path)
+    index = max(i for i, (kind, _) in enumerate(path) if kind == "attribute")
+    owner, name = at(layer, path[:index]), path[index][1]
+    value = _with_item(
+        getattr(owner, name), [key for _, key in path[index + 1 :]], child
+    )
+    keras_privates.exchange(owner, name, value, before)
+
+
+def _with_item(value, keys, child):
+    """A copy of nested lists and dicts in which another item stands at `keys`."""
+    if not keys:
+        return child
+    key, *further = keys
+    item = _with_item(value[key], further, child)
+    if isinstance(value, dict):
+        return {**value, key: item}
+    return type(value)([*value[:key], item, *value[key + 1 :]])

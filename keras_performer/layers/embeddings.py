@@ -1,0 +1,159 @@
+"""What an embedding can do that is more than a table."""
+
+import typing
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments
+from keras_performer.layers.arguments import LayerInput
+from keras_performer.layers.call_inputs import coordinates
+from keras_performer.layers.dense import KeepsLora
+from keras_performer.ops.gradients import custom_gradient
+from keras_performer.ops.shapes import compute_dtype
+
+
+class EmbeddingLayer(keras.layers.Layer):
+    """The base class of embeddings that remember inputs, or tell the head something.
+
+    Any layer that turns inputs `(B, T)` into `(B, T, hidden_dim)` can be the embedding
+    of a `PerformerLM`. One that needs more is a subclass of this. It defines
+
+        call(inputs, state)
+
+    which returns `(x, extra, state)`: the embedded tokens; a nest of tensors
+    `(B, T, ...)` that go round the blocks to the model's head, which is then called
+    with `(x, extra)`; and the state after these inputs. Where the state holds anything,
+    `empty_state(batch_size)` is it before the first token, a nest of tensors with the
+    batch first. The class attribute `extra_dtypes` has the dtypes of `extra`, `()` for
+    nothing.
+
+    Args:
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Example:
+
+    Tokens that are embedded together with the token before, and reach the head:
+
+    >>> class Pairs(EmbeddingLayer):
+    ...     extra_dtypes = "int32"
+    ...     def build(self, input_shape):
+    ...         self.table = self.add_weight(shape=(7, 7, 4), name="table")
+    ...     def empty_state(self, batch_size):
+    ...         return tf.zeros((batch_size, 1), "int32")
+    ...     def call(self, inputs, state):
+    ...         before = tf.concat([state, inputs[:, :-1]], 1)
+    ...         x = tf.gather_nd(self.table, tf.stack([before, inputs], -1))
+    ...         return x, inputs, inputs[:, -1:]
+    >>> tokens = tf.constant([[1, 2, 3]])
+    >>> layer = Pairs()
+    >>> x, extra, state = layer(tokens, layer.empty_state(1))
+    >>> x.shape, state.numpy()
+    (TensorShape([1, 3, 4]), array([[3]], dtype=int32))
+    """
+
+    extra_dtypes: typing.Any = ()
+
+    def empty_state(self, batch_size: int | tf.Tensor) -> typing.Any:
+        """The state before the first token."""
+        return ()
+
+    def call(self, inputs: LayerInput, state: typing.Any) -> typing.Any:
+        raise NotImplementedError(f"{type(self).__name__} must define `call`.")
+
+
+# An embedding of tokens that optimizers treat as any other weight.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class TokenEmbedding(KeepsLora, keras.layers.Embedding):
+    """`keras.layers.Embedding` whose table has a tensor as its gradient.
+
+    TensorFlow's gradient of a look-up is one row for each token, and a token that
+    comes again has several. Optimizers that square gradients (Adam, RMSprop), and
+    clipping by norm, take them one by one: the table would train in another way than
+    with the sum of its rows, which is what other passes over the sequence come to.
+    The sum is in float32, as one in half precision stops growing.
+    """
+
+    lora_names = "embeddings", "lora_embeddings_a", "lora_embeddings_b"
+
+    def call(self, inputs):
+        if inputs.dtype not in ("int32", "int64"):
+            inputs = tf.cast(inputs, "int32")
+        table = tf.convert_to_tensor(self.embeddings)
+        rows = keras.ops.take(with_dense_gradient(table), inputs, axis=0)
+        return tf.cast(rows, self.compute_dtype)
+
+    def quantized_call(self, *args, **kwargs):
+        if not self.lora_enabled:
+            return super().quantized_call(*args, **kwargs)
+        # here Keras looks rows up in what LoRA adds, and not in the sum of both
+        attributes, name = vars(self), "lora_embeddings_a"
+        table = attributes[name]
+        attributes[name] = with_dense_gradient(tf.convert_to_tensor(table))
+        try:
+            return super().quantized_call(*args, **kwargs)
+        finally:
+            attributes[name] = table
+
+
+def with_dense_gradient(table):
+    """The table, whose gradient adds up the rows of look-ups."""
+
+    @custom_gradient
+    def identity(table):
+        def gradient(drows):
+            if isinstance(drows, tf.IndexedSlices):
+                values = tf.cast(drows.values, compute_dtype(table))
+                drows = tf.IndexedSlices(values, drows.indices, drows.dense_shape)
+            return tf.cast(tf.convert_to_tensor(drows), table.dtype)
+
+        return tf.identity(table), gradient
+
+    return identity(table)
+
+
+# Learned embeddings of positions on a grid.
+
+
+class AxialPositionEmbedding(keras.layers.Layer):
+    """Adds up one learned vector for each coordinate of a position.
+
+    Position p of a sequence that runs through a grid in row-major order, such as an
+    image of shape (rows, columns, channels), has one coordinate for each axis. With
+    one axis this is the usual table of positions.
+
+    Args:
+        grid_shape: tuple of ints, the lengths of the axes.
+        output_dim: int, size of the embedding.
+
+    Reference:
+        Kitaev et al. 2020, Reformer, arXiv 2001.04451 (axial position embeddings).
+    """
+
+    def __init__(self, grid_shape, output_dim, **kwargs):
+        super().__init__(**kwargs)
+        self.grid_shape = arguments.int_tuple("grid_shape", grid_shape)
+        self.output_dim = arguments.positive_int("output_dim", output_dim)
+
+    def build(self, positions_shape):
+        self.tables = [
+            self.add_weight(
+                name=f"axis_{axis}",
+                shape=(length, self.output_dim),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+            )
+            for axis, length in enumerate(self.grid_shape)
+        ]
+
+    def call(self, positions):
+        embedding, found = 0.0, coordinates(positions, self.grid_shape)
+        for length, table, coordinate in zip(self.grid_shape, self.tables, found):
+            # coordinates repeat: their rows are added up, as `TokenEmbedding` says
+            table = with_dense_gradient(tf.cast(table, self.compute_dtype))
+            embedding += tf.gather(table, coordinate % length)
+        return embedding
+
+    def compute_output_shape(self, positions_shape):
+        return (*positions_shape, self.output_dim)

@@ -1,0 +1,229 @@
+"""Exact attention: what linear attention estimates, and every comparison needs."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.call_inputs import as_mask, visible_keys
+from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.performer import PerformerAttention
+from keras_performer.ops.shapes import size
+from keras_performer.ops.visibility import mask_or_all
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class ExactAttention(AttentionLayer):
+    """Softmax attention in time and memory quadratic in the length.
+
+    It computes what `keras.layers.MultiHeadAttention` computes, dropout included, with
+    the masks, grouped heads and weights of `PerformerAttention`: the baseline that
+    linear attention is compared with. It has no state.
+
+    Args: those of `AttentionLayer`.
+
+    Reference:
+        Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762.
+
+    Example:
+
+    >>> layer = ExactAttention(num_heads=2, key_dim=8, causal=True)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    supports_segments = True
+    drops_weights = True
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        drop = functools.partial(self._dropout_layer, training=training)
+        return ops.exact_attention(query, key, value, visible, dropout=drop), None
+
+    def scores(self, query, key, visible):
+        return ops.exact_scores(query, key, visible)
+
+
+# Attention that is called as KerasHub calls its attention with a cache.
+#
+# `keras_hub.layers.CachedMultiHeadAttention` stands in its `TransformerDecoder`, and so
+# in GPT-2 and its like. It is told of causality by a mask `(B, T, S)`, and of earlier
+# tokens by their keys and values, in a tensor that the model makes.
+
+
+def is_cached(layer):
+    """Whether a layer is called as KerasHub's attention with a cache is."""
+    kind = type(layer)
+    of_keras_hub = kind.__module__.split(".")[0] == "keras_hub"
+    return isinstance(layer, CachedAttention) or (
+        of_keras_hub and kind.__name__ == "CachedMultiHeadAttention"
+    )
+
+
+class CachedAttention(AttentionLayer):
+    """An `AttentionLayer` with the call of KerasHub's `CachedMultiHeadAttention`.
+
+    Args: those of `AttentionLayer`.
+
+    Call arguments:
+        query: tensor of shape `(B, T, dim)`.
+        value: tensor of shape `(B, S, dim)`; `(B, T, dim)` where it goes into a cache.
+        key: tensor of the shape of `value` but for the last axis. Defaults to `value`.
+        attention_mask: bool or int tensor `(B, 1, S)`, which keys are seen; or
+            `(B, T, S)`, such a mask times causality: all others are refused. Keras'
+            implicit masks of query, value and key join it; those of earlier calls are
+            not in the cache.
+        cache: tensor of shape `(B, 2, S, num_heads, key_dim)`, keys and values.
+        cache_update_index: int or scalar tensor, where in the cache the first key and
+            value of this call go. Defaults to a cache that has all.
+        return_attention_scores: bool, also return the attention matrix; not with a
+            cache.
+        training: bool, whether to apply dropout.
+
+    Returns:
+        Tensor of shape `(B, T, dim)`; then the scores or the cache, if there are any.
+        A call with a cache costs what S tokens cost, also for one new token.
+    """
+
+    supports_state = False  # the model keeps keys and values
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        attention_mask=None,
+        cache=None,
+        cache_update_index=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        # Keras hands implicit masks to arguments only, of which KerasHub has none
+        masks = [implicit_mask(x) for x in (query, value, key)]
+        if cache is None:
+            return super().call(
+                query,
+                value,
+                key,
+                *masks,
+                attention_mask=attention_mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+            )
+        if return_attention_scores:
+            raise ValueError(
+                "return_attention_scores=True needs the whole sequence in one call: "
+                "leave the cache out. Received: a cache"
+            )
+        keys, values = tf.unstack(cache, axis=1)
+        start = 0 if cache_update_index is None else cache_update_index
+        seen = visible_keys(
+            keys[:, :, 0] if cache_update_index is None else value, *masks[1:]
+        )
+        if cache_update_index is not None:
+            if seen is not None:
+                everything = tf.ones(tf.shape(keys)[:2], tf.bool)
+                seen = keras.ops.slice_update(everything, (0, start), seen)
+            keys = _put(keys, start, self.project("key", value if key is None else key))
+            values = _put(values, start, self.project("value", value))
+            cache = tf.stack((keys, values), axis=1)
+        visible, poison = who_sees_whom(attention_mask, start)
+        if seen is not None:
+            seen = tf.logical_and(seen, mask_or_all(visible.key_mask, keys))
+            visible = visible._replace(key_mask=seen)
+        query_mask = as_mask("query_mask", masks[0], query)
+        query += tf.cast(poison, query.dtype)
+        heads = self.project("query", query)
+        # with a window, too, queries and keys are told apart by their places
+        if visible.causal or getattr(self, "exact_window", None) is not None:
+            placed = _put(tf.zeros_like(keys), start, heads)
+            attended, _ = self.attend(placed, keys, values, visible, None, training)
+            attended = tf.gather(attended, start + tf.range(size(heads, 1)), axis=1)
+        else:
+            attended, _ = self.attend(heads, keys, values, visible, None, training)
+        return self.write(attended, query, query_mask, training), cache
+
+    def read(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        segment_ids=None,
+    ):
+        visible, poison = who_sees_whom(attention_mask)
+        return super().read(
+            query + tf.cast(poison, query.dtype),
+            value,
+            key,
+            query_mask,
+            value_mask,
+            key_mask,
+            None if visible.key_mask is None else visible.key_mask[:, tf.newaxis],
+            use_causal_mask or visible.causal,
+            segment_ids,
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class CachedPerformerAttention(CachedAttention, PerformerAttention):
+    """What is in the place of KerasHub's `CachedMultiHeadAttention`."""
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class CachedExactAttention(CachedAttention, ExactAttention):
+    """The same with exact weights."""
+
+
+WITH_CACHE = {
+    PerformerAttention: CachedPerformerAttention,
+    ExactAttention: CachedExactAttention,
+}
+
+
+def who_sees_whom(mask, start=0):
+    """Reads a mask of keys, or one times causality.
+
+    Args:
+        mask: tensor of shape `(B, 1, S)` or `(B, T, S)`, or `None`.
+        start: int or scalar tensor, the place of the first query among the keys.
+
+    Returns:
+        An `ops.Visibility`, and a scalar that is 0, or NaN for another mask where XLA
+        left out the assertion.
+    """
+    if mask is None:
+        return ops.Visibility(), 0.0
+    mask = tf.cast(mask, tf.bool)
+    if len(mask.shape) != 3:
+        raise ValueError(
+            "attention_mask must have shape (B, 1, S) or (B, T, S): add the axis that "
+            "it lacks, as rank 2 is (T, S) in Keras. Received: attention_mask of shape "
+            f"{tuple(mask.shape)}"
+        )
+    # causality hides nothing from the last query
+    keys = mask[:, -1]
+    if mask.shape[1] == 1:
+        return ops.Visibility(keys), 0.0
+    causal = ops.Visibility(keys, causal=True)
+    queries = start + tf.range(size(mask, 1))
+    as_read = tf.reduce_all(mask == causal.rows(queries, size(mask, 2)))
+    known = tf.debugging.Assert(
+        as_read,
+        [
+            "attention_mask must be one of keys (B, 1, S), or such a mask times "
+            "causality: linear attention cannot hide other keys from a query."
+        ],
+    )
+    with tf.control_dependencies([known] if known is not None else []):
+        return causal, tf.where(as_read, 0.0, float("nan"))
+
+
+def _put(x, start, part):
+    """x `(B, S, N, H)` with part `(B, T, N, H)` in the places from `start` on."""
+    return keras.ops.slice_update(x, (0, start, 0, 0), tf.cast(part, x.dtype))

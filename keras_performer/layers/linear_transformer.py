@@ -1,0 +1,170 @@
+"""The attention of the Linear Transformer."""
+
+import functools
+import typing
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.layers import arguments
+from keras_performer.layers import state as layer_state
+from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.performer import (
+    PerformerAttention,
+    pays_on_cpu,
+    should_compile,
+)
+from keras_performer.ops.linear_attention import linear_attention
+from keras_performer.ops.shapes import size, sum_dtype
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class LinearTransformerAttention(AttentionLayer):
+    """Linear attention through the features elu(x) + 1.
+
+    Key j has the weight phi(q) . phi(k_j), divided by the sum of those of all keys that
+    the query sees, with phi(x) = elu(x) + 1: a kernel of its own, no estimate of
+    softmax. Time and memory are linear in the length, and a causal layer has a state,
+    as in `PerformerAttention`.
+
+    `PerformerAttention(feature_map="elu", num_random_features=None)` is nearly this
+    layer, but divides queries and keys by H^(1/4), and adds 0.001 to features. Nothing
+    is added here: where the weights of all keys that a query sees round to 0 (below
+    1e-38 in float32), its attended values are 0.
+
+    Args: those of `AttentionLayer`, and
+        chunk_size, jit_compile: as in `PerformerAttention`.
+
+    Reference:
+        Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equations 5
+        and 7, and section 3.3 for causal attention.
+
+    Example:
+
+    >>> layer = LinearTransformerAttention(num_heads=2, key_dim=8, causal=True)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    supports_state = True
+    supports_segments = True
+    cost = "L"
+    # as that of `PerformerAttention`
+    initial_logit_scale = 4.0
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        *,
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        chunk_size: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        jit_compile: bool | typing.Literal["auto"] = "auto",
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
+        self.jit_compile = arguments.jit_compile(jit_compile)
+
+    def kernel(self):
+        """The kernel of the features, for `ops`."""
+        return ops.EluKernel()
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        compiles = should_compile(
+            self.jit_compile,
+            query,
+            key,
+            training,
+            functools.partial(pays_on_cpu, visible.causal),
+        )
+        attended, state = linear_attention(
+            query,
+            key,
+            value,
+            self.kernel(),
+            visible,
+            state=None if state is None else self._as_state(state),
+            chunk_size=self.chunk_size,
+            jit_compile=compiles,
+        )
+        return attended, None if state is None else state._asdict()
+
+    def outline(self, query, key, value, visible, state=None, training=None):
+        """As `attend` as far as shapes and errors go, without what it computes."""
+        if state is not None:
+            self._as_state(state)
+        attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
+        return attended, self.empty_state(size(query, 0)) if visible.causal else None
+
+    def scores(self, query, key, visible):
+        return ops.attention_scores(query, key, self.kernel(), visible)
+
+    def empty_state(self, batch_size):
+        return ops.initial_state(
+            batch_size,
+            self.num_key_value_heads,
+            self.key_dim,
+            self.value_dim,
+            sum_dtype(self.compute_dtype),
+        )._asdict()
+
+    # two passes over the pieces of a sequence, through the kernel of a layer
+    absorb = PerformerAttention.absorb
+    answer = PerformerAttention.answer
+
+    def _as_state(self, state):
+        return layer_state.attention_entry(self, ops.State, "key_dim", state)
+
+    def get_config(self):
+        names = "chunk_size", "jit_compile"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }

@@ -1,0 +1,134 @@
+"""Local attention: exact weights for near keys, and nothing else."""
+
+import typing
+from collections.abc import Sequence
+
+import keras
+
+from keras_performer import ops
+from keras_performer.layers import arguments
+from keras_performer.layers import state as layer_state
+from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.performer import should_compile, window_pays_on_cpu
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class LocalAttention(AttentionLayer):
+    """Softmax attention to the keys near a query, linear in the length.
+
+    Query i sees the keys j with `|i - j| < sliding_window`, or if causal those with
+    `0 <= i - j < sliding_window`: masked keys count as places. It is what
+    `PerformerAttention(exact_window=...)` has beside its random features, and the row
+    to compare that layer with. `dropout` falls on the attended values: weights, which
+    `keras.layers.MultiHeadAttention` drops, are made block by block and never kept.
+
+    Args: those of `AttentionLayer`, those after `attention_axes` by name, and
+        sliding_window: int W, required, how near a key is that is seen; 1 is the own
+            alone.
+        jit_compile: as in `PerformerAttention`; `"auto"` compiles on GPUs alone.
+
+    Raises:
+        ValueError: for query and key of different lengths, and a state of another
+            window or layer, beside what `AttentionLayer` raises.
+
+    Reference:
+        Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1.
+
+    Example:
+
+    >>> layer = LocalAttention(num_heads=2, key_dim=8, sliding_window=32, causal=True)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    supports_state = True
+    supports_segments = True
+    cost = "L"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        *,
+        sliding_window: int,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        jit_compile: bool | typing.Literal["auto"] = "auto",
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        self.sliding_window = arguments.positive_int("sliding_window", sliding_window)
+        self.jit_compile = arguments.jit_compile(jit_compile)
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        compiles = should_compile(
+            self.jit_compile, query, key, training, window_pays_on_cpu
+        )
+        window = self.sliding_window
+        if state is not None:
+            state = layer_state.attention_entry(
+                self, ops.Recent, "sliding_window", state
+            )
+        attended, state = ops.local_attention(
+            query, key, value, window, visible, state=state, jit_compile=compiles
+        )
+        return attended, None if state is None else state._asdict()
+
+    def scores(self, query, key, visible):
+        near = visible._replace(sliding_window=self.sliding_window)
+        return ops.exact_scores(query, key, near)
+
+    def empty_state(self, batch_size):
+        shape = self.sliding_window, self.num_key_value_heads
+        sizes = self.key_dim, self.value_dim
+        return ops.Recent.empty(
+            batch_size, *shape, *sizes, self.compute_dtype
+        )._asdict()
+
+    def get_config(self):
+        names = "sliding_window", "jit_compile"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }

@@ -1,0 +1,144 @@
+"""What every mixer has: a layer without queries and keys in an attention's place."""
+
+import typing
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import state as layer_state
+from keras_performer.layers.arguments import LayerInput
+from keras_performer.layers.call_inputs import as_mask
+from keras_performer.layers.config import KeepsInnerChanges
+
+
+class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
+    """The base class of mixers: they join tokens by place, without queries and keys.
+
+    A mixer stands where `PerformerBlock` and `PerformerLM` take an `AttentionLayer`,
+    and has the call of `PerformerBlock`. A subclass defines
+
+        mix(x, mask, training=None)
+
+    with x `(B, T, dim)` in the compute dtype and `mask` a bool tensor `(B, T)`, false
+    for tokens that must not count, or `None`. It returns `(B, T, dim)`, in which this
+    class makes the rows of masked tokens 0. Sums over tokens belong in float32. Weights
+    are made in `build`; an argument of its own goes into `__init__` and `get_config`;
+    register the class with `keras.saving.register_keras_serializable`.
+
+    Class attributes say what a mixer can do: `supports_causal`, `any_length` and
+    `cost`, as in `AttentionLayer`. None has a state, or keeps segments apart.
+
+    Args:
+        causal: bool, hide later tokens.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        x: tensor of shape `(B, T, dim)`.
+        mask: bool tensor `(B, T)`, false for padding. Defaults to Keras' implicit mask.
+        training: bool, handed to `mix`.
+        segment_ids, positions, state, return_state: as in `PerformerBlock`; refused.
+
+    Returns:
+        Tensor of shape `(B, T, dim)`; 0 for masked tokens.
+
+    Raises:
+        ValueError: for what a mixer cannot do, and inputs of other shapes.
+
+    Example:
+
+    A mixer that gives each token the token before it:
+
+    >>> class Shift(MixingLayer):
+    ...     supports_causal = True
+    ...     def mix(self, x, mask, training=None):
+    ...         return tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
+    >>> Shift(causal=True)(tf.constant([[[1.0], [2.0], [3.0]]])).numpy().ravel()
+    array([0., 1., 2.], dtype=float32)
+    """
+
+    supports_causal = False
+    supports_state = False
+    supports_segments = False
+    any_length = True
+    cost = "L"
+
+    def __init__(self, *, causal: bool = False, **kwargs: typing.Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.causal = arguments.boolean("causal", causal)
+        arguments.check_causal(self, self.causal)
+
+    def call(
+        self,
+        x: LayerInput,
+        mask: LayerInput | None = None,
+        training: bool | None = None,
+        segment_ids: LayerInput | None = None,
+        positions: LayerInput | None = None,
+        state: typing.Any = None,
+        return_state: bool = False,
+    ) -> typing.Any:
+        self._refuse(segment_ids, positions, state, return_state)
+        if len(getattr(x, "shape", ())) != 3:
+            received = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x)
+            raise ValueError(
+                f"{type(self).__name__} needs one tensor of shape (batch, length, "
+                f"features). Received: inputs of {received}"
+            )
+        of_mask = tf.TensorShape(getattr(mask, "shape", None))
+        if of_mask.rank is not None and of_mask.rank > 2:
+            raise ValueError(
+                f"{type(self).__name__} mixes the tokens of one tensor: it has no "
+                "query that looks at another. Call it with the tensor alone, and its "
+                "mask of shape (batch, length). Received: a second tensor of shape "
+                f"{tuple(of_mask)}"
+            )
+        call_inputs.check_real("x", x)
+        mask = as_mask("mask", mask, x)
+        # Keras casts no integers; a copy without its mask, which layers inside would
+        # warn about
+        x = tf.identity(tf.cast(x, self.compute_dtype))
+        return zero_masked(self.mix(x, mask, training), mask)
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def mix(
+        self, x: tf.Tensor, mask: tf.Tensor | None, training: bool | None = None
+    ) -> tf.Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must define `mix`.")
+
+    def initial_state(self, batch_size: int | tf.Tensor, packed: bool = False) -> None:
+        """Raises a `ValueError`: a mixer has no state."""
+        raise layer_state.no_state(self)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # by tracing `call`: it has its errors
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        return {**super().get_config(), "causal": self.causal}
+
+    def _refuse(self, segment_ids, positions, state, return_state):
+        if state is not None or return_state:
+            raise layer_state.no_state(self)
+        given = {"segment_ids": segment_ids, "positions": positions}
+        names = [name for name, value in given.items() if value is not None]
+        if names:
+            raise ValueError(
+                f"{type(self).__name__} mixes tokens by their places in the row: call "
+                f"it without {' and '.join(names)}, with a sequence in each row of the "
+                "batch, or use an attention that reads them. Received: "
+                f"{' and '.join(names)}"
+            )
+
+
+def zero_masked(x, mask):
+    """x `(B, T, dim)` with zeros where a mask `(B, T)` is false; `None` hides none."""
+    if mask is None:
+        return x
+    return tf.where(tf.expand_dims(mask, -1), x, tf.zeros((), x.dtype))

@@ -1,0 +1,814 @@
+"""Attention to both sides in pieces of a sequence, which is never there as a whole."""
+
+import functools
+import os
+import random
+import typing
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_performer import feature_maps, ops
+from keras_performer.layers import arguments
+from keras_performer.layers import state as layer_state
+from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.config import must_be_built
+from keras_performer.ops.checks import check_window
+from keras_performer.ops.devices import has_gpu
+from keras_performer.ops.gradients import custom_gradient
+from keras_performer.ops.linear_attention import linear_attention
+from keras_performer.ops.shapes import size, sum_dtype
+
+
+class InPieces:
+    """The two passes of bidirectional self-attention of a `PerformerAttention`.
+
+    Without a window `absorb` and `answer`, with one `look_ahead` and `look_back`.
+    """
+
+    def absorb(self, x, mask, state, positions=None):
+        """The first pass of bidirectional self-attention in pieces of a sequence.
+
+        With `answer` it is what a call of the layer does at once.
+
+        Args:
+            x: tensor of shape `(B, tokens, dim)`, one piece.
+            mask: bool tensor of shape `(B, tokens)`, false for keys that nothing sees,
+                or `None`.
+            state: the entry "attention" of a state, from `empty_state` or the piece
+                before.
+            positions: int tensor of shape `(B, tokens)`, those in the whole sequence;
+                needed with `rotary`.
+
+        Returns:
+            The same after the keys and values of this piece.
+        """
+        key, value = self.project("key", x, positions), self.project("value", x)
+        state = self._as_state(state)
+        return ops.absorb_keys(key, value, self.kernel(), mask, state)._asdict()
+
+    def answer(self, x, mask, state, training=None, positions=None):
+        """The second pass: what the layer returns for a piece.
+
+        Args:
+            x, mask: as in `absorb`; rows where the mask is false see no key.
+            state: after the last piece's `absorb`.
+            training: bool, whether to apply dropout.
+            positions: as in `absorb`.
+
+        Returns:
+            Tensor of shape `(B, tokens, output_shape)`.
+        """
+        query = self.project("query", x, positions)
+        attended = ops.answer_queries(query, self.kernel(), self._as_state(state))
+        return self.write(attended, x, mask, training)
+
+    def look_ahead(self, x, mask, state, positions=None):
+        """With a window, the first pass: what later keys add, from the last piece on.
+
+        With `look_back` it is what a call of the layer does at once.
+
+        Args:
+            x, mask: as in `absorb`.
+            state: the entry "attention" of a state, from `empty_state` or the piece
+                after.
+            positions: as in `absorb`.
+
+        Returns:
+            `(later, state)`: a pair of tensors for `look_back`, and the same state
+            after the keys and values of this piece.
+        """
+        x, mask, positions = (
+            z if z is None else tf.reverse(z, [1]) for z in (x, mask, positions)
+        )
+        *later, state = self._earlier(x, mask, state, positions, own_key=False)
+        return tuple(tf.reverse(z, [1]) for z in later), state
+
+    def look_back(self, x, mask, state, later, training=None, positions=None):
+        """The second pass, from the first piece on: what the layer returns.
+
+        Args:
+            x, mask: as in `absorb`; rows where the mask is false see no key.
+            state: the entry "attention" of a state, from `empty_state` or the piece
+                before.
+            later: from `look_ahead` of this piece.
+            training: bool, whether to apply dropout.
+            positions: as in `absorb`.
+
+        Returns:
+            `(output, state)`: a tensor of shape `(B, tokens, output_shape)`, and the
+            state after this piece.
+        """
+        *earlier, state = self._earlier(x, mask, state, positions, own_key=True)
+        attended, _ = ops.join_parts(earlier, later)
+        attended = tf.cast(attended, self.compute_dtype)
+        return self.write(attended, x, mask, training), state
+
+    def _earlier(self, x, mask, state, positions, own_key):
+        """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
+        output, log_sums, state = ops.attend_to_earlier(
+            *(self.project(name, x, positions) for name in ("query", "key", "value")),
+            self.kernel(),
+            self.exact_window,
+            self.log_gain_of_heads(),
+            mask,
+            self._as_state(state),
+            self.chunk_size,
+            own_key=own_key,
+        )
+        return output, log_sums, state._asdict()
+
+
+# Multi-head attention in time and memory linear in the length.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class PerformerAttention(InPieces, AttentionLayer):
+    """FAVOR+ attention that stands where `keras.layers.MultiHeadAttention` stands.
+
+    Queries, keys and values are projected as there; the softmax kernel
+    exp(q . k / sqrt(key_dim)) is then estimated by products of positive random
+    features, so that time and memory are linear in the length of the sequence.
+
+    `load_weights` takes a file of the same model with `keras.layers.MultiHeadAttention`
+    if all attention layers are swapped and keep their names; the random features are
+    this layer's own.
+
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
+        value_dim: int V, size of each head of value. Defaults to `key_dim`.
+        dropout: float, dropout rate. The attention matrix does not exist here, so
+            dropout falls on the attended values, before the output projection.
+        use_bias: bool, whether the dense layers use bias vectors.
+        output_shape: int or tuple, the shape of the output besides batch and sequence.
+            Defaults to the last dimension of the query.
+        attention_axes: int or tuple of ints, the axes that attention runs over.
+            Defaults to all but batch and features.
+        sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
+            so that arguments have the places that Keras 3.15 gives them.
+        flash_attention: `None` or `False`.
+        kernel_initializer: initializer of the dense layers' kernels.
+        bias_initializer: initializer of the dense layers' biases.
+        kernel_regularizer: regularizer of the dense layers' kernels.
+        bias_regularizer: regularizer of the dense layers' biases.
+        activity_regularizer: regularizer of the dense layers' outputs.
+        kernel_constraint: constraint of the dense layers' kernels.
+        bias_constraint: constraint of the dense layers' biases.
+        use_gate: `False`.
+        seed: int, seeds the random features and dropout. By default it is drawn when
+            the layer is built, and saved with the weights.
+        feature_map: "softmax" (default), "favor+", "relu" or another name, object or
+            config of `keras_performer.feature_maps.get`.
+        num_random_features: int M, counted as features; `None` for no random
+            projection, which generalized kernels can do without. "auto" (default) is
+            256, as in the paper's experiments, and `None` for feature maps without
+            random features, as "taylor" is.
+        causal: bool, hide later tokens.
+        num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
+            value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
+        chunk_size: int, the most tokens in a chunk of the causal form, and of a window
+            to both sides; it changes speed and rounding only. Defaults to 64, with a
+            GPU to 256; of a window to both sides to 32 or 64, as the window is, and
+            more for windows above 256.
+        exact_below: int, inputs with fewer keys than this take exact softmax attention,
+            with the same weights: it is faster there. For feature maps that estimate
+            softmax only. A layer with it takes and returns no state, as a state is made
+            of features: leave it out to decode token by token. Defaults to never.
+        exact_window: int W, keys at less than this distance from a query have their
+            exact softmax weight, and only those further off an estimated one. Distance
+            is counted in places of the sequence, masked ones included, so that query
+            and key must have the same length. For feature maps that estimate softmax
+            only. It adds a weight, `log_gain`. Defaults to no window.
+        initial_log_gain: float, what the log-weights of keys outside of the window get
+            at first, or a list of floats, one for each head. A model that is trained
+            from the start learns more with heads that differ, such as (-4, 2, -4, 2):
+            near keys count in some, as else many far keys drown them, and the others
+            find far keys. Defaults to 0: an estimate of softmax.
+        rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
+            a grid that tokens run through row by row: its axes share the head, so that
+            `key_dim` must be divisible by 2 for each. Queries and keys are rotated
+            before the features are taken (RoFormer, arXiv 2104.09864, equation 34; by
+            `ops.rotary_embedding`). Defaults to no positions.
+        qk_norm: bool, divide queries and keys by their lengths, so that the logit is
+            `scale * cos(query, key)` (arXiv 2010.04245). The scale is a weight of each
+            key-value head, at first 4 for positive features and 16 for "taylor", which
+            has no noise; its logarithm is the weight `query_key_norm.log_scale`.
+        jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
+            for each shape, and has no second derivatives. "auto" (default): training,
+            on a known length >= 1,024, in a graph without `tf.distribute`, on a GPU or
+            by <= 4 CPU threads (there, if causal, from TensorFlow 2.21 on).
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        query: tensor of shape `(B, T, dim)`.
+        value: tensor of shape `(B, S, dim)`. Defaults to `query` (self-attention).
+        key: tensor of shape `(B, S, dim)`. Defaults to `value`.
+        query_mask: bool tensor `(B, T)`; rows where it is false see no key. With
+            `value=None` it also hides them as keys.
+        value_mask, key_mask: bool tensors `(B, S)`; keys where one is false are not
+            seen. All three default to Keras' implicit masks.
+        attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
+            It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
+        return_attention_scores: bool, also return the implied attention matrix
+            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
+            `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
+        training: bool, whether to apply dropout.
+        use_causal_mask: bool, hide later tokens in this call.
+        segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
+            several: a token sees its own segment, a run of equal ids. An id that comes
+            back after another is a new segment. Rotary positions go on along the row
+            unless `positions` start anew. States then have the last id as their
+            entry `"segment"`, from `initial_state(batch_size, packed=True)` on; tokens
+            without ids go on with that segment.
+        positions: int tensor `(B, T)`, where the tokens are, or for a grid also
+            `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
+            queries and keys alike. Defaults to 0, 1, ..., or on from where the state
+            ends. Given ones are taken as they are, with a state too.
+        state: the state after earlier tokens (causal only), a dict from `initial_state`
+            or an earlier call. T new tokens cost the same however many came before.
+        return_state: bool, also return the state after the last token.
+
+    Returns:
+        Tensor of shape `(B, T, output_shape)`; then the scores and the state, if asked
+        for. Where no key is visible the attended values are 0.
+
+    Raises:
+        ValueError: for a mask that differs by query, causal or rotary attention with
+            T != S, a state without causal attention or with `exact_below`.
+
+    Example:
+
+    >>> layer = PerformerAttention(num_heads=2, key_dim=8)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+
+    Token by token, at a cost that does not grow:
+
+    >>> layer = PerformerAttention(num_heads=2, key_dim=8, causal=True)
+    >>> state = layer.initial_state(batch_size=1)
+    >>> y, state = layer(keras.ops.ones((1, 1, 16)), state=state, return_state=True)
+    >>> y.shape
+    TensorShape([1, 1, 16])
+
+    Reference:
+        Choromanski et al. 2020, Rethinking Attention with Performers, arXiv 2009.14794.
+    """
+
+    supports_segments = True
+    cost = "L"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        *,
+        feature_map: str | dict | feature_maps.FeatureMap = "softmax",
+        num_random_features: int | None | typing.Literal["auto"] = "auto",
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        chunk_size: int | None = None,
+        exact_below: int | None = None,
+        exact_window: int | None = None,
+        initial_log_gain: float | Sequence[float] = 0.0,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        jit_compile: bool | typing.Literal["auto"] = "auto",
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        self.feature_map = feature_maps.get(feature_map)
+        self._num_random_features = arguments.positive_int(
+            "num_random_features", num_random_features, default=None, auto=True
+        )
+        self.num_random_features = (
+            self.feature_map.default_num_random_features
+            if self._num_random_features == "auto"
+            else self._num_random_features
+        )
+        self.feature_map.check(self.num_random_features)
+        self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
+        self.exact_below = arguments.exact_below(exact_below, self.feature_map)
+        self.exact_window = arguments.exact_window(exact_window, self.feature_map)
+        self.initial_log_gain = arguments.initial_log_gain(
+            initial_log_gain, self.exact_window, self.num_heads
+        )
+        self.jit_compile = arguments.jit_compile(jit_compile, self.feature_map)
+        self._random_projection = None  # until built, and where there is none
+        self._far_gain = None
+
+    def build_attention(self):
+        if self.num_random_features is not None:
+            self._random_projection = RandomProjection(
+                self.feature_map,
+                self.num_random_features,
+                self.num_key_value_heads,
+                self.key_dim,
+                self.seed,
+            )
+            self._random_projection.build()
+        if self.exact_window is not None:
+            self._far_gain = FarGain(self.num_heads, self.initial_log_gain)
+            self._far_gain.build()
+
+    @property
+    def supports_state(self):
+        # short inputs take no features, of which a state is made
+        return self.exact_below is None
+
+    @property
+    def initial_logit_scale(self):
+        return self.feature_map.initial_logit_scale
+
+    @property
+    def projection_matrix(self):
+        """The random features, a float32 weight `(M, H)`; `None` if there are none.
+
+        A dict of weights where the feature map has several parameters.
+        """
+        return self._random_projection and self._random_projection.parameters
+
+    @property
+    def log_gain(self):
+        """What far keys' log-weights get, times 0.1, a weight `(N,)`; `None` if built
+        without `exact_window`.
+        """
+        return self._far_gain and self._far_gain.log_gain
+
+    @property
+    def redraw_count(self):
+        """How often the features were redrawn, an int32 weight."""
+        return self._random_projection and self._random_projection.redraw_count
+
+    def redraw_features(self, num_redraws: int = 1) -> None:
+        """Replaces the random features by the next ones.
+
+        The n-th matrix is a function of the layer's seed and n alone.
+
+        Args:
+            num_redraws: int, how many draws to move on in the sequence.
+        """
+        num_redraws = arguments.count("num_redraws", num_redraws)
+        if self._random_projection is None or self.feature_map.trainable:
+            raise ValueError(
+                "redraw_features needs a built layer with random features that do not "
+                "train: call the layer first, and make it with num_random_features. "
+                f"Received: a layer with built={self.built}, "
+                f"num_random_features={self.num_random_features} and "
+                f"feature_map={self.feature_map!r}"
+            )
+        self._random_projection.redraw(num_redraws)
+
+    def kernel(self):
+        """The kernel of the features as they are drawn now, for `ops`."""
+        if self._random_projection is None:
+            if self.num_random_features is not None and not self.built:
+                raise AttributeError(must_be_built(self))
+            kernel = self.feature_map.kernel(None)
+        else:
+            kernel = self._random_projection.kernel()
+        if not self.jit_compile:
+            return kernel
+        # layers with equal maps share what is compiled
+        return kernel.made_by(self.feature_map)
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        kernel, gain = self.kernel(), self.log_gain_of_heads()
+        if self.exact_below is None:
+            inputs = query, key, value, visible
+            return self._linear(*inputs, kernel, gain, state, training)
+
+        def exact(inputs, constants):
+            return ops.exact_attention(*inputs[:3], constants[0])
+
+        def linear(inputs, constants):
+            query, key, value, gain, *trained = inputs
+            visible, parameters = constants
+            copied = kernel.with_parameters(parameters).with_trained(trained)
+            inputs = query, key, value, visible
+            return self._linear(*inputs, copied, gain, None, training)[0]
+
+        inputs = [query, key, value, gain, *kernel.trained]
+        constants = visible, kernel.parameters
+        return by_length(self.exact_below, exact, linear, inputs, constants), None
+
+    def outline(self, query, key, value, visible, state=None, training=None):
+        """As `attend` as far as shapes and errors go, without what it computes.
+
+        To trace the loops over all tokens takes seconds for each layer of a model.
+        """
+        if self.exact_window is not None:
+            check_window("exact_window", self.exact_window, query, key)
+        if state is not None:
+            self._as_state(state)
+        attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
+        if not visible.causal or self.exact_below is not None:
+            return attended, None
+        return attended, self.empty_state(size(query, 0))
+
+    def _linear(self, query, key, value, visible, kernel, gain, state, training):
+        """Attention through the features of a kernel, and its state if causal."""
+        # a window to both sides carries sums from block to block, as causal loops do
+        in_order = visible.causal or self.exact_window is not None
+        compiles = should_compile(
+            self.jit_compile,
+            query,
+            key,
+            training,
+            functools.partial(pays_on_cpu, in_order),
+        )
+        if state is not None:
+            state = self._as_state(state)
+        attended, state = linear_attention(
+            query,
+            key,
+            value,
+            kernel,
+            visible,
+            self.exact_window,
+            gain,
+            state,
+            self.chunk_size,
+            jit_compile=compiles,
+        )
+        return attended, None if state is None else state._asdict()
+
+    def log_gain_of_heads(self):
+        """What is added to the log-weights of far keys, `(N,)`."""
+        if self._far_gain is None:
+            return tf.zeros((self.num_heads,))
+        return self._far_gain.of_heads()
+
+    def scores(self, query, key, visible):
+        kernel, gain = self.kernel(), self.log_gain_of_heads()
+
+        def estimated(query, key, kernel, visible, gain):
+            return ops.attention_scores(
+                query,
+                key,
+                kernel,
+                visible,
+                exact_window=self.exact_window,
+                log_gain=gain,
+            )
+
+        if self.exact_below is None:
+            return estimated(query, key, kernel, visible, gain)
+
+        def exact(inputs, constants):
+            return ops.exact_scores(*inputs[:2], constants[0])
+
+        def linear(inputs, constants):
+            query, key, gain, *trained = inputs
+            visible, parameters = constants
+            copied = kernel.with_parameters(parameters).with_trained(trained)
+            return estimated(query, key, copied, visible, gain)
+
+        inputs = [query, key, gain, *kernel.trained]
+        constants = visible, kernel.parameters
+        return by_length(self.exact_below, exact, linear, inputs, constants)
+
+    def empty_state(self, batch_size):
+        state = ops.initial_state(
+            batch_size,
+            self.num_key_value_heads,
+            self.feature_map.num_features(self.num_random_features, self.key_dim),
+            self.value_dim,
+            sum_dtype(self.compute_dtype),
+        )
+        if self.exact_window is not None:
+            state = ops.with_recent_keys(
+                state, self.exact_window, self.key_dim, self.compute_dtype
+            )
+        return state._asdict()
+
+    def _as_state(self, state):
+        """The entry "attention" of the layer's state, as `ops` takes it."""
+        kind = ops.State if self.exact_window is None else ops.WindowedState
+        return layer_state.attention_entry(self, kind, "exact_window", state)
+
+    def get_config(self):
+        names = (
+            "chunk_size",
+            "exact_below",
+            "exact_window",
+            "initial_log_gain",
+            "jit_compile",
+        )
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "feature_map": feature_maps.serialize(self.feature_map),
+            "num_random_features": self._num_random_features,
+        }
+
+
+# The random features of an attention layer, and how they are redrawn.
+
+
+class RandomProjection(keras.layers.Layer):
+    """Holds the parameters of random features and draws the next ones.
+
+    Args:
+        feature_map: a `FeatureMap`.
+        num_features: int M.
+        num_heads: int K, key-value heads.
+        head_dim: int H.
+        seed: int or `None`.
+    """
+
+    def __init__(self, feature_map, num_features, num_heads, head_dim, seed=None):
+        super().__init__(name="random_projection", dtype="float32")
+        self.feature_map = feature_map
+        self.num_features = num_features
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.seed = seed
+
+    def build(self, input_shape=None):
+        seed = first_seed(self.seed)
+        counter = dict(shape=(), dtype="int32", trainable=False)
+        # a weight, so that every worker and a resumed run draw the same sequence
+        self.first_seed = self.add_weight(
+            name="projection_seed",
+            initializer=keras.initializers.Constant(seed),
+            **counter,
+        )
+        self.redraw_count = self.add_weight(
+            name="redraw_count", initializer="zeros", **counter
+        )
+        values = drawn(lambda: self._draw(seed, 0))
+        if isinstance(values, dict):
+            self.parameters = {
+                name: self._add_parameter(name, values[name]) for name in sorted(values)
+            }
+        else:
+            self.parameters = self._add_parameter("projection_matrix", values)
+
+    def kernel(self):
+        """The kernel of the features as they are drawn now."""
+        kernel = self.feature_map.kernel(
+            tf.nest.map_structure(tf.convert_to_tensor, self._nest())
+        )
+        return kernel.with_gradients() if self.feature_map.trainable else kernel
+
+    def redraw(self, num_redraws):
+        """Moves on in the sequence of features, which the seed alone determines."""
+        count = tf.convert_to_tensor(self.redraw_count) + num_redraws
+        values = self._draw(tf.convert_to_tensor(self.first_seed), count)
+        self.redraw_count.assign(count)
+        tf.nest.map_structure(lambda w, x: w.assign(x), self._nest(), values)
+
+    def load_own_variables(self, store):
+        # what estimates softmax always has features: such a file is one of exact
+        # attention, as `keras.layers.MultiHeadAttention` is; the features stay
+        if store.keys() or not self.feature_map.estimates_softmax:
+            super().load_own_variables(store)
+
+    def _nest(self):
+        # not Keras' own dict, which tf.nest does not take for one
+        is_one = not isinstance(self.parameters, dict)
+        return self.parameters if is_one else dict(self.parameters)
+
+    def _add_parameter(self, name, value):
+        return add_drawn(self, name, value, self.feature_map.trainable)
+
+    def _draw(self, seed, redraw_count):
+        with tf.device("CPU:0"):  # so that all kinds of machines draw the same
+            seed = tf.stack([tf.cast(seed, tf.int32), tf.cast(redraw_count, tf.int32)])
+            return self.feature_map.draw_for_heads(
+                self.num_heads, self.num_features, self.head_dim, seed
+            )
+
+
+# Weights that are drawn once and do not train: a pure function of a seed.
+
+
+MAX_SEED = 2**31 - 1
+
+
+def first_seed(seed):
+    """The seed of a layer as an int from 0 to `MAX_SEED - 1`; `None` draws one."""
+    if seed is None:
+        # what keras.utils.set_random_seed seeds, as for Keras' own layers
+        seed = random.randrange(MAX_SEED)
+    return seed % MAX_SEED
+
+
+def drawn(function):
+    """What a function of no arguments draws, for weights that a layer builds."""
+    with tf.init_scope():
+        values = function()
+        if tf.executing_eagerly():  # constants, which every graph can lift
+            values = tf.nest.map_structure(np.asarray, values)
+    return values
+
+
+def add_drawn(layer, name, value, trainable=False):
+    """Adds a weight of a layer that begins as the drawn value, in its dtype."""
+    return layer.add_weight(
+        name=name,
+        shape=value.shape,
+        dtype=value.dtype.name,
+        initializer=lambda shape, dtype: tf.convert_to_tensor(value),
+        trainable=trainable,
+        autocast=False,
+    )
+
+
+# The ratio of what is estimated to what is exact, a weight of each head.
+
+
+# How many times faster than other weights the gain moves. With 1 it stays behind, and
+# recall over 512 tokens trains to 0.05 instead of 0.96.
+SPEED = 10.0
+
+
+class FarGain(keras.layers.Layer):
+    """What is added to the log-weights of keys outside of an exact window.
+
+    An estimate is biased and noisy, exact weights are not: beside them attention learns
+    to retrieve far keys only if it can find the ratio of the two.
+
+    Args:
+        num_heads: int N.
+        initial: float, what is added at first, or one for each head.
+    """
+
+    def __init__(self, num_heads, initial=0.0):
+        super().__init__(name="far_gain", dtype="float32")
+        self.num_heads = num_heads
+        self.initial = initial
+
+    def build(self, input_shape=None):
+        self.log_gain = self.add_weight(
+            name="log_gain",
+            shape=(self.num_heads,),
+            initializer=keras.initializers.Constant(np.divide(self.initial, SPEED)),
+            autocast=False,
+        )
+
+    def of_heads(self):
+        """The gain of each head, a tensor `(N,)`."""
+        return SPEED * tf.convert_to_tensor(self.log_gain)
+
+    def load_own_variables(self, store):
+        # a file of attention without a window has none: it stays
+        if store.keys():
+            super().load_own_variables(store)
+
+
+# The choice between exact and linear attention by the length of the input.
+
+
+def by_length(exact_below, exact, linear, inputs, constants):
+    """`exact(inputs, constants)` for fewer keys than `exact_below`, else `linear`.
+
+    Args:
+        exact_below: int.
+        exact, linear: functions of the nests that follow, with outputs alike.
+        inputs: list of query, key, and further tensors; keys are `(B, S, heads, dim)`.
+            If S is known only when a graph runs, that is when the choice is made.
+        constants: nest of tensors, to which no gradient flows, and of other things.
+    """
+    is_short = size(inputs[1], 1) < exact_below
+    if isinstance(is_short, bool):
+        return (exact if is_short else linear)(inputs, constants)
+
+    def either(run):
+        return tf.cond(is_short, lambda: run(exact), lambda: run(linear))
+
+    # The backward pass computes its branch again: tensors of unknown shape that go from
+    # a branch to its gradient are what XLA cannot compile. And a branch takes copies:
+    # under several tapes its gradient must hold tensors of the branch only.
+    @custom_gradient
+    def choose(*inputs):
+        def backward(function, doutput):
+            copies = _mapped(tf.identity, list(inputs))
+            return tf.gradients(
+                function(copies, _mapped(tf.identity, constants)),
+                copies,
+                tf.identity(doutput),
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+
+        def gradient(doutput):
+            return either(lambda function: backward(function, doutput))
+
+        # No tape records the choice forward, as the gradient needs nothing of it: under
+        # two tapes TensorFlow would make derivatives of all in a branch, and theirs.
+        given = _mapped(tf.stop_gradient, (list(inputs), constants))
+        return either(lambda function: function(*given)), gradient
+
+    return choose(*inputs)
+
+
+def _mapped(function, nest):
+    return tf.nest.map_structure(lambda x: function(x) if tf.is_tensor(x) else x, nest)
+
+
+# When `jit_compile="auto"` has XLA compile the attention of a layer by itself.
+
+
+# Shorter sequences take less time in a whole training than the compiler does.
+MIN_COMPILED_LENGTH = 1024
+# On CPUs XLA runs each product of a chunk on one thread, TensorFlow on all. Compiled
+# attention measured faster with 2 to 4 threads, or as fast (causal, 16,384 tokens, 4);
+# with one it took 0.9 to 1.1 times as long (4,096 tokens).
+MAX_CPU_THREADS = 4
+
+
+def should_compile(jit_compile, query, key, training, on_cpu):
+    """What `jit_compile="auto"` means for these queries and keys.
+
+    Args:
+        jit_compile: True, False or "auto".
+        query: tensor `(B, T, ...)`.
+        key: tensor `(B, S, ...)`.
+        training: bool, or `None`.
+        on_cpu: function of nothing, whether it pays where there is no GPU; asked last.
+    """
+    if jit_compile != "auto":
+        return jit_compile
+    # Each length compiles anew; without training there may be many, and a model that
+    # is exported should run where XLA is not. Strategies compile, or place, their own.
+    lengths = (query.shape[1], key.shape[1])
+    return (
+        training is True
+        and not tf.executing_eagerly()
+        and not tf.distribute.has_strategy()
+        and None not in lengths
+        and max(lengths) >= MIN_COMPILED_LENGTH
+        and (has_gpu() or on_cpu())
+    )
+
+
+def pays_on_cpu(causal):
+    """Whether compiled attention is faster here, as far as it was measured."""
+    major, minor = tf.__version__.split(".")[:2]
+    # before, XLA on CPUs ran the many small products of causal attention in sequence
+    if causal and (int(major), int(minor)) < (2, 21):
+        return False
+    return cpu_threads() <= MAX_CPU_THREADS
+
+
+def window_pays_on_cpu():
+    """Whether a compiled window alone is: no.
+
+    It was a tenth faster with two threads and windows of 64, and took up to twice as
+    long with one thread or windows of 257.
+    """
+    return False
+
+
+def cpu_threads():
+    """How many threads an operation of TensorFlow may use."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    if threads:
+        return threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()

@@ -1,0 +1,127 @@
+"""The state of an attention layer: a dict, of which a mechanism has one entry."""
+
+import tensorflow as tf
+
+from keras_performer.layers import arguments, call_inputs
+
+
+def first(attention, batch_size, packed):
+    """The state before the first token.
+
+    Args:
+        attention: nest of tensors, the entry of the mechanism.
+        batch_size: int or scalar tensor B.
+        packed: bool, whether calls are to have `segment_ids`.
+    """
+    position = tf.zeros((batch_size,), tf.int32)
+    state = {"position": position, "attention": attention}
+    return {**state, "segment": tf.cast(position, tf.int64)} if packed else state
+
+
+def checked_batch_size(layer, batch_size):
+    """The argument of `initial_state`, of a layer that can have one."""
+    if not layer.supports_state:
+        raise no_state(layer)
+    return arguments.batch_size(batch_size)
+
+
+def later(state, inputs, attention):
+    """The state after the tokens of a call.
+
+    Args:
+        state: the state before them, or `None`.
+        inputs: the `Inputs` of the call. Without ids its tokens go on with the segment
+            of the state, if it has one.
+        attention: the entry of the mechanism.
+    """
+    batch, length = tf.unstack(tf.shape(inputs.query)[:2])
+    position = tf.fill((batch,), length)
+    if state is not None:
+        position += state["position"]
+    after = {"position": position, "attention": attention}
+    return {**after, **call_inputs.last_segment(inputs.segment_ids, state)}
+
+
+def no_state(layer):
+    """The error of a layer that has no state."""
+    exact_below = getattr(layer, "exact_below", None)
+    if exact_below is not None:
+        return ValueError(
+            "A state is made of features, which short inputs do not use with "
+            "exact_below: pieces of a sequence would differ from the whole. Make the "
+            f"layer with exact_below=None. Received: exact_below={exact_below}"
+        )
+    return ValueError(
+        f"{type(layer).__name__} has no state: it sees a sequence as a whole. Use "
+        "PerformerAttention(causal=True) to go through a sequence in pieces. Received: "
+        f"layer={layer.name!r}"
+    )
+
+
+def check(layer, causal, state, return_state, return_attention_scores):
+    if state is None and not return_state:
+        return
+    if not layer.supports_state:
+        raise no_state(layer)
+    if not causal:
+        raise ValueError(
+            "A state belongs to causal attention: make the layer with causal=True. "
+            f"Received: state={'None' if state is None else 'given'}, "
+            f"return_state={return_state}, causal=False"
+        )
+    if state is not None and return_attention_scores:
+        raise ValueError(
+            "return_attention_scores=True needs the whole sequence in one call: the "
+            "scores of keys that only the state knows cannot be told apart. Call "
+            "without state. Received: return_attention_scores=True, and state"
+        )
+    if len(layer._axes.batch) != 1:
+        raise ValueError(
+            "A state needs attention over all axes but batch and features. Received: "
+            f"attention_axes={layer._axes.attended}"
+        )
+    names = "position", "attention"
+    entries = names, (*names, "segment")
+    if state is not None and not any(_has_entries(state, x) for x in entries):
+        raise ValueError(
+            'state must be a dict with the entries "position" and "attention", from '
+            "initial_state or an earlier call, and of packed sequences with the entry "
+            f'"segment". Received: state {_entries_of(state)}'
+        )
+    if state is not None and tf.as_dtype(state["position"].dtype) != tf.int32:
+        raise ValueError(
+            "state must keep its dtypes, int32 and float32, whatever the layer "
+            "computes in: pass it as initial_state or an earlier call gave it. "
+            f"Received: position of dtype {tf.as_dtype(state['position'].dtype).name}"
+        )
+
+
+def attention_entry(layer, kind, window, entry):
+    """The entry "attention" of a layer's state, as `ops` takes it.
+
+    Args:
+        layer: the layer that gets it.
+        kind: the named tuple that it is to be.
+        window: str, the argument of the layer that says which state it has.
+        entry: what came, a dict of the fields of `kind`.
+    """
+    if not _has_entries(entry, kind._fields):
+        *names, last = (f'"{name}"' for name in kind._fields)
+        raise ValueError(
+            f'The entry "attention" of state must be a dict of {", ".join(names)} and '
+            f"{last}: pass what initial_state or an earlier call of this "
+            f"{type(layer).__name__}({window}={getattr(layer, window)}) gave. "
+            f"Received: one {_entries_of(entry)}"
+        )
+    return kind(**entry)
+
+
+def _has_entries(state, names):
+    return isinstance(state, dict) and set(state) == set(names)
+
+
+def _entries_of(state):
+    """What is wrong with a state: its entries, or that it has none."""
+    if isinstance(state, dict):
+        return f"with the entries {list(state)}"
+    return f"of type {type(state).__name__}"

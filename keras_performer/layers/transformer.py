@@ -1,0 +1,522 @@
+"""What `PerformerEncoder` and `PerformerDecoder` have in common."""
+
+import typing
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer import feature_maps
+from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers.arguments import Initializer, LayerInput
+from keras_performer.layers.call_inputs import visible_keys
+from keras_performer.layers.config import KeepsInnerChanges
+from keras_performer.layers.dense import heads_dense
+from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.performer import PerformerAttention
+
+# Those of `PerformerAttention` that both layers take.
+_OPTIONS = (
+    "feature_map",
+    "num_random_features",
+    "num_key_value_heads",
+    "chunk_size",
+    "exact_below",
+    "exact_window",
+    "initial_log_gain",
+    "rotary",
+    "qk_norm",
+    "jit_compile",
+)
+
+
+class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
+    """The base class of `PerformerEncoder` and `PerformerDecoder`.
+
+    It has their arguments, and their feed-forward network. Whatever a part of the layer
+    makes of the tokens is added to them, and normalized before or after.
+    """
+
+    def __init__(
+        self,
+        intermediate_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        activation: str | dict | Callable = "relu",
+        layer_norm_epsilon: float = 1e-05,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        normalize_first: bool = False,
+        seed: int | None = None,
+        *,
+        feature_map: str | dict | feature_maps.FeatureMap = "softmax",
+        num_random_features: int | None | typing.Literal["auto"] = "auto",
+        num_key_value_heads: int | None = None,
+        chunk_size: int | None = None,
+        exact_below: int | None = None,
+        exact_window: int | None = None,
+        initial_log_gain: float | Sequence[float] = 0.0,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        jit_compile: bool | typing.Literal["auto"] = "auto",
+        **kwargs: typing.Any,
+    ) -> None:
+        # without autocast Keras leaves the state in float32
+        super().__init__(**arguments.without_autocast(kwargs))
+        self.supports_masking = True
+        self.intermediate_dim = arguments.positive_int(
+            "intermediate_dim", intermediate_dim
+        )
+        self.num_heads = arguments.positive_int("num_heads", num_heads)
+        self.dropout = arguments.rate("dropout", dropout)
+        self.activation = keras.activations.get(activation)
+        self.layer_norm_epsilon = float(layer_norm_epsilon)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.normalize_first = arguments.boolean("normalize_first", normalize_first)
+        self.seed = arguments.seed(seed)
+        # raises what is wrong with the options before the size of a head is known
+        num_axes = len(rotary) if isinstance(rotary, (list, tuple)) else 1
+        attention = PerformerAttention(
+            self.num_heads,
+            2 * num_axes,
+            feature_map=feature_map,
+            num_random_features=num_random_features,
+            num_key_value_heads=num_key_value_heads,
+            chunk_size=chunk_size,
+            exact_below=exact_below,
+            exact_window=exact_window,
+            initial_log_gain=initial_log_gain,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            jit_compile=jit_compile,
+            name="attention",  # leaves Keras' count of names as it is
+        )
+        for name in _OPTIONS:
+            setattr(self, name, getattr(attention, name))
+        # as it was given: "auto" stays "auto"
+        self.num_random_features = attention.get_config()["num_random_features"]
+
+    def build_feed_forward(self, shape):
+        """Makes the parts after the attention, for tokens `(B, T, hidden_dim)`."""
+        self.feedforward_norm = self.made_norm(shape)
+        self.expand = self._dense(
+            "expand", shape, self.intermediate_dim, activation=self.activation
+        )
+        self.contract = self._dense(
+            "contract", (*shape[:-1], self.intermediate_dim), shape[-1]
+        )
+        self._dropout_layer = keras.layers.Dropout(
+            self.dropout, seed=self.seed, dtype=self.dtype_policy
+        )
+
+    def made_norm(self, shape):
+        """A built normalization of tokens of that shape."""
+        norm = keras.layers.LayerNormalization(
+            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy
+        )
+        norm.build(shape)
+        return norm
+
+    def made_attention(self, name, shape, value_shape=None, **options):
+        """A built `PerformerAttention` with heads that share the width of the tokens.
+
+        Args:
+            name: str, name of the layer.
+            shape: tuple, the shape of the tokens, which are the queries.
+            value_shape: tuple, the shape of the values. Defaults to `shape`.
+            **options: arguments of `PerformerAttention`, in the place of this layer's.
+        """
+        if len(shape) != 3:
+            raise ValueError(
+                f"{type(self).__name__} needs inputs of shape (batch, length, "
+                f"features). Received: inputs of shape {tuple(shape)}"
+            )
+        attention = PerformerAttention(
+            self.num_heads,
+            arguments.head_dim(shape[-1], self.num_heads),
+            dropout=self.dropout,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+            dtype=self.dtype_policy,
+            name=name,
+            **{
+                **{name: getattr(self, name) for name in _OPTIONS},
+                "seed": self.seed,
+                **options,
+            },
+        )
+        attention.build(shape, value_shape)
+        return attention
+
+    def tokens(self, inputs, padding_mask):
+        """The input in the compute dtype, without Keras' mask, and its mask of keys."""
+        if padding_mask is None:
+            padding_mask = implicit_mask(inputs)
+        call_inputs.check_real("inputs", inputs)
+        return tf.identity(tf.cast(inputs, self.compute_dtype)), padding_mask
+
+    def before(self, norm, x):
+        """What a part of the layer gets."""
+        return norm(x) if self.normalize_first else x
+
+    def after(self, norm, x, made, training=None):
+        """Tokens x with what a part of the layer made of them."""
+        x += self._dropout_layer(made, training=training)
+        return x if self.normalize_first else norm(x)
+
+    def feed_forward(self, x, training=None):
+        """Tokens with what the feed-forward network makes of each."""
+        norm = self.feedforward_norm
+        made = self.contract(self.expand(self.before(norm, x)))
+        return self.after(norm, x, made, training)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # by tracing `call`: it may return more than the tokens
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        names = (
+            "intermediate_dim",
+            "num_heads",
+            "dropout",
+            "layer_norm_epsilon",
+            "normalize_first",
+            "seed",
+            *_OPTIONS,
+        )
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "feature_map": feature_maps.serialize(self.feature_map),
+        }
+
+    def _dense(self, name, shape, dim, **options):
+        return heads_dense(
+            name,
+            shape,
+            num_summed=1,
+            output_shape=(dim,),
+            use_bias=True,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+            dtype=self.dtype_policy,
+            **options,
+        )
+
+
+# One layer of an encoder, as KerasHub's.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class PerformerEncoder(TransformerLayer):
+    """KerasHub's `TransformerEncoder` with attention linear in the length.
+
+    Self-attention and a feed-forward network. Constructor and call are those of
+    `keras_hub.layers.TransformerEncoder`, which need not be installed. What differs: by
+    default keys have estimated weights, those of `PerformerAttention`; `dropout` falls
+    on attended values; and an `attention_mask` cannot differ by query.
+
+    Args:
+        intermediate_dim: int, width of the feed-forward network.
+        num_heads: int, number of attention heads; it divides the width of the inputs,
+            which the heads share.
+        dropout: float, dropout rate, in the attention and after each part.
+        activation: name or function, the activation of the feed-forward network.
+        layer_norm_epsilon: float, epsilon of the normalizations.
+        kernel_initializer: initializer of the kernels.
+        bias_initializer: initializer of the biases.
+        normalize_first: bool, normalize what each part gets (as GPT-2), not what is
+            there after it (as BERT).
+        seed: int, seeds the random features and dropout.
+        feature_map, num_random_features, num_key_value_heads, chunk_size, exact_below,
+            exact_window, initial_log_gain, rotary, qk_norm, jit_compile: as in
+            `PerformerAttention`.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        inputs: tensor of shape `(B, T, hidden_dim)`.
+        padding_mask: bool or int tensor `(B, T)`, false for padding, which no token
+            sees. Defaults to Keras' implicit mask.
+        attention_mask: bool or int tensor `(B, 1, T)`: which keys are seen.
+        training: bool, whether to apply dropout.
+        return_attention_scores: bool, also return the implied attention matrix
+            `(B, N, T, T)`, for looking at short sequences.
+        segment_ids, positions: as in `PerformerAttention`.
+
+    Returns:
+        Tensor of shape `(B, T, hidden_dim)`, or `(tensor, scores)`.
+
+    Raises:
+        ValueError: for a mask that differs by query.
+
+    Reference:
+        Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762, section 3.1.
+
+    Example:
+
+    >>> layer = PerformerEncoder(intermediate_dim=64, num_heads=2)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    def build(self, inputs_shape):
+        self.attention = self.made_attention("attention", inputs_shape)
+        self.attention_norm = self.made_norm(inputs_shape)
+        self.build_feed_forward(inputs_shape)
+
+    def call(
+        self,
+        inputs: LayerInput,
+        padding_mask: LayerInput | None = None,
+        attention_mask: LayerInput | None = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        segment_ids: LayerInput | None = None,
+        positions: LayerInput | None = None,
+    ) -> typing.Any:
+        x, visible = self.tokens(inputs, padding_mask)
+        attended = self.attention(
+            self.before(self.attention_norm, x),
+            key_mask=visible,
+            attention_mask=attention_mask,
+            training=training,
+            return_attention_scores=return_attention_scores,
+            segment_ids=segment_ids,
+            positions=positions,
+        )
+        scores = None
+        if return_attention_scores:
+            attended, scores = attended
+        x = self.after(self.attention_norm, x, attended, training)
+        x = self.feed_forward(x, training)
+        return (x, scores) if return_attention_scores else x
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def compute_output_shape(self, inputs_shape):
+        return tuple(inputs_shape)
+
+
+# One layer of a decoder, as KerasHub's.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class PerformerDecoder(TransformerLayer):
+    """KerasHub's `TransformerDecoder` with attention linear in the length.
+
+    Causal self-attention, attention to an encoder's sequence if the layer is built with
+    one, and a feed-forward network. Constructor and call are those of
+    `keras_hub.layers.TransformerDecoder`, which need not be installed, but for its
+    caches of keys and values: in their place is a state of fixed size. What else
+    differs is what differs in `PerformerEncoder`.
+
+    Args:
+        intermediate_dim: int, width of the feed-forward network.
+        num_heads: int, number of attention heads; it divides the width of the tokens,
+            which the heads share.
+        dropout: float, dropout rate, in the attention and after each part.
+        activation: name or function, the activation of the feed-forward network.
+        layer_norm_epsilon: float, epsilon of the normalizations.
+        kernel_initializer: initializer of the kernels.
+        bias_initializer: initializer of the biases.
+        normalize_first: bool, normalize what each part gets (as GPT-2), not what is
+            there after it.
+        seed: int, seeds the random features and dropout.
+        feature_map, num_random_features, num_key_value_heads, chunk_size, exact_below,
+            qk_norm, jit_compile: as in `PerformerAttention`.
+        exact_window, initial_log_gain, rotary: as in `PerformerAttention`, for the
+            self-attention: no key of another sequence is near.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        decoder_sequence: tensor of shape `(B, T, hidden_dim)`.
+        encoder_sequence: tensor of shape `(B, S, dim)`, in each call or in none. A
+            `state` knows it: it is left out beside one.
+        decoder_padding_mask: bool or int tensor `(B, T)`, false for padding, which no
+            token sees. Defaults to Keras' implicit mask.
+        decoder_attention_mask: bool or int tensor `(B, 1, T)`: which keys are seen.
+        encoder_padding_mask, encoder_attention_mask: the same of `encoder_sequence`.
+        use_causal_mask: bool, hide later tokens.
+        training: bool, whether to apply dropout.
+        segment_ids, positions: as in `PerformerAttention`, for the self-attention.
+        state: the state after earlier tokens (causal only), from `initial_state` or an
+            earlier call.
+        return_state: bool, also return the state after the last token.
+
+    Returns:
+        Tensor of shape `(B, T, hidden_dim)`, or `(tensor, state)`.
+
+    Raises:
+        ValueError: for a mask that differs by query, an encoder's sequence that is
+            there in some calls only, and a state where there can be none.
+
+    Reference:
+        Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762, section 3.1.
+
+    Example:
+
+    >>> layer = PerformerDecoder(intermediate_dim=64, num_heads=2)
+    >>> layer(keras.ops.ones((1, 100, 16)), keras.ops.ones((1, 30, 16))).shape
+    TensorShape([1, 100, 16])
+
+    Token by token, at a cost that does not grow:
+
+    >>> state = layer.initial_state(1, keras.ops.ones((1, 30, 16)))
+    >>> y, state = layer(keras.ops.ones((1, 1, 16)), state=state, return_state=True)
+    >>> y.shape
+    TensorShape([1, 1, 16])
+    """
+
+    def build(self, decoder_sequence_shape, encoder_sequence_shape=None):
+        shape = decoder_sequence_shape
+        self.self_attention = self.made_attention("self_attention", shape)
+        self.self_attention_norm = self.made_norm(shape)
+        self.cross_attention = None
+        if encoder_sequence_shape is not None:
+            self.cross_attention = self.made_attention(
+                "cross_attention",
+                shape,
+                encoder_sequence_shape,
+                seed=None if self.seed is None else self.seed + 1,
+                exact_window=None,
+                initial_log_gain=0.0,
+                rotary=None,
+            )
+            self.cross_attention_norm = self.made_norm(shape)
+        self.build_feed_forward(shape)
+
+    def call(
+        self,
+        decoder_sequence: LayerInput,
+        encoder_sequence: LayerInput | None = None,
+        decoder_padding_mask: LayerInput | None = None,
+        decoder_attention_mask: LayerInput | None = None,
+        encoder_padding_mask: LayerInput | None = None,
+        encoder_attention_mask: LayerInput | None = None,
+        use_causal_mask: bool = True,
+        training: bool | None = None,
+        segment_ids: LayerInput | None = None,
+        positions: LayerInput | None = None,
+        state: dict[str, typing.Any] | None = None,
+        return_state: bool = False,
+    ) -> typing.Any:
+        self._check(encoder_sequence, state)
+        x, visible = self.tokens(decoder_sequence, decoder_padding_mask)
+        attended = self.self_attention(
+            self.before(self.self_attention_norm, x),
+            key_mask=visible,
+            attention_mask=decoder_attention_mask,
+            use_causal_mask=use_causal_mask,
+            training=training,
+            segment_ids=segment_ids,
+            positions=positions,
+            state=None if state is None else state["self_attention"],
+            return_state=return_state,
+        )
+        later = {}
+        if return_state:
+            attended, later["self_attention"] = attended
+        x = self.after(self.self_attention_norm, x, attended, training)
+        if self.cross_attention is not None:
+            query = self.before(self.cross_attention_norm, x)
+            masks = encoder_padding_mask, encoder_attention_mask
+            if state is not None:
+                later["cross_attention"] = state["cross_attention"]
+            elif return_state:
+                later["cross_attention"] = self._absorbed(encoder_sequence, *masks)
+            if "cross_attention" in later:
+                known = later["cross_attention"]
+                attended = self.cross_attention.answer(query, None, known, training)
+            else:
+                sequence, visible = self._encoded(encoder_sequence, *masks)
+                attended = self.cross_attention(
+                    query, sequence, key_mask=visible, training=training
+                )
+            x = self.after(self.cross_attention_norm, x, attended, training)
+        x = self.feed_forward(x, training)
+        return (x, later) if return_state else x
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def initial_state(
+        self,
+        batch_size: int | tf.Tensor,
+        encoder_sequence: LayerInput | None = None,
+        encoder_padding_mask: LayerInput | None = None,
+        encoder_attention_mask: LayerInput | None = None,
+        packed: bool = False,
+    ) -> dict[str, typing.Any]:
+        """The state of a built layer before the first token.
+
+        Args:
+            batch_size: int or scalar tensor B.
+            encoder_sequence, encoder_padding_mask, encoder_attention_mask: as in the
+                call.
+            packed: bool, whether calls are to have `segment_ids`.
+
+        Returns:
+            Dict of `"self_attention"`, the state of that attention, and if the layer
+            has one `"cross_attention"`, all that it knows of the encoder's sequence.
+        """
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} must be built before it has a state: call it "
+                "on data first."
+            )
+        self._check(encoder_sequence)
+        state = {
+            "self_attention": self.self_attention.initial_state(batch_size, packed)
+        }
+        if self.cross_attention is not None:
+            state["cross_attention"] = self._absorbed(
+                encoder_sequence, encoder_padding_mask, encoder_attention_mask
+            )
+        return state
+
+    def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
+        return tuple(decoder_sequence_shape)
+
+    def _encoded(self, sequence, padding_mask, attention_mask):
+        """The encoder's sequence, and which of its tokens are seen."""
+        sequence, visible = self.tokens(sequence, padding_mask)
+        return sequence, visible_keys(
+            sequence, key_mask=visible, attention_mask=attention_mask
+        )
+
+    def _absorbed(self, sequence, padding_mask, attention_mask):
+        """What the state says of the encoder's sequence."""
+        sequence, visible = self._encoded(sequence, padding_mask, attention_mask)
+        nothing = self.cross_attention.empty_state(tf.shape(sequence)[0])
+        return self.cross_attention.absorb(sequence, visible, nothing)
+
+    def _check(self, encoder_sequence, state=None):
+        given = encoder_sequence is not None
+        if self.cross_attention is None and given:
+            raise ValueError(
+                f"{self.name} was built without encoder_sequence, and has no attention "
+                "to one: give it in the first call. Received: encoder_sequence"
+            )
+        names = ["self_attention", "cross_attention"]
+        names = names if self.cross_attention is not None else names[:1]
+        if state is None:
+            if given == (self.cross_attention is None):
+                raise ValueError(
+                    f"{self.name} was built with encoder_sequence, and needs one in "
+                    "each call without a state. Received: encoder_sequence=None"
+                )
+        elif not isinstance(state, dict) or set(state) != set(names):
+            raise ValueError(
+                f"state must be a dict with the entries {', '.join(names)}, from "
+                f"initial_state or an earlier call. Received: state={state!r}"
+            )
+        elif given:
+            raise ValueError(
+                "A state knows the encoder's sequence: leave encoder_sequence out. "
+                "Received: both"
+            )

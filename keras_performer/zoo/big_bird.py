@@ -1,0 +1,507 @@
+"""Which blocks of tokens Big Bird's attention lets each block see.
+
+The random ones come from numbers that depend on a seed, the head and the block alone,
+by integer operations: TensorFlow's own random numbers are others where XLA compiles.
+"""
+
+import typing
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments
+from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.performer import first_seed
+from keras_performer.ops.checks import check_attention_inputs
+from keras_performer.ops.exact import attend_to_seen, scores_of_seen
+from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.visibility import Visibility, mask_or_all
+
+# In a table of blocks, the place of none.
+NONE = -1
+# What no number of a block reaches.
+BEYOND = 2**31 - 1
+
+
+class SeenBlocks(typing.NamedTuple):
+    """Which blocks of keys the blocks of queries see.
+
+    Attributes:
+        table: int32 tensor `(K, count, seen)`, for each key-value head and each block
+            of queries the blocks of keys that it sees, none twice; -1 is none.
+        all_seeing: int32 tensor `(count of such,)`, the blocks of queries that see all
+            keys; one may stand there twice.
+    """
+
+    table: tf.Tensor
+    all_seeing: tf.Tensor
+
+
+def big_bird_blocks(
+    count: int | tf.Tensor,
+    num_heads: int,
+    num_global_blocks: int,
+    num_random_blocks: int,
+    seed: TensorLike,
+    causal: bool = False,
+) -> SeenBlocks:
+    """The blocks that Big Bird's attention lets each block see.
+
+    These are its window, the block itself and one to each side; the global blocks,
+    the first and last of all in turn, which also see all; and random ones of the
+    others. Where there are not so many others, all are seen. If causal, none of them is
+    later: the window is the block itself and the one before, the global blocks are the
+    first ones, and random ones are drawn from earlier ones.
+
+    Args:
+        count: int or scalar tensor, how many blocks there are.
+        num_heads: int K, key-value heads: each has random blocks of its own.
+        num_global_blocks: int.
+        num_random_blocks: int.
+        seed: int32 scalar.
+        causal: bool.
+
+    Returns:
+        `SeenBlocks`: a table of `3 + num_global_blocks + num_random_blocks` entries for
+        each block, or one less if causal.
+
+    Reference:
+        Zaheer et al. 2020, Big Bird, arXiv 2007.14062, section 2 and appendix D.
+
+    Example:
+
+    >>> blocks = big_bird_blocks(6, 1, num_global_blocks=2, num_random_blocks=1, seed=0)
+    >>> blocks.table[0, 1].numpy().tolist()  # window, global, random
+    [0, 1, 2, -1, 5, 4]
+    >>> blocks.all_seeing.numpy().tolist()
+    [0, 5]
+    """
+    own = tf.range(count)[:, tf.newaxis]
+    window = own + (tf.range(-1, 1) if causal else tf.range(-1, 2))
+    num_last = 0 if causal else num_global_blocks // 2
+    first = tf.range(num_global_blocks - num_last)
+    all_seeing = tf.concat([first, count - 1 - tf.range(num_last)], 0)
+    # there may be fewer blocks than that
+    all_seeing = tf.clip_by_value(all_seeing, 0, count - 1)
+    everywhere = tf.repeat(all_seeing[tf.newaxis], count, 0)
+    table = tf.concat([window, everywhere], 1)
+    end = own + 1 if causal else count
+    inside = tf.logical_and(table >= 0, table < end)
+    table = _each_once(tf.where(inside, table, NONE))
+    table = tf.repeat(table[tf.newaxis], num_heads, 0)
+    numbers = _uniform(seed, (num_heads, count, num_random_blocks))
+    for i in range(num_random_blocks):
+        drawn = _drawn_from_others(table, end, numbers[..., i : i + 1])
+        table = tf.concat([table, drawn], -1)
+    # to see all that is earlier is what the first blocks do anyway
+    return SeenBlocks(table, all_seeing[:0] if causal else all_seeing)
+
+
+def _each_once(table):
+    """A table `(count, seen)` without what stands there for the second time."""
+    width = table.shape[-1]
+    equal = table[..., tf.newaxis] == table[..., tf.newaxis, :]
+    earlier = tf.range(width)[:, tf.newaxis] > tf.range(width)
+    again = tf.reduce_any(tf.logical_and(equal, earlier), -1)
+    return tf.where(again, NONE, table)
+
+
+def _drawn_from_others(table, end, number):
+    """A random one of the blocks before `end` that a table has not; `NONE` if there is
+    no other.
+
+    Args:
+        table: int32 tensor `(K, count, seen)`, of blocks before the end.
+        end: int, or int32 tensor that broadcasts to `(K, count, 1)`.
+        number: float32 tensor `(K, count, 1)`, at least 0 and below 1.
+    """
+    taken = tf.sort(tf.where(table == NONE, BEYOND, table), -1)
+    there = tf.cast(table != NONE, tf.int32)
+    others = end - tf.reduce_sum(there, -1, keepdims=True)
+    ordinal = tf.cast(number * tf.cast(others, number.dtype), tf.int32)
+    ordinal = tf.minimum(ordinal, others - 1)
+    # how many others there are before each that is taken
+    before = taken - tf.range(table.shape[-1])
+    skipped = tf.cast(before <= ordinal, tf.int32)
+    drawn = ordinal + tf.reduce_sum(skipped, -1, keepdims=True)
+    return tf.where(others > 0, drawn, NONE)
+
+
+def _uniform(seed, shape):
+    """Numbers of the range [0, 1), float32; each depends on its indices alone."""
+    x = tf.cast(tf.convert_to_tensor(seed, tf.int32), tf.uint32)
+    for length in shape:
+        index = tf.cast(tf.range(1, length + 1), tf.uint32)
+        # the golden ratio's, so that neighbours are far apart
+        x = _scattered(x[..., tf.newaxis] + index * _bits(0x9E3779B9))
+    # as many bits as float32 holds exactly
+    bits = tf.cast(tf.bitwise.right_shift(x, _bits(8)), tf.float32)
+    return bits * 2.0**-24
+
+
+def _scattered(x):
+    """A permutation of uint32: each bit depends on all.
+
+    It is "lowbias32" of C. Wellons, prospecting for hash functions, 2018.
+    """
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
+        shifted = tf.bitwise.right_shift(x, _bits(shift))
+        x = tf.bitwise.bitwise_xor(x, shifted) * _bits(factor)
+    return x
+
+
+def _bits(number):
+    return tf.constant(number, tf.uint32)
+
+
+# Exact attention of blocks of queries to some blocks of keys.
+
+
+def number_of_blocks(length, block_size):
+    """How many blocks a sequence has, the last padded; one of no tokens has one."""
+    count = ceil_div(length, block_size)
+    return max(count, 1) if isinstance(count, int) else tf.maximum(count, 1)
+
+
+def block_sparse_attention(
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    blocks: SeenBlocks,
+    block_size: int,
+    key_mask: TensorLike | Visibility | None = None,
+) -> tf.Tensor:
+    """Softmax attention of each block of tokens to the blocks that it sees.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
+        value: tensor of shape `(B, T, K, V)`.
+        blocks: `SeenBlocks` of K heads and as many blocks as T tokens need.
+        block_size: int, tokens of a block.
+        key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
+            `Visibility`, which may hide later keys. Those that see all do so only
+            where it does not.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`, 0 where no key is
+        visible. Time and memory are those of `block_size` keys for each block seen and
+        each query.
+
+    Example:
+
+    >>> steps = tf.reshape(tf.range(6.0), (1, 6, 1, 1))
+    >>> table = tf.constant([[[0, -1], [0, 2], [2, -1]]])
+    >>> blocks = SeenBlocks(table, tf.constant([2]))
+    >>> y = block_sparse_attention(0 * steps, steps, steps, blocks, block_size=2)
+    >>> y[0, :, 0, 0].numpy().tolist()
+    [0.5, 0.5, 2.5, 2.5, 2.5, 2.5]
+    """
+    query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    visible = Visibility.of(key_mask)
+    check_attention_inputs(query, key, value, visible)
+    if not query.shape[:2].is_compatible_with(key.shape[:2]):
+        raise ValueError(
+            "Attention of blocks needs one key for each query: use another for "
+            "attention to another sequence. Received: query of shape "
+            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
+        )
+    cut = _Cut(key, blocks, block_size)
+    seen = mask_or_all(visible.key_mask, key)
+    rows = cut.rows(query)
+    keys, values = (cut.seen_keys(x) for x in (key, value))
+    attended = attend_to_seen(rows, keys, values, cut.seen(seen, visible.causal))
+    output = cut.joined(attended, query, value)
+    if blocks.all_seeing.shape[0]:
+        output = cut.with_all_seeing(output, query, key, value, seen)
+    return tf.cast(output[:, : size(query, 1)], query.dtype)
+
+
+def block_sparse_scores(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    blocks: SeenBlocks,
+    block_size: int,
+    visible: Visibility,
+) -> tf.Tensor:
+    """The weights of `block_sparse_attention`, `(B, N, T, T)`, for looking."""
+    length = size(query, 1)
+    count = size(blocks.table, 1)
+    numbers = tf.range(count)
+    seen = tf.reduce_any(blocks.table[..., tf.newaxis] == numbers, 2)
+    all_seeing = tf.reduce_any(numbers[:, tf.newaxis] == blocks.all_seeing, -1)
+    seen = tf.logical_or(seen, all_seeing[:, tf.newaxis])
+    for axis in (1, 2):
+        seen = tf.repeat(seen, block_size, axis)
+    seen = seen[:, :length, :length]
+    anyone = visible.matrix(length, length)[:, tf.newaxis]
+    return scores_of_seen(query, key, tf.logical_and(seen, anyone))
+
+
+class _Cut:
+    """A sequence in blocks, and what each block of queries sees of it.
+
+    Blocks of queries, in all examples and key-value heads, are one axis X, and stand
+    in the place of a batch; each has one key-value head.
+    """
+
+    def __init__(self, key, blocks, block_size):
+        self.table, self.all_seeing = blocks
+        self.tokens = block_size
+        self.heads = key.shape[2]
+        self.length = size(key, 1)
+        self.count = number_of_blocks(self.length, block_size)
+        self.batch = size(key, 0)
+
+    def cut(self, x):
+        """`(B, T, ...)` to `(B, count, tokens, ...)`, padded with zeros."""
+        missing = self.count * self.tokens - self.length
+        x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
+        return tf.reshape(x, (-1, self.count, self.tokens, *x.shape[2:]))
+
+    def rows(self, query):
+        """Queries in blocks, `(X, tokens, N / K, H)`."""
+        heads, dim = query.shape[2:]
+        shape = -1, self.count, self.tokens, self.heads, heads // self.heads, dim
+        x = tf.transpose(tf.reshape(self.cut(query), shape), (0, 3, 1, 2, 4, 5))
+        return tf.reshape(x, (-1, *x.shape[3:]))
+
+    def seen_keys(self, x):
+        """The keys or values that each block sees, `(X, seen * tokens, 1, dim)`."""
+        dim = x.shape[3]
+        x = tf.transpose(self.cut(x), (0, 3, 1, 2, 4))
+        x = tf.reshape(x, (-1, self.heads, self.count, self.tokens * dim))
+        x = tf.gather(x, self._places(), axis=2, batch_dims=2)
+        return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
+
+    def seen(self, key_mask, causal):
+        """Which of these keys are visible, `(X, tokens, seen * tokens)`; or `(X, 1,`
+        where all queries of a block see the same."""
+        mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
+        mask = tf.gather(mask, self._places(), axis=2, batch_dims=2)
+        there = self.table != NONE
+        mask = tf.logical_and(mask, there[..., tf.newaxis])
+        keys = self.table.shape[2] * self.tokens
+        mask = tf.reshape(mask, (-1, self.heads, self.count, 1, keys))
+        if causal:
+            within = tf.range(self.tokens)
+            key_times = self.table[..., tf.newaxis] * self.tokens + within
+            key_times = tf.reshape(key_times, (self.heads, self.count, 1, keys))
+            times = tf.range(self.count)[:, tf.newaxis] * self.tokens + within
+            mask = tf.logical_and(mask, key_times <= times[..., tf.newaxis])
+        return tf.reshape(mask, (-1, self.tokens if causal else 1, keys))
+
+    def joined(self, attended, query, value):
+        """The inverse of `rows`, of attended values: `(B, count * tokens, N, V)`."""
+        group, dim = query.shape[2] // self.heads, value.shape[3]
+        shape = -1, self.heads, self.count, self.tokens, group, dim
+        x = tf.transpose(tf.reshape(attended, shape), (0, 2, 3, 1, 4, 5))
+        shape = -1, self.count * self.tokens, query.shape[2], dim
+        return tf.reshape(x, shape)
+
+    def with_all_seeing(self, output, query, key, value, key_mask):
+        """Output in which the blocks that see all keys have done so."""
+        of_all = tf.gather(self.cut(query), self.all_seeing, axis=1)
+        number, tokens = self.all_seeing.shape[0], self.tokens
+        rows = tf.reshape(of_all, (-1, number * tokens, *query.shape[2:]))
+        rows = attend_to_seen(rows, key, value, key_mask[:, tf.newaxis])
+        own = tf.range(self.count)[:, tf.newaxis] == self.all_seeing
+        sees_all = tf.reduce_any(own, -1)[:, tf.newaxis, tf.newaxis, tf.newaxis]
+        place = tf.argmax(tf.cast(own, tf.int32), -1)
+        rest = output.shape[2:]
+        rows = tf.reshape(rows, (-1, number, tokens, *rest))
+        blocks = tf.reshape(output, (-1, self.count, tokens, *rest))
+        blocks = tf.where(sees_all, tf.gather(rows, place, axis=1), blocks)
+        return tf.reshape(blocks, (-1, self.count * tokens, *rest))
+
+    def _places(self):
+        """The table for each example, `(B, K, count, seen)`; for none any block."""
+        places = tf.maximum(self.table, 0)[tf.newaxis]
+        return tf.repeat(places, self.batch, 0)
+
+
+# A seed that a layer saves, of which it draws in each call alike.
+
+
+class SavedSeed(keras.layers.Layer):
+    """Holds a seed as a weight, so that what is drawn of it is the same once loaded.
+
+    Args:
+        seed: int or `None`.
+        name: str.
+    """
+
+    def __init__(self, seed, name):
+        super().__init__(name=name)
+        self.first_seed = seed
+
+    def build(self, input_shape=None):
+        self.seed = self.add_weight(
+            name="seed",
+            shape=(),
+            dtype="int32",
+            initializer=keras.initializers.Constant(first_seed(self.first_seed)),
+            trainable=False,
+            autocast=False,
+        )
+
+    def load_own_variables(self, store):
+        # a file of an attention that draws nothing has none: it stays
+        if store.keys():
+            super().load_own_variables(store)
+
+
+# Big Bird's attention: blocks that see a window, global blocks and random ones.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class BigBirdAttention(AttentionLayer):
+    """Softmax attention to near, global and random blocks, linear in the length.
+
+    Tokens stand in blocks, the last of which may be shorter. A block sees itself and
+    one to each side, global blocks, and random ones of the others, each once, under one
+    softmax; where there are not so many others it sees all. Global blocks, the first
+    and the last, see all. That is ITC of the paper, without tokens of its own for it.
+
+    If causal a token sees no later one: its own block up to itself and the block
+    before, the first blocks as global ones, and random ones of the earlier blocks. The
+    paper has no such form.
+
+    Which random blocks a block sees depends on the number of blocks, and on a seed, the
+    weight `random_blocks_seed`: a table would end at some length. They are the same in
+    training and inference, in every batch, on every machine, and once loaded; and
+    others in each key-value head. A layer has others than the next unless both have the
+    same seed.
+
+    Hidden keys have no weight, but their places count: with more padding there are more
+    blocks, whose random and last global ones are others. Pad to one length always.
+
+    Args: those of `AttentionLayer`, and
+        seed: int, seeds dropout and the random blocks. By default the latter are drawn
+            when the layer is built, and saved with the weights.
+        block_size: int, tokens of a block. 64 as in the paper's models, and so the
+            next two.
+        num_global_blocks: int, how many blocks see all and are seen by all: the first
+            and last in turn, or if causal the first.
+        num_random_blocks: int, how many random blocks a block sees.
+
+    Raises:
+        ValueError: for query and key of different lengths, beside what `AttentionLayer`
+            raises.
+
+    Reference:
+        Zaheer et al. 2020, Big Bird, arXiv 2007.14062, section 2 and appendix D.
+
+    Example:
+
+    >>> layer = BigBirdAttention(num_heads=2, key_dim=8, block_size=8)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    cost = "L"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        *,
+        block_size: int = 64,
+        num_global_blocks: int = 2,
+        num_random_blocks: int = 3,
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        self.block_size = arguments.positive_int("block_size", block_size)
+        self.num_global_blocks = arguments.count("num_global_blocks", num_global_blocks)
+        self.num_random_blocks = arguments.count("num_random_blocks", num_random_blocks)
+
+    def build_attention(self):
+        self._random_blocks = SavedSeed(self.seed, name="random_blocks")
+        self._random_blocks.build()
+
+    @property
+    def random_blocks_seed(self):
+        """What the random blocks are drawn of, an int32 weight."""
+        return self._random_blocks.seed
+
+    def seen_blocks(self, length: int | tf.Tensor, causal: bool) -> SeenBlocks:
+        """The blocks that each block sees.
+
+        Args:
+            length: int or scalar tensor, tokens of a sequence.
+            causal: bool, whether later tokens are hidden.
+        """
+        return big_bird_blocks(
+            number_of_blocks(length, self.block_size),
+            self.num_key_value_heads,
+            self.num_global_blocks,
+            self.num_random_blocks,
+            tf.convert_to_tensor(self.random_blocks_seed),
+            causal,
+        )
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        blocks = self.seen_blocks(size(query, 1), visible.causal)
+        attended = block_sparse_attention(
+            query, key, value, blocks, self.block_size, visible
+        )
+        return attended, None
+
+    def scores(self, query, key, visible):
+        blocks = self.seen_blocks(size(query, 1), visible.causal)
+        return block_sparse_scores(query, key, blocks, self.block_size, visible)
+
+    def get_config(self):
+        names = "block_size", "num_global_blocks", "num_random_blocks"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }

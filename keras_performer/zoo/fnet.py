@@ -1,0 +1,68 @@
+"""Fourier mixing, that of FNet: tokens are joined by a transform without weights."""
+
+import typing
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments
+from keras_performer.layers.mixing import MixingLayer, zero_masked
+from keras_performer.ops.shapes import compute_dtype, size
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class FourierMixing(MixingLayer):
+    """The real part of the Fourier transform over tokens and features.
+
+        y_tc = Re sum_sd exp(-2 pi i (t s / T + c d / dim)) x_sd
+
+    It has no weights. Masked tokens count as zeros, and their values change nothing;
+    but the frequencies are those of the row with its padding, so that a longer row of
+    the same tokens gives other numbers: pad to one length in training and after it. In
+    float16 and bfloat16 the transform is float32, and its result cast: the first of the
+    formula above, the sum of all numbers, is infinite in float16 beyond 65,504, which
+    `norm="ortho"` avoids.
+
+    Args:
+        norm: "backward" for the formula above, that of the paper, or "ortho", as in
+            `numpy.fft.fft2`: divided by `sqrt(T * dim)`, which makes the output as
+            large as the input. Then a block that normalizes before it mixes, as
+            `PerformerBlock`, adds something of the size of its other parts.
+        causal: bool, must be false: each token becomes a sum over all.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments, Returns and Raises: those of `MixingLayer`.
+
+    Reference:
+        Lee-Thorp et al. 2021, FNet, arXiv 2105.03824, section 3.2, equation 3.
+
+    Example:
+
+    >>> x = tf.constant([[[1.0], [2.0], [4.0]]])
+    >>> FourierMixing()(x).numpy().ravel()
+    array([ 7., -2., -2.], dtype=float32)
+    """
+
+    cost = "L log L"
+
+    def __init__(
+        self,
+        norm: typing.Literal["backward", "ortho"] = "backward",
+        *,
+        causal: bool = False,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(causal=causal, **kwargs)
+        self.norm = arguments.one_of("norm", norm, ("backward", "ortho"))
+
+    def mix(self, x, mask, training=None):
+        dtype = compute_dtype(x)
+        real = tf.cast(zero_masked(x, mask), dtype)
+        # Not rfft2d, whose gradient takes ten times as long.
+        mixed = tf.math.real(tf.signal.fft2d(tf.complex(real, tf.zeros_like(real))))
+        if self.norm == "ortho":
+            mixed *= tf.math.rsqrt(tf.cast(size(x, 1) * size(x, 2), dtype))
+        return tf.cast(mixed, x.dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "norm": self.norm}

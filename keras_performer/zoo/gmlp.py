@@ -1,0 +1,120 @@
+"""The spatial gating unit of gMLP: tokens gate each other by a learned matrix."""
+
+import typing
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments
+from keras_performer.layers.dense import token_dense
+from keras_performer.layers.mixing import MixingLayer, zero_masked
+from keras_performer.ops.shapes import compute_dtype, size
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class SpatialGatingUnit(MixingLayer):
+    """Half of the channels, times what a matrix over tokens makes of the others.
+
+        z1, z2 = gelu(expand(x)), cut in two along the channels
+        y = contract(z1 * (W norm(z2) + b))
+
+    with the dense layers `expand`, U in the paper, and `contract`, V. At first W, the
+    weight `spatial_kernel`, is close to 0 and b, `spatial_bias`, is 1, so that training
+    begins with a network for each token by itself. The block of the paper,
+    `x + contract(...)` of a normalized x, is the first half of a `PerformerBlock`.
+
+    Row t of W weighs the tokens by their places: rows shorter than `max_length` have
+    the first weights, and masked tokens count as zeros, after the norm. So padding to
+    the right changes nothing, and to the left it moves the tokens to other weights.
+
+    Args:
+        max_length: int, the longest sequence.
+        hidden_dim: int, the channels that are cut in two, so that it must be even. In
+            the paper the width that a feed-forward network would have.
+        causal: bool, hide later tokens: W is a triangle.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments and Returns: those of `MixingLayer`.
+
+    Raises:
+        ValueError: for longer sequences (`tf.errors.InvalidArgumentError` in graphs
+            of unknown length), beside what `MixingLayer` raises.
+
+    Reference:
+        Liu et al. 2021, Pay attention to MLPs, arXiv 2105.08050, section 2.
+
+    Example:
+
+    >>> layer = SpatialGatingUnit(max_length=100, hidden_dim=32, causal=True)
+    >>> layer(keras.ops.ones((1, 80, 16))).shape
+    TensorShape([1, 80, 16])
+    """
+
+    supports_causal = True
+    any_length = False
+    cost = "L^2"
+
+    def __init__(
+        self,
+        max_length: int,
+        hidden_dim: int,
+        *,
+        causal: bool = False,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(causal=causal, **kwargs)
+        self.max_length = arguments.positive_int("max_length", max_length)
+        self.hidden_dim = arguments.positive_int("hidden_dim", hidden_dim)
+        if self.hidden_dim % 2:
+            raise ValueError(
+                "hidden_dim must be even, as one half of the channels gates the other. "
+                f"Received: hidden_dim={hidden_dim}"
+            )
+
+    def build(self, input_shape):
+        dim, half = input_shape[-1], self.hidden_dim // 2
+        self.expand = self._dense("expand", dim, self.hidden_dim, activation="gelu")
+        self.norm = keras.layers.LayerNormalization(
+            dtype=self.dtype_policy, name="norm"
+        )
+        self.norm.build((*input_shape[:-1], half))
+        self.contract = self._dense("contract", half, dim)
+        # "near zero" in the paper: a sum over all places is below a thousandth
+        bound = 1e-3 / self.max_length
+        # both in float32, as sums over tokens are
+        self.spatial_kernel = self.add_weight(
+            name="spatial_kernel",
+            shape=(self.max_length, self.max_length),
+            initializer=keras.initializers.RandomUniform(-bound, bound),
+            autocast=False,
+        )
+        self.spatial_bias = self.add_weight(
+            name="spatial_bias",
+            shape=(self.max_length,),
+            initializer="ones",
+            autocast=False,
+        )
+
+    def mix(self, x, mask, training=None):
+        length = arguments.up_to_max_length(self, size(x, 1))
+        dtype = compute_dtype(x)
+        content, gate = tf.split(self.expand(x), 2, axis=-1)
+        gate = tf.cast(zero_masked(self.norm(gate), mask), dtype)
+        kernel = tf.cast(self.spatial_kernel[:length, :length], dtype)
+        if self.causal:
+            kernel = tf.linalg.band_part(kernel, -1, 0)
+        bias = tf.cast(self.spatial_bias[:length, tf.newaxis], dtype)
+        gate = tf.einsum("ts,bsc->btc", kernel, gate) + bias
+        return self.contract(content * tf.cast(gate, content.dtype))
+
+    def get_config(self):
+        names = "max_length", "hidden_dim"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }
+
+    def _dense(self, name, dim, output_dim, **options):
+        dense = token_dense(name, output_dim, dtype=self.dtype_policy, **options)
+        dense.build((None, None, dim))
+        return dense

@@ -1,0 +1,194 @@
+"""Softmax attention to a fixed number of mixtures of keys."""
+
+import functools
+import typing
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.layers import arguments
+from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.visibility import without_hidden
+
+SHARING = "none", "headwise", "key-value"
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class LinformerAttention(AttentionLayer):
+    """Softmax attention to k mixtures of the keys, linear in the length.
+
+    With learned matrices E and F, which mix S keys and S values into k each, it is
+
+        softmax(Q (E K)^T / sqrt(H)) F V
+
+    A place in the sequence has its own weights in E and F, so that sequences have at
+    most `max_length` keys; of shorter ones, the first places are used. Each mixture is
+    of the whole sequence: there is no causal form.
+
+    Masked keys and values are 0 before they are mixed. Those at the end of a sequence
+    are as good as not there. Those before others still hold their places: a sequence
+    that is padded on the left meets the weights of other places than without padding.
+    No mixture is ever masked.
+
+    The initial E and F, `key_projection` and `value_projection`, are Glorot uniform,
+    times 1/sqrt(2), as in the authors' code. Regularizers and constraints are for the
+    dense layers alone.
+
+    Args: those of `AttentionLayer`, and
+        max_length: int, the most keys of a sequence.
+        projection_dim: int k, the number of mixtures. 256 is the largest of the paper's
+            experiments (section 5), at 512 and 1,024 tokens.
+        sharing: "none": each key-value head has its own E and F. "headwise" (default,
+            that of the authors' code): all heads share them. "key-value": they do, and
+            E and F are the same.
+
+    Call arguments:
+        return_attention_scores: bool, also return the weights of values, the softmax
+            times F: they can be negative, and do not sum to 1.
+
+    Raises:
+        ValueError: for more than `max_length` keys, beside what `AttentionLayer`
+            raises; where lengths are known in a running graph only, an
+            `InvalidArgumentError` there.
+
+    Reference:
+        Wang et al. 2020, Linformer, arXiv 2006.04768, equation 7, and section 4 for
+        what is shared. Its layerwise sharing, one E for all layers, is not here: Keras
+        saves and loads each layer's weights as its own.
+
+    Example:
+
+    >>> layer = LinformerAttention(2, key_dim=8, max_length=512, projection_dim=32)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    >>> layer.key_projection.shape
+    TensorShape([512, 32])
+    """
+
+    supports_causal = False
+    any_length = False
+    drops_weights = True
+    cost = "L"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        *,
+        max_length: int,
+        projection_dim: int = 256,
+        sharing: typing.Literal["none", "headwise", "key-value"] = "headwise",
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        self.max_length = arguments.positive_int("max_length", max_length)
+        self.projection_dim = arguments.positive_int("projection_dim", projection_dim)
+        self.sharing = arguments.one_of("sharing", sharing, SHARING)
+
+    def build_attention(self):
+        self.key_projection = self._add_projection("key_projection")
+        self.value_projection = self.key_projection
+        if self.sharing != "key-value":
+            self.value_projection = self._add_projection("value_projection")
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        key = self._mixed(key, self.key_projection, visible.key_mask)
+        value = self._mixed(value, self.value_projection, visible.key_mask)
+        drop = functools.partial(self._dropout_layer, training=training)
+        return ops.exact_attention(query, key, value, dropout=drop), None
+
+    def scores(self, query, key, visible):
+        mixed = self._mixed(key, self.key_projection, visible.key_mask)
+        weights = ops.exact_scores(query, mixed)
+        parts = self._places(self.value_projection, size(key, 1), weights.dtype)
+        parts = tf.repeat(parts, self.num_heads // parts.shape[0], axis=0)
+        scores = tf.einsum("bntr,nsr->bnts", weights, parts)
+        if visible.key_mask is None:
+            return scores
+        seen = visible.key_mask[:, tf.newaxis, tf.newaxis]
+        return tf.where(seen, scores, tf.zeros_like(scores))
+
+    def get_config(self):
+        names = "max_length", "projection_dim", "sharing"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }
+
+    def _add_projection(self, name):
+        heads = self.num_key_value_heads if self.sharing == "none" else 1
+        shape = (heads, self.max_length, self.projection_dim)
+        return self.add_weight(
+            name=name,
+            shape=shape if self.sharing == "none" else shape[1:],
+            # Keras counts a first axis of heads as further inputs and outputs
+            initializer=keras.initializers.VarianceScaling(
+                0.5 * heads, mode="fan_avg", distribution="uniform"
+            ),
+            autocast=False,
+        )
+
+    def _places(self, projection, length, dtype):
+        """The rows of E or F that a sequence has, `(K, S, k)`, or `(1, S, k)`."""
+        length = arguments.up_to_max_length(self, length)
+        projection = tf.cast(tf.convert_to_tensor(projection), dtype)
+        if self.sharing != "none":
+            projection = projection[tf.newaxis]
+        return projection[:, :length]
+
+    def _mixed(self, x, projection, key_mask):
+        """Keys or values `(B, S, K, H)` as mixtures `(B, k, K, H)`, not yet rounded."""
+        dtype = compute_dtype(x)
+        x = without_hidden(tf.cast(x, dtype), key_mask)
+        places = self._places(projection, size(x, 1), dtype)
+        if self.sharing == "none":
+            return tf.einsum("bskh,ksr->brkh", x, places)
+        return tf.einsum("bskh,sr->brkh", x, places[0])

@@ -1,0 +1,383 @@
+"""A sliding window, and some tokens that see all and that all see.
+
+Other queries see the keys near them and those of global tokens under one softmax; a
+global token counts among the latter, near or not. Global tokens are few: their keys,
+and then their queries, are taken out of the sequence, so that no array has the length
+twice.
+"""
+
+import typing
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.layers import arguments
+from keras_performer.layers.arguments import (
+    Constraint,
+    Initializer,
+    LayerInput,
+    Regularizer,
+)
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.call_inputs import as_mask
+from keras_performer.layers.dense import copied_dense
+from keras_performer.layers.performer import should_compile, window_pays_on_cpu
+from keras_performer.ops import compile
+from keras_performer.ops.checks import check_attention_inputs, check_window
+from keras_performer.ops.exact import attend_to_seen, attend_with_log_sums
+from keras_performer.ops.local import attention as local
+from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.normalizer import joined
+from keras_performer.ops.shapes import pad, size
+from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.visibility import Visibility, mask_or_all
+
+
+def global_token_attention(
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    global_query: TensorLike,
+    global_key: TensorLike,
+    global_value: TensorLike,
+    sliding_window: int,
+    num_global_tokens: int,
+    visible: Visibility,
+    *,
+    jit_compile: bool = False,
+) -> tf.Tensor:
+    """Attention to the keys near a query and to global tokens, of which few are.
+
+    Global tokens are those of `visible.global_tokens`. One of them sees all keys, by
+    `global_query`, `global_key` and `global_value`. Any other query i sees the keys j
+    with `|i - j| < sliding_window` and those of global tokens under one softmax, by
+    `query`, `key` and `value`. With `visible.causal` no query sees a later key.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
+        value: tensor of shape `(B, T, K, V)`.
+        global_query, global_key, global_value: tensors of the same shapes.
+        sliding_window: int W, the keys to each side that are seen, with the own.
+        num_global_tokens: int G, the most global tokens of a sequence. Of more the
+            first G are global.
+        visible: a `Visibility` of the keys, with `global_tokens`; of one segment.
+        jit_compile: as in `local_attention`, for the window.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`, 0 where no key is
+        visible. Time and memory are linear in T, and in T * G.
+
+    Reference:
+        Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1.
+
+    Example:
+
+    >>> x = tf.random.stateless_normal((1, 9, 1, 2), seed=(0, 2))
+    >>> steps = tf.reshape(tf.range(9.0), (1, 9, 1, 1))
+    >>> first = tf.range(9)[tf.newaxis] == 0
+    >>> visible = Visibility(global_tokens=first)
+    >>> heads = 0 * x, 0 * x, steps
+    >>> y = global_token_attention(*heads, *heads, 1, 1, visible)
+    >>> y[0, :, 0, 0].numpy().tolist()  # of all, and else of the own and the first
+    [4.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
+    """
+    heads = [tf.convert_to_tensor(x) for x in (query, key, value)]
+    of_global = (global_query, global_key, global_value)
+    global_heads = [tf.convert_to_tensor(x) for x in of_global]
+    keys = visible._replace(global_tokens=None)
+    check_attention_inputs(heads[0], heads[1], heads[2], keys)
+    check_attention_inputs(global_heads[0], global_heads[1], global_heads[2], keys)
+    check_window("sliding_window", sliding_window, heads[0], heads[1])
+    if visible.starts is not None:
+        raise ValueError(
+            "Global tokens are those of one segment: give each sequence a row of the "
+            "batch. Received: Visibility(..., starts=...)"
+        )
+    counts = sliding_window, num_global_tokens
+    arguments = *heads, *global_heads, *counts, visible, jit_compile
+    if jit_compile and tf.executing_eagerly():
+        output = compile.call_in_graph(_attend, None, *arguments)
+    else:
+        output = _attend(None, *arguments)
+    return tf.cast(output, heads[0].dtype)
+
+
+def _attend(
+    _,
+    query,
+    key,
+    value,
+    global_query,
+    global_key,
+    global_value,
+    sliding_window,
+    num_global_tokens,
+    visible,
+    jit_compile,
+):
+    """`global_token_attention` of checked arguments, in the dtype of the loops."""
+    number = tf.math.cumsum(tf.cast(visible.global_tokens, tf.int32), axis=1)
+    is_global = tf.logical_and(visible.global_tokens, number <= num_global_tokens)
+    key_mask = mask_or_all(visible.key_mask, key)
+
+    others = tf.logical_and(key_mask, tf.logical_not(is_global))
+    keys = Recent.of(key, value, others)
+    options = sliding_window, visible.causal, jit_compile
+    near = local.attend(None, query, keys, None, *options)
+
+    # the places of the global tokens, `(B, G)`; L for those that are not there
+    ordinals = tf.broadcast_to(
+        tf.range(1, num_global_tokens + 1), (size(query, 0), num_global_tokens)
+    )
+    # an end that is greater than all, as TensorFlow searches no rows of length 0
+    ended = tf.pad(number, [[0, 0], [0, 1]], constant_values=number.dtype.max)
+    places = tf.searchsorted(ended, ordinals)
+    length = size(query, 1)
+    there = places < length
+
+    def taken(x):
+        # of a token more: where there is none, that is taken, and hidden
+        x = pad(x, [[0, 0], [0, 1]] + [[0, 0]] * (len(x.shape) - 2))
+        return tf.gather(x, places, axis=1, batch_dims=1)
+
+    times = tf.range(length)
+    seen = tf.logical_and(taken(key_mask), there)[:, tf.newaxis]
+    if visible.causal:
+        earlier = places[:, tf.newaxis] <= times[:, tf.newaxis]
+        seen = tf.logical_and(seen, earlier)
+    of_globals = attend_with_log_sums(query, taken(key), taken(value), seen)
+    output, _ = joined([near, of_globals])
+
+    seen = key_mask[:, tf.newaxis]
+    if visible.causal:
+        seen = tf.logical_and(seen, times <= places[..., tf.newaxis])
+    rows = attend_to_seen(taken(global_query), global_key, global_value, seen)
+    ranks = tf.clip_by_value(number - 1, 0, num_global_tokens - 1)
+    rows = tf.gather(rows, ranks, axis=1, batch_dims=1)
+    return tf.where(is_global[..., tf.newaxis, tf.newaxis], rows, output)
+
+
+# Longformer's attention: near keys, and some tokens that see all and all see.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class LongformerAttention(AttentionLayer):
+    """Softmax attention to near keys and to global tokens, linear in the length.
+
+    A global token sees all keys, and all queries see it. Any other query i sees the
+    keys j with `|i - j| < sliding_window`, or if causal those with
+    `0 <= i - j < sliding_window`, and the global tokens under one softmax; one that is
+    near, too, counts once. If causal a global token sees no later key either, and is
+    seen by no earlier query.
+
+    What global tokens see has dense layers of its own, `query_global`, `key_global` and
+    `value_global`, which start as copies of `query`, `key` and `value`, and as copies
+    again where a file of weights has none for them. The others see global tokens, too,
+    by `query`, `key` and `value`.
+
+    Args: those of `AttentionLayer`, those after `attention_axes` by name, and
+        sliding_window: int W, required, how near a key is that is seen; 1 is the own
+            alone. The window of the paper, w, is `2 W - 1` keys.
+        num_global_tokens: int G, room for so many global tokens: XLA needs to know. The
+            first G tokens that may be seen are global, unless `global_mask` names
+            others. Defaults to 0: `LocalAttention`, without the further dense layers.
+            The paper has 1 for classification, and as many as the question has tokens
+            for question answering.
+        jit_compile: as in `LocalAttention`, for the window.
+
+    Call arguments: those of `AttentionLayer`, and
+        global_mask: bool tensor `(B, T)`, true for the global tokens, at most G in a
+            sequence. More raise an error; where XLA compiles the call it leaves such
+            checks out, and the first G are global. A token whose key is hidden by a
+            mask is seen by nobody, global or not. Blocks and models pass none: the
+            first G tokens are global there.
+
+    Raises:
+        ValueError: for query and key of different lengths, and a `global_mask` without
+            `num_global_tokens`, beside what `AttentionLayer` raises.
+
+    Reference:
+        Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1.
+
+    Example:
+
+    >>> layer = LongformerAttention(2, 8, sliding_window=32, num_global_tokens=4)
+    >>> x = keras.ops.ones((1, 100, 16))
+    >>> layer(x).shape  # the first four
+    TensorShape([1, 100, 16])
+    >>> layer(x, global_mask=keras.ops.arange(100)[None] % 40 == 7).shape
+    TensorShape([1, 100, 16])
+    """
+
+    cost = "L"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        *,
+        sliding_window: int,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        num_global_tokens: int = 0,
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        jit_compile: bool | typing.Literal["auto"] = "auto",
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        self.sliding_window = arguments.positive_int("sliding_window", sliding_window)
+        self.num_global_tokens = arguments.count("num_global_tokens", num_global_tokens)
+        self.jit_compile = arguments.jit_compile(jit_compile)
+
+    def build_attention(self):
+        if not self.num_global_tokens:
+            return
+        self._query_global_dense = copied_dense(self._query_dense, "query_global")
+        self._key_global_dense = copied_dense(self._key_dense, "key_global")
+        self._value_global_dense = copied_dense(self._value_dense, "value_global")
+
+    def call(
+        self,
+        query: LayerInput,
+        value: LayerInput | None = None,
+        key: LayerInput | None = None,
+        query_mask: LayerInput | None = None,
+        value_mask: LayerInput | None = None,
+        key_mask: LayerInput | None = None,
+        attention_mask: LayerInput | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        segment_ids: LayerInput | None = None,
+        positions: LayerInput | None = None,
+        state: dict[str, typing.Any] | None = None,
+        return_state: bool = False,
+        global_mask: LayerInput | None = None,
+    ) -> typing.Any:
+        masks = query_mask, value_mask, key_mask, attention_mask
+        inputs = self.read(query, value, key, *masks, use_causal_mask, segment_ids)
+        if global_mask is not None:
+            mask = self._checked_mask(global_mask, inputs.query)
+            visible = inputs.visible._replace(global_tokens=mask)
+            inputs = inputs._replace(visible=visible)
+        return self.respond(
+            inputs, return_attention_scores, training, positions, state, return_state
+        )
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def project(self, name, x, positions=None):
+        """Two tensors of heads: of most tokens, and of what global ones see.
+
+        Args: as in `AttentionLayer.project`.
+        """
+        heads = super().project(name, x, positions)
+        if not self.num_global_tokens:
+            return heads, None
+        return heads, super().project(f"{name}_global", x, positions)
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        heads, global_heads = zip(query, key, value)
+        compiles = should_compile(
+            self.jit_compile, *heads[:2], training, window_pays_on_cpu
+        )
+        sizes = self.sliding_window, self.num_global_tokens
+        if not self.num_global_tokens:
+            local = ops.local_attention(*heads, sizes[0], visible, jit_compile=compiles)
+            return local[0], None
+        visible = self._with_global_tokens(visible, heads[0])
+        attended = global_token_attention(
+            *heads, *global_heads, *sizes, visible, jit_compile=compiles
+        )
+        return attended, None
+
+    def scores(self, query, key, visible):
+        heads, global_heads = zip(query, key)
+        visible = visible._replace(sliding_window=self.sliding_window)
+        if not self.num_global_tokens:
+            return ops.exact_scores(*heads, visible)
+        visible = self._with_global_tokens(visible, heads[0])
+        rows = visible.global_tokens[:, tf.newaxis, :, tf.newaxis]
+        scores, global_scores = (
+            ops.exact_scores(*pair, visible) for pair in (heads, global_heads)
+        )
+        return tf.where(rows, global_scores, scores)
+
+    def get_config(self):
+        names = "sliding_window", "num_global_tokens", "jit_compile"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }
+
+    def _with_global_tokens(self, visible, query):
+        """A `Visibility` with global tokens: without given ones, the first seen."""
+        if visible.global_tokens is not None:
+            return visible
+        seen = mask_or_all(visible.key_mask, query)
+        number = tf.math.cumsum(tf.cast(seen, tf.int32), axis=1)
+        first = tf.logical_and(seen, number <= self.num_global_tokens)
+        return visible._replace(global_tokens=first)
+
+    def _checked_mask(self, mask, query):
+        """A `global_mask` as bool, `(B, T)`."""
+        most = self.num_global_tokens
+        if not most:
+            raise ValueError(
+                "global_mask needs room for global tokens: make the layer with "
+                "num_global_tokens, the most that a sequence has. Received: "
+                "global_mask, and num_global_tokens=0"
+            )
+        mask = as_mask("global_mask", mask, query)
+        mask = self._axes.fold_places(mask)
+        number = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
+        tf.debugging.assert_less_equal(
+            number,
+            most,
+            "global_mask must have at most num_global_tokens in a sequence: make the "
+            "layer with more",
+        )
+        return mask

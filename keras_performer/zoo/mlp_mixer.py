@@ -1,0 +1,99 @@
+"""Token mixing, that of MLP-Mixer: one network over the tokens of every channel."""
+
+import typing
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments
+from keras_performer.layers.mixing import MixingLayer, zero_masked
+from keras_performer.ops.shapes import compute_dtype, size
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class TokenMixing(MixingLayer):
+    """A feed-forward network over the tokens, the same for every channel.
+
+        h_kc = gelu(sum_s expand_kernel_sk x_sc + expand_bias_k)
+        y_tc = sum_k contract_kernel_kt h_kc + contract_bias_t
+
+    A token is its place: rows shorter than `max_length` have the first weights of each,
+    and masked tokens count as zeros. So padding to the right changes nothing, and to
+    the left it moves the tokens to other weights.
+
+    Args:
+        max_length: int, the longest sequence.
+        hidden_dim: int, width of the network, D_S in the paper, where it is about as
+            large as the length.
+        causal: bool, must be false: each token becomes a function of all.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments and Returns: those of `MixingLayer`.
+
+    Raises:
+        ValueError: for longer sequences (`tf.errors.InvalidArgumentError` in graphs
+            of unknown length), beside what `MixingLayer` raises.
+
+    Reference:
+        Tolstikhin et al. 2021, MLP-Mixer, arXiv 2105.01601, section 2, equation 1, of
+        which normalization and residual are those of `PerformerBlock`.
+
+    Example:
+
+    >>> TokenMixing(max_length=100, hidden_dim=32)(keras.ops.ones((1, 80, 16))).shape
+    TensorShape([1, 80, 16])
+    """
+
+    any_length = False
+
+    def __init__(
+        self,
+        max_length: int,
+        hidden_dim: int,
+        *,
+        causal: bool = False,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(causal=causal, **kwargs)
+        self.max_length = arguments.positive_int("max_length", max_length)
+        self.hidden_dim = arguments.positive_int("hidden_dim", hidden_dim)
+
+    def build(self, input_shape):
+        length, hidden = self.max_length, self.hidden_dim
+        self.expand_kernel = self._weight("expand_kernel", (length, hidden))
+        self.expand_bias = self._weight("expand_bias", (hidden,), "zeros")
+        self.contract_kernel = self._weight("contract_kernel", (hidden, length))
+        self.contract_bias = self._weight("contract_bias", (length,), "zeros")
+
+    def mix(self, x, mask, training=None):
+        length = arguments.up_to_max_length(self, size(x, 1))
+        dtype = compute_dtype(x)
+        expand, expand_bias, contract, contract_bias = (
+            tf.cast(weight, dtype)
+            for weight in (
+                self.expand_kernel,
+                self.expand_bias,
+                self.contract_kernel,
+                self.contract_bias,
+            )
+        )
+        expand, contract = expand[:length], contract[:, :length]
+        contract_bias = contract_bias[:length, tf.newaxis]
+        tokens = tf.cast(zero_masked(x, mask), dtype)
+        hidden = tf.einsum("bsc,sk->bck", tokens, expand) + expand_bias
+        hidden = keras.activations.gelu(hidden)
+        mixed = tf.einsum("bck,kt->btc", hidden, contract) + contract_bias
+        return tf.cast(mixed, x.dtype)
+
+    def get_config(self):
+        names = "max_length", "hidden_dim"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }
+
+    def _weight(self, name, shape, initializer="glorot_uniform"):
+        # in float32, as sums over tokens are
+        return self.add_weight(
+            name=name, shape=shape, initializer=initializer, autocast=False
+        )

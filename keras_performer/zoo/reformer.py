@@ -1,0 +1,535 @@
+"""Which tokens share a bucket, and where they stand in it."""
+
+import typing
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer import ops
+from keras_performer.layers import arguments
+from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.performer import add_drawn, drawn, first_seed
+from keras_performer.ops.checks import check_attention_inputs, check_window
+from keras_performer.ops.gradients import custom_gradient
+from keras_performer.ops.heads import block_of
+from keras_performer.ops.kernels.base import EMPTY
+from keras_performer.ops.local.loops import Local
+from keras_performer.ops.local.recent import Recent, reach_within
+from keras_performer.ops.normalizer import joined
+from keras_performer.ops.segments import segment_numbers
+from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.tensors import TensorLike
+from keras_performer.ops.visibility import Visibility
+
+
+def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
+    """The bucket of each vector in each round of hashing, argmax([x R; -x R]).
+
+    Vectors in about the same direction are likely to share it; lengths do not matter.
+
+    Args:
+        x: tensor of shape `(B, T, N, H)`.
+        rotations: tensor of shape `(rounds, N, H, buckets / 2)`, independent Gaussians:
+            the matrices R.
+
+    Returns:
+        int32 tensor of shape `(B, T, N, rounds)`, from 0 to `buckets - 1`. It has no
+        gradient.
+
+    Reference:
+        Kitaev et al. 2020, Reformer, arXiv 2001.04451, section 2; Andoni et al. 2015,
+        arXiv 1509.02897.
+
+    Example:
+
+    >>> x = [[[[3.0, 0.0]], [[0.0, -5.0]]]]
+    >>> lsh_buckets(x, tf.eye(2)[tf.newaxis, tf.newaxis])[0, :, 0, 0].numpy().tolist()
+    [0, 3]
+    """
+    x = tf.stop_gradient(tf.convert_to_tensor(x))
+    x = tf.cast(x, compute_dtype(x))
+    rotations = tf.cast(rotations, x.dtype)
+    half = rotations.shape[-1]
+
+    def buckets_of(rotation):
+        rotated = tf.einsum("btnh,nhc->btnc", x, rotation)
+        largest = tf.argmax(rotated, -1, output_type=tf.int32)
+        smallest = tf.argmin(rotated, -1, output_type=tf.int32)
+        is_minus = -tf.reduce_min(rotated, -1) > tf.reduce_max(rotated, -1)
+        return tf.where(is_minus, half + smallest, largest)
+
+    # one round after another, as a token has `half` numbers in each
+    buckets = tf.map_fn(buckets_of, rotations, fn_output_signature=tf.int32)
+    return tf.transpose(buckets, (1, 2, 3, 0))
+
+
+def places(buckets, window, visible):
+    """Where tokens stand among those of their buckets.
+
+    Args:
+        buckets: int tensor of shape `(B, T, N, rounds)`.
+        window: int, not above a length that is known.
+        visible: a `Visibility`. Tokens of different segments share no bucket, and
+            masked tokens have no place in any.
+
+    Returns:
+        `(seen, codes, order)`, X being batch times heads: bool `(X, T)`, which tokens
+        are not masked; int `(X, T, rounds)`, numbers that differ by the places
+        between two tokens of one bucket, and by `window` at least for others; and int32
+        `(X, rounds, T)`, the tokens sorted by bucket and position, masked ones last.
+    """
+    buckets = tf.transpose(tf.cast(buckets, tf.int32), (0, 2, 3, 1))
+    heads, rounds = buckets.shape[1:3]
+    if visible.starts is not None:
+        number = segment_numbers(visible.starts)[:, tf.newaxis, tf.newaxis]
+        buckets += number * (tf.reduce_max(buckets) + 1)
+    seen = visible.key_mask
+    if seen is None:
+        seen = tf.ones_like(buckets[:, 0, 0], tf.bool)
+    else:
+        mask = seen[:, tf.newaxis, tf.newaxis]
+        buckets = tf.where(mask, buckets, tf.int32.max)
+    length = size(buckets, 3)
+    buckets = tf.reshape(buckets, (num_rows(buckets, heads), rounds, length))
+    order = tf.argsort(buckets, stable=True)
+    found = tf.gather(buckets, order, batch_dims=2)
+    is_next = tf.cast(found[..., 1:] != found[..., :-1], tf.int32)
+    group = tf.pad(tf.cumsum(is_next, axis=2), [[0, 0], [0, 0], [1, 0]])[..., :length]
+    fits = isinstance(length, int) and length * (window + 1) < tf.int32.max
+    dtype = tf.int32 if fits else tf.int64
+    codes = tf.cast(tf.range(length), dtype) + window * tf.cast(group, dtype)
+    codes = tf.gather(codes, tf.argsort(order), batch_dims=2)
+    return tf.repeat(seen, heads, axis=0), tf.transpose(codes, (0, 2, 1)), order
+
+
+def near(query, key, window, causal):
+    """Whether codes are those of two tokens of a bucket, near enough to be seen."""
+    distance = query - key
+    if causal:
+        return tf.logical_and(distance > 0, distance < window)
+    return tf.logical_and(distance != 0, tf.abs(distance) < window)
+
+
+def num_rows(x, heads):
+    """Batch times heads for a reshape, -1 where the batch is not known."""
+    return -1 if x.shape[0] is None else x.shape[0] * heads
+
+
+# Attention to the tokens that share a bucket.
+
+
+def lsh_attention(
+    query: TensorLike,
+    value: TensorLike,
+    buckets: TensorLike,
+    sliding_window: int,
+    key_mask: TensorLike | Visibility | None = None,
+    causal: bool = False,
+) -> tf.Tensor:
+    """Softmax attention to the other tokens that share a bucket in some round.
+
+    Keys are the queries divided by their lengths. Query i sees key j if in some round
+    both are in one bucket, fewer than `sliding_window` places apart. Places count the
+    tokens of that bucket which are not masked. A key counts once, in however many
+    rounds it is found. A query that sees no other key has its own value.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        value: tensor of shape `(B, T, N, V)`.
+        buckets: int tensor of shape `(B, T, N, rounds)`, as `lsh_buckets` makes it.
+        sliding_window: int W, how near in its bucket a key is that is seen.
+        key_mask: optional bool tensor of shape `(B, T)`, true for visible tokens; or a
+            `Visibility`. What is masked sees nothing either: its key is its query.
+        causal: bool, hide later keys.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 for masked tokens.
+
+    Reference:
+        Kitaev et al. 2020, Reformer, arXiv 2001.04451, equations 4, 6 and 12. The
+        window stands for the chunks of equation 5, whose borders move with tokens of
+        other buckets, and with later ones.
+
+    Example:
+
+    >>> x = tf.constant([[[[2.0]], [[-1.0]], [[1.0]], [[3.0]]]])
+    >>> buckets = tf.cast(x < 0, tf.int32)
+    >>> seen = lsh_attention(x, x, buckets, sliding_window=2, causal=True)
+    >>> seen[0, :, 0, 0].numpy().tolist()
+    [2.0, -1.0, 2.0, 1.0]
+    """
+    query, value = (tf.convert_to_tensor(x) for x in (query, value))
+    visible, window = _checked(query, value, buckets, sliding_window, key_mask, causal)
+    tokens = places(buckets, window, visible)
+    x, v = _rows(query), _rows(value)
+    options = window, visible.causal
+    attended, log_sums = attend_in_rounds(x, _unit(x), v, tokens, *options)
+    alone, seen = log_sums < EMPTY / 2, tokens[0][..., tf.newaxis, tf.newaxis]
+    attended = tf.where(alone, tf.cast(v, attended.dtype), attended)
+    attended = tf.where(seen, attended, tf.zeros_like(attended))
+    return tf.cast(_from_rows(attended, value), query.dtype)
+
+
+def lsh_scores(
+    query: TensorLike,
+    buckets: TensorLike,
+    sliding_window: int,
+    key_mask: TensorLike | Visibility | None = None,
+    causal: bool = False,
+) -> tf.Tensor:
+    """The weights of `lsh_attention`, `(B, N, T, T)` in the dtype of `query`."""
+    query = tf.convert_to_tensor(query)
+    visible, window = _checked(query, query, buckets, sliding_window, key_mask, causal)
+    seen, codes, _ = places(buckets, window, visible)
+    pairs = codes[:, :, tf.newaxis], codes[:, tf.newaxis]
+    sees = tf.reduce_any(near(*pairs, window, visible.causal), -1)
+    both = tf.logical_and(seen[:, :, tf.newaxis], seen[:, tf.newaxis])
+    sees = tf.logical_and(sees, both)
+    own = tf.linalg.set_diag(tf.zeros_like(both), seen)
+    sees = tf.where(tf.reduce_any(sees, -1, keepdims=True), sees, own)
+    x = _rows(query)
+    logits = tf.einsum("xtnh,xsnh->xts", tf.cast(x, _unit(x).dtype), _unit(x))
+    logits *= query.shape[3] ** -0.5
+    weights = tf.nn.softmax(tf.where(sees, logits, logits.dtype.min))
+    weights = tf.where(sees, weights, tf.zeros_like(weights))
+    length = size(query, 1)
+    shape = size(query, 0), query.shape[2], length, length
+    return tf.cast(tf.reshape(weights, shape), query.dtype)
+
+
+def _checked(query, value, buckets, window, key_mask, causal):
+    """The `Visibility` and the window, no longer than a length that is known, if inputs
+    are those of one attention.
+    """
+    visible = Visibility.of(key_mask, causal)
+    check_attention_inputs(query, query, value, visible)
+    check_window("sliding_window", window, query, value)
+    shape = tf.convert_to_tensor(buckets).shape
+    if shape.rank != 4 or not shape[:3].is_compatible_with(query.shape[:3]):
+        raise ValueError(
+            "buckets must have shape (batch, length, heads, rounds), as lsh_buckets "
+            f"makes them of the query. Received: buckets of shape {tuple(shape)} and "
+            f"query of shape {tuple(query.shape)}"
+        )
+    return visible, reach_within(window, query, None) + 1
+
+
+def _rows(x):
+    """`(B, T, N, dim)` to one head, `(B N, T, 1, dim)`."""
+    shape = num_rows(x, x.shape[2]), size(x, 1), 1, x.shape[3]
+    return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), shape)
+
+
+def _from_rows(rows, like):
+    """The inverse of `_rows`, of the shape of `like`."""
+    shape = size(like, 0), like.shape[2], size(like, 1), like.shape[3]
+    return tf.transpose(tf.reshape(rows, shape), (0, 2, 1, 3))
+
+
+def _unit(x):
+    """Keys of queries: their directions."""
+    return tf.math.l2_normalize(tf.cast(x, compute_dtype(x)), -1)
+
+
+# The loops over rounds of hashing, forward and backward.
+
+
+def attend_in_rounds(query, key, value, tokens, window, causal):
+    """Attention to near tokens of one's buckets, each once, in all rounds together.
+
+    Its gradient keeps what goes in and comes out, and computes weights again.
+
+    Args:
+        query, key: tensors of shape `(X, T, 1, H)`.
+        value: tensor of shape `(X, T, 1, V)`.
+        tokens: what `places` returned for the window.
+        window: int, not above a length that is known.
+        causal: bool.
+
+    Returns:
+        `(output, log_sums)`, float32 or for such inputs float64: `(X, T, 1, V)`, and
+        the logarithms of the sums of weights, `(X, T, 1, 1)`, EMPTY for no keys.
+    """
+    seen, codes, order = tokens
+    options = window - 1, 0, window, causal, None
+    place, rounds = tf.argsort(order), order.shape[1]
+
+    def sort(index, *tensors):
+        indices = tf.gather(order, index, axis=1)
+        return [tf.gather(x, indices, batch_dims=1) for x in tensors]
+
+    def unsort(index, blocks, arrays, like):
+        indices = tf.gather(place, index, axis=1)
+        whole = [blocks.join(array, x.shape) for array, x in zip(arrays, like)]
+        return [tf.gather(x, indices, batch_dims=1) for x in whole]
+
+    def sorted_loops(index, *inputs):
+        x, *keys, own_codes = sort(index, *inputs, seen, codes)
+        keys = Recent(*keys)
+        return Bucketed(options, x, keys, own_codes, index), x, keys
+
+    def in_rounds(body, state):
+        return tf.while_loop(
+            lambda index, *_: index < rounds,
+            lambda index, *state: (index + 1, *body(index, *state)),
+            (tf.constant(0), *state),
+            parallel_iterations=1,
+        )[1:]
+
+    @custom_gradient
+    def attention(*inputs):
+        dtype = compute_dtype(*inputs)
+
+        def forward(index, *ends):
+            loops, x, keys = sorted_loops(index, *inputs)
+            found = unsort(index, loops.blocks, loops.forward(x, keys), ends)
+            return joined([ends, found])
+
+        nothing = tf.zeros_like(value, dtype)
+        no_keys = tf.zeros_like(value[..., :1], dtype) + tf.constant(EMPTY, dtype)
+        ends = in_rounds(forward, (nothing, no_keys))
+
+        def gradient(doutput, _):
+            def backward(index, *totals):
+                loops, x, keys = sorted_loops(index, *inputs)
+                arrays = loops.backward(x, keys, *sort(index, *ends, doutput), None)
+                # the last are sums over rows, which nothing asks for
+                gradients = unsort(index, loops.blocks, arrays, [*inputs, ends[1]])
+                return [total + dx for total, dx in zip(totals, gradients)]
+
+            totals = in_rounds(backward, [tf.zeros_like(x, dtype) for x in inputs])
+            return [tf.cast(total, x.dtype) for total, x in zip(totals, inputs)]
+
+        return ends, gradient
+
+    return attention(query, key, value)
+
+
+class Bucketed(Local):
+    """The loops of `Local` on tokens sorted by bucket, in one round.
+
+    Args:
+        options, query, keys: as in `Local`, of sorted tokens.
+        codes: int tensor `(X, T, rounds)`, as `places` returns them, sorted too.
+        index: scalar int32 tensor, which round. Pairs of an earlier round are left out.
+    """
+
+    def __init__(self, options, query, keys, codes, index):
+        super().__init__(options, query, keys)
+        self.index = index
+        self.query_codes = self.blocks.cut(codes)
+        self.key_codes = tf.pad(codes, [*self._ends(size(codes, 1)), [0, 0]])
+
+    def visible_pairs(self, i):
+        queries = self._to_chunks(block_of(self.query_codes, i))
+        keys = self._spans(self._part(self.key_codes, i))
+
+        def near_in(index):
+            query, key = (tf.gather(x, index, axis=3) for x in (queries, keys))
+            pair = query[..., tf.newaxis], key[..., tf.newaxis, :]
+            return near(*pair, self.window, self.causal)
+
+        here = near_in(self.index)
+        _, before = tf.while_loop(
+            lambda index, _: index < self.index,
+            lambda index, before: (index + 1, tf.logical_or(before, near_in(index))),
+            (tf.constant(0), tf.zeros_like(here)),
+            parallel_iterations=1,
+        )
+        return tf.logical_and(here, tf.logical_not(before))
+
+
+# Reformer's attention: exact weights for keys that hash like the query.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class ReformerAttention(AttentionLayer):
+    """Softmax self-attention within buckets of locality-sensitive hashing.
+
+    One dense layer makes queries and keys: the key of a token is its query divided by
+    its length. In each round of hashing, random rotations put tokens that point in
+    about one direction into one bucket, `argmax([x R; -x R])`. A query attends to the
+    other tokens of its buckets, all rounds together, each token once, and to itself
+    only where it finds no other.
+
+    It differs from the paper, and from code that follows it, where that lets tokens
+    disturb each other:
+
+    - Of a large bucket a query sees the keys fewer than `sliding_window` places away.
+      The paper cuts the sorted tokens into chunks, of which a query sees its own and
+      the one before: their borders move with the tokens of other buckets, and with
+      later tokens. Buckets of up to `sliding_window` tokens are seen whole in both.
+    - The number of buckets does not depend on the length. It would change with padding
+      and with every token that is generated.
+    - A token counts once in however many rounds it is seen. The paper's N counts also
+      rounds that put it into the bucket, but too far away.
+    - Rotations are drawn once, and saved: training, recomputed gradients and inference
+      hash alike.
+
+    So with `causal=True` nothing of a later token reaches an earlier one; that tokens
+    are sorted together can change the rounding of sums.
+
+    Tokens that a mask hides, be it as queries or as keys, are left out altogether: they
+    see nothing, nothing sees them, and they take no places.
+
+    Args: those of `AttentionLayer`, and
+        num_hashes: int, rounds of hashing. Defaults to 8, with which the paper almost
+            matches full attention (section 5); cost is in proportion.
+        num_buckets: int, even. It belongs near `2 * length / sliding_window` (section
+            2); defaults to 64, for 4,096 tokens.
+        sliding_window: int W, how near in its bucket a key is that is seen. Defaults to
+            128, the paper's chunk (section 5).
+
+        `num_key_value_heads` must be `num_heads`, and `qk_norm` be left out: keys have
+        the length one, and queries one that is learned. Rotary positions are applied
+        before hashing.
+
+    Call arguments: those of `AttentionLayer`; `value` and `key` are the query, or left
+        out.
+
+    Raises:
+        ValueError: for a value or key that is not the query, beside what
+            `AttentionLayer` raises.
+
+    Reference:
+        Kitaev et al. 2020, Reformer, arXiv 2001.04451, section 2 and appendix A.
+
+    Example:
+
+    >>> layer = ReformerAttention(num_heads=2, key_dim=8, num_buckets=4, causal=True)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    projections = ("query", "value")
+    shared_query_key = True
+    supports_segments = True
+    cost = "L log L"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int = 128,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        *,
+        num_hashes: int = 8,
+        num_buckets: int = 64,
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        **kwargs: typing.Any,
+    ) -> None:
+        if qk_norm:
+            raise ValueError(
+                "ReformerAttention divides keys by their lengths, and learns those of "
+                f"queries: use qk_norm=False. Received: qk_norm={qk_norm!r}"
+            )
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        if self.num_key_value_heads != self.num_heads:
+            raise ValueError(
+                "Queries of ReformerAttention are its keys: num_key_value_heads must "
+                "be num_heads, or None. Received: num_key_value_heads="
+                f"{num_key_value_heads}, num_heads={num_heads}"
+            )
+        self.num_hashes = arguments.positive_int("num_hashes", num_hashes)
+        self.num_buckets = arguments.positive_int("num_buckets", num_buckets)
+        if self.num_buckets % 2:
+            raise ValueError(
+                "num_buckets must be even, as half of the buckets are opposite to the "
+                f"others. Received: num_buckets={num_buckets}"
+            )
+        self.sliding_window = arguments.positive_int("sliding_window", sliding_window)
+
+    def build_attention(self):
+        seed = first_seed(self.seed)
+        half = self.num_buckets // 2
+        shape = self.num_hashes, self.num_heads, half, self.key_dim
+
+        def draw():
+            with tf.device("CPU:0"):  # so that all kinds of machines draw the same
+                rows = shape[0] * shape[1] * shape[2]
+                flat = ops.gaussian_matrix(rows, self.key_dim, (seed, 0))
+                return tf.transpose(tf.reshape(flat, shape), (0, 1, 3, 2))
+
+        self.rotations = add_drawn(self, "rotations", drawn(draw))
+
+    if not typing.TYPE_CHECKING:
+
+        def __call__(self, query, value=None, key=None, *args, **kwargs):
+            # here, as Keras hands other tensors of equal values on to `call`
+            value, key = (None if x is query else x for x in (value, key))
+            return super().__call__(query, value, key, *args, **kwargs)
+
+    def read(self, query, value=None, key=None, *args, **kwargs):
+        given = [n for n, x in (("value", value), ("key", key)) if x is not None]
+        if given:
+            raise ValueError(
+                "ReformerAttention is self-attention, whose queries are its keys: call "
+                "it with the query alone, or with the same tensor as value and key. "
+                f"Received: {' and '.join(given)} other than the query"
+            )
+        return super().read(query, None, None, *args, **kwargs)
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        buckets = self._buckets(query)
+        return (
+            lsh_attention(query, value, buckets, self.sliding_window, visible),
+            None,
+        )
+
+    def outline(self, query, key, value, visible, state=None, training=None):
+        return value, None
+
+    def scores(self, query, key, visible):
+        return lsh_scores(query, self._buckets(query), self.sliding_window, visible)
+
+    def _buckets(self, query):
+        return lsh_buckets(query, tf.convert_to_tensor(self.rotations))
+
+    def get_config(self):
+        names = "num_hashes", "num_buckets", "sliding_window"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }

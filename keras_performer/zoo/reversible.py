@@ -1,0 +1,351 @@
+"""Residual layers whose inputs are computed from their outputs."""
+
+import random
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers.arguments import LayerInput
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.block import PerformerBlock
+from keras_performer.layers.config import KeepsInnerChanges, as_layer, config_of
+from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.performer import MAX_SEED
+from keras_performer.ops.gradients import custom_gradient
+from keras_performer.recompute.stateless_calls import (
+    call_with_values,
+    owned_by,
+    split_variables,
+    values_of,
+)
+
+
+def reversible_chain(
+    functions: Sequence[Callable[[Any, Any, Any], tuple[Any, Any]]],
+    first: tf.Tensor,
+    second: tf.Tensor,
+    params: Sequence[Any],
+    state: Any = (),
+) -> tuple[tf.Tensor, tf.Tensor, Any]:
+    """Adds functions of one stream to the other, by turns, and keeps only the ends.
+
+    Each function takes `(a, b)` to `(b, a + f(b))`. With F and G in turn that is
+
+        y1 = x1 + F(x2),  y2 = x2 + G(y1)
+
+    The gradient goes back from the outputs, as `a` is what is left of `a + f(b)`
+    without `f(b)`: its memory does not grow with the number of functions, but for
+    params and states. What it computes again differs from what was by the rounding of
+    the streams; in float64 that is nothing to functions of float32.
+
+    Args:
+        functions: list of functions that take `(x, params, state)`, with x of the shape
+            and dtype of the streams, and return a tensor like x and the next state.
+            They must be pure, and read no variables.
+        first, second: tensors of one shape and dtype, x1 and x2.
+        params: list of nests of tensors, for each function one.
+        state: nest of integer tensors that goes from function to function, such as
+            seeds.
+
+    Returns:
+        `(first, second, state)` after the last function.
+
+    Reference:
+        Gomez et al. 2017, RevNet, arXiv 1707.04585; Kitaev et al. 2020, Reformer, arXiv
+        2001.04451, equations 7 and 8.
+
+    Example:
+
+    >>> def double(x, scale, state):
+    ...     return scale * x, state
+    >>> first, second, _ = reversible_chain(
+    ...     [double, double], tf.constant(1.0), tf.constant(2.0), [2.0, 2.0])
+    >>> float(first), float(second)
+    (5.0, 12.0)
+    """
+    params = [tf.nest.map_structure(tf.convert_to_tensor, given) for given in params]
+    state = tf.nest.map_structure(tf.convert_to_tensor, state)
+    if len(functions) != len(params):
+        raise ValueError(
+            "params must have an entry for each function. Received: "
+            f"{len(functions)} functions and {len(params)} params"
+        )
+
+    @custom_gradient
+    def chain(first, second, *flat):
+        given = tf.nest.pack_sequence_as(params, flat)
+        # a tape around this is to keep nothing of what happens here
+        a, b, fixed = tf.nest.map_structure(tf.stop_gradient, (first, second, given))
+        carried, states = state, []
+        for function, own in zip(functions, fixed):
+            states.append(carried)
+            change, carried = function(b, own, carried)
+            a, b = b, a + change
+
+        def gradient(da, db, *_):
+            ends, dparams, gradients = (a, b, da, db), [], []
+            for step in zip(reversed(functions), reversed(given), reversed(states)):
+                *ends, dparams = _backward(*step, *ends, dparams)
+                gradients = dparams + gradients
+            return [*ends[2:], *gradients]
+
+        return (a, b, *tf.nest.flatten(carried)), gradient
+
+    first, second, *carried = chain(first, second, *tf.nest.flatten(params))
+    return first, second, tf.nest.pack_sequence_as(state, carried)
+
+
+def _backward(function, params, state, b, total, db, dtotal, earlier):
+    """From `(b, a + f(b))` and its gradients to `(a, b)` and those.
+
+    Args:
+        function, params, state: as in `reversible_chain`, of this function.
+        b, total, db, dtotal: tensors.
+        earlier: the `dparams` of the function after, which are to be there first.
+
+    Returns:
+        `(a, b, da, db, dparams)`, the last a flat list with `None` for integers.
+    """
+    b, flat = _after([dtotal, *earlier], b), tf.nest.flatten(params)
+    floats = [x for x in flat if x.dtype.is_floating]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch([b, floats])
+        change, _ = function(b, params, state)
+    dx, *found = tape.gradient(
+        change,
+        [b, *floats],
+        output_gradients=dtotal,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    found = iter(found)
+    dparams = [next(found) if x.dtype.is_floating else None for x in flat]
+    return total - change, b, dtotal, db + dx, dparams
+
+
+def _after(earlier, x):
+    """x, which cannot be there before `earlier` are, tensors or `None`.
+
+    Without it a graph would compute again at once, and hold all of it until gradients
+    come; and XLA would hold what it has, in the place of computing it again, or put off
+    gradients of params, and hold what they are made of.
+    """
+    for one in earlier:
+        if one is not None:
+            # of all of it, as XLA computes a part by itself; 0 or NaN it cannot know
+            total = tf.reduce_sum(one)
+            nothing = tf.where(total == total, tf.zeros_like(total), total)
+            x += tf.cast(nothing, x.dtype)
+    return x
+
+
+# Blocks in a row whose memory in training does not grow with their number.
+
+
+# For the error of what a gradient that computes again would repeat.
+_ADVICE = "In a ReversibleBlock", "PerformerBlock"
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
+    """Blocks of self-attention and feed-forward network on two streams.
+
+    Both streams begin as the input. A block adds what attention makes of the second to
+    the first, and then what the feed-forward network makes of the first to the second,
+    each normalized first:
+
+        y1 = x1 + attention(x2),  y2 = x2 + feed_forward(y1)
+
+    The output is the mean of the streams after the last block. The gradient takes the
+    inputs of a block from its outputs, x2 = y2 - feed_forward(y1) and so on, and
+    computes the block again: in training only the streams of the last are kept, however
+    many blocks there are. That holds within a layer, so that a deep model is one
+    `ReversibleBlock` of many; between two layers the input of each is kept. Compiled by
+    XLA a block still took the memory of two streams; there the gradient belongs into
+    what is compiled, as in `fit`: a tape around it finds operations that XLA lacks.
+
+    Streams are float64, which is twice their memory, and no more: what is taken back
+    is then rounded to the very inputs that were, so that dropout, hashes and all else
+    are as they were.
+
+    Args:
+        attention: an `AttentionLayer`, or the config of one; or a list of them, for as
+            many blocks.
+        intermediate_dim: int, width of the feed-forward networks.
+        dropout: float, dropout rate after each part.
+        seed: int, seeds dropout.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+
+    Call arguments:
+        x: tensor of shape `(B, T, dim)`.
+        mask, training, segment_ids, positions: as in `PerformerBlock`.
+
+    Returns:
+        Tensor of shape `(B, T, dim)`.
+
+    Raises:
+        ValueError: for what an attention cannot do, and for layers that add losses or
+            update weights that do not train.
+
+    Reference:
+        Kitaev et al. 2020, Reformer, arXiv 2001.04451, section 3, equations 8 and 9.
+        Inputs and outputs of the streams are those of the authors' and others' code.
+
+    Example:
+
+    >>> from keras_performer.layers import PerformerAttention
+    >>> attention = [PerformerAttention(num_heads=2, key_dim=8) for _ in range(3)]
+    >>> block = ReversibleBlock(attention, intermediate_dim=64)
+    >>> block(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    def __init__(
+        self,
+        attention: AttentionLayer | dict | Sequence[AttentionLayer | dict],
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(**arguments.without_autocast(kwargs))
+        self.supports_masking = True
+        is_list = isinstance(attention, (list, tuple))
+        attentions = [
+            as_layer("attention", one, AttentionLayer)
+            for one in (attention if is_list else [attention])
+        ]
+        if not attentions or None in attentions:
+            raise ValueError(
+                "attention must be an AttentionLayer or the config of one, or a list "
+                f"of at least one of these. Received: attention={attention!r}"
+            )
+        if len({id(one) for one in attentions}) < len(attentions):
+            raise ValueError(
+                "attention must have a layer of its own for each block, with its own "
+                f"weights: [make() for _ in range({len(attentions)})] rather than "
+                f"[layer] * {len(attentions)}. Received: one layer in several places"
+            )
+        self.intermediate_dim = arguments.positive_int(
+            "intermediate_dim", intermediate_dim
+        )
+        self.dropout = arguments.rate("dropout", dropout)
+        self.seed = arguments.seed(seed)
+        seeds = random.Random(self.seed)
+        self.blocks = [
+            PerformerBlock(
+                one,
+                self.intermediate_dim,
+                self.dropout,
+                None if seed is None else seeds.randrange(MAX_SEED),
+                dtype=self.dtype_policy,
+                name=f"block_{index}",
+            )
+            for index, one in enumerate(attentions)
+        ]
+
+    def build(self, input_shape):
+        self.input_spec = keras.layers.InputSpec(axes={-1: input_shape[-1]})
+        for block in self.blocks:
+            block.build(input_shape)
+
+    def call(
+        self,
+        x: LayerInput,
+        mask: LayerInput | None = None,
+        training: bool | None = None,
+        segment_ids: LayerInput | None = None,
+        positions: LayerInput | None = None,
+    ) -> typing.Any:
+        if mask is None:
+            mask = implicit_mask(x)
+        call = dict(query_mask=mask, training=training)
+        call |= dict(segment_ids=segment_ids, positions=positions)
+        *_, seeds = split_variables(self.variables, self.weights)
+        parts = [
+            part for block in self.blocks for part in self._parts(block, call, seeds)
+        ]
+        call_inputs.check_real("x", x)
+        stream = tf.cast(x, "float64")
+        first, second, moved = reversible_chain(
+            [part.function for part in parts],
+            stream,
+            stream,
+            [values_of(part.trained) for part in parts],
+            values_of(seeds),
+        )
+        for seed, value in zip(seeds, moved):
+            seed.assign(value)
+        return tf.cast(0.5 * (first + second), self.compute_dtype)
+
+    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+        __call__ = call
+
+    def _parts(self, block, call, seeds):
+        """The two parts of a block, for `zoo.reversible_chain`.
+
+        Args:
+            block: a `PerformerBlock`.
+            call: dict of the call arguments of its attention.
+            seeds: list of variables, the seeds of all blocks.
+        """
+
+        def attend(x):
+            attended = block.attention(block.attention_norm(x), **call)
+            return block.dropout(attended, training=call["training"])
+
+        def transform(x):
+            return block.transformed(x, call["training"])
+
+        attending = block.attention_norm, block.attention, block.dropout
+        transforming = (
+            block.feedforward_norm,
+            block.expand,
+            block.contract,
+            block.dropout,
+        )
+        pairs = (attend, attending), (transform, transforming)
+        return [self._part(*pair, seeds) for pair in pairs]
+
+    def _part(self, call, layers, seeds):
+        variables = [v for layer in layers for v in layer.variables]
+        trained, fixed, _ = split_variables(variables, self.weights)
+        constants = [*zip(fixed, values_of(fixed))]
+
+        def function(x, params, state):
+            values = [*zip(trained, params), *constants, *zip(seeds, state)]
+            given = tf.cast(x, self.compute_dtype)
+            result, moved = call_with_values(
+                lambda: call(given), values, seeds, _ADVICE
+            )
+            return tf.cast(result, x.dtype), moved
+
+        return _Part(owned_by(self, function), trained)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "attention": [config_of(block.attention) for block in self.blocks],
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "seed": self.seed,
+        }
+
+
+class _Part(typing.NamedTuple):
+    """What one stream adds to the other.
+
+    Attributes:
+        function: as in `zoo.reversible_chain`, of the values of trained weights and of
+            the seeds of the whole layer.
+        trained: list of the weights.
+    """
+
+    function: typing.Callable
+    trained: list

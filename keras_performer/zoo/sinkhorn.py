@@ -1,0 +1,416 @@
+"""Attention to the block of a query and to one of blocks that are sorted to it."""
+
+import typing
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments
+from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.ops import checks
+from keras_performer.ops.blocks import Blocks
+from keras_performer.ops.shapes import ceil_div, compute_dtype, size
+from keras_performer.ops.visibility import mask_or_all, without_hidden
+
+# The logarithm of what is hidden; not -inf, whose differences are NaN.
+HIDDEN = -1e30
+
+
+def block_sums(key, block_size, visible):
+    """What blocks are sorted by: the sum of the visible keys of each.
+
+    If causal, of all keys up to the first of the block, as its first query may see no
+    more.
+
+    Args:
+        key: tensor of shape `(B, S, K, H)`.
+        block_size: int, tokens of a block; the last may have less.
+        visible: a `Visibility`.
+
+    Returns:
+        Tensor of shape `(B, blocks, K, H)`, float32, or float64 for such keys.
+    """
+    blocks = _blocks(key, block_size)
+    seen = _seen(key, blocks, visible)
+    keys = blocks.cut(tf.cast(key, compute_dtype(key)))
+    keys = without_hidden(keys, seen)
+    sums = tf.reduce_sum(keys, 2)
+    if visible.causal:
+        sums = tf.cumsum(sums, 1, exclusive=True) + keys[:, :, 0]
+    return sums
+
+
+def balanced(logits, num_iterations, seen, causal=False):
+    """Logarithms of a soft permutation: rows and columns add up to 1, by turns.
+
+    Columns first of all rows, or if causal of those up to the own: row i then depends
+    on rows 0 to i, and has columns before i only. Rows are the last to be normalized. A
+    block without visible keys is in no row; unless causal its own row is a softmax, and
+    does not count in columns.
+
+    Args:
+        logits: tensor of shape `(B, K, blocks, blocks)`.
+        num_iterations: int, how often rows and columns are normalized before. If
+            causal, many lead to the block before: the rows and columns of no other
+            triangle all add up to 1.
+        seen: bool tensor `(B, blocks)`, whether a block has visible keys.
+        causal: bool.
+
+    Returns:
+        Tensor of the shape of `logits`, `HIDDEN` for what a row does not have.
+
+    Reference:
+        Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, sections 3.1.1 and
+        3.3.
+    """
+    hidden = tf.constant(HIDDEN, logits.dtype)
+    columns, rows = seen[:, tf.newaxis, tf.newaxis], seen[:, tf.newaxis, :, tf.newaxis]
+    if causal:
+        place = tf.range(size(seen, 1))
+        columns = tf.logical_and(columns, place[:, tf.newaxis] > place)
+
+    def less(x, totals):
+        return tf.where(columns, x - totals, hidden)
+
+    def less_rows(x):
+        return less(x, tf.reduce_logsumexp(x, -1, keepdims=True))
+
+    x = tf.where(columns, logits, hidden)
+    for _ in range(num_iterations):
+        x = less_rows(x)
+        if causal:
+            x = less(x, tf.math.cumulative_logsumexp(x, -2))
+        else:
+            counted = tf.where(rows, x, hidden)
+            totals = tf.reduce_logsumexp(counted, -2, keepdims=True)
+            x = tf.where(rows, less(x, totals), x)
+    return less_rows(x)
+
+
+def sinkhorn_attention(query, key, value, logits, block_size, visible, num_iterations):
+    """Softmax attention to the own block and to the block that is sorted to it.
+
+    Place s of the block that is sorted to block i has the mean of the visible keys and
+    values at place s of all blocks, weighted by row i of the permutation P:
+
+        c_is = sum_j P_ij visible_js
+        key_is = sum_j P_ij visible_js key_js / c_is, and the same for values
+
+    and its weight in the softmax is multiplied by `c_is`, the part of P that is of
+    visible keys; so that hidden keys count for nothing.
+
+    Args:
+        query: tensor of shape `(B, T, N, H)`.
+        key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
+        value: tensor of shape `(B, T, K, V)`.
+        logits: tensor of shape `(B, K, blocks, blocks)`, those of P.
+        block_size: int, tokens of a block; the last may have less.
+        visible: a `Visibility`.
+        num_iterations: int, as in `balanced`.
+
+    Returns:
+        Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
+        visible.
+
+    Reference:
+        Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, section 3.2.
+    """
+    attention = _Sorted(query, key, logits, block_size, visible, num_iterations)
+    return attention.of_values(value)
+
+
+def sinkhorn_scores(query, key, logits, block_size, visible, num_iterations):
+    """The weights of `sinkhorn_attention` in full, `(B, N, T, T)`: quadratic."""
+    attention = _Sorted(query, key, logits, block_size, visible, num_iterations)
+    return attention.in_full()
+
+
+class _Sorted:
+    """Weights of the keys of the own and of the sorted block, of each query.
+
+    Keys and values are `(B, blocks, K, tokens, dim)`, and queries so with the rows of
+    the query heads that share a key, `N / K * tokens`.
+
+    One-letter names of einsums: i, j blocks, r the row of a query, s the place of a
+    key, k key-value heads.
+    """
+
+    def __init__(self, query, key, logits, block_size, visible, num_iterations):
+        query = _with_key_for_each(query, key, block_size)
+        self.like, self.dtype = query, compute_dtype(query)
+        self.heads, self.group = key.shape[2], query.shape[2] // key.shape[2]
+        self.blocks = _blocks(key, block_size)
+        seen = _seen(key, self.blocks, visible)
+        some = tf.reduce_any(seen, 2)
+        self.seen = seen[:, :, tf.newaxis]  # (B, blocks, 1, tokens)
+        permutation = balanced(logits, num_iterations, some, visible.causal)
+        self.permutation = tf.exp(tf.cast(permutation, self.dtype))
+        # c of the docstring, (B, blocks, K, tokens)
+        shown = tf.cast(seen, self.dtype)
+        share = tf.einsum("bkij,bjs->biks", self.permutation, shown)
+        found = share > 0
+        self.share = tf.where(found, share, tf.ones_like(share))
+        rows, keys = self._rows(query), self._keys(key)
+        own = tf.matmul(rows, keys, transpose_b=True)
+        far = tf.matmul(rows, self._sorted(keys), transpose_b=True)
+        far += tf.math.log(self.share)[..., tf.newaxis, :]
+        own_seen, far_seen = self.seen[..., tf.newaxis, :], found[..., tf.newaxis, :]
+        if visible.causal:
+            place = tf.range(self.blocks.tokens)
+            earlier = tf.tile(place, [self.group])[:, tf.newaxis] >= place
+            own_seen = tf.logical_and(own_seen, earlier)
+        seen = [tf.broadcast_to(x, tf.shape(own)) for x in (own_seen, far_seen)]
+        seen, zero = tf.concat(seen, -1), tf.zeros((), self.dtype)
+        weights = tf.where(seen, tf.concat([own, far], -1), HIDDEN + zero)
+        weights = tf.where(seen, tf.nn.softmax(weights), zero)
+        self.own, self.far = tf.split(weights, 2, -1)
+
+    def of_values(self, value):
+        values = self._keys(value)
+        attended = tf.matmul(self.own, values)
+        attended += tf.matmul(self.far, self._sorted(values))
+        sizes = self.heads, self.group, self.blocks.tokens, value.shape[3]
+        attended = tf.reshape(attended, (-1, self.blocks.count, *sizes))
+        attended = tf.transpose(attended, (0, 1, 4, 2, 3, 5))
+        shape = size(value, 0), -1, self.heads * self.group, value.shape[3]
+        attended = tf.reshape(attended, shape)[:, : size(value, 1)]
+        return tf.cast(attended, self.like.dtype)
+
+    def in_full(self):
+        same = tf.eye(self.blocks.count, dtype=self.dtype)
+        full = tf.einsum("bikrs,ij->bkirjs", self.own, same)
+        seen = tf.cast(self.seen[:, :, 0], self.dtype)
+        far = self.far / self.share[..., tf.newaxis, :]
+        full += tf.einsum("bikrs,bkij,bjs->bkirjs", far, self.permutation, seen)
+        count, tokens = self.blocks.count, self.blocks.tokens
+        shape = -1, self.heads, count, self.group, tokens, count * tokens
+        full = tf.transpose(tf.reshape(full, shape), (0, 1, 3, 2, 4, 5))
+        shape = -1, self.heads * self.group, count * tokens, count * tokens
+        length = size(self.like, 1)
+        full = tf.reshape(full, shape)[:, :, :length, :length]
+        return tf.cast(full, self.like.dtype)
+
+    def _rows(self, query):
+        """Scaled queries of all heads that share a key."""
+        dim = query.shape[3]
+        x = self.blocks.cut(tf.cast(query, self.dtype) * dim**-0.5)
+        shape = size(query, 0), self.blocks.count, self.blocks.tokens
+        x = tf.reshape(x, (*shape, self.heads, self.group, dim))
+        x = tf.transpose(x, (0, 1, 3, 4, 2, 5))
+        rows = self.group * self.blocks.tokens
+        return tf.reshape(x, (shape[0], shape[1], self.heads, rows, dim))
+
+    def _keys(self, x):
+        """Keys or values, zeros in the place of hidden ones."""
+        x = tf.transpose(self.blocks.cut(tf.cast(x, self.dtype)), (0, 1, 3, 2, 4))
+        return tf.where(self.seen[..., tf.newaxis], x, tf.zeros((), self.dtype))
+
+    def _sorted(self, x):
+        """What `_keys` returned, sorted."""
+        x = tf.einsum("bkij,bjksv->biksv", self.permutation, x)
+        return x / self.share[..., tf.newaxis]
+
+
+def _with_key_for_each(query, key, block_size):
+    """The query, checked: now, or when a graph runs."""
+    checks.check_window("block_size", block_size, query, key)
+    if query.shape[1] is not None and key.shape[1] is not None:
+        return query
+    message = "block_size needs one key for each query: their lengths differ"
+    lengths = tf.shape(query)[1], tf.shape(key)[1]
+    with tf.control_dependencies([tf.debugging.assert_equal(*lengths, message)]):
+        return tf.identity(query)
+
+
+def _blocks(key, block_size):
+    """All of `block_size`, wherever the sequence ends."""
+    return Blocks(size(key, 1), block_size, multiple=block_size)
+
+
+def _seen(key, blocks, visible):
+    """Visible keys in blocks, `(B, blocks, tokens)`; what pads the last is none."""
+    return blocks.cut(mask_or_all(visible.key_mask, key))
+
+
+# Sinkhorn attention: exact weights in the own block and in one sorted to it.
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class SinkhornAttention(AttentionLayer):
+    """Softmax attention to the own block of tokens and to one that is sorted to it.
+
+    The sequence is cut into blocks of `block_size`. What block i is sorted by is the
+    sum of its keys; with the weights W, `sort_kernel`, of a key-value head that gives
+    the logits of row i of a matrix, which is balanced to a soft permutation:
+
+        R_ij = (sum_s key_is) . W_j / temperature
+        P = exp(R), whose rows and columns are divided by their sums, by turns
+        sorted_key_is = sum_j P_ij key_js, and the same for values
+
+    Rows are the last to be divided, a half step more than in the paper, so that sorted
+    values are means. A query of block i sees the keys of block i and of the one sorted
+    to it, in one softmax. As in the paper W ends at `max_length`: a column is a place.
+
+    If causal a query sees no later key of its own block, P has blocks before the own
+    only, R is made of the keys up to the first of block i, and columns are divided by
+    their sums over rows up to the own: nothing later has a part in row i. The first
+    block sees itself alone.
+
+    Hidden keys keep their places and count for nothing: they are in no sum, sorted
+    keys are means over visible keys at their place, and a sorted key counts by the part
+    of P that is of visible ones. A block without visible keys is left out of P. Padding
+    to the right therefore changes nothing; padding to the left moves the blocks.
+
+    Args: those of `AttentionLayer`, and
+        block_size: int, tokens of a block. Time and memory of P are least near the root
+            of the length, and of the rest they grow with it.
+        max_length: int, the most tokens of a sequence.
+        num_iterations: int, how often columns are divided, too. Defaults to 7 if not
+            causal, which with the temperature of 0.75 is the default of the public
+            lucidrains/sinkhorn-transformer, after the comparisons of the paper; and to
+            0 if causal, where P then is a softmax over earlier blocks: all rows and
+            columns of a triangle add up to 1 in the identity only, so that each
+            division of columns brings P nearer to the block before, whatever R says.
+        temperature: float, smaller ones make P harder.
+        noise: float, how much Gumbel noise is added to the logits in training, before
+            the division by the temperature; 1 as in the paper. Defaults to none.
+
+    Call arguments: those of `AttentionLayer`; `return_attention_scores` gives the
+        weights of keys wherever they were sorted to, without noise.
+
+    Raises:
+        ValueError: for query and key of different lengths, and more than `max_length`
+            tokens (`tf.errors.InvalidArgumentError` in graphs of unknown length),
+            beside what `AttentionLayer` raises.
+
+    Reference:
+        Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, section 3.
+
+    Example:
+
+    >>> layer = SinkhornAttention(2, key_dim=8, block_size=16, max_length=512)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    any_length = False
+    cost = "L^2 / block_size + L block_size"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        *,
+        block_size: int,
+        max_length: int,
+        num_iterations: int | None = None,
+        temperature: float = 0.75,
+        noise: float = 0.0,
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        self.block_size = arguments.positive_int("block_size", block_size)
+        self.max_length = arguments.positive_int("max_length", max_length)
+        self.num_iterations = arguments.count(
+            "num_iterations", num_iterations, or_none=True
+        )
+        self.temperature = arguments.nonnegative("temperature", temperature, zero=False)
+        self.noise = arguments.nonnegative("noise", noise)
+
+    def build_attention(self):
+        blocks = ceil_div(self.max_length, self.block_size)
+        # without bias: the logits of a column are divided by their sum
+        self.sort_kernel = self.add_weight(
+            name="sort_kernel",
+            shape=(self.num_key_value_heads, self.key_dim, blocks),
+            # logits of independent keys begin with a variance of one
+            initializer=keras.initializers.RandomNormal(
+                stddev=(self.key_dim * self.block_size) ** -0.5
+            ),
+            autocast=False,
+        )
+        self.noise_seed = None
+        if self.noise:
+            self.noise_seed = keras.random.SeedGenerator(self.seed, name="noise_seed")
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        logits = self._logits(key, visible, training)
+        options = self.block_size, visible, self._iterations(visible)
+        attended = sinkhorn_attention(query, key, value, logits, *options)
+        return attended, None
+
+    def scores(self, query, key, visible):
+        logits = self._logits(key, visible)
+        options = self.block_size, visible, self._iterations(visible)
+        return sinkhorn_scores(query, key, logits, *options)
+
+    def get_config(self):
+        names = "block_size", "max_length", "num_iterations", "temperature", "noise"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }
+
+    def _iterations(self, visible):
+        if self.num_iterations is None:
+            return 0 if visible.causal else 7
+        return self.num_iterations
+
+    def _logits(self, key, visible, training=False):
+        """What P is made from, `(B, K, blocks, blocks)`."""
+        length = arguments.up_to_max_length(self, size(key, 1))
+        sums = block_sums(key[:, :length], self.block_size, visible)
+        kernel = tf.cast(tf.convert_to_tensor(self.sort_kernel), sums.dtype)
+        logits = tf.einsum("bikh,khj->bkij", sums, kernel[..., : size(sums, 1)])
+        if training and self.noise:
+            uniform = keras.random.uniform(
+                tf.shape(logits), 1e-7, 1.0, sums.dtype.name, self.noise_seed
+            )
+            logits -= self.noise * tf.math.log(-tf.math.log(uniform))
+        return logits / self.temperature

@@ -1,0 +1,223 @@
+"""Attention whose weights are made of places, and of no product of tokens."""
+
+import typing
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_performer.layers import arguments
+from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.ops.shapes import size, sum_dtype
+
+KINDS = "dense", "random", "factorized_random"
+
+
+@keras.saving.register_keras_serializable(package="keras_performer")
+class SynthesizerAttention(AttentionLayer):
+    """Attention with synthetic weights, which no query and key are compared for.
+
+    Where softmax attention has the logits q . k, each head has, for token x at place i
+    and the key at place j,
+
+        "dense"                 (W2 relu(W1 x + b1) + b2)[j]
+        "random"                R[i, j]
+        "factorized_random"     (R1 R2^T)[i, j]
+
+    all of which is learned. It is quadratic: a control for what comparing queries with
+    keys is worth, not a fast attention. A softmax over the keys that are seen follows.
+
+    Weights belong to places: sequences have at most `max_length` tokens, and of shorter
+    ones the first places are used. Masked keys have no weight, and those at the end are
+    as good as not there. Those before others still hold their places: a sequence that
+    is padded on the left has the weights of other places than without padding.
+
+    W2, `place_kernel`, is Glorot uniform, b2, `place_bias`, is 0. R, `alignment`, is
+    Glorot uniform, as are its factors, `query_factor` and `key_factor`. Regularizers
+    and constraints are for the dense layers alone.
+
+    Args: those of `AttentionLayer`, where `key_dim` is the number of rows of W1, the
+        dense layer `query` (kind="dense" only), and
+        max_length: int, the most tokens of a sequence.
+        kind: "dense" (default, the paper's first), "random" or "factorized_random".
+        rank: int, the columns of R1 and R2 (kind="factorized_random" only). Defaults
+            to 8 (section 3.2).
+
+    Raises:
+        ValueError: for more than `max_length` tokens, beside what `AttentionLayer`
+            raises; where lengths are known in a running graph only, an
+            `InvalidArgumentError` there.
+
+    Reference:
+        Tay et al. 2020, Synthesizer, arXiv 2005.00743, section 3. Its factorized dense
+        kind, and mixtures with softmax attention, are not here.
+
+    Example:
+
+    >>> layer = SynthesizerAttention(2, key_dim=8, max_length=128, causal=True)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    projections: tuple[str, ...] = ("query", "value")
+    any_length = False
+    drops_weights = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        *,
+        max_length: int,
+        kind: typing.Literal["dense", "random", "factorized_random"] = "dense",
+        rank: int | None = None,
+        causal: bool = False,
+        num_key_value_heads: int | None = None,
+        rotary: bool | Sequence[int] | None = None,
+        qk_norm: bool = False,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            causal=causal,
+            num_key_value_heads=num_key_value_heads,
+            rotary=rotary,
+            qk_norm=qk_norm,
+            **kwargs,
+        )
+        self.max_length = arguments.positive_int("max_length", max_length)
+        self.kind = arguments.one_of("kind", kind, KINDS)
+        self.rank = arguments.positive_int("rank", rank, default=None)
+        if rank is not None and kind != "factorized_random":
+            raise ValueError(
+                'rank is that of kind="factorized_random": leave it out. Received: '
+                f"rank={rank}, kind={kind!r}"
+            )
+        if kind != "dense":
+            self.projections = ("value",)
+
+    def build_attention(self):
+        if self.kind == "dense":
+            self.place_kernel = self._add("place_kernel", self.key_dim, self.max_length)
+            if self.use_bias:
+                self.place_bias = self.add_weight(
+                    name="place_bias",
+                    shape=(self.num_heads, self.max_length),
+                    initializer="zeros",
+                    autocast=False,
+                )
+        elif self.kind == "random":
+            self.alignment = self._add("alignment", self.max_length, self.max_length)
+        else:
+            factor = self.max_length, self.rank or 8
+            self.query_factor = self._add("query_factor", *factor)
+            self.key_factor = self._add("key_factor", *factor)
+
+    def project(self, name, x, positions=None):
+        if name in self.projections:
+            return super().project(name, x, positions)
+        return self._axes.fold(x)  # of which the length counts, and nothing else
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        weights = self._weights(query, key, visible)
+        if training and self.dropout:  # other weights of each sequence
+            weights = self._of_each_sequence(weights, query, key)
+            weights = self._dropout_layer(weights, training=training)
+        group = self.num_heads // self.num_key_value_heads
+        value = tf.repeat(tf.cast(value, weights.dtype), group, axis=2)
+        if weights.shape[0] == 1:  # nor is the gradient as large as the batch
+            attended = tf.einsum("nts,bsnv->btnv", weights[0], value)
+        else:
+            attended = tf.einsum("bnts,bsnv->btnv", weights, value)
+        return tf.cast(attended, self.compute_dtype), None
+
+    def scores(self, query, key, visible):
+        weights = tf.cast(self._weights(query, key, visible), self.compute_dtype)
+        return self._of_each_sequence(weights, query, key)
+
+    def get_config(self):
+        names = "max_length", "kind", "rank"
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+        }
+
+    def _add(self, name, num_rows, num_columns):
+        return self.add_weight(
+            name=name,
+            shape=(self.num_heads, num_rows, num_columns),
+            # Keras counts a first axis of heads as further inputs and outputs
+            initializer=keras.initializers.VarianceScaling(
+                self.num_heads, mode="fan_avg", distribution="uniform"
+            ),
+            autocast=False,
+        )
+
+    def _of_each_sequence(self, weights, query, key):
+        """The weights of `_weights`, with a batch of 1 repeated."""
+        sizes = size(query, 0), self.num_heads, size(query, 1), size(key, 1)
+        return tf.broadcast_to(weights, sizes)
+
+    def _weights(self, query, key, visible):
+        """Weights `(B, N, T, S)`, not yet rounded; a batch of 1 if all are alike."""
+        length, num_keys = size(query, 1), size(key, 1)
+        logits = self._logits(query, arguments.up_to_max_length(self, num_keys))
+        seen = visible.matrix(length, num_keys)[:, tf.newaxis]
+        # not -inf, whose softmax is NaN where no key is visible
+        weights = tf.nn.softmax(tf.where(seen, logits, logits.dtype.min))
+        return tf.where(seen, weights, tf.zeros_like(weights))
+
+    def _logits(self, query, num_keys):
+        """`(B, N, T, S)`, or `(1, N, T, S)` where tokens do not count."""
+        dtype = sum_dtype(self.compute_dtype)
+
+        def places(weight):
+            return tf.cast(tf.convert_to_tensor(weight), dtype)
+
+        if self.kind == "dense":
+            hidden = tf.nn.relu(tf.cast(query, dtype))
+            kernel = places(self.place_kernel)[:, :, :num_keys]
+            logits = tf.einsum("btnh,nhs->bnts", hidden, kernel)
+            if self.use_bias:
+                logits += places(self.place_bias)[:, tf.newaxis, :num_keys]
+            return logits
+        length = arguments.up_to_max_length(self, size(query, 1))
+        if self.kind == "random":
+            return places(self.alignment)[tf.newaxis, :, :length, :num_keys]
+        query_factor = places(self.query_factor)[:, :length]
+        key_factor = places(self.key_factor)[:, :num_keys]
+        return tf.matmul(query_factor, key_factor, transpose_b=True)[tf.newaxis]

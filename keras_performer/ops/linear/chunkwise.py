@@ -125,7 +125,8 @@ class Gradients(typing.NamedTuple):
     Attributes:
         da, db, dv: of projected queries and keys, and of values and ones.
         dsums: of the sums before the block.
-        dlog: of the logarithm of each row's weights here, `(X, chunks, rows, 1)`.
+        dlog: of the logarithm of each row's weights here, `(X, chunks, rows, 1)`; `()`
+            if it is not wanted.
         dgates: of the gates, `(X, chunks, tokens, 1)`, or `None`.
     """
 
@@ -137,7 +138,7 @@ class Gradients(typing.NamedTuple):
     dgates: tf.Tensor | None
 
 
-def backward(kernel, block, d, normalizer, dend):
+def backward(kernel, block, d, normalizer, dend, with_dlog):
     """`Gradients` of a block.
 
     Args:
@@ -145,6 +146,7 @@ def backward(kernel, block, d, normalizer, dend):
         d: gradient of the sums of each row, times the sum of its weights.
         normalizer: of the rows, `Kernel.normalizer` says what.
         dend: gradient of the sums after the block, parts.
+        with_dlog: bool, whether `dlog` is wanted.
     """
     e, v = block.e, block.v
     common, rare = normalizer, block.references.rare
@@ -166,27 +168,33 @@ def backward(kernel, block, d, normalizer, dend):
     dseen = per_feature(divided, block.read)
     dp = each(tf.add, dp, block.of_rows(dseen))
     dfrom_sums = sum_of_products(seen, dseen)
-    dlog = tf.reduce_sum(dlogs, -1, keepdims=True) + dfrom_sums
+    dlog = ()
+    if with_dlog:
+        dlog = tf.reduce_sum(dlogs, -1, keepdims=True) + dfrom_sums
     dbefore = _scaled(over_rows(divided, seen), block.references.to_rows)
+    da = kernel.query_gradient(block.a, p, dp)
+
+    def of_keys(de):
+        return kernel.key_gradient(block.b, e, de, block.mask)
+
     if rare is not None:
-        da_, db_, dv_, dbefore_, ddecays, dlog_ = log_pairs.backward(
-            kernel, block, d, normalizer
+        ddecays = () if block.decays is None else (dlogs, dfrom_sums)
+        da, db, dv, dbefore, ddecays, dlog = log_pairs.backward(
+            kernel, block, d, normalizer, (da, of_keys(de), dv, dbefore, ddecays, dlog)
         )
-        dbefore, dlog = each(tf.add, dbefore, dbefore_), dlog + dlog_
+        if ddecays:
+            dlogs, dfrom_sums = ddecays
 
     dend = _scaled(dend, block.references.to_end)
     dadded, dsums = scan(dbefore, dend, block.references.to_next, reverse=True)
     dkeys = per_feature(v, dadded)
-    de = each(tf.add, de, block.of_added(dkeys))
+    if rare is None:
+        db = of_keys(each(tf.add, de, block.of_added(dkeys)))
+    else:
+        db = each(tf.add, db, of_keys(block.of_added(dkeys)))
     dv += over_features(block.added, dadded)
-    da = kernel.query_gradient(block.a, p, dp)
-    db = kernel.key_gradient(block.b, e, de, block.mask)
-    if rare is not None:
-        da, db, dv = da + da_, each(tf.add, db, db_), dv + dv_
     dgates = None
     if block.decays is not None:
-        if rare is not None:
-            dlogs, dfrom_sums = each(tf.add, (dlogs, dfrom_sums), ddecays)
         dgates = _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded)
     return Gradients(da, db, dv, dsums, dlog, dgates)
 

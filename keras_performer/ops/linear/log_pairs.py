@@ -40,19 +40,20 @@ def forward(kernel, block, weighted, peak):
     return rare.loop(unrecorded(replaced), (weighted, peak))
 
 
-def backward(kernel, block, d, normalizer):
-    """Gradients that the rows of rare chunks give, zeros for all other chunks.
+def backward(kernel, block, d, normalizer, gradients):
+    """Adds the gradients that the rows of rare chunks give.
 
     Args:
         kernel, block: as in `forward`.
         d: gradient of the sums of each row, times the sum of its weights.
         normalizer: the logarithm of the sum of a row's weights.
+        gradients: `(da, db, dv, dbefore, ddecays, dlog)`: of projected queries and
+            keys, of values and ones, of the sums before each chunk, of the log-decays
+            `(pairs, rows)` of `Decays`, or `()`, and of the logarithm of the sum of a
+            row's weights, `(X, chunks, rows, 1)`, or `()`.
 
     Returns:
-        `(da, db, dv, dbefore, ddecays, dlog)`: of projected queries and keys, of values
-        and ones, of the sums before each chunk, of the log-decays `(pairs, rows)` of
-        `Decays`, or `()`, and of the logarithm of the sum of a row's weights, `(X,
-        chunks, rows, 1)`.
+        As `gradients`.
     """
     rare = _RareChunks(block)
 
@@ -63,16 +64,18 @@ def backward(kernel, block, d, normalizer):
         dsums = tf.where(valid, dsums, tf.zeros_like(dsums))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((sources, decays))
-            sums, _ = _weighted_sums(kernel, sources, others, decays, scale)
-            dlog = tf.reduce_sum(sums * dsums, -1, keepdims=True)
-        found = *tf.nest.flatten(tape.gradient(dlog, (sources, decays))), dlog
+            found, _ = _weighted_sums(kernel, sources, others, decays, scale)
+            dlog = tf.reduce_sum(found * dsums, -1, keepdims=True)
+        found = tf.nest.flatten(tape.gradient(dlog, (sources, decays)))
+        if len(gradients) > len(found):
+            found.append(dlog)
         return each(
             lambda x, y: tf.tensor_scatter_nd_add(x, places, y), gradients, found
         )
 
-    like = block.a, block.b, block.v, block.before, rare.decays, normalizer
-    zeros = each(tf.zeros_like, tf.nest.flatten(like))
-    return tf.nest.pack_sequence_as(like, rare.loop(added, zeros))
+    # sums to begin with: zeros, added afterwards, are a twentieth of a step
+    sums = rare.loop(added, tf.nest.flatten(gradients))
+    return tf.nest.pack_sequence_as(gradients, sums)
 
 
 def _weighted_sums(kernel, sources, others, decays, scale=None):

@@ -321,6 +321,7 @@ class Causal:
                 to_chunks(d, self.chunks),
                 to_chunks(normalizers[i], self.chunks),
                 dend,
+                with_dlog=self.gain is not None or self.fade is not None,
             )
             dx, of_queries = kernel.pull_queries(x, from_chunks(found.da))
             db, dv = each(from_chunks, found.db), from_chunks(found.dv)
@@ -328,7 +329,8 @@ class Causal:
             dkeys = [dy, dv[..., :-1]]
             if self.gates is not None:
                 dkeys.append(self._of_sequence(i, from_chunks(found.dgates)))
-            dlog = from_chunks(found.dlog)
+            if self.gain is not None or self.fade is not None:
+                dlog = from_chunks(found.dlog)
             if self.gain is not None:
                 dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))
                 dx += kernel.pull_left_out(x, dlog)

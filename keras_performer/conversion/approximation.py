@@ -1,4 +1,4 @@
-"""What linear attention would make of the attention of a trained model."""
+"""Report on how well linear attention estimates the attention of a trained model."""
 
 import math
 import typing

@@ -1,4 +1,4 @@
-"""What the attention layers of a model are called with."""
+"""Calls of the attention layers of a model, while it runs on data."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""The estimates of linear attention beside exact attention, at some queries."""
+"""Errors of estimated attention, and the exact attention that they are measured by."""
 
 import typing
 

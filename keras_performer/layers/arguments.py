@@ -1,4 +1,4 @@
-"""Checks of arguments, with errors that say what was wanted and what came."""
+"""Checks of constructor arguments, and types of those that Keras understands."""
 
 import math
 import typing

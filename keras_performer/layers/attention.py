@@ -1,4 +1,4 @@
-"""What every attention layer has, whatever its mechanism."""
+"""The base of all attention layers: what does not depend on the mechanism."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""One block of a Performer: attention or a mixer, then a feed-forward network."""
+"""A Transformer block of any attention or mixer, and its short convolution."""
 
 import typing
 

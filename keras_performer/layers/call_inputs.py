@@ -1,4 +1,4 @@
-"""Checks of what layers and models are called with."""
+"""The inputs of a call: checks, masks, segments, positions, and axes to attend over."""
 
 import math
 import typing

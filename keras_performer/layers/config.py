@@ -1,4 +1,4 @@
-"""The error of a layer that is used before it is built."""
+"""Configs of layers, with what was changed in the layers inside them."""
 
 import functools
 

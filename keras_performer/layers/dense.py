@@ -1,4 +1,4 @@
-"""The dense layers of an attention layer, and the options that it hands to each."""
+"""Dense layers of attention, with the names and weights that Keras gives them."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What an embedding can do that is more than a table."""
+"""Embeddings of tokens and of places in a grid, and their base class."""
 
 import typing
 

@@ -1,4 +1,4 @@
-"""Exact attention: what linear attention estimates, and every comparison needs."""
+"""Exact attention, and cached attention for models that decode with a cache."""
 
 import functools
 

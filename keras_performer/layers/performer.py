@@ -1,4 +1,4 @@
-"""Attention to both sides in pieces of a sequence, which is never there as a whole."""
+"""Performer attention: its layer, random features, gain of far keys, compilation."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""What `PerformerEncoder` and `PerformerDecoder` have in common."""
+"""Encoder and decoder blocks that stand where those of KerasHub stand."""
 
 import typing
 from collections.abc import Callable, Sequence

@@ -1,17 +1,15 @@
-"""Which blocks of tokens Big Bird's attention lets each block see.
+"""Big Bird: block-sparse attention with global and random blocks.
 
 The random ones come from numbers that depend on a seed, the head and the block alone,
 by integer operations: TensorFlow's own random numbers are others where XLA compiles.
 """
 
 import typing
-from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
-from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.performer import first_seed
 from keras_performer.ops.checks import check_attention_inputs
@@ -406,59 +404,14 @@ class BigBirdAttention(AttentionLayer):
 
     def __init__(
         self,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = True,
-        output_shape: int | Sequence[int] | None = None,
-        attention_axes: int | Sequence[int] | None = None,
+        *args: typing.Any,
         sliding_window: int | None = None,
-        flash_attention: bool | None = None,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer = None,
-        bias_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-        kernel_constraint: Constraint = None,
-        bias_constraint: Constraint = None,
-        use_gate: bool = False,
-        seed: int | None = None,
-        *,
         block_size: int = 64,
         num_global_blocks: int = 2,
         num_random_blocks: int = 3,
-        causal: bool = False,
-        num_key_value_heads: int | None = None,
-        rotary: bool | Sequence[int] | None = None,
-        qk_norm: bool = False,
         **kwargs: typing.Any,
     ) -> None:
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim=value_dim,
-            dropout=dropout,
-            use_bias=use_bias,
-            output_shape=output_shape,
-            attention_axes=attention_axes,
-            sliding_window=sliding_window,
-            flash_attention=flash_attention,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            use_gate=use_gate,
-            seed=seed,
-            causal=causal,
-            num_key_value_heads=num_key_value_heads,
-            rotary=rotary,
-            qk_norm=qk_norm,
-            **kwargs,
-        )
+        super().__init__(*args, **kwargs)
         self.block_size = arguments.positive_int("block_size", block_size)
         self.num_global_blocks = arguments.count("num_global_blocks", num_global_blocks)
         self.num_random_blocks = arguments.count("num_random_blocks", num_random_blocks)

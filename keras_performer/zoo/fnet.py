@@ -1,4 +1,4 @@
-"""Fourier mixing, that of FNet: tokens are joined by a transform without weights."""
+"""FNet: a Fourier transform in place of attention."""
 
 import typing
 

@@ -1,4 +1,4 @@
-"""The spatial gating unit of gMLP: tokens gate each other by a learned matrix."""
+"""gMLP: a spatial gating unit in place of attention."""
 
 import typing
 

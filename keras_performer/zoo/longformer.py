@@ -1,13 +1,12 @@
-"""A sliding window, and some tokens that see all and that all see.
+"""Longformer: local attention with global tokens.
 
-Other queries see the keys near them and those of global tokens under one softmax; a
-global token counts among the latter, near or not. Global tokens are few: their keys,
+Queries that are not global see near keys and global tokens under one softmax; a
+global token counts as one, near or not. Global tokens are few: their keys,
 and then their queries, are taken out of the sequence, so that no array has the length
 twice.
 """
 
 import typing
-from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -15,10 +14,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.arguments import (
-    Constraint,
-    Initializer,
     LayerInput,
-    Regularizer,
 )
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask
@@ -216,57 +212,13 @@ class LongformerAttention(AttentionLayer):
 
     def __init__(
         self,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = True,
-        output_shape: int | Sequence[int] | None = None,
-        attention_axes: int | Sequence[int] | None = None,
-        *,
+        *args: typing.Any,
         sliding_window: int,
-        flash_attention: bool | None = None,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer = None,
-        bias_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-        kernel_constraint: Constraint = None,
-        bias_constraint: Constraint = None,
-        use_gate: bool = False,
-        seed: int | None = None,
         num_global_tokens: int = 0,
-        causal: bool = False,
-        num_key_value_heads: int | None = None,
-        rotary: bool | Sequence[int] | None = None,
-        qk_norm: bool = False,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim=value_dim,
-            dropout=dropout,
-            use_bias=use_bias,
-            output_shape=output_shape,
-            attention_axes=attention_axes,
-            flash_attention=flash_attention,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            use_gate=use_gate,
-            seed=seed,
-            causal=causal,
-            num_key_value_heads=num_key_value_heads,
-            rotary=rotary,
-            qk_norm=qk_norm,
-            **kwargs,
-        )
+        super().__init__(*args, **kwargs)
         self.sliding_window = arguments.positive_int("sliding_window", sliding_window)
         self.num_global_tokens = arguments.count("num_global_tokens", num_global_tokens)
         self.jit_compile = arguments.jit_compile(jit_compile)

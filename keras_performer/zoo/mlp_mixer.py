@@ -1,4 +1,4 @@
-"""Token mixing, that of MLP-Mixer: one network over the tokens of every channel."""
+"""MLP-Mixer: a network across places in place of attention."""
 
 import typing
 

@@ -1,14 +1,16 @@
-"""Which tokens share a bucket, and where they stand in it."""
+"""Reformer: attention within buckets of locality-sensitive hashing.
+
+Tokens are sorted by bucket, and by position within a bucket. A query then sees the keys
+near it in that order: local attention with other neighbours in each round of hashing.
+"""
 
 import typing
-from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.layers import arguments
-from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.performer import add_drawn, drawn, first_seed
 from keras_performer.ops.checks import check_attention_inputs, check_window
@@ -410,67 +412,23 @@ class ReformerAttention(AttentionLayer):
 
     def __init__(
         self,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = True,
-        output_shape: int | Sequence[int] | None = None,
-        attention_axes: int | Sequence[int] | None = None,
+        *args: typing.Any,
         sliding_window: int = 128,
-        flash_attention: bool | None = None,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer = None,
-        bias_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-        kernel_constraint: Constraint = None,
-        bias_constraint: Constraint = None,
-        use_gate: bool = False,
-        seed: int | None = None,
-        *,
         num_hashes: int = 8,
         num_buckets: int = 64,
-        causal: bool = False,
-        num_key_value_heads: int | None = None,
-        rotary: bool | Sequence[int] | None = None,
-        qk_norm: bool = False,
         **kwargs: typing.Any,
     ) -> None:
-        if qk_norm:
+        if kwargs.get("qk_norm"):
             raise ValueError(
                 "ReformerAttention divides keys by their lengths, and learns those of "
-                f"queries: use qk_norm=False. Received: qk_norm={qk_norm!r}"
+                f"queries: use qk_norm=False. Received: qk_norm={kwargs['qk_norm']!r}"
             )
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim=value_dim,
-            dropout=dropout,
-            use_bias=use_bias,
-            output_shape=output_shape,
-            attention_axes=attention_axes,
-            flash_attention=flash_attention,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            use_gate=use_gate,
-            seed=seed,
-            causal=causal,
-            num_key_value_heads=num_key_value_heads,
-            rotary=rotary,
-            qk_norm=qk_norm,
-            **kwargs,
-        )
+        super().__init__(*args, **kwargs)
         if self.num_key_value_heads != self.num_heads:
             raise ValueError(
                 "Queries of ReformerAttention are its keys: num_key_value_heads must "
                 "be num_heads, or None. Received: num_key_value_heads="
-                f"{num_key_value_heads}, num_heads={num_heads}"
+                f"{self.num_key_value_heads}, num_heads={self.num_heads}"
             )
         self.num_hashes = arguments.positive_int("num_hashes", num_hashes)
         self.num_buckets = arguments.positive_int("num_buckets", num_buckets)

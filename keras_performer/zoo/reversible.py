@@ -1,4 +1,4 @@
-"""Residual layers whose inputs are computed from their outputs."""
+"""Reversible residual blocks: inputs are computed again from outputs."""
 
 import random
 import typing

@@ -1,6 +1,7 @@
 """The training step of the ImageNet64 example, as a program for the TPU compiler."""
 
 import dataclasses
+from unittest import mock
 
 import keras
 import tensorflow as tf
@@ -39,7 +40,13 @@ def lower_step(model, strategy, batch_size, length=image_model.LENGTH):
     def step(inputs, targets):
         return strategy.run(model.train_step, args=((inputs, targets),))
 
-    return stablehlo.lower(step, tokens, tokens)
+    with mock.patch.object(tf.config, "list_logical_devices", tpus):
+        return stablehlo.lower(step, tokens, tokens)
+
+
+def tpus(kind=None):
+    """Stands for a TPU where layers ask what there is, to choose their sizes."""
+    return ["TPU"] if kind == "TPU" else []
 
 
 def make_exact(config):

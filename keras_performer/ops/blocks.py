@@ -9,7 +9,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.arrays import new_array
-from keras_performer.ops.devices import has_gpu
+from keras_performer.ops.devices import has_gpu, has_tpu
 from keras_performer.ops.shapes import ceil_div, pad, size
 from keras_performer.ops.tapes import unrecorded
 
@@ -43,10 +43,15 @@ ON_CPU = Sizes(2**20, 128, 512, 1, 64, 64, 2**19)
 # A block of a training step costs a GPU some 70 us, causal 130, however small it is:
 # `benchmarks/gpu`.
 ON_GPU = Sizes(2**24, 256, 8192, 16, 1024, 256, 2**23)
+# Chunks as wide as a TPU's matrix unit. No TPU was measured: the compiler says that
+# the steps of `tpu_configs` need no more memory than with the sizes of CPUs.
+ON_TPU = Sizes(2**22, 128, 1024, 16, 256, 128, 2**21)
 
 
 def block_sizes():
-    return ON_GPU if has_gpu() else ON_CPU
+    if has_gpu():
+        return ON_GPU
+    return ON_TPU if has_tpu() else ON_CPU
 
 
 def tokens_per_block(x, num_features):

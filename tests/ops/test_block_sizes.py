@@ -57,6 +57,10 @@ def test_a_gpu_takes_larger_blocks(monkeypatch):
     assert blocks.tokens_per_block(x, 256) == 512
     assert blocks.tokens_per_block(unknown, 256) == 1024
     assert blocks.block_sizes().chunk == 256
+    tpus = lambda kind: ["TPU"] if kind == "TPU" else []  # noqa: E731
+    monkeypatch.setattr(tf.config, "list_logical_devices", tpus)
+    assert blocks.tokens_per_block(x, 256) == 128
+    assert blocks.block_sizes().chunk == 128
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
     assert blocks.tokens_per_block(x, 256) == 128
     assert blocks.tokens_per_block(unknown, 256) == 64

@@ -102,7 +102,7 @@ class _Doorkeeper(importlib.abc.MetaPathFinder):
 
 
 def _is_welcome():
-    """Whether `check` passes. Who imports Keras alone need not hear why it does not."""
+    """True if `check` passes. Who imports Keras alone need not hear why it does not."""
     try:
         check()
     except ImportError:

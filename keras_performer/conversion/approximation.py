@@ -66,7 +66,7 @@ class HeadReport(typing.NamedTuple):
 
 
 class ApproximationReport(typing.NamedTuple):
-    """What `approximation_report` returns; `print` shows it as a table.
+    """Result of `approximation_report`; `print` shows it as a table.
 
     Attributes:
         heads: list of `HeadReport`.
@@ -115,7 +115,7 @@ def approximation_report(
     max_batches: int = 4,
     **options: typing.Any,
 ) -> ApproximationReport:
-    """How well linear attention would estimate the attention of a model on its data.
+    """Measures how well linear attention would estimate the attention of a model.
 
     Every attention layer computes what it computes; beside it, from the same queries,
     keys and values, stand `PerformerAttention` and its controls, in time linear in the
@@ -211,7 +211,7 @@ def _heads(layer, sums):
 
 
 def _advice(errors):
-    """What the errors of a head speak for: of what is nearly as good, the simplest."""
+    """Advice for the errors of a head: of what is nearly as good, the simplest."""
     found = {name: errors[name] for name in ADVICE if not math.isnan(errors[name])}
     if not found:
         return "nothing to attend to"

@@ -16,7 +16,7 @@ _OF_KERAS = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
 
 
 def is_attention(layer):
-    """Whether a layer computes softmax attention, exactly or as an estimate."""
+    """True if a layer computes softmax attention, exactly or as an estimate."""
     if isinstance(layer, PerformerAttention):
         return layer.feature_map.estimates_softmax
     return isinstance(layer, (*_OF_KERAS, ExactAttention))

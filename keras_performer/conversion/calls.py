@@ -73,7 +73,7 @@ def _reader(layer, options):
 
 
 def what_is_read(layer, arguments):
-    """What an attention layer reads of a call of one like it, of whole sequences.
+    """Inputs that an attention layer reads of a call of one like it, whole sequences.
 
     Args:
         layer: an `AttentionLayer`.

@@ -252,7 +252,7 @@ def _unknown_class(layer):
 
 
 def _merged(layer):
-    """What is said of a layer whose LoRA its twin has in its kernels."""
+    """Note on a layer whose LoRA its twin has in its kernels."""
     changes = [change_of(inner) for _, _, inner in places.all_inside(layer)]
     if any("lora_rank" in change for change in changes):
         return "its LoRA is part of its kernels now"

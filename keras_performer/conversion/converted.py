@@ -9,7 +9,7 @@ from keras_performer.layers import config as places
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class Converted:
-    """What is added to the class of a layer inside which others took their places.
+    """Mixin for the class of a layer inside which others took their places.
 
     Its config has that of the layer as its class makes it, and which layers stand where
     in the place of what: so it can be saved, and loaded wherever `keras_performer` is

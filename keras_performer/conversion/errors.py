@@ -16,7 +16,7 @@ ESTIMATES = "mean", "window", "features", "both", "doubled"
 
 
 class HeadSums:
-    """What adds up over calls, an entry for each head.
+    """Sums over calls, an entry for each head.
 
     The error of an estimate is the root of its squared differences from the exact
     output over the squares of that.
@@ -177,7 +177,7 @@ def mean_by_weights(weights, log_scale, value, seen):
 
 
 def squares_of_joined(near, far, exact):
-    """How far two parts under one normalizer are from what is exact, by their ratio.
+    """Errors of two parts under one normalizer, by their ratio.
 
     Args:
         near, far: `(output, log_sums)`, as `mean_by_logits` returns them.
@@ -207,7 +207,7 @@ def squares_of_joined(near, far, exact):
 
 
 class ExactRows(typing.NamedTuple):
-    """What exact attention says at some queries, "rows".
+    """Exact attention at some queries, "rows".
 
     Attributes:
         query: tensor `(B, rows, N, H)`.

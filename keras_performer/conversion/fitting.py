@@ -1,4 +1,4 @@
-"""How one layer of linear attention is fitted to exact attention."""
+"""Fit of one layer of linear attention to exact attention."""
 
 import typing
 
@@ -130,7 +130,7 @@ class _Choice(typing.NamedTuple):
 
 
 def _choices(layer, moments):
-    """What is tried, first what the layer is."""
+    """Candidates, first the layer as it is."""
     own, kernel = layer.feature_map, layer.kernel()
     bases = [(UNCHANGED, moments.as_it_is())]
     if layer.rotary is None and not layer.qk_norm:  # else nothing cancels

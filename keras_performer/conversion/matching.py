@@ -1,4 +1,4 @@
-"""How one layer of linear attention is trained to say what exact attention says."""
+"""Training of one layer of linear attention to give the outputs of exact attention."""
 
 import math
 import time
@@ -52,7 +52,7 @@ class Match:
 
     @property
     def num_tokens(self):
-        """How many tokens were measured, padding left out."""
+        """Number of tokens that were measured, padding left out."""
         return int(self._sums[2])
 
     def error(self):

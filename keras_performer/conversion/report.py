@@ -1,4 +1,4 @@
-"""What a conversion says that it did."""
+"""Reports of conversions."""
 
 import typing
 
@@ -22,7 +22,7 @@ class ConvertedLayer(typing.NamedTuple):
 
 
 class ConversionReport(typing.NamedTuple):
-    """What `convert_to_performer` and `convert_to_softmax` did; `print` shows a table.
+    """Report of `convert_to_performer` and `convert_to_softmax`; `print` shows a table.
 
     Attributes:
         layers: list of `ConvertedLayer`, all attention layers of the model.
@@ -58,7 +58,7 @@ class CalibratedLayer(typing.NamedTuple):
 
 
 class CalibrationReport(typing.NamedTuple):
-    """What `calibrate` did; `print` shows a table.
+    """Report of `calibrate`; `print` shows a table.
 
     Attributes:
         layers: list of `CalibratedLayer`.
@@ -123,7 +123,7 @@ class TransferredLayer(typing.NamedTuple):
 
 
 class TransferReport(typing.NamedTuple):
-    """What `transfer_attention` did; `print` shows a table.
+    """Report of `transfer_attention`; `print` shows a table.
 
     Attributes:
         layers: list of `TransferredLayer`.

@@ -7,7 +7,7 @@ from keras_performer.layers import config as places
 
 
 def lists_its_layers(model):
-    """Whether the config of a model has those of its layers.
+    """True if the config of a model has those of its layers.
 
     That of a class of one's own that makes a functional model has not.
     """

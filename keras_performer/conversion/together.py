@@ -1,4 +1,4 @@
-"""Whether fitted layers harm the model, and how much far weights of all are to count.
+"""Choice for all fitted layers together: if they harm a model, and far gains.
 
 A layer that comes nearer to exact attention need not bring the model nearer: errors of
 layers add up, and some count more than others. So its output is asked, and heeded where
@@ -26,7 +26,7 @@ NOT_FITTED = False, 0.0
 
 
 class Together(typing.NamedTuple):
-    """What was chosen.
+    """The choice.
 
     Attributes:
         before, after: floats, relative errors of the outputs of the model as it was,

@@ -1,4 +1,4 @@
-"""Whether attention can be called as that in whose place it is to stand."""
+"""Trial calls of attention with the arguments of that in whose place it is to stand."""
 
 import keras
 import tensorflow as tf

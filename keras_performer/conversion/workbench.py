@@ -76,7 +76,7 @@ class Workbench:
         return tf.reduce_sum(counted, range(1, len(counted.shape)))
 
     def _output(self, inputs, positions):
-        """What the layer returns without dropout, compiled as in training."""
+        """Output of the layer without dropout, compiled as in training."""
         layer = self._layer
         query = layer.project("query", inputs.query, positions)
         key = layer.project("key", inputs.key, positions)

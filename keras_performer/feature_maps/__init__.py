@@ -1,4 +1,4 @@
-"""Which kernel an attention layer computes: small serializable objects."""
+"""Kernels of attention layers as small serializable objects."""
 
 from keras_performer.feature_maps.feature_map import FeatureMap
 from keras_performer.feature_maps.generalized import GeneralizedFeatures

@@ -1,4 +1,4 @@
-"""What every feature map can do."""
+"""The base of feature maps."""
 
 import inspect
 from typing import Any, Self, TypeAlias
@@ -101,7 +101,7 @@ class FeatureMap:
         raise NotImplementedError(f"{type(self).__name__} must define `kernel`.")
 
     def num_features(self, num_random_features: int | None, head_dim: int) -> int:
-        """How many features a query or key of `head_dim` has, an int."""
+        """Number of features of a query or key of `head_dim`, an int."""
         return num_random_features or head_dim
 
     def __eq__(self, other):

@@ -131,7 +131,7 @@ def _is_int(value):
 
 
 def key_value_heads(value, num_heads):
-    """How many heads of key and value `num_heads` query heads share."""
+    """Number of heads of key and value that `num_heads` query heads share."""
     value = positive_int("num_key_value_heads", value, default=num_heads)
     if num_heads % value:
         raise ValueError(
@@ -204,7 +204,7 @@ def jit_compile(value, feature_map=None):
 
 
 def recompute(value, causal, exact_below):
-    """What a model computes again when it trains: `None`, "block" or "network"."""
+    """Part that a model computes again when it trains: `None`, "block" or "network"."""
     if not among(value, (None, "block", "network")):
         raise ValueError(
             'recompute must be None, "block" or "network". Received: '

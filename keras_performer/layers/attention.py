@@ -264,7 +264,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         __call__ = call
 
     def respond(self, inputs, with_scores, training, positions, state, with_state):
-        """What `call` returns once it has read its inputs.
+        """Output of `call` once it has read its inputs.
 
         Args:
             inputs: what `read` returned.

@@ -250,7 +250,7 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
         return x + self.transformed(x, training)
 
     def transformed(self, x, training=None):
-        """What the feed-forward network makes of each token."""
+        """Output of the feed-forward network for each token."""
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
         return self.dropout(hidden, training=training)
 

@@ -121,7 +121,7 @@ def check_model(name, model):
 
 
 def _is_dense(x):
-    """Whether x is one tensor, or stands for one: no nest, no rows of many lengths."""
+    """True if x is one tensor, or stands for one: no nest, no rows of many lengths."""
     return hasattr(x, "shape") and not isinstance(x, (tf.RaggedTensor, tf.SparseTensor))
 
 
@@ -133,7 +133,7 @@ def _dtype(x):
 
 
 class Inputs(typing.NamedTuple):
-    """What a call is about, checked and complete.
+    """Inputs of a call, checked and complete.
 
     Attributes:
         query, key, value: tensors, as the layer was given them.
@@ -519,7 +519,7 @@ class AttentionAxes:
 
     @property
     def is_plain(self):
-        """Whether inputs are `(B, length, features)` already."""
+        """True if inputs are `(B, length, features)` already."""
         return self.batch == (0,) and self.attended == (1,)
 
     def check_batches(self, query, key):
@@ -540,7 +540,7 @@ class AttentionAxes:
                 raise ValueError(message)
 
     def length(self, x):
-        """How many tokens attention runs over: an int where that is known."""
+        """Number of tokens that attention runs over: an int where that is known."""
         return _product(x, self.attended)
 
     def fold(self, x):

@@ -36,7 +36,7 @@ _KEY = "inner_changes"
 
 
 class KeepsInnerChanges(SaysWhenUnbuilt):
-    """What is added to a layer that makes others: its config says what they became.
+    """Mixin for a layer that makes others: its config says what they became.
 
     A dense layer with LoRA, or quantized, says so in its config. But where it is made
     by the layer around it, nobody asks for that: the dense layers of
@@ -69,7 +69,7 @@ def without_inner_changes(config):
 
 
 def _changes(layer):
-    """What was changed in the layers inside a layer, a list for its config."""
+    """Changes of the layers inside a layer, a list for its config."""
     changes, inside = [], list(all_inside(layer))
     owners = {id(owner) for owner, _, _ in inside}
     for owner, path, inner in inside:
@@ -182,7 +182,7 @@ def as_layer(name, value, kind=keras.layers.Layer):
 
 
 def config_of(layer):
-    """What `as_layer` makes the layer from again, a dict; `None` of `None`.
+    """Config from which `as_layer` makes the layer again; `None` of `None`.
 
     Without the shapes that it was built for, so that it is built where it then belongs.
     """
@@ -287,7 +287,7 @@ def _within(value):
 
 
 def at(layer, path):
-    """What stands at a path; raises a `LookupError` if nothing does."""
+    """Finds the layer at a path; raises a `LookupError` if there is none."""
     for kind, key in path:
         try:
             if kind == "layer":

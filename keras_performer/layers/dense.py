@@ -26,7 +26,7 @@ _NAMES = (
 
 
 class DenseNames:
-    """What `keras.layers.MultiHeadAttention` calls its dense layers."""
+    """Names of the dense layers of `keras.layers.MultiHeadAttention`."""
 
     @property
     def query_dense(self):
@@ -101,7 +101,7 @@ _FROZEN, _SCALE = "frozen_", "lora_scale"
 
 
 class KeepsLora:
-    """What is added to a dense or embedding layer of Keras with `enable_lora`.
+    """Mixin for a dense or embedding layer of Keras with `enable_lora`.
 
     Keras writes the product of LoRA's weights into the kernel when it saves, and
     rounds the sum again if it is quantized; what it loads begins with both of them 0,

@@ -53,7 +53,7 @@ class ExactAttention(AttentionLayer):
 
 
 def is_cached(layer):
-    """Whether a layer is called as KerasHub's attention with a cache is."""
+    """True if a layer is called as KerasHub's attention with a cache is."""
     kind = type(layer)
     of_keras_hub = kind.__module__.split(".")[0] == "keras_hub"
     return isinstance(layer, CachedAttention) or (
@@ -172,7 +172,7 @@ class CachedAttention(AttentionLayer):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class CachedPerformerAttention(CachedAttention, PerformerAttention):
-    """What is in the place of KerasHub's `CachedMultiHeadAttention`."""
+    """Attention in the place of KerasHub's `CachedMultiHeadAttention`."""
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

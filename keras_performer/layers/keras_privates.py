@@ -55,7 +55,7 @@ def all_layers(layer):
 
 
 def symbolic_calls(layer):
-    """How a layer is called in graphs of Keras: pairs of args and kwargs.
+    """Calls of a layer in graphs of Keras: pairs of args and kwargs.
 
     With a `keras.KerasTensor` for each tensor. Layers have the public `input` only, the
     first argument, and not once they are called in two places.
@@ -88,7 +88,7 @@ def value_without_autocast(variable):
 
 
 def has_value(variable):
-    """Whether a variable has a value: not in the graph of a function that makes it.
+    """True if a variable has a value: not in the graph of a function that makes it.
 
     From there XLA takes no variable out whose first value is read from another.
     """
@@ -99,7 +99,7 @@ def has_value(variable):
 
 
 def compile_options(model):
-    """What `compile` was called with, a dict.
+    """Arguments that `compile` was called with, a dict.
 
     The public `get_compile_config` serializes the optimizer, for which it reads
     variables: it works eagerly only, and not in a training step.

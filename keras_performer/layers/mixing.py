@@ -1,4 +1,4 @@
-"""What every mixer has: a layer without queries and keys in an attention's place."""
+"""The base of mixers, layers without queries and keys in the place of attention."""
 
 import typing
 

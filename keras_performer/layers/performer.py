@@ -373,14 +373,14 @@ class PerformerAttention(InPieces, AttentionLayer):
 
     @property
     def log_gain(self):
-        """What far keys' log-weights get, times 0.1, a weight `(N,)`; `None` if built
+        """A tenth of what far keys' log-weights get, a weight `(N,)`; `None` if built
         without `exact_window`.
         """
         return self._far_gain and self._far_gain.log_gain
 
     @property
     def redraw_count(self):
-        """How often the features were redrawn, an int32 weight."""
+        """Number of redraws of the features, an int32 weight."""
         return self._random_projection and self._random_projection.redraw_count
 
     def redraw_features(self, num_redraws: int = 1) -> None:
@@ -477,7 +477,7 @@ class PerformerAttention(InPieces, AttentionLayer):
         return attended, None if state is None else state._asdict()
 
     def log_gain_of_heads(self):
-        """What is added to the log-weights of far keys, `(N,)`."""
+        """Addend of the log-weights of far keys, `(N,)`."""
         if self._far_gain is None:
             return tf.zeros((self.num_heads,))
         return self._far_gain.of_heads()
@@ -639,7 +639,7 @@ def first_seed(seed):
 
 
 def drawn(function):
-    """What a function of no arguments draws, for weights that a layer builds."""
+    """Draws by a function of no arguments, for weights that a layer builds."""
     with tf.init_scope():
         values = function()
         if tf.executing_eagerly():  # constants, which every graph can lift
@@ -668,7 +668,7 @@ SPEED = 10.0
 
 
 class FarGain(keras.layers.Layer):
-    """What is added to the log-weights of keys outside of an exact window.
+    """Trainable addend of the log-weights of keys outside of an exact window.
 
     An estimate is biased and noisy, exact weights are not: beside them attention learns
     to retrieve far keys only if it can find the ratio of the two.
@@ -762,7 +762,7 @@ MAX_CPU_THREADS = 4
 
 
 def should_compile(jit_compile, query, key, training, on_cpu):
-    """What `jit_compile="auto"` means for these queries and keys.
+    """Decides if XLA compiles attention of these queries and keys.
 
     Args:
         jit_compile: True, False or "auto".
@@ -787,7 +787,7 @@ def should_compile(jit_compile, query, key, training, on_cpu):
 
 
 def pays_on_cpu(causal):
-    """Whether compiled attention is faster here, as far as it was measured."""
+    """True if compiled attention is faster here, as far as it was measured."""
     major, minor = tf.__version__.split(".")[:2]
     # before, XLA on CPUs ran the many small products of causal attention in sequence
     if causal and (int(major), int(minor)) < (2, 21):
@@ -796,7 +796,7 @@ def pays_on_cpu(causal):
 
 
 def window_pays_on_cpu():
-    """Whether a compiled window alone is: no.
+    """False: a compiled window alone is not faster.
 
     It was a tenth faster with two threads and windows of 64, and took up to twice as
     long with one thread or windows of 257.
@@ -805,7 +805,7 @@ def window_pays_on_cpu():
 
 
 def cpu_threads():
-    """How many threads an operation of TensorFlow may use."""
+    """Number of threads that an operation of TensorFlow may use."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     if threads:
         return threads

@@ -121,7 +121,7 @@ def _has_entries(state, names):
 
 
 def _entries_of(state):
-    """What is wrong with a state: its entries, or that it has none."""
+    """Description of a wrong state: its entries, or that it has none."""
     if isinstance(state, dict):
         return f"with the entries {list(state)}"
     return f"of type {type(state).__name__}"

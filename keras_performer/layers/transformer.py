@@ -157,7 +157,7 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
         return tf.identity(tf.cast(inputs, self.compute_dtype)), padding_mask
 
     def before(self, norm, x):
-        """What a part of the layer gets."""
+        """Input of a part of the layer."""
         return norm(x) if self.normalize_first else x
 
     def after(self, norm, x, made, training=None):
@@ -490,7 +490,7 @@ class PerformerDecoder(TransformerLayer):
         )
 
     def _absorbed(self, sequence, padding_mask, attention_mask):
-        """What the state says of the encoder's sequence."""
+        """Entries of the state about the encoder's sequence."""
         sequence, visible = self._encoded(sequence, padding_mask, attention_mask)
         nothing = self.cross_attention.empty_state(tf.shape(sequence)[0])
         return self.cross_attention.absorb(sequence, visible, nothing)

@@ -1,4 +1,4 @@
-"""Which attention the blocks of a model have."""
+"""Choice of the attention of a model's blocks."""
 
 import copy
 import inspect
@@ -35,7 +35,7 @@ OPTIONS = (
 
 
 def positions_of(position_embedding, attention, position_shape, key_dim):
-    """What a model does about positions, and the `rotary` of its attentions.
+    """Position embedding of a model, and the `rotary` of its attentions.
 
     Args:
         position_embedding: "learned", "rotary", or `None` for what the attentions can.
@@ -69,7 +69,7 @@ def _rotates(attention, position_shape, key_dim):
 
 
 def makers(attention, num_layers, common, performer):
-    """How a model makes the attention layer of each of its blocks.
+    """Makes the attention layer of each block of a model.
 
     Args:
         attention: "performer", "exact", "none", an `AttentionLayer` or `MixingLayer` to

@@ -16,7 +16,7 @@ from keras_performer.models.sampling import Sampling
 
 @dataclasses.dataclass
 class Continuation:
-    """What to continue, how far and how; all is checked.
+    """A request to continue sequences: prompts, length and sampling, all checked.
 
     Args:
         model: a `PerformerLM` with a state.
@@ -129,7 +129,7 @@ def _first_rows(carry, count):
 
 
 def _seen(ids, size):
-    """Which tokens rows have, bool `(B, V)`."""
+    """Mask of the tokens that rows have, bool `(B, V)`."""
     seen = np.zeros((len(ids), size), bool)
     for row, tokens in enumerate(ids):
         # a model with inputs of its own may read what it never draws

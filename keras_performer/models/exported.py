@@ -10,7 +10,7 @@ TOKENS, LOGITS = "tokens", "logits"
 
 
 def has_state(model):
-    """Whether a model can be asked for its next tokens one by one."""
+    """True if a model can be asked for its next tokens one by one."""
     attentions = [block.attention for block in model.blocks if block.attention]
     return model.causal and all(attention.supports_state for attention in attentions)
 

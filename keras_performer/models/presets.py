@@ -161,7 +161,7 @@ def from_preset(
 
 
 def preset_metadata(folder: str | os.PathLike) -> dict[str, typing.Any]:
-    """What a preset says of itself.
+    """Metadata of a preset.
 
     Args:
         folder: path of the folder.
@@ -177,7 +177,7 @@ def preset_metadata(folder: str | os.PathLike) -> dict[str, typing.Any]:
 
 
 class HasPresets:
-    """What is added to a model that is saved as a preset by a method."""
+    """Mixin for a model that is saved as a preset by a method."""
 
     def save_to_preset(self, folder: str | os.PathLike, **options: typing.Any) -> None:
         """Writes a folder with the model and its weights: `models.save_to_preset`.
@@ -273,7 +273,7 @@ def _policies(config):
 
 
 def _key(policy):
-    """What the config of a policy calls the floats it is of."""
+    """Name of the floats of a policy in its config."""
     # that of a map, of what is quantized, of others
     return next(k for k in ("default_policy", "source_name", "name") if k in policy)
 

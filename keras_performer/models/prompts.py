@@ -1,4 +1,4 @@
-"""What `generate` is given to continue, and the form in which it answers."""
+"""Prompts of `generate`, and the form in which it answers."""
 
 import dataclasses
 import typing

@@ -1,4 +1,4 @@
-"""How a token is drawn from logits."""
+"""Draws of tokens from logits."""
 
 import random
 import typing
@@ -14,7 +14,7 @@ _LARGEST = float(np.finfo("float32").max)
 
 
 class Sampling(typing.NamedTuple):
-    """What `draw` is told: scalar tensors, `None` for what it is to leave out.
+    """Options of `draw`: scalar tensors, `None` for what it is to leave out.
 
     Without a temperature it takes the likeliest token. `top_k` is an int.
     """
@@ -28,7 +28,7 @@ class Sampling(typing.NamedTuple):
 
     @property
     def kind(self):
-        """What a compiled `draw` depends on besides values: equal for equal graphs."""
+        """Key of a compiled `draw`: equal for equal graphs."""
         return self.top_k, *(option is None for option in self)
 
 

@@ -15,7 +15,7 @@ _functions: weakref.WeakKeyDictionary[PerformerLM, dict] = weakref.WeakKeyDictio
 
 
 class Carry(typing.NamedTuple):
-    """What goes from token to token, a row for each sequence.
+    """Loop variables of generation, a row for each sequence.
 
     `seen`, the tokens of each sequence so far, bool `(B, V)`, is `()` without a
     repetition penalty; `ended`, bool `(B,)`, is `()` without stop tokens.

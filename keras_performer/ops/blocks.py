@@ -15,7 +15,7 @@ from keras_performer.ops.tapes import unrecorded
 
 
 class Sizes(typing.NamedTuple):
-    """How large blocks are; what is computed does not depend on it, but for rounding.
+    """Sizes of blocks; results do not depend on them, but for rounding.
 
     Attributes:
         features: int, numbers in the features of one block, X * tokens * M.
@@ -55,7 +55,7 @@ def block_sizes():
 
 
 def tokens_per_block(x, num_features):
-    """How many tokens `(B, T, heads, dim)` x gives to a block."""
+    """Number of tokens of `(B, T, heads, dim)` x in a block."""
     sizes = block_sizes()
     if x.shape[0] is None:
         return sizes.any_batch_tokens
@@ -64,7 +64,7 @@ def tokens_per_block(x, num_features):
 
 
 class Blocks:
-    """How a sequence is cut: `count` blocks of `tokens`, all equal, the last padded.
+    """A sequence cut into `count` blocks of `tokens`, all equal, the last padded.
 
     Args:
         length: int or scalar tensor, the length of the sequence.

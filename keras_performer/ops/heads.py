@@ -1,4 +1,4 @@
-"""How heads become rows: query heads that share a key-value head stand together.
+"""Heads as rows: query heads that share a key-value head stand together.
 
 Inside a loop a block is `(X, rows, dim)`: X = batch size times key-value heads, the
 batch varying slowest, and rows are tokens, or for queries tokens times the query heads

@@ -96,7 +96,7 @@ def _merged(kernel, left, right):
 
 
 def _checked(right_length, state):
-    """How many tokens the right piece has, as a tensor."""
+    """Number of tokens of the right piece, as a tensor."""
     if right_length is None:
         raise ValueError(
             "States with a window need right_length, the number of tokens of the right "

@@ -305,7 +305,7 @@ def _add_log(state, key_logs, value_and_one):
 
 
 def _read_log(state, query_logs):
-    """What one query, `(B, N, M)`, reads: a mean over features of means of values."""
+    """The answer to one query, `(B, N, M)`: a mean over features of means of values."""
     running_max, sums = state
     normalizer = sums[:, :, -1]
     some = normalizer > 0
@@ -329,7 +329,7 @@ def _one_head_per_query_head(inputs, query, axis=2):
 
 
 def _distances(query, key):
-    """How many places query i stands after key j, `(T, S)`."""
+    """Places that query i stands after key j, `(T, S)`."""
     return tf.range(tf.shape(query)[1])[:, None] - tf.range(tf.shape(key)[1])
 
 

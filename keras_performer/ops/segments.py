@@ -9,7 +9,7 @@ from keras_performer.ops.tensors import TensorLike
 def segment_starts(
     segment_ids: TensorLike, last_id: TensorLike | None = None
 ) -> tf.Tensor:
-    """Which tokens of a packed sequence start a segment.
+    """Finds the tokens of a packed sequence that start a segment.
 
     A segment is a run of equal ids: neighbours are compared, so that an id which comes
     back later is another segment.

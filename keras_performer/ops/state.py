@@ -29,7 +29,7 @@ from keras_performer.ops.visibility import Visibility
 
 
 class State(typing.NamedTuple):
-    """What attention keeps of the keys it has seen.
+    """The state of attention: sums over the keys that it has seen.
 
     Attributes:
         running_max: tensor `(B, K, M)`, the largest log-feature so far; kernels without

@@ -1,4 +1,4 @@
-"""What signatures call the tensors that they take."""
+"""The type of tensors in signatures."""
 
 import typing
 

@@ -10,7 +10,7 @@ from keras_performer.ops.tensors import TensorLike
 
 
 class Visibility(typing.NamedTuple):
-    """Which keys the queries of one attention may see.
+    """Masks of one attention: the keys that each query may see.
 
     It is a nest of tensors, as compiled functions and branches of a graph take it; what
     is not a tensor is known when a graph is made.
@@ -104,7 +104,7 @@ class Visibility(typing.NamedTuple):
         return visible
 
     def in_blocks(self, blocks, heads, batch_size):
-        """What a loop over `blocks` of keys asks."""
+        """The mask as a loop over `blocks` of keys reads it."""
         return VisibleBlocks(self, blocks, heads, batch_size)
 
 

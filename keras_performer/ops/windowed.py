@@ -220,7 +220,7 @@ def attend_with_state(
     starts=None,
     decay=None,
 ):
-    """What earlier keys add, with those of a state: near ones, and far ones.
+    """The shares of earlier keys, with those of a state: near ones, and far ones.
 
     Args:
         keys: `Recent`, a key for each query.

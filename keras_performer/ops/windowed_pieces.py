@@ -33,7 +33,7 @@ def attend_to_earlier(
     own_key: bool = True,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor, WindowedState]:
-    """What the keys up to a query's own add, with an exact window.
+    """The share of the keys up to a query's own, with an exact window.
 
     Args:
         query, key, value, kernel, exact_window, log_gain: as in `windowed_attention`.

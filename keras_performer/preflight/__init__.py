@@ -1,4 +1,4 @@
-"""What this machine has to train on, and what is known not to work with it."""
+"""Devices of this machine, and known problems with them."""
 
 from keras_performer.preflight.devices import look_for_devices
 from keras_performer.preflight.problems import (

@@ -1,4 +1,4 @@
-"""What this machine has to train on, and what is known not to work with it.
+"""Devices of this machine, and known problems with them.
 
     python -m keras_performer.preflight        # versions, devices, what is wrong
     python -m keras_performer.preflight --tpu  # the same, and a TPU must be there

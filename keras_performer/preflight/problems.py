@@ -71,7 +71,7 @@ def package_problems(versions, tpu=None):
 
 
 def _required():
-    """What setup.cfg says, extras included: `{"keras": ">=3.10,<4", ...}`."""
+    """Requirements of setup.cfg, extras included: `{"keras": ">=3.10,<4", ...}`."""
     required = {}
     for line in importlib.metadata.requires("keras_performer"):
         name, bounds = re.match(r"([\w.-]+)([^;\s]*)", line).groups()
@@ -98,7 +98,7 @@ def _version_problems(names, versions, required):
 
 
 def _is_within(version, bounds):
-    """Whether a tuple of numbers is in bounds such as ">=3.10,<4"."""
+    """True if a tuple of numbers is in bounds such as ">=3.10,<4"."""
     compare = {">=": operator.ge, "<": operator.lt}
     return all(
         compare[sign](version, _numbers(bound))

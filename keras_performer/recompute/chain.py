@@ -108,7 +108,7 @@ class _Run(keras.layers.Layer):
 
 
 def _chunk_tokens(model, length):
-    """How many tokens to a chunk: long chunks keep more inside, short ones more states.
+    """Tokens of a chunk: long chunks keep more inside, short ones more states.
 
     A token keeps about 64 `hidden_dim` bytes inside each block of its chunk, a chunk
     hands on `4 hidden_dim` for each feature of the attention; both take alike at the

@@ -16,7 +16,7 @@ from keras_performer.recompute.chain import Link, scan
 
 
 class Sides(typing.NamedTuple):
-    """What every link gets with its chunk of the stream.
+    """Arguments of every link beside its chunk of the stream.
 
     Attributes:
         mask: a tuple of the mask `(B, tokens)`, or `()`.
@@ -30,7 +30,7 @@ class Sides(typing.NamedTuple):
     positions: tuple = ()
 
     def of_attention(self):
-        """What the passes of an attention take besides tokens and state."""
+        """Arguments of the passes of an attention besides tokens and state."""
         mask = self.mask[0] if self.mask else None
         return {"mask": mask, **dict(zip(["positions"], self.positions))}
 
@@ -68,7 +68,7 @@ def check_block(recompute, causal, block):
 
 
 def network(model, measure, inputs, targets, training):
-    """What `measure` says about each token, in one scan of the whole chain.
+    """Results of `measure` for each token, in one scan of the whole chain.
 
     Args:
         model: a causal `PerformerLM`.

@@ -17,7 +17,7 @@ from keras_performer.recompute import passes
 
 
 class WithTargets(typing.NamedTuple):
-    """What a model is called on where its outputs are only measured, not returned."""
+    """Inputs of a model whose outputs are only measured, not returned."""
 
     inputs: tf.Tensor
     targets: tf.Tensor
@@ -145,13 +145,13 @@ class _GivenValues(keras.losses.Loss):
 
 
 def _reduced(loss, values, sample_weight=None):
-    """What a loss makes of its values for each token."""
+    """Values of a loss for each token."""
     reduce = _GivenValues("loss", reduction=loss.reduction, dtype=loss.dtype)
     return reduce(values, values, sample_weight)
 
 
 def _ignores_a_class(loss):
-    """Whether the values of a loss have a mask."""
+    """True if the values of a loss have a mask."""
     _, options = wrapped_function(loss)
     return options.get("ignore_class") is not None
 
@@ -189,7 +189,7 @@ def _has_own_reduction(loss):
 
 
 class _LossFunction(keras.losses.Loss):
-    """What Keras makes of a function: the mean of its values."""
+    """Wrapper of a function as Keras makes it: the mean of its values."""
 
     def __init__(self, function):
         super().__init__("loss")
@@ -223,7 +223,7 @@ def _metrics(model):
 
 
 def _function(metric):
-    """What a metric takes the mean of, for each token."""
+    """Values that a metric takes the mean of, for each token."""
     function, options = wrapped_function(metric)
     if isinstance(function, keras.losses.Loss):
         return _unreduced(function)

@@ -1,4 +1,4 @@
-"""Whether what comes later changes what a model said before."""
+"""Check that later tokens do not change earlier outputs of a model."""
 
 import numpy as np
 

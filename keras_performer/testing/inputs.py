@@ -88,7 +88,7 @@ def changed(inputs, where, random, but=None):
 
 
 def _is_mask(x, mask):
-    """Whether x is a mask or its opposite, with further axes of 1 or without."""
+    """True if x is a mask or its opposite, with further axes of 1 or without."""
     if x.size != mask.size:
         return False
     x = x.reshape(mask.shape)

@@ -1,4 +1,4 @@
-"""Which layer lets through what it should not."""
+"""Search for the layer that lets through what it should not."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def check_same(calls, others, kept, tolerance, message, whole=True):
 
 
 def tokens_change(call, other, shape):
-    """Whether any output of shape `(B, T, ...)` differs."""
+    """True if any output of shape `(B, T, ...)` differs."""
     pairs = zip(call.outputs, other.outputs)
     return any(x.shape[:2] == shape and not np.array_equal(x, y) for x, y in pairs)
 

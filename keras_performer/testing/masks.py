@@ -1,4 +1,4 @@
-"""Whether what is masked changes what a model says of the rest."""
+"""Check that masked tokens do not change other outputs of a model."""
 
 import numpy as np
 import tensorflow as tf
@@ -86,7 +86,7 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
 
 
 class ChangesOfMasked:
-    """What layers that make masks say of masked tokens becomes something else.
+    """Changes what layers that make masks say of masked tokens.
 
     Attributes:
         kept: dict of shapes `(B, T)` to bool arrays, true for tokens that no such layer

@@ -25,7 +25,7 @@ BEYOND = 2**31 - 1
 
 
 class SeenBlocks(typing.NamedTuple):
-    """Which blocks of keys the blocks of queries see.
+    """Blocks of keys that the blocks of queries see.
 
     Attributes:
         table: int32 tensor `(K, count, seen)`, for each key-value head and each block
@@ -159,7 +159,7 @@ def _bits(number):
 
 
 def number_of_blocks(length, block_size):
-    """How many blocks a sequence has, the last padded; one of no tokens has one."""
+    """Number of blocks of a sequence, the last padded; one of no tokens has one."""
     count = ceil_div(length, block_size)
     return max(count, 1) if isinstance(count, int) else tf.maximum(count, 1)
 
@@ -276,7 +276,7 @@ class _Cut:
         return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
 
     def seen(self, key_mask, causal):
-        """Which of these keys are visible, `(X, tokens, seen * tokens)`; or `(X, 1,`
+        """Mask of these keys, `(X, tokens, seen * tokens)`; or `(X, 1,`
         where all queries of a block see the same."""
         mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
         mask = tf.gather(mask, self._places(), axis=2, batch_dims=2)
@@ -422,7 +422,7 @@ class BigBirdAttention(AttentionLayer):
 
     @property
     def random_blocks_seed(self):
-        """What the random blocks are drawn of, an int32 weight."""
+        """The seed of the random blocks, an int32 weight."""
         return self._random_blocks.seed
 
     def seen_blocks(self, length: int | tf.Tensor, causal: bool) -> SeenBlocks:

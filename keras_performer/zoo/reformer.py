@@ -107,7 +107,7 @@ def places(buckets, window, visible):
 
 
 def near(query, key, window, causal):
-    """Whether codes are those of two tokens of a bucket, near enough to be seen."""
+    """True if codes are those of two tokens of a bucket, near enough to be seen."""
     distance = query - key
     if causal:
         return tf.logical_and(distance > 0, distance < window)

@@ -339,7 +339,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
 
 
 class _Part(typing.NamedTuple):
-    """What one stream adds to the other.
+    """The function of one stream that is added to the other.
 
     Attributes:
         function: as in `zoo.reversible_chain`, of the values of trained weights and of

@@ -17,7 +17,7 @@ HIDDEN = -1e30
 
 
 def block_sums(key, block_size, visible):
-    """What blocks are sorted by: the sum of the visible keys of each.
+    """Summaries that blocks are sorted by: the sum of the visible keys of each.
 
     If causal, of all keys up to the first of the block, as its first query may see no
     more.
@@ -206,7 +206,7 @@ class _Sorted:
         return tf.where(self.seen[..., tf.newaxis], x, tf.zeros((), self.dtype))
 
     def _sorted(self, x):
-        """What `_keys` returned, sorted."""
+        """The result of `_keys`, sorted."""
         x = tf.einsum("bkij,bjksv->biksv", self.permutation, x)
         return x / self.share[..., tf.newaxis]
 
@@ -356,7 +356,7 @@ class SinkhornAttention(AttentionLayer):
         return self.num_iterations
 
     def _logits(self, key, visible, training=False):
-        """What P is made from, `(B, K, blocks, blocks)`."""
+        """Logits that P is made from, `(B, K, blocks, blocks)`."""
         length = arguments.up_to_max_length(self, size(key, 1))
         sums = block_sums(key[:, :length], self.block_size, visible)
         kernel = tf.cast(tf.convert_to_tensor(self.sort_kernel), sums.dtype)

@@ -1,4 +1,4 @@
-"""What attention needs of a kernel, a weight function `phi(q) . phi(k)`."""
+"""The base of kernels, weight functions `phi(q) . phi(k)`."""
 
 import copy
 import typing
@@ -147,7 +147,7 @@ class Kernel:
         return _derivative(lambda b: self.key_features(b, None, mask), b, dfeatures)
 
     def normalizer(self, peak, denominator):
-        """What a backward pass needs of sums of weights: here 1 / the sum."""
+        """The form of sums of weights that a backward pass needs: here 1 / the sum."""
         return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
 
     def log_normalizer(self, normalizer):
@@ -202,7 +202,7 @@ class Kernel:
         return r
 
     def rescale(self, old, new):
-        """What turns sums under one stabilizer into sums under another, parts."""
+        """Factors from sums under one stabilizer to sums under another, parts."""
         return each(tf.ones_like, old)
 
     def balance(self, r, sums):

@@ -106,7 +106,7 @@ def _with_zeros(x, count):
 
 @functools.cache
 def _pairs(head_dim):
-    """Which elements make which product, as matrices: `(x @ first) * (x @ second)`.
+    """Matrices that choose the elements of each product: `(x @ first) * (x @ second)`.
 
     A square counts half in t^2 / 2, a product of two elements whole.
     """

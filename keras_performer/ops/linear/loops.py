@@ -418,7 +418,7 @@ class Causal:
         return tf.pad(x, [[0, 0], [self.halo - delay, delay], [0, 0]])
 
     def _with_later(self, dkeys, later):
-        """What is complete after this block, and what the block before adds to."""
+        """Gradients that are complete now, and those that the block before adds to."""
         if not self.halo:
             return dkeys, later
         tokens = self.blocks.tokens

@@ -13,7 +13,7 @@ from keras_performer.ops.shapes import ceil_div, repeat, size, sizes, slice_of
 
 
 class Reach(typing.NamedTuple):
-    """Which keys are near and have exact weights, and which are far.
+    """The reach of exact weights: keys that are near, and keys that are far.
 
     Attributes:
         delay: int, the distance from which on keys are far.
@@ -29,7 +29,7 @@ class Reach(typing.NamedTuple):
 
     @property
     def near(self):
-        """Whether there are near keys."""
+        """True if there are near keys."""
         return self.delay > 1 or self.delay > self.nearest
 
 
@@ -88,7 +88,7 @@ class Near:
         return size(y, 1) - size(x, 1) // self.heads.group - self.lead
 
     def _chunks(self, x, y, v, seen, numbers, gates):
-        """What `weights` takes."""
+        """Arguments of `weights`."""
         group, first = self.heads.group, self._first(y, x)
         length = size(y, 1) - first
         y, v, seen = (slice_of(z, first, length) for z in (y, v, seen))

@@ -12,7 +12,7 @@ from keras_performer.ops.shapes import repeat
 
 
 class Pairs(typing.NamedTuple):
-    """Which keys of its chunk a query sees, and which rows see the sums before.
+    """Keys of its chunk that a query sees, and rows that see the sums before.
 
     X is the batch size times key-value heads; a chunk has `rows` queries (tokens times
     the query heads that share a key-value head) and `tokens` keys. Without segments all

@@ -182,18 +182,18 @@ class Local:
         return tf.clip_by_value(self.earlier + i + places, 0, last)
 
     def _ends(self, count):
-        """What pads an axis of examples, and one of so many keys."""
+        """Paddings of an axis of examples, and of one of so many keys."""
         first = self.lead - self.before
         total = self.lead + self.blocks.count * self.blocks.tokens + self.trail
         return [0, 0], [first, total - first - count]
 
     def _within(self):
-        """What of the blocks that are reached is: its first place, and its length."""
+        """The reached blocks that exist: their first place, and their length."""
         first = self.reached * self.blocks.tokens - self.lead
         return first, self.lead + self.blocks.tokens + self.trail
 
     def _reached(self, keys, i):
-        """What block i of queries may see of keys or values, `(B, tokens, K, dim)`."""
+        """Keys or values that block i of queries may see, `(B, tokens, K, dim)`."""
         return slice_of(blocks_of(keys, self._places(i)), *self._within())
 
     def _add(self, array, i, x):
@@ -222,7 +222,7 @@ class Local:
         return x, self._spans(y), self._spans(with_ones(v))
 
     def _band(self):
-        """What is added to logits: 0, or -1e38 for far keys, `(rows, span)`."""
+        """Addend of logits: 0, or -1e38 for far keys, `(rows, span)`."""
         token = repeat(tf.range(self.chunk), self.heads.group, 0)[:, tf.newaxis]
         distance = token - (tf.range(self.span) - self.lead)
         near = tf.abs(distance) < self.window
@@ -231,7 +231,7 @@ class Local:
         return hidden_unless(near, self.heads.dtype)
 
     def _hidden(self, i):
-        """What is added to the logits of block i: 0, or -1e38."""
+        """Addend of the logits of block i: 0, or -1e38."""
         visible = self.visible_pairs(i)
         if visible is None:
             return self.band
@@ -248,7 +248,7 @@ class Local:
         return queries == tf.transpose(keys, (0, 1, 3, 2))
 
     def _part(self, x, i):
-        """What block i of queries reaches of a padded tensor of all keys."""
+        """The part of a padded tensor of all keys that block i of queries reaches."""
         return slice_of(x, i * self.blocks.tokens, self._within()[1])
 
     def _spans(self, x):
@@ -287,7 +287,7 @@ class Local:
 
 
 def chunk_for(reach, least=LEAST):
-    """How many tokens to take for a chunk, as few as do not make products too small.
+    """Tokens of a chunk, as few as do not make products too small.
 
     Args:
         reach: int, how many keys to one side a query may see.

@@ -125,7 +125,7 @@ def check_recent(state, window, key, value, visible):
 
 
 def reach_within(window, query, state):
-    """How many keys to one side a query may see."""
+    """Number of keys to one side that a query may see."""
     length = query.shape[1]
     if state is not None or length is None:
         return window - 1

@@ -16,7 +16,7 @@ HIDDEN = -1e38
 
 
 def hidden_unless(visible, dtype):
-    """What is added to logits: 0 where a key is visible, else HIDDEN."""
+    """Addend of logits: 0 where a key is visible, else HIDDEN."""
     return tf.where(visible, tf.constant(0.0, dtype), tf.constant(HIDDEN, dtype))
 
 

@@ -136,7 +136,7 @@ def _in_two(kernel, window, chunk_size, mask, query, key, value, gain):
 
 
 def _at_once(kernel, query, key):
-    """How many examples to compute at once; `None` for all."""
+    """Number of examples to compute at once; `None` for all."""
     usual, batch = block_sizes(), query.shape[0]
     if has_tpu() or (batch is None and usual.batch > 1):
         return None

@@ -16,7 +16,7 @@ MAX_CHUNKS = 64
 
 
 class Chunks:
-    """How a sequence is cut into blocks, and these into chunks.
+    """A sequence cut into blocks, and these into chunks.
 
     Attributes:
         chunk: int, tokens of a chunk.
@@ -137,7 +137,7 @@ class Chunks:
         return self._padded(x, *[self.reach - self.around] * 2)
 
     def spans(self, x):
-        """What a window reaches, `(chunks * X, span, dim)`, from `reached` rows."""
+        """Rows that a window reaches, `(chunks * X, span, dim)`, of `reached` rows."""
         places = range(2 * self.reach + 1)
         return tf.concat([self._slice(x, k, self.chunks) for k in places], 1)
 
@@ -178,7 +178,7 @@ class Chunks:
         return tf.reshape(found, (self.chunks * self.examples, *shape))
 
     def _missing(self, k):
-        """How many chunks of queries have no keys k later, first ones and last ones."""
+        """Numbers of chunks of queries without keys k later, first and last ones."""
         return max(-k - self.around, 0), max(k - self.around, 0)
 
     def _slice(self, x, first, count):

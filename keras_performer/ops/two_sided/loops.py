@@ -200,7 +200,7 @@ class TwoSided:
         )
 
     def _band(self, i, x, y, v):
-        """What `weights` takes of near keys."""
+        """Arguments of `weights` for near keys."""
         seen = self.chunks.read_marks(self.rows.seen, i, self.chunks.reach)
         y, v = self.chunks.reached(y), self.chunks.reached(v)
         y = tf.concat([y, weights.hidden_unless(seen, y.dtype)], -1)
@@ -210,7 +210,7 @@ class TwoSided:
     # -- Gradients of keys: a block adds to chunks around it.
 
     def _with_later(self, dkeys, later):
-        """What is complete after this block, and what the block before adds to."""
+        """Gradients that are complete now, and those that the block before adds to."""
         lead, tokens = self.chunks.lead, self.blocks.tokens
         if not lead:
             return dkeys, later

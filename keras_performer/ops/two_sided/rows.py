@@ -11,7 +11,7 @@ from keras_performer.ops.visibility import mask_or_all
 
 
 class Rows:
-    """What the loops read, in the rows of `Chunks`.
+    """Inputs of the loops, in the rows of `Chunks`.
 
     Args:
         kernel, query, key, value, mask, gain, window, chunk_size: as in `TwoSided`.
@@ -71,7 +71,7 @@ def _of_rows(gain, chunks):
 
 
 def _sees_far(mask, window):
-    """Which queries have a visible key at the distance of the window, or beyond it."""
+    """Queries with a visible key at the distance of the window, or beyond it."""
     length = size(mask, 1)
     places = tf.range(length)
     first = tf.reduce_min(tf.where(mask, places, length), 1, keepdims=True)

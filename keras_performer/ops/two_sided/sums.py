@@ -60,7 +60,7 @@ class Sums:
         return r, before
 
     def before_queries(self, queries, r):
-        """What gives the sums over queries before block i, parts, or `None`."""
+        """The source of the sums over queries before block i, parts, or `None`."""
         if not (self.blocks.many and self.chunks.beyond):
             return None
         nothing, r_queries = self.nothing, self.rows.tiled(r, 0)

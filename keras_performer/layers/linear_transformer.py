@@ -56,7 +56,6 @@ class LinearTransformerAttention(AttentionLayer):
     def __init__(
         self,
         *args: typing.Any,
-        sliding_window: int | None = None,
         chunk_size: int | None = None,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,

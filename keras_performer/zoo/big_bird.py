@@ -405,7 +405,6 @@ class BigBirdAttention(AttentionLayer):
     def __init__(
         self,
         *args: typing.Any,
-        sliding_window: int | None = None,
         block_size: int = 64,
         num_global_blocks: int = 2,
         num_random_blocks: int = 3,

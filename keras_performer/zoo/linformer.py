@@ -75,7 +75,6 @@ class LinformerAttention(AttentionLayer):
     def __init__(
         self,
         *args: typing.Any,
-        sliding_window: int | None = None,
         max_length: int,
         projection_dim: int = 256,
         sharing: typing.Literal["none", "headwise", "key-value"] = "headwise",

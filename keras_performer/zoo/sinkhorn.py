@@ -299,7 +299,6 @@ class SinkhornAttention(AttentionLayer):
     def __init__(
         self,
         *args: typing.Any,
-        sliding_window: int | None = None,
         block_size: int,
         max_length: int,
         num_iterations: int | None = None,

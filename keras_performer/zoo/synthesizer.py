@@ -65,7 +65,6 @@ class SynthesizerAttention(AttentionLayer):
     def __init__(
         self,
         *args: typing.Any,
-        sliding_window: int | None = None,
         max_length: int,
         kind: typing.Literal["dense", "random", "factorized_random"] = "dense",
         rank: int | None = None,

@@ -5,6 +5,9 @@ import pathlib
 import sys
 
 import pytest
+import tensorflow as tf
+
+from keras_performer import layers
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_performer"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -213,3 +216,33 @@ def test_examples_in_docstrings_are_doctests():
         and ">>> " not in text
     ]
     assert silent == []
+
+
+# Files that a reader opens, and functions that run, from `call` to the operation.
+BUDGETS = [
+    (layers.ExactAttention(2, 8), "exact_attention", 9, 68),
+    (layers.PerformerAttention(2, 8), "bidirectional_attention", 13, 83),
+    (layers.PerformerAttention(2, 8, causal=True), "causal_attention", 13, 84),
+]
+
+
+@pytest.mark.parametrize(("layer", "operation", "files", "calls"), BUDGETS)
+def test_a_call_reaches_its_operation_within_a_budget(layer, operation, files, calls):
+    x = tf.zeros((1, 8, 16))
+    layer(x)  # builds it
+    seen = []
+
+    def note(frame, event, _):
+        path, name = frame.f_code.co_filename, frame.f_code.co_name
+        reached = seen and seen[-1][1] == operation
+        if event == "call" and path.startswith(str(PACKAGE)) and not reached:
+            seen.append((path, name))
+
+    sys.setprofile(note)
+    try:
+        layer.call(x)
+    finally:
+        sys.setprofile(None)
+    assert seen[-1][1] == operation
+    assert len(seen) <= calls
+    assert len({path for path, _ in seen}) <= files

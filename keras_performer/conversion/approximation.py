@@ -232,7 +232,7 @@ def _cells(head):
     return head.layer, str(head.head), *numbers, head.advice
 
 
-# Attention matrices of a trained model, exact and as features imply them.
+# -- Attention matrices of a trained model, exact and as features imply them.
 
 
 class ImpliedAttention(typing.NamedTuple):
@@ -345,7 +345,7 @@ def _chosen(rows, length):
     return np.arange(length)[list(rows)]
 
 
-# Tables as text.
+# -- Tables as text.
 
 
 def as_text(names, rows, to_the_right=(), notes=()):

@@ -124,7 +124,7 @@ def batches_of(data, max_batches):
     return [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in taken]
 
 
-# What the layers inside a model are called with, and what they return.
+# -- Calls of the layers inside a model, as they are watched.
 
 
 @contextlib.contextmanager

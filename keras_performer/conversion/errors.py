@@ -137,7 +137,7 @@ def _squared_sums(key, exact):
     return of_pairs + 2 * exact.logits
 
 
-# Attention of some queries to some keys, by the weight of every key.
+# -- Attention of some queries to some keys, by the weight of every key.
 #
 # For a few queries that is as cheap as the loops, which are linear in the length;
 # and the parts of near and far keys serve all gains.
@@ -203,7 +203,7 @@ def squares_of_joined(near, far, exact):
     return squares
 
 
-# Exact attention at some queries, beside which estimates stand.
+# -- Exact attention at some queries, beside which estimates stand.
 
 
 class ExactRows(typing.NamedTuple):

@@ -321,7 +321,7 @@ def up_to_max_length(layer, length):
         return layer.max_length - tf.size(tf.fill([layer.max_length - length], 0, name))
 
 
-# What the signatures of layers call the arguments that they share with Keras'.
+# -- Types of the arguments that layers share with Keras'.
 
 
 # The inputs of a call: tensors, or what stands for them while a model is made.

@@ -479,7 +479,7 @@ def _joined_signature(base, own):
     return inspect.Signature(found)
 
 
-# Queries and keys of one length, which the model learns.
+# -- Queries and keys of one length, which the model learns.
 
 
 # Vectors shorter than the root of this keep a part of their length.
@@ -550,7 +550,7 @@ class QueryKeyNorm(keras.layers.Layer):
             super().load_own_variables(store)
 
 
-# What a symbolic call of an attention layer returns.
+# -- Shapes and dtypes of a symbolic call.
 
 
 def output_spec(layer, *args, **kwargs):
@@ -583,7 +583,7 @@ def attention_of(layer):
     return layer.outline if has_outline and in_symbolic_scope() else layer.attend
 
 
-# Arguments of Keras' attention that ours have in their places, and refuse.
+# -- Arguments of Keras' attention that ours have in their places, and refuse.
 
 
 # Where these stand depends on the version of Keras.

@@ -292,7 +292,7 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
         }
 
 
-# A convolution over a few neighbouring tokens, each channel by itself.
+# -- A convolution over a few neighbouring tokens, each channel by itself.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

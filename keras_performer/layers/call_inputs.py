@@ -129,7 +129,7 @@ def _dtype(x):
     return tf.as_dtype(keras.backend.standardize_dtype(x.dtype))
 
 
-# What an attention layer knows of a call once it has read its arguments.
+# -- Inputs of an attention layer once its arguments are read.
 
 
 class Inputs(typing.NamedTuple):
@@ -151,7 +151,7 @@ class Inputs(typing.NamedTuple):
     segment_ids: tf.Tensor | None = None
 
 
-# Which keys and which queries are visible, from every form of mask Keras has.
+# -- Masks of keys and queries, from every form of mask that Keras has.
 
 
 _ADVICE = (
@@ -253,7 +253,7 @@ def _head_and_query_axes(attention_mask, key):
     return tuple(shape[1:-1])
 
 
-# Packed sequences in a layer: from ids of segments to where segments start.
+# -- Packed sequences in a layer: from ids of segments to where segments start.
 
 
 def token_ids(layer, segment_ids, query, key):
@@ -345,7 +345,7 @@ def last_segment(segment_ids, state):
     return {"segment": earlier["segment"]} if "segment" in earlier else {}
 
 
-# Where the tokens of a call are: what rotary attention and its state count.
+# -- Positions of the tokens of a call, for rotary attention.
 
 
 def checked_rotary(layer, value):
@@ -467,7 +467,7 @@ def _checked_positions(rotary, positions, query):
     return one_for_each_token("positions", positions, query, inner)
 
 
-# Positions of sequences that run through a grid, such as the pixels of an image.
+# -- Positions of sequences that run through a grid, such as the pixels of an image.
 
 
 def coordinates(positions, grid_shape):
@@ -486,7 +486,7 @@ def coordinates(positions, grid_shape):
     return found
 
 
-# Attention over any axes of an input, as attention over one.
+# -- Attention over any axes of an input, as attention over one.
 
 
 class AttentionAxes:

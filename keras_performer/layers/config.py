@@ -29,7 +29,7 @@ class SaysWhenUnbuilt:
         raise AttributeError(message, name=name, obj=self)
 
 
-# LoRA, quantization and freezing of layers inside others, kept by their configs.
+# -- LoRA, quantization and freezing of layers inside others, kept by their configs.
 
 
 _KEY = "inner_changes"
@@ -152,7 +152,7 @@ def apply_change(layer, change):
         layer.enable_lora(change["lora_rank"], change["lora_alpha"])
 
 
-# Layers made from configs: as arguments of other layers, and as copies.
+# -- Layers made from configs: as arguments of other layers, and as copies.
 
 
 # What an error of `as_layer` advises, by the name of the argument.
@@ -209,7 +209,7 @@ def built_copy(attention, shapes):
     return copy
 
 
-# Where layers stand inside other layers, as paths that can be saved.
+# -- Places of layers inside other layers, as paths that can be saved.
 #
 # A path is a list of steps from a layer to one inside it, each a pair:
 # `["layer", index]` of a functional or Sequential model, `["attribute", name]`, or

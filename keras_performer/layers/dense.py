@@ -93,7 +93,7 @@ def serialized_options(layer):
     return config
 
 
-# LoRA in files: the weights that it trains beside those that it leaves.
+# -- LoRA in files: the weights that it trains beside those that it leaves.
 
 
 # Entries of a file, beside the two weights of LoRA.
@@ -195,7 +195,7 @@ def _without_lora(layer):
         layer.lora_enabled = True
 
 
-# The dense layers of `keras.layers.MultiHeadAttention`.
+# -- The dense layers of `keras.layers.MultiHeadAttention`.
 
 
 def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options):
@@ -367,7 +367,7 @@ def _product(rows, matrix):
     return tf.matmul(tf.pad(rows, [[0, 1], [0, 0]]), matrix)[:1]
 
 
-# Dense layers that start as copies of others.
+# -- Dense layers that start as copies of others.
 
 
 def copied_dense(dense, name):
@@ -423,7 +423,7 @@ class CopiedDense(HeadsDense):
             weight.assign(start)
 
 
-# The dense layer that makes logits.
+# -- The dense layer that makes logits.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -62,7 +62,7 @@ class EmbeddingLayer(keras.layers.Layer):
         raise NotImplementedError(f"{type(self).__name__} must define `call`.")
 
 
-# An embedding of tokens that optimizers treat as any other weight.
+# -- An embedding of tokens that optimizers treat as any other weight.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -114,7 +114,7 @@ def with_dense_gradient(table):
     return identity(table)
 
 
-# Learned embeddings of positions on a grid.
+# -- Learned embeddings of positions on a grid.
 
 
 class AxialPositionEmbedding(keras.layers.Layer):

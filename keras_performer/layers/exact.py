@@ -45,7 +45,7 @@ class ExactAttention(AttentionLayer):
         return ops.exact_scores(query, key, visible)
 
 
-# Attention that is called as KerasHub calls its attention with a cache.
+# -- Attention that is called as KerasHub calls its attention with a cache.
 #
 # `keras_hub.layers.CachedMultiHeadAttention` stands in its `TransformerDecoder`, and so
 # in GPT-2 and its like. It is told of causality by a mask `(B, T, S)`, and of earlier

@@ -122,7 +122,7 @@ class InPieces:
         return output, log_sums, state._asdict()
 
 
-# Multi-head attention in time and memory linear in the length.
+# -- Multi-head attention in time and memory linear in the length.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -546,7 +546,7 @@ class PerformerAttention(InPieces, AttentionLayer):
         }
 
 
-# The random features of an attention layer, and how they are redrawn.
+# -- The random features of an attention layer, and how they are redrawn.
 
 
 class RandomProjection(keras.layers.Layer):
@@ -624,7 +624,7 @@ class RandomProjection(keras.layers.Layer):
             )
 
 
-# Weights that are drawn once and do not train: a pure function of a seed.
+# -- Weights that are drawn once and do not train: a pure function of a seed.
 
 
 MAX_SEED = 2**31 - 1
@@ -659,7 +659,7 @@ def add_drawn(layer, name, value, trainable=False):
     )
 
 
-# The ratio of what is estimated to what is exact, a weight of each head.
+# -- The ratio of what is estimated to what is exact, a weight of each head.
 
 
 # How many times faster than other weights the gain moves. With 1 it stays behind, and
@@ -701,7 +701,7 @@ class FarGain(keras.layers.Layer):
             super().load_own_variables(store)
 
 
-# The choice between exact and linear attention by the length of the input.
+# -- The choice between exact and linear attention by the length of the input.
 
 
 def by_length(exact_below, exact, linear, inputs, constants):
@@ -750,7 +750,7 @@ def _mapped(function, nest):
     return tf.nest.map_structure(lambda x: function(x) if tf.is_tensor(x) else x, nest)
 
 
-# When `jit_compile="auto"` has XLA compile the attention of a layer by itself.
+# -- The choice of `jit_compile="auto"`.
 
 
 # Shorter sequences take less time in a whole training than the compiler does.

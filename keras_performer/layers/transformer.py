@@ -208,7 +208,7 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
         )
 
 
-# One layer of an encoder, as KerasHub's.
+# -- One layer of an encoder, as KerasHub's.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -302,7 +302,7 @@ class PerformerEncoder(TransformerLayer):
         return tuple(inputs_shape)
 
 
-# One layer of a decoder, as KerasHub's.
+# -- One layer of a decoder, as KerasHub's.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

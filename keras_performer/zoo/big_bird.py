@@ -155,7 +155,7 @@ def _bits(number):
     return tf.constant(number, tf.uint32)
 
 
-# Exact attention of blocks of queries to some blocks of keys.
+# -- Exact attention of blocks of queries to some blocks of keys.
 
 
 def number_of_blocks(length, block_size):
@@ -321,7 +321,7 @@ class _Cut:
         return tf.repeat(places, self.batch, 0)
 
 
-# A seed that a layer saves, of which it draws in each call alike.
+# -- A seed that a layer saves, of which it draws in each call alike.
 
 
 class SavedSeed(keras.layers.Layer):
@@ -352,7 +352,7 @@ class SavedSeed(keras.layers.Layer):
             super().load_own_variables(store)
 
 
-# Big Bird's attention: blocks that see a window, global blocks and random ones.
+# -- Big Bird's attention: blocks that see a window, global blocks and random ones.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -156,7 +156,7 @@ def _attend(
     return tf.where(is_global[..., tf.newaxis, tf.newaxis], rows, output)
 
 
-# Longformer's attention: near keys, and some tokens that see all and all see.
+# -- Longformer's attention: near keys, and some tokens that see all and all see.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -119,7 +119,7 @@ def num_rows(x, heads):
     return -1 if x.shape[0] is None else x.shape[0] * heads
 
 
-# Attention to the tokens that share a bucket.
+# -- Attention to the tokens that share a bucket.
 
 
 def lsh_attention(
@@ -235,7 +235,7 @@ def _unit(x):
     return tf.math.l2_normalize(tf.cast(x, compute_dtype(x)), -1)
 
 
-# The loops over rounds of hashing, forward and backward.
+# -- The loops over rounds of hashing, forward and backward.
 
 
 def attend_in_rounds(query, key, value, tokens, window, causal):
@@ -343,7 +343,7 @@ class Bucketed(Local):
         return tf.logical_and(here, tf.logical_not(before))
 
 
-# Reformer's attention: exact weights for keys that hash like the query.
+# -- Reformer's attention: exact weights for keys that hash like the query.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -142,7 +142,7 @@ def _after(earlier, x):
     return x
 
 
-# Blocks in a row whose memory in training does not grow with their number.
+# -- Blocks in a row whose memory in training does not grow with their number.
 
 
 # For the error of what a gradient that computes again would repeat.

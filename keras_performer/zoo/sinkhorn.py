@@ -232,7 +232,7 @@ def _seen(key, blocks, visible):
     return blocks.cut(mask_or_all(visible.key_mask, key))
 
 
-# Sinkhorn attention: exact weights in the own block and in one sorted to it.
+# -- Sinkhorn attention: exact weights in the own block and in one sorted to it.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -30,7 +30,7 @@ def named_arguments(layer_class):
             break
         if "__init__" in vars(base):
             signature = inspect.signature(base.__init__).parameters.values()
-            named |= {p.name for p in signature if p.kind is not p.VAR_KEYWORD}
+            named |= {p.name for p in signature if not str(p).startswith("*")}
     return named - {"self"}
 
 

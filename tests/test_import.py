@@ -116,7 +116,7 @@ def test_every_part_is_imported_with_the_others():
     assert set(keras_performer._PARTS) == folders - {"preflight"}
     assert set(keras_performer.__all__) == {
         *keras_performer._PART_OF,
-        *("feature_maps", "layers", "ops", "testing"),
+        *("feature_maps", "layers", "ops", "testing", "zoo"),
     }
     for name in keras_performer.__all__:
         assert getattr(keras_performer, name) is not None

@@ -171,7 +171,7 @@ def convert_attention(
     Example:
 
     >>> import keras
-    >>> from keras_performer.layers import BigBirdAttention
+    >>> from keras_performer.zoo import BigBirdAttention
     >>> x = start = keras.Input((None, 8))
     >>> x = keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
     >>> model = keras.Model(start, x)

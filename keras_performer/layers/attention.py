@@ -577,10 +577,12 @@ def attention_of(layer):
     These are symbolic calls, and the trace of a whole model before it trains under a
     `tf.distribute` strategy.
     """
+    if tf.executing_eagerly() or not in_symbolic_scope():
+        return layer.attend
     defined = (vars(kind) for kind in type(layer).__mro__)
     # a subclass may define an `attend` of its own, which the outline is not that of
     has_outline = "outline" in next(names for names in defined if "attend" in names)
-    return layer.outline if has_outline and in_symbolic_scope() else layer.attend
+    return layer.outline if has_outline else layer.attend
 
 
 # -- Arguments of Keras' attention that ours have in their places, and refuse.

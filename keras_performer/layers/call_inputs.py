@@ -311,7 +311,7 @@ def with_starts(inputs, state):
 
 
 def segment_starts(segment_ids, state):
-    """Where segments start, bool `(B, T)`; `None` without ids.
+    """Starts of segments, bool `(B, T)`; `None` without ids.
 
     Args:
         segment_ids: int64 tensor `(B, T)`, or `None`.

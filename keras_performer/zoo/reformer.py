@@ -68,7 +68,7 @@ def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
 
 
 def places(buckets, window, visible):
-    """Where tokens stand among those of their buckets.
+    """Places of tokens among those of their buckets.
 
     Args:
         buckets: int tensor of shape `(B, T, N, rounds)`.

@@ -67,13 +67,13 @@ def backward(kernel, block, d, normalizer, gradients):
             found, _ = _weighted_sums(kernel, sources, others, decays, scale)
             dlog = tf.reduce_sum(found * dsums, -1, keepdims=True)
         found = tf.nest.flatten(tape.gradient(dlog, (sources, decays)))
-        if len(gradients) > len(found):
-            found.append(dlog)
+        # dlog is last, if it is wanted
+        found = [*found, dlog][: len(gradients)]
         return each(
             lambda x, y: tf.tensor_scatter_nd_add(x, places, y), gradients, found
         )
 
-    # sums to begin with: zeros, added afterwards, are a twentieth of a step
+    # added to those that are there: most blocks have no rare chunk, and no zeros to add
     sums = rare.loop(added, tf.nest.flatten(gradients))
     return tf.nest.pack_sequence_as(gradients, sums)
 

@@ -307,6 +307,8 @@ class Causal:
             for z in (doutput, output, dlog_sums, log_sums)
         ]
 
+        with_dlog = self.gain is not None or self.fade is not None
+
         def step(i, dend, dtrained, dgain, later, *arrays):
             state = tuple(s[i] for s in states)
             x = heads.query_rows(queries, i)
@@ -321,7 +323,7 @@ class Causal:
                 to_chunks(d, self.chunks),
                 to_chunks(normalizers[i], self.chunks),
                 dend,
-                with_dlog=self.gain is not None or self.fade is not None,
+                with_dlog,
             )
             dx, of_queries = kernel.pull_queries(x, from_chunks(found.da))
             db, dv = each(from_chunks, found.db), from_chunks(found.dv)
@@ -329,7 +331,7 @@ class Causal:
             dkeys = [dy, dv[..., :-1]]
             if self.gates is not None:
                 dkeys.append(self._of_sequence(i, from_chunks(found.dgates)))
-            if self.gain is not None or self.fade is not None:
+            if with_dlog:
                 dlog = from_chunks(found.dlog)
             if self.gain is not None:
                 dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))

@@ -10,7 +10,7 @@ from keras_performer.ops.kernels import (
     TaylorKernel,
 )
 from keras_performer.ops.linear import bidirectional_attention, causal_attention
-from keras_performer.ops.local import Recent, local_attention
+from keras_performer.ops.local import DecayingRecent, Recent, local_attention
 from keras_performer.ops.merge import merge_states
 from keras_performer.ops.projections import gaussian_matrix, orthogonal_gaussian_matrix
 from keras_performer.ops.rotary import rotary_embedding
@@ -28,6 +28,7 @@ from keras_performer.ops.windowed_pieces import attend_to_earlier, join_parts
 
 __all__ = [
     "ActivationKernel",
+    "DecayingRecent",
     "DecayingState",
     "EluKernel",
     "ExponentialKernel",

@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_performer.ops.checks import check_decay
+from keras_performer.ops.decays import between, gates
+from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
@@ -16,6 +19,8 @@ def exact_attention(
     key_mask: TensorLike | Visibility | None = None,
     causal: bool = False,
     dropout: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    *,
+    decay: TensorLike | None = None,
 ) -> tf.Tensor:
     """Softmax attention as `keras.layers.MultiHeadAttention` computes it.
 
@@ -28,6 +33,7 @@ def exact_attention(
         causal: bool, hide later keys.
         dropout: function of the weights `(B, N, T, S)`, float32 or float64, that drops
             some of them.
+        decay: as in `causal_attention` and `bidirectional_attention`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
@@ -42,8 +48,8 @@ def exact_attention(
     >>> float(exact_attention(x, x, tf.ones((1, 5, 1, 3)))[0, 0, 0, 0])
     1.0
     """
-    seen = _matrix(query, key, key_mask, causal)
-    weights, _ = _weights(query, key, seen[:, tf.newaxis])
+    seen = _matrix(query, key, key_mask, causal)[:, tf.newaxis]
+    weights, _ = _weights(query, key, seen, check_decay(decay, key, query))
     if dropout is not None:
         dropped = dropout(_of_heads(weights, query, key))
         weights = tf.reshape(dropped, tf.shape(weights))
@@ -55,10 +61,12 @@ def exact_scores(
     key: tf.Tensor,
     key_mask: TensorLike | Visibility | None = None,
     causal: bool = False,
+    *,
+    decay: TensorLike | None = None,
 ) -> tf.Tensor:
     """The weights of `exact_attention`, `(B, N, T, S)` in the dtype of `query`."""
-    seen = _matrix(query, key, key_mask, causal)
-    return scores_of_seen(query, key, seen[:, tf.newaxis])
+    seen = _matrix(query, key, key_mask, causal)[:, tf.newaxis]
+    return scores_of_seen(query, key, seen, check_decay(decay, key, query))
 
 
 def attend_to_seen(query, key, value, seen):
@@ -88,14 +96,15 @@ def attend_with_log_sums(query, key, value, seen):
     return _mean(weights, query, value), log_sums
 
 
-def scores_of_seen(query, key, seen):
+def scores_of_seen(query, key, seen, decay=None):
     """The weights of keys, `(B, N, T, S)` in the dtype of `query`.
 
     Args:
         query, key: as in `exact_attention`.
         seen: bool tensor `(B, K, T, S)`, or broadcastable to it.
+        decay: log-decays `(B, T, K)`, or `None`.
     """
-    weights, _ = _weights(query, key, seen)
+    weights, _ = _weights(query, key, seen, decay)
     return tf.cast(_of_heads(weights, query, key), query.dtype)
 
 
@@ -120,7 +129,7 @@ def _mean(weights, query, value):
     return tf.reshape(attended, (*_shape(query), value.shape[3]))
 
 
-def _weights(query, key, seen):
+def _weights(query, key, seen, decay=None):
     """Weights, and logits that are the least number where a key is not seen.
 
     Both are `(B, K, N / K, T, S)` in float32, or float64 for such queries; `seen` is
@@ -132,6 +141,11 @@ def _weights(query, key, seen):
     shape = (size(query, 0), length, *groups, key_dim)  # with -1 none could be empty
     query = tf.reshape(tf.cast(query, dtype) * key_dim**-0.5, shape)
     logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
+    if decay is not None:
+        found = gates(tf.transpose(decay, (0, 2, 1))[..., tf.newaxis], dtype)
+        decays = between(found, size(found, 2), after=0)
+        seen = tf.logical_and(seen, decays > EMPTY)
+        logits += decays[:, :, tf.newaxis]
     seen = seen[:, :, tf.newaxis]
     # not -inf, whose softmax is NaN where no key is visible
     logits = tf.where(seen, logits, dtype.min)

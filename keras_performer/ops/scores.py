@@ -16,6 +16,8 @@ def attention_scores(
     causal: bool = False,
     exact_window: int | None = None,
     log_gain: TensorLike | None = None,
+    *,
+    decay: TensorLike | None = None,
 ) -> tf.Tensor:
     """The weights that linear attention gives to each key, in quadratic memory.
 
@@ -27,6 +29,7 @@ def attention_scores(
             `Visibility`.
         causal: bool, hide later keys.
         exact_window, log_gain: as in `windowed_attention`; `None` for no window.
+        decay: as in `causal_attention` and `bidirectional_attention`.
 
     Returns:
         Tensor of shape `(B, N, T, S)` in the dtype of `query`. Rows sum to 1, or to 0
@@ -40,6 +43,6 @@ def attention_scores(
     value = tf.tile(value, (batch_size, 1, key.shape[2], 1))
     value = tf.ensure_shape(value, (*key.shape[:3], key.shape[1]))
     scores, _ = linear_attention(
-        query, key, value, kernel, visible, exact_window, log_gain
+        query, key, value, kernel, visible, exact_window, log_gain, decay=decay
     )
     return tf.transpose(scores, (0, 2, 1, 3))

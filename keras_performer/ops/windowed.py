@@ -16,6 +16,7 @@ from keras_performer.ops.checks import (
     check_no_window,
     check_window,
 )
+from keras_performer.ops.decays import last_decays
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import both_sides, causal
 from keras_performer.ops.linear.near import Reach
@@ -188,8 +189,8 @@ def attend(kernel, query, key, value, visible, gain, far, near, decay, options):
         return output, *state
     reach = min(window, max(length, 1)) if isinstance(length, int) else window
     others = starts, chunk_size, jit_compile
-    if _sees_all(window, length) and decay is None:
-        options = window, visible.causal, jit_compile, starts
+    if _sees_all(window, length):
+        options = window, visible.causal, jit_compile, starts, decay
         output, _ = local.attend(None, query, keys, None, *options)
     elif visible.causal:
         given = query, keys, gain, far, *others, decay
@@ -244,10 +245,7 @@ def attend_with_state(
 
 
 def _last(decay, window):
-    """The log-decays of the last tokens, tuple; 0 before the first token."""
-    if decay is None:
-        return ()
-    return (tf.pad(decay, [[0, 0], [window, 0], [0, 0]])[:, -window:],)
+    return () if decay is None else (last_decays(decay, window),)
 
 
 def _of_last_segment(far, starts, window):

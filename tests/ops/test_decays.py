@@ -89,8 +89,41 @@ class Case:
         found = value_and_gradients(ours or self.ours, inputs)
         twin = value_and_gradients(self.twin, inputs)
         for x, y in zip(found, twin, strict=True):
+            x = tf.zeros_like(y) if x is None else x  # nothing depends on a gain
             scale = float(tf.reduce_max(tf.abs(y)))
             np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * scale + 1e-12)
+
+
+class Exact(Case):
+    """Attention with exact weights; `window` is that of local attention."""
+
+    def inputs(self, std=1.0):
+        return super().inputs(std)[:4]
+
+    def ours(self, query, key, value, decay, cuts=()):
+        outputs, state, length = [], None, query.shape[1]
+        for piece in map(slice, (0, *cuts), (*cuts, length)):
+            parts = self.mask, self.starts(length)
+            seen, starts = (x if x is None else x[:, piece] for x in parts)
+            visible = ops.Visibility(seen, self.causal, starts=starts)
+            inputs = [x[:, piece] for x in (query, key, value)]
+            gates_ = {"decay": decay[:, piece]}
+            if self.window is None:
+                output = ops.exact_attention(*inputs, visible, **gates_)
+            else:
+                output, state = ops.local_attention(
+                    *inputs, self.window, visible, state=state, **gates_
+                )
+            outputs.append(output)
+        return tf.concat(outputs, 1)
+
+    def twin(self, query, key, value, decay):
+        return reference.attention(
+            *(query, key, value, None, self.mask, self.causal),
+            exact_window=self.window or LENGTH,
+            starts=self.starts(query.shape[1]),
+            decay=decay,
+        )
 
 
 FORMS = [
@@ -105,6 +138,13 @@ FORMS = [
 @pytest.mark.parametrize("causal, window, packed", FORMS)
 def test_weights_decay_as_the_twin_says(causal, window, packed, masked, std):
     case = Case(causal, window, packed, masks() if masked else None)
+    case.check(case.inputs(std))
+
+
+@pytest.mark.parametrize("masked, std", [(False, 1.0), (True, 8.0)])
+@pytest.mark.parametrize("causal, window, packed", FORMS)
+def test_exact_weights_decay_as_the_twin_says(causal, window, packed, masked, std):
+    case = Exact(causal, window, packed, masks() if masked else None)
     case.check(case.inputs(std))
 
 
@@ -125,6 +165,42 @@ def test_a_sequence_cut_into_states(kernel, window, cuts):
     packed = cuts[0] == 64
     case = Case(True, window, packed, masks() if packed else None, kernel)
     case.check(case.inputs(), lambda *x: case.ours(*x, cuts=cuts))
+
+
+@pytest.mark.parametrize("window", [1, 5, 100])
+@pytest.mark.parametrize("cuts", [(1, 63), (64, 65, 101), (70, 71, 72, 129)])
+def test_local_attention_cut_into_states(window, cuts):
+    packed = cuts[0] == 64
+    case = Exact(True, window, packed, masks() if packed else None)
+    case.check(case.inputs(), lambda *x: case.ours(*x, cuts=cuts))
+    query, key, value, decay = case.inputs()
+    start = ops.DecayingRecent.empty(BATCH, window, 1, 5, 7, "float64")
+    visible = ops.Visibility(causal=True)
+    pair = (
+        ops.local_attention(
+            query, key, value, window, visible, state=state, decay=decay
+        )
+        for state in (start, None)
+    )
+    for x, y in zip(*map(tf.nest.flatten, pair), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("causal", [True, False])
+def test_scores_decay(window, causal):
+    case = Case(causal, window)
+    query, key, _, decay, *gain = case.inputs()
+    value = tf.eye(LENGTH, batch_shape=(BATCH,), dtype=tf.float64)[:, :, tf.newaxis]
+    case.starts = lambda length: None
+    found = ops.attention_scores(
+        query, key, case.kernel, None, causal, window, *gain, decay=decay
+    )
+    expected = tf.transpose(case.twin(query, key, value, decay, *gain), (0, 2, 1, 3))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    found = ops.exact_scores(query, key, None, causal, decay=decay)
+    expected = Exact(causal).twin(query, key, value, decay)
+    np.testing.assert_allclose(found, tf.transpose(expected, (0, 2, 1, 3)), atol=1e-9)
 
 
 def test_a_state_that_was_empty_is_a_state():
@@ -250,8 +326,9 @@ def test_gates_of_65536_tokens_add_up_nowhere():
     "jit_compile", [False, pytest.param(True, marks=[pytest.mark.slow])]
 )
 @pytest.mark.parametrize("causal", [True, False])
-def test_graphs_of_unknown_sizes_and_xla(causal, jit_compile):
-    case = Case(causal, 5)
+@pytest.mark.parametrize("kind", [Case, Exact])
+def test_graphs_of_unknown_sizes_and_xla(kind, causal, jit_compile):
+    case = kind(causal, 5)
     specs = [
         tf.TensorSpec(
             [None, None, *x.shape[2:]] if x.shape.rank > 1 else x.shape, x.dtype
@@ -323,3 +400,10 @@ def test_errors_say_what_is_wanted():
     _, state = linear_attention(*given, visible, 2, decay=tf.zeros((1, 6, 1)))
     with pytest.raises(ValueError, match="must be a WindowedState"):
         linear_attention(*given, visible, 2, None, state)
+    local = query, key, value, 2, visible
+    _, state = ops.local_attention(*local)
+    with pytest.raises(ValueError, match="must be a DecayingRecent"):
+        ops.local_attention(*local, state=state, decay=tf.zeros((1, 6, 1)))
+    _, state = ops.local_attention(*local, decay=tf.zeros((1, 6, 1)))
+    with pytest.raises(ValueError, match="must be a Recent"):
+        ops.local_attention(*local, state=state)

@@ -5,7 +5,7 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops import compile
+from keras_performer.ops import compile, decays
 from keras_performer.ops.checks import (
     check_attention_inputs,
     check_chunk_size,
@@ -16,7 +16,6 @@ from keras_performer.ops.checks import (
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import Kernel
-from keras_performer.ops.linear import decays
 from keras_performer.ops.linear.loops import Causal
 from keras_performer.ops.linear.near import Reach
 from keras_performer.ops.linear.step import one_token

@@ -14,6 +14,7 @@ import typing
 
 import tensorflow as tf
 
+from keras_performer.ops.decays import Decays, decays_of, pull_between
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import (
     each,
@@ -23,7 +24,6 @@ from keras_performer.ops.kernels.parts import (
     sum_of_products,
 )
 from keras_performer.ops.linear import log_pairs
-from keras_performer.ops.linear.decays import Decays, decays_of, pull_between
 from keras_performer.ops.linear.pairs import Pairs
 from keras_performer.ops.linear.references import References, references
 from keras_performer.ops.shapes import size

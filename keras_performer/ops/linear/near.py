@@ -4,8 +4,8 @@ import typing
 
 import tensorflow as tf
 
+from keras_performer.ops.decays import between, pull_between
 from keras_performer.ops.linear.chunkwise import from_chunks
-from keras_performer.ops.linear.decays import between, pull_between
 from keras_performer.ops.local import weights
 from keras_performer.ops.local.loops import chunk_for
 from keras_performer.ops.normalizer import with_ones

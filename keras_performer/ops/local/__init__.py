@@ -1,6 +1,6 @@
 """Exact attention to the keys near a query, linear in the length."""
 
 from keras_performer.ops.local.attention import local_attention
-from keras_performer.ops.local.recent import Recent
+from keras_performer.ops.local.recent import DecayingRecent, Recent
 
-__all__ = ["Recent", "local_attention"]
+__all__ = ["DecayingRecent", "Recent", "local_attention"]

@@ -3,11 +3,23 @@
 import tensorflow as tf
 
 from keras_performer.ops import compile
-from keras_performer.ops.checks import check_attention_inputs, check_window
+from keras_performer.ops.checks import (
+    check_attention_inputs,
+    check_decay,
+    check_window,
+)
+from keras_performer.ops.decays import gates, last_decays
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.local.loops import backward_pass, forward_pass
-from keras_performer.ops.local.recent import Recent, check_recent, reach_within
+from keras_performer.ops.local.recent import (
+    DecayingRecent,
+    Recent,
+    check_recent,
+    keys_and_decays,
+    reach_within,
+)
 from keras_performer.ops.segments import segment_numbers
+from keras_performer.ops.shapes import compute_dtype
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
@@ -19,10 +31,11 @@ def local_attention(
     sliding_window: int,
     key_mask: TensorLike | Visibility | None = None,
     causal: bool = False,
-    state: Recent | None = None,
+    state: Recent | DecayingRecent | None = None,
     *,
+    decay: TensorLike | None = None,
     jit_compile: bool = False,
-) -> tuple[tf.Tensor, Recent | None]:
+) -> tuple[tf.Tensor, Recent | DecayingRecent | None]:
     """Softmax attention of every query to the keys near it.
 
     Query i sees the keys j with `|i - j| < sliding_window`, or with
@@ -37,12 +50,14 @@ def local_attention(
             `Visibility`.
         causal: bool, hide later keys.
         state: causal only: the keys before these, from `Recent.empty` or an earlier
-            call. Defaults to none.
+            call, with decays from `DecayingRecent.empty`. Defaults to none.
+        decay: as in `causal_attention` and `bidirectional_attention`.
         jit_compile: as in `bidirectional_attention`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible, and the last W keys, `Recent`; `None` unless causal.
+        where no key is visible, and the last W keys, `Recent`, with decays
+        `DecayingRecent`; `None` unless causal.
 
     Reference:
         Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1 (sliding window).
@@ -59,13 +74,17 @@ def local_attention(
     visible = Visibility.of(key_mask, causal)
     check_attention_inputs(query, key, value, visible)
     check_window("sliding_window", sliding_window, query, key)
+    decay = check_decay(decay, key, query)
+    state, decay = keys_and_decays(state, decay)
     check_recent(state, sliding_window, key, value, visible)
     keys = Recent.of(key, value, visible.key_mask)
     later = None
     if visible.causal:
         later = keys.last(sliding_window, state, visible.starts)
-    starts = visible.starts
-    arguments = query, keys, state, sliding_window, visible.causal, jit_compile, starts
+        if decay is not None:
+            later = DecayingRecent(*later, last_decays(decay, sliding_window))
+    options = sliding_window, visible.causal, jit_compile, visible.starts
+    arguments = query, keys, state, *options, decay
     if jit_compile and tf.executing_eagerly():
         output, _ = compile.call_in_graph(attend, None, *arguments)
     else:
@@ -74,7 +93,15 @@ def local_attention(
 
 
 def attend(
-    _, query, keys, state, sliding_window, causal, jit_compile=False, starts=None
+    _,
+    query,
+    keys,
+    state,
+    sliding_window,
+    causal,
+    jit_compile=False,
+    starts=None,
+    decay=None,
 ):
     """`local_attention` of checked arguments.
 
@@ -84,6 +111,7 @@ def attend(
         state: `Recent` keys before them, or `None`.
         sliding_window, causal: as in `local_attention`.
         starts: as in `Visibility`.
+        decay: log-decays of all keys, also of those of the state, or `None`.
 
     Returns:
         `(output, log_sums)`, `(B, T, N, V)` and the logarithms of the sums of weights
@@ -93,15 +121,22 @@ def attend(
     if state is not None:
         before = reach
         keys = state.between(sliding_window - reach, None).followed_by(keys)
+        if decay is not None:
+            decay = decay[:, sliding_window - reach :]
     # keys of a state are of the segment that the first tokens go on with
     numbers = None
     if starts is not None:
         numbers = tf.pad(segment_numbers(starts), [[0, 0], [before, 0]])
 
+    fades = ()
+    if decay is not None:
+        dtype = compute_dtype(query, keys.key, keys.value)
+        fades = (gates(decay, dtype)[..., tf.newaxis],)
+
     @custom_gradient
-    def attention(query, key, value):
+    def attention(query, key, value, *fades):
         options = reach, before, sliding_window, causal, numbers
-        inputs = options, query, key, value, keys.seen
+        inputs = options, query, key, value, keys.seen, *(fades or [None])
         output, log_sums = compile.call(
             forward_pass, None, *inputs, jit_compile=jit_compile
         )
@@ -113,4 +148,4 @@ def attend(
 
         return (output, log_sums), gradient
 
-    return attention(query, keys.key, keys.value)
+    return attention(query, keys.key, keys.value, *fades)

@@ -8,13 +8,14 @@ blocks of chunks computes weights; its gradient computes them again.
 import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, block_sizes
+from keras_performer.ops.decays import between, pull_between
 from keras_performer.ops.devices import has_gpu, has_tpu
 from keras_performer.ops.heads import Heads, blocks_of
 from keras_performer.ops.local import weights
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.local.weights import hidden_unless
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import ceil_div, pad, repeat, size, slice_of
+from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice_of
 
 # The least and the most tokens of a chunk; a GPU or a TPU wants no smaller products.
 LEAST, MOST = 16, 64
@@ -22,9 +23,9 @@ LEAST, MOST = 16, 64
 MAX_REACH = 4
 
 
-def forward_pass(_, options, query, key, value, seen):
+def forward_pass(_, options, query, key, value, seen, gates):
     keys = Recent(key, value, seen)
-    loops = Local(options, query, keys)
+    loops = Local(options, query, keys, gates)
     output, log_sums = loops.forward(query, keys)
     shape = query.shape[:3]
     return (
@@ -33,14 +34,14 @@ def forward_pass(_, options, query, key, value, seen):
     )
 
 
-def backward_pass(_, options, query, key, value, seen, *ends):
+def backward_pass(_, options, query, key, value, seen, gates, *ends):
     keys = Recent(key, value, seen)
-    loops = Local(options, query, keys)
-    dquery, dkey, dvalue = loops.backward(query, keys, *ends)
+    loops = Local(options, query, keys, gates)
+    dquery, *dkeys = loops.backward(query, keys, *ends)
+    given = key, value, gates
     return (
         loops.blocks.join_like(dquery, query),
-        loops.of_keys(dkey, key),
-        loops.of_keys(dvalue, value),
+        *(loops.of_keys(*pair) for pair in zip(dkeys, given)),
     )
 
 
@@ -62,9 +63,10 @@ class Local:
             segments, `(B, before + T)`, or `None`.
         query: tensor `(B, T, N, H)`.
         keys: `Recent`, all keys.
+        gates: their log-decays, `(B, before + T, K, 1)`, or `None`.
     """
 
-    def __init__(self, options, query, keys):
+    def __init__(self, options, query, keys, gates):
         reach, self.before, self.window, self.causal, numbers = options
         self.heads = Heads(query, keys.key, keys.value)
         self.scale = query.shape[3] ** -0.5
@@ -77,9 +79,9 @@ class Local:
         self.lead = reach if self.single else reach_chunks * self.chunk
         self.trail = 0 if self.causal else self.lead
         self.span = self.lead + self.chunk + self.trail
-        sizes = block_sizes()
-        examples = (query.shape[0] or sizes.batch) * query.shape[2]
-        chunks = sizes.weights // (examples * self.chunk * self.span)
+        usual = block_sizes()
+        examples = (query.shape[0] or usual.batch) * query.shape[2]
+        chunks = usual.weights // (examples * self.chunk * self.span)
         # a power of two: most lengths are whole blocks then, and need no padding
         chunks = 1 << max(chunks.bit_length() - 1, 0)
         blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)
@@ -95,6 +97,10 @@ class Local:
         if numbers is not None:
             self.query_numbers = blocks.cut(numbers[:, self.before :])
             self.key_numbers = tf.pad(numbers, self._ends(size(numbers, 1)))
+        self.gates = None
+        if gates is not None:
+            ends = self._ends(size(gates, 1))
+            self.gates = tf.pad(gates, [*ends, [0, 0], [0, 0]])
 
     def forward(self, query, keys):
         """Outputs and log-sums, arrays."""
@@ -114,19 +120,19 @@ class Local:
         return blocks.loop(step, [blocks.array(heads.dtype, x) for x in shapes])
 
     def backward(self, query, keys, output, log_sums, doutput, dlog_sums):
-        """Gradients of query, key and value.
+        """Gradients of query, key, value and, where they are there, gates.
 
         Returns:
-            Three arrays. Those of keys and values have `earlier` blocks more, before.
+            Arrays. All but the first have `earlier` blocks more, before.
         """
         heads, blocks = self.heads, self.blocks
         queries, outputs, logs, doutputs = map(
             blocks.cut, (query, output, log_sums, doutput)
         )
         dlogs = None if dlog_sums is None else blocks.cut(dlog_sums)
-        given, keys = keys, self._cut(keys)
+        given, keys, gates = keys, self._cut(keys), self.gates
 
-        def step(i, dqueries, dkeys, dvalues):
+        def step(i, dqueries, *arrays):
             x, y, v = self._block(queries, keys, i)
             d = with_normalizer_gradient(
                 heads.query_rows(doutputs, i),
@@ -135,13 +141,14 @@ class Local:
             )
             d = self._to_chunks(d)
             log = self._to_chunks(heads.query_rows(logs, i))
-            dx, dy, dv, _ = weights.backward(x, y, v, self._hidden(i), d, log)
+            dx, *dkeys, dlogits = weights.backward(x, y, v, self._hidden(i), d, log)
             dquery = heads.query_block(self._from_chunks(dx))
-            dkey, dvalue = (heads.key_block(self._overlapped(z)) for z in (dy, dv))
+            if gates is not None:
+                dkeys.append(self._gradient_of_gates(dlogits))
+            dkeys = (heads.key_block(self._overlapped(z)) for z in dkeys)
             return (
                 dqueries.write(i, dquery * self.scale),
-                self._add(dkeys, i, dkey),
-                self._add(dvalues, i, dvalue),
+                *(self._add(z, i, x) for z, x in zip(arrays, dkeys)),
             )
 
         arrays = [blocks.array(heads.dtype)]
@@ -149,7 +156,15 @@ class Local:
             self.key_blocks.filled(x, size(x, 3), heads.dtype)
             for x in (given.key, given.value)
         ]
+        if gates is not None:
+            arrays.append(self.key_blocks.filled(gates, 1, heads.dtype))
         return blocks.loop(step, arrays)
+
+    def _gradient_of_gates(self, dlogits):
+        """The gradient of the gates that each chunk reads, `(X, chunks, span, 1)`."""
+        shape = *sizes(dlogits)[:2], self.chunk, self.heads.group, size(dlogits, 3)
+        dpairs = tf.reduce_sum(tf.reshape(dlogits, shape), 3)
+        return pull_between(dpairs, None if self.causal else self.trail)
 
     def of_keys(self, array, like):
         """The gradient of keys or values from the array of its blocks."""
@@ -231,11 +246,16 @@ class Local:
         return hidden_unless(near, self.heads.dtype)
 
     def _hidden(self, i):
-        """Addend of the logits of block i: 0, or -1e38."""
-        visible = self.visible_pairs(i)
-        if visible is None:
-            return self.band
-        return self.band + hidden_unless(visible, self.heads.dtype)
+        """Addend of the logits of block i: log-decays of what it sees, else -1e38."""
+        visible, band = self.visible_pairs(i), self.band
+        if visible is not None:
+            band += hidden_unless(visible, self.heads.dtype)
+        if self.gates is None:
+            return band
+        gates = self._part(self.gates, i)[:, tf.newaxis]
+        gates = self._spans(self.heads.key_rows(gates, 0))
+        decays = between(gates, self.chunk, None if self.causal else self.trail)
+        return band + repeat(decays, self.heads.group, 2)
 
     def visible_pairs(self, i):
         """Whom block i sees in its band, `(X, chunks, rows, span)`; `None` for all."""

@@ -5,7 +5,7 @@ import typing
 import tensorflow as tf
 
 from keras_performer.ops.segments import segment_numbers
-from keras_performer.ops.shapes import pad, size
+from keras_performer.ops.shapes import pad, size, sum_dtype
 from keras_performer.ops.visibility import mask_or_all, without_hidden
 
 
@@ -97,6 +97,46 @@ class Recent(typing.NamedTuple):
     def _if_true(self, mask):
         """These keys, hidden where the mask is false."""
         return self._replace(seen=tf.logical_and(self.seen, mask))
+
+
+class DecayingRecent(typing.NamedTuple):
+    """The last keys of a sequence, and their decays.
+
+    Attributes:
+        key, value, seen: as in `Recent`.
+        decay: the log-decays of these keys, `(B, W, K)`, float32 or float64.
+    """
+
+    key: tf.Tensor
+    value: tf.Tensor
+    seen: tf.Tensor
+    decay: tf.Tensor
+
+    @classmethod
+    def empty(cls, batch_size, sliding_window, num_heads, key_dim, value_dim, dtype):
+        """Before the first token."""
+        shape = batch_size, sliding_window, num_heads
+        keys = Recent.empty(*shape, key_dim, value_dim, dtype)
+        return cls(*keys, tf.zeros(shape, sum_dtype(dtype)))
+
+
+def keys_and_decays(state, decay):
+    """The keys of a state, and the log-decays of these and of later ones.
+
+    Args:
+        state: `DecayingRecent`, without decays `Recent`; or `None`.
+        decay: of the later keys, `(B, T, K)`, or `None`.
+    """
+    if state is None or decay is None:
+        return state, decay
+    if not isinstance(state, DecayingRecent):
+        raise ValueError(
+            "state must be a DecayingRecent (key, value, seen, decay) where there are "
+            "decays, from DecayingRecent.empty or an earlier call. Received: state of "
+            f"type {type(state).__name__}"
+        )
+    *keys, earlier = state
+    return Recent(*keys), tf.concat([earlier, tf.cast(decay, earlier.dtype)], 1)
 
 
 def check_recent(state, window, key, value, visible):

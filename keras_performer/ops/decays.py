@@ -1,6 +1,7 @@
 """Decays: the weight of a pair fades with the gates of the tokens between the two.
 
     weight_ij *= exp(g_(j+1) + ... + g_i)        j <= i, gates g <= 0
+    weight_ij *= exp(g_(i+1) + ... + g_j)        j > i
 
 No difference of two long sums is ever taken: it would lose small gates beside a huge
 one. A pair's decay is summed up from the later token to the earlier.
@@ -25,26 +26,40 @@ def gates(decay, dtype):
     return tf.where(decay > EMPTY, decay, forget)
 
 
-def between(gates, tokens):
-    """Log-decays of pairs, `(..., tokens, span)`: 0 for keys after the query.
+def between(gates, tokens, after=None):
+    """Log-decays of pairs, `(..., tokens, span)`.
 
     Args:
-        gates: of the keys, `(..., span, 1)`. The last ones are of the queries, too.
-        tokens: int, how many queries.
+        gates: of the keys, `(..., span, 1)`.
+        tokens: int, how many queries. They are the last keys, too, or stand before the
+            last `after`.
+        after: int, how many keys there are after the last query; `None` if no query
+            sees a later key, whose log-decays are then 0.
     """
-    count = size(gates, -2)
-    up_to_query = _up_to_query(tokens, count)
+    up_to_query = _up_to_query(tokens, size(gates, -2), after)
     row = tf.linalg.matrix_transpose(gates)
-    row = tf.where(up_to_query, row, tf.zeros_like(row))
-    return tf.cumsum(row, axis=-1, exclusive=True, reverse=True)
+    none = tf.zeros_like(row)
+    earlier = tf.where(up_to_query, row, none)
+    earlier = tf.cumsum(earlier, axis=-1, exclusive=True, reverse=True)
+    if after is None:
+        return earlier
+    return earlier + tf.cumsum(tf.where(up_to_query, none, row), axis=-1)
 
 
-def pull_between(dpairs):
+def pull_between(dpairs, after=None):
     """The gradient of the gates from that of `between`, `(..., span, 1)`."""
     drow = tf.cumsum(dpairs, axis=-1, exclusive=True)
-    up_to_query = _up_to_query(size(dpairs, -2), size(dpairs, -1))
-    drow = tf.where(up_to_query, drow, tf.zeros_like(drow))
-    return tf.reduce_sum(drow, -2)[..., tf.newaxis]
+    if after is None:
+        later = tf.zeros_like(drow)
+    else:
+        later = tf.cumsum(dpairs, axis=-1, reverse=True)
+    up_to_query = _up_to_query(size(dpairs, -2), size(dpairs, -1), after)
+    return tf.reduce_sum(tf.where(up_to_query, drow, later), -2)[..., tf.newaxis]
+
+
+def last_decays(decay, count):
+    """The log-decays of the last tokens `(B, count, K)`; 0 before the first token."""
+    return tf.pad(decay, [[0, 0], [count, 0], [0, 0]])[:, -count:]
 
 
 def over_last(gates, count):
@@ -162,6 +177,6 @@ def _levels(start, first, past, latest):
     return tf.stack(levels, 1)
 
 
-def _up_to_query(tokens, span):
-    queries = tf.range(tokens)[:, tf.newaxis] + (span - tokens)
+def _up_to_query(tokens, span, after):
+    queries = tf.range(tokens)[:, tf.newaxis] + (span - tokens - (after or 0))
     return tf.range(span) <= queries

@@ -286,13 +286,14 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         v = self.project("value", inputs.value)
         earlier = None if state is None else state["attention"]
         attend = attention_of(self)
-        attended, later = attend(q, k, v, inputs.visible, earlier, training)
+        decays = self.decays(inputs)
+        attended, later = attend(q, k, v, inputs.visible, earlier, training, **decays)
         output = self.write(attended, inputs.query, inputs.query_mask, training)
         if not (with_scores or with_state):
             return output
         outputs = [output]
         if with_scores:
-            outputs.append(self._scores(q, k, inputs))
+            outputs.append(self._scores(q, k, inputs, decays))
         if with_state:
             outputs.append(layer_state.later(state, inputs, later))
         return tuple(outputs)
@@ -390,6 +391,10 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
             "return_attention_scores=False. Received: return_attention_scores=True"
         )
 
+    def decays(self, inputs: Inputs) -> dict[str, tf.Tensor]:
+        """Further arguments of `attend` and `scores`: a forget gate has some."""
+        return {}
+
     def build_attention(self) -> None:
         """Makes what a mechanism needs beside the dense layers."""
 
@@ -453,8 +458,8 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
             ),
         }
 
-    def _scores(self, query, key, inputs):
-        scores = self.scores(query, key, inputs.visible)
+    def _scores(self, query, key, inputs, decays):
+        scores = self.scores(query, key, inputs.visible, **decays)
         if inputs.query_mask is not None:
             rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
             scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]

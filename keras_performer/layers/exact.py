@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask, visible_keys
+from keras_performer.layers.forget_gate import ForgettingAttention
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.performer import PerformerAttention
 from keras_performer.ops.shapes import size
@@ -15,14 +16,15 @@ from keras_performer.ops.visibility import mask_or_all
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class ExactAttention(AttentionLayer):
+class ExactAttention(ForgettingAttention):
     """Softmax attention in time and memory quadratic in the length.
 
     It computes what `keras.layers.MultiHeadAttention` computes, dropout included, with
     the masks, grouped heads and weights of `PerformerAttention`: the baseline that
     linear attention is compared with. It has no state.
 
-    Args: those of `AttentionLayer`.
+    Args: those of `AttentionLayer`, and
+        forget_gate, forget_gate_bias: as in `ForgettingAttention`.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762.
@@ -37,12 +39,13 @@ class ExactAttention(AttentionLayer):
     supports_segments = True
     drops_weights = True
 
-    def attend(self, query, key, value, visible, state=None, training=None):
+    def attend(self, query, key, value, visible, state=None, training=None, decay=None):
         drop = functools.partial(self._dropout_layer, training=training)
-        return ops.exact_attention(query, key, value, visible, dropout=drop), None
+        inputs = query, key, value, visible
+        return ops.exact_attention(*inputs, dropout=drop, decay=decay), None
 
-    def scores(self, query, key, visible):
-        return ops.exact_scores(query, key, visible)
+    def scores(self, query, key, visible, decay=None):
+        return ops.exact_scores(query, key, visible, decay=decay)
 
 
 # -- Attention that is called as KerasHub calls its attention with a cache.
@@ -87,6 +90,14 @@ class CachedAttention(AttentionLayer):
     """
 
     supports_state = False  # the model keeps keys and values
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.forget_gate:
+            raise ValueError(
+                f"{type(self).__name__} has no forget gate: the cache of the model has "
+                "no place for decays. Received: forget_gate=True"
+            )
 
     def call(
         self,

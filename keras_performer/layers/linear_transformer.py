@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
-from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.forget_gate import ForgettingAttention
 from keras_performer.layers.performer import (
     PerformerAttention,
     pays_on_cpu,
@@ -20,7 +20,7 @@ from keras_performer.ops.shapes import size, sum_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class LinearTransformerAttention(AttentionLayer):
+class LinearTransformerAttention(ForgettingAttention):
     """Linear attention through the features elu(x) + 1.
 
     Key j has the weight phi(q) . phi(k_j), divided by the sum of those of all keys that
@@ -35,6 +35,7 @@ class LinearTransformerAttention(AttentionLayer):
 
     Args: those of `AttentionLayer`, and
         chunk_size, jit_compile: as in `PerformerAttention`.
+        forget_gate, forget_gate_bias: as in `ForgettingAttention`.
 
     Reference:
         Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equations 5
@@ -68,13 +69,14 @@ class LinearTransformerAttention(AttentionLayer):
         """The kernel of the features, for `ops`."""
         return ops.EluKernel()
 
-    def attend(self, query, key, value, visible, state=None, training=None):
+    def attend(self, query, key, value, visible, state=None, training=None, decay=None):
+        in_order = visible.causal or decay is not None
         compiles = should_compile(
             self.jit_compile,
             query,
             key,
             training,
-            functools.partial(pays_on_cpu, visible.causal),
+            functools.partial(pays_on_cpu, in_order),
         )
         attended, state = linear_attention(
             query,
@@ -84,19 +86,22 @@ class LinearTransformerAttention(AttentionLayer):
             visible,
             state=None if state is None else self._as_state(state),
             chunk_size=self.chunk_size,
+            decay=decay,
             jit_compile=compiles,
         )
         return attended, None if state is None else state._asdict()
 
-    def outline(self, query, key, value, visible, state=None, training=None):
+    def outline(
+        self, query, key, value, visible, state=None, training=None, decay=None
+    ):
         """As `attend` as far as shapes and errors go, without what it computes."""
         if state is not None:
             self._as_state(state)
         attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
         return attended, self.empty_state(size(query, 0)) if visible.causal else None
 
-    def scores(self, query, key, visible):
-        return ops.attention_scores(query, key, self.kernel(), visible)
+    def scores(self, query, key, visible, decay=None):
+        return ops.attention_scores(query, key, self.kernel(), visible, decay=decay)
 
     def empty_state(self, batch_size):
         return ops.initial_state(

@@ -7,12 +7,12 @@ import keras
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
-from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.forget_gate import ForgettingAttention
 from keras_performer.layers.performer import should_compile, window_pays_on_cpu
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class LocalAttention(AttentionLayer):
+class LocalAttention(ForgettingAttention):
     """Softmax attention to the keys near a query, linear in the length.
 
     Query i sees the keys j with `|i - j| < sliding_window`, or if causal those with
@@ -25,6 +25,7 @@ class LocalAttention(AttentionLayer):
         sliding_window: int W, required, how near a key is that is seen; 1 is the own
             alone.
         jit_compile: as in `PerformerAttention`; `"auto"` compiles on GPUs alone.
+        forget_gate, forget_gate_bias: as in `ForgettingAttention`.
 
     Raises:
         ValueError: for query and key of different lengths, and a state of another
@@ -55,30 +56,39 @@ class LocalAttention(AttentionLayer):
         self.sliding_window = arguments.positive_int("sliding_window", sliding_window)
         self.jit_compile = arguments.jit_compile(jit_compile)
 
-    def attend(self, query, key, value, visible, state=None, training=None):
+    def attend(self, query, key, value, visible, state=None, training=None, decay=None):
         compiles = should_compile(
             self.jit_compile, query, key, training, window_pays_on_cpu
         )
         window = self.sliding_window
         if state is not None:
-            state = layer_state.attention_entry(
-                self, ops.Recent, "sliding_window", state
-            )
+            kind = self._kind_of_state
+            state = layer_state.attention_entry(self, kind, "sliding_window", state)
         attended, state = ops.local_attention(
-            query, key, value, window, visible, state=state, jit_compile=compiles
+            query,
+            key,
+            value,
+            window,
+            visible,
+            state=state,
+            decay=decay,
+            jit_compile=compiles,
         )
         return attended, None if state is None else state._asdict()
 
-    def scores(self, query, key, visible):
+    def scores(self, query, key, visible, decay=None):
         near = visible._replace(sliding_window=self.sliding_window)
-        return ops.exact_scores(query, key, near)
+        return ops.exact_scores(query, key, near, decay=decay)
 
     def empty_state(self, batch_size):
         shape = self.sliding_window, self.num_key_value_heads
         sizes = self.key_dim, self.value_dim
-        return ops.Recent.empty(
-            batch_size, *shape, *sizes, self.compute_dtype
-        )._asdict()
+        empty = self._kind_of_state.empty
+        return empty(batch_size, *shape, *sizes, self.compute_dtype)._asdict()
+
+    @property
+    def _kind_of_state(self):
+        return ops.DecayingRecent if self.forget_gate else ops.Recent
 
     def get_config(self):
         names = "sliding_window", "jit_compile"

@@ -14,8 +14,8 @@ from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
-from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.config import must_be_built
+from keras_performer.layers.forget_gate import ForgettingAttention
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.devices import has_gpu
 from keras_performer.ops.gradients import custom_gradient
@@ -126,7 +126,7 @@ class InPieces:
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerAttention(InPieces, AttentionLayer):
+class PerformerAttention(InPieces, ForgettingAttention):
     """FAVOR+ attention that stands where `keras.layers.MultiHeadAttention` stands.
 
     Queries, keys and values are projected as there; the softmax kernel
@@ -415,11 +415,11 @@ class PerformerAttention(InPieces, AttentionLayer):
         # layers with equal maps share what is compiled
         return kernel.made_by(self.feature_map)
 
-    def attend(self, query, key, value, visible, state=None, training=None):
+    def attend(self, query, key, value, visible, state=None, training=None, decay=None):
         kernel, gain = self.kernel(), self.log_gain_of_heads()
         if self.exact_below is None:
             inputs = query, key, value, visible
-            return self._linear(*inputs, kernel, gain, state, training)
+            return self._linear(*inputs, kernel, gain, state, training, decay)
 
         def exact(inputs, constants):
             return ops.exact_attention(*inputs[:3], constants[0])
@@ -435,7 +435,9 @@ class PerformerAttention(InPieces, AttentionLayer):
         constants = visible, kernel.parameters
         return by_length(self.exact_below, exact, linear, inputs, constants), None
 
-    def outline(self, query, key, value, visible, state=None, training=None):
+    def outline(
+        self, query, key, value, visible, state=None, training=None, decay=None
+    ):
         """As `attend` as far as shapes and errors go, without what it computes.
 
         To trace the loops over all tokens takes seconds for each layer of a model.
@@ -449,10 +451,10 @@ class PerformerAttention(InPieces, AttentionLayer):
             return attended, None
         return attended, self.empty_state(size(query, 0))
 
-    def _linear(self, query, key, value, visible, kernel, gain, state, training):
+    def _linear(self, query, key, value, visible, kernel, gain, state, training, decay):
         """Attention through the features of a kernel, and its state if causal."""
         # a window to both sides carries sums from block to block, as causal loops do
-        in_order = visible.causal or self.exact_window is not None
+        in_order = visible.causal or self.exact_window is not None or decay is not None
         compiles = should_compile(
             self.jit_compile,
             query,
@@ -472,6 +474,7 @@ class PerformerAttention(InPieces, AttentionLayer):
             gain,
             state,
             self.chunk_size,
+            decay=decay,
             jit_compile=compiles,
         )
         return attended, None if state is None else state._asdict()
@@ -482,7 +485,7 @@ class PerformerAttention(InPieces, AttentionLayer):
             return tf.zeros((self.num_heads,))
         return self._far_gain.of_heads()
 
-    def scores(self, query, key, visible):
+    def scores(self, query, key, visible, decay=None):
         kernel, gain = self.kernel(), self.log_gain_of_heads()
 
         def estimated(query, key, kernel, visible, gain):
@@ -493,6 +496,7 @@ class PerformerAttention(InPieces, AttentionLayer):
                 visible,
                 exact_window=self.exact_window,
                 log_gain=gain,
+                decay=decay,
             )
 
         if self.exact_below is None:
@@ -521,13 +525,19 @@ class PerformerAttention(InPieces, AttentionLayer):
         )
         if self.exact_window is not None:
             state = ops.with_recent_keys(
-                state, self.exact_window, self.key_dim, self.compute_dtype
+                state,
+                self.exact_window,
+                self.key_dim,
+                self.compute_dtype,
+                with_decay=self.forget_gate,
             )
         return state._asdict()
 
     def _as_state(self, state):
         """The entry "attention" of the layer's state, as `ops` takes it."""
-        kind = ops.State if self.exact_window is None else ops.WindowedState
+        kind = ops.State
+        if self.exact_window is not None:
+            kind = ops.DecayingState if self.forget_gate else ops.WindowedState
         return layer_state.attention_entry(self, kind, "exact_window", state)
 
     def get_config(self):

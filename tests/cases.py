@@ -150,6 +150,33 @@ CASES = {
         dict(num_heads=3, key_dim=4, chunk_size=2, qk_norm=True, causal=True),
         widths=(7,),
     ),
+    "forget_gate": attention({**SMALL, "forget_gate": True}, widths=(7,)),
+    "forget_gate_window": attention(
+        {**SMALL, "forget_gate": True, "exact_window": 2, "causal": True}, widths=(7,)
+    ),
+    "forget_gate_exact": Case(
+        keras_performer.layers.ExactAttention,
+        dict(num_heads=3, key_dim=4, use_bias=False, forget_gate=True, causal=True),
+        widths=(7,),
+    ),
+    "forget_gate_local": Case(
+        keras_performer.layers.LocalAttention,
+        dict(
+            num_heads=6,
+            key_dim=4,
+            num_key_value_heads=2,
+            sliding_window=2,
+            use_bias=False,
+            forget_gate=True,
+            causal=True,
+        ),
+        widths=(7,),
+    ),
+    "forget_gate_linear_transformer": Case(
+        keras_performer.layers.LinearTransformerAttention,
+        dict(num_heads=3, key_dim=4, forget_gate=True, causal=True),
+        widths=(7,),
+    ),
     "linformer": Case(
         keras_performer.zoo.LinformerAttention,
         dict(num_heads=3, key_dim=4, max_length=11, projection_dim=5, seed=1),

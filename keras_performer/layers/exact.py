@@ -6,9 +6,8 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.attention import AttentionLayer, ForgettingAttention
 from keras_performer.layers.call_inputs import as_mask, visible_keys
-from keras_performer.layers.forget_gate import ForgettingAttention
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.performer import PerformerAttention
 from keras_performer.ops.shapes import size

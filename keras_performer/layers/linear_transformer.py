@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
-from keras_performer.layers.forget_gate import ForgettingAttention
+from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.performer import (
     PerformerAttention,
     pays_on_cpu,

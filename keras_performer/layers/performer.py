@@ -14,8 +14,8 @@ from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
+from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.config import must_be_built
-from keras_performer.layers.forget_gate import ForgettingAttention
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.devices import has_gpu
 from keras_performer.ops.gradients import custom_gradient
@@ -429,7 +429,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
             visible, parameters = constants
             copied = kernel.with_parameters(parameters).with_trained(trained)
             inputs = query, key, value, visible
-            return self._linear(*inputs, copied, gain, None, training)[0]
+            return self._linear(*inputs, copied, gain, None, training, None)[0]
 
         inputs = [query, key, value, gain, *kernel.trained]
         constants = visible, kernel.parameters

@@ -62,12 +62,12 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
 
 
 def wrong(x: tf.Tensor) -> None:
-    layers.ExactAttention(8, 64, rotary="line")  # type: ignore[arg-type]
+    layers.AttentionLayer(8, 64, rotary="line")  # type: ignore[arg-type]
     keras_performer.PerformerAttention("8", 64)  # type: ignore[arg-type]
     keras_performer.PerformerAttention(8)  # type: ignore[call-arg]
     keras_performer.PerformerAttention(8, 64, feature_map=3)  # type: ignore[arg-type]
     keras_performer.PerformerAttention(8, 64, jit_compile="yes")  # type: ignore[arg-type]
-    layer = layers.ExactAttention(8, 64, causal="yes")  # type: ignore[arg-type]
+    layer = layers.AttentionLayer(8, 64, causal="yes")  # type: ignore[arg-type]
     layer(x, retrun_state=True)  # type: ignore[call-arg]
     layer(x, use_causal_mask="yes")  # type: ignore[arg-type]
     layers.PerformerBlock("performer", 128)  # type: ignore[arg-type]

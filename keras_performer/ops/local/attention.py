@@ -78,11 +78,13 @@ def local_attention(
     state, decay = keys_and_decays(state, decay)
     check_recent(state, sliding_window, key, value, visible)
     keys = Recent.of(key, value, visible.key_mask)
-    later = None
+    later: Recent | DecayingRecent | None = None
     if visible.causal:
-        later = keys.last(sliding_window, state, visible.starts)
+        recent = keys.last(sliding_window, state, visible.starts)
+        later = recent
         if decay is not None:
-            later = DecayingRecent(*later, last_decays(decay, sliding_window))
+            decays = last_decays(decay, sliding_window)
+            later = DecayingRecent(**recent._asdict(), decay=decays)
     options = sliding_window, visible.causal, jit_compile, visible.starts
     arguments = query, keys, state, *options, decay
     if jit_compile and tf.executing_eagerly():

@@ -66,7 +66,7 @@ class Local:
         gates: their log-decays, `(B, before + T, K, 1)`, or `None`.
     """
 
-    def __init__(self, options, query, keys, gates):
+    def __init__(self, options, query, keys, gates=None):
         reach, self.before, self.window, self.causal, numbers = options
         self.heads = Heads(query, keys.key, keys.value)
         self.scale = query.shape[3] ** -0.5

@@ -44,6 +44,16 @@ FURTHER = (
     "window + taylor, conv",
     "window, alibi, conv",
     "window + softmax, alibi, conv",
+    "exact, gate",
+    "window, gate",
+    "softmax, gate",
+    "window + softmax, gate",
+    "window + taylor, gate",
+    "window + softmax, gains in turn",
+    "window + softmax, gains in turn, gate",
+    "window, gate, conv",
+    "window + softmax, gate, conv",
+    "window + softmax, gains in turn, gate, conv",
 )
 # The last block has exact attention, the others that of the row.
 EXACT_LAST = "exact last"
@@ -53,6 +63,10 @@ CONV, CONV_KERNEL_SIZE = "conv", 4
 REDRAW, REDRAW_STEPS = "redraw", 50
 # What is added to far log-weights at first.
 GAINS = {"low gain": -3.5, "high gain": 2.0}
+# Such gains in turn, from head to head.
+GAINS_IN_TURN, TURNS = "gains in turn", (-4.0, 2.0)
+# Weights fade with the tokens between query and key.
+GATE = "gate"
 
 
 def attention(row, task, num_heads, key_dim):
@@ -75,6 +89,8 @@ def attention(row, task, num_heads, key_dim):
     if row == WITHOUT:
         return "none"
     common["qk_norm"] = "qk_norm" in options
+    if GATE in options:
+        common["forget_gate"] = True
     exact, local, performer = ExactAttention, LocalAttention, PerformerAttention
     if "alibi" in options:
         exact, local, performer = AlibiExact, AlibiLocal, AlibiPerformer
@@ -83,11 +99,14 @@ def attention(row, task, num_heads, key_dim):
     if row == WINDOW:
         return local(**common, sliding_window=task.window)
     *window, feature_map = row.split(" + ")
+    gain = sum(GAINS.get(name, 0.0) for name in options)
+    if GAINS_IN_TURN in options:
+        gain = [TURNS[head % 2] for head in range(num_heads)]
     return performer(
         **common,
         feature_map=feature_map,
         exact_window=task.window if window else None,
-        initial_log_gain=sum(GAINS.get(name, 0.0) for name in options),
+        initial_log_gain=gain,
     )
 
 

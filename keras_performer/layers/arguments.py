@@ -1,5 +1,6 @@
 """Checks of constructor arguments, and types of those that Keras understands."""
 
+import inspect
 import math
 import typing
 from numbers import Integral, Real
@@ -319,6 +320,44 @@ def up_to_max_length(layer, length):
         # XLA leaves assertions out; it refuses what is smaller than nothing, by name
         name = f"make_{name}_with_a_max_length_above_{layer.max_length}"
         return layer.max_length - tf.size(tf.fill([layer.max_length - length], 0, name))
+
+
+# -- Signatures of classes that hand arguments on.
+
+
+class JoinsSignatures:
+    """Mixin for classes whose `__init__` may take `*args` and `**kwargs` for its base.
+
+    The signature that Python shows then names the arguments of both. What stands behind
+    an argument of its own in the base is given by name.
+    """
+
+    __signature__: inspect.Signature
+
+    def __init_subclass__(cls, **kwargs: typing.Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" not in vars(cls):
+            return
+        signature = inspect.signature(cls.__init__)
+        parameters = list(signature.parameters.values())[1:]
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            base = next(kind for kind in cls.__mro__[1:] if "__init__" in vars(kind))
+            parameters = _joined(inspect.signature(base), parameters)
+        cls.__signature__ = inspect.Signature(parameters)
+
+
+def _joined(base, own):
+    own = {p.name: p for p in own if p.kind is p.KEYWORD_ONLY}
+    found, by_name = [], False
+    for name, parameter in base.parameters.items():
+        by_name = by_name or name in own
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found += [*own.values(), parameter]
+        elif name not in own:
+            place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not by_name
+            kind = parameter.POSITIONAL_OR_KEYWORD if place else parameter.KEYWORD_ONLY
+            found.append(parameter.replace(kind=kind))
+    return found
 
 
 # -- Types of the arguments that layers share with Keras'.

@@ -32,7 +32,9 @@ from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_sco
 from keras_performer.ops.shapes import compute_dtype
 
 
-class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
+class AttentionLayer(
+    arguments.JoinsSignatures, DenseNames, KeepsInnerChanges, keras.layers.Layer
+):
     """The base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how
@@ -222,12 +224,6 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         )
         self.rotary = checked_rotary(self, rotary)
         self.qk_norm = checked(self, qk_norm)
-
-    def __init_subclass__(cls, **kwargs: typing.Any) -> None:
-        super().__init_subclass__(**kwargs)
-        parameters = inspect.signature(cls.__init__).parameters
-        if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
-            cls.__signature__ = _joined_signature(cls.__base__, parameters)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = call_inputs.complete_shapes(query_shape, value_shape, key_shape)
@@ -459,24 +455,6 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
             rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
             scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
         return self._axes.unfold_scores(scores, inputs.query, inputs.key)
-
-
-def _joined_signature(base, own):
-    """The signature of a class that passes `*args` and `**kwargs` on to its base.
-
-    What stands behind an argument of its own in the base is given by name.
-    """
-    own = {name: p for name, p in own.items() if p.kind is p.KEYWORD_ONLY}
-    found, by_name = [], False
-    for name, parameter in inspect.signature(base).parameters.items():
-        by_name = by_name or name in own
-        if parameter.kind is parameter.VAR_KEYWORD:
-            found += [*own.values(), parameter]
-        elif name not in own:
-            place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not by_name
-            kind = parameter.POSITIONAL_OR_KEYWORD if place else parameter.KEYWORD_ONLY
-            found.append(parameter.replace(kind=kind))
-    return inspect.Signature(found)
 
 
 # -- Queries and keys of one length, which the model learns.

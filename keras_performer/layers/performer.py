@@ -13,7 +13,6 @@ import tensorflow as tf
 from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
-from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.config import must_be_built
 from keras_performer.ops.checks import check_window
@@ -265,61 +264,17 @@ class PerformerAttention(InPieces, AttentionLayer):
         self,
         num_heads: int,
         key_dim: int,
-        value_dim: int | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = True,
-        output_shape: int | Sequence[int] | None = None,
-        attention_axes: int | Sequence[int] | None = None,
-        sliding_window: int | None = None,
-        flash_attention: bool | None = None,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer = None,
-        bias_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-        kernel_constraint: Constraint = None,
-        bias_constraint: Constraint = None,
-        use_gate: bool = False,
-        seed: int | None = None,
-        *,
+        *args: typing.Any,
         feature_map: str | dict | feature_maps.FeatureMap = "softmax",
         num_random_features: int | None | typing.Literal["auto"] = "auto",
-        causal: bool = False,
-        num_key_value_heads: int | None = None,
         chunk_size: int | None = None,
         exact_below: int | None = None,
         exact_window: int | None = None,
         initial_log_gain: float | Sequence[float] = 0.0,
-        rotary: bool | Sequence[int] | None = None,
-        qk_norm: bool = False,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim=value_dim,
-            dropout=dropout,
-            use_bias=use_bias,
-            output_shape=output_shape,
-            attention_axes=attention_axes,
-            sliding_window=sliding_window,
-            flash_attention=flash_attention,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            use_gate=use_gate,
-            seed=seed,
-            causal=causal,
-            num_key_value_heads=num_key_value_heads,
-            rotary=rotary,
-            qk_norm=qk_norm,
-            **kwargs,
-        )
+        super().__init__(num_heads, key_dim, *args, **kwargs)
         self.feature_map = feature_maps.get(feature_map)
         self._num_random_features = arguments.positive_int(
             "num_random_features", num_random_features, default=None, auto=True

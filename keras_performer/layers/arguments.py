@@ -1,5 +1,6 @@
 """Checks of constructor arguments, and types of those that Keras understands."""
 
+import difflib
 import inspect
 import math
 import typing
@@ -246,8 +247,38 @@ def head_dim(hidden_dim, num_heads):
     return hidden_dim // num_heads
 
 
-def without_autocast(options):
-    """Arguments of a layer for its base class, with `autocast=False`."""
+def unknown(owner, name, value, known=()):
+    """The error of a keyword argument that a class or function does not have.
+
+    Args:
+        owner: the class or function.
+        name, value: the argument.
+        known: names that it takes beside those of its signature.
+    """
+    own = inspect.signature(owner).parameters.values()
+    known = {p.name for p in own if p.kind is not p.VAR_KEYWORD}.union(known)
+    nearest = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.0)[0]
+    return ValueError(
+        f"{owner.__name__} has no argument {name}: did you mean {nearest}? Received: "
+        f"{name}={value!r}"
+    )
+
+
+# What `keras.layers.Layer` takes, in old ways too.
+OF_KERAS = {*inspect.signature(keras.layers.Layer.__init__).parameters}
+OF_KERAS = OF_KERAS - {"self", "kwargs"} | {"input_shape", "input_dim"}
+
+
+def split(options):
+    """Keyword arguments in two dicts: others, and those of Keras' base class."""
+    others = {x: value for x, value in options.items() if x not in OF_KERAS}
+    return others, {x: value for x, value in options.items() if x in OF_KERAS}
+
+
+def of_keras(layer, options):
+    """Arguments of a layer for Keras' base class, with `autocast=False`."""
+    for name in options.keys() - OF_KERAS:
+        raise unknown(type(layer), name, options[name], OF_KERAS)
     if options.get("autocast"):
         raise ValueError(
             "autocast must be False: Keras would cast the state, which stays in "

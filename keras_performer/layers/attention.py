@@ -54,12 +54,14 @@ class AttentionLayer(
     `keras.saving.register_keras_serializable`.
 
     Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
-    `supports_segments` (that `attend` heeds `visible.starts`), `any_length` (that no
-    weight of it ends at some length), `drops_weights` (that `attend` drops weights of
-    keys, so that `write` must not drop attended values), `cost` (how time and memory
-    grow with the length L, such as "L" or "L^2"), and `projections`, those of "query",
-    "key", "value" that it has a dense layer for; `attend` gets `None` for the others.
-    With `shared_query_key` queries are keys, too: it then has no dense layer for "key".
+    `supports_segments` (that `attend` heeds `visible.starts`),
+    `supports_cross_attention` (that keys may be of another sequence), `any_length`
+    (that no weight of it ends at some length), `drops_weights` (that `attend` drops
+    weights of keys, so that `write` must not drop attended values), `cost` (how time
+    and memory grow with the length L, such as "L" or "L^2"), and `projections`, those
+    of "query", "key", "value" that it has a dense layer for; `attend` gets `None` for
+    the others. With `shared_query_key` queries are keys, too: it then has no dense
+    layer for "key".
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
     by `load_weights`, if all its attention layers are swapped and keep their names;
@@ -159,6 +161,7 @@ class AttentionLayer(
     supports_causal = True
     supports_state = False
     supports_segments = False
+    supports_cross_attention = True
     any_length = True
     drops_weights = False
     cost = "L^2"
@@ -193,7 +196,7 @@ class AttentionLayer(
         **kwargs: typing.Any,
     ) -> None:
         # Without autocast Keras leaves the state in float32; the dense layers cast.
-        super().__init__(**arguments.without_autocast(kwargs))
+        super().__init__(**arguments.of_keras(self, kwargs))
         arguments.check_dtype(self)
         self.supports_masking = True
         positive_int = arguments.positive_int
@@ -224,6 +227,26 @@ class AttentionLayer(
         )
         self.rotary = checked_rotary(self, rotary)
         self.qk_norm = checked(self, qk_norm)
+
+    @property
+    def can_rotate(self):
+        """True if there are queries and keys, which `rotary` is for."""
+        keys = "query" if self.shared_query_key else "key"
+        return {"query", keys} <= set(self.projections)
+
+    def cross_config(self):
+        """The config of such an attention to another sequence.
+
+        A query then has no place among the keys: rotary positions are left out.
+        """
+        if not self.supports_cross_attention:
+            raise ValueError(
+                f"{type(self).__name__} attends to its own sequence alone, where keys "
+                "and queries have the same places: use PerformerAttention, "
+                "ExactAttention or another for an encoder's sequence. Received: "
+                f"attention={self.name!r}"
+            )
+        return {**self.get_config(), "rotary": None}
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = call_inputs.complete_shapes(query_shape, value_shape, key_shape)

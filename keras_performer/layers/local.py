@@ -42,6 +42,7 @@ class LocalAttention(AttentionLayer):
 
     supports_state = True
     supports_segments = True
+    supports_cross_attention = False
     cost = "L"
 
     def __init__(

@@ -466,6 +466,10 @@ class PerformerAttention(InPieces, AttentionLayer):
         constants = visible, kernel.parameters
         return by_length(self.exact_below, exact, linear, inputs, constants)
 
+    def cross_config(self):
+        near = {"exact_window": None, "initial_log_gain": 0.0}
+        return {**super().cross_config(), **near}
+
     def empty_state(self, batch_size):
         state = ops.initial_state(
             batch_size,

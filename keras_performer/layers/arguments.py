@@ -143,19 +143,6 @@ def key_value_heads(value, num_heads):
     return value
 
 
-def exact_below(value, feature_map):
-    """`None`, or the length from which on features of softmax are used."""
-    value = positive_int("exact_below", value, default=None)
-    if value is not None and not feature_map.estimates_softmax:
-        raise ValueError(
-            "exact_below needs features that estimate softmax: those of "
-            f"{type(feature_map).__name__} are a different model, which would change "
-            'at that length. Use feature_map="softmax" or exact_below=None. Received: '
-            f"exact_below={value}"
-        )
-    return value
-
-
 def exact_window(value, feature_map):
     """`None`, or how near keys have their exact weight."""
     value = positive_int("exact_window", value, default=None)
@@ -205,7 +192,7 @@ def jit_compile(value, feature_map=None):
     return value
 
 
-def recompute(value, causal, exact_below):
+def recompute(value, causal):
     """Part that a model computes again when it trains: `None`, "block" or "network"."""
     if not among(value, (None, "block", "network")):
         raise ValueError(
@@ -216,12 +203,6 @@ def recompute(value, causal, exact_below):
         raise ValueError(
             'recompute="network" needs causal=True: chunks hand a state on to later '
             'ones. Use recompute="block". Received: causal=False'
-        )
-    if value is not None and exact_below is not None:
-        raise ValueError(
-            "recompute goes through a sequence in chunks, exact attention sees it "
-            f"whole: leave one out. Received: recompute={value!r}, "
-            f"exact_below={exact_below}"
         )
     return value
 
@@ -247,6 +228,26 @@ def head_dim(hidden_dim, num_heads):
     return hidden_dim // num_heads
 
 
+# Arguments that are no more: what they were by default, and what to do instead.
+REMOVED = {
+    "exact_below": (
+        None,
+        "where inputs are short, make the layer or model with exact attention, as "
+        'ExactAttention or attention="exact": it has the same dense weights',
+    )
+}
+
+
+def without_removed(config):
+    """The config of a layer without what is no more and was as by default."""
+    defaults = {name: default for name, (default, _) in REMOVED.items()}
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in defaults or value != defaults[name]
+    }
+
+
 def unknown(owner, name, value, known=()):
     """The error of a keyword argument that a class or function does not have.
 
@@ -255,6 +256,11 @@ def unknown(owner, name, value, known=()):
         name, value: the argument.
         known: names that it takes beside those of its signature.
     """
+    if name in REMOVED:
+        return ValueError(
+            f"{name} is no argument any more: {REMOVED[name][1]}. Received: "
+            f"{name}={value!r}"
+        )
     own = inspect.signature(owner).parameters.values()
     known = {p.name for p in own if p.kind is not p.VAR_KEYWORD}.union(known)
     nearest = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.0)[0]

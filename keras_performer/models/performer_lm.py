@@ -144,9 +144,7 @@ class PerformerLM(
         self.conv_kernel_size = positive_int(
             "conv_kernel_size", conv_kernel_size, default=None
         )
-        self.recompute = arguments.recompute(
-            recompute, causal, options.get("exact_below")
-        )
+        self.recompute = arguments.recompute(recompute, causal)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
         self.position_embedding, rotary = choice.positions_of(
             position_embedding, attention, self.position_shape, head_dim
@@ -240,8 +238,8 @@ class PerformerLM(
         - `decode`: `tokens` `(B, 1)` and the state to the same.
 
         One without a state has `serve` alone: if it is not causal, if an attention or a
-        mixer has none (`attention="exact"`), or with `exact_below`. So has what is
-        exported with keywords of Keras' own beside `input_signature`.
+        mixer has none (`attention="exact"`). So has what is exported with keywords of
+        Keras' own beside `input_signature`.
 
         Args:
             filepath: where to write.

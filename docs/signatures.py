@@ -78,7 +78,8 @@ def table(name, record):
         record: what `recorded` returned.
     """
     method = name.split(".")[1]
-    ours = parameters(getattr(keras_performer.PerformerAttention, method))
+    ours = keras_performer.PerformerAttention
+    ours = parameters(ours if method == "__init__" else getattr(ours, method))
     groups = _groups({version: of[name] for version, of in record.items()})
     heads = [f"place in Keras {words}" for words in groups]
     rows = [["argument", "default", *heads, "place here", "here"]]

@@ -3,7 +3,7 @@
 from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
-from keras_performer.models.attention_choice import positions_of
+from keras_performer.layers.choice import positions_of
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 # The controls, and what features learn alone and beside a window.

@@ -12,6 +12,7 @@ from keras_performer.conversion.attention_like import attention_like
 from keras_performer.conversion.calls import attention_calls, batches_of
 from keras_performer.conversion.errors import ESTIMATES, HeadSums, add_errors
 from keras_performer.layers import PerformerAttention, arguments, call_inputs
+from keras_performer.layers.choice import check_options
 
 # A head whose best estimate keeps more than this part of the error of a plain mean has
 # lost what it attends to.
@@ -20,8 +21,6 @@ LOST = 0.5
 WORTH_IT = 0.8
 # What part of the weights `HeadReport.window_needed` holds.
 SHARE_NEEDED = 0.9
-# Those of `PerformerAttention` that say how attention is estimated.
-OPTIONS = "exact_window", "feature_map", "num_random_features", "seed"
 # What estimates are called, the simplest first.
 ADVICE = {
     "window": "the window alone",
@@ -113,6 +112,7 @@ def approximation_report(
     *,
     num_rows: int = 64,
     max_batches: int = 4,
+    seed: int | None = None,
     **options: typing.Any,
 ) -> ApproximationReport:
     """Measures how well linear attention would estimate the attention of a model.
@@ -130,9 +130,9 @@ def approximation_report(
             `tf.data.Dataset` of batches, with or without targets.
         num_rows: int, of how many queries of each sequence exact weights are computed.
         max_batches: int, the most batches of a data set that are taken.
-        **options: of `PerformerAttention`: `exact_window`, `feature_map`,
-            `num_random_features`, `seed`. What is not given is as in the layer, or the
-            default.
+        seed: as in `PerformerAttention`. Defaults to what the layer has.
+        **options: further arguments of `PerformerAttention`, such as `exact_window` and
+            `num_random_features`. What is not given is as in the layer, or the default.
 
     Returns:
         `ApproximationReport`.
@@ -154,7 +154,7 @@ def approximation_report(
     arguments.positive_int("num_rows", num_rows)
     arguments.positive_int("max_batches", max_batches)
     call_inputs.check_model("model", model)
-    check_options(options)
+    options = _checked(approximation_report, options, seed)
     sums: dict = {}
     doubled: dict = {}
 
@@ -175,13 +175,10 @@ def approximation_report(
     )
 
 
-def check_options(options):
-    """Raises a `ValueError` for options that are none of `OPTIONS`."""
-    unknown = sorted(set(options) - set(OPTIONS))
-    if unknown:
-        raise ValueError(
-            f"Options must be of {', '.join(OPTIONS)}. Received: {', '.join(unknown)}"
-        )
+def _checked(function, options, seed):
+    """Options of the estimates, with the seed if there is one."""
+    check_options(function, options, [PerformerAttention])
+    return options if seed is None else {**options, "seed": seed}
 
 
 def nothing_found(model, left_out):
@@ -283,6 +280,7 @@ def implied_attention(
     data: typing.Any,
     *,
     rows: Sequence[int] | None = None,
+    seed: int | None = None,
     **options: typing.Any,
 ) -> list[ImpliedAttention]:
     """The attention matrices of a model, beside those that linear attention implies.
@@ -294,6 +292,7 @@ def implied_attention(
         model: as in `approximation_report`.
         data: as in `approximation_report`; of a data set the first batch.
         rows: sequence of ints, indices of queries. Defaults to all.
+        seed: as in `approximation_report`.
         **options: as in `approximation_report`.
 
     Returns:
@@ -316,7 +315,7 @@ def implied_attention(
     >>> print(found.implied.sum())  # each row sums to 1
     4.0
     """
-    check_options(options)
+    options = _checked(implied_attention, options, seed)
     found = []
 
     def measure(layer, twin, query, key, value, inputs):

@@ -56,9 +56,10 @@ def attention_like(kind, layer, **options):
         known.pop("initial_log_gain", None)
     twin = _class_for(kind, layer)(**{**known, "dtype": layer.dtype_policy, **options})
     twin.build_from_config(layer.get_build_config())
-    _check_weights(twin)
+    _check_weights(twin, config)
     for name in _DENSE_LAYERS:
         own, given = getattr(twin, name), keras_privates.dense_layer(layer, name)
+        _check_shapes(name, own, given)
         own.kernel.assign(given.kernel)
         if own.bias is not None:
             own.bias.assign(given.bias)
@@ -70,7 +71,8 @@ def attention_like(kind, layer, **options):
     if twin.qk_norm and config.get("qk_norm"):
         twin.query_key_norm.log_scale.assign(layer.query_key_norm.log_scale)
     if isinstance(layer, PerformerAttention) and kind is PerformerAttention:
-        if layer.log_gain is not None and twin.log_gain is not None:
+        both = layer.log_gain is not None and twin.log_gain is not None
+        if both and "initial_log_gain" not in options:
             twin.log_gain.assign(layer.log_gain)
         if options.get("seed") is None:  # else features are drawn of that
             _copy_features(layer, twin)
@@ -92,11 +94,22 @@ def _copied(twin):
     return [x for x in keras_privates.all_layers(twin) if isinstance(x, CopiedDense)]
 
 
-def _check_weights(twin):
+def _check_shapes(name, own, given):
+    """Refuses options with which a dense layer has other weights."""
+    pairs = [(x.kernel, x.bias) for x in (own, given)]
+    own, given = ([None if w is None else tuple(w.shape) for w in x] for x in pairs)
+    if own != given:
+        raise ValueError(
+            f"the weights do not fit: with these options {name} has a kernel and bias "
+            f"of shapes {own}, and the layer of {given}"
+        )
+
+
+def _check_weights(twin, config):
     """Refuses what softmax attention has no weights for."""
     lacks = [name for name in _DENSE_LAYERS if not hasattr(twin, f"_{name}")]
     known = [*(getattr(twin, name) for name in _DENSE_LAYERS if name not in lacks)]
-    known += [*_copied(twin), *([twin.query_key_norm] if twin.qk_norm else [])]
+    known += [*_copied(twin), *([twin.query_key_norm] if config.get("qk_norm") else [])]
     fitting = {id(weight) for part in known for weight in part.weights}
     if isinstance(twin, PerformerAttention) and twin.log_gain is not None:
         fitting.add(id(twin.log_gain))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_performer import feature_maps
 from keras_performer.conversion.attention_like import attention_like, is_attention
 from keras_performer.conversion.report import ConversionReport, ConvertedLayer
 from keras_performer.conversion.rewriting import lists_its_layers, rewritten
@@ -22,6 +21,7 @@ from keras_performer.layers import (
     keras_privates,
 )
 from keras_performer.layers import config as places
+from keras_performer.layers.choice import check_options
 from keras_performer.layers.config import change_of
 from keras_performer.layers.exact import is_cached
 
@@ -38,13 +38,9 @@ def convert_to_performer(
     model: keras.layers.Layer,
     *,
     exact_window: int | None = 64,
-    feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-    num_random_features: int | None | typing.Literal["auto"] = "auto",
-    chunk_size: int | None = None,
-    exact_below: int | None = None,
-    jit_compile: bool | typing.Literal["auto"] = "auto",
     seed: int | None = None,
     layers: Sequence[str] | None = None,
+    **options: typing.Any,
 ) -> tuple[keras.layers.Layer, ConversionReport]:
     """A copy of a model in which `PerformerAttention` has the place of its attention.
 
@@ -66,11 +62,11 @@ def convert_to_performer(
             constructed or built. Compiled models get a new optimizer.
         exact_window: int, keys nearer than this keep their exact weights; `None` for
             random features alone.
-        feature_map, num_random_features, chunk_size, exact_below, jit_compile: as in
-            `PerformerAttention`.
         seed: as in `PerformerAttention`; each layer gets another that follows from it.
         layers: sequence of str, paths of the attention layers to replace, or names
             that are the path of none. Defaults to all.
+        **options: further arguments of `PerformerAttention`, such as `feature_map`.
+            What is not given is as in the layer, or the default.
 
     Returns:
         The new model, and a `ConversionReport`; `print` shows a table.
@@ -95,23 +91,17 @@ def convert_to_performer(
     layer      was                 is now              note
     attention  MultiHeadAttention  PerformerAttention
     """
-    options: dict = dict(
-        exact_window=exact_window,
-        feature_map=feature_map,
-        num_random_features=num_random_features,
-        chunk_size=chunk_size,
-        exact_below=exact_below,
-        jit_compile=jit_compile,
-    )
-    PerformerAttention(1, 1, seed=seed, **options)  # raises what is wrong with them
+    check_options(convert_to_performer, options, [PerformerAttention])
     seeds = _seeds(seed)
+    of_window = {x: options[x] for x in ["jit_compile"] if x in options}
 
     def instead(layer):
         if exact_window is not None and is_cached(layer):
             _check_same_sequence(layer)
         if layer.get_config().get("sliding_window"):
-            return attention_like(LocalAttention, layer, jit_compile=jit_compile)
-        return attention_like(PerformerAttention, layer, seed=next(seeds), **options)
+            return attention_like(LocalAttention, layer, **of_window)
+        own = dict(options, exact_window=exact_window, seed=next(seeds))
+        return attention_like(PerformerAttention, layer, **own)
 
     return _convert(model, instead, layers)
 
@@ -143,6 +133,7 @@ def convert_attention(
     model: keras.layers.Layer,
     attention: type[AttentionLayer],
     *,
+    seed: int | None = None,
     layers: Sequence[str] | None = None,
     **options: typing.Any,
 ) -> tuple[keras.layers.Layer, ConversionReport]:
@@ -157,9 +148,10 @@ def convert_attention(
     Args:
         model: as in `convert_to_performer`.
         attention: subclass of `AttentionLayer`.
+        seed: int; each layer gets another that follows from it. Defaults to what the
+            layer has.
         layers: as in `convert_to_performer`.
-        **options: arguments of `attention`, such as `sliding_window`. With a `seed`
-            each layer gets another that follows from it.
+        **options: arguments of `attention`, such as `sliding_window`.
 
     Returns:
         The new model, and a `ConversionReport`.
@@ -186,10 +178,11 @@ def convert_attention(
             "and its arguments be given beside it. Received: "
             f"attention={attention!r}"
         )
-    seeds = _seeds(options.get("seed"))
+    check_options(convert_attention, options, [attention])
+    seeds = _seeds(seed)
 
     def instead(layer):
-        own = {"seed": next(seeds)} if "seed" in options else {}  # or the layer's
+        own = {} if seed is None else {"seed": next(seeds)}  # or the layer's
         return attention_like(attention, layer, **{**options, **own})
 
     return _convert(model, instead, layers)

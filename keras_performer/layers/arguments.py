@@ -1,5 +1,7 @@
 """Checks of constructor arguments, and types of those that Keras understands."""
 
+import difflib
+import inspect
 import math
 import typing
 from numbers import Integral, Real
@@ -141,19 +143,6 @@ def key_value_heads(value, num_heads):
     return value
 
 
-def exact_below(value, feature_map):
-    """`None`, or the length from which on features of softmax are used."""
-    value = positive_int("exact_below", value, default=None)
-    if value is not None and not feature_map.estimates_softmax:
-        raise ValueError(
-            "exact_below needs features that estimate softmax: those of "
-            f"{type(feature_map).__name__} are a different model, which would change "
-            'at that length. Use feature_map="softmax" or exact_below=None. Received: '
-            f"exact_below={value}"
-        )
-    return value
-
-
 def exact_window(value, feature_map):
     """`None`, or how near keys have their exact weight."""
     value = positive_int("exact_window", value, default=None)
@@ -203,7 +192,7 @@ def jit_compile(value, feature_map=None):
     return value
 
 
-def recompute(value, causal, exact_below):
+def recompute(value, causal):
     """Part that a model computes again when it trains: `None`, "block" or "network"."""
     if not among(value, (None, "block", "network")):
         raise ValueError(
@@ -214,12 +203,6 @@ def recompute(value, causal, exact_below):
         raise ValueError(
             'recompute="network" needs causal=True: chunks hand a state on to later '
             'ones. Use recompute="block". Received: causal=False'
-        )
-    if value is not None and exact_below is not None:
-        raise ValueError(
-            "recompute goes through a sequence in chunks, exact attention sees it "
-            f"whole: leave one out. Received: recompute={value!r}, "
-            f"exact_below={exact_below}"
         )
     return value
 
@@ -245,8 +228,63 @@ def head_dim(hidden_dim, num_heads):
     return hidden_dim // num_heads
 
 
-def without_autocast(options):
-    """Arguments of a layer for its base class, with `autocast=False`."""
+# Arguments that are no more: what they were by default, and what to do instead.
+REMOVED = {
+    "exact_below": (
+        None,
+        "where inputs are short, make the layer or model with exact attention, as "
+        'ExactAttention or attention="exact": it has the same dense weights',
+    )
+}
+
+
+def without_removed(config):
+    """The config of a layer without what is no more and was as by default."""
+    defaults = {name: default for name, (default, _) in REMOVED.items()}
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in defaults or value != defaults[name]
+    }
+
+
+def unknown(owner, name, value, known=()):
+    """The error of a keyword argument that a class or function does not have.
+
+    Args:
+        owner: the class or function.
+        name, value: the argument.
+        known: names that it takes beside those of its signature.
+    """
+    if name in REMOVED:
+        return ValueError(
+            f"{name} is no argument any more: {REMOVED[name][1]}. Received: "
+            f"{name}={value!r}"
+        )
+    own = inspect.signature(owner).parameters.values()
+    known = {p.name for p in own if p.kind is not p.VAR_KEYWORD}.union(known)
+    nearest = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.0)[0]
+    return ValueError(
+        f"{owner.__name__} has no argument {name}: did you mean {nearest}? Received: "
+        f"{name}={value!r}"
+    )
+
+
+# What `keras.layers.Layer` takes, in old ways too.
+OF_KERAS = {*inspect.signature(keras.layers.Layer.__init__).parameters}
+OF_KERAS = OF_KERAS - {"self", "kwargs"} | {"input_shape", "input_dim"}
+
+
+def split(options):
+    """Keyword arguments in two dicts: others, and those of Keras' base class."""
+    others = {x: value for x, value in options.items() if x not in OF_KERAS}
+    return others, {x: value for x, value in options.items() if x in OF_KERAS}
+
+
+def of_keras(layer, options):
+    """Arguments of a layer for Keras' base class, with `autocast=False`."""
+    for name in options.keys() - OF_KERAS:
+        raise unknown(type(layer), name, options[name], OF_KERAS)
     if options.get("autocast"):
         raise ValueError(
             "autocast must be False: Keras would cast the state, which stays in "
@@ -319,6 +357,44 @@ def up_to_max_length(layer, length):
         # XLA leaves assertions out; it refuses what is smaller than nothing, by name
         name = f"make_{name}_with_a_max_length_above_{layer.max_length}"
         return layer.max_length - tf.size(tf.fill([layer.max_length - length], 0, name))
+
+
+# -- Signatures of classes that hand arguments on.
+
+
+class JoinsSignatures:
+    """Mixin for classes whose `__init__` may take `*args` and `**kwargs` for its base.
+
+    The signature that Python shows then names the arguments of both. What stands behind
+    an argument of its own in the base is given by name.
+    """
+
+    __signature__: inspect.Signature
+
+    def __init_subclass__(cls, **kwargs: typing.Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" not in vars(cls):
+            return
+        signature = inspect.signature(cls.__init__)
+        parameters = list(signature.parameters.values())[1:]
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            base = next(kind for kind in cls.__mro__[1:] if "__init__" in vars(kind))
+            parameters = _joined(inspect.signature(base), parameters)
+        cls.__signature__ = inspect.Signature(parameters)
+
+
+def _joined(base, own):
+    own = {p.name: p for p in own if p.kind is p.KEYWORD_ONLY}
+    found, by_name = [], False
+    for name, parameter in base.parameters.items():
+        by_name = by_name or name in own
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found += [*own.values(), parameter]
+        elif name not in own:
+            place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not by_name
+            kind = parameter.POSITIONAL_OR_KEYWORD if place else parameter.KEYWORD_ONLY
+            found.append(parameter.replace(kind=kind))
+    return found
 
 
 # -- Types of the arguments that layers share with Keras'.

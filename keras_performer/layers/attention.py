@@ -33,7 +33,9 @@ from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_sco
 from keras_performer.ops.shapes import compute_dtype
 
 
-class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
+class AttentionLayer(
+    arguments.JoinsSignatures, DenseNames, KeepsInnerChanges, keras.layers.Layer
+):
     """The base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how
@@ -53,12 +55,14 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
     `keras.saving.register_keras_serializable`.
 
     Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
-    `supports_segments` (that `attend` heeds `visible.starts`), `any_length` (that no
-    weight of it ends at some length), `drops_weights` (that `attend` drops weights of
-    keys, so that `write` must not drop attended values), `cost` (how time and memory
-    grow with the length L, such as "L" or "L^2"), and `projections`, those of "query",
-    "key", "value" that it has a dense layer for; `attend` gets `None` for the others.
-    With `shared_query_key` queries are keys, too: it then has no dense layer for "key".
+    `supports_segments` (that `attend` heeds `visible.starts`),
+    `supports_cross_attention` (that keys may be of another sequence), `any_length`
+    (that no weight of it ends at some length), `drops_weights` (that `attend` drops
+    weights of keys, so that `write` must not drop attended values), `cost` (how time
+    and memory grow with the length L, such as "L" or "L^2"), and `projections`, those
+    of "query", "key", "value" that it has a dense layer for; `attend` gets `None` for
+    the others. With `shared_query_key` queries are keys, too: it then has no dense
+    layer for "key".
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
     by `load_weights`, if all its attention layers are swapped and keep their names;
@@ -158,6 +162,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
     supports_causal = True
     supports_state = False
     supports_segments = False
+    supports_cross_attention = True
     any_length = True
     drops_weights = False
     cost = "L^2"
@@ -192,7 +197,7 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         **kwargs: typing.Any,
     ) -> None:
         # Without autocast Keras leaves the state in float32; the dense layers cast.
-        super().__init__(**arguments.without_autocast(kwargs))
+        super().__init__(**arguments.of_keras(self, kwargs))
         arguments.check_dtype(self)
         self.supports_masking = True
         positive_int = arguments.positive_int
@@ -224,11 +229,25 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         self.rotary = checked_rotary(self, rotary)
         self.qk_norm = checked(self, qk_norm)
 
-    def __init_subclass__(cls, **kwargs: typing.Any) -> None:
-        super().__init_subclass__(**kwargs)
-        parameters = inspect.signature(cls.__init__).parameters
-        if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
-            cls.__signature__ = _joined_signature(cls.__base__, parameters)
+    @property
+    def can_rotate(self):
+        """True if there are queries and keys, which `rotary` is for."""
+        keys = "query" if self.shared_query_key else "key"
+        return {"query", keys} <= set(self.projections)
+
+    def cross_config(self):
+        """The config of such an attention to another sequence.
+
+        A query then has no place among the keys: rotary positions are left out.
+        """
+        if not self.supports_cross_attention:
+            raise ValueError(
+                f"{type(self).__name__} attends to its own sequence alone, where keys "
+                "and queries have the same places: use PerformerAttention, "
+                "ExactAttention or another for an encoder's sequence. Received: "
+                f"attention={self.name!r}"
+            )
+        return {**self.get_config(), "rotary": None}
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = call_inputs.complete_shapes(query_shape, value_shape, key_shape)
@@ -467,24 +486,6 @@ class AttentionLayer(DenseNames, KeepsInnerChanges, keras.layers.Layer):
         return self._axes.unfold_scores(scores, inputs.query, inputs.key)
 
 
-def _joined_signature(base, own):
-    """The signature of a class that passes `*args` and `**kwargs` on to its base.
-
-    What stands behind an argument of its own in the base is given by name.
-    """
-    own = {name: p for name, p in own.items() if p.kind is p.KEYWORD_ONLY}
-    found, by_name = [], False
-    for name, parameter in inspect.signature(base).parameters.items():
-        by_name = by_name or name in own
-        if parameter.kind is parameter.VAR_KEYWORD:
-            found += [*own.values(), parameter]
-        elif name not in own:
-            place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not by_name
-            kind = parameter.POSITIONAL_OR_KEYWORD if place else parameter.KEYWORD_ONLY
-            found.append(parameter.replace(kind=kind))
-    return inspect.Signature(found)
-
-
 # -- Queries and keys of one length, which the model learns.
 
 
@@ -619,6 +620,9 @@ class ForgettingAttention(AttentionLayer):
                 "tensor as value and key. Received: another tensor as value or key"
             )
         return {"decay": self._forget_gate(inputs.key, inputs.visible.key_mask)}
+
+    def cross_config(self):
+        return {**super().cross_config(), "forget_gate": False}
 
     def get_config(self):
         return {

@@ -83,7 +83,7 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
         **kwargs: typing.Any,
     ) -> None:
         # without autocast Keras leaves the state in float32
-        super().__init__(**arguments.without_autocast(kwargs))
+        super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
         self.attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
         self.intermediate_dim = arguments.positive_int(

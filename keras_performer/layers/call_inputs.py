@@ -359,8 +359,7 @@ def checked_rotary(layer, value):
                 f"grid, a tuple of positive ints. Received: rotary={value!r}"
             )
         value = arguments.sizes("rotary", value)
-    keys = "query" if layer.shared_query_key else "key"
-    if not {"query", keys} <= set(layer.projections):
+    if not layer.can_rotate:
         raise ValueError(
             f"{type(layer).__name__} has no queries and keys to rotate: use "
             f"rotary=None. Received: rotary={value!r}"

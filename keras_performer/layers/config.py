@@ -5,7 +5,7 @@ import functools
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import keras_privates
+from keras_performer.layers import arguments, keras_privates
 from keras_performer.layers.arguments import with_article
 
 
@@ -56,7 +56,8 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
         if custom_objects:  # a scope hides those around it, even an empty one
             with keras.saving.custom_object_scope(custom_objects):
                 return cls.from_config(config)
-        layer = super().from_config({k: v for k, v in config.items() if k != _KEY})
+        made_of = arguments.without_removed(without_inner_changes(config))
+        layer = super().from_config(made_of)
         changes = config.get(_KEY)
         if changes or not layer.trainable:
             _when_built(layer, changes or [])

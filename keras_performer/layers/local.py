@@ -43,6 +43,7 @@ class LocalAttention(ForgettingAttention):
 
     supports_state = True
     supports_segments = True
+    supports_cross_attention = False
     cost = "L"
 
     def __init__(

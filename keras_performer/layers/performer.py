@@ -13,12 +13,10 @@ import tensorflow as tf
 from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
-from keras_performer.layers.arguments import Constraint, Initializer, Regularizer
 from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.config import must_be_built
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.devices import has_gpu
-from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.shapes import size, sum_dtype
 
@@ -174,10 +172,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
             to both sides; it changes speed and rounding only. Defaults to 64, with a
             GPU to 256; of a window to both sides to 32 or 64, as the window is, and
             more for windows above 256.
-        exact_below: int, inputs with fewer keys than this take exact softmax attention,
-            with the same weights: it is faster there. For feature maps that estimate
-            softmax only. A layer with it takes and returns no state, as a state is made
-            of features: leave it out to decode token by token. Defaults to never.
         exact_window: int W, keys at less than this distance from a query have their
             exact softmax weight, and only those further off an estimated one. Distance
             is counted in places of the sequence, masked ones included, so that query
@@ -238,7 +232,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
 
     Raises:
         ValueError: for a mask that differs by query, causal or rotary attention with
-            T != S, a state without causal attention or with `exact_below`.
+            T != S, a state without causal attention.
 
     Example:
 
@@ -258,6 +252,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
         Choromanski et al. 2020, Rethinking Attention with Performers, arXiv 2009.14794.
     """
 
+    supports_state = True
     supports_segments = True
     cost = "L"
 
@@ -265,61 +260,16 @@ class PerformerAttention(InPieces, ForgettingAttention):
         self,
         num_heads: int,
         key_dim: int,
-        value_dim: int | None = None,
-        dropout: float = 0.0,
-        use_bias: bool = True,
-        output_shape: int | Sequence[int] | None = None,
-        attention_axes: int | Sequence[int] | None = None,
-        sliding_window: int | None = None,
-        flash_attention: bool | None = None,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer = None,
-        bias_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-        kernel_constraint: Constraint = None,
-        bias_constraint: Constraint = None,
-        use_gate: bool = False,
-        seed: int | None = None,
-        *,
+        *args: typing.Any,
         feature_map: str | dict | feature_maps.FeatureMap = "softmax",
         num_random_features: int | None | typing.Literal["auto"] = "auto",
-        causal: bool = False,
-        num_key_value_heads: int | None = None,
         chunk_size: int | None = None,
-        exact_below: int | None = None,
         exact_window: int | None = None,
         initial_log_gain: float | Sequence[float] = 0.0,
-        rotary: bool | Sequence[int] | None = None,
-        qk_norm: bool = False,
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim=value_dim,
-            dropout=dropout,
-            use_bias=use_bias,
-            output_shape=output_shape,
-            attention_axes=attention_axes,
-            sliding_window=sliding_window,
-            flash_attention=flash_attention,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            use_gate=use_gate,
-            seed=seed,
-            causal=causal,
-            num_key_value_heads=num_key_value_heads,
-            rotary=rotary,
-            qk_norm=qk_norm,
-            **kwargs,
-        )
+        super().__init__(num_heads, key_dim, *args, **kwargs)
         self.feature_map = feature_maps.get(feature_map)
         self._num_random_features = arguments.positive_int(
             "num_random_features", num_random_features, default=None, auto=True
@@ -331,7 +281,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
         )
         self.feature_map.check(self.num_random_features)
         self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
-        self.exact_below = arguments.exact_below(exact_below, self.feature_map)
         self.exact_window = arguments.exact_window(exact_window, self.feature_map)
         self.initial_log_gain = arguments.initial_log_gain(
             initial_log_gain, self.exact_window, self.num_heads
@@ -353,11 +302,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
         if self.exact_window is not None:
             self._far_gain = FarGain(self.num_heads, self.initial_log_gain)
             self._far_gain.build()
-
-    @property
-    def supports_state(self):
-        # short inputs take no features, of which a state is made
-        return self.exact_below is None
 
     @property
     def initial_logit_scale(self):
@@ -416,43 +360,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
         return kernel.made_by(self.feature_map)
 
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
-        kernel, gain = self.kernel(), self.log_gain_of_heads()
-        if self.exact_below is None:
-            inputs = query, key, value, visible
-            return self._linear(*inputs, kernel, gain, state, training, decay)
-
-        def exact(inputs, constants):
-            return ops.exact_attention(*inputs[:3], constants[0])
-
-        def linear(inputs, constants):
-            query, key, value, gain, *trained = inputs
-            visible, parameters = constants
-            copied = kernel.with_parameters(parameters).with_trained(trained)
-            inputs = query, key, value, visible
-            return self._linear(*inputs, copied, gain, None, training, None)[0]
-
-        inputs = [query, key, value, gain, *kernel.trained]
-        constants = visible, kernel.parameters
-        return by_length(self.exact_below, exact, linear, inputs, constants), None
-
-    def outline(
-        self, query, key, value, visible, state=None, training=None, decay=None
-    ):
-        """As `attend` as far as shapes and errors go, without what it computes.
-
-        To trace the loops over all tokens takes seconds for each layer of a model.
-        """
-        if self.exact_window is not None:
-            check_window("exact_window", self.exact_window, query, key)
-        if state is not None:
-            self._as_state(state)
-        attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
-        if not visible.causal or self.exact_below is not None:
-            return attended, None
-        return attended, self.empty_state(size(query, 0))
-
-    def _linear(self, query, key, value, visible, kernel, gain, state, training, decay):
-        """Attention through the features of a kernel, and its state if causal."""
         # a window to both sides carries sums from block to block, as causal loops do
         in_order = visible.causal or self.exact_window is not None or decay is not None
         compiles = should_compile(
@@ -468,16 +375,32 @@ class PerformerAttention(InPieces, ForgettingAttention):
             query,
             key,
             value,
-            kernel,
+            self.kernel(),
             visible,
             self.exact_window,
-            gain,
+            self.log_gain_of_heads(),
             state,
             self.chunk_size,
             decay=decay,
             jit_compile=compiles,
         )
         return attended, None if state is None else state._asdict()
+
+    def outline(
+        self, query, key, value, visible, state=None, training=None, decay=None
+    ):
+        """As `attend` as far as shapes and errors go, without what it computes.
+
+        To trace the loops over all tokens takes seconds for each layer of a model.
+        """
+        if self.exact_window is not None:
+            check_window("exact_window", self.exact_window, query, key)
+        if state is not None:
+            self._as_state(state)
+        attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
+        if not visible.causal:
+            return attended, None
+        return attended, self.empty_state(size(query, 0))
 
     def log_gain_of_heads(self):
         """Addend of the log-weights of far keys, `(N,)`."""
@@ -486,34 +409,19 @@ class PerformerAttention(InPieces, ForgettingAttention):
         return self._far_gain.of_heads()
 
     def scores(self, query, key, visible, decay=None):
-        kernel, gain = self.kernel(), self.log_gain_of_heads()
+        return ops.attention_scores(
+            query,
+            key,
+            self.kernel(),
+            visible,
+            exact_window=self.exact_window,
+            log_gain=self.log_gain_of_heads(),
+            decay=decay,
+        )
 
-        def estimated(query, key, kernel, visible, gain):
-            return ops.attention_scores(
-                query,
-                key,
-                kernel,
-                visible,
-                exact_window=self.exact_window,
-                log_gain=gain,
-                decay=decay,
-            )
-
-        if self.exact_below is None:
-            return estimated(query, key, kernel, visible, gain)
-
-        def exact(inputs, constants):
-            return ops.exact_scores(*inputs[:2], constants[0])
-
-        def linear(inputs, constants):
-            query, key, gain, *trained = inputs
-            visible, parameters = constants
-            copied = kernel.with_parameters(parameters).with_trained(trained)
-            return estimated(query, key, copied, visible, gain)
-
-        inputs = [query, key, gain, *kernel.trained]
-        constants = visible, kernel.parameters
-        return by_length(self.exact_below, exact, linear, inputs, constants)
+    def cross_config(self):
+        near = {"exact_window": None, "initial_log_gain": 0.0}
+        return {**super().cross_config(), **near}
 
     def empty_state(self, batch_size):
         state = ops.initial_state(
@@ -543,7 +451,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
     def get_config(self):
         names = (
             "chunk_size",
-            "exact_below",
             "exact_window",
             "initial_log_gain",
             "jit_compile",
@@ -709,55 +616,6 @@ class FarGain(keras.layers.Layer):
         # a file of attention without a window has none: it stays
         if store.keys():
             super().load_own_variables(store)
-
-
-# -- The choice between exact and linear attention by the length of the input.
-
-
-def by_length(exact_below, exact, linear, inputs, constants):
-    """`exact(inputs, constants)` for fewer keys than `exact_below`, else `linear`.
-
-    Args:
-        exact_below: int.
-        exact, linear: functions of the nests that follow, with outputs alike.
-        inputs: list of query, key, and further tensors; keys are `(B, S, heads, dim)`.
-            If S is known only when a graph runs, that is when the choice is made.
-        constants: nest of tensors, to which no gradient flows, and of other things.
-    """
-    is_short = size(inputs[1], 1) < exact_below
-    if isinstance(is_short, bool):
-        return (exact if is_short else linear)(inputs, constants)
-
-    def either(run):
-        return tf.cond(is_short, lambda: run(exact), lambda: run(linear))
-
-    # The backward pass computes its branch again: tensors of unknown shape that go from
-    # a branch to its gradient are what XLA cannot compile. And a branch takes copies:
-    # under several tapes its gradient must hold tensors of the branch only.
-    @custom_gradient
-    def choose(*inputs):
-        def backward(function, doutput):
-            copies = _mapped(tf.identity, list(inputs))
-            return tf.gradients(
-                function(copies, _mapped(tf.identity, constants)),
-                copies,
-                tf.identity(doutput),
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-
-        def gradient(doutput):
-            return either(lambda function: backward(function, doutput))
-
-        # No tape records the choice forward, as the gradient needs nothing of it: under
-        # two tapes TensorFlow would make derivatives of all in a branch, and theirs.
-        given = _mapped(tf.stop_gradient, (list(inputs), constants))
-        return either(lambda function: function(*given)), gradient
-
-    return choose(*inputs)
-
-
-def _mapped(function, nest):
-    return tf.nest.map_structure(lambda x: function(x) if tf.is_tensor(x) else x, nest)
 
 
 # -- The choice of `jit_compile="auto"`.

@@ -44,13 +44,6 @@ def later(state, inputs, attention):
 
 def no_state(layer):
     """The error of a layer that has no state."""
-    exact_below = getattr(layer, "exact_below", None)
-    if exact_below is not None:
-        return ValueError(
-            "A state is made of features, which short inputs do not use with "
-            "exact_below: pieces of a sequence would differ from the whole. Make the "
-            f"layer with exact_below=None. Received: exact_below={exact_below}"
-        )
     return ValueError(
         f"{type(layer).__name__} has no state: it sees a sequence as a whole. Use "
         "PerformerAttention(causal=True) to go through a sequence in pieces. Received: "

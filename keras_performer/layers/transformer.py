@@ -1,36 +1,24 @@
 """Encoder and decoder blocks that stand where those of KerasHub stand."""
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
-from keras_performer import feature_maps
 from keras_performer.layers import arguments, call_inputs
 from keras_performer.layers.arguments import Initializer, LayerInput
 from keras_performer.layers.call_inputs import visible_keys
+from keras_performer.layers.choice import AttentionChoice, OneChoice, takes_options
 from keras_performer.layers.config import KeepsInnerChanges
 from keras_performer.layers.dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
-from keras_performer.layers.performer import PerformerAttention
-
-# Those of `PerformerAttention` that both layers take.
-_OPTIONS = (
-    "feature_map",
-    "num_random_features",
-    "num_key_value_heads",
-    "chunk_size",
-    "exact_below",
-    "exact_window",
-    "initial_log_gain",
-    "rotary",
-    "qk_norm",
-    "jit_compile",
-)
 
 
-class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
+@takes_options
+class TransformerLayer(
+    arguments.JoinsSignatures, KeepsInnerChanges, keras.layers.Layer
+):
     """The base class of `PerformerEncoder` and `PerformerDecoder`.
 
     It has their arguments, and their feed-forward network. Whatever a part of the layer
@@ -49,20 +37,12 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
         normalize_first: bool = False,
         seed: int | None = None,
         *,
-        feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-        num_random_features: int | None | typing.Literal["auto"] = "auto",
-        num_key_value_heads: int | None = None,
-        chunk_size: int | None = None,
-        exact_below: int | None = None,
-        exact_window: int | None = None,
-        initial_log_gain: float | Sequence[float] = 0.0,
-        rotary: bool | Sequence[int] | None = None,
-        qk_norm: bool = False,
-        jit_compile: bool | typing.Literal["auto"] = "auto",
+        attention: OneChoice = "performer",
         **kwargs: typing.Any,
     ) -> None:
+        options, kwargs = arguments.split(kwargs)
         # without autocast Keras leaves the state in float32
-        super().__init__(**arguments.without_autocast(kwargs))
+        super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
         self.intermediate_dim = arguments.positive_int(
             "intermediate_dim", intermediate_dim
@@ -75,27 +55,9 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.normalize_first = arguments.boolean("normalize_first", normalize_first)
         self.seed = arguments.seed(seed)
-        # raises what is wrong with the options before the size of a head is known
-        num_axes = len(rotary) if isinstance(rotary, (list, tuple)) else 1
-        attention = PerformerAttention(
-            self.num_heads,
-            2 * num_axes,
-            feature_map=feature_map,
-            num_random_features=num_random_features,
-            num_key_value_heads=num_key_value_heads,
-            chunk_size=chunk_size,
-            exact_below=exact_below,
-            exact_window=exact_window,
-            initial_log_gain=initial_log_gain,
-            rotary=rotary,
-            qk_norm=qk_norm,
-            jit_compile=jit_compile,
-            name="attention",  # leaves Keras' count of names as it is
+        self._attentions = AttentionChoice(
+            type(self), attention, options, self.num_heads, causal=False
         )
-        for name in _OPTIONS:
-            setattr(self, name, getattr(attention, name))
-        # as it was given: "auto" stays "auto"
-        self.num_random_features = attention.get_config()["num_random_features"]
 
     def build_feed_forward(self, shape):
         """Makes the parts after the attention, for tokens `(B, T, hidden_dim)`."""
@@ -118,35 +80,30 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
         norm.build(shape)
         return norm
 
-    def made_attention(self, name, shape, value_shape=None, **options):
-        """A built `PerformerAttention` with heads that share the width of the tokens.
+    def made_attention(self, name, shape):
+        """A built attention of tokens, with heads that share their width.
 
         Args:
             name: str, name of the layer.
-            shape: tuple, the shape of the tokens, which are the queries.
-            value_shape: tuple, the shape of the values. Defaults to `shape`.
-            **options: arguments of `PerformerAttention`, in the place of this layer's.
+            shape: tuple, the shape of the tokens.
         """
         if len(shape) != 3:
             raise ValueError(
                 f"{type(self).__name__} needs inputs of shape (batch, length, "
                 f"features). Received: inputs of shape {tuple(shape)}"
             )
-        attention = PerformerAttention(
-            self.num_heads,
-            arguments.head_dim(shape[-1], self.num_heads),
+        attention = self._attentions.make(
+            num_heads=self.num_heads,
+            key_dim=arguments.head_dim(shape[-1], self.num_heads),
             dropout=self.dropout,
             kernel_initializer=self.kernel_initializer,
             bias_initializer=self.bias_initializer,
+            causal=False,
             dtype=self.dtype_policy,
+            seed=self.seed,
             name=name,
-            **{
-                **{name: getattr(self, name) for name in _OPTIONS},
-                "seed": self.seed,
-                **options,
-            },
         )
-        attention.build(shape, value_shape)
+        attention.build(shape)
         return attention
 
     def tokens(self, inputs, padding_mask):
@@ -183,15 +140,14 @@ class TransformerLayer(KeepsInnerChanges, keras.layers.Layer):
             "layer_norm_epsilon",
             "normalize_first",
             "seed",
-            *_OPTIONS,
         )
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
+            **self._attentions.config(made=self.built),
             "activation": keras.activations.serialize(self.activation),
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "feature_map": feature_maps.serialize(self.feature_map),
         }
 
     def _dense(self, name, shape, dim, **options):
@@ -232,10 +188,12 @@ class PerformerEncoder(TransformerLayer):
         normalize_first: bool, normalize what each part gets (as GPT-2), not what is
             there after it (as BERT).
         seed: int, seeds the random features and dropout.
-        feature_map, num_random_features, num_key_value_heads, chunk_size, exact_below,
-            exact_window, initial_log_gain, rotary, qk_norm, jit_compile: as in
-            `PerformerAttention`.
-        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+        attention: "performer", "exact" (`ExactAttention`), or an `AttentionLayer` that
+            is copied, or the config of one: with its own arguments but for the seed and
+            the dtype, and for `dropout` where its own is 0.
+        **kwargs: further arguments of `PerformerAttention`, such as `exact_window`,
+            `feature_map` or `rotary`, or those that `ExactAttention` has; and of
+            `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         inputs: tensor of shape `(B, T, hidden_dim)`.
@@ -327,11 +285,11 @@ class PerformerDecoder(TransformerLayer):
         normalize_first: bool, normalize what each part gets (as GPT-2), not what is
             there after it.
         seed: int, seeds the random features and dropout.
-        feature_map, num_random_features, num_key_value_heads, chunk_size, exact_below,
-            qk_norm, jit_compile: as in `PerformerAttention`.
-        exact_window, initial_log_gain, rotary: as in `PerformerAttention`, for the
-            self-attention: no key of another sequence is near.
-        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+        attention: "performer", "exact" (`ExactAttention`), or an `AttentionLayer` that
+            is copied, or the config of one: with its own arguments but for the seed and
+            the dtype, and for `dropout` where its own is 0.
+        **kwargs: as in `PerformerEncoder`. `exact_window`, `initial_log_gain` and
+            `rotary` are for the self-attention: no key of another sequence is near.
 
     Call arguments:
         decoder_sequence: tensor of shape `(B, T, hidden_dim)`.
@@ -378,15 +336,13 @@ class PerformerDecoder(TransformerLayer):
         self.self_attention_norm = self.made_norm(shape)
         self.cross_attention = None
         if encoder_sequence_shape is not None:
-            self.cross_attention = self.made_attention(
-                "cross_attention",
-                shape,
-                encoder_sequence_shape,
-                seed=None if self.seed is None else self.seed + 1,
-                exact_window=None,
-                initial_log_gain=0.0,
-                rotary=None,
+            config = self.self_attention.cross_config()
+            config["seed"] = None if self.seed is None else self.seed + 1
+            kind = type(self.self_attention)
+            self.cross_attention = kind.from_config(
+                {**config, "name": "cross_attention"}
             )
+            self.cross_attention.build(shape, encoder_sequence_shape)
             self.cross_attention_norm = self.made_norm(shape)
         self.build_feed_forward(shape)
 

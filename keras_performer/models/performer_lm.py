@@ -2,27 +2,28 @@
 
 import random
 import typing
-from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
-from keras_performer import feature_maps
-from keras_performer.layers import EmbeddingLayer, arguments, call_inputs
+from keras_performer.layers import EmbeddingLayer, arguments, call_inputs, choice
 from keras_performer.layers.block import PerformerBlock
 from keras_performer.layers.config import KeepsInnerChanges, as_layer, config_of
 from keras_performer.layers.dense import LogitsDense
 from keras_performer.layers.embeddings import AxialPositionEmbedding, TokenEmbedding
 from keras_performer.layers.keras_privates import implicit_mask, unlock, with_mask
 from keras_performer.layers.performer import MAX_SEED
-from keras_performer.models import attention_choice, exported
+from keras_performer.models import exported
 from keras_performer.models.presets import HasPresets
 from keras_performer.ops.shapes import size, sum_dtype
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 
+@choice.takes_options
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
+class PerformerLM(
+    arguments.JoinsSignatures, HasPresets, KeepsInnerChanges, TokenTraining
+):
     """A stack of Performer blocks from token ids to logits.
 
     Embedding and positions, blocks of `PerformerAttention` and feed-forward
@@ -39,14 +40,6 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             `4 * hidden_dim`, as in the paper's models.
         dropout: float, dropout rate.
         causal: bool, hide later tokens. `generate` needs it.
-        feature_map: as in `PerformerAttention`.
-        num_random_features: as in `PerformerAttention`.
-        chunk_size: as in `PerformerAttention`.
-        exact_below: as in `PerformerAttention`. A model with it has no state: leave it
-            out of a model that is to `generate`.
-        exact_window: as in `PerformerAttention`.
-        initial_log_gain: as in `PerformerAttention`.
-        qk_norm: as in `PerformerAttention`.
         conv_kernel_size: as in `PerformerBlock`. With `recompute` only if causal.
         recompute: "block" or "network", what training computes again in chunks of the
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
@@ -60,20 +53,19 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         position_embedding: "learned", vectors that are added to the tokens, or
             "rotary", queries and keys that are rotated in every block: as `rotary` in
             `PerformerAttention`, with `position_shape` as the grid. It has no weights,
-            and without attention nothing knows the position then. Defaults to what an
-            `AttentionLayer` given as `attention` has, "learned" without attention, with
+            and without attention nothing knows the position then. Defaults to "rotary"
+            for an `AttentionLayer` with `rotary`, "learned" without attention, with
             a mixer, in a grid and with heads of an odd size, and else "rotary", with
             which models learn in fewer steps: benchmarks/results/learning/tables.md.
             A mixer knows places by itself: to it "rotary" is no positions.
         seed: int, seeds random features and dropout.
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each
-            block gets a copy of, with a seed of its own and the dtype of the model, or
-            the config of one; or a `MixingLayer`, which is copied likewise; or a list
-            of these, one for each block. `feature_map`, `num_random_features`,
-            `chunk_size`, `exact_below`, `exact_window`, `initial_log_gain` and
-            `qk_norm` belong to "performer". Exact attention and mixers have no state,
-            for `recompute` or `generate`.
+            block gets a copy of, or the config of one; or a `MixingLayer`, which is
+            copied likewise; or a list of these, one for each block. A copy has a seed
+            of its own, the dtype and the positions of the model, and its dropout where
+            the layer has 0. Exact attention and mixers have no state, for `recompute`
+            or `generate`.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added; an `EmbeddingLayer` if it remembers inputs or tells the head
             something. Defaults to a table of `vocabulary_size` tokens.
@@ -82,7 +74,10 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             `compute_output_shape`. If outputs are not logits, `generate`
             needs a method `next_token_logits` of it, from outputs `(B, dim)` to logits
             `(B, vocabulary_size)`. Defaults to `Dense(vocabulary_size)`.
-        **kwargs: arguments of `keras.Model`, such as `name` and `dtype`.
+        **kwargs: further arguments of `PerformerAttention`, such as `exact_window`,
+            `feature_map` or `num_key_value_heads`, for each block that has one, or
+            those that `ExactAttention` has; and of `keras.Model`, such as `name` and
+            `dtype`.
 
     Call arguments:
         inputs: int tensor of shape `(B, T)`.
@@ -121,23 +116,17 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         causal: bool = True,
         recompute: typing.Literal[None, "block", "network"] = None,
         *,
-        feature_map: str | dict | feature_maps.FeatureMap = "softmax",
-        num_random_features: int | None | typing.Literal["auto"] = "auto",
-        chunk_size: int | None = None,
-        exact_below: int | None = None,
-        exact_window: int | None = None,
-        initial_log_gain: float | Sequence[float] = 0.0,
-        qk_norm: bool = False,
         conv_kernel_size: int | None = None,
         position_shape: tuple[int, ...] | None = None,
         position_embedding: typing.Literal["learned", "rotary"] | None = None,
         seed: int | None = None,
-        attention: attention_choice.Choice = "performer",
+        attention: choice.Choice = "performer",
         embedding: keras.layers.Layer | dict | None = None,
         head: keras.layers.Layer | dict | None = None,
         **kwargs: typing.Any,
     ) -> None:
-        super().__init__(**arguments.without_autocast(kwargs))
+        options, kwargs = arguments.split(kwargs)
+        super().__init__(**arguments.of_keras(self, kwargs))
         arguments.check_dtype(self)
         self.supports_masking = True
         positive_int = arguments.positive_int
@@ -152,36 +141,23 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         )
         self.dropout = arguments.rate("dropout", dropout)
         self.causal = arguments.boolean("causal", causal)
-        self.feature_map = feature_maps.get(feature_map)
-        self.num_random_features = positive_int(
-            "num_random_features", num_random_features, default=None, auto=True
-        )
-        self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
-        self.exact_below = arguments.exact_below(exact_below, self.feature_map)
-        self.exact_window = arguments.exact_window(exact_window, self.feature_map)
-        self.initial_log_gain = arguments.without_array(initial_log_gain)
-        self.qk_norm = arguments.boolean("qk_norm", qk_norm)
         self.conv_kernel_size = positive_int(
             "conv_kernel_size", conv_kernel_size, default=None
         )
-        self.recompute = arguments.recompute(recompute, causal, exact_below)
+        self.recompute = arguments.recompute(recompute, causal)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
-        self.position_embedding, rotary = attention_choice.positions_of(
+        self.position_embedding, rotary = choice.positions_of(
             position_embedding, attention, self.position_shape, head_dim
         )
         self.seed = arguments.seed(seed)
-        make_attentions = attention_choice.makers(
+        # what makes these blocks again, whatever takes their places later
+        self._attentions = choice.AttentionChoice(
+            type(self),
             attention,
+            options,
+            self.num_heads,
+            self.causal,
             self.num_layers,
-            dict(
-                num_heads=self.num_heads,
-                key_dim=head_dim,
-                dropout=self.dropout,
-                causal=self.causal,
-                rotary=rotary,
-                dtype=self.dtype_policy,
-            ),
-            {name: getattr(self, name) for name in attention_choice.OPTIONS},
         )
         self._has_own_embedding = embedding is not None
         self._has_own_head = head is not None
@@ -199,10 +175,20 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             self.dropout, seed=self.seed, dtype=dtype
         )
         self.blocks = []
-        for index, make_attention in enumerate(make_attentions):
+        for index in range(self.num_layers):
             layer_seed = None if seed is None else seeds.randrange(MAX_SEED)
+            made = self._attentions.make(
+                index,
+                num_heads=self.num_heads,
+                key_dim=head_dim,
+                dropout=self.dropout,
+                causal=self.causal,
+                rotary=rotary,
+                dtype=dtype,
+                seed=layer_seed,
+            )
             block = PerformerBlock(
-                make_attention(layer_seed),
+                made,
                 self.intermediate_dim,
                 self.dropout,
                 layer_seed,
@@ -213,8 +199,6 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             )
             passes.check_block(recompute, self.causal, block)
             self.blocks.append(block)
-        # as they were made, as others may take their places in blocks later
-        self._attention = attention_choice.Made(attention, self.blocks)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head) or LogitsDense(
             self.vocabulary_size,
@@ -254,8 +238,8 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         - `decode`: `tokens` `(B, 1)` and the state to the same.
 
         One without a state has `serve` alone: if it is not causal, if an attention or a
-        mixer has none (`attention="exact"`), or with `exact_below`. So has what is
-        exported with keywords of Keras' own beside `input_signature`.
+        mixer has none (`attention="exact"`). So has what is exported with keywords of
+        Keras' own beside `input_signature`.
 
         Args:
             filepath: where to write.
@@ -406,7 +390,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The model of a config, also of one of before rotary positions."""
-        config = {"position_embedding": "learned", **config}
+        config = {"position_embedding": "learned", **choice.without_unused(config)}
         return super().from_config(config, custom_objects)
 
     def get_config(self):
@@ -419,7 +403,6 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
             "intermediate_dim",
             "dropout",
             "causal",
-            *attention_choice.OPTIONS,
             "conv_kernel_size",
             "recompute",
             "position_shape",
@@ -429,8 +412,7 @@ class PerformerLM(HasPresets, KeepsInnerChanges, TokenTraining):
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
-            "feature_map": feature_maps.serialize(self.feature_map),
-            "attention": self._attention.config(),
+            **self._attentions.config(),
             "embedding": config_of(self.embedding) if self._has_own_embedding else None,
             "head": config_of(self.head) if self._has_own_head else None,
         }

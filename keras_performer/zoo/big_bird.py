@@ -400,6 +400,7 @@ class BigBirdAttention(AttentionLayer):
     TensorShape([1, 100, 16])
     """
 
+    supports_cross_attention = False
     cost = "L"
 
     def __init__(

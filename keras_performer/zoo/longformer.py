@@ -208,6 +208,7 @@ class LongformerAttention(AttentionLayer):
     TensorShape([1, 100, 16])
     """
 
+    supports_cross_attention = False
     cost = "L"
 
     def __init__(

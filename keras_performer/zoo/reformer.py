@@ -408,6 +408,7 @@ class ReformerAttention(AttentionLayer):
     projections = ("query", "value")
     shared_query_key = True
     supports_segments = True
+    supports_cross_attention = False
     cost = "L log L"
 
     def __init__(

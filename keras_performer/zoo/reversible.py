@@ -211,7 +211,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         seed: int | None = None,
         **kwargs: typing.Any,
     ) -> None:
-        super().__init__(**arguments.without_autocast(kwargs))
+        super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
         is_list = isinstance(attention, (list, tuple))
         attentions = [

@@ -293,6 +293,7 @@ class SinkhornAttention(AttentionLayer):
     TensorShape([1, 100, 16])
     """
 
+    supports_cross_attention = False
     any_length = False
     cost = "L^2 / block_size + L block_size"
 

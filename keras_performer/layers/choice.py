@@ -1,0 +1,320 @@
+"""The attention inside of a layer or model, and the options that reach it."""
+
+import copy
+import inspect
+import typing
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_performer.layers import arguments
+from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.config import as_layer, config_of
+from keras_performer.layers.exact import ExactAttention
+from keras_performer.layers.mixing import MixingLayer
+from keras_performer.layers.performer import PerformerAttention
+
+# What an attention is made from, of one layer or of each block of a model.
+OneChoice: typing.TypeAlias = str | dict | AttentionLayer
+BlockChoice: typing.TypeAlias = OneChoice | MixingLayer
+Choice: typing.TypeAlias = BlockChoice | Sequence[BlockChoice]
+
+# The classes that have a name, with options of their own beside it.
+NAMED: dict[str, type[AttentionLayer]] = {
+    "performer": PerformerAttention,
+    "exact": ExactAttention,
+}
+
+# Arguments of an attention that follow from what is around it: they are no options.
+DECIDED = frozenset(
+    {
+        "num_heads",
+        "key_dim",
+        "dropout",
+        "output_shape",
+        "attention_axes",
+        "activity_regularizer",
+        "seed",
+        "causal",
+    }
+)
+
+# -- Options: the arguments of a class of attention, but for those.
+
+
+def options_of(kind, decided=DECIDED):
+    """Arguments that an attention can be given from outside.
+
+    Args:
+        kind: subclass of `AttentionLayer`, whose signature is the list.
+        decided: set of the names of arguments that are none.
+
+    Returns:
+        Dict of names to `inspect.Parameter`, all of them by name.
+    """
+    return {
+        name: parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD and name not in decided
+    }
+
+
+def takes_options(cls):
+    """Decorator of a class whose `**kwargs` are options of its attention, and Keras'.
+
+    Its signature gets the options of `PerformerAttention`. Those that it has itself, as
+    `kernel_initializer` of an encoder, and positions where it has `position_embedding`
+    are decided by it.
+    """
+    *own, kwargs = inspect.signature(cls).parameters.values()
+    names = {parameter.name for parameter in own}
+    if "position_embedding" in names:
+        names.add("rotary")
+    cls.decided = DECIDED | names
+    options = options_of(PerformerAttention, cls.decided).values()
+    cls.__signature__ = inspect.Signature([*own, *options, kwargs])
+    return cls
+
+
+def check_options(owner, options, kinds):
+    """Raises a `ValueError` for options that no class of attention has.
+
+    Args:
+        owner: the class or function that was given them.
+        options: dict.
+        kinds: sequence of subclasses of `AttentionLayer`.
+    """
+    decided = getattr(owner, "decided", DECIDED)
+    known = {option for kind in kinds for option in options_of(kind, decided)}
+    for option, value in options.items():
+        if option in known:
+            continue
+        if option in decided:
+            raise ValueError(
+                f"{option} is no option of {owner.__name__}, as what is around an "
+                f"attention decides it: leave it out. Received: {option}={value!r}"
+            )
+        if option in options_of(PerformerAttention, decided):
+            named = " and ".join(kind.__name__ for kind in kinds)
+            raise ValueError(
+                f"{option} is an option of PerformerAttention, which {named} has not: "
+                f"leave it out. Received: {option}={value!r}"
+            )
+        raise arguments.unknown(owner, option, value, known | decided - DECIDED)
+
+
+def without_unused(config):
+    """The config of a model, without options that its attention has not.
+
+    Configs of before 2026-11-28 have these with any attention, each at its default.
+    """
+    attention = config.get("attention", "performer")
+    several = attention if isinstance(attention, (list, tuple)) else [attention]
+    kinds = [NAMED[one] for one in several if isinstance(one, str) and one in NAMED]
+    known = {name for kind in kinds for name in options_of(kind)}
+    unused = {
+        "feature_map",
+        "num_random_features",
+        "chunk_size",
+        "exact_window",
+        "initial_log_gain",
+        "qk_norm",
+    }
+    return {x: value for x, value in config.items() if x not in unused - known}
+
+
+# -- The choice.
+
+
+class AttentionChoice:
+    """The attention of a layer around it: a name with options, or a layer to be copied.
+
+    Args:
+        owner: class of the layer around, one that `takes_options`.
+        attention: "performer", "exact", an `AttentionLayer` or the config of one. For a
+            model of blocks also "none", a `MixingLayer`, or a list, one for each block.
+        options: dict of the keyword arguments that the owner does not name itself.
+        num_heads, causal: those of the layer around, which a layer must have.
+        num_blocks: int, or `None` for one attention.
+    """
+
+    def __init__(self, owner, attention, options, num_heads, causal, num_blocks=None):
+        self._is_list = num_blocks is not None and isinstance(attention, (list, tuple))
+        several = list(attention) if self._is_list else [attention]
+        if self._is_list and len(several) != num_blocks:
+            raise ValueError(
+                "attention must have one entry for each block if it is a list. "
+                f"Received: attention with {len(several)} entries, and "
+                f"num_layers={num_blocks}"
+            )
+        self._several = [_checked(one, num_blocks is not None) for one in several]
+        for one in self._several:
+            _check_fits(one, num_heads=num_heads, causal=causal)
+        kinds = [NAMED[x] for x in dict.fromkeys(self._strings()) if x in NAMED]
+        if options and not kinds:
+            _check_none_given(owner, attention, options)
+        check_options(owner, options, kinds)
+        self._given = options
+        # as the layers have them once they are made; `None` goes with any size
+        self._options = {
+            name: options.get(name, parameter.default)
+            for kind in kinds
+            for name, parameter in options_of(kind, owner.decided).items()
+        }
+
+    def make(self, index=0, *, seed, name="attention", **common):
+        """One attention layer, which is not built; `None` for "none".
+
+        Args:
+            index: int, of which block.
+            seed: int or `None`.
+            name: str, name of the layer.
+            **common: what the layer around decides: `num_heads`, `key_dim`, `dropout`,
+                `causal`, `dtype`, and more arguments that `AttentionLayer` has.
+        """
+        one = self._several[index if self._is_list else 0]
+        if one == "none":
+            return None
+        if isinstance(one, str):
+            return self._named(NAMED[one], dict(common, seed=seed, name=name))
+        made = {**one.get_config(), "name": name, "dtype": common["dtype"]}
+        if isinstance(one, MixingLayer):  # it draws nothing, and knows places by itself
+            return type(one).from_config(made)
+        made["seed"] = seed
+        made["dropout"] = one.dropout or common["dropout"]
+        if "rotary" in common:
+            made["rotary"] = _agreed_rotary(one, common["rotary"])
+        return type(one).from_config(made)
+
+    def config(self, made=True):
+        """The entries of a config: `attention` and the options.
+
+        Args:
+            made: bool, whether layers have been made: what is frozen of them then, the
+                config of the layer around says.
+        """
+        configs = []
+        for one in self._several:
+            config = one if isinstance(one, str) else config_of(one)
+            if made and isinstance(config, dict):
+                config["config"].pop("trainable", None)
+            configs.append(config)
+        options = {name: _serialized(value) for name, value in self._options.items()}
+        attention = configs if self._is_list else configs[0]
+        return copy.deepcopy({"attention": attention, **options})
+
+    def _named(self, kind, common):
+        given = {x: self._given[x] for x in options_of(kind) if x in self._given}
+        layer = kind(**common, **given)
+        config = layer.get_config()
+        for name, value in self._options.items():
+            if value is not None and name in config:
+                self._options[name] = config[name]
+        return layer
+
+    def _strings(self):
+        return [one for one in self._several if isinstance(one, str)]
+
+
+def positions_of(position_embedding, attention, position_shape, key_dim):
+    """Position embedding of a model, and the `rotary` of its attentions.
+
+    Args:
+        position_embedding: "learned", "rotary", or `None` for what the attentions can.
+        attention: what a model takes as `attention`.
+        position_shape: tuple of ints.
+        key_dim: int, the size of a head.
+
+    Returns:
+        "learned" or "rotary", and the argument of attentions.
+    """
+    if position_embedding is None:
+        rotates = _rotates(attention, position_shape, key_dim)
+        position_embedding = "rotary" if rotates else "learned"
+    choices = "learned", "rotary"
+    arguments.one_of("position_embedding", position_embedding, choices)
+    if position_embedding == "learned":
+        return position_embedding, None
+    return position_embedding, True if len(position_shape) == 1 else position_shape
+
+
+def _rotates(attention, position_shape, key_dim):
+    if isinstance(attention, (list, tuple)):
+        # blocks without attention leave it to the others
+        of_blocks = [one for one in attention if one != "none"] or ["none"]
+        return all(_rotates(one, position_shape, key_dim) for one in of_blocks)
+    if not isinstance(attention, str):
+        # what is no attention is refused when it is to be made
+        attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
+        if not isinstance(attention, AttentionLayer):
+            return False
+        if attention.rotary is not None:
+            return True
+        if not attention.can_rotate:
+            return False
+        key_dim = attention.key_dim
+    can = attention != "none" and key_dim % 2 == 0
+    return can and len(position_shape) == 1
+
+
+def _checked(attention, of_blocks):
+    """A name, or an attention as a layer."""
+    if isinstance(attention, str) and attention in NAMED:
+        return attention
+    if of_blocks and isinstance(attention, str) and attention == "none":
+        return attention
+    if attention is None or isinstance(attention, (str, list, tuple)):
+        names = '"performer", "exact", '
+        more = ""
+        if of_blocks:
+            names += '"none", '
+            more = ", a MixingLayer, or a list of these, one for each block"
+        raise ValueError(
+            f"attention must be {names}an AttentionLayer or the config of one{more}. "
+            f"Received: attention={attention!r}"
+        )
+    kinds = (AttentionLayer, MixingLayer) if of_blocks else AttentionLayer
+    return as_layer("attention", attention, kinds)
+
+
+def _check_fits(attention, **wanted):
+    """Raises a `ValueError` for a layer that differs from the layer around it."""
+    for name, value in wanted.items():
+        own = getattr(attention, name, value)  # mixers have no heads
+        if own != value:
+            raise ValueError(
+                f"attention must have the {name} of the layer or model around it. "
+                f"Received: {name}={value!r}, and attention with {name}={own!r}"
+            )
+
+
+def _check_none_given(owner, attention, options):
+    names = [x for x in options if x in options_of(PerformerAttention, owner.decided)]
+    if names:
+        raise ValueError(
+            'These are options of attention="performer", and some of "exact" (an '
+            f"AttentionLayer has its own): {', '.join(names)}. Leave them out. "
+            f"Received: attention={attention!r}"
+        )
+
+
+def _agreed_rotary(attention, rotary):
+    """The `rotary` of a copy of an attention, where the model has positions."""
+    if attention.rotary not in (None, rotary):
+        raise ValueError(
+            'position_embedding="rotary" needs an attention with the rotary positions '
+            'of the model or with none, and "learned" one with none. Received: '
+            f"attention with rotary={attention.rotary!r}, where the model has "
+            f"rotary={rotary!r}"
+        )
+    return rotary
+
+
+def _serialized(value):
+    """An option for a config."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if hasattr(value, "get_config"):
+        return keras.saving.serialize_keras_object(value)
+    return value

@@ -6,6 +6,7 @@ import keras
 
 from keras_performer import feature_maps
 from keras_performer.layers import keras_privates
+from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.dense import CopiedDense
 from keras_performer.layers.exact import WITH_CACHE, ExactAttention, is_cached
 from keras_performer.layers.local import LocalAttention
@@ -70,6 +71,8 @@ def attention_like(kind, layer, **options):
         twin.trainable = False  # once built: Keras freezes only what is there
     if twin.qk_norm and config.get("qk_norm"):
         twin.query_key_norm.log_scale.assign(layer.query_key_norm.log_scale)
+    if config.get("forget_gate") and twin.forget_gate:
+        twin.forget_gate_layer.set_weights(layer.forget_gate_layer.get_weights())
     if isinstance(layer, PerformerAttention) and kind is PerformerAttention:
         both = layer.log_gain is not None and twin.log_gain is not None
         if both and "initial_log_gain" not in options:
@@ -110,6 +113,8 @@ def _check_weights(twin, config):
     lacks = [name for name in _DENSE_LAYERS if not hasattr(twin, f"_{name}")]
     known = [*(getattr(twin, name) for name in _DENSE_LAYERS if name not in lacks)]
     known += [*_copied(twin), *([twin.query_key_norm] if config.get("qk_norm") else [])]
+    if isinstance(twin, ForgettingAttention) and twin.forget_gate:
+        known.append(twin.forget_gate_layer)  # it was asked for, and begins to train
     fitting = {id(weight) for part in known for weight in part.weights}
     if isinstance(twin, PerformerAttention) and twin.log_gain is not None:
         fitting.add(id(twin.log_gain))
@@ -145,7 +150,10 @@ def _check(layer, kind, config):
         raise ValueError(
             f"{described} is quantized: take its weights before `quantize`"
         )
-    for name in ("sliding_window", "use_gate"):
+    lacks = ["sliding_window", "use_gate"]
+    if not issubclass(kind, ForgettingAttention):
+        lacks.append("forget_gate")
+    for name in lacks:
         if config.get(name):
             raise ValueError(
                 f"{described} has {name}={config[name]}, which {kind.__name__} has not"

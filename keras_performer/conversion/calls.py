@@ -46,6 +46,9 @@ def attention_calls(model, batches, options, measure):
         if arguments.get("state") is not None:
             left_out[layer] = "It is called with a state: give it whole sequences."
             return
+        if getattr(layer, "forget_gate", False):
+            left_out[layer] = "It has a forget gate, whose decays are not measured."
+            return
         try:
             if layer not in twins:
                 twins[layer] = _reader(layer, options)

@@ -81,7 +81,10 @@ class Workbench:
         query = layer.project("query", inputs.query, positions)
         key = layer.project("key", inputs.key, positions)
         value = layer.project("value", inputs.value)
-        attended, _ = layer.attend(query, key, value, inputs.visible, training=True)
+        decays = layer.decays(inputs)
+        attended, _ = layer.attend(
+            query, key, value, inputs.visible, training=True, **decays
+        )
         return layer.write(attended, inputs.query, inputs.query_mask)
 
 

@@ -235,6 +235,11 @@ class AttentionLayer(
         keys = "query" if self.shared_query_key else "key"
         return {"query", keys} <= set(self.projections)
 
+    @property
+    def in_two_passes(self):
+        """True if two passes over pieces of a sequence compute it bidirectionally."""
+        return hasattr(self, "absorb") and hasattr(self, "answer")
+
     def cross_config(self):
         """The config of such an attention to another sequence.
 
@@ -579,9 +584,10 @@ class ForgettingAttention(AttentionLayer):
         forget_gate: bool, whether the layer has a forget gate. It adds the sublayer
             `forget_gate`, with a kernel `(dim, K)` and a bias `(K,)` in float32. For
             self-attention only. Defaults to `False`.
-        forget_gate_bias: pair of floats, the biases of the first and of the last head
-            at first; those of the others are spread evenly between. A bias of 2 forgets
-            half of a weight within 5 tokens, one of 7 within 760. Defaults to (2, 7).
+        forget_gate_bias: two floats, the biases of the first and of the last head at
+            first, between which those of the others are spread evenly; or one for each
+            key-value head. A bias of 2 forgets half of a weight within 5 tokens, one of
+            7 within 760, one of 20 nothing. Defaults to (2, 7).
 
     Reference:
         Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6;
@@ -598,15 +604,15 @@ class ForgettingAttention(AttentionLayer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.forget_gate = arguments.boolean("forget_gate", forget_gate)
-        self.forget_gate_bias = _pair(forget_gate_bias)
+        self.forget_gate_bias = _biases(forget_gate_bias, self.num_key_value_heads)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self._forget_gate = None
+        self.forget_gate_layer = None
         if self.forget_gate:
             heads = self.num_key_value_heads, self.forget_gate_bias
-            self._forget_gate = ForgetGate(*heads)
-            self._forget_gate.build(query_shape)
+            self.forget_gate_layer = ForgetGate(*heads)
+            self.forget_gate_layer.build(query_shape)
 
     def decays(self, inputs):
         if not self.forget_gate:
@@ -619,10 +625,14 @@ class ForgettingAttention(AttentionLayer):
                 "to token: call the layer with the query alone, or with the very same "
                 "tensor as value and key. Received: another tensor as value or key"
             )
-        return {"decay": self._forget_gate(inputs.key, inputs.visible.key_mask)}
+        return {"decay": self.forget_gate_layer(inputs.key, inputs.visible.key_mask)}
 
     def cross_config(self):
         return {**super().cross_config(), "forget_gate": False}
+
+    @property
+    def in_two_passes(self):
+        return super().in_two_passes and not self.forget_gate
 
     def get_config(self):
         return {
@@ -637,7 +647,7 @@ class ForgetGate(keras.layers.Layer):
 
     Args:
         num_heads: int K, key-value heads.
-        initial_bias: pair of floats, the biases of the first and the last head.
+        initial_bias: tuple of floats, as `forget_gate_bias`.
     """
 
     def __init__(self, num_heads, initial_bias):
@@ -649,7 +659,9 @@ class ForgetGate(keras.layers.Layer):
         self.kernel = self.add_weight(
             name="kernel", shape=(input_shape[-1], self.num_heads)
         )
-        first = np.linspace(*self.initial_bias, self.num_heads)
+        first = self.initial_bias
+        if len(first) != self.num_heads:
+            first = np.linspace(*first, self.num_heads)
         self.bias = self.add_weight(
             name="bias",
             shape=(self.num_heads,),
@@ -673,18 +685,19 @@ class ForgetGate(keras.layers.Layer):
             super().load_own_variables(store)
 
 
-def _pair(biases):
-    """The argument `forget_gate_bias`."""
+def _biases(biases, num_heads):
+    """The argument `forget_gate_bias`, a tuple of two floats or one for each head."""
     try:
-        first, last = map(float, biases)
+        found = tuple(map(float, biases))
     except (TypeError, ValueError):
-        first = last = float("nan")
-    if not np.isfinite([first, last]).all():
+        found = ()
+    if len(found) not in (2, num_heads) or not np.isfinite(found).all():
         raise ValueError(
-            "forget_gate_bias must be a pair of finite floats, the biases of the first "
-            f"and of the last head. Received: forget_gate_bias={biases!r}"
+            "forget_gate_bias must be two finite floats, the biases of the first and of "
+            f"the last head, or one for each of the {num_heads} key-value heads. "
+            f"Received: forget_gate_bias={biases!r}"
         )
-    return first, last
+    return found
 
 
 # -- Shapes and dtypes of a symbolic call.

@@ -55,11 +55,13 @@ def check_block(recompute, causal, block):
         )
     if attention is None:
         return
-    in_two_passes = hasattr(attention, "absorb") and hasattr(attention, "answer")
-    if not attention.supports_state or not (causal or in_two_passes):
+    if not attention.supports_state or not (causal or attention.in_two_passes):
         needed = "a state"
         if not causal:
-            needed = "`absorb` and `answer`, as `PerformerAttention` has them"
+            needed = (
+                "`absorb` and `answer`, as `PerformerAttention` has them without a "
+                "forget gate"
+            )
         raise ValueError(
             "recompute goes through a sequence in chunks, for which attention needs "
             f"{needed}: use recompute=None. Received: recompute={recompute!r}, "

@@ -5,11 +5,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, ops
+from keras_performer import PerformerAttention, PerformerLM, generate, ops, zoo
+from keras_performer.conversion import (
+    approximation_report,
+    convert_attention,
+    convert_to_performer,
+    convert_to_softmax,
+)
 from keras_performer.layers import (
     ExactAttention,
     LinearTransformerAttention,
     LocalAttention,
+    PerformerDecoder,
 )
 from tests.layers.inputs import normal
 from tests.layers.reference import softmax_features
@@ -174,9 +181,9 @@ def test_a_gate_that_forgets_nothing_is_none(kind):
 def test_biases_are_spread_from_the_first_head_to_the_last():
     layer = ExactAttention(4, 6, use_bias=False, forget_gate=True)
     layer.build((None, None, 8))
-    assert layer._forget_gate.kernel.shape == (8, 4)
+    assert layer.forget_gate_layer.kernel.shape == (8, 4)
     np.testing.assert_allclose(
-        layer._forget_gate.bias, [2.0, 2 + 5 / 3, 2 + 10 / 3, 7.0], rtol=1e-6
+        layer.forget_gate_layer.bias, [2.0, 2 + 5 / 3, 2 + 10 / 3, 7.0], rtol=1e-6
     )
     # half of a weight is left after 5 tokens, and after 760
     for bias, tokens in ((2.0, 5.46), (7.0, 760.0)):
@@ -185,7 +192,10 @@ def test_biases_are_spread_from_the_first_head_to_the_last():
         2, 6, sliding_window=2, num_key_value_heads=1, forget_gate=True
     )
     one.build((None, None, 8))
-    np.testing.assert_allclose(one._forget_gate.bias, [2.0])
+    np.testing.assert_allclose(one.forget_gate_layer.bias, [2.0])
+    some = ExactAttention(3, 6, forget_gate=True, forget_gate_bias=(20.0, 2, 5.0))
+    some.build((None, None, 8))
+    np.testing.assert_allclose(some.forget_gate_layer.bias, [20.0, 2.0, 5.0])
     config = ExactAttention(2, 6, forget_gate_bias=[1, 9]).get_config()
     assert config["forget_gate"] is False and config["forget_gate_bias"] == (1.0, 9.0)
 
@@ -197,7 +207,7 @@ def test_half_precision_decays_in_float32():
     wide.build(x.shape)
     for name in ("query", "key"):  # all keys have one weight but for the gate
         getattr(wide, f"{name}_dense").kernel.assign(tf.zeros((8, 2, 8)))
-    wide._forget_gate.kernel.assign(tf.zeros((8, 2)))
+    wide.forget_gate_layer.kernel.assign(tf.zeros((8, 2)))
     half = ExactAttention.from_config({**wide.get_config(), "dtype": "mixed_bfloat16"})
     half.build(x.shape)
     half.set_weights(wide.get_weights())
@@ -220,11 +230,9 @@ def test_only_self_attention_has_a_gate():
     np.testing.assert_allclose(model(x), layer(x), rtol=1e-6)
 
 
-@pytest.mark.parametrize("bias", [(1.0,), 3.0, "ab", (2.0, np.inf), None])
+@pytest.mark.parametrize("bias", [(1.0,), 3.0, "ab", (2.0, np.inf), None, (1, 2, 3)])
 def test_wrong_biases(bias):
-    with pytest.raises(
-        ValueError, match="pair of finite floats.*Received: forget_gate"
-    ):
+    with pytest.raises(ValueError, match="two finite floats.*Received: forget_gate"):
         ExactAttention(2, 8, forget_gate_bias=bias)
 
 
@@ -237,3 +245,72 @@ def test_the_state_is_of_the_gate():
     assert isinstance(
         ops.DecayingState(**made("window").initial_state(1)["attention"]), tuple
     )
+
+
+@pytest.mark.parametrize("recompute", ["block", "network"])
+def test_a_language_model_trains_the_same_in_chunks(recompute):
+    options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
+    model = PerformerLM(30, 40, 2, 2, 16, **options)
+    tokens = np.random.default_rng(1).integers(0, 30, (2, 20))
+    model.build(tokens.shape)
+    again = PerformerLM.from_config({**model.get_config(), "recompute": recompute})
+    again.build(tokens.shape)
+    again.set_weights(model.get_weights())
+    before, after = model.get_weights(), []
+    for each in (model, again):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        each.compile(keras.optimizers.SGD(1.0), loss)
+        each.fit(tokens, tokens, verbose=0)
+        after.append(each.get_weights())
+    gates = [w.path for w in model.weights if "forget_gate" in w.path]
+    assert len(gates) == 4
+    for weight, start, one, other in zip(model.weights, before, *after, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+        assert not np.array_equal(start, one) or weight.path not in gates
+
+
+def test_it_generates_what_it_predicts():
+    """The decays are in the state of the loop over tokens."""
+    options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
+    model = PerformerLM(30, 40, 2, 2, 16, **options)
+    prompt = np.random.default_rng(1).integers(0, 30, (3, 9))
+    tokens = np.asarray(generate(model, prompt, 20, temperature=0.0))
+    for length in range(9, 20):
+        np.testing.assert_array_equal(
+            np.argmax(model(tokens[:, :length])[:, -1], -1), tokens[:, length]
+        )
+
+
+def test_bidirectional_recompute_is_refused():
+    with pytest.raises(ValueError, match="without a forget gate"):
+        PerformerLM(30, 40, 1, 2, 16, causal=False, forget_gate=True, recompute="block")
+
+
+def test_the_decoder_has_a_gate_for_its_own_sequence():
+    layer = PerformerDecoder(16, 2, num_random_features=8, forget_gate=True)
+    layer(normal((1, 5, 8), 1), normal((1, 7, 8), 2))
+    gates = [w.path for w in layer.weights if "forget_gate" in w.path]
+    assert gates and all("self_attention" in path for path in gates)
+
+
+@pytest.mark.parametrize("convert", [convert_to_softmax, convert_to_performer])
+def test_conversion_keeps_the_gate(convert):
+    x = start = keras.Input((None, 8))
+    kind = ExactAttention if convert is convert_to_performer else PerformerAttention
+    layer = kind(2, 4, causal=True, forget_gate=True, name="attention")
+    model = keras.Model(start, layer(x))
+    randomize(layer)
+    x = normal((1, 30, 8), 1)
+    options = {} if convert is convert_to_softmax else {"exact_window": 30}
+    converted, _ = convert(model, **options)
+    twin = converted.get_layer("attention")
+    for one, other in zip(
+        layer.forget_gate_layer.weights, twin.forget_gate_layer.weights, strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    if convert is convert_to_performer:  # a window that sees all is exact
+        np.testing.assert_allclose(converted(x), model(x), atol=1e-5)
+    with pytest.raises(ValueError, match="forget_gate=True, which Longformer"):
+        convert_attention(model, zoo.LongformerAttention, sliding_window=4)
+    with pytest.raises(ValueError, match="It has a forget gate"):
+        approximation_report(model, x)

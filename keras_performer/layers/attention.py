@@ -693,7 +693,7 @@ def _biases(biases, num_heads):
         found = ()
     if len(found) not in (2, num_heads) or not np.isfinite(found).all():
         raise ValueError(
-            "forget_gate_bias must be two finite floats, the biases of the first and of "
+            "forget_gate_bias must be two finite floats, biases of the first and of "
             f"the last head, or one for each of the {num_heads} key-value heads. "
             f"Received: forget_gate_bias={biases!r}"
         )

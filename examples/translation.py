@@ -42,7 +42,7 @@ FEATURES = {"num_random_features": 64, "window": 24}
 ROWS = {
     "no digits": {"options": {**FEATURES, "sees_digits": False}, "color": "#8a8a8a"},
     "Performer": {"options": FEATURES, "color": "#0b5cab"},
-    "exact attention": {"options": {"exact_below": 10**9}, "color": "#d1701c"},
+    "exact attention": {"options": {"attention": "exact"}, "color": "#d1701c"},
 }
 BATCH = 16
 EVALUATIONS = 10
@@ -143,9 +143,8 @@ class Translator(keras.Model):
         self.byte = layers.Embedding(128, DIM)
         self.place = layers.Embedding(DIGITS, DIM)
         self.encoder = PerformerEncoder(**of_both, seed=0)
-        self.decoder = PerformerDecoder(
-            **of_both, rotary=True, exact_window=window, seed=1
-        )
+        near = {} if window is None else {"exact_window": window}
+        self.decoder = PerformerDecoder(**of_both, **near, rotary=True, seed=1)
         self.norm = layers.LayerNormalization()
         self.logits = layers.Dense(128)
 

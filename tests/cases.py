@@ -86,6 +86,7 @@ LM = dict(
     num_random_features=8,
     seed=1,
 )
+OTHER_LM = {name: LM[name] for name in LM if name != "num_random_features"}
 
 
 def reformer(arguments):
@@ -300,8 +301,7 @@ CASES = {
     ),
     "lm_mixing": language_model(
         {
-            **LM,
-            "num_random_features": 256,
+            **OTHER_LM,
             "attention": keras.saving.serialize_keras_object(
                 keras_performer.zoo.SpatialGatingUnit(9, 10, causal=True)
             ),
@@ -387,8 +387,7 @@ CASES = {
     "lm": language_model(LM),
     "lm_exact": language_model(
         {
-            **LM,
-            "num_random_features": 256,
+            **OTHER_LM,
             "attention": keras.saving.serialize_keras_object(
                 keras_performer.layers.ExactAttention(2, 3, use_bias=False, causal=True)
             ),

@@ -329,34 +329,6 @@ def test_calls_share_what_is_compiled_although_kernels_have_functions_of_their_o
     )
 
 
-def test_scores_have_gradients_of_parameters_on_either_side_of_a_choice():
-    options = {**CASES["trained_feature_map"].arguments, "causal": False}
-    x = tf.constant(CASES["trained_feature_map"].inputs(length=6)[0])
-
-    class TrainedSoftmax(TrainedSquares):
-        estimates_softmax = True
-
-    gradients, weights = [], None
-    for exact_below in (None, 3):
-        layer = keras_performer.PerformerAttention(
-            **{**options, "feature_map": TrainedSoftmax(), "exact_below": exact_below}
-        )
-        layer.build(x.shape)
-        weights = weights or layer.get_weights()
-        layer.set_weights(weights)
-
-        @tf.function(input_signature=[tf.TensorSpec((None, None, 7))])
-        def gradient(x, layer=layer):
-            with tf.GradientTape() as tape:
-                _, scores = layer(x, return_attention_scores=True)
-                loss = tf.reduce_sum(scores**2)
-            return tape.gradient(loss, layer.projection_matrix.value)
-
-        gradients.append(gradient(x))
-    assert np.abs(gradients[0]).max() > 1e-3
-    assert relative_error(gradients[1], gradients[0]) < 1e-5
-
-
 def test_a_file_without_features_is_refused_where_features_are_another_model():
     inputs = keras.Input((None, 7))
     without, within = (

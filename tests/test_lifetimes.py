@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import keras_performer
-from keras_performer import PerformerAttention
 from tests import contract
 from tests.cases import CASES, LM
 
@@ -63,7 +62,6 @@ DIFFERENTIATED = {
     "causal": CASES["relu_causal"].make,
     "exact window": CASES["exact_window"].make,
     "exact window, causal": CASES["exact_window_causal"].make,
-    "exact below": lambda: PerformerAttention(2, 4, exact_below=3),
     "dense layers": lambda: CASES["attention"].make(dtype="mixed_bfloat16"),
     "local": CASES["local"].make,
     "lsh": CASES["reformer"].make,

@@ -82,7 +82,6 @@ def training_step(recompute, log2_length):
             num_heads=8,
             hidden_dim=512,
             intermediate_dim=2048,
-            num_random_features=256,
             # learned positions of rows and columns: a table of all would fill the chip
             position_shape=(2**half, 2 ** (log2_length - half)),
             seed=0,
@@ -98,7 +97,7 @@ def training_step(recompute, log2_length):
 def options(recompute, log2_length):
     """What differs between the models."""
     if recompute == "exact":
-        return {"exact_below": 2**log2_length + 1}
+        return {"attention": "exact"}
     return {} if recompute == "none" else {"recompute": recompute}
 
 

@@ -51,10 +51,6 @@ def tpus(kind=None):
 
 def make_exact(config):
     """The same model with exact softmax attention at every length."""
-    model = image_model.make(
-        dataclasses.replace(config, feature_map="softmax", recompute=None)
-    )
-    options = model.get_config()
-    return type(model).from_config(
-        {**options, "exact_below": options["max_length"] + 1}
-    )
+    without = dataclasses.replace(config, attention="none", recompute=None)
+    model = image_model.make(without)
+    return type(model).from_config({**model.get_config(), "attention": "exact"})

@@ -239,13 +239,18 @@ REMOVED = {
 
 
 def without_removed(config):
-    """The config of a layer without what is no more and was as by default."""
-    defaults = {name: default for name, (default, _) in REMOVED.items()}
-    return {
-        name: value
-        for name, value in config.items()
-        if name not in defaults or value != defaults[name]
-    }
+    """The config of a layer without what is no more, where it was as by default."""
+    for name in REMOVED.keys() & config.keys():
+        if config[name] != REMOVED[name][0]:
+            raise _removed(name, config[name])
+    return {x: value for x, value in config.items() if x not in REMOVED}
+
+
+def _removed(name, value):
+    return ValueError(
+        f"{name} is no argument any more: {REMOVED[name][1]}. Received: "
+        f"{name}={value!r}"
+    )
 
 
 def unknown(owner, name, value, known=()):
@@ -257,10 +262,7 @@ def unknown(owner, name, value, known=()):
         known: names that it takes beside those of its signature.
     """
     if name in REMOVED:
-        return ValueError(
-            f"{name} is no argument any more: {REMOVED[name][1]}. Received: "
-            f"{name}={value!r}"
-        )
+        return _removed(name, value)
     own = inspect.signature(owner).parameters.values()
     known = {p.name for p in own if p.kind is not p.VAR_KEYWORD}.union(known)
     nearest = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.0)[0]
@@ -369,8 +371,6 @@ class JoinsSignatures:
     an argument of its own in the base is given by name.
     """
 
-    __signature__: inspect.Signature
-
     def __init_subclass__(cls, **kwargs: typing.Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" not in vars(cls):
@@ -380,7 +380,24 @@ class JoinsSignatures:
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             base = next(kind for kind in cls.__mro__[1:] if "__init__" in vars(kind))
             parameters = _joined(inspect.signature(base), parameters)
-        cls.__signature__ = inspect.Signature(parameters)
+        show_signature(cls, parameters)
+
+
+def show_signature(cls, parameters):
+    """Makes Python show a class with a list of `inspect.Parameter`."""
+    setattr(cls, "__signature__", _OfClass(inspect.Signature(parameters)))  # noqa: B010
+
+
+class _OfClass:
+    """Attribute of a class that its instances, which have a call, do not have."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def __get__(self, instance, owner):
+        if instance is not None:
+            raise AttributeError("__signature__")
+        return self._value
 
 
 def _joined(base, own):

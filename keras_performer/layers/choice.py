@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_performer.layers import arguments
+from keras_performer.layers import arguments, call_inputs
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.config import as_layer, config_of
 from keras_performer.layers.exact import ExactAttention
@@ -73,7 +73,7 @@ def takes_options(cls):
         names.add("rotary")
     cls.decided = DECIDED | names
     options = options_of(PerformerAttention, cls.decided).values()
-    cls.__signature__ = inspect.Signature([*own, *options, kwargs])
+    arguments.show_signature(cls, [*own, *options, kwargs])
     return cls
 
 
@@ -308,7 +308,7 @@ def _agreed_rotary(attention, rotary):
             f"attention with rotary={attention.rotary!r}, where the model has "
             f"rotary={rotary!r}"
         )
-    return rotary
+    return call_inputs.checked_rotary(attention, rotary)
 
 
 def _serialized(value):

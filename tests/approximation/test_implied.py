@@ -95,7 +95,7 @@ def test_errors():
     layer(x)
     with pytest.raises(ValueError, match="of the 9 queries. Received: rows with 9"):
         implied_attention(layer, x, rows=[0, 9])
-    with pytest.raises(ValueError, match="Options must be of exact_window"):
+    with pytest.raises(ValueError, match="causal is no option of implied_attention"):
         implied_attention(layer, x, causal=True)
     generalized = keras_performer.PerformerAttention(1, 5, feature_map="relu")
     generalized(x)

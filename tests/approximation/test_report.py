@@ -311,7 +311,7 @@ def test_other_mechanisms_and_states_are_left_out():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"windw": 3}, "exact_window, .* Received: windw"),
+        ({"windw": 3}, "did you mean exact_window. Received: windw"),
         ({"causal": True}, "Received: causal"),
         ({"num_rows": 0}, "num_rows must be a positive int"),
         ({"max_batches": -1}, "max_batches must be a positive int"),

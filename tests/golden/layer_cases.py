@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, feature_maps
+from keras_performer.layers import ExactAttention
 from tests.golden.numbers import normal, set_weights, state_arrays
 
 BATCH, LENGTH, DIM = 2, 13, 7
@@ -19,7 +20,7 @@ class LayerCase:
     """One configuration.
 
     Attributes:
-        options: dict of arguments of `PerformerAttention`, besides `SMALL`.
+        options: dict of arguments of the layer, besides `SMALL`.
         shapes: tuple of the shapes of query, value and key, as many as are given.
         masks: dict of masks by the name of the argument of `call`.
         call: dict of further arguments of `call`.
@@ -28,6 +29,7 @@ class LayerCase:
         graph: `None` (eager), "known" or "unknown" lengths in a `tf.function`.
         more: bool, also look at the attention matrix and, if the layer has a state,
             take the sequence in pieces.
+        kind: class of the layer.
     """
 
     options: dict = dataclasses.field(default_factory=dict)
@@ -37,10 +39,14 @@ class LayerCase:
     std: float = 1.0
     graph: str = None
     more: bool = True
+    kind: type = PerformerAttention
 
     def numbers(self):
         """A dict of arrays by name."""
-        layer = PerformerAttention(**{**SMALL, **self.options}, name="attention")
+        options = {**SMALL, **self.options}
+        if self.kind is ExactAttention:
+            del options["num_random_features"]
+        layer = self.kind(**options, name="attention")
         layer.build(*self.shapes)
         set_weights(layer)
         inputs = self.inputs(layer.compute_dtype)
@@ -49,7 +55,7 @@ class LayerCase:
             return numbers
         call = {**self.masks, **self.call, "return_attention_scores": True}
         numbers["scores"] = layer(*inputs, **call)[1]
-        if layer.causal and layer.exact_below is None and len(self.shapes[0]) == 3:
+        if layer.causal and layer.supports_state and len(self.shapes[0]) == 3:
             numbers.update(self.in_pieces(layer, inputs))
         return numbers
 
@@ -220,17 +226,17 @@ CASES = {
     "causal by the call": LayerCase(
         masks=dict(key_mask=_holes()), call=dict(use_causal_mask=True)
     ),
-    # what becomes exact attention
-    "exact below, short": LayerCase(
-        dict(exact_below=32, use_bias=False), masks=dict(key_mask=_padding(4, 9))
+    "exact": LayerCase(
+        dict(use_bias=False), masks=dict(key_mask=_padding(4, 9)), kind=ExactAttention
     ),
-    "exact below, short, causal": LayerCase(
-        dict(exact_below=32, use_bias=False, **GROUPED, **CAUSAL)
+    "exact, causal": LayerCase(
+        dict(use_bias=False, **GROUPED, **CAUSAL), kind=ExactAttention
     ),
-    "exact below, long": LayerCase(dict(exact_below=13)),
-    "exact below, long, causal": LayerCase(dict(exact_below=13, **CAUSAL)),
-    "exact below, length unknown": LayerCase(
-        dict(exact_below=32, use_bias=False, **CAUSAL), graph="unknown", more=False
+    "exact, length unknown": LayerCase(
+        dict(use_bias=False, **CAUSAL),
+        graph="unknown",
+        more=False,
+        kind=ExactAttention,
     ),
     # graphs, with which `test_compile.py` compares compiled ones
     "graph, lengths unknown": LayerCase(graph="unknown", more=False),

@@ -19,6 +19,8 @@ def _model(projections=True, **options):
     defaults = dict(num_layers=2, num_heads=2, hidden_dim=8, num_random_features=6)
     defaults.update(intermediate_dim=12, chunk_size=4, seed=1)
     defaults.update(position_embedding="learned")
+    if options.get("attention") == "exact":
+        del defaults["num_random_features"], defaults["chunk_size"]
     model = PerformerLM(VOCABULARY, 24, **{**defaults, **options}, name="lm")
     set_weights(model, projections)
     return model
@@ -33,7 +35,7 @@ def logits(mask=None, **options):
     weights = model.trainable_weights
     gradients = tape.gradient(loss, [w.value for w in weights])
     named = {f"gradient {w.path}": g for w, g in zip(weights, gradients)}
-    if model.exact_below is not None:
+    if options.get("attention") == "exact":
         # softmax does not see what all keys have in common: 0, but for rounding
         named = {name: g for name, g in named.items() if "key/bias" not in name}
     return {"logits": output, "inference": model(IDS, mask=mask), **named}
@@ -100,7 +102,7 @@ CASES = {
         logits, PADDED, causal=False, position_shape=(4, 3, 2)
     ),
     "lm relu": _partial(logits, feature_map="relu", chunk_size=None),
-    "lm exact below": _partial(logits, exact_below=16),
+    "lm exact": _partial(logits, attention="exact"),
     "lm recompute block": _partial(logits, PADDED, recompute="block"),
     "lm recompute block, bidirectional": _partial(
         logits, PADDED, recompute="block", causal=False

@@ -30,9 +30,7 @@ def sequential(seed=1):
     return keras.Sequential(
         [
             keras.Input((None, 6)),
-            PerformerAttention(
-                num_random_features=8, exact_below=4, dropout=0.1, **attention
-            ),
+            PerformerAttention(num_random_features=8, dropout=0.1, **attention),
             keras.layers.LayerNormalization(),
             PerformerAttention(
                 feature_map="relu",

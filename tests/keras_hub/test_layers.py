@@ -10,8 +10,7 @@ from tests.layers.inputs import normal
 
 X, ENCODED = normal((2, LENGTH, 8)), normal((2, 5, 8), seed=1)
 ENCODED_PADDING = np.arange(5) < [[3], [5]]
-# all weights are exact
-EXACT = dict(num_random_features=6, exact_below=100)
+EXACT = dict(attention="exact")
 OURS_OF_HUB = {
     "attention": "_self_attention_layer",
     "attention_norm": "_self_attention_layer_norm",
@@ -39,9 +38,7 @@ def twins(of_hub, kind, options, *shapes):
     for ours, of_hub in OURS_OF_HUB.items():
         if getattr(layer, ours, None) is not None:
             weights = getattr(hub, of_hub).get_weights()
-            own = getattr(layer, ours).get_weights()
-            # attention has random features behind them
-            getattr(layer, ours).set_weights([*weights, *own[len(weights) :]])
+            getattr(layer, ours).set_weights(weights)
     return hub, layer
 
 

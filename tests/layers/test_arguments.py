@@ -119,7 +119,7 @@ def test_every_argument_that_is_not_default_is_kept():
     )
     named = inspect.signature(PerformerAttention).parameters
     # these go with no generalized feature map: see the end
-    of_softmax = {"exact_below": 9, "exact_window": 5, "initial_log_gain": -3.0}
+    of_softmax = {"exact_window": 5, "initial_log_gain": -3.0}
     refused = {"sliding_window", "flash_attention", "use_gate"}
     assert set(options) == set(named) - {"kwargs", *of_softmax, *refused}
     defaults = PerformerAttention(6, 4).get_config()

@@ -32,7 +32,6 @@ def cached(kind=CachedPerformerAttention, **options):
 KINDS = {
     "exact": lambda: cached(CachedExactAttention),
     "a window over everything": lambda: cached(exact_window=LENGTH),
-    "exact below": lambda: cached(exact_below=100),
 }
 MASKS = {
     "none": None,

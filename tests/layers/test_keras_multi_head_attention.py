@@ -1,7 +1,7 @@
 """What Keras holds its `MultiHeadAttention` to, held against our layers.
 
 Every promise is first one of Keras' own layer, the control. Exact attention, and
-`PerformerAttention` below `exact_below`, give its numbers from its weights. What Keras
+`PerformerAttention` with exact weights for its estimates, give its numbers. What Keras
 tests of options that are not here (`use_gate`, `sliding_window`, flash attention), and
 of overriding `_compute_attention`, has no meaning for our layers.
 """
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention
 from tests.contract import relative_error
 from tests.layers.inputs import normal
 from tests.layers.like_keras import copy_weights, multi_head, pair, results
@@ -518,7 +517,7 @@ def test_weights_of_keras_load_into_self_attention_of_a_sequential_model():
     query = keras.Input((T, 6))
     expected = keras.Model(query, layers[1](layers[0](query, query)))
     expected.save_weights("keras.weights.h5")
-    layers = [PerformerAttention(2, 4, name="a", exact_below=99), keras.layers.Dense(6)]
+    layers = [multi_head("performer", 2, 4, name="a"), keras.layers.Dense(6)]
     loaded = keras.Sequential([keras.Input((T, 6)), *layers])
     loaded.load_weights("keras.weights.h5")
     x = normal((B, T, 6))

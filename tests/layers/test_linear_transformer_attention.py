@@ -278,7 +278,6 @@ def test_a_block_takes_it(causal):
 def test_models_compute_it_again_in_chunks(recompute, causal):
     attention = LinearTransformerAttention(2, 4, causal=causal, chunk_size=4)
     options = dict(attention=attention, causal=causal)
-    options |= dict(num_random_features=256, chunk_size=None)
     results = loss_and_gradients(small_model(recompute=recompute, **options))
     expected = loss_and_gradients(small_model(**options))
     for result, wanted in zip(*map(tf.nest.flatten, (results, expected)), strict=True):
@@ -287,8 +286,7 @@ def test_models_compute_it_again_in_chunks(recompute, causal):
 
 def test_models_continue_a_sequence():
     attention = LinearTransformerAttention(2, 4, causal=True, rotary=True)
-    options = dict(num_random_features=256, chunk_size=None)
-    model = small_model(attention=attention, **options)
+    model = small_model(attention=attention)
     drawn = generate(model, IDS[:, :3], 9, temperature=0)
     likeliest = model(drawn[:, :-1]).numpy().argmax(-1)
     np.testing.assert_array_equal(drawn[:, 3:], likeliest[:, 2:])

@@ -42,7 +42,7 @@ def check_like(found, traced):
         ),
         ((B, T, DIM), dict(causal=True, dtype="float64"), dict(return_state=True)),
         ((B, 2, T, DIM), dict(attention_axes=2, value_dim=3, **WINDOW), {}),
-        ((None, T, DIM), dict(rotary=True, exact_below=5), {}),
+        ((None, T, DIM), dict(rotary=True), {}),
     ],
 )
 def test_shapes_are_those_of_the_loops(shape, options, call):

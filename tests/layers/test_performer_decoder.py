@@ -16,7 +16,7 @@ EARLIER = np.tri(LENGTH, dtype=bool)[np.newaxis]
 
 
 def decoder(*shapes, **options):
-    given = dict(intermediate_dim=11, num_heads=2, num_random_features=6, seed=1)
+    given = dict(intermediate_dim=11, num_heads=2, seed=1)
     return with_random_weights(PerformerDecoder(**{**given, **options}), *shapes)
 
 

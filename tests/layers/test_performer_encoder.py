@@ -12,12 +12,11 @@ from tests.layers.inputs import normal
 LENGTH, DIM = 7, 6
 X = normal((2, LENGTH, DIM))
 MASK = np.arange(LENGTH) < [[7], [4]]
-# longer than any input here: all weights are exact, whatever the random features
-EXACT = dict(num_random_features=6, exact_below=100)
+EXACT = dict(attention="exact")
 
 
 def encoder(**options):
-    given = dict(intermediate_dim=11, num_heads=2, num_random_features=6, seed=1)
+    given = dict(intermediate_dim=11, num_heads=2, seed=1)
     return PerformerEncoder(**{**given, **options})
 
 
@@ -126,7 +125,7 @@ def test_the_default_number_of_features_goes_with_every_map(kind):
     assert attention.get_config()["num_random_features"] == "auto"
     assert kind.from_config(config).get_config() == config
     with pytest.raises(ValueError, match="has no random features"):
-        kind(11, 2, feature_map="taylor", num_random_features=256)
+        kind(11, 2, feature_map="taylor", num_random_features=256).build(X.shape)
     old = kind.from_config({**kind(11, 2).get_config(), "num_random_features": 256})
     old.build(X.shape)
     assert old.get_config()["num_random_features"] == 256
@@ -158,7 +157,7 @@ def test_a_layer_leaves_the_count_of_names_as_it_is():
 )
 def test_bad_arguments_raise(message, options):
     with pytest.raises(ValueError, match=message):
-        encoder(**options)
+        encoder(**options).build(X.shape)
 
 
 def test_bad_inputs_raise():

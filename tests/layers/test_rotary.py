@@ -33,7 +33,6 @@ KINDS = [
     pytest.param(LocalAttention, {}, id="local"),
     pytest.param(PerformerAttention, {}, id="features"),
     pytest.param(PerformerAttention, {"exact_window": 3}, id="window"),
-    pytest.param(PerformerAttention, {"exact_below": 100}, id="exact_below"),
 ]
 RELATIVE = [
     *KINDS[:2],

@@ -23,7 +23,6 @@ MAKERS = {
     "window": lambda **o: PerformerAttention(
         exact_window=3, chunk_size=4, **SIZES, **o
     ),
-    "exact_below": lambda **o: PerformerAttention(exact_below=99, **SIZES, **o),
     "local": lambda **o: LocalAttention(sliding_window=3, **SIZES, **o),
     "exact": lambda **o: ExactAttention(**SIZES, **o),
 }

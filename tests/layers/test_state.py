@@ -244,21 +244,14 @@ def test_calls_that_a_state_cannot_serve_raise():
 
 
 def test_what_has_no_state_says_so():
-    of_features = small_layer(causal=True)
-    mixed = small_layer(causal=True, exact_below=LENGTH)
-    assert of_features.supports_state and not mixed.supports_state
-    with pytest.raises(ValueError, match="A state is made of features"):
-        mixed.initial_state(2)
+    assert small_layer(causal=True).supports_state
     # a model of KerasHub keeps keys and values: its call has no argument for a state
     kept = cached_attention.CachedPerformerAttention(2, 4)
     assert "state" not in inspect.signature(kept.call).parameters
     assert not kept.supports_state
     model = PerformerLM(9, 16, 1, 1, 8, attention=PerformerAttention(1, 8, causal=True))
     assert exported.has_state(model)
-    exact = PerformerAttention(1, 8, causal=True, exact_below=4)
-    model = PerformerLM(9, 16, 1, 1, 8, attention=exact)
+    model = PerformerLM(9, 16, 1, 1, 8, attention="exact")
     assert not exported.has_state(model)
-    with pytest.raises(ValueError, match="generate needs.*A state is made of features"):
+    with pytest.raises(ValueError, match="generate needs.*ExactAttention has no state"):
         generate(model, [[1, 2]], 9)
-    with pytest.raises(ValueError, match="recompute goes through a sequence in chunks"):
-        PerformerLM(9, 16, 1, 1, 8, attention=exact, recompute="block")

@@ -9,6 +9,7 @@ from keras_performer import (
     PerformerAttention,
     PerformerLM,
     convert_to_performer,
+    feature_maps,
     generate,
 )
 from keras_performer.layers import EmbeddingLayer, ExactAttention
@@ -16,9 +17,7 @@ from tests.models.token_models import IDS, MODES, loss_and_gradients, small_mode
 
 
 def model_with(attention, recompute=None, **options):
-    """A model without the options of "performer" that `small_model` has."""
-    defaults = dict(num_random_features=256, chunk_size=None)
-    return small_model(recompute, attention=attention, **{**defaults, **options})
+    return small_model(recompute, attention=attention, **options)
 
 
 def wide(**options):
@@ -26,14 +25,15 @@ def wide(**options):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_exact_is_the_model_whose_inputs_are_all_short(causal):
-    exact = model_with("exact", causal=causal)
-    short = small_model(exact_below=100, num_random_features=8, causal=causal)
+def test_exact_is_the_model_with_a_window_over_everything(causal):
+    exact = small_model(attention="exact", causal=causal)
+    near = small_model(exact_window=100, num_random_features=8, causal=causal)
     assert {type(b.attention) for b in exact.blocks} == {ExactAttention}
-    own = [w for w in short.weights if "random_projection" not in w.path]
-    assert len(own) == len(short.weights) - 2 * 3
+    others = "random_projection", "far_gain"
+    own = [w for w in near.weights if not any(x in w.path for x in others)]
+    assert len(own) == len(near.weights) - 2 * 4
     exact.set_weights([w.numpy() for w in own])
-    np.testing.assert_allclose(exact(IDS), short(IDS), atol=1e-6)
+    np.testing.assert_allclose(exact(IDS), near(IDS), atol=1e-5)
 
 
 def test_a_copy_keeps_what_took_the_place_of_the_first_attention_only():
@@ -123,17 +123,24 @@ def test_a_model_is_saved_with_its_attention(attention, tmp_path):
     [
         ("an AttentionLayer or the config of one", dict(attention="softmax")),
         ("an AttentionLayer or the config of one", dict(attention=None)),
+        (
+            "has no argument exact_widow: .*exact_window",
+            dict(exact_widow=4),
+        ),
+        ("PerformerLM has no argument num_layer: .*num_layers", dict(num_layer=4)),
+        ("rotary is no option of PerformerLM", dict(rotary=True)),
+        ("exact_below is no argument any more", dict(exact_below=4)),
+        ("num_key_value_heads must divide num_heads", dict(num_key_value_heads=3)),
         ("must be an AttentionLayer", dict(attention=keras.layers.Dense(1))),
-        ('of attention="performer".*: chunk_size. L', dict(chunk_size=4)),
-        ('of attention="performer".*: feature_map. L', dict(feature_map="relu")),
-        ('of attention="performer".*: exact_below. L', dict(exact_below=4)),
+        ("chunk_size is .* which ExactAttention has not", dict(chunk_size=4)),
+        ("feature_map is .* which ExactAttention has not", dict(feature_map="relu")),
         (
             ": num_random_features. Leave",
             dict(attention="none", num_random_features=8),
         ),
         (": chunk_size. Leave", dict(attention=wide(), chunk_size=8)),
-        ("have the causal of the model", dict(attention=wide(), causal=False)),
-        ("have the num_heads of the model", dict(attention=wide(), num_heads=4)),
+        ("have the causal of the", dict(attention=wide(), causal=False)),
+        ("have the num_heads of the", dict(attention=wide(), num_heads=4)),
         ("attention needs a state: use recompute=None", dict(recompute="block")),
         ("attention needs a state: use recompute=None", dict(recompute="network")),
     ],
@@ -280,10 +287,19 @@ def test_the_default_number_of_features_goes_with_every_map(tmp_path):
 
 
 @pytest.mark.parametrize("attention", ["performer", "exact", "none"])
-def test_configs_with_the_number_that_was_the_default(attention):
+def test_configs_of_before_have_all_options_with_any_attention(attention):
     model = PerformerLM(11, 16, 1, 2, 8, attention=attention, seed=1)
-    config = {**model.get_config(), "num_random_features": 256}
-    old = PerformerLM.from_config(config)
-    assert old.get_config() == config
+    before = dict(
+        feature_map=feature_maps.serialize(feature_maps.get("softmax")),
+        num_random_features=256,
+        chunk_size=None,
+        exact_below=None,
+        exact_window=None,
+        initial_log_gain=0.0,
+        qk_norm=False,
+    )
+    old = PerformerLM.from_config({**model.get_config(), **before})
+    number = {"num_random_features": 256} if attention == "performer" else {}
+    assert old.get_config() == {**model.get_config(), **number}
     old.set_weights(model.get_weights())
     np.testing.assert_array_equal(old(IDS), model(IDS))

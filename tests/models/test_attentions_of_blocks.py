@@ -48,12 +48,13 @@ def test_a_list_of_one_kind_is_that_kind():
 def test_positions_are_what_all_can():
     rotary = with_each("none", "exact", "performer")
     assert rotary.position_embedding == "rotary"
-    no_options = dict(num_random_features=256, chunk_size=None)
-    learned = with_each("none", local(), **no_options)
-    assert learned.position_embedding == "learned"
-    assert with_each("none", "none", **no_options).position_embedding == "learned"
-    with pytest.raises(ValueError, match="needs an attention with rotary=True"):
-        with_each("exact", local(), position_embedding="rotary", **no_options)
+    model = with_each("none", local(), "exact")
+    assert [block.attention.rotary for block in model.blocks[1:]] == [True, True]
+    odd = ExactAttention(2, 3, causal=True)
+    for others in (("none", "none"), ("exact", odd)):
+        assert with_each(*others).position_embedding == "learned"
+    with pytest.raises(ValueError, match="rotary needs a key_dim divisible by 2"):
+        with_each("exact", odd, position_embedding="rotary")
 
 
 def test_a_model_is_saved_with_the_attention_of_each_block(tmp_path):
@@ -86,8 +87,14 @@ def test_a_sequence_is_continued():
         ("one entry for each block.*with 1 entries", dict(attention=["exact"])),
         ("or a list of these", dict(attention=["exact", "softmax"])),
         ("or a list of these", dict(attention=["exact", None])),
-        ("num_heads of the model", dict(attention=["exact", ExactAttention(4, 2)])),
-        (": chunk_size. Leave", dict(attention=["exact", "none"], chunk_size=8)),
+        (
+            "num_heads of the layer",
+            dict(attention=["exact", ExactAttention(4, 2)]),
+        ),
+        (
+            "chunk_size is an option of PerformerAttention",
+            dict(attention=["exact", "none"], chunk_size=8),
+        ),
         ("needs a state", dict(attention=["none", "exact"], recompute="block")),
     ],
 )

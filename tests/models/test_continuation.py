@@ -22,9 +22,7 @@ def model_of(kind="rotary"):
         "rotary": {},
         # for what does not depend on how far a token sees
         "convolution": dict(
-            feature_map="softmax",
             attention="none",
-            num_random_features=256,
             conv_kernel_size=3,
         ),
         "learned": dict(
@@ -281,7 +279,7 @@ def test_pieces_of_samples_are_lists_of_lists():
 
 @functools.cache
 def model_of_bytes():
-    options = dict(attention="none", feature_map="softmax", num_random_features=256)
+    options = dict(attention="none")
     return small_model(num_layers=1, vocabulary_size=256, **options)
 
 

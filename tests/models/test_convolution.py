@@ -26,7 +26,7 @@ def test_blocks_have_kernels_of_their_own_and_the_model_is_causal():
     testing.check_causal(model, IDS)
     changed = IDS.copy()
     changed[:, 4] = (changed[:, 4] + 1) % 11
-    alone = model_with(attention="none", num_random_features=256, chunk_size=None)
+    alone = model_with(attention="none")
     moved = np.abs(alone(changed) - alone(IDS)).max((0, 2)) > 1e-6
     assert np.flatnonzero(moved).tolist() == [4, 5, 6, 7, 8]  # two before, twice
 
@@ -34,8 +34,7 @@ def test_blocks_have_kernels_of_their_own_and_the_model_is_causal():
 def test_a_model_that_is_not_causal_sees_both_sides():
     changed = IDS.copy()
     changed[:, 4] = (changed[:, 4] + 1) % 11
-    options = dict(num_random_features=256, chunk_size=None, num_layers=1)
-    model = model_with(attention="none", causal=False, **options)
+    model = model_with(attention="none", causal=False, num_layers=1)
     moved = np.abs(model(changed) - model(IDS)).max((0, 2)) > 1e-6
     assert np.flatnonzero(moved).tolist() == [3, 4, 5]
 
@@ -60,10 +59,7 @@ def test_gradients_are_those_of_plain_training(recompute, length, size):
 
 @pytest.mark.parametrize("attention", ["performer", "none"])
 def test_what_is_drawn_is_the_likeliest_of_the_whole(attention):
-    options = dict(attention=attention)
-    if attention == "none":
-        options.update(num_random_features=256, chunk_size=None)
-    model = model_with(**options)
+    model = model_with(attention=attention)
     drawn = generate(model, IDS[:, :3], 14, temperature=0)
     likeliest = model(drawn[:, :-1]).numpy().argmax(-1)
     np.testing.assert_array_equal(drawn[:, 3:], likeliest[:, 2:])
@@ -93,7 +89,7 @@ def test_files_and_configs(tmp_path):
 
 
 def test_a_converted_model_keeps_its_convolutions():
-    model = model_with(attention="exact", num_random_features=256, chunk_size=None)
+    model = model_with(attention="exact")
     converted, _ = convert_to_performer(model, exact_window=11)
     np.testing.assert_allclose(converted(IDS), model(IDS), atol=1e-4)
 

@@ -8,7 +8,6 @@ from keras_performer import PerformerAttention, PerformerLM, generate
 from keras_performer.zoo import FourierMixing, SpatialGatingUnit, TokenMixing
 from tests.models.token_models import IDS, loss_and_gradients, small_model
 
-NO_OPTIONS = dict(num_random_features=256, chunk_size=None)
 MIXERS = [
     FourierMixing("ortho"),
     TokenMixing(16, 6),
@@ -19,9 +18,7 @@ MIXERS = [
 
 def model_with(attention, **options):
     causal = getattr(attention, "causal", False)
-    return small_model(
-        attention=attention, **{"causal": causal, **NO_OPTIONS, **options}
-    )
+    return small_model(attention=attention, **{"causal": causal, **options})
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
@@ -78,7 +75,7 @@ def test_the_dtype_is_that_of_the_model():
 @pytest.mark.parametrize(
     "message, options",
     [
-        ("the causal of the model.*attention with causal=False", dict(causal=True)),
+        ("the causal of the .*attention with causal=False", dict(causal=True)),
         ("attention needs `absorb`.*TokenMixing", dict(recompute="block")),
         ("a MixingLayer, or a list", dict(attention="fourier")),
         (": chunk_size. Leave", dict(chunk_size=8)),

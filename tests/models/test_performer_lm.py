@@ -19,9 +19,10 @@ def small_model(**changes):
         num_layers=2,
         num_heads=2,
         hidden_dim=8,
-        num_random_features=6,
         seed=1,
     )
+    if changes.get("attention") != "none":
+        options["num_random_features"] = 6
     return PerformerLM(**{**options, **changes})
 
 
@@ -46,7 +47,7 @@ def test_ids_may_have_any_dtype_that_holds_them(dtype):
     ids = 251 - IDS
     np.testing.assert_array_equal(model(ids.astype(dtype)), model(ids.astype("int32")))
     # attention, which never sees ids, would compile long
-    options = dict(attention="none", num_random_features=256, num_layers=1)
+    options = dict(attention="none", num_layers=1)
     model = small_model(vocabulary_size=256, **options)
     compiled = tf.function(model, jit_compile=True, autograph=False)
     given, wanted = (compiled(tf.constant(ids, t)) for t in (dtype, "int32"))
@@ -116,22 +117,6 @@ def test_positions_of_a_grid_are_sums_of_row_column_and_channel():
     np.testing.assert_allclose(later, expected.reshape(24, 8)[17:20], atol=1e-7)
 
 
-def test_short_sequences_take_exact_attention():
-    model, features, exact = models = [
-        small_model(num_layers=1, exact_below=exact_below)
-        for exact_below in (20, None, 100)
-    ]
-    for other in (features, exact):
-        other.set_weights(model.get_weights())
-    for length, expected in ((19, exact), (20, features)):
-        ids = IDS[:, :length]
-        np.testing.assert_array_equal(model(ids), expected(ids))
-        others = [m(ids) for m in models if m not in (model, expected)]
-        assert np.abs(others[0] - model(ids)).max() > 1e-4
-    with pytest.raises(ValueError, match="exact_below=None. Received: .*=20"):
-        model(IDS, return_state=True)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_padding_equals_a_shorter_sequence(causal):
     model = small_model(causal=causal)
@@ -173,8 +158,6 @@ def test_it_learns_to_continue_a_sequence():
         ("product of position_shape must be max_length", dict(position_shape=(5, 5))),
         ("dropout must be a float", dict(dropout=1.0)),
         ("must be even", dict(num_random_features=7)),
-        ("exact_below must be a positive int", dict(exact_below=0)),
-        ("different model", dict(feature_map="relu", exact_below=9)),
     ],
 )
 def test_bad_arguments_raise(message, options):

@@ -371,7 +371,6 @@ def test_targets_of_another_length_are_refused(shape, method, recompute):
     [
         ('must be None, "block" or "network". Received', dict(recompute="blocks")),
         ("needs causal=True", dict(recompute="network", causal=False)),
-        ("leave one out", dict(recompute="block", exact_below=4)),
     ],
 )
 def test_bad_arguments_raise(message, options):

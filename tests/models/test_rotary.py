@@ -11,8 +11,6 @@ from tests.layers.inputs import normal
 from tests.models.token_models import IDS, TARGETS, loss_and_gradients, small_model
 
 OPTIONS = dict(position_embedding="rotary")
-# of a `small_model` whose attention has no random features
-FEW = dict(num_random_features=256, chunk_size=None)
 
 
 def test_it_is_the_blocks_with_rotary_and_nothing_else():
@@ -41,12 +39,14 @@ def test_the_default_is_what_the_attention_can():
     plain = ExactAttention(2, 4, causal=True)
     for expected, options in (
         ("rotary", {}),
-        ("rotary", dict(attention="exact", **FEW)),
-        ("rotary", dict(attention=rotary, **FEW)),
-        ("rotary", dict(attention=keras.saving.serialize_keras_object(rotary), **FEW)),
-        ("rotary", dict(attention=grid, position_shape=(8, 2), **FEW)),
-        ("learned", dict(attention=plain, **FEW)),
-        ("learned", dict(attention="none", **FEW)),
+        ("rotary", dict(attention="exact")),
+        ("rotary", dict(attention=rotary)),
+        ("rotary", dict(attention=keras.saving.serialize_keras_object(rotary))),
+        ("rotary", dict(attention=grid, position_shape=(8, 2))),
+        ("rotary", dict(attention=plain)),
+        ("learned", dict(attention=plain, position_shape=(8, 2))),
+        ("learned", dict(attention=ExactAttention(2, 3, causal=True))),
+        ("learned", dict(attention="none")),
         ("learned", dict(position_shape=(8, 2))),
         ("learned", dict(num_heads=2, hidden_dim=6)),
     ):
@@ -113,22 +113,21 @@ def test_chunks_of_a_call_with_a_mask():
 
 
 def test_other_attentions():
-    options = dict(OPTIONS, **FEW)
+    options = dict(OPTIONS)
     exact = small_model(attention="exact", **options)
     assert exact.blocks[0].attention.rotary is True
     template = LocalAttention(2, 4, sliding_window=3, causal=True, rotary=True)
     local = small_model(attention=template, **options)
     assert [block.attention.rotary for block in local.blocks] == [True, True]
-    message = "attention with rotary=None, where the model has rotary=True"
-    with pytest.raises(ValueError, match=message):
-        small_model(attention=ExactAttention(2, 4, causal=True), **options)
+    plain = small_model(attention=ExactAttention(2, 4, causal=True), **options)
+    assert [block.attention.rotary for block in plain.blocks] == [True, True]
     options["position_embedding"] = "learned"
-    with pytest.raises(ValueError, match='"learned" one without rotary'):
+    with pytest.raises(ValueError, match='"learned" one with none'):
         small_model(attention=template, **options)
 
 
 def test_without_attention_nothing_knows_the_position():
-    options = dict(OPTIONS, **FEW)
+    options = dict(OPTIONS)
     control = small_model(attention="none", **options)
     outputs = control(np.full((1, 9), 3)).numpy()
     np.testing.assert_allclose(outputs, outputs[:, :1].repeat(9, 1), atol=1e-5)

@@ -56,8 +56,7 @@ LOSSES = {
 def losses(recompute, loss, metrics=(), x=IDS, y=TARGETS, sample_weight=None):
     """What `fit` and `evaluate` report of batches of 3 sequences and 1."""
     # losses see the outputs of chunks, whatever made them
-    options = dict(attention="none", num_random_features=256, num_layers=1)
-    options |= dict(chunk_size=None)  # of attention; `few_tokens` has those of chunks
+    options = dict(attention="none", num_layers=1)
     model = small_model(recompute, loss=loss, metrics=list(metrics), **options)
     data = dict(x=x, y=y, sample_weight=sample_weight, batch_size=3, verbose=0)
     history = model.fit(shuffle=False, **data).history

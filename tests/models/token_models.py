@@ -18,8 +18,11 @@ def small_model(recompute=None, cls=PerformerLM, prepare=None, **changes):
     keras.utils.set_random_seed(3)
     compiled = {"metrics": ["accuracy"], "loss": None}
     compiled.update((k, changes.pop(k)) for k in compiled if k in changes)
-    options = dict(num_layers=2, num_heads=2, hidden_dim=8, num_random_features=6)
-    options.update(max_length=16, chunk_size=4, seed=1, recompute=recompute)
+    options = dict(num_layers=2, num_heads=2, hidden_dim=8, max_length=16, seed=1)
+    attention = changes.get("attention", "performer")
+    if "performer" in (attention if isinstance(attention, list) else [attention]):
+        options.update(num_random_features=6, chunk_size=4)
+    options.update(recompute=recompute)
     model = cls(11, **{**options, **changes})
     if prepare:
         prepare(model)

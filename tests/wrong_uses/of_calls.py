@@ -172,12 +172,6 @@ WRONG_USES = {
             lambda: made()(X, return_state=True),
         ),
         WrongUse(
-            "A state is made of features",
-            "exact_below=5",
-            "Make the layer with exact_below=None",
-            lambda: causal(exact_below=5).initial_state(2),
-        ),
-        WrongUse(
             "ExactAttention has no state",
             "layer='exact_attention",
             "Use PerformerAttention(causal=True)",

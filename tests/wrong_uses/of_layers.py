@@ -146,10 +146,36 @@ WRONG_USES = {
             lambda: made(feature_map="taylor", num_random_features=256),
         ),
         WrongUse(
-            "exact_below needs features that estimate softmax",
+            "exact_below is no argument any more",
             "exact_below=10",
-            'Use feature_map="softmax" or exact_below=None',
-            lambda: made(feature_map="relu", exact_below=10),
+            'ExactAttention or attention="exact"',
+            lambda: made(exact_below=10),
+        ),
+        WrongUse(
+            "PerformerEncoder has no argument exact_widow",
+            "exact_widow=10",
+            "did you mean exact_window?",
+            lambda: layers.PerformerEncoder(8, 2, exact_widow=10),
+        ),
+        WrongUse(
+            "num_heads is no option of convert_to_performer",
+            "num_heads=2",
+            "leave it out",
+            lambda: keras_performer.convert_to_performer(made(), num_heads=2),
+        ),
+        WrongUse(
+            "attention must have the causal of the layer or model around it",
+            "causal=False, and attention with causal=True",
+            "of the layer or model",
+            lambda: layers.PerformerEncoder(8, 2, attention=made(causal=True)),
+        ),
+        WrongUse(
+            "LocalAttention attends to its own sequence alone",
+            "attention='self_attention'",
+            "use PerformerAttention, ExactAttention or another",
+            lambda: layers.PerformerDecoder(
+                8, 2, attention=layers.LocalAttention(2, 4, sliding_window=3)
+            )(X, X),
         ),
         WrongUse(
             "exact_window needs features that estimate softmax",

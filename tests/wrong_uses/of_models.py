@@ -59,9 +59,15 @@ WRONG_USES = {
         ),
         WrongUse(
             'These are options of attention="performer"',
-            "attention='exact'",
+            "attention='none'",
             "Leave them out",
-            lambda: language_model(attention="exact", num_random_features=8),
+            lambda: language_model(attention="none", num_random_features=8),
+        ),
+        WrongUse(
+            "chunk_size is an option of PerformerAttention",
+            "chunk_size=8",
+            "leave it out",
+            lambda: language_model(attention="exact", chunk_size=8),
         ),
         WrongUse(
             "recompute must be None",
@@ -113,12 +119,6 @@ WRONG_USES = {
             "ExactAttention has no state",
             'such as attention="performer"',
             lambda: generated(attention="exact"),
-        ),
-        WrongUse(
-            "generate needs an attention with a state",
-            "exact_below=4",
-            "Make the layer with exact_below=None",
-            lambda: generated(exact_below=4),
         ),
         WrongUse(
             "prompt must hold ids of tokens",

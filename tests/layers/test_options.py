@@ -1,0 +1,304 @@
+"""Options of an attention reach it from all that makes one, by one list."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import (
+    PerformerAttention,
+    PerformerDecoder,
+    PerformerEncoder,
+    PerformerLM,
+    approximation_report,
+    convert_to_performer,
+)
+from keras_performer.conversion import convert_attention
+from keras_performer.feature_maps import GeneralizedFeatures
+from keras_performer.layers import ExactAttention, LinearTransformerAttention
+from tests.layers.inputs import normal
+
+NAMES = set(inspect.signature(PerformerAttention).parameters) - {"kwargs"}
+# What is around an attention decides these, in all that makes one.
+DECIDED = {"num_heads", "key_dim", "output_shape", "attention_axes", "dropout"}
+DECIDED |= {"causal", "seed", "activity_regularizer"}
+REFUSED = {"sliding_window", "flash_attention", "use_gate"}
+# One value of each option that is not its default.
+VALUES = {
+    "value_dim": 3,
+    "use_bias": False,
+    "kernel_initializer": "he_normal",
+    "bias_initializer": "ones",
+    "kernel_regularizer": keras.regularizers.L2(0.1),
+    "bias_regularizer": keras.regularizers.L1(0.1),
+    "kernel_constraint": keras.constraints.MaxNorm(2.0),
+    "bias_constraint": keras.constraints.NonNeg(),
+    "num_key_value_heads": 1,
+    "rotary": True,
+    "qk_norm": True,
+    "feature_map": "favor+",
+    "num_random_features": 10,
+    "chunk_size": 2,
+    "exact_window": 3,
+    "initial_log_gain": (-4.0, 2.0),
+    "jit_compile": False,
+}
+NEEDED = {"initial_log_gain": {"exact_window": 3}}
+# With these the dense layers have other weights, which are those of what is replaced.
+OF_WEIGHTS = {"value_dim", "use_bias", "num_key_value_heads", "qk_norm"}
+X, ENCODED = normal((2, 5, 8)), normal((2, 7, 6), seed=1)
+IDS = np.arange(8)[np.newaxis]
+
+
+def in_model(**options):
+    return PerformerLM(11, 8, 1, 2, 8, **options).blocks[0].attention
+
+
+def in_encoder(**options):
+    layer = PerformerEncoder(12, 2, **options)
+    layer.build(X.shape)
+    return layer.attention
+
+
+def in_decoder(**options):
+    layer = PerformerDecoder(12, 2, **options)
+    layer.build(X.shape)
+    return layer.self_attention
+
+
+def converted(convert, **options):
+    own = {name: options[name] for name in OF_WEIGHTS & options.keys()}
+    x = start = keras.Input(X.shape[1:])
+    model = keras.Model(start, ExactAttention(2, 4, name="own", **own)(x))
+    return convert(model, **options)[0].get_layer("own")
+
+
+def by_converter(**options):
+    return converted(convert_to_performer, **{"exact_window": None, **options})
+
+
+def by_class(**options):
+    return converted(convert_attention, attention=PerformerAttention, **options)
+
+
+MAKERS = [in_model, in_encoder, in_decoder, by_converter, by_class]
+
+
+def test_each_option_has_a_value_here():
+    assert set(VALUES) == NAMES - DECIDED - REFUSED
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("make", MAKERS)
+def test_each_option_reaches_the_attention(make, name):
+    if make is in_model and name == "rotary":
+        made = in_model(position_embedding="rotary")
+    else:
+        made = make(**NEEDED.get(name, {}), **{name: VALUES[name]})
+    options = {**NEEDED.get(name, {}), name: VALUES[name]}
+    expected = PerformerAttention(2, 4, **options).get_config()[name]
+    assert made.get_config()[name] == expected
+    assert PerformerAttention(2, 4).get_config()[name] != expected
+
+
+@pytest.mark.parametrize("owner", [PerformerLM, PerformerEncoder, PerformerDecoder])
+def test_signatures_show_options_with_their_defaults(owner):
+    shown = inspect.signature(owner).parameters
+    of_model = {"rotary"} if owner is PerformerLM else set()
+    assert NAMES - DECIDED - of_model <= set(shown)
+    for name, parameter in inspect.signature(PerformerAttention).parameters.items():
+        if name in shown and name not in {"num_heads", "kwargs", "causal"}:
+            assert shown[name].default == parameter.default, name
+    layer = owner(*[8] * 5) if owner is PerformerLM else owner(12, 2)
+    config = layer.get_config()
+    assert set(config) - {"trainable", "dtype", "name"} == set(shown) - {"kwargs"}
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [PerformerAttention(2, 4), PerformerEncoder(12, 2), PerformerLM(11, 8, 1, 2, 8)],
+)
+def test_what_is_called_has_the_signature_of_the_call(layer):
+    assert next(iter(inspect.signature(layer).parameters)) != "num_heads"
+    is_model = isinstance(layer, PerformerLM)
+    data = IDS if is_model else X
+    called = tf.function(
+        layer, input_signature=[tf.TensorSpec(data.shape, data.dtype.name)]
+    )
+    np.testing.assert_allclose(called(data), layer(data), atol=1e-5)
+
+
+def test_subclasses_show_what_they_take():
+    class Own(PerformerEncoder):
+        def __init__(self, *args, further: int = 3, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    shown = list(inspect.signature(Own).parameters)
+    assert shown[:2] == ["intermediate_dim", "num_heads"]
+    assert {"further", "exact_window", "attention"} <= set(shown)
+    with pytest.raises(ValueError, match="Own has no argument furter: did you mean f"):
+        Own(12, 2, furter=4)
+
+    class Small(PerformerEncoder):
+        def __init__(self, width):
+            super().__init__(width, 1)
+
+    assert list(inspect.signature(Small).parameters) == ["width"]
+
+
+COMMON = dict(feature_map="favor+", num_random_features=10, qk_norm=True)
+COMMON |= dict(exact_window=3, initial_log_gain=(-4.0, 2.0), num_key_value_heads=1)
+
+
+def outputs(make, attention, *inputs):
+    """Outputs without and with dropout, and the config of the first attention."""
+    keras.utils.set_random_seed(1)
+    layer = make(**attention)
+    found = [np.asarray(layer(*inputs, training=mode)) for mode in (False, True)]
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+    return found, layer
+
+
+@pytest.mark.parametrize("position_embedding", [None, "learned", "rotary"])
+def test_a_model_with_options_is_that_with_the_attention(position_embedding):
+    def make(**attention):
+        sizes = dict(num_layers=2, num_heads=2, hidden_dim=8, dropout=0.3, seed=1)
+        place = dict(position_embedding=position_embedding)
+        return PerformerLM(11, 8, **sizes, **place, **attention)
+
+    template = PerformerAttention(2, 4, causal=True, **COMMON)
+    wanted, one = outputs(make, COMMON, IDS)
+    found, other = outputs(make, dict(attention=template), IDS)
+    np.testing.assert_array_equal(found, wanted)
+    assert one.position_embedding == other.position_embedding
+    for a, b in zip(one.blocks, other.blocks, strict=True):
+        assert a.attention.get_config() == b.attention.get_config()
+        assert a.attention.dropout == 0.3
+    kept = PerformerAttention(2, 4, causal=True, dropout=0.1)
+    assert make(attention=kept).blocks[1].attention.dropout == 0.1
+
+
+@pytest.mark.parametrize("kind", [PerformerEncoder, PerformerDecoder])
+def test_a_layer_with_options_is_that_with_the_attention(kind):
+    def make(**attention):
+        return kind(12, 2, dropout=0.3, seed=1, **attention)
+
+    inputs = (X,) if kind is PerformerEncoder else (X, ENCODED)
+    options = {**COMMON, "rotary": True}
+    wanted, one = outputs(make, options, *inputs)
+    found, other = outputs(
+        make, dict(attention=PerformerAttention(2, 4, **options)), *inputs
+    )
+    # kernels are drawn apart
+    other.set_weights(one.get_weights())
+    np.testing.assert_allclose(other(*inputs), wanted[0], atol=1e-6)
+    for name in ("attention", "self_attention", "cross_attention"):
+        if hasattr(one, name):
+            own = getattr(other, name).get_config()
+            assert own == getattr(one, name).get_config(), name
+
+
+@pytest.mark.parametrize(
+    "attention",
+    ["exact", ExactAttention(2, 4), LinearTransformerAttention(2, 4, name="mine")],
+)
+@pytest.mark.parametrize("kind", [PerformerEncoder, PerformerDecoder])
+def test_layers_with_other_attention_are_saved(kind, attention):
+    inputs = [keras.Input(X.shape[1:]), keras.Input(ENCODED.shape[1:])]
+    inputs = inputs[: 1 if kind is PerformerEncoder else 2]
+    model = keras.Model(inputs, kind(12, 2, attention=attention)(*inputs))
+    model.save("model.keras")
+    loaded = keras.saving.load_model("model.keras")
+    data = [X, ENCODED][: len(inputs)]
+    np.testing.assert_array_equal(loaded(data), model(data))
+    assert loaded.layers[-1].get_config() == model.layers[-1].get_config()
+
+
+def test_a_decoder_goes_on_from_a_state_of_other_attention():
+    layer = PerformerDecoder(12, 2, attention=LinearTransformerAttention(2, 4))
+    whole = layer(X, ENCODED)
+    state, parts = layer.initial_state(2, ENCODED), []
+    for piece in (X[:, :2], X[:, 2:]):
+        part, state = layer(piece, state=state, return_state=True)
+        parts.append(part)
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-5)
+
+
+def test_exact_attention_has_options_of_its_own():
+    options = dict(attention="exact", num_key_value_heads=1, qk_norm=True)
+    for made in (in_model(**options), in_encoder(**options), in_decoder(**options)):
+        assert type(made) is ExactAttention
+        assert (made.num_key_value_heads, made.qk_norm) == (1, True)
+    model = PerformerLM(11, 8, 2, 2, 8, attention=["exact", "performer"], chunk_size=2)
+    assert model.blocks[1].attention.chunk_size == 2
+
+
+def test_a_config_needs_no_layer_that_is_built():
+    layer = PerformerEncoder(
+        12,
+        2,
+        exact_window=3,
+        initial_log_gain=np.array([-4.0, 2.0]),
+        kernel_regularizer=keras.regularizers.L2(0.5),
+    )
+    again = PerformerEncoder.from_config(json.loads(json.dumps(layer.get_config())))
+    for each in (layer, again):
+        each.build(X.shape)
+    assert again.get_config() == layer.get_config()
+    assert again.attention.initial_log_gain == (-4.0, 2.0)
+    general = GeneralizedFeatures("relu", epsilon=0.5)
+    layer = PerformerEncoder(12, 2, feature_map=general)
+    again = PerformerEncoder.from_config(json.loads(json.dumps(layer.get_config())))
+    again.build(X.shape)
+    assert again.attention.feature_map == general
+
+
+def test_a_frozen_attention_is_frozen_in_a_layer_until_it_is_not():
+    frozen = PerformerAttention(2, 4, trainable=False)
+    layer = PerformerEncoder(12, 2, attention=frozen)
+    again = PerformerEncoder.from_config(layer.get_config())
+    again.build(X.shape)
+    assert not again.attention.trainable and again.expand.trainable
+    again.attention.trainable = True
+    assert PerformerEncoder.from_config(again.get_config()).trainable
+    last = PerformerEncoder.from_config(again.get_config())
+    last.build(X.shape)
+    assert last.attention.trainable
+
+
+@pytest.mark.parametrize("name", sorted(OF_WEIGHTS))
+def test_options_that_ask_for_other_weights_are_refused(name):
+    x = start = keras.Input(X.shape[1:])
+    layer = keras.layers.MultiHeadAttention(2, 4, name="own")
+    model = keras.Model(start, layer(x, x))
+    with pytest.raises(ValueError, match="the weights do not fit"):
+        convert_to_performer(model, **{name: VALUES[name]})
+    with pytest.raises(ValueError, match="the weights do not fit"):
+        approximation_report(model, X, **{name: VALUES[name]})
+
+
+def test_a_gain_that_is_given_is_not_that_of_the_layer():
+    first = PerformerAttention(2, 4, exact_window=3, name="own")
+    model = keras.Sequential([keras.Input(X.shape[1:]), first])
+    first.log_gain.assign([0.5, 0.5])
+    given, _ = convert_to_performer(model, initial_log_gain=(-4.0, 2.0))
+    kept, _ = convert_to_performer(model, exact_window=4)
+    # a tenth of the gains
+    for other, gains in ((given, [-0.4, 0.2]), (kept, [0.5, 0.5])):
+        np.testing.assert_allclose(other.get_layer("own").log_gain, gains, rtol=1e-6)
+
+
+def test_what_is_no_more_is_said_but_by_configs_with_its_default():
+    for make in (in_model, in_encoder, PerformerAttention):
+        sizes = (2, 4) if make is PerformerAttention else ()
+        with pytest.raises(ValueError, match="exact_below is no argument any.*=64"):
+            make(*sizes, exact_below=64)
+    for layer in (PerformerAttention(2, 4), PerformerEncoder(12, 2)):
+        config = layer.get_config()
+        old = type(layer).from_config({**config, "exact_below": None})
+        assert old.get_config() == config
+        with pytest.raises(ValueError, match="exact_below is no argument any.*=64"):
+            type(layer).from_config({**config, "exact_below": 64})

@@ -150,6 +150,12 @@ def _check(layer, kind, config):
         raise ValueError(
             f"{described} is quantized: take its weights before `quantize`"
         )
+    axes = config.get("attention_axes")  # of a built layer
+    if axes is not None and tuple(axes) != (1,):
+        raise ValueError(
+            f"{described} attends over the axes {tuple(axes)} of its inputs, "
+            f"{kind.__name__} over axis 1 of three: reshape before the layer"
+        )
     lacks = ["sliding_window", "use_gate"]
     if not issubclass(kind, ForgettingAttention):
         lacks.append("forget_gate")

@@ -228,29 +228,30 @@ def head_dim(hidden_dim, num_heads):
     return hidden_dim // num_heads
 
 
-# Arguments that are no more: what they were by default, and what to do instead.
+# Arguments that are no more, or that Keras' attention has: the values that ask for
+# nothing, and what to do instead of others.
 REMOVED = {
     "exact_below": (
-        None,
+        [None],
         "where inputs are short, make the layer or model with exact attention, as "
         'ExactAttention or attention="exact": it has the same dense weights',
-    )
+    ),
+    "attention_axes": (
+        [None, 1, (1,), [1]],
+        "attention runs over axis 1 of inputs (batch, length, features). Move other "
+        "axes there, or into the batch, with keras.ops.transpose and reshape",
+    ),
 }
 
 
-def without_removed(config):
-    """The config of a layer without what is no more, where it was as by default."""
-    for name in REMOVED.keys() & config.keys():
-        if config[name] != REMOVED[name][0]:
-            raise _removed(name, config[name])
-    return {x: value for x, value in config.items() if x not in REMOVED}
-
-
-def _removed(name, value):
-    return ValueError(
-        f"{name} is no argument any more: {REMOVED[name][1]}. Received: "
-        f"{name}={value!r}"
-    )
+def without_removed(owner, options):
+    """Options of a class without those of `REMOVED` that ask for nothing."""
+    own = inspect.signature(owner).parameters
+    removed = REMOVED.keys() & options.keys() - own.keys()
+    for name in removed:
+        if not among(options[name], REMOVED[name][0]):
+            raise unknown(owner, name, options[name])
+    return {x: value for x, value in options.items() if x not in removed}
 
 
 def unknown(owner, name, value, known=()):
@@ -262,7 +263,10 @@ def unknown(owner, name, value, known=()):
         known: names that it takes beside those of its signature.
     """
     if name in REMOVED:
-        return _removed(name, value)
+        return ValueError(
+            f"{owner.__name__} has no argument {name}: {REMOVED[name][1]}. Received: "
+            f"{name}={value!r}"
+        )
     own = inspect.signature(owner).parameters.values()
     known = {p.name for p in own if p.kind is not p.VAR_KEYWORD}.union(known)
     nearest = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.0)[0]
@@ -285,6 +289,7 @@ def split(options):
 
 def of_keras(layer, options):
     """Arguments of a layer for Keras' base class, with `autocast=False`."""
+    options = without_removed(type(layer), options)
     for name in options.keys() - OF_KERAS:
         raise unknown(type(layer), name, options[name], OF_KERAS)
     if options.get("autocast"):

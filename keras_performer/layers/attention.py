@@ -19,7 +19,6 @@ from keras_performer.layers.arguments import (
     Regularizer,
 )
 from keras_performer.layers.call_inputs import (
-    AttentionAxes,
     Inputs,
     as_mask,
     checked_rotary,
@@ -39,8 +38,8 @@ class AttentionLayer(
     """The base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how
-    attention is computed: arguments, dense layers and their names, masks, axes,
-    positions, states, output and config. A subclass is a mechanism. It defines
+    attention is computed: arguments, dense layers and their names, masks, positions,
+    states, output and config. A subclass is a mechanism. It defines
 
         attend(query, key, value, visible, state=None, training=None)
 
@@ -80,8 +79,6 @@ class AttentionLayer(
         use_bias: bool, whether the dense layers use bias vectors.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
-        attention_axes: int or tuple of ints, the axes that attention runs over.
-            Defaults to all but batch and features.
         sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
             so that arguments have the places that Keras 3.15 gives them.
         flash_attention: `None` or `False`.
@@ -117,8 +114,7 @@ class AttentionLayer(
         attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
             It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
         return_attention_scores: bool, also return the implied attention matrix
-            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
-            `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
+            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
         segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
@@ -177,7 +173,7 @@ class AttentionLayer(
         dropout: float = 0.0,
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
-        attention_axes: int | Sequence[int] | None = None,
+        *,
         sliding_window: int | None = None,
         flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
@@ -189,7 +185,6 @@ class AttentionLayer(
         bias_constraint: Constraint = None,
         use_gate: bool = False,
         seed: int | None = None,
-        *,
         causal: bool = False,
         num_key_value_heads: int | None = None,
         rotary: bool | Sequence[int] | None = None,
@@ -210,7 +205,6 @@ class AttentionLayer(
         self._output_shape = arguments.output_shape(output_shape)
         self.sliding_window = no_window(self, sliding_window)
         self.flash_attention = no_flash(self, flash_attention)
-        self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -256,7 +250,6 @@ class AttentionLayer(
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = call_inputs.complete_shapes(query_shape, value_shape, key_shape)
-        self._axes = AttentionAxes(len(query_shape), self.attention_axes)
         dense = dense_layers(self, *shapes)
         for name in self.projections:
             setattr(self, f"_{name}_dense", dense[name])
@@ -313,7 +306,7 @@ class AttentionLayer(
         attend = attention_of(self)
         decays = self.decays(inputs)
         attended, later = attend(q, k, v, inputs.visible, earlier, training, **decays)
-        output = self.write(attended, inputs.query, inputs.query_mask, training)
+        output = self.write(attended, inputs.query_mask, training)
         if not (with_scores or with_state):
             return output
         outputs = [output]
@@ -352,9 +345,7 @@ class AttentionLayer(
         query_mask = as_mask("query_mask", query_mask, query)
         if causal:
             call_inputs.check_causal_lengths(query, key)
-        self._axes.check_batches(query, key)
-        if visible is not None:
-            visible = self._axes.fold_places(visible)
+        call_inputs.check_batches(query, key)
         segment_ids = call_inputs.token_ids(self, segment_ids, query, key)
         visible = ops.Visibility(visible, causal)
         return Inputs(query, key, value, query_mask, visible, segment_ids)
@@ -367,15 +358,14 @@ class AttentionLayer(
         Args:
             name: "query", "key" or "value"; or such a name with more after it, as in
                 "key_global", for a dense layer that a mechanism has beside these.
-            x: tensor of shape `(B, length, features)`, or with more axes; those that
-                attention does not run over become part of the batch.
+            x: tensor of shape `(B, length, features)`.
             positions: int tensor `(B, length)`, needed to rotate; `(B, length, axes)`
                 for coordinates in a grid.
         """
         if name.split("_")[0] not in self.projections:
             return None
         # a copy without Keras' mask, which the dense layer would warn about
-        heads = self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
+        heads = getattr(self, f"_{name}_dense")(tf.identity(x))
         if not name.startswith("value"):
             heads = rotated(self, normalized(self, heads), positions)
         return heads
@@ -391,19 +381,17 @@ class AttentionLayer(
     ) -> tuple[tf.Tensor, typing.Any]:
         raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
 
-    def write(self, attended, query, query_mask, training=None):
+    def write(self, attended, query_mask, training=None):
         """The output of the layer from attended values `(B, T, N, V)`.
 
         Args:
             attended: what `attend` returned.
-            query: the query that the layer was given, whose axes the output has.
             query_mask: as in `Inputs`.
             training: bool, whether to apply dropout.
         """
-        attended = self._axes.unfold(attended, query)
         if query_mask is not None:
             kept = tf.cast(query_mask, attended.dtype)
-            attended *= tf.expand_dims(tf.expand_dims(kept, -1), -1)
+            attended *= kept[..., tf.newaxis, tf.newaxis]
         if not self.drops_weights:
             attended = self._dropout_layer(attended, training=training)
         return self._output_dense(attended)
@@ -463,7 +451,6 @@ class AttentionLayer(
             "value_dim",
             "dropout",
             "use_bias",
-            "attention_axes",
             "sliding_window",
             "flash_attention",
             "use_gate",
@@ -486,9 +473,9 @@ class AttentionLayer(
     def _scores(self, query, key, inputs, decays):
         scores = self.scores(query, key, inputs.visible, **decays)
         if inputs.query_mask is not None:
-            rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
-            scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
-        return self._axes.unfold_scores(scores, inputs.query, inputs.key)
+            rows = tf.cast(inputs.query_mask, scores.dtype)
+            scores *= rows[:, tf.newaxis, :, tf.newaxis]
+        return scores
 
 
 # -- Queries and keys of one length, which the model learns.

@@ -68,11 +68,6 @@ def check(layer, causal, state, return_state, return_attention_scores):
             "scores of keys that only the state knows cannot be told apart. Call "
             "without state. Received: return_attention_scores=True, and state"
         )
-    if len(layer._axes.batch) != 1:
-        raise ValueError(
-            "A state needs attention over all axes but batch and features. Received: "
-            f"attention_axes={layer._axes.attended}"
-        )
     names = "position", "attention"
     entries = names, (*names, "segment")
     if state is not None and not any(_has_entries(state, x) for x in entries):

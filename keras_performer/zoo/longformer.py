@@ -325,7 +325,6 @@ class LongformerAttention(AttentionLayer):
                 "global_mask, and num_global_tokens=0"
             )
         mask = as_mask("global_mask", mask, query)
-        mask = self._axes.fold_places(mask)
         number = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
         tf.debugging.assert_less_equal(
             number,

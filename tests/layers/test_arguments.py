@@ -6,7 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from packaging.version import Version
+import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerLM, layers, zoo
 from keras_performer.feature_maps import GeneralizedFeatures
@@ -40,7 +40,6 @@ ALL_KINDS = [
         (dict(causal="False"), "causal must be True or False. Received: causal='Fal"),
         (dict(use_bias="no"), "use_bias must be True or False"),
         (dict(chunk_size=2**31), r"chunk_size must be a positive int below 2\*\*31"),
-        (dict(attention_axes=1.5), "attention_axes must be an int or a tuple"),
         (dict(num_random_features=0), "num_random_features must be a positive int"),
         (dict(num_random_features=7), "num_random_features must be even"),
         (dict(num_random_features=None), "needs random features"),
@@ -80,9 +79,49 @@ def test_numbers_may_be_of_numpy():
     assert (config["num_heads"], config["dropout"], config["causal"]) == (6, 0.5, True)
 
 
-def test_query_and_value_of_different_ranks_raise():
-    with pytest.raises(ValueError, match="query and value must have as many axes"):
-        PerformerAttention(2, 4)(normal((2, 3, 7)), normal((2, 3, 5, 7)))
+@pytest.mark.parametrize("built", [False, True])
+def test_inputs_have_three_axes(built):
+    message = r"{} must have shape \(batch, length, features\).*Received: {} of shape"
+    for shape in ((3, 7), (2, 5, 3, 7)):
+        for name, inputs in (
+            ("query", [shape]),
+            ("value", [(2, 3, 7), shape]),
+            ("key", [(2, 3, 7), (2, 3, 7), shape]),
+        ):
+            layer = PerformerAttention(2, 4)
+            if built:
+                layer.build((2, 3, 7))
+            with pytest.raises(ValueError, match=message.format(name, name)):
+                layer(*map(normal, inputs))
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 4), (4, 1)])
+def test_batches_of_different_sizes_raise(known, sizes):
+    layer = PerformerAttention(2, 4)
+    layer.build((None, None, 7))
+    unknown = tf.TensorSpec((None, None, 7))
+    called = tf.function(layer, input_signature=None if known else [unknown, unknown])
+    wanted = ValueError if known else tf.errors.InvalidArgumentError
+    with pytest.raises(wanted, match="query, key and value must have the same batch"):
+        called(*(normal((size, 5, 7)) for size in sizes))
+
+
+@pytest.mark.parametrize("kind", [PerformerAttention, layers.ExactAttention])
+def test_axes_of_keras_are_refused_but_the_first(kind):
+    """A built layer of Keras writes the axis that it has by default."""
+    for axes in (2, (1, 2), [-2], np.ones(2)):
+        message = "has no argument attention_axes: .* into the batch.*Received: att"
+        with pytest.raises(ValueError, match=message):
+            kind(2, 4, attention_axes=axes)
+        with pytest.raises(ValueError, match=message):
+            kind.from_config({"num_heads": 2, "key_dim": 4, "attention_axes": axes})
+    exact = keras.layers.MultiHeadAttention(2, 4)
+    exact.build((2, 3, 7), (2, 3, 7))
+    config = exact.get_config()
+    assert config["attention_axes"] == (1,)
+    for given in (config, {**config, "attention_axes": [1]}):
+        assert "attention_axes" not in kind.from_config(given).get_config()
 
 
 def test_value_and_key_of_different_lengths_raise():
@@ -99,7 +138,6 @@ def test_every_argument_that_is_not_default_is_kept():
         dropout=0.25,
         use_bias=False,
         output_shape=(3, 2),
-        attention_axes=(1, 2),
         kernel_initializer=keras.initializers.HeNormal(seed=3),
         bias_initializer=keras.initializers.Constant(0.5),
         kernel_regularizer=keras.regularizers.L2(0.1),
@@ -148,16 +186,9 @@ def test_the_first_arguments_are_those_of_multi_head_attention():
             (p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD
         ]
 
-    exact = positional(keras.layers.MultiHeadAttention)
     ours = positional(PerformerAttention)
-    assert [p for p in ours if p[0] in dict(exact)] == exact
-    # the newest Keras has all; before, some were not there
-    added = {"sliding_window": "3.15", "use_gate": "3.14"}
-    missing = [p for p in ours if p not in exact]
-    assert missing == [
-        p for p in ours if Version(keras.__version__) < Version(added.get(p[0], "0"))
-    ]
-    assert len(ours) == 18
+    assert ours == positional(keras.layers.MultiHeadAttention)[:6]
+    assert ours[-1] == ("output_shape", None)
     exact_call = positional(keras.layers.MultiHeadAttention.call)
     call = [p[0] for p in positional(PerformerAttention.call)]
     assert {name for name, _ in exact_call} <= set(call)
@@ -185,11 +216,7 @@ def test_every_attention_has_the_places_of_keras(kind):
         parameters = inspect.signature(layer).parameters.values()
         return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
-    expected = places(PerformerAttention)
-    windows = layers.LocalAttention, zoo.LongformerAttention, zoo.ReformerAttention
-    if kind in windows:  # it and all after it are given by name
-        expected = expected[: expected.index("sliding_window")]
-    assert places(kind) == expected
+    assert places(kind) == places(PerformerAttention)
 
 
 @pytest.mark.parametrize("kind", [layers.LocalAttention, zoo.LongformerAttention])
@@ -211,11 +238,6 @@ def test_a_config_of_keras_makes_ours():
     assert {name: ours[name] for name in config} == {**config, "value_dim": 4}
 
 
-def test_places_of_an_older_keras_are_refused_and_not_mistaken():
-    places = [2, 4, None, 0.0, True, None, None]
-    of_old = [None, "he_normal", "ones"]
-    with pytest.raises(ValueError, match="flash_attention must.*Keras 3.15"):
-        PerformerAttention(*places, *of_old)
-    of_new = [None, None, "he_normal", "ones"]
-    layer = PerformerAttention(*places, *of_new)
-    assert type(layer.kernel_initializer).__name__ == "HeNormal"
+def test_what_has_no_place_is_given_by_name():
+    with pytest.raises(TypeError, match="positional arguments but 9 were given"):
+        PerformerAttention(2, 4, None, 0.0, True, None, None, "he_normal")

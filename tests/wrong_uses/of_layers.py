@@ -48,10 +48,10 @@ WRONG_USES = {
             lambda: made(4, 4, num_key_value_heads=3),
         ),
         WrongUse(
-            "attention_axes must be axes between the batch and the features axis",
-            "attention_axes=(2,)",
-            "of inputs of rank 3",
-            lambda: made(attention_axes=2)(X),
+            "PerformerAttention has no argument attention_axes",
+            "attention_axes=2",
+            "Move other axes there, or into the batch",
+            lambda: made(attention_axes=2),
         ),
         WrongUse(
             "rotary needs a key_dim divisible by 2 for each axis of positions",
@@ -70,12 +70,6 @@ WRONG_USES = {
             "flash_attention=True",
             "Leave it out, or use keras.layers.MultiHeadAttention",
             lambda: made(flash_attention=True),
-        ),
-        WrongUse(
-            "flash_attention must be None or False",
-            "flash_attention='he_normal'",
-            "give those after attention_axes by name",
-            lambda: made(2, 4, None, 0.0, True, None, None, None, "he_normal"),
         ),
         WrongUse(
             "use_gate must be False",
@@ -146,7 +140,7 @@ WRONG_USES = {
             lambda: made(feature_map="taylor", num_random_features=256),
         ),
         WrongUse(
-            "exact_below is no argument any more",
+            "PerformerAttention has no argument exact_below",
             "exact_below=10",
             'ExactAttention or attention="exact"',
             lambda: made(exact_below=10),

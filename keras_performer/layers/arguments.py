@@ -208,8 +208,10 @@ def recompute(value, causal):
 
 
 def grid_shape(position_shape, max_length):
-    """The axes that `max_length` positions run through."""
-    shape = sizes("position_shape", position_shape) or (max_length,)
+    """The axes that `max_length` positions run through; `None` without an end."""
+    shape = sizes("position_shape", position_shape)
+    if shape is None:
+        return None if max_length is None else (max_length,)
     if math.prod(shape) != max_length:
         raise ValueError(
             "The product of position_shape must be max_length. Received: "

@@ -20,18 +20,23 @@ def check_tokens(inputs, max_length):
 
     Args:
         inputs: what a model was called with.
-        max_length: int, the most tokens.
+        max_length: int, the most tokens; `None` for any number.
     """
     if not _is_dense(inputs):
         raise ValueError(
             "inputs must be one int tensor (batch, length). Pass the tensor itself. "
             f"{_PAD} Received: inputs of type {type(inputs).__name__}"
         )
-    if len(inputs.shape) != 2 or (inputs.shape[1] or 0) > max_length:
+    if len(inputs.shape) != 2:
         raise ValueError(
-            "inputs must have shape (batch, length) with at most "
-            f"max_length={max_length} tokens: make the model with a larger max_length, "
-            f"or cut them. Received: inputs of shape {tuple(inputs.shape)}"
+            "inputs must have shape (batch, length). Received: inputs of shape "
+            f"{tuple(inputs.shape)}"
+        )
+    if max_length is not None and (inputs.shape[1] or 0) > max_length:
+        raise ValueError(
+            f"inputs must have at most max_length={max_length} tokens: make the model "
+            "with a larger max_length, or cut them. Received: inputs of shape "
+            f"{tuple(inputs.shape)}"
         )
 
 

@@ -60,6 +60,7 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
     supports_causal = False
     supports_state = False
     supports_segments = False
+    supports_cross_attention = False
     any_length = True
     cost = "L"
 

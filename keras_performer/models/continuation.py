@@ -163,11 +163,16 @@ def _check_model(model):
 def _checked_length(model, given, max_length):
     max_length = arguments.positive_int("max_length", max_length)
     longest = max(len(ids) for ids in given.ids)
-    if not longest < max_length <= model.max_length + 1:
+    received = f"Received: max_length={max_length}, and a prompt of {longest} tokens"
+    if max_length <= longest:
         raise ValueError(
-            "max_length must be more than the length of the prompt and at most "
-            f"model.max_length + 1 = {model.max_length + 1}. Received: "
-            f"max_length={max_length}, and a prompt of {longest} tokens"
+            f"max_length must be more than the length of the prompt. {received}"
+        )
+    limit = model.max_length
+    if limit is not None and max_length > limit + 1:
+        raise ValueError(
+            f"max_length must be at most model.max_length + 1 = {limit + 1}: the last "
+            f"token is not read again. {received}"
         )
     return max_length
 

@@ -96,7 +96,8 @@ def generate(
             least one token in each; ids below `model.vocabulary_size`. A model of
             bytes, of `vocabulary_size=256`, also takes bytes, or a list of them.
         max_length: int, length of the sequences that are returned, prompt included; at
-            most `model.max_length + 1`, as the last token is not read again.
+            most `model.max_length + 1`, as the last token is not read again, where the
+            model has a `max_length`.
         temperature: float that divides the logits; 0 takes the likeliest token.
         top_k: int, draw from the k likeliest tokens only; of equally likely ones
             lower ids come first.

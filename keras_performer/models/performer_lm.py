@@ -1,5 +1,6 @@
 """A Performer language model."""
 
+import math
 import random
 import typing
 
@@ -32,7 +33,8 @@ class PerformerLM(
 
     Args:
         vocabulary_size: int, number of token ids.
-        max_length: int, the longest sequence.
+        max_length: int, the longest sequence; `None` for no limit, where positions are
+            not learned and run through no grid.
         num_layers: int, number of blocks.
         num_heads: int, attention heads of a block; it divides `hidden_dim`.
         hidden_dim: int, width of the model.
@@ -107,7 +109,7 @@ class PerformerLM(
     def __init__(
         self,
         vocabulary_size: int,
-        max_length: int,
+        max_length: int | None,
         num_layers: int,
         num_heads: int,
         hidden_dim: int,
@@ -131,7 +133,7 @@ class PerformerLM(
         self.supports_masking = True
         positive_int = arguments.positive_int
         self.vocabulary_size = positive_int("vocabulary_size", vocabulary_size)
-        self.max_length = positive_int("max_length", max_length)
+        self.max_length = positive_int("max_length", max_length, default=None)
         self.num_layers = positive_int("num_layers", num_layers)
         self.num_heads = positive_int("num_heads", num_heads)
         self.hidden_dim = positive_int("hidden_dim", hidden_dim)
@@ -147,8 +149,18 @@ class PerformerLM(
         self.recompute = arguments.recompute(recompute, causal)
         self.position_shape = arguments.grid_shape(position_shape, self.max_length)
         self.position_embedding, rotary = choice.positions_of(
-            position_embedding, attention, self.position_shape, head_dim
+            position_embedding, attention, self.position_shape or (None,), head_dim
         )
+        if self.position_embedding == "learned" and self.max_length is None:
+            raise ValueError(
+                "Learned positions need max_length, the number of their vectors: give "
+                'one, or use position_embedding="rotary" with heads of an even size. '
+                "Received: max_length=None"
+            )
+        if options.get("forget_gate") and self.max_length is not None:
+            # a gate that forgets half within 760 tokens finds nothing beyond
+            biases = 2.0, max(7.0, math.log(4 * self.max_length))
+            options.setdefault("forget_gate_bias", biases)
         self.seed = arguments.seed(seed)
         # what makes these blocks again, whatever takes their places later
         self._attentions = choice.AttentionChoice(
@@ -271,6 +283,26 @@ class PerformerLM(
         position = tf.zeros((batch_size,), tf.int32)
         return {"position": position, "embedding": remembered}
 
+    def _positions(self, length, state):
+        """Positions of so many tokens after a state, `(1, T)` or `(B, T)`; checked."""
+        limit = self.max_length
+        if limit is not None:
+            length = arguments.up_to_max_length(self, length)
+        positions = tf.range(length)[tf.newaxis]
+        if state is not None:
+            positions += state["position"][:, tf.newaxis]
+        if limit is not None:
+            # what the shapes do not tell; accelerators leave the check out
+            tf.debugging.assert_less(
+                positions,
+                limit,
+                f"{type(self).__name__} ends at max_length: make it with the "
+                "max_length of the longest sequence, or begin with a new state. "
+                "Received: a sequence, with the tokens of its state, longer than "
+                f"max_length={limit}",
+            )
+        return positions
+
     @property
     def extra_dtypes(self):
         """The dtypes of what the embedding hands round the blocks."""
@@ -318,18 +350,7 @@ class PerformerLM(
             embedding hands round the blocks to `read_out`, `()` for nothing; and the
             state after these tokens.
         """
-        length = arguments.up_to_max_length(self, size(inputs, 1))
-        positions = tf.range(length)[tf.newaxis]
-        if state is not None:
-            positions += state["position"][:, tf.newaxis]
-        # what the shapes do not tell; accelerators leave the check out
-        tf.debugging.assert_less(
-            positions,
-            self.max_length,
-            f"{type(self).__name__} ends at max_length: make it with the max_length of "
-            "the longest sequence, or begin with a new state. Received: a sequence, "
-            f"with the tokens of its state, longer than max_length={self.max_length}",
-        )
+        positions = self._positions(size(inputs, 1), state)
         call_inputs.check_ids(inputs, self.embedding)
         start = self.embedding_state(tf.shape(inputs)[0]) if state is None else state
         if isinstance(self.embedding, EmbeddingLayer):
@@ -343,7 +364,7 @@ class PerformerLM(
             x += self.positions(positions)
         x = self.embedding_dropout(x, training=training)
         x = with_mask(x, mask)  # of `mask_zero`; what was computed has none
-        position = start["position"] + length
+        position = start["position"] + size(positions, 1)
         return x, extra, {"position": position, "embedding": remembered}
 
     def _transform(self, x, mask, training, segment_ids, state, return_state):

@@ -71,7 +71,8 @@ def _outermost_graph():
 def _shared(function, kernel, *shapes, **options):
     """The `tf.function` for equal kernels in this graph; made if there is none."""
     functions = _functions.setdefault(_outermost_graph(), {})
-    name = function, None if kernel is None else kernel.identity(), shapes
+    compiled = "jit_compile" in options
+    name = function, None if kernel is None else kernel.identity(), shapes, compiled
     if name not in functions:
         blank = kernel and kernel.blank()  # tensors would keep their graph alive
 

@@ -28,6 +28,7 @@ def abilities(layer):
         layer.supports_state,
         layer.supports_segments,
         layer.any_length,
+        layer.supports_cross_attention,
     )
 
 

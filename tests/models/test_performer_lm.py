@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM
+from keras_performer import PerformerAttention, PerformerLM, generate
 
 IDS = np.random.default_rng(0).integers(0, 11, (3, 24))
 
@@ -354,3 +354,43 @@ def test_longer_sequences_are_refused_where_xla_compiles(position_embedding):
         tf.errors.InvalidArgumentError, match="make_PerformerLM_with_a_m"
     ):
         compiled(np.ones((2, 7), "int32"))
+
+
+def test_a_model_without_a_longest_sequence(tmp_path):
+    """Nothing of a model with rotary positions is as long as a sequence."""
+    given = dict(position_embedding="rotary", recompute=None)
+    short, free = small_model(**given), small_model(max_length=None, **given)
+    tokens = np.random.default_rng(0).integers(0, 11, (2, 60))
+    for model in (short, free):
+        model.build((2, 24))
+    free.set_weights(short.get_weights())
+    assert free.get_config()["position_shape"] is None
+    np.testing.assert_array_equal(free(tokens[:, :24]), short(tokens[:, :24]))
+    assert generate(free, tokens[:, :20], 100).shape == (2, 100)
+    whole, state = free(tokens), free.initial_state(2)
+    _, state = free(tokens[:, :50], state=state, return_state=True)
+    rest, state = free(tokens[:, 50:], state=state, return_state=True)
+    np.testing.assert_allclose(rest, whole[:, 50:], atol=1e-5)
+    free.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(tokens), whole)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(position_embedding="learned"), dict(attention="none"), dict(hidden_dim=6)],
+)
+def test_learned_positions_need_a_longest_sequence(options):
+    with pytest.raises(ValueError, match="Learned positions need max_length"):
+        small_model(max_length=None, **options)
+
+
+def test_biases_of_the_gate_follow_the_length():
+    for length, last in ((24, 7.0), (1000, np.log(4000)), (None, 7.0)):
+        model = small_model(
+            max_length=length, position_embedding="rotary", forget_gate=True
+        )
+        gate = model.blocks[0].attention.forget_gate_bias
+        np.testing.assert_allclose(gate, (2.0, last))
+    given = small_model(forget_gate=True, forget_gate_bias=(1, 3))
+    assert given.blocks[0].attention.forget_gate_bias == (1.0, 3.0)

@@ -113,32 +113,6 @@ WRONG_USES = {
             "positive int",
             lambda: zoo.BigBirdAttention(2, 4, block_size=0),
         ),
-    ],
-    "Feature maps": [
-        WrongUse(
-            "feature_map must be one of",
-            "feature_map='sotfmax'",
-            "softmax, favor+, taylor",
-            lambda: made(feature_map="sotfmax"),
-        ),
-        WrongUse(
-            "SoftmaxFeatures needs random features",
-            "num_random_features=None",
-            "must be a positive int",
-            lambda: made(num_random_features=None),
-        ),
-        WrongUse(
-            "Hyperbolic features come in pairs",
-            "num_random_features=7",
-            "make it even or use SoftmaxFeatures(hyperbolic=False)",
-            lambda: made(num_random_features=7),
-        ),
-        WrongUse(
-            "TaylorFeatures has no random features",
-            "num_random_features=256",
-            "use num_random_features=None",
-            lambda: made(feature_map="taylor", num_random_features=256),
-        ),
         WrongUse(
             "PerformerAttention has no argument exact_below",
             "exact_below=10",
@@ -170,6 +144,32 @@ WRONG_USES = {
             lambda: layers.PerformerDecoder(
                 8, 2, attention=layers.LocalAttention(2, 4, sliding_window=3)
             )(X, X),
+        ),
+    ],
+    "Feature maps": [
+        WrongUse(
+            "feature_map must be one of",
+            "feature_map='sotfmax'",
+            "softmax, favor+, taylor",
+            lambda: made(feature_map="sotfmax"),
+        ),
+        WrongUse(
+            "SoftmaxFeatures needs random features",
+            "num_random_features=None",
+            "must be a positive int",
+            lambda: made(num_random_features=None),
+        ),
+        WrongUse(
+            "Hyperbolic features come in pairs",
+            "num_random_features=7",
+            "make it even or use SoftmaxFeatures(hyperbolic=False)",
+            lambda: made(num_random_features=7),
+        ),
+        WrongUse(
+            "TaylorFeatures has no random features",
+            "num_random_features=256",
+            "use num_random_features=None",
+            lambda: made(feature_map="taylor", num_random_features=256),
         ),
         WrongUse(
             "exact_window needs features that estimate softmax",

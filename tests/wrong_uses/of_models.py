@@ -95,7 +95,7 @@ WRONG_USES = {
             FOUND_AS_IT_RUNS,
         ),
         WrongUse(
-            "inputs must have shape (batch, length) with at most",
+            "inputs must have at most max_length",
             "inputs of shape (1, 17)",
             "max_length=16 tokens",
             lambda: language_model()(np.ones((1, 17), "int32")),
@@ -139,9 +139,9 @@ WRONG_USES = {
             lambda: generated([[1, 2, 3], np.zeros(0, int)]),
         ),
         WrongUse(
-            "max_length must be more than the length of the prompt",
+            "max_length must be at most model.max_length + 1",
             "max_length=30",
-            "at most model.max_length + 1 = 17",
+            "= 17",
             lambda: generated(max_length=30),
         ),
     ],

@@ -48,7 +48,6 @@ def attention_like(kind, layer, **options):
         config["key_dim"] = config["head_dim"]
     names = {"name", *inspect.signature(kind).parameters}
     known = {name: config[name] for name in names if name in config}
-    known.pop("flash_attention", None)  # a way to compute what `kind` does not
     if "feature_map" in options and "feature_map" in known:
         maps = map(feature_maps.get, (options["feature_map"], known["feature_map"]))
         if any(x.default_num_random_features is None for x in maps):

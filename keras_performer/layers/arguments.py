@@ -243,6 +243,20 @@ REMOVED = {
         "attention runs over axis 1 of inputs (batch, length, features). Move other "
         "axes there, or into the batch, with keras.ops.transpose and reshape",
     ),
+    "sliding_window": (
+        [None],
+        "use LocalAttention for a window alone, or "
+        "PerformerAttention(exact_window=...) for exact near keys",
+    ),
+    "flash_attention": (
+        [None, False],
+        "it is a way to compute the attention of Keras' own layer. Leave it out, or "
+        "use keras.layers.MultiHeadAttention",
+    ),
+    "use_gate": (
+        [False],
+        "multiply by a gate after the layer, or use keras.layers.MultiHeadAttention",
+    ),
 }
 
 

@@ -79,9 +79,6 @@ class AttentionLayer(
         use_bias: bool, whether the dense layers use bias vectors.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
-        sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
-            so that arguments have the places that Keras 3.15 gives them.
-        flash_attention: `None` or `False`.
         kernel_initializer: initializer of the dense layers' kernels.
         bias_initializer: initializer of the dense layers' biases.
         kernel_regularizer: regularizer of the dense layers' kernels.
@@ -89,7 +86,6 @@ class AttentionLayer(
         activity_regularizer: regularizer of the dense layers' outputs.
         kernel_constraint: constraint of the dense layers' kernels.
         bias_constraint: constraint of the dense layers' biases.
-        use_gate: `False`.
         seed: int, seeds dropout, and what a mechanism draws.
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
@@ -174,8 +170,6 @@ class AttentionLayer(
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
         *,
-        sliding_window: int | None = None,
-        flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         kernel_regularizer: Regularizer = None,
@@ -183,7 +177,6 @@ class AttentionLayer(
         activity_regularizer: Regularizer = None,
         kernel_constraint: Constraint = None,
         bias_constraint: Constraint = None,
-        use_gate: bool = False,
         seed: int | None = None,
         causal: bool = False,
         num_key_value_heads: int | None = None,
@@ -203,8 +196,6 @@ class AttentionLayer(
         self.use_bias = arguments.boolean("use_bias", use_bias)
         # `output_shape` itself would hide a property that Keras' models read.
         self._output_shape = arguments.output_shape(output_shape)
-        self.sliding_window = no_window(self, sliding_window)
-        self.flash_attention = no_flash(self, flash_attention)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -213,7 +204,6 @@ class AttentionLayer(
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.use_gate = no_gate(self, use_gate)
         self.seed = arguments.seed(seed)
         self.causal = arguments.boolean("causal", causal)
         arguments.check_causal(self, self.causal)
@@ -451,9 +441,6 @@ class AttentionLayer(
             "value_dim",
             "dropout",
             "use_bias",
-            "sliding_window",
-            "flash_attention",
-            "use_gate",
             "seed",
             "causal",
             "num_key_value_heads",
@@ -720,44 +707,3 @@ def attention_of(layer):
     # a subclass may define an `attend` of its own, which the outline is not that of
     has_outline = "outline" in next(names for names in defined if "attend" in names)
     return layer.outline if has_outline else layer.attend
-
-
-# -- Arguments of Keras' attention that ours have in their places, and refuse.
-
-
-# Where these stand depends on the version of Keras.
-_BY_NAME = (
-    "The places of arguments are those of Keras 3.15: give those after attention_axes "
-    "by name."
-)
-
-
-def no_window(layer, value):
-    if value is not None:
-        raise ValueError(
-            f"sliding_window must be None: {type(layer).__name__} has no such window. "
-            "Use LocalAttention for a window alone, or PerformerAttention(exact_window="
-            f"...) for exact near keys. {_BY_NAME} Received: sliding_window={value!r}"
-        )
-    return None
-
-
-def no_flash(layer, value):
-    if not arguments.among(value, (None, False)):
-        raise ValueError(
-            "flash_attention must be None or False: it is a way to compute the "
-            f"attention of Keras' own layer, which {type(layer).__name__} does not "
-            f"take. Leave it out, or use keras.layers.MultiHeadAttention. {_BY_NAME} "
-            f"Received: flash_attention={value!r}"
-        )
-    return value
-
-
-def no_gate(layer, value):
-    if not arguments.among(value, (None, False)):
-        raise ValueError(
-            f"use_gate must be False: {type(layer).__name__} has no gate of its "
-            "output. Multiply by one after it, or use keras.layers.MultiHeadAttention. "
-            f"{_BY_NAME} Received: use_gate={value!r}"
-        )
-    return False

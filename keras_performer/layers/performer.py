@@ -144,9 +144,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
         use_bias: bool, whether the dense layers use bias vectors.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
-        sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
-            so that arguments have the places that Keras 3.15 gives them.
-        flash_attention: `None` or `False`.
         kernel_initializer: initializer of the dense layers' kernels.
         bias_initializer: initializer of the dense layers' biases.
         kernel_regularizer: regularizer of the dense layers' kernels.
@@ -154,7 +151,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
         activity_regularizer: regularizer of the dense layers' outputs.
         kernel_constraint: constraint of the dense layers' kernels.
         bias_constraint: constraint of the dense layers' biases.
-        use_gate: `False`.
         seed: int, seeds the random features and dropout. By default it is drawn when
             the layer is built, and saved with the weights.
         feature_map: "softmax" (default), "favor+", "relu" or another name, object or

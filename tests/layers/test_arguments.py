@@ -52,8 +52,6 @@ ALL_KINDS = [
             "causal must be True or False. Received: causal=array",
         ),
         (dict(jit_compile=np.ones(2)), "jit_compile must be True, False or"),
-        (dict(flash_attention=np.zeros(2)), "flash_attention must be None or False"),
-        (dict(use_gate=np.zeros(2)), "use_gate must be False"),
     ],
 )
 def test_a_wrong_argument_says_what_was_wanted(options, message):
@@ -107,21 +105,34 @@ def test_batches_of_different_sizes_raise(known, sizes):
         called(*(normal((size, 5, 7)) for size in sizes))
 
 
+# names of Keras, values that ask for nothing, others, and what to do instead
+OF_KERAS = [
+    ("attention_axes", [None, 1, (1,), [1]], [2, (1, 2), [-2]], "into the batch"),
+    ("sliding_window", [None], [64, 0], "LocalAttention .* exact_window"),
+    ("flash_attention", [None, False], [True], "MultiHeadAttention"),
+    ("use_gate", [False], [True], "multiply by a gate after the layer"),
+]
+
+
 @pytest.mark.parametrize("kind", [PerformerAttention, layers.ExactAttention])
-def test_axes_of_keras_are_refused_but_the_first(kind):
-    """A built layer of Keras writes the axis that it has by default."""
-    for axes in (2, (1, 2), [-2], np.ones(2)):
-        message = "has no argument attention_axes: .* into the batch.*Received: att"
+@pytest.mark.parametrize(("name", "nothing", "others", "advice"), OF_KERAS)
+def test_what_keras_has_beside_is_refused(kind, name, nothing, others, advice):
+    config = kind(2, 4).get_config()
+    assert name not in config
+    for value in nothing:
+        for made in (
+            kind(**config, **{name: value}),
+            kind.from_config({**config, name: value}),
+        ):
+            assert made.get_config() == config
+    for value in (*others, np.ones(2)):
+        message = (
+            f"{kind.__name__} has no argument {name}: .*{advice}.* Received: {name}="
+        )
         with pytest.raises(ValueError, match=message):
-            kind(2, 4, attention_axes=axes)
+            kind(2, 4, **{name: value})
         with pytest.raises(ValueError, match=message):
-            kind.from_config({"num_heads": 2, "key_dim": 4, "attention_axes": axes})
-    exact = keras.layers.MultiHeadAttention(2, 4)
-    exact.build((2, 3, 7), (2, 3, 7))
-    config = exact.get_config()
-    assert config["attention_axes"] == (1,)
-    for given in (config, {**config, "attention_axes": [1]}):
-        assert "attention_axes" not in kind.from_config(given).get_config()
+            kind.from_config({**config, name: value})
 
 
 def test_value_and_key_of_different_lengths_raise():
@@ -158,8 +169,7 @@ def test_every_argument_that_is_not_default_is_kept():
     named = inspect.signature(PerformerAttention).parameters
     # these go with no generalized feature map: see the end
     of_softmax = {"exact_window": 5, "initial_log_gain": -3.0}
-    refused = {"sliding_window", "flash_attention", "use_gate"}
-    assert set(options) == set(named) - {"kwargs", *of_softmax, *refused}
+    assert set(options) == set(named) - {"kwargs", *of_softmax}
     defaults = PerformerAttention(6, 4).get_config()
     config = PerformerAttention(**options).get_config()
     again = PerformerAttention.from_config(config).get_config()
@@ -230,12 +240,19 @@ def test_a_window_is_required(kind):
     assert kind.from_config(config).get_config() == config
 
 
-def test_a_config_of_keras_makes_ours():
+@pytest.mark.parametrize("built", [False, True])
+def test_a_config_of_keras_makes_ours(built):
     options = dict(num_heads=2, key_dim=4, dropout=0.1, use_bias=False, seed=3)
-    config = keras.layers.MultiHeadAttention(**options).get_config()
+    exact = keras.layers.MultiHeadAttention(**options)
+    if built:
+        exact.build((2, 3, 7), (2, 3, 7))
+    config = exact.get_config()
+    assert config["attention_axes"] == ((1,) if built else None)
     ours = PerformerAttention.from_config(config).get_config()
-    # a layer's name is its own; objects are serialized in one way
-    assert {name: ours[name] for name in config} == {**config, "value_dim": 4}
+    # objects are serialized in one way
+    common = {name: config[name] for name in config if name in ours}
+    assert {name: ours[name] for name in common} == {**common, "value_dim": 4}
+    assert config.keys() - ours.keys() <= {name for name, *_ in OF_KERAS}
 
 
 def test_what_has_no_place_is_given_by_name():

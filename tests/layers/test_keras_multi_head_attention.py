@@ -2,8 +2,9 @@
 
 Every promise is first one of Keras' own layer, the control. Exact attention, and
 `PerformerAttention` with exact weights for its estimates, give its numbers. What Keras
-tests of options that are not here (`use_gate`, `sliding_window`, flash attention), and
-of overriding `_compute_attention`, has no meaning for our layers.
+tests of options that are not here (attention over other axes, `use_gate`,
+`sliding_window`, flash attention), and of overriding `_compute_attention`, has no
+meaning for our layers.
 """
 
 import keras

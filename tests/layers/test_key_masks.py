@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention
 from tests.cases import CASES
 from tests.contract import relative_error

@@ -25,7 +25,6 @@ NAMES = set(inspect.signature(PerformerAttention).parameters) - {"kwargs"}
 # What is around an attention decides these, in all that makes one.
 DECIDED = {"num_heads", "key_dim", "output_shape", "dropout"}
 DECIDED |= {"causal", "seed", "activity_regularizer"}
-REFUSED = {"sliding_window", "flash_attention", "use_gate"}
 # One value of each option that is not its default.
 VALUES = {
     "value_dim": 3,
@@ -88,7 +87,7 @@ MAKERS = [in_model, in_encoder, in_decoder, by_converter, by_class]
 
 
 def test_each_option_has_a_value_here():
-    assert set(VALUES) == NAMES - DECIDED - REFUSED
+    assert set(VALUES) == NAMES - DECIDED
 
 
 @pytest.mark.parametrize("name", VALUES)

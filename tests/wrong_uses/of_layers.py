@@ -60,21 +60,21 @@ WRONG_USES = {
             lambda: made(2, 5, rotary=True),
         ),
         WrongUse(
-            "sliding_window must be None",
+            "PerformerAttention has no argument sliding_window",
             "sliding_window=64",
-            "Use LocalAttention for a window alone",
+            "use LocalAttention for a window alone",
             lambda: made(sliding_window=64),
         ),
         WrongUse(
-            "flash_attention must be None or False",
+            "PerformerAttention has no argument flash_attention",
             "flash_attention=True",
             "Leave it out, or use keras.layers.MultiHeadAttention",
             lambda: made(flash_attention=True),
         ),
         WrongUse(
-            "use_gate must be False",
+            "PerformerAttention has no argument use_gate",
             "use_gate=True",
-            "Multiply by one after it",
+            "multiply by a gate after the layer",
             lambda: made(use_gate=True),
         ),
         WrongUse(

@@ -248,7 +248,11 @@ class AttentionLayer(
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy, autocast=False
         )
-        self.query_key_norm = made_for(self)
+        self.query_key_norm = None
+        if self.qk_norm:
+            sizes = self.num_key_value_heads, self.key_dim
+            self.query_key_norm = QueryKeyNorm(*sizes, self.initial_logit_scale)
+            self.query_key_norm.build()
         self.build_attention()
 
     def call(
@@ -286,7 +290,8 @@ class AttentionLayer(
                 names are `return_attention_scores` and `return_state`.
         """
         causal = inputs.visible.causal
-        layer_state.check(self, causal, state, with_state, with_scores)
+        if state is not None or with_state:
+            layer_state.check(self, causal, state, with_state, with_scores)
         inputs = call_inputs.with_starts(inputs, state)
         positions = token_positions(self, inputs.query, inputs.key, positions, state)
         q = self.project("query", inputs.query, positions)
@@ -324,7 +329,8 @@ class AttentionLayer(
             `Inputs`.
         """
         causal = self.causal or use_causal_mask
-        arguments.check_causal(self, causal)
+        if use_causal_mask:
+            arguments.check_causal(self, causal)
         if query_mask is None:
             query_mask = implicit_mask(query)
         if value is None:
@@ -333,9 +339,7 @@ class AttentionLayer(
         call_inputs.check_inputs(query=query, value=value, key=key)
         visible = visible_keys(key, value_mask, key_mask, attention_mask)
         query_mask = as_mask("query_mask", query_mask, query)
-        if causal:
-            call_inputs.check_causal_lengths(query, key)
-        call_inputs.check_batches(query, key)
+        call_inputs.check_lengths(query, key, causal)
         segment_ids = call_inputs.token_ids(self, segment_ids, query, key)
         visible = ops.Visibility(visible, causal)
         return Inputs(query, key, value, query_mask, visible, segment_ids)
@@ -356,9 +360,11 @@ class AttentionLayer(
             return None
         # a copy without Keras' mask, which the dense layer would warn about
         heads = getattr(self, f"_{name}_dense")(tf.identity(x))
-        if not name.startswith("value"):
-            heads = rotated(self, normalized(self, heads), positions)
-        return heads
+        if name.startswith("value"):
+            return heads
+        if self.qk_norm:
+            heads = self.query_key_norm.normalized(heads)
+        return heads if self.rotary is None else rotated(self, heads, positions)
 
     def attend(
         self,
@@ -481,21 +487,6 @@ def checked(layer, value):
             "qk_norm=False. Received: qk_norm=True"
         )
     return value
-
-
-def made_for(layer):
-    """The built `QueryKeyNorm` of an attention layer; `None` without `qk_norm`."""
-    if not layer.qk_norm:
-        return None
-    sizes = layer.num_key_value_heads, layer.key_dim
-    norm = QueryKeyNorm(*sizes, layer.initial_logit_scale)
-    norm.build()
-    return norm
-
-
-def normalized(layer, heads):
-    """Queries or keys `(B, T, N, H)`, normalized if the layer has `qk_norm`."""
-    return layer.query_key_norm.normalized(heads) if layer.qk_norm else heads
 
 
 class QueryKeyNorm(keras.layers.Layer):

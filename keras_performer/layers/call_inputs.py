@@ -75,7 +75,7 @@ def _check_rank(name, shape):
 
 def check_real(name, x):
     """Refuses what a cast would make real without a word."""
-    dtype = _dtype(x)
+    dtype = tf.as_dtype(keras.backend.standardize_dtype(x.dtype))
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         raise ValueError(
             f"{name} must be a tensor of real numbers: embed what is none, and "
@@ -111,20 +111,21 @@ def complete_shapes(query_shape, value_shape=None, key_shape=None):
     return query_shape, value_shape, key_shape
 
 
-def check_causal_lengths(query, key):
-    if not tf.TensorShape(query.shape[1:-1]).is_compatible_with(key.shape[1:-1]):
+def check_lengths(query, key, causal):
+    """Raises an error unless batches have one size and, if causal, lengths are equal.
+
+    Sizes of batches that are not known are compared in the running graph.
+    """
+    if query is key:
+        return
+    length = tf.TensorShape(query.shape[1:2])
+    if causal and not length.is_compatible_with(key.shape[1:2]):
         raise ValueError(
             "Causal attention needs as many queries as keys (T == S). Received: query "
             f"of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}. For "
             "cross-attention use causal=False; to continue a sequence pass the new "
             "tokens as query, and state."
         )
-
-
-def check_batches(query, key):
-    """Raises an error, now or in a running graph, for batches of different sizes."""
-    if query is key:
-        return
     message = (
         "query, key and value must have the same batch size: repeat the smaller one. "
         f"Received: query of shape {tuple(query.shape)} and key of shape "
@@ -149,10 +150,6 @@ def check_model(name, model):
 def _is_dense(x):
     """True if x is one tensor, or stands for one: no nest, no rows of many lengths."""
     return hasattr(x, "shape") and not isinstance(x, (tf.RaggedTensor, tf.SparseTensor))
-
-
-def _dtype(x):
-    return tf.as_dtype(keras.backend.standardize_dtype(x.dtype))
 
 
 # -- Inputs of an attention layer once its arguments are read.
@@ -196,15 +193,13 @@ def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
         value_mask, key_mask: masks of shape `(B, S)`.
         attention_mask: mask of shape `(B, 1, S)` or `(B, 1, 1, S)`.
     """
-    middle = _head_and_query_axes(attention_mask, key)
-    masks = [
-        as_mask("value_mask", value_mask, key),
-        as_mask("key_mask", key_mask, key),
-        as_mask("attention_mask", attention_mask, key, middle),
-    ]
     visible = None
-    for mask in masks:
+    if attention_mask is not None:
+        middle = _head_and_query_axes(attention_mask, key)
+        visible = as_mask("attention_mask", attention_mask, key, middle)
+    for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
         if mask is not None:
+            mask = as_mask(name, mask, key)
             visible = mask if visible is None else tf.logical_and(visible, mask)
     return visible
 
@@ -264,8 +259,6 @@ def one_for_each_token(name, values, x, inner=()):
 
 def _head_and_query_axes(attention_mask, key):
     """The axes of an attention mask that heads and queries have, which must be 1."""
-    if attention_mask is None:
-        return ()
     shape = tf.convert_to_tensor(attention_mask).shape
     if len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
         raise ValueError(
@@ -327,9 +320,9 @@ def with_starts(inputs, state):
         inputs: `Inputs` with what `token_ids` returned.
         state: the state of the layer, or `None`.
     """
-    starts = segment_starts(inputs.segment_ids, state)
-    if starts is None:
+    if inputs.segment_ids is None:
         return inputs
+    starts = segment_starts(inputs.segment_ids, state)
     return inputs._replace(visible=inputs.visible._replace(starts=starts))
 
 
@@ -426,16 +419,14 @@ def token_positions(layer, query, key, positions, state):
 
 
 def rotated(layer, x, positions):
-    """Heads `(B, T, N, H)` of queries or keys, rotated if the layer has rotary.
+    """Heads `(B, T, N, H)` of queries or keys, rotated.
 
     Args:
-        layer: an `AttentionLayer`.
+        layer: an `AttentionLayer` with rotary.
         x: tensor of shape `(B, T, N, H)`.
         positions: int tensor of shape `(B, T)`, or `(B, T, axes)` for the coordinates
             in a grid. B may be 1.
     """
-    if layer.rotary is None:
-        return x
     if positions is None:
         raise ValueError(
             "Pieces of a sequence need positions with rotary, an int tensor (B, "

@@ -52,8 +52,7 @@ def no_state(layer):
 
 
 def check(layer, causal, state, return_state, return_attention_scores):
-    if state is None and not return_state:
-        return
+    """Raises a `ValueError` for a call with a state that there cannot be."""
     if not layer.supports_state:
         raise no_state(layer)
     if not causal:

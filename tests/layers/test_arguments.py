@@ -108,7 +108,7 @@ def test_batches_of_different_sizes_raise(known, sizes):
 # names of Keras, values that ask for nothing, others, and what to do instead
 OF_KERAS = [
     ("attention_axes", [None, 1, (1,), [1]], [2, (1, 2), [-2]], "into the batch"),
-    ("sliding_window", [None], [64, 0], "LocalAttention .* exact_window"),
+    ("sliding_window", [None], [64, 0], "LocalAttention .*exact_window"),
     ("flash_attention", [None, False], [True], "MultiHeadAttention"),
     ("use_gate", [False], [True], "multiply by a gate after the layer"),
 ]
@@ -164,6 +164,8 @@ def test_every_argument_that_is_not_default_is_kept():
         chunk_size=16,
         rotary=(3, 2),
         qk_norm=True,
+        forget_gate=True,
+        forget_gate_bias=(1.0, 3.0),
         jit_compile=False,
     )
     named = inspect.signature(PerformerAttention).parameters

@@ -38,6 +38,8 @@ VALUES = {
     "num_key_value_heads": 1,
     "rotary": True,
     "qk_norm": True,
+    "forget_gate": True,
+    "forget_gate_bias": (1.0, 3.0),
     "feature_map": "favor+",
     "num_random_features": 10,
     "chunk_size": 2,

@@ -34,13 +34,17 @@ RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 # What the signatures do not say.
 NOTES = {
     "dropout": "falls on attended values: there is no matrix to drop from",
-    "sliding_window": "refused: `LocalAttention` has it",
-    "flash_attention": "refused unless `None` or `False`",
-    "use_gate": "refused unless `False`",
     "attention_mask": "which keys are seen; refused where it differs by query",
     "return_attention_scores": "the weights that the features imply",
     "value": "left out: self-attention",
     "value_shape": "left out: self-attention",
+}
+# What is not here, and refused.
+REFUSED = {
+    "attention_axes": "refused, but for axis 1: reshape",
+    "sliding_window": "refused unless `None`: `LocalAttention` has it",
+    "flash_attention": "refused unless `None` or `False`",
+    "use_gate": "refused unless `False`",
 }
 MARK = "<!-- {} -->"
 
@@ -52,6 +56,13 @@ def parameters(function):
         for p in inspect.signature(function).parameters.values()
         if p.name != "self" and p.kind is not p.VAR_KEYWORD
     ]
+
+
+def with_places(function):
+    """The names of arguments that have a place, in their order."""
+    parameters = inspect.signature(function).parameters.values()
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [p.name for p in parameters if p.kind is kind and p.name != "self"]
 
 
 def of_keras():
@@ -79,7 +90,8 @@ def table(name, record):
     """
     method = name.split(".")[1]
     ours = keras_performer.PerformerAttention
-    ours = parameters(ours if method == "__init__" else getattr(ours, method))
+    function = ours if method == "__init__" else getattr(ours, method)
+    ours, named = parameters(function), with_places(function)
     groups = _groups({version: of[name] for version, of in record.items()})
     heads = [f"place in Keras {words}" for words in groups]
     rows = [["argument", "default", *heads, "place here", "here"]]
@@ -88,7 +100,12 @@ def table(name, record):
         places = [_place(argument, signature) for signature in groups.values()]
         at_home = RENAMED.get(argument, argument)
         rows.append(
-            [f"`{argument}`", _code(default), *places, *_here(at_home, default, ours)]
+            [
+                f"`{argument}`",
+                _code(default),
+                *places,
+                *_here(at_home, default, ours, named),
+            ]
         )
         if at_home != argument:
             rows[-1][-1] = f"`{at_home}`"
@@ -97,7 +114,7 @@ def table(name, record):
         for argument, default in ours:
             if argument not in known:
                 places = ["" for _ in groups]
-                place = _place(argument, ours) if method != "__init__" else "by name"
+                place = _place_here(argument, named)
                 rows.append(
                     [f"`{argument}`", _code(default), *places, place, "not in Keras"]
                 )
@@ -149,17 +166,20 @@ def _code(default):
     return f"`{default}`" if default else "none"
 
 
-def _here(argument, default, ours):
+def _place_here(argument, named):
+    return str(named.index(argument) + 1) if argument in named else "by name"
+
+
+def _here(argument, default, ours, named):
     """The place and what is to be said of an argument of Keras."""
     if argument not in dict(ours):
-        return ["none", "missing"]
+        return ["none", REFUSED.get(argument, "missing")]
     note = NOTES.get(argument, "")
     is_other = dict(ours)[argument] != default and not note
     note = note or (
         f"default {_code(dict(ours)[argument])}" if is_other else "the same"
     )
-    by_name = argument == "num_key_value_heads"
-    return ["by name" if by_name else _place(argument, ours), note]
+    return [_place_here(argument, named), note]
 
 
 def main():

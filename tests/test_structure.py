@@ -220,9 +220,9 @@ def test_examples_in_docstrings_are_doctests():
 
 # Files that a reader opens, and functions that run, from `call` to the operation.
 BUDGETS = [
-    (layers.ExactAttention(2, 8), "exact_attention", 9, 64),
-    (layers.PerformerAttention(2, 8), "bidirectional_attention", 13, 83),
-    (layers.PerformerAttention(2, 8, causal=True), "causal_attention", 13, 84),
+    (layers.ExactAttention(2, 8), "exact_attention", 7, 48),
+    (layers.PerformerAttention(2, 8), "bidirectional_attention", 11, 61),
+    (layers.PerformerAttention(2, 8, causal=True), "causal_attention", 11, 61),
 ]
 
 

@@ -16,10 +16,8 @@ def rows():
     """Names in their order, by what has them."""
     record = signatures.recorded()
     found = {f"Keras {version}": of[NAME] for version, of in record.items()}
-    ours = signatures.parameters(PerformerAttention)
-    newest = dict(list(record.values())[-1][NAME])
-    found["here"] = [pair for pair in ours if pair[0] in newest]
-    return {title: [name for name, _ in pairs] for title, pairs in found.items()}
+    rows = {title: [name for name, _ in pairs] for title, pairs in found.items()}
+    return {**rows, "here": signatures.with_places(PerformerAttention)}
 
 
 def main():

@@ -48,7 +48,6 @@ def attention_like(kind, layer, **options):
         config["key_dim"] = config["head_dim"]
     names = {"name", *inspect.signature(kind).parameters}
     known = {name: config[name] for name in names if name in config}
-    known.pop("flash_attention", None)  # a way to compute what `kind` does not
     if "feature_map" in options and "feature_map" in known:
         maps = map(feature_maps.get, (options["feature_map"], known["feature_map"]))
         if any(x.default_num_random_features is None for x in maps):
@@ -149,6 +148,12 @@ def _check(layer, kind, config):
     if any(x.dtype_policy.quantization_mode is not None for x in (layer, *dense)):
         raise ValueError(
             f"{described} is quantized: take its weights before `quantize`"
+        )
+    axes = config.get("attention_axes")  # of a built layer
+    if axes is not None and tuple(axes) != (1,):
+        raise ValueError(
+            f"{described} attends over the axes {tuple(axes)} of its inputs, "
+            f"{kind.__name__} over axis 1 of three: reshape before the layer"
         )
     lacks = ["sliding_window", "use_gate"]
     if not issubclass(kind, ForgettingAttention):

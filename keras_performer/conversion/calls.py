@@ -54,9 +54,6 @@ def attention_calls(model, batches, options, measure):
                 twins[layer] = _reader(layer, options)
             twin = twins[layer]
             inputs, positions = what_is_read(twin, arguments)
-            if inputs.query_mask is not None:  # as what is visible has been
-                mask = twin._axes.fold_places(inputs.query_mask)
-                inputs = inputs._replace(query_mask=mask)
             measure(layer, twin, *_heads(twin, inputs, positions), inputs)
         except ValueError as error:
             left_out[layer] = str(error)

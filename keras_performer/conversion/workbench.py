@@ -85,7 +85,7 @@ class Workbench:
         attended, _ = layer.attend(
             query, key, value, inputs.visible, training=True, **decays
         )
-        return layer.write(attended, inputs.query, inputs.query_mask)
+        return layer.write(attended, inputs.query_mask)
 
 
 def _places(layer, weights):

@@ -230,29 +230,44 @@ def head_dim(hidden_dim, num_heads):
     return hidden_dim // num_heads
 
 
-# Arguments that are no more: what they were by default, and what to do instead.
+# Arguments that are no more, or that Keras' attention has: the values that ask for
+# nothing, and what to do instead of others.
 REMOVED = {
     "exact_below": (
-        None,
+        [None],
         "where inputs are short, make the layer or model with exact attention, as "
         'ExactAttention or attention="exact": it has the same dense weights',
-    )
+    ),
+    "attention_axes": (
+        [None, 1, (1,), [1]],
+        "attention runs over axis 1 of inputs (batch, length, features). Move other "
+        "axes there, or into the batch, with keras.ops.transpose and reshape",
+    ),
+    "sliding_window": (
+        [None],
+        "use LocalAttention for a window alone, or "
+        "PerformerAttention(exact_window=...) for exact near keys",
+    ),
+    "flash_attention": (
+        [None, False],
+        "it is a way to compute the attention of Keras' own layer. Leave it out, or "
+        "use keras.layers.MultiHeadAttention",
+    ),
+    "use_gate": (
+        [False],
+        "multiply by a gate after the layer, or use keras.layers.MultiHeadAttention",
+    ),
 }
 
 
-def without_removed(config):
-    """The config of a layer without what is no more, where it was as by default."""
-    for name in REMOVED.keys() & config.keys():
-        if config[name] != REMOVED[name][0]:
-            raise _removed(name, config[name])
-    return {x: value for x, value in config.items() if x not in REMOVED}
-
-
-def _removed(name, value):
-    return ValueError(
-        f"{name} is no argument any more: {REMOVED[name][1]}. Received: "
-        f"{name}={value!r}"
-    )
+def without_removed(owner, options):
+    """Options of a class without those of `REMOVED` that ask for nothing."""
+    own = inspect.signature(owner).parameters
+    removed = REMOVED.keys() & options.keys() - own.keys()
+    for name in removed:
+        if not among(options[name], REMOVED[name][0]):
+            raise unknown(owner, name, options[name])
+    return {x: value for x, value in options.items() if x not in removed}
 
 
 def unknown(owner, name, value, known=()):
@@ -264,7 +279,10 @@ def unknown(owner, name, value, known=()):
         known: names that it takes beside those of its signature.
     """
     if name in REMOVED:
-        return _removed(name, value)
+        return ValueError(
+            f"{owner.__name__} has no argument {name}: {REMOVED[name][1]}. Received: "
+            f"{name}={value!r}"
+        )
     own = inspect.signature(owner).parameters.values()
     known = {p.name for p in own if p.kind is not p.VAR_KEYWORD}.union(known)
     nearest = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.0)[0]
@@ -287,6 +305,7 @@ def split(options):
 
 def of_keras(layer, options):
     """Arguments of a layer for Keras' base class, with `autocast=False`."""
+    options = without_removed(type(layer), options)
     for name in options.keys() - OF_KERAS:
         raise unknown(type(layer), name, options[name], OF_KERAS)
     if options.get("autocast"):

@@ -19,7 +19,6 @@ from keras_performer.layers.arguments import (
     Regularizer,
 )
 from keras_performer.layers.call_inputs import (
-    AttentionAxes,
     Inputs,
     as_mask,
     checked_rotary,
@@ -39,8 +38,8 @@ class AttentionLayer(
     """The base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how
-    attention is computed: arguments, dense layers and their names, masks, axes,
-    positions, states, output and config. A subclass is a mechanism. It defines
+    attention is computed: arguments, dense layers and their names, masks, positions,
+    states, output and config. A subclass is a mechanism. It defines
 
         attend(query, key, value, visible, state=None, training=None)
 
@@ -80,11 +79,6 @@ class AttentionLayer(
         use_bias: bool, whether the dense layers use bias vectors.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
-        attention_axes: int or tuple of ints, the axes that attention runs over.
-            Defaults to all but batch and features.
-        sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
-            so that arguments have the places that Keras 3.15 gives them.
-        flash_attention: `None` or `False`.
         kernel_initializer: initializer of the dense layers' kernels.
         bias_initializer: initializer of the dense layers' biases.
         kernel_regularizer: regularizer of the dense layers' kernels.
@@ -92,7 +86,6 @@ class AttentionLayer(
         activity_regularizer: regularizer of the dense layers' outputs.
         kernel_constraint: constraint of the dense layers' kernels.
         bias_constraint: constraint of the dense layers' biases.
-        use_gate: `False`.
         seed: int, seeds dropout, and what a mechanism draws.
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
@@ -117,8 +110,7 @@ class AttentionLayer(
         attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
             It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
         return_attention_scores: bool, also return the implied attention matrix
-            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
-            `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
+            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
         segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
@@ -177,9 +169,7 @@ class AttentionLayer(
         dropout: float = 0.0,
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
-        attention_axes: int | Sequence[int] | None = None,
-        sliding_window: int | None = None,
-        flash_attention: bool | None = None,
+        *,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         kernel_regularizer: Regularizer = None,
@@ -187,9 +177,7 @@ class AttentionLayer(
         activity_regularizer: Regularizer = None,
         kernel_constraint: Constraint = None,
         bias_constraint: Constraint = None,
-        use_gate: bool = False,
         seed: int | None = None,
-        *,
         causal: bool = False,
         num_key_value_heads: int | None = None,
         rotary: bool | Sequence[int] | None = None,
@@ -208,9 +196,6 @@ class AttentionLayer(
         self.use_bias = arguments.boolean("use_bias", use_bias)
         # `output_shape` itself would hide a property that Keras' models read.
         self._output_shape = arguments.output_shape(output_shape)
-        self.sliding_window = no_window(self, sliding_window)
-        self.flash_attention = no_flash(self, flash_attention)
-        self.attention_axes = arguments.int_tuple("attention_axes", attention_axes)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -219,7 +204,6 @@ class AttentionLayer(
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.use_gate = no_gate(self, use_gate)
         self.seed = arguments.seed(seed)
         self.causal = arguments.boolean("causal", causal)
         arguments.check_causal(self, self.causal)
@@ -256,7 +240,6 @@ class AttentionLayer(
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = call_inputs.complete_shapes(query_shape, value_shape, key_shape)
-        self._axes = AttentionAxes(len(query_shape), self.attention_axes)
         dense = dense_layers(self, *shapes)
         for name in self.projections:
             setattr(self, f"_{name}_dense", dense[name])
@@ -265,7 +248,11 @@ class AttentionLayer(
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy, autocast=False
         )
-        self.query_key_norm = made_for(self)
+        self.query_key_norm = None
+        if self.qk_norm:
+            sizes = self.num_key_value_heads, self.key_dim
+            self.query_key_norm = QueryKeyNorm(*sizes, self.initial_logit_scale)
+            self.query_key_norm.build()
         self.build_attention()
 
     def call(
@@ -303,7 +290,8 @@ class AttentionLayer(
                 names are `return_attention_scores` and `return_state`.
         """
         causal = inputs.visible.causal
-        layer_state.check(self, causal, state, with_state, with_scores)
+        if state is not None or with_state:
+            layer_state.check(self, causal, state, with_state, with_scores)
         inputs = call_inputs.with_starts(inputs, state)
         positions = token_positions(self, inputs.query, inputs.key, positions, state)
         q = self.project("query", inputs.query, positions)
@@ -313,7 +301,7 @@ class AttentionLayer(
         attend = attention_of(self)
         decays = self.decays(inputs)
         attended, later = attend(q, k, v, inputs.visible, earlier, training, **decays)
-        output = self.write(attended, inputs.query, inputs.query_mask, training)
+        output = self.write(attended, inputs.query_mask, training)
         if not (with_scores or with_state):
             return output
         outputs = [output]
@@ -341,7 +329,8 @@ class AttentionLayer(
             `Inputs`.
         """
         causal = self.causal or use_causal_mask
-        arguments.check_causal(self, causal)
+        if use_causal_mask:
+            arguments.check_causal(self, causal)
         if query_mask is None:
             query_mask = implicit_mask(query)
         if value is None:
@@ -350,11 +339,7 @@ class AttentionLayer(
         call_inputs.check_inputs(query=query, value=value, key=key)
         visible = visible_keys(key, value_mask, key_mask, attention_mask)
         query_mask = as_mask("query_mask", query_mask, query)
-        if causal:
-            call_inputs.check_causal_lengths(query, key)
-        self._axes.check_batches(query, key)
-        if visible is not None:
-            visible = self._axes.fold_places(visible)
+        call_inputs.check_lengths(query, key, causal)
         segment_ids = call_inputs.token_ids(self, segment_ids, query, key)
         visible = ops.Visibility(visible, causal)
         return Inputs(query, key, value, query_mask, visible, segment_ids)
@@ -367,18 +352,19 @@ class AttentionLayer(
         Args:
             name: "query", "key" or "value"; or such a name with more after it, as in
                 "key_global", for a dense layer that a mechanism has beside these.
-            x: tensor of shape `(B, length, features)`, or with more axes; those that
-                attention does not run over become part of the batch.
+            x: tensor of shape `(B, length, features)`.
             positions: int tensor `(B, length)`, needed to rotate; `(B, length, axes)`
                 for coordinates in a grid.
         """
         if name.split("_")[0] not in self.projections:
             return None
         # a copy without Keras' mask, which the dense layer would warn about
-        heads = self._axes.fold(getattr(self, f"_{name}_dense")(tf.identity(x)))
-        if not name.startswith("value"):
-            heads = rotated(self, normalized(self, heads), positions)
-        return heads
+        heads = getattr(self, f"_{name}_dense")(tf.identity(x))
+        if name.startswith("value"):
+            return heads
+        if self.qk_norm:
+            heads = self.query_key_norm.normalized(heads)
+        return heads if self.rotary is None else rotated(self, heads, positions)
 
     def attend(
         self,
@@ -391,19 +377,17 @@ class AttentionLayer(
     ) -> tuple[tf.Tensor, typing.Any]:
         raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
 
-    def write(self, attended, query, query_mask, training=None):
+    def write(self, attended, query_mask, training=None):
         """The output of the layer from attended values `(B, T, N, V)`.
 
         Args:
             attended: what `attend` returned.
-            query: the query that the layer was given, whose axes the output has.
             query_mask: as in `Inputs`.
             training: bool, whether to apply dropout.
         """
-        attended = self._axes.unfold(attended, query)
         if query_mask is not None:
             kept = tf.cast(query_mask, attended.dtype)
-            attended *= tf.expand_dims(tf.expand_dims(kept, -1), -1)
+            attended *= kept[..., tf.newaxis, tf.newaxis]
         if not self.drops_weights:
             attended = self._dropout_layer(attended, training=training)
         return self._output_dense(attended)
@@ -463,10 +447,6 @@ class AttentionLayer(
             "value_dim",
             "dropout",
             "use_bias",
-            "attention_axes",
-            "sliding_window",
-            "flash_attention",
-            "use_gate",
             "seed",
             "causal",
             "num_key_value_heads",
@@ -486,9 +466,9 @@ class AttentionLayer(
     def _scores(self, query, key, inputs, decays):
         scores = self.scores(query, key, inputs.visible, **decays)
         if inputs.query_mask is not None:
-            rows = self._axes.fold(inputs.query_mask[..., tf.newaxis])
-            scores *= tf.cast(rows, scores.dtype)[:, tf.newaxis]
-        return self._axes.unfold_scores(scores, inputs.query, inputs.key)
+            rows = tf.cast(inputs.query_mask, scores.dtype)
+            scores *= rows[:, tf.newaxis, :, tf.newaxis]
+        return scores
 
 
 # -- Queries and keys of one length, which the model learns.
@@ -507,21 +487,6 @@ def checked(layer, value):
             "qk_norm=False. Received: qk_norm=True"
         )
     return value
-
-
-def made_for(layer):
-    """The built `QueryKeyNorm` of an attention layer; `None` without `qk_norm`."""
-    if not layer.qk_norm:
-        return None
-    sizes = layer.num_key_value_heads, layer.key_dim
-    norm = QueryKeyNorm(*sizes, layer.initial_logit_scale)
-    norm.build()
-    return norm
-
-
-def normalized(layer, heads):
-    """Queries or keys `(B, T, N, H)`, normalized if the layer has `qk_norm`."""
-    return layer.query_key_norm.normalized(heads) if layer.qk_norm else heads
 
 
 class QueryKeyNorm(keras.layers.Layer):
@@ -733,44 +698,3 @@ def attention_of(layer):
     # a subclass may define an `attend` of its own, which the outline is not that of
     has_outline = "outline" in next(names for names in defined if "attend" in names)
     return layer.outline if has_outline else layer.attend
-
-
-# -- Arguments of Keras' attention that ours have in their places, and refuse.
-
-
-# Where these stand depends on the version of Keras.
-_BY_NAME = (
-    "The places of arguments are those of Keras 3.15: give those after attention_axes "
-    "by name."
-)
-
-
-def no_window(layer, value):
-    if value is not None:
-        raise ValueError(
-            f"sliding_window must be None: {type(layer).__name__} has no such window. "
-            "Use LocalAttention for a window alone, or PerformerAttention(exact_window="
-            f"...) for exact near keys. {_BY_NAME} Received: sliding_window={value!r}"
-        )
-    return None
-
-
-def no_flash(layer, value):
-    if not arguments.among(value, (None, False)):
-        raise ValueError(
-            "flash_attention must be None or False: it is a way to compute the "
-            f"attention of Keras' own layer, which {type(layer).__name__} does not "
-            f"take. Leave it out, or use keras.layers.MultiHeadAttention. {_BY_NAME} "
-            f"Received: flash_attention={value!r}"
-        )
-    return value
-
-
-def no_gate(layer, value):
-    if not arguments.among(value, (None, False)):
-        raise ValueError(
-            f"use_gate must be False: {type(layer).__name__} has no gate of its "
-            "output. Multiply by one after it, or use keras.layers.MultiHeadAttention. "
-            f"{_BY_NAME} Received: use_gate={value!r}"
-        )
-    return False

@@ -1,4 +1,4 @@
-"""The inputs of a call: checks, masks, segments, positions, and axes to attend over."""
+"""The inputs of a call: checks, masks, segments and positions."""
 
 import math
 import typing
@@ -60,12 +60,22 @@ def check_inputs(**inputs):
     for name, x in inputs.items():
         if not _is_dense(x):
             _refuse_nest(name, f"{name} of type {type(x).__name__}")
+        _check_rank(name, x.shape)
         check_real(name, x)
+
+
+def _check_rank(name, shape):
+    if len(shape) != 3:
+        raise ValueError(
+            f"{name} must have shape (batch, length, features): embed ids of tokens "
+            "first, add a missing batch with x[None], and reshape more axes so that "
+            f"attention runs over axis 1. Received: {name} of shape {tuple(shape)}"
+        )
 
 
 def check_real(name, x):
     """Refuses what a cast would make real without a word."""
-    dtype = _dtype(x)
+    dtype = tf.as_dtype(keras.backend.standardize_dtype(x.dtype))
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         raise ValueError(
             f"{name} must be a tensor of real numbers: embed what is none, and "
@@ -91,29 +101,41 @@ def complete_shapes(query_shape, value_shape=None, key_shape=None):
         is_dict = isinstance(shape, dict)
         if is_dict or not all(x is None or isinstance(x, Integral) for x in shape):
             _refuse_nest(name, f"{name} of shape {shape}")
-    if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+        _check_rank(name, shape)
+    if value_shape[1] != key_shape[1]:
         raise ValueError(
             "value and key must have the same shape but for the last axis, as each "
             "key has its value. The call is layer(query, value, key). Received: "
             f"value_shape={value_shape}, key_shape={key_shape}"
         )
-    if len(query_shape) != len(value_shape):
-        raise ValueError(
-            "query and value must have as many axes, (batch, ..., features): add the "
-            "batch with x[None]. Received: "
-            f"query_shape={query_shape}, value_shape={value_shape}"
-        )
     return query_shape, value_shape, key_shape
 
 
-def check_causal_lengths(query, key):
-    if not tf.TensorShape(query.shape[1:-1]).is_compatible_with(key.shape[1:-1]):
+def check_lengths(query, key, causal):
+    """Raises an error unless batches have one size and, if causal, lengths are equal.
+
+    Sizes of batches that are not known are compared in the running graph.
+    """
+    if query is key:
+        return
+    length = tf.TensorShape(query.shape[1:2])
+    if causal and not length.is_compatible_with(key.shape[1:2]):
         raise ValueError(
             "Causal attention needs as many queries as keys (T == S). Received: query "
             f"of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}. For "
             "cross-attention use causal=False; to continue a sequence pass the new "
             "tokens as query, and state."
         )
+    message = (
+        "query, key and value must have the same batch size: repeat the smaller one. "
+        f"Received: query of shape {tuple(query.shape)} and key of shape "
+        f"{tuple(key.shape)}"
+    )
+    one, other = size(query, 0), size(key, 0)
+    if not (isinstance(one, int) and isinstance(other, int)):
+        tf.debugging.assert_equal(one, other, message)
+    elif one != other:
+        raise ValueError(message)
 
 
 def check_model(name, model):
@@ -130,10 +152,6 @@ def _is_dense(x):
     return hasattr(x, "shape") and not isinstance(x, (tf.RaggedTensor, tf.SparseTensor))
 
 
-def _dtype(x):
-    return tf.as_dtype(keras.backend.standardize_dtype(x.dtype))
-
-
 # -- Inputs of an attention layer once its arguments are read.
 
 
@@ -142,9 +160,8 @@ class Inputs(typing.NamedTuple):
 
     Attributes:
         query, key, value: tensors, as the layer was given them.
-        query_mask: bool tensor of the shape of the query without its last axis, false
-            for rows that see no key; or `None`.
-        visible: an `ops.Visibility` of the keys, over one axis of keys.
+        query_mask: bool tensor `(B, T)`, false for rows that see no key; or `None`.
+        visible: an `ops.Visibility` of the keys.
         segment_ids: int64 tensor `(B, T)`, or `None`.
     """
 
@@ -172,20 +189,17 @@ def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
     """Joins all masks of keys into one bool mask, or `None` if there are none.
 
     Args:
-        key: tensor of shape `(B, S, features)`, or with more axes than S.
-        value_mask, key_mask: masks of shape `key.shape[:-1]`.
-        attention_mask: mask of shape `(B, 1, S)` or `(B, 1, 1, S)`; `None` for a key
-            with more axes.
+        key: tensor of shape `(B, S, features)`.
+        value_mask, key_mask: masks of shape `(B, S)`.
+        attention_mask: mask of shape `(B, 1, S)` or `(B, 1, 1, S)`.
     """
-    middle = _head_and_query_axes(attention_mask, key)
-    masks = [
-        as_mask("value_mask", value_mask, key),
-        as_mask("key_mask", key_mask, key),
-        as_mask("attention_mask", attention_mask, key, middle),
-    ]
     visible = None
-    for mask in masks:
+    if attention_mask is not None:
+        middle = _head_and_query_axes(attention_mask, key)
+        visible = as_mask("attention_mask", attention_mask, key, middle)
+    for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
         if mask is not None:
+            mask = as_mask(name, mask, key)
             visible = mask if visible is None else tf.logical_and(visible, mask)
     return visible
 
@@ -245,10 +259,8 @@ def one_for_each_token(name, values, x, inner=()):
 
 def _head_and_query_axes(attention_mask, key):
     """The axes of an attention mask that heads and queries have, which must be 1."""
-    if attention_mask is None:
-        return ()
     shape = tf.convert_to_tensor(attention_mask).shape
-    if len(key.shape) != 3 or len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
+    if len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
         raise ValueError(
             "attention_mask must not differ by query or by head: its shape must be "
             "(B, 1, S) or (B, 1, 1, S), for keys (B, S, features), as rank 2 is "
@@ -283,8 +295,7 @@ def token_ids(layer, segment_ids, query, key):
             f"Received: query of shape {tuple(query.shape)} and key of shape "
             f"{tuple(key.shape)}"
         )
-    ids = checked_ids(segment_ids, query)
-    return layer._axes.fold_places(ids)
+    return checked_ids(segment_ids, query)
 
 
 def checked_ids(segment_ids, x):
@@ -309,9 +320,9 @@ def with_starts(inputs, state):
         inputs: `Inputs` with what `token_ids` returned.
         state: the state of the layer, or `None`.
     """
-    starts = segment_starts(inputs.segment_ids, state)
-    if starts is None:
+    if inputs.segment_ids is None:
         return inputs
+    starts = segment_starts(inputs.segment_ids, state)
     return inputs._replace(visible=inputs.visible._replace(starts=starts))
 
 
@@ -399,9 +410,8 @@ def token_positions(layer, query, key, positions, state):
     checks = _check_aligned(query, key)
     if positions is not None:
         positions = _checked_positions(layer.rotary, positions, query)
-        positions = layer._axes.fold(positions)
     else:
-        positions = tf.range(layer._axes.length(query))[tf.newaxis]
+        positions = tf.range(size(query, 1))[tf.newaxis]
         if state is not None:
             positions += state["position"][:, tf.newaxis]
     with tf.control_dependencies(checks):
@@ -409,16 +419,14 @@ def token_positions(layer, query, key, positions, state):
 
 
 def rotated(layer, x, positions):
-    """Heads `(B, T, N, H)` of queries or keys, rotated if the layer has rotary.
+    """Heads `(B, T, N, H)` of queries or keys, rotated.
 
     Args:
-        layer: an `AttentionLayer`.
+        layer: an `AttentionLayer` with rotary.
         x: tensor of shape `(B, T, N, H)`.
         positions: int tensor of shape `(B, T)`, or `(B, T, axes)` for the coordinates
             in a grid. B may be 1.
     """
-    if layer.rotary is None:
-        return x
     if positions is None:
         raise ValueError(
             "Pieces of a sequence need positions with rotary, an int tensor (B, "
@@ -488,102 +496,3 @@ def coordinates(positions, grid_shape):
         stride //= length
         found.append(positions // stride % length)
     return found
-
-
-# -- Attention over any axes of an input, as attention over one.
-
-
-class AttentionAxes:
-    """Folds `(B, ..., heads, dim)` to `(B', length, heads, dim)` and back.
-
-    Args:
-        rank: int, the rank of the layer's inputs `(B, ..., features)`.
-        axes: tuple of ints, the axes that attention runs over; the others between
-            batch and features become part of the batch. `None` means all of them.
-    """
-
-    def __init__(self, rank, axes=None):
-        inner = range(1, rank - 1)
-        if rank < 3:
-            raise ValueError(
-                "Inputs must have shape (batch, length, features), or more axes "
-                "between batch and features: embed ids of tokens first, and add a "
-                f"missing batch with x[None]. Received: inputs of rank {rank}"
-            )
-        if axes is None:
-            axes = inner
-        self.attended = tuple(a + rank if a < 0 else a for a in axes)
-        different = set(self.attended)
-        if not 0 < len(different) == len(self.attended) or not different <= set(inner):
-            raise ValueError(
-                "attention_axes must be axes between the batch and the features axis "
-                f"of inputs of rank {rank}. Received: attention_axes={tuple(axes)}"
-            )
-        self.batch = (0, *(a for a in inner if a not in self.attended))
-
-    @property
-    def is_plain(self):
-        """True if inputs are `(B, length, features)` already."""
-        return self.batch == (0,) and self.attended == (1,)
-
-    def check_batches(self, query, key):
-        """Raises an error unless queries and keys agree where they do not attend."""
-        if query is key:
-            return
-        message = (
-            "query, key and value must have the same sizes in the batch axis and in "
-            "those that attention does not run over: repeat the smaller one. "
-            f"Received: query of shape {tuple(query.shape)} and key of shape "
-            f"{tuple(key.shape)}, with attention_axes={self.attended}"
-        )
-        for axis in self.batch:
-            one, other = size(query, axis), size(key, axis)
-            if not (isinstance(one, int) and isinstance(other, int)):
-                tf.debugging.assert_equal(one, other, message)
-            elif one != other:
-                raise ValueError(message)
-
-    def length(self, x):
-        """Number of tokens that attention runs over: an int where that is known."""
-        return _product(x, self.attended)
-
-    def fold(self, x):
-        if self.is_plain:
-            return x
-        order = (*self.batch, *self.attended)
-        rest = tuple(range(len(order), len(x.shape)))
-        x = tf.transpose(x, order + rest)
-        batch = _product(x, range(len(self.batch)))
-        length = _product(x, range(len(self.batch), len(order)))
-        return tf.reshape(x, [batch, length, *(x.shape[axis] for axis in rest)])
-
-    def fold_places(self, x):
-        """`fold` of what has a number for each place, `(B, ...)` to `(B', length)`."""
-        return x if self.is_plain else self.fold(x[..., tf.newaxis])[..., 0]
-
-    def unfold(self, x, like):
-        """The inverse of `fold`, for a tensor whose folded axes are those of `like`."""
-        if self.is_plain:
-            return x
-        order = (*self.batch, *self.attended)
-        rest = tuple(range(2, len(x.shape)))
-        shape = [size(like, axis) for axis in order] + [x.shape[axis] for axis in rest]
-        x = tf.reshape(x, shape)
-        inverse = [order.index(axis) for axis in range(len(order))]
-        return tf.transpose(x, inverse + list(range(len(order), len(shape))))
-
-    def unfold_scores(self, scores, query, key):
-        """Scores `(B', N, T, S)` with every folded axis of query and key again."""
-        if self.is_plain:
-            return scores
-        shape = [size(query, axis) for axis in self.batch]
-        shape.append(scores.shape[1])
-        shape += [size(x, axis) for x in (query, key) for axis in self.attended]
-        return tf.reshape(scores, shape)
-
-
-def _product(x, axes):
-    product = 1
-    for axis in axes:
-        product = product * size(x, axis)
-    return product

@@ -33,7 +33,6 @@ DECIDED = frozenset(
         "key_dim",
         "dropout",
         "output_shape",
-        "attention_axes",
         "activity_regularizer",
         "seed",
         "causal",

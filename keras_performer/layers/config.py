@@ -56,7 +56,7 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
         if custom_objects:  # a scope hides those around it, even an empty one
             with keras.saving.custom_object_scope(custom_objects):
                 return cls.from_config(config)
-        made_of = arguments.without_removed(without_inner_changes(config))
+        made_of = arguments.without_removed(cls, without_inner_changes(config))
         layer = super().from_config(made_of)
         changes = config.get(_KEY)
         if changes or not layer.trainable:

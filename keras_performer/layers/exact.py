@@ -152,7 +152,7 @@ class CachedAttention(AttentionLayer):
             attended = tf.gather(attended, start + tf.range(size(heads, 1)), axis=1)
         else:
             attended, _ = self.attend(heads, keys, values, visible, None, training)
-        return self.write(attended, query, query_mask, training), cache
+        return self.write(attended, query_mask, training), cache
 
     def read(
         self,

@@ -21,7 +21,7 @@ class LocalAttention(ForgettingAttention):
     to compare that layer with. `dropout` falls on the attended values: weights, which
     `keras.layers.MultiHeadAttention` drops, are made block by block and never kept.
 
-    Args: those of `AttentionLayer`, those after `attention_axes` by name, and
+    Args: those of `AttentionLayer`, and
         sliding_window: int W, required, how near a key is that is seen; 1 is the own
             alone.
         jit_compile: as in `PerformerAttention`; `"auto"` compiles on GPUs alone.

@@ -62,7 +62,7 @@ class InPieces:
         """
         query = self.project("query", x, positions)
         attended = ops.answer_queries(query, self.kernel(), self._as_state(state))
-        return self.write(attended, x, mask, training)
+        return self.write(attended, mask, training)
 
     def look_ahead(self, x, mask, state, positions=None):
         """With a window, the first pass: what later keys add, from the last piece on.
@@ -103,7 +103,7 @@ class InPieces:
         *earlier, state = self._earlier(x, mask, state, positions, own_key=True)
         attended, _ = ops.join_parts(earlier, later)
         attended = tf.cast(attended, self.compute_dtype)
-        return self.write(attended, x, mask, training), state
+        return self.write(attended, mask, training), state
 
     def _earlier(self, x, mask, state, positions, own_key):
         """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
@@ -144,11 +144,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
         use_bias: bool, whether the dense layers use bias vectors.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
-        attention_axes: int or tuple of ints, the axes that attention runs over.
-            Defaults to all but batch and features.
-        sliding_window: `None`. It, the next and `use_gate` are refused; they stand here
-            so that arguments have the places that Keras 3.15 gives them.
-        flash_attention: `None` or `False`.
         kernel_initializer: initializer of the dense layers' kernels.
         bias_initializer: initializer of the dense layers' biases.
         kernel_regularizer: regularizer of the dense layers' kernels.
@@ -156,7 +151,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
         activity_regularizer: regularizer of the dense layers' outputs.
         kernel_constraint: constraint of the dense layers' kernels.
         bias_constraint: constraint of the dense layers' biases.
-        use_gate: `False`.
         seed: int, seeds the random features and dropout. By default it is drawn when
             the layer is built, and saved with the weights.
         feature_map: "softmax" (default), "favor+", "relu" or another name, object or
@@ -208,8 +202,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
         attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
             It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
         return_attention_scores: bool, also return the implied attention matrix
-            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic. With
-            `attention_axes`: `(*batch axes, N, *query axes, *key axes)`.
+            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
         segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of

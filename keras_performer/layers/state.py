@@ -52,8 +52,7 @@ def no_state(layer):
 
 
 def check(layer, causal, state, return_state, return_attention_scores):
-    if state is None and not return_state:
-        return
+    """Raises a `ValueError` for a call with a state that there cannot be."""
     if not layer.supports_state:
         raise no_state(layer)
     if not causal:
@@ -67,11 +66,6 @@ def check(layer, causal, state, return_state, return_attention_scores):
             "return_attention_scores=True needs the whole sequence in one call: the "
             "scores of keys that only the state knows cannot be told apart. Call "
             "without state. Received: return_attention_scores=True, and state"
-        )
-    if len(layer._axes.batch) != 1:
-        raise ValueError(
-            "A state needs attention over all axes but batch and features. Received: "
-            f"attention_axes={layer._axes.attended}"
         )
     names = "position", "attention"
     entries = names, (*names, "segment")

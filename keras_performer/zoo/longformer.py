@@ -174,7 +174,7 @@ class LongformerAttention(AttentionLayer):
     again where a file of weights has none for them. The others see global tokens, too,
     by `query`, `key` and `value`.
 
-    Args: those of `AttentionLayer`, those after `attention_axes` by name, and
+    Args: those of `AttentionLayer`, and
         sliding_window: int W, required, how near a key is that is seen; 1 is the own
             alone. The window of the paper, w, is `2 W - 1` keys.
         num_global_tokens: int G, room for so many global tokens: XLA needs to know. The
@@ -325,7 +325,6 @@ class LongformerAttention(AttentionLayer):
                 "global_mask, and num_global_tokens=0"
             )
         mask = as_mask("global_mask", mask, query)
-        mask = self._axes.fold_places(mask)
         number = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
         tf.debugging.assert_less_equal(
             number,

@@ -102,7 +102,7 @@ class SynthesizerAttention(AttentionLayer):
     def project(self, name, x, positions=None):
         if name in self.projections:
             return super().project(name, x, positions)
-        return self._axes.fold(x)  # of which the length counts, and nothing else
+        return x  # of which the length counts, and nothing else
 
     def attend(self, query, key, value, visible, state=None, training=None):
         weights = self._weights(query, key, visible)

@@ -339,20 +339,3 @@ def test_the_picture_has_a_line_for_each_estimate(tmp_path):
     drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
     assert list(drawn) == ["mean", "window", "features", "both", "doubled"]
     np.testing.assert_array_equal(drawn["both"], [head.both for head in report.heads])
-
-
-def test_padding_of_one_of_several_axes_is_left_out():
-    """As if the sequences were shorter."""
-    start = keras.Input((3, None, 8))
-    x = keras.layers.Masking()(start)
-    layer = keras.layers.MultiHeadAttention(2, 4, attention_axes=2, name="attention")
-    model = keras.Model(start, layer(x, x))
-    given = np.random.default_rng(0).normal(size=(2, 3, 9, 8)).astype("float32")
-    given[:, :, 7:] = 0
-    options = dict(exact_window=3, num_random_features=16, seed=0, num_rows=100)
-    padded, short = (
-        approximation_report(model, x, **options).heads
-        for x in (given, given[:, :, :7])
-    )
-    for one, other in zip(padded, short, strict=True):
-        np.testing.assert_allclose(one[2:-1], other[2:-1], rtol=1e-3)

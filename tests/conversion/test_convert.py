@@ -302,6 +302,27 @@ def test_what_cannot_be_replaced_stays_and_says_why(x):
     assert "has use_gate=True, which PerformerAttention has not" in text
 
 
+def test_attention_over_other_axes_stays():
+    start = keras.Input((3, LENGTH, DIM))
+    rows, all_axes, first = (
+        attention(name=name, attention_axes=axes)
+        for name, axes in (("rows", 2), ("all", None), ("first", 1))
+    )
+    y = all_axes(rows(start, start), start)
+    y = first(y, y)
+    x = keras.layers.Reshape((3 * LENGTH, DIM))(y)
+    x = attention(name="plain", attention_axes=(1,))(x, x)
+    model = keras.Model(start, x)
+    notes = {
+        "rows": "rows (MultiHeadAttention) attends over the axes (2,) of its inputs, "
+        "PerformerAttention over axis 1 of three: reshape",
+        "all": "all (MultiHeadAttention) attends over the axes (1, 2) of its inputs",
+        "first": "query must have shape (batch, length, features)",
+    }
+    data = np.random.default_rng(2).normal(size=(2, 3, LENGTH, DIM))
+    assert_what_stays(model, data, notes, 3 * LENGTH)
+
+
 def assert_what_stays(model, inputs, notes, exact_window=2 * LENGTH):
     """Converts a model, in which all layers but some compute what they did.
 

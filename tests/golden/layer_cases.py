@@ -55,7 +55,7 @@ class LayerCase:
             return numbers
         call = {**self.masks, **self.call, "return_attention_scores": True}
         numbers["scores"] = layer(*inputs, **call)[1]
-        if layer.causal and layer.supports_state and len(self.shapes[0]) == 3:
+        if layer.causal and layer.supports_state:
             numbers.update(self.in_pieces(layer, inputs))
         return numbers
 
@@ -174,10 +174,6 @@ CASES = {
     ),
     "without bias": LayerCase(dict(use_bias=False, value_dim=6)),
     "cross attention": LayerCase(shapes=CROSS),
-    "attention axes": LayerCase(dict(attention_axes=2), shapes=((BATCH, 3, 5, DIM),)),
-    "attention axes, causal": LayerCase(
-        dict(attention_axes=(1, 3), **CAUSAL), shapes=((BATCH, 2, 3, 4, 5),)
-    ),
     "chunks": LayerCase(dict(chunk_size=3, **CAUSAL)),
     "chunks of grouped heads": LayerCase(
         dict(chunk_size=2, feature_map="favor+", **GROUPED, **CAUSAL)

@@ -6,7 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from packaging.version import Version
+import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerLM, layers, zoo
 from keras_performer.feature_maps import GeneralizedFeatures
@@ -40,7 +40,6 @@ ALL_KINDS = [
         (dict(causal="False"), "causal must be True or False. Received: causal='Fal"),
         (dict(use_bias="no"), "use_bias must be True or False"),
         (dict(chunk_size=2**31), r"chunk_size must be a positive int below 2\*\*31"),
-        (dict(attention_axes=1.5), "attention_axes must be an int or a tuple"),
         (dict(num_random_features=0), "num_random_features must be a positive int"),
         (dict(num_random_features=7), "num_random_features must be even"),
         (dict(num_random_features=None), "needs random features"),
@@ -53,8 +52,6 @@ ALL_KINDS = [
             "causal must be True or False. Received: causal=array",
         ),
         (dict(jit_compile=np.ones(2)), "jit_compile must be True, False or"),
-        (dict(flash_attention=np.zeros(2)), "flash_attention must be None or False"),
-        (dict(use_gate=np.zeros(2)), "use_gate must be False"),
     ],
 )
 def test_a_wrong_argument_says_what_was_wanted(options, message):
@@ -80,9 +77,62 @@ def test_numbers_may_be_of_numpy():
     assert (config["num_heads"], config["dropout"], config["causal"]) == (6, 0.5, True)
 
 
-def test_query_and_value_of_different_ranks_raise():
-    with pytest.raises(ValueError, match="query and value must have as many axes"):
-        PerformerAttention(2, 4)(normal((2, 3, 7)), normal((2, 3, 5, 7)))
+@pytest.mark.parametrize("built", [False, True])
+def test_inputs_have_three_axes(built):
+    message = r"{} must have shape \(batch, length, features\).*Received: {} of shape"
+    for shape in ((3, 7), (2, 5, 3, 7)):
+        for name, inputs in (
+            ("query", [shape]),
+            ("value", [(2, 3, 7), shape]),
+            ("key", [(2, 3, 7), (2, 3, 7), shape]),
+        ):
+            layer = PerformerAttention(2, 4)
+            if built:
+                layer.build((2, 3, 7))
+            with pytest.raises(ValueError, match=message.format(name, name)):
+                layer(*map(normal, inputs))
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 4), (4, 1)])
+def test_batches_of_different_sizes_raise(known, sizes):
+    layer = PerformerAttention(2, 4)
+    layer.build((None, None, 7))
+    unknown = tf.TensorSpec((None, None, 7))
+    called = tf.function(layer, input_signature=None if known else [unknown, unknown])
+    wanted = ValueError if known else tf.errors.InvalidArgumentError
+    with pytest.raises(wanted, match="query, key and value must have the same batch"):
+        called(*(normal((size, 5, 7)) for size in sizes))
+
+
+# names of Keras, values that ask for nothing, others, and what to do instead
+OF_KERAS = [
+    ("attention_axes", [None, 1, (1,), [1]], [2, (1, 2), [-2]], "into the batch"),
+    ("sliding_window", [None], [64, 0], "LocalAttention .*exact_window"),
+    ("flash_attention", [None, False], [True], "MultiHeadAttention"),
+    ("use_gate", [False], [True], "multiply by a gate after the layer"),
+]
+
+
+@pytest.mark.parametrize("kind", [PerformerAttention, layers.ExactAttention])
+@pytest.mark.parametrize(("name", "nothing", "others", "advice"), OF_KERAS)
+def test_what_keras_has_beside_is_refused(kind, name, nothing, others, advice):
+    config = kind(2, 4).get_config()
+    assert name not in config
+    for value in nothing:
+        for made in (
+            kind(**config, **{name: value}),
+            kind.from_config({**config, name: value}),
+        ):
+            assert made.get_config() == config
+    for value in (*others, np.ones(2)):
+        message = (
+            f"{kind.__name__} has no argument {name}: .*{advice}.* Received: {name}="
+        )
+        with pytest.raises(ValueError, match=message):
+            kind(2, 4, **{name: value})
+        with pytest.raises(ValueError, match=message):
+            kind.from_config({**config, name: value})
 
 
 def test_value_and_key_of_different_lengths_raise():
@@ -99,7 +149,6 @@ def test_every_argument_that_is_not_default_is_kept():
         dropout=0.25,
         use_bias=False,
         output_shape=(3, 2),
-        attention_axes=(1, 2),
         kernel_initializer=keras.initializers.HeNormal(seed=3),
         bias_initializer=keras.initializers.Constant(0.5),
         kernel_regularizer=keras.regularizers.L2(0.1),
@@ -115,13 +164,14 @@ def test_every_argument_that_is_not_default_is_kept():
         chunk_size=16,
         rotary=(3, 2),
         qk_norm=True,
+        forget_gate=True,
+        forget_gate_bias=(1.0, 3.0),
         jit_compile=False,
     )
     named = inspect.signature(PerformerAttention).parameters
     # these go with no generalized feature map: see the end
     of_softmax = {"exact_window": 5, "initial_log_gain": -3.0}
-    refused = {"sliding_window", "flash_attention", "use_gate"}
-    assert set(options) == set(named) - {"kwargs", *of_softmax, *refused}
+    assert set(options) == set(named) - {"kwargs", *of_softmax}
     defaults = PerformerAttention(6, 4).get_config()
     config = PerformerAttention(**options).get_config()
     again = PerformerAttention.from_config(config).get_config()
@@ -148,16 +198,9 @@ def test_the_first_arguments_are_those_of_multi_head_attention():
             (p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD
         ]
 
-    exact = positional(keras.layers.MultiHeadAttention)
     ours = positional(PerformerAttention)
-    assert [p for p in ours if p[0] in dict(exact)] == exact
-    # the newest Keras has all; before, some were not there
-    added = {"sliding_window": "3.15", "use_gate": "3.14"}
-    missing = [p for p in ours if p not in exact]
-    assert missing == [
-        p for p in ours if Version(keras.__version__) < Version(added.get(p[0], "0"))
-    ]
-    assert len(ours) == 18
+    assert ours == positional(keras.layers.MultiHeadAttention)[:6]
+    assert ours[-1] == ("output_shape", None)
     exact_call = positional(keras.layers.MultiHeadAttention.call)
     call = [p[0] for p in positional(PerformerAttention.call)]
     assert {name for name, _ in exact_call} <= set(call)
@@ -185,11 +228,7 @@ def test_every_attention_has_the_places_of_keras(kind):
         parameters = inspect.signature(layer).parameters.values()
         return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
-    expected = places(PerformerAttention)
-    windows = layers.LocalAttention, zoo.LongformerAttention, zoo.ReformerAttention
-    if kind in windows:  # it and all after it are given by name
-        expected = expected[: expected.index("sliding_window")]
-    assert places(kind) == expected
+    assert places(kind) == places(PerformerAttention)
 
 
 @pytest.mark.parametrize("kind", [layers.LocalAttention, zoo.LongformerAttention])
@@ -203,19 +242,21 @@ def test_a_window_is_required(kind):
     assert kind.from_config(config).get_config() == config
 
 
-def test_a_config_of_keras_makes_ours():
+@pytest.mark.parametrize("built", [False, True])
+def test_a_config_of_keras_makes_ours(built):
     options = dict(num_heads=2, key_dim=4, dropout=0.1, use_bias=False, seed=3)
-    config = keras.layers.MultiHeadAttention(**options).get_config()
+    exact = keras.layers.MultiHeadAttention(**options)
+    if built:
+        exact.build((2, 3, 7), (2, 3, 7))
+    config = exact.get_config()
+    assert config["attention_axes"] == ((1,) if built else None)
     ours = PerformerAttention.from_config(config).get_config()
-    # a layer's name is its own; objects are serialized in one way
-    assert {name: ours[name] for name in config} == {**config, "value_dim": 4}
+    # objects are serialized in one way
+    common = {name: config[name] for name in config if name in ours}
+    assert {name: ours[name] for name in common} == {**common, "value_dim": 4}
+    assert config.keys() - ours.keys() <= {name for name, *_ in OF_KERAS}
 
 
-def test_places_of_an_older_keras_are_refused_and_not_mistaken():
-    places = [2, 4, None, 0.0, True, None, None]
-    of_old = [None, "he_normal", "ones"]
-    with pytest.raises(ValueError, match="flash_attention must.*Keras 3.15"):
-        PerformerAttention(*places, *of_old)
-    of_new = [None, None, "he_normal", "ones"]
-    layer = PerformerAttention(*places, *of_new)
-    assert type(layer.kernel_initializer).__name__ == "HeNormal"
+def test_what_has_no_place_is_given_by_name():
+    with pytest.raises(TypeError, match="positional arguments but 9 were given"):
+        PerformerAttention(2, 4, None, 0.0, True, None, None, "he_normal")

@@ -71,12 +71,12 @@ def test_call_is_read_project_attend_write():
     assert relative_error(k, right) < 1e-6
     attended, state = layer.attend(q, k, v, inputs.visible)
     assert state is None and attended.shape == (B, T, 3, 4)
-    output = layer.write(attended, inputs.query, inputs.query_mask)
+    output = layer.write(attended, inputs.query_mask)
     np.testing.assert_array_equal(output, expected)
     kernel, bias = layer.output_dense.get_weights()
     right = np.einsum("btnv,nvd->btd", attended * mask[..., None, None], kernel) + bias
     assert relative_error(output, right) < 1e-6
-    dropped = layer.write(attended, inputs.query, inputs.query_mask, training=True)
+    dropped = layer.write(attended, inputs.query_mask, training=True)
     assert relative_error(dropped, output) > 0.05
 
 
@@ -138,7 +138,6 @@ def shapes_of(outputs):
 SPECS = {
     "self": ([(B, T, DIM)], {}, {}),
     "cross": ([(B, T, DIM), (B, S, 9), (B, S, 8)], dict(output_shape=(3, 2)), {}),
-    "axes": ([(B, 2, T, DIM)], dict(attention_axes=2), {}),
     "bfloat16": ([(B, T, DIM)], dict(dtype="mixed_bfloat16"), {}),
     "unknown": ([(None, None, DIM)], {}, {}),
     "scores": (

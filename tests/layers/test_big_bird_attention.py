@@ -126,16 +126,6 @@ def test_short_sequences_are_exact_attention(length, causal):
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-def test_two_axes():
-    layer = BigBirdAttention(2, 3, block_size=2, attention_axes=2, seed=5)
-    x = normal((2, 3, 19, 7), 1)
-    got = layer(x)
-    rows = made(2, 3, num_random_blocks=3)
-    rows.set_weights(layer.get_weights())
-    expected = rows(x.reshape(6, 19, 7))
-    np.testing.assert_allclose(np.reshape(got, (6, 19, 7)), expected, atol=1e-6)
-
-
 # -- What it must not see.
 
 

@@ -2,8 +2,9 @@
 
 Every promise is first one of Keras' own layer, the control. Exact attention, and
 `PerformerAttention` with exact weights for its estimates, give its numbers. What Keras
-tests of options that are not here (`use_gate`, `sliding_window`, flash attention), and
-of overriding `_compute_attention`, has no meaning for our layers.
+tests of options that are not here (attention over other axes, `use_gate`,
+`sliding_window`, flash attention), and of overriding `_compute_attention`, has no
+meaning for our layers.
 """
 
 import keras
@@ -31,20 +32,6 @@ CASES = {
     "one token": ([(B, 1, 6), (B, 1, 6)], {}, {}),
     "causal": ([(B, T, 6)] * 2, {}, dict(use_causal_mask=True)),
     "dropout, not training": ([(B, T, 6)] * 2, dict(dropout=0.5), dict(training=False)),
-    "first axis": ([(B, T, 2, 6), (B, S, 2, 6)], dict(attention_axes=1), {}),
-    "last axis": ([(B, 2, T, 6), (B, 2, S, 6)], dict(attention_axes=2), {}),
-    "two axes": ([(B, T, 3, 6), (B, S, 2, 6)], dict(attention_axes=(1, 2)), {}),
-    "all axes": ([(B, T, 3, 6), (B, S, 2, 6)], {}, {}),
-    "axes 2 and 3": (
-        [(B, 2, 3, 4, 6), (B, 2, 3, 2, 6)],
-        dict(attention_axes=(2, 3)),
-        {},
-    ),
-    "causal along an axis": (
-        [(B, T, 2, 6)] * 2,
-        dict(attention_axes=1),
-        dict(use_causal_mask=True),
-    ),
 }
 
 
@@ -283,12 +270,10 @@ def test_every_form_of_a_mask_means_what_it_means_in_keras(kind, causal):
 
 
 @EVERY_KIND
-@pytest.mark.parametrize("axes", [None, 1])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_no_weight_falls_on_the_future(kind, axes, dropout):
-    shape = (1, 6, 8) if axes is None else (1, 6, 3, 8)
-    layer = multi_head(kind, dropout=dropout, attention_axes=axes)
-    x = normal(shape)
+def test_no_weight_falls_on_the_future(kind, dropout):
+    layer = multi_head(kind, dropout=dropout)
+    x = normal((1, 6, 8))
     output, scores = layer(x, x, use_causal_mask=True, return_attention_scores=True)
     future = np.triu(np.ones((6, 6), bool), k=1)
     assert not scores.numpy()[..., future].any()
@@ -310,19 +295,6 @@ def test_causal_in_the_constructor_is_causal_in_the_call(kind):
     x = normal(shapes[0])
     wanted = expected(x, x, use_causal_mask=True)
     assert relative_error(causal(x), wanted) < 1e-5
-
-
-@OUR_KINDS  # Keras 3.10 takes the axis before
-def test_negative_axes_count_from_the_end(kind):
-    shape = (B, 3, T, 6)
-    one, other = multi_head(kind, attention_axes=2), multi_head(kind, attention_axes=-2)
-    for layer in (one, other):
-        layer.build(shape, shape)
-    copy_weights(other, one)
-    x = normal(shape)
-    call = dict(return_attention_scores=True)
-    for wanted, got in zip(one(x, x, **call), other(x, x, **call)):
-        np.testing.assert_array_equal(got, wanted)
 
 
 @EVERY_KIND

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention
 from tests.cases import CASES
 from tests.contract import relative_error
@@ -255,27 +254,6 @@ def test_an_explicit_mask_joins_the_implicit_one():
     np.testing.assert_array_equal(
         output.numpy()[:, visible], expected.numpy()[:, visible]
     )
-
-
-def test_masks_on_an_input_of_rank_four():
-    layer = small_layer(attention_axes=2)
-    x = normal((2, 3, 4, 7))
-    mask = normal((2, 3, 4), seed=1) > 0
-    mask[:, :, 0] = True
-    # Keras takes its last two axes as queries and keys
-    with pytest.raises(ValueError, match=r"Received.* key of shape \(2, 3, 4, 7\)"):
-        layer(x, x, attention_mask=mask)
-    for call in (dict(value_mask=mask), dict(key_mask=mask)):
-        output = layer(x, x, **call)
-        flat = PerformerAttention(3, 4, num_random_features=14, seed=5)
-        flat.build((None, None, 7))
-        flat.set_weights(layer.get_weights())
-        rows = [
-            flat(x[b, i][None], x[b, i, mask[b, i]][None])[0]
-            for b in range(2)
-            for i in range(3)
-        ]
-        assert relative_error(output, np.reshape(rows, output.shape)) < 1e-6
 
 
 @pytest.mark.parametrize("shape", [(8, 2), (16, 1), (2, 7)])

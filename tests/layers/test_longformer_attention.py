@@ -173,26 +173,6 @@ def test_the_first_tokens_that_are_seen_are_global():
     assert relative_error(other, got) > 0.1
 
 
-def test_two_axes():
-    """Rows of a picture, of which a token is global each."""
-    layer = LongformerAttention(
-        2, 3, sliding_window=2, num_global_tokens=1, attention_axes=2
-    )
-    x = normal((2, 3, 5, 7), 1)
-    mask = np.zeros((2, 3, 5), bool)
-    mask[0, 1, 2] = mask[1, 2, 4] = True
-    got = layer(x, global_mask=mask)
-    rows = made(2, 3, random=False, sliding_window=2, num_global_tokens=1)
-    rows.set_weights(layer.get_weights())
-    expected = rows(x.reshape(6, 5, 7), global_mask=mask.reshape(6, 5))
-    np.testing.assert_allclose(np.reshape(got, (6, 5, 7)), expected, atol=1e-6)
-    whole = LongformerAttention(2, 3, sliding_window=2, num_global_tokens=1)
-    got = whole(x, global_mask=mask)
-    rows.set_weights(whole.get_weights())
-    expected = rows(x.reshape(2, 15, 7), global_mask=mask.reshape(2, 15))
-    np.testing.assert_allclose(np.reshape(got, (2, 15, 7)), expected, atol=1e-6)
-
-
 # -- What it must not see.
 
 

@@ -23,9 +23,8 @@ from tests.layers.inputs import normal
 
 NAMES = set(inspect.signature(PerformerAttention).parameters) - {"kwargs"}
 # What is around an attention decides these, in all that makes one.
-DECIDED = {"num_heads", "key_dim", "output_shape", "attention_axes", "dropout"}
+DECIDED = {"num_heads", "key_dim", "output_shape", "dropout"}
 DECIDED |= {"causal", "seed", "activity_regularizer"}
-REFUSED = {"sliding_window", "flash_attention", "use_gate"}
 # One value of each option that is not its default.
 VALUES = {
     "value_dim": 3,
@@ -39,6 +38,8 @@ VALUES = {
     "num_key_value_heads": 1,
     "rotary": True,
     "qk_norm": True,
+    "forget_gate": True,
+    "forget_gate_bias": (1.0, 3.0),
     "feature_map": "favor+",
     "num_random_features": 10,
     "chunk_size": 2,
@@ -88,7 +89,7 @@ MAKERS = [in_model, in_encoder, in_decoder, by_converter, by_class]
 
 
 def test_each_option_has_a_value_here():
-    assert set(VALUES) == NAMES - DECIDED - REFUSED
+    assert set(VALUES) == NAMES - DECIDED
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -294,11 +295,11 @@ def test_a_gain_that_is_given_is_not_that_of_the_layer():
 def test_what_is_no_more_is_said_but_by_configs_with_its_default():
     for make in (in_model, in_encoder, PerformerAttention):
         sizes = (2, 4) if make is PerformerAttention else ()
-        with pytest.raises(ValueError, match="exact_below is no argument any.*=64"):
+        with pytest.raises(ValueError, match="has no argument exact_below.*=64"):
             make(*sizes, exact_below=64)
     for layer in (PerformerAttention(2, 4), PerformerEncoder(12, 2)):
         config = layer.get_config()
         old = type(layer).from_config({**config, "exact_below": None})
         assert old.get_config() == config
-        with pytest.raises(ValueError, match="exact_below is no argument any.*=64"):
+        with pytest.raises(ValueError, match="has no argument exact_below.*=64"):
             type(layer).from_config({**config, "exact_below": 64})

@@ -41,7 +41,6 @@ def check_like(found, traced):
             dict(return_state=True),
         ),
         ((B, T, DIM), dict(causal=True, dtype="float64"), dict(return_state=True)),
-        ((B, 2, T, DIM), dict(attention_axes=2, value_dim=3, **WINDOW), {}),
         ((None, T, DIM), dict(rotary=True), {}),
     ],
 )

@@ -170,13 +170,6 @@ def test_unknown_shapes(causal):
         np.testing.assert_allclose(unknown(part, seen), right, atol=1e-6)
 
 
-def test_another_axis_is_one_of_the_batch():
-    layer = small(attention_axes=(2,), shape=(None, None, None, 8))
-    x = normal((2, 3, 9, 8), 1)
-    right = [expected(layer, x[:, row]) for row in range(3)]
-    np.testing.assert_allclose(layer(x), np.stack(right, 1), atol=1e-10)
-
-
 @pytest.mark.slow
 def test_a_model_trains_and_does_not_look_ahead():
     attention = small(causal=True, rotary=True, seed=None, dtype="float32")

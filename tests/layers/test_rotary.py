@@ -145,7 +145,7 @@ def test_it_is_the_attention_of_rotated_heads(kind, options, causal):
         query, key = (ops.rotary_embedding(h, positions) for h in (query, key))
         visible = ops.Visibility.of(seen, causal)
         attended, _ = plain.attend(query, key, value, visible)
-        return plain.write(attended, x, None), plain.scores(query, key, visible)
+        return plain.write(attended, None), plain.scores(query, key, visible)
 
     def results(function):
         with tf.GradientTape() as tape:
@@ -233,22 +233,6 @@ def test_positions_of_a_grid_are_indices_or_coordinates():
     # a grid goes on with further rows; of its first axis the length counts for nothing
     taller = weights_of(made(rotary=(1, 3, 2)), layer)
     np.testing.assert_array_equal(taller(x), expected)
-
-
-def test_axes_of_the_input_are_the_grid():
-    """Attention over two axes of three, the first of which are a batch."""
-    options = dict(rotary=(3, 4), attention_axes=(2, 3))
-    x = normal((2, 5, 3, 4, 8), 1)
-    layer = ExactAttention(4, 12, num_key_value_heads=2, **options)
-    output = layer(x)
-    flat = weights_of(made(ExactAttention, rotary=(3, 4)), layer)
-    expected = flat(x.reshape(10, 12, 8))
-    np.testing.assert_allclose(output, tf.reshape(expected, output.shape), atol=1e-5)
-    grid = np.stack(np.meshgrid(range(3), range(4), indexing="ij"), -1)
-    places = np.broadcast_to(grid, (1, 5, 3, 4, 2))
-    np.testing.assert_allclose(layer(x, positions=places), output, atol=1e-6)
-    places = np.arange(12).reshape(1, 1, 3, 4) + np.zeros((2, 5, 1, 1), int)
-    np.testing.assert_allclose(layer(x, positions=places), output, atol=1e-6)
 
 
 # twice to four times the spacing of numbers, as for a window

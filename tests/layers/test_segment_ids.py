@@ -124,18 +124,6 @@ def test_xla(name):
     np.testing.assert_allclose(found, expected, atol=5e-6)
 
 
-def test_several_axes_are_one_sequence():
-    layer = MAKERS["performer"](attention_axes=(1, 2), causal=True)
-    grid = layer(X.reshape(2, 4, 5, 8), segment_ids=IDS.reshape(2, 4, 5))
-    flat = layer(X.reshape(2, 20, 1, 8), segment_ids=IDS.reshape(2, 20, 1))
-    np.testing.assert_allclose(tf.reshape(grid, flat.shape), flat, atol=1e-6)
-    rows = MAKERS["performer"](attention_axes=2, causal=True)
-    given = X.reshape(2, 4, 5, 8), IDS.reshape(2, 4, 5)
-    found = rows(given[0], segment_ids=given[1])
-    own = rows(given[0][:, 1:2], segment_ids=given[1][:, 1:2])
-    np.testing.assert_allclose(found[:, 1:2], own, atol=1e-6)
-
-
 def test_a_block_and_a_model_pass_them_on():
     block = PerformerBlock(MAKERS["performer"](causal=True), 16)
     found = block(X, segment_ids=IDS)

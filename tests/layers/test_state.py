@@ -226,10 +226,6 @@ def test_calls_that_a_state_cannot_serve_raise():
         bidirectional(x, state=state)
     with pytest.raises(ValueError, match="return_attention_scores"):
         causal(x, state=state, return_attention_scores=True)
-    with pytest.raises(ValueError, match="attention_axes"):
-        small_layer(causal=True, attention_axes=1)(
-            normal((1, 3, 2, 7)), return_state=True
-        )
     _, used = bidirectional(x, use_causal_mask=True, return_state=True)
     assert tf.nest.map_structure(lambda part: part.shape, used) == (
         tf.nest.map_structure(lambda part: part.shape, state)

@@ -214,15 +214,6 @@ def test_lengths_may_be_unknown(kind):
         xla(longer[0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_axes_other_than_the_sequence_are_a_batch(kind):
-    layer, x = small(kind), normal((2, 3, 7, 5), 1, dtype="float64")
-    rows = small(kind, [x.shape], attention_axes=2)
-    rows.set_weights(layer.get_weights())
-    expected = tf.reshape(layer(tf.reshape(x, (6, 7, 5))), x.shape)
-    np.testing.assert_allclose(rows(x), expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("kind", ["random", "factorized_random"])
 def test_files_of_keras_attention_are_loaded(kind):
     def model(attention, *inputs):

@@ -129,7 +129,7 @@ def test_a_model_is_saved_with_its_attention(attention, tmp_path):
         ),
         ("PerformerLM has no argument num_layer: .*num_layers", dict(num_layer=4)),
         ("rotary is no option of PerformerLM", dict(rotary=True)),
-        ("exact_below is no argument any more", dict(exact_below=4)),
+        ("PerformerLM has no argument exact_below", dict(exact_below=4)),
         ("num_key_value_heads must divide num_heads", dict(num_key_value_heads=3)),
         ("must be an AttentionLayer", dict(attention=keras.layers.Dense(1))),
         ("chunk_size is .* which ExactAttention has not", dict(chunk_size=4)),

@@ -29,8 +29,8 @@ def halves():
 WRONG_USES = {
     "Inputs of a layer": [
         WrongUse(
-            "Inputs must have shape (batch, length, features)",
-            "inputs of rank 2",
+            "query must have shape (batch, length, features)",
+            "query of shape (2, 6)",
             "embed ids of tokens first",
             lambda: made()(IDS),
         ),

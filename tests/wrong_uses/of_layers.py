@@ -48,10 +48,10 @@ WRONG_USES = {
             lambda: made(4, 4, num_key_value_heads=3),
         ),
         WrongUse(
-            "attention_axes must be axes between the batch and the features axis",
-            "attention_axes=(2,)",
-            "of inputs of rank 3",
-            lambda: made(attention_axes=2)(X),
+            "PerformerAttention has no argument attention_axes",
+            "attention_axes=2",
+            "Move other axes there, or into the batch",
+            lambda: made(attention_axes=2),
         ),
         WrongUse(
             "rotary needs a key_dim divisible by 2 for each axis of positions",
@@ -60,27 +60,21 @@ WRONG_USES = {
             lambda: made(2, 5, rotary=True),
         ),
         WrongUse(
-            "sliding_window must be None",
+            "PerformerAttention has no argument sliding_window",
             "sliding_window=64",
-            "Use LocalAttention for a window alone",
+            "use LocalAttention for a window alone",
             lambda: made(sliding_window=64),
         ),
         WrongUse(
-            "flash_attention must be None or False",
+            "PerformerAttention has no argument flash_attention",
             "flash_attention=True",
             "Leave it out, or use keras.layers.MultiHeadAttention",
             lambda: made(flash_attention=True),
         ),
         WrongUse(
-            "flash_attention must be None or False",
-            "flash_attention='he_normal'",
-            "give those after attention_axes by name",
-            lambda: made(2, 4, None, 0.0, True, None, None, None, "he_normal"),
-        ),
-        WrongUse(
-            "use_gate must be False",
+            "PerformerAttention has no argument use_gate",
             "use_gate=True",
-            "Multiply by one after it",
+            "multiply by a gate after the layer",
             lambda: made(use_gate=True),
         ),
         WrongUse(
@@ -120,7 +114,7 @@ WRONG_USES = {
             lambda: zoo.BigBirdAttention(2, 4, block_size=0),
         ),
         WrongUse(
-            "exact_below is no argument any more",
+            "PerformerAttention has no argument exact_below",
             "exact_below=10",
             'ExactAttention or attention="exact"',
             lambda: made(exact_below=10),

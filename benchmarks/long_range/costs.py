@@ -7,7 +7,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import alone, machine, worker
+from benchmarks import machine, processes, worker
 from benchmarks.learning import pool, times
 from benchmarks.long_range import models, rows, tasks
 
@@ -50,7 +50,7 @@ def measured(row, length, shorter):
         return None
     case = {"row": row, "length": length}
     (seconds,) = pool.results(seconds_of_step, [case], workers=1)
-    taken = alone.call(bytes_of_steps, row, length, initializer=start)
+    taken = processes.call(bytes_of_steps, row, length, initializer=start)
     return {"tokens_a_second": round(length / seconds), "bytes": taken}
 
 
@@ -61,7 +61,7 @@ def seconds_of_step(row, length):
 
 def start():
     pool.use_one_thread()
-    alone.give_back()
+    processes.give_back()
 
 
 def bytes_of_steps(row, length):

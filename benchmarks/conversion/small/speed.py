@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import alone, machine, worker
+from benchmarks import machine, processes, worker
 from benchmarks.conversion.small.cases import SEED, cases
 from benchmarks.learning import models, rows
 from benchmarks.tables import table
@@ -53,7 +53,7 @@ def cell(row, length):
         there = machine.describe(threads=None)["memory_bytes"]
         if needed > there:
             return f"needs {needed / 2**30:.0f} GB"
-    seconds, peak = alone.call(prediction, row, length)
+    seconds, peak = processes.call(prediction, row, length)
     return f"{length / seconds:,.0f}, {peak / 2**20:,.0f} MB"
 
 

@@ -1,15 +1,12 @@
 """Longformer of transformers 4.57, the last for TensorFlow, on TensorFlow 2.20."""
 
-import importlib.metadata
-
 import numpy as np
 import tensorflow as tf
 import tf_keras
 import transformers
 from transformers.models.longformer import modeling_tf_longformer as longformer
 
-from benchmarks import tensorflow_programs
-from benchmarks.peers import programs
+from benchmarks.contenders import steps
 
 # What its model makes of tokens before it calls the layer.
 HIDDEN, GLOBAL = -10_000.0, 10_000.0
@@ -17,13 +14,12 @@ PARTS = ("query", "key", "value", "query_global", "key_global", "value_global")
 
 
 def start(threads):
-    version = importlib.metadata.version("transformers")
-    return {**tensorflow_programs.start(threads), "transformers": version}
+    return steps.start(threads, "transformers")
 
 
 def program(case):
     tf.random.set_seed(0)
-    return programs.program(case, attention)
+    return steps.of_side(case, attention)
 
 
 def attention(case, arrays):
@@ -37,7 +33,11 @@ def attention(case, arrays):
     )
     layer = longformer.TFLongformerSelfAttention(config, layer_id=0)
     output = tf_keras.layers.Dense(sizes["width"])
-    seen, is_global = masks(case, arrays)
+    if arrays is None:
+        times = tf.range(case["length"])[tf.newaxis]
+        seen, is_global = times >= 0, times < case["num_global_tokens"]
+    else:
+        seen, is_global = tf.constant(arrays["seen"]), tf.constant(arrays["global"])
     # not a bool, which Keras makes a tensor, and AutoGraph branches of different shapes
     any_global = np.any(is_global)
     role = tf.where(is_global, GLOBAL, tf.where(seen, 0.0, HIDDEN))
@@ -52,14 +52,6 @@ def attention(case, arrays):
         # without global tokens it has the further dense layers, and uses them not
         names = PARTS if any_global else PARTS[:3]
         parts = {name: getattr(layer, name) for name in names}
-        return programs.of_dense({**parts, "attention_output": output})
+        return steps.of_dense({**parts, "attention_output": output})
 
-    return programs.Side(call, weights)
-
-
-def masks(case, arrays):
-    """Bool tensors `(B, T)`: which tokens are seen, and which are global."""
-    if arrays is not None:
-        return tf.constant(arrays["seen"]), tf.constant(arrays["global"])
-    times = tf.range(case["length"])[tf.newaxis]
-    return times >= 0, times < case["num_global_tokens"]
+    return steps.Side(call, weights)

@@ -1,6 +1,6 @@
 """How fast a converted model reads long sequences, and what memory that takes.
 
-    python -m benchmarks.conversion.small.speed
+    python -m benchmarks.conversion.speed
 
 Predicts the next byte everywhere in one sequence with the model of the case "bytes",
 made for that length and not trained, with exact attention and with that of what it is
@@ -18,12 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import machine, processes, worker
-from benchmarks.conversion.small.cases import SEED, cases
-from benchmarks.learning import models, rows
+from benchmarks.conversion.small import SEED, cases
+from benchmarks.learning import models
 from benchmarks.tables import table
 
 LENGTHS = 2048, 8192, 32768
-ROWS = rows.EXACT, rows.WINDOW, "window + softmax", "window + taylor"
+ROWS = models.EXACT, models.WINDOW, "window + softmax", "window + taylor"
 TIMES = 3
 # Logits of exact attention and their softmax, float32.
 BYTES_OF_A_PAIR = 8
@@ -32,7 +32,7 @@ BYTES_OF_A_PAIR = 8
 def main(argv=None):
     """Reads the command line, measures and prints."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.conversion.small.speed",
+        prog="python -m benchmarks.conversion.speed",
         description=__doc__.splitlines()[0],
     )
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
@@ -48,9 +48,9 @@ def cell(row, length):
     """What the table says of a row at a length."""
     case = cases()["bytes"]
     num_heads = case.task.hidden_dim // case.key_dim
-    if row == rows.EXACT:
+    if row == models.EXACT:
         needed = BYTES_OF_A_PAIR * num_heads * length**2
-        there = machine.describe(threads=None)["memory_bytes"]
+        there = machine.memory_bytes()
         if needed > there:
             return f"needs {needed / 2**30:.0f} GB"
     seconds, peak = processes.call(prediction, row, length)

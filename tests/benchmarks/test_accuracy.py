@@ -263,13 +263,11 @@ def run(folder, *arguments):
 @pytest.mark.slow
 def test_the_command_writes_the_same_twice(small, tmp_path):
     failed, first = run(tmp_path / "first")
-    again, second = run(tmp_path / "second")
+    again, second = run(tmp_path / "second", "--parts", "checks", "estimates")
     assert failed == again == 0
     assert set(first) == {"about", *command.PARTS}
-    for part in command.PARTS:
+    for part in "checks", "estimates":
         assert first[part] == second[part]
-    settings = {(row["head_dim"], row["std"]) for row in first["estimates"]}
-    assert len(settings) == len(estimates.SETTINGS)
     (trained,) = first["training"]
     assert [steps for steps, _ in trained["curve"]] == [1, 2, 3]
     text = (tmp_path / "first" / "tables.md").read_text()

@@ -271,22 +271,22 @@ def test_the_command(few_held_out, tmp_path, monkeypatch):
     of = processes.results
     monkeypatch.setattr(processes, "results", lambda f, cases, workers: of(f, cases, 0))
     flags = ["--tasks", "ListOps 512", "--seeds", "0", "--output", str(tmp_path)]
-    flags += ["--rows", models.FIRST, models.EXACT]
+    flags += ["--rows", models.FIRST, models.WITHOUT]
     command.main(flags)
     runs = [*map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())]
-    assert [run["row"] for run in runs] == [models.FIRST, *2 * [models.EXACT]]
+    assert [run["row"] for run in runs] == [models.FIRST, *2 * [models.WITHOUT]]
     assert [run["warm_up_steps"] for run in runs] == [0, 0, 2]
     # 8 images of ten classes
     assert all(8 * run["result"] == round(8 * run["result"]) for run in runs)
     command.main([*flags, "--times"])
     times = json.loads((tmp_path / "times.json").read_text())
-    assert [*times["ListOps 512"]] == [models.EXACT]
+    assert [*times["ListOps 512"]] == [models.WITHOUT]
     monkeypatch.setattr(costs, "LENGTHS", (512,))
     monkeypatch.setattr(processes, "call", lambda f, *given, initializer: f(*given))
-    command.main(["--costs", "--rows", "FNet", "--output", str(tmp_path)])
-    found = json.loads((tmp_path / "costs.json").read_text())["FNet"]["512"]
+    command.main(["--costs", "--rows", models.WITHOUT, "--output", str(tmp_path)])
+    found = json.loads((tmp_path / "costs.json").read_text())[models.WITHOUT]["512"]
     speed = f"{found['tokens_a_second']:,}"
-    assert f"| FNet | {speed} | " in (tmp_path / "tables.md").read_text()
+    assert f"| no attention | {speed} | " in (tmp_path / "tables.md").read_text()
     large = {1024: {"tokens_a_second": 1, "bytes": costs.LARGEST / 15}}
     assert costs.measured(models.EXACT, 4096, large) is None
 

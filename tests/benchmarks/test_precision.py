@@ -43,8 +43,7 @@ BOUNDS = {0.5: (0.3, 0.8), 1.0: (1.2, 2.0), 3.0: (2.2, 2.8)}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "causal", "std"),
-    [("softmax", False, 0.5), ("softmax", True, 1.0), ("softmax", False, 3.0)]
-    + [("favor+", True, 0.5), ("favor+", False, 1.0), ("favor+", True, 3.0)],
+    [("softmax", True, 0.5), ("favor+", False, 1.0), ("softmax", False, 3.0)],
 )
 def test_rounded_products_cost_little_beside_random_features(name, causal, std):
     output, gradient = BOUNDS[std]

@@ -8,7 +8,7 @@ import keras_performer
 from benchmarks.learning.alibi import AlibiExact, AlibiLocal, AlibiPerformer
 from keras_performer import PerformerAttention
 from keras_performer.layers import EmbeddingLayer, ExactAttention, LocalAttention
-from keras_performer.models.attention_choice import positions_of
+from keras_performer.layers.choice import positions_of
 
 NUM_LAYERS = 2
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"

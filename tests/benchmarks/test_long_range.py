@@ -281,10 +281,10 @@ def test_the_command(few_held_out, tmp_path, monkeypatch):
     command.main([*flags, "--times"])
     times = json.loads((tmp_path / "times.json").read_text())
     assert [*times["ListOps 512"]] == [models.WITHOUT]
-    monkeypatch.setattr(costs, "LENGTHS", (512,))
+    monkeypatch.setattr(costs, "LENGTHS", (1024,))
     monkeypatch.setattr(processes, "call", lambda f, *given, initializer: f(*given))
     command.main(["--costs", "--rows", models.WITHOUT, "--output", str(tmp_path)])
-    found = json.loads((tmp_path / "costs.json").read_text())[models.WITHOUT]["512"]
+    found = json.loads((tmp_path / "costs.json").read_text())[models.WITHOUT]["1024"]
     speed = f"{found['tokens_a_second']:,}"
     assert f"| no attention | {speed} | " in (tmp_path / "tables.md").read_text()
     large = {1024: {"tokens_a_second": 1, "bytes": costs.LARGEST / 15}}

@@ -42,7 +42,7 @@ FEATURE_MAPS = "softmax", "taylor"
 MEAN, WINDOW = "mean of V", "window alone"
 LEARNED = "layers that learned only"
 # A gain with which far keys have no weight.
-NO_WEIGHT = -100.0
+NO_WEIGHT = -1000.0
 COLUMNS = "attention", "transfer", "training", "accuracy", "bits", "lost", "± s.e."
 
 
@@ -242,8 +242,7 @@ def without_far_keys(model):
     """The control of a model with windows: what they alone keep. It is changed."""
     for block in model.blocks:
         if isinstance(block.attention, PerformerAttention):
-            gain = block.attention.log_gain
-            gain.assign(tf.fill(gain.shape, NO_WEIGHT))
+            block.attention.assign_log_gain(NO_WEIGHT)
     return model
 
 

@@ -75,7 +75,7 @@ def attention_like(kind, layer, **options):
     if isinstance(layer, PerformerAttention) and kind is PerformerAttention:
         both = layer.log_gain is not None and twin.log_gain is not None
         if both and "initial_log_gain" not in options:
-            twin.log_gain.assign(layer.log_gain)
+            twin.assign_log_gain(layer.log_gain)
         if options.get("seed") is None:  # else features are drawn of that
             _copy_features(layer, twin)
     return twin
@@ -114,9 +114,9 @@ def _check_weights(twin, config):
     known += [*_copied(twin), *([twin.query_key_norm] if config.get("qk_norm") else [])]
     if isinstance(twin, ForgettingAttention) and twin.forget_gate:
         known.append(twin.forget_gate_layer)  # it was asked for, and begins to train
+    if isinstance(twin, PerformerAttention) and twin.exact_window is not None:
+        known.append(twin._far_gain)
     fitting = {id(weight) for part in known for weight in part.weights}
-    if isinstance(twin, PerformerAttention) and twin.log_gain is not None:
-        fitting.add(id(twin.log_gain))
     further = [x.path for x in twin.trainable_weights if id(x) not in fitting]
     if lacks or further:
         what = "has no " + ", ".join(lacks) if lacks else f"has {', '.join(further)}"

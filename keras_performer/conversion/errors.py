@@ -113,7 +113,7 @@ def _outputs(twin, key, exact):
         return {"features": features}
     window, near = mean_by_logits(exact.logits, exact.value, exact.near)
     others, far = mean_by_weights(*weights, exact.seen & ~exact.near)
-    far += twin.log_gain_of_heads()[:, tf.newaxis, tf.newaxis]
+    far += twin.log_gain[:, tf.newaxis, tf.newaxis]
     both, _ = ops.join_parts((window, near), (others, far))
     return {"window": window, "features": features, "both": both}
 

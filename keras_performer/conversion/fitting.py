@@ -17,7 +17,6 @@ from keras_performer.conversion.errors import (
 )
 from keras_performer.conversion.report import CalibratedLayer
 from keras_performer.layers import PerformerAttention
-from keras_performer.layers.performer import SPEED
 from keras_performer.ops.pair_weights import pair_weights
 
 # What is added to the logarithm of far weights, tried for each head. The last leaves of
@@ -43,9 +42,10 @@ class Fit:
         self.layer = layer
         self.num_rows = num_rows
         self.choices = list(_choices(layer, moments))
-        self.gains = layer.log_gain_of_heads().numpy()
+        self.gains = np.zeros(layer.num_heads, np.float32)
         self.changes = [0.0]  # of the gains, which there are beside a window
         if layer.exact_window is not None:
+            self.gains = layer.log_gain.numpy()
             self.changes += LOG_GAINS
         self.sums = HeadSums(layer.num_heads)
 
@@ -182,7 +182,7 @@ def _with(layer, choice, gains):
             bias = np.asarray(dense.bias, np.float64) - moved
             dense.bias.assign(np.einsum("nh,nhg->ng", bias, matrix))
     if new.log_gain is not None:
-        new.log_gain.assign(gains / SPEED)
+        new.assign_log_gain(gains)
     return new
 
 

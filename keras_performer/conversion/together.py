@@ -10,7 +10,6 @@ import typing
 import keras
 import numpy as np
 
-from keras_performer.layers.performer import SPEED
 from keras_performer.ops.shapes import ceil_div
 
 # What is added to the logarithms of far weights of all layers at once; the further ones
@@ -59,7 +58,7 @@ def choose(exact, as_it_was, fitted, layers, batches):
 
     def change_gains(change):
         for layer, gain in zip(layers, gains, strict=True):
-            layer.log_gain.assign(gain + change / SPEED)
+            layer.assign_log_gain(gain + change)
 
     def outputs_with(name, batch):
         fits, change = name

@@ -111,7 +111,7 @@ class InPieces:
             *(self.project(name, x, positions) for name in ("query", "key", "value")),
             self.kernel(),
             self.exact_window,
-            self.log_gain_of_heads(),
+            self.log_gain,
             mask,
             self._as_state(state),
             self.chunk_size,
@@ -310,10 +310,26 @@ class PerformerAttention(InPieces, ForgettingAttention):
 
     @property
     def log_gain(self):
-        """A tenth of what far keys' log-weights get, a weight `(N,)`; `None` if built
-        without `exact_window`.
+        """Addend of the log-weights of far keys, a float32 tensor `(N,)`.
+
+        At first `initial_log_gain`; `None` without `exact_window`.
         """
-        return self._far_gain and self._far_gain.log_gain
+        return self._far_gain and self._far_gain.of_heads()
+
+    def assign_log_gain(self, log_gain: float | Sequence[float]) -> None:
+        """Sets the addend of the log-weights of far keys.
+
+        Args:
+            log_gain: float, or one for each head.
+        """
+        if self._far_gain is None:
+            raise ValueError(
+                "assign_log_gain needs a built layer with exact_window: only there are "
+                f"far keys. Received: a layer with built={self.built} and "
+                f"exact_window={self.exact_window}"
+            )
+        weight = self._far_gain.log_gain
+        weight.assign(tf.broadcast_to(tf.divide(log_gain, SPEED), weight.shape))
 
     @property
     def redraw_count(self):
@@ -371,7 +387,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
             self.kernel(),
             visible,
             self.exact_window,
-            self.log_gain_of_heads(),
+            self.log_gain,
             state,
             self.chunk_size,
             decay=decay,
@@ -395,12 +411,6 @@ class PerformerAttention(InPieces, ForgettingAttention):
             return attended, None
         return attended, self.empty_state(size(query, 0))
 
-    def log_gain_of_heads(self):
-        """Addend of the log-weights of far keys, `(N,)`."""
-        if self._far_gain is None:
-            return tf.zeros((self.num_heads,))
-        return self._far_gain.of_heads()
-
     def scores(self, query, key, visible, decay=None):
         return ops.attention_scores(
             query,
@@ -408,7 +418,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
             self.kernel(),
             visible,
             exact_window=self.exact_window,
-            log_gain=self.log_gain_of_heads(),
+            log_gain=self.log_gain,
             decay=decay,
         )
 

@@ -114,7 +114,7 @@ def test_errors_of_features_are_those_of_the_matrix_that_they_imply(inputs, qk_n
         qk_norm=qk_norm, num_random_features=32, seed=3, name="own",
     )  # fmt: skip
     layer(x)
-    layer.log_gain.assign([0.1, -0.1, 0.05, 0.0])
+    layer.assign_log_gain([1.0, -1.0, 0.5, 0.0])
     if qk_norm:
         layer.query_key_norm.log_scale.assign([-0.5, 0.5])
     q, k, v = (
@@ -123,7 +123,7 @@ def test_errors_of_features_are_those_of_the_matrix_that_they_imply(inputs, qk_n
     exact = ops.exact_attention(q, k, v, causal=True)
     v = tf.repeat(v, 2, axis=2)
     options = {"features": {}, "both": dict(exact_window=WINDOW)}
-    options["both"]["log_gain"] = 10 * layer.log_gain
+    options["both"]["log_gain"] = layer.log_gain
     report = approximation_report(layer, x, num_rows=99)
     for name, window in options.items():
         scores = ops.attention_scores(q, k, layer.kernel(), None, True, **window)

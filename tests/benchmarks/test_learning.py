@@ -125,7 +125,7 @@ def test_rows_are_what_their_names_say():
     for option, gain in (("", 0.0), (", low gain", -3.5), (", high gain", 2.0)):
         layer = models.attention_of(f"window + softmax{option}", task, 4, 16)
         layer.build((1, 64, 64))
-        np.testing.assert_allclose(10 * layer.log_gain.numpy(), gain, rtol=1e-6)
+        np.testing.assert_allclose(layer.log_gain.numpy(), gain, rtol=1e-6)
     model = models.make_model(task, "window, exact last", 16, seed=0)
     kinds = [type(block.attention).__name__ for block in model.blocks]
     assert kinds == ["LocalAttention", "ExactAttention"]

@@ -9,7 +9,6 @@ from keras_performer import calibrate, convert_to_performer, convert_to_softmax,
 from keras_performer.conversion.moments import RIDGE, Moments
 from keras_performer.layers import PerformerAttention
 from keras_performer.layers.call_inputs import Inputs
-from keras_performer.layers.performer import SPEED
 from keras_performer.ops import Visibility
 
 # Keras 3.10 says so of every functional model that it makes of a config.
@@ -91,15 +90,15 @@ def test_a_fitted_model_is_saved(tmp_path):
 @pytest.mark.parametrize("wrong", [-2.0, 8.0])
 def test_gains_are_those_of_the_least_error(wrong):
     performer = converted(trained())
-    performer.get_layer("one").log_gain.assign([wrong / SPEED, 0.0, 0.0, 0.0])
+    performer.get_layer("one").assign_log_gain([wrong, 0.0, 0.0, 0.0])
     fitted, report = calibrate(performer, data(), verbose=0)
     assert report.layers[0].after < report.layers[0].before
     layer = fitted.get_layer("one")
     chosen = layer.log_gain.numpy()
-    assert chosen[0] != np.float32(wrong / SPEED)
+    assert chosen[0] != np.float32(wrong)
     errors = []
-    for gain in (chosen[0], *((wrong + np.arange(-8, 3)) / SPEED)):
-        layer.log_gain.assign([gain, *chosen[1:]])
+    for gain in (chosen[0], *(wrong + np.arange(-8, 3))):
+        layer.assign_log_gain([gain, *chosen[1:]])
         errors.append(error_of_heads(layer, data()[2:], False))
     assert errors[0] < min(errors) / 0.98 < 0.97 * max(errors)
 

@@ -6,7 +6,6 @@ import pytest
 
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax
 from keras_performer.conversion import fitting, together
-from keras_performer.layers.performer import SPEED
 from tests.conversion.test_calibration import data, error_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
@@ -29,7 +28,7 @@ def layers_of(model):
 def with_gains(log_gain):
     model = performer()
     for layer in layers_of(model):
-        layer.log_gain.assign([log_gain / SPEED] * 2)
+        layer.assign_log_gain(log_gain)
     return model
 
 
@@ -51,7 +50,7 @@ def test_gains_of_all_layers_are_those_of_the_least_error(wrong):
     np.testing.assert_allclose(found.before, error_of(model, exact, x), rtol=1e-4)
     for one, gain in ((model, 20.0), (fitted, wrong + best)):
         for layer in layers_of(one):
-            np.testing.assert_allclose(layer.log_gain, [gain / SPEED] * 2, rtol=1e-6)
+            np.testing.assert_allclose(layer.log_gain, [gain] * 2, rtol=1e-6)
 
 
 def test_little_changes_nothing():

@@ -15,7 +15,7 @@ def made(**options):
     layer = PerformerAttention(4, 5, **options)
     layer.build((2, None, 8))
     if layer.exact_window is not None:
-        layer.log_gain.assign(normal((4,), 3, std=0.05))
+        layer.assign_log_gain(normal((4,), 3, std=0.5))
     return layer
 
 
@@ -25,7 +25,7 @@ def test_numbers_are_those_of_the_operation_on_projected_inputs(causal):
     x = tf.constant(normal((2, 20, 8), 1))
     seen = np.arange(20) < [[20], [13]]
     q, k, v = (layer.project(name, x) for name in ("query", "key", "value"))
-    gain = 10 * layer.log_gain
+    gain = layer.log_gain
     visible = ops.Visibility.of(seen, causal)
     attended, _ = ops.windowed_attention(q, k, v, layer.kernel(), 3, gain, visible)
     expected = layer.output_dense(attended)
@@ -76,7 +76,7 @@ def test_far_keys_have_their_first_gain(causal):
         layer.build(x.shape)
         for dense in (layer.query_dense, layer.key_dense):
             dense.kernel.assign(normal(dense.kernel.shape, 2))
-        np.testing.assert_allclose(layer.log_gain, [gain / 10] * 4)
+        np.testing.assert_allclose(layer.log_gain, [gain] * 4)
         scores[gain] = layer(x, return_attention_scores=True)[1].numpy()
     far = np.abs(np.subtract.outer(np.arange(20), np.arange(20))) >= 3
     expected = np.where(far, np.exp(-3), 1) * scores[0.0]
@@ -108,7 +108,7 @@ def test_a_first_gain_is_a_number_and_needs_a_window():
 def test_a_first_gain_reaches_all_blocks_and_goes_with_the_window():
     model = PerformerLM(9, 8, 2, 2, 4, exact_window=3, initial_log_gain=-3.0)
     for block in model.blocks:
-        np.testing.assert_allclose(block.attention.log_gain, [-0.3, -0.3])
+        np.testing.assert_allclose(block.attention.log_gain, [-3.0, -3.0])
     without, _ = convert_to_performer(model, exact_window=None)
     assert without.blocks[0].attention.initial_log_gain == 0
 
@@ -122,10 +122,8 @@ def test_a_first_gain_of_each_head_is_that_of_a_layer_with_this_gain(tmp_path):
     for head, gain in enumerate(gains):
         of_one = PerformerAttention(3, 5, initial_log_gain=gain, **options)
         of_one.build(x.shape)
-        others = layer.get_weights()
-        place = [w.path for w in layer.weights].index(layer.log_gain.path)
-        others[place] = of_one.log_gain.numpy()
-        of_one.set_weights(others)
+        of_one.set_weights(layer.get_weights())
+        of_one.assign_log_gain(gain)
         _, expected = of_one(x, return_attention_scores=True)
         np.testing.assert_allclose(scores[:, head], expected[:, head], atol=1e-6)
 
@@ -133,10 +131,10 @@ def test_a_first_gain_of_each_head_is_that_of_a_layer_with_this_gain(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for block in loaded.blocks:
-        np.testing.assert_allclose(block.attention.log_gain, np.divide(gains, 10))
+        np.testing.assert_allclose(block.attention.log_gain, gains)
     again = PerformerLM.from_config(model.get_config())
     again.build((None, 8))
-    np.testing.assert_allclose(again.blocks[1].attention.log_gain, [-0.4, 0, 0.25])
+    np.testing.assert_allclose(again.blocks[1].attention.log_gain, [-4.0, 0, 2.5])
     without, _ = convert_to_performer(model, exact_window=None)
     assert without.blocks[0].attention.initial_log_gain == 0
 
@@ -204,7 +202,7 @@ def test_the_gain_trains_with_the_far_keys_alone():
             loss = tf.reduce_sum(layer(normal((1, length, 8), 1)) ** 2)
         gradient = tape.gradient(
             loss,
-            layer.log_gain.value,
+            next(w for w in layer.trainable_weights if "log_gain" in w.path).value,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         assert (np.abs(gradient) > 1e-6).all() == moves
@@ -260,3 +258,19 @@ def test_a_state_of_another_layer_raises():
     del state["attention"]["seen"]
     with pytest.raises(ValueError, match=r"Received: one with.*'key', 'value'\]"):
         layer(x, state=state)
+
+
+def test_the_gain_is_what_it_was_made_with_and_can_be_set():
+    layer = PerformerAttention(3, 5, exact_window=3, initial_log_gain=(-4.0, 2, 0))
+    with pytest.raises(ValueError, match="needs a built layer with exact_window.*Rec"):
+        layer.assign_log_gain(1.0)
+    layer.build((None, None, 8))
+    np.testing.assert_allclose(layer.log_gain, [-4.0, 2.0, 0.0], rtol=1e-6)
+    # ten times faster than other weights, and in older files
+    weight = next(w for w in layer.weights if w.path.endswith("far_gain/log_gain"))
+    np.testing.assert_allclose(weight, [-0.4, 0.2, 0.0], rtol=1e-6)
+    layer.assign_log_gain([1.0, -1.0, 0.5])
+    np.testing.assert_allclose(layer.log_gain, [1.0, -1.0, 0.5], rtol=1e-6)
+    plain = PerformerAttention(3, 5)
+    plain.build((None, None, 8))
+    assert plain.log_gain is None

@@ -115,7 +115,7 @@ def test_only_the_self_attention_has_a_window_and_rotary_positions():
     assert (own.initial_log_gain, cross.initial_log_gain) == (-4.0, 0.0)
     again = type(layer).from_config(layer.get_config())
     again.build(X.shape, ENCODED.shape)
-    np.testing.assert_allclose(again.self_attention.log_gain, [-0.4], rtol=1e-6)
+    np.testing.assert_allclose(again.self_attention.log_gain, [-4.0], rtol=1e-6)
     assert cross.log_gain is None
     assert (own.exact_window, own.rotary, own.qk_norm) == (3, True, True)
     assert (cross.exact_window, cross.rotary, cross.qk_norm) == (None, None, True)

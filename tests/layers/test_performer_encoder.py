@@ -111,7 +111,7 @@ def test_options_reach_the_attention():
             assert config[name] == value, name
     assert config["key_dim"] == 3
     # a tenth of the gains
-    np.testing.assert_allclose(layer.attention.log_gain, [-0.4, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(layer.attention.log_gain, [-4.0, 2.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [PerformerEncoder, PerformerDecoder])

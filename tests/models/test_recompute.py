@@ -58,7 +58,7 @@ def test_gradients_are_those_of_plain_training(recompute, causal, length, featur
 def with_gains(model):
     """Far keys count otherwise than at first, in each head and block."""
     for block in model.blocks:
-        block.attention.log_gain.assign([-0.1, 0.05])
+        block.attention.assign_log_gain([-1.0, 0.5])
 
 
 @pytest.mark.slow

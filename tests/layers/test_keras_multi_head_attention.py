@@ -56,7 +56,7 @@ def test_numbers_and_gradients_are_those_of_keras(kind, case):
 
 @OUR_KINDS
 def test_weights_have_the_names_shapes_and_order_of_keras(kind):
-    for case in ("a key of its own", "no bias", "dropout, not training", "two axes"):
+    for case in ("a key of its own", "no bias", "dropout, not training"):
         shapes, options, _ = CASES[case]
         expected, layer = pair(multi_head, kind, shapes, **options)
 
@@ -168,10 +168,10 @@ def test_a_value_and_a_key_that_do_not_fit_raise(kind, shapes):
 
 
 @OUR_KINDS
-def test_a_query_of_another_rank_raises_before_a_call_too(kind):
+def test_a_value_of_another_rank_raises_before_a_call_too(kind):
     layer = multi_head(kind)
     for refuse in (layer.compute_output_shape, layer.build):
-        with pytest.raises(ValueError, match="query and value must have as many axes"):
+        with pytest.raises(ValueError, match="value must have shape .batch, length"):
             refuse((2, 3, 7), (2, 3, 5, 7))
 
 

@@ -78,8 +78,6 @@ lint: $(installed)
 bench: $(installed)
 	$(python) -m benchmarks.measure $(ARGS)
 	$(python) -m benchmarks.decoding
-	$(python) -m benchmarks.operations
-	$(python) -m benchmarks.operations --threads 1 --output runs/bench/one_thread
 	$(python) -m benchmarks.report
 
 # The core, within the hour on two cores; ARGS=--quick for a look, --full for a day.
@@ -87,7 +85,7 @@ bench: $(installed)
 bench-learning: $(installed)
 	$(python) -m benchmarks.learning $(ARGS)
 
-# The core, within two hours on two cores; ARGS=--quick, --full or --published.
+# The core, within two hours on two cores; ARGS=--quick or --full.
 .PHONY: bench-long-range
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)

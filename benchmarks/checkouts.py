@@ -17,51 +17,49 @@ Compare a checkout with a copy of itself to see what the machine makes of nothin
 
 import argparse
 import itertools
-import math
 import pathlib
 import statistics
 
-from benchmarks import machine, plan, tables, turns, workers
+from benchmarks import machine, tables, turns
+from benchmarks.measure import BOTH, FORMS
 
 LENGTHS = (1024, 4096, 16384)
-# Names of `benchmarks.plan`; the layer is called as `fit` and `predict` call it.
-CONTENDERS = ("softmax",)
 STEPS = ("forward", "training")
 SIDES = ("this", "other")
 LARGEST = 1.05  # a ratio that is worth a look
+NAMED = ["contender", "length", "form", "step", "mode"]
 
 
 def main(argv=None):
     """Reads the command line, measures, writes `checkouts.json` and prints tables."""
     options = parsed(argv)
-    checkouts = {side: str(getattr(options, side).resolve()) for side in SIDES}
-
-    def start(side, threads, _):
-        return workers.Worker("keras", threads, checkout=checkouts[side])
-
-    results = {"machine": machine.describe(options.threads), "versions": {}}
-    results["rows"] = [{**case, "pairs": [], "made": []} for case in cases(options)]
-    results["memory"] = [
-        {**case, "made": []}
-        for case in (cases(options) if options.processes else [])
-        if case["step"] == "training"
-    ]
-    measure(results, options, start)
+    rows = cases(options)
+    results = {
+        "machine": machine.describe(options.threads),
+        "versions": {},
+        "rows": [{**case, "pairs": [], "made": []} for case in rows],
+        "memory": [
+            {**case, "made": []}
+            for case in (rows if options.processes else [])
+            if case["step"] == "training"
+        ],
+    }
+    measure(results, options)
     print(report(results))
 
 
 def parsed(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("other", type=pathlib.Path, help="the folder of the other")
-    parser.add_argument("--this", type=pathlib.Path, default=workers.ROOT)
+    parser.add_argument("--this", type=pathlib.Path, default=turns.ROOT)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--sittings", type=int, default=4)
     parser.add_argument("--processes", type=int, default=3, help="0: no memory")
     parser.add_argument("--threads", type=int, default=2)
     # no `choices`: a checkout may know more than this one
-    parser.add_argument("--contenders", nargs="+", default=CONTENDERS)
-    for name, known in ("forms", plan.FORMS), ("modes", plan.BOTH), ("steps", STEPS):
+    parser.add_argument("--contenders", nargs="+", default=("softmax",))
+    for name, known in ("forms", FORMS), ("modes", BOTH), ("steps", STEPS):
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=known)
     parser.add_argument("--output", type=pathlib.Path, default="runs/checkouts")
     options = parser.parse_args(argv)
@@ -73,46 +71,46 @@ def parsed(argv):
 
 def cases(options):
     """What is compared, as `benchmarks/contenders/__init__.py` describes a case."""
-    names = "contender", "length", "form", "mode", "step"
     chosen = itertools.product(
         options.contenders,
         sorted(options.lengths),
         options.forms,
-        options.modes,
         options.steps,
+        options.modes,
     )
     shared = {"part": "layer", "dtype": "float32"}
-    return [{**dict(zip(names, values)), **shared} for values in chosen]
+    return [{**dict(zip(NAMED, values)), **shared} for values in chosen]
 
 
-def measure(results, options, start):
-    """Fills the rows of results; `start` makes the worker of a side."""
+def measure(results, options):
+    """Fills the rows of results."""
+    checkouts = {side: str(getattr(options, side).resolve()) for side in SIDES}
+
+    def start(side, threads):
+        return turns.Worker(turns.OURS, threads, checkout=checkouts[side])
+
     path = options.output / "checkouts.json"
     for sitting in range(options.sittings):
         pairs = options.pairs // options.sittings
         pairs += sitting < options.pairs % options.sittings
-        pool = turns.Pool(options.threads, start=start)
-        try:
+        with turns.session(options.threads, start=start) as (pool, begun):
             for index, row in enumerate(results["rows"]):
                 first = (sitting + index) % 2  # neither is always made first
-                made = make(row, pool, first)
-                row["made"].append(made)
+                row["made"].append(make(row, pool, first))
+                run_pair(pool, first)  # TensorFlow optimizes again at the second call
                 row["pairs"] += [
                     run_pair(pool, (first + pair) % 2) for pair in range(pairs)
                 ]
                 pool.drop()
-                print_row(row, sitting)
-            results["versions"] = pool.versions
-        finally:
-            pool.stop()
+                found = ratios(row["pairs"])
+                ratio = f"{statistics.median(found):.3f}" if found else "-"
+                print(f"sitting {sitting + 1}: {label(row)}: {ratio}", flush=True)
+            results["versions"] = begun["versions"]
         turns.save(path, results)
     for repeat in range(options.processes):
         for index, row in enumerate(results["memory"]):
-            pool = turns.Pool(options.threads, start=start)
-            try:
-                row["made"].append(make(row, pool, (repeat + index) % 2, warm=False))
-            finally:
-                pool.stop()
+            with turns.session(options.threads, start=start) as (pool, _):
+                row["made"].append(make(row, pool, (repeat + index) % 2))
         turns.save(path, results)
 
 
@@ -120,16 +118,13 @@ def in_order(first):
     return (*SIDES[first:], *SIDES[:first])
 
 
-def make(row, pool, first, warm=True):
-    """What making the row's program took on each side; then one run unmeasured."""
+def make(row, pool, first):
+    """What making the row's program took on each side."""
     case = {key: row[key] for key in row if key not in ("pairs", "made")}
-    made = {
+    return {
         side: pool.ask(side, do="make", name="program", case=case)
         for side in in_order(first)
     }
-    if warm:  # TensorFlow optimizes a function again at its second call
-        run_pair(pool, first)
-    return made
 
 
 def run_pair(pool, first):
@@ -142,16 +137,6 @@ def ratios(entries, figure=None):
     if figure is not None:
         pairs = [[numbers[figure] for numbers in pair] for pair in pairs]
     return [this / other for this, other in pairs if this and other]
-
-
-def geometric_mean(values):
-    return math.exp(statistics.fmean(map(math.log, values)))
-
-
-def print_row(row, sitting):
-    found = ratios(row["pairs"])
-    shown = f"{statistics.median(found):.3f}" if found else "-"
-    print(f"sitting {sitting + 1}: {label(row)}: {shown}", flush=True)
 
 
 def label(row):
@@ -171,13 +156,6 @@ def report(results):
     return "\n\n".join(parts)
 
 
-def named(row):
-    return [row[key] for key in ("contender", "length", "form", "step", "mode")]
-
-
-HEADER = ["", "tokens", "form", "step", "mode"]
-
-
 def times(rows):
     """Milliseconds of a step, and the ratio with the middle half of its pairs."""
     lines = []
@@ -185,17 +163,14 @@ def times(rows):
         found = ratios(row["pairs"])
         if not found:
             continue
-        medians = (
-            1e3 * statistics.median(pair[side] for pair in row["pairs"])
-            for side in SIDES
-        )
+        sides = ([pair[side] for pair in row["pairs"]] for side in SIDES)
         low, _, high = statistics.quantiles(found, n=4) if len(found) > 1 else 3 * found
         traced = ratios(row["made"], "trace_seconds")
         called = ratios(row["made"], "first_call_seconds")
         lines.append(
             [
-                *named(row),
-                *(f"{ms:.1f}" for ms in medians),
+                *(row[key] for key in NAMED),
+                *(f"{1e3 * statistics.median(seconds):.1f}" for seconds in sides),
                 f"{statistics.median(found):.3f}",
                 f"{low:.3f}-{high:.3f}",
                 f"{statistics.median(traced):.2f}",
@@ -203,7 +178,7 @@ def times(rows):
             ]
         )
     ms = ["this ms", "other ms", "ratio", "middle half"]
-    return tables.table([*HEADER, *ms, "trace ratio", "first call ratio"], lines)
+    return tables.table([*NAMED, *ms, "trace ratio", "first call ratio"], lines)
 
 
 def summary(rows):
@@ -216,19 +191,20 @@ def summary(rows):
         return "No pairs."
     worst = max(medians, key=medians.get)
     above = [name for name, value in medians.items() if value > LARGEST]
-    lines = [
-        f"- geometric mean of {len(medians)} ratios: "
-        f"{geometric_mean(medians.values()):.3f}",
-        f"- largest: {medians[worst]:.3f} ({worst})",
-        f"- above {LARGEST}: {'; '.join(above) or 'none'}",
-    ]
-    for name, figure in (
+    means = {f"{len(medians)} ratios": statistics.geometric_mean(medians.values())}
+    for name, key in (
         ("tracing", "trace_seconds"),
         ("first calls", "first_call_seconds"),
     ):
-        found = [statistics.median(ratios(row["made"], figure)) for row in rows]
-        lines.append(f"- geometric mean of {name}: {geometric_mean(found):.3f}")
-    return "\n".join(lines)
+        found = [statistics.median(ratios(row["made"], key)) for row in rows]
+        means[name] = statistics.geometric_mean(found)
+    return "\n".join(
+        [f"- geometric mean of {name}: {mean:.3f}" for name, mean in means.items()]
+        + [
+            f"- largest: {medians[worst]:.3f} ({worst})",
+            f"- above {LARGEST}: {'; '.join(above) or 'none'}",
+        ]
+    )
 
 
 def memory(rows):
@@ -240,11 +216,11 @@ def memory(rows):
             return "Peak memory: only Linux tells."
         this, other = map(statistics.median, peaks)
         all_ratios.append(this / other)
-        cells = (f"{peak / 2**20:.0f}" for peak in (this, other))
-        lines.append([*named(row), *cells, f"{this / other:.3f}"])
-    mean = f"- geometric mean of memory: {geometric_mean(all_ratios):.3f}"
-    table = tables.table([*HEADER, "this MiB", "other MiB", "ratio"], lines)
-    return f"{table}\n\n{mean}"
+        cells = [f"{peak / 2**20:.0f}" for peak in (this, other)]
+        lines.append([*(row[key] for key in NAMED), *cells, f"{this / other:.3f}"])
+    mean = statistics.geometric_mean(all_ratios)
+    table = tables.table([*NAMED, "this MiB", "other MiB", "ratio"], lines)
+    return f"{table}\n\n- geometric mean of memory: {mean:.3f}"
 
 
 if __name__ == "__main__":

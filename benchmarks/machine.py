@@ -10,25 +10,22 @@ import sys
 
 
 def describe(threads):
+    spec = sys.modules["__main__"].__spec__
+    # what runs a package is its module `__main__`
+    module = spec.name.removesuffix(".__main__") if spec else sys.argv[0]
     return {
         "cpu": processor(),
         "cores": os.cpu_count(),
         "threads": threads,
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_bytes": memory_bytes(),
         # other programs: PyTorch suffers from them far more than TensorFlow does
         "load_at_start": os.getloadavg()[0],
         "system": platform.platform(),
         "python": platform.python_version(),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "commit": commit(),
-        "command": shlex.join(["python", "-m", *_module_and_arguments()]),
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
     }
-
-
-def _module_and_arguments():
-    spec = sys.modules["__main__"].__spec__
-    # what runs a package is its module `__main__`
-    return [spec.name.removesuffix(".__main__") if spec else sys.argv[0], *sys.argv[1:]]
 
 
 def commit():
@@ -54,12 +51,14 @@ def processor():
     return names.get("model name") or platform.processor() or platform.machine()
 
 
+def memory_bytes():
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def free_bytes():
     """Memory that programs can have: what is free, and what caches would give back."""
-    available = fields("/proc/meminfo").get("MemAvailable")
-    if available:  # in kB
-        return 1024 * int(available.split()[0])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = fields("/proc/meminfo").get("MemAvailable")  # in kB
+    return 1024 * int(available.split()[0]) if available else memory_bytes()
 
 
 def fields(path):

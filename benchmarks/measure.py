@@ -3,115 +3,170 @@
     python -m benchmarks.measure [--lengths 256 512 ...] [--contenders softmax ...]
         [--rounds 9] [--threads 2] [--limit 60] [--output runs/bench]
 
-With `--contenders` a few are compared in more rounds, without their memory.
-`benchmarks.report` makes tables and pictures of it.
+With `--contenders` a few are compared in more rounds, without their memory. A contender
+whose run takes longer than the limit is left out from there on. `benchmarks.report`
+makes tables and pictures of it.
 """
 
-import argparse
-import os
-import pathlib
-import statistics
-
-from benchmarks import machine, plan, turns, workers
+from benchmarks import contenders, machine, tables, turns
 
 BUSY_LOAD = 0.5
+LENGTHS = (256, 512, 1024, 2048, 4096, 16384, 65536)
+FORWARD_LENGTHS = (512, 1024, 4096, 16384)
+DETAILED_LENGTHS = (4096, 16384)
+MEMORY_LENGTHS = (4096, 16384, 65536)
+FORMS = ("bidirectional", "causal")
+# Contender, its environment, and its modes ("graph" is eager in PyTorch).
+BOTH = ("graph", "xla")
+# What the layer's `jit_compile="auto"` does not choose for that step.
+OTHER_CHOICE = {
+    "training": ("softmax, jit_compile=False", "ours", ("graph",)),
+    "forward": ("softmax, jit_compile=True", "ours", ("graph",)),
+}
+ALWAYS = (
+    ("softmax", "ours", BOTH),
+    ("exact", "ours", BOTH),
+    ("returns V", "ours", BOTH),
+    ("KernelAttention exp", "kernel_attention", BOTH),
+    ("scaled_dot_product_attention", "torch", ("graph",)),
+    ("performer-pytorch", "torch", ("graph",)),
+)
+DETAILED = (
+    ("relu", "ours", BOTH),
+    ("favor+", "ours", BOTH),
+    ("KernelAttention relu", "kernel_attention", BOTH),
+)
+HALVES = [(name, "ours", BOTH) for name in ("softmax", "relu", "favor+", "returns V")]
+CONTENDERS = [name for name, *_ in (*ALWAYS, *OTHER_CHOICE.values(), *DETAILED)]
+# How fast the machine multiplies matrices meanwhile, in every group.
+MATMUL = ("matmul", "ours", ("graph",))
+# Time grows with the square of the length; with the length in all others.
+QUADRATIC = {"exact", "scaled_dot_product_attention"}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lengths", type=int, nargs="+", default=plan.LENGTHS)
-    parser.add_argument(
-        "--contenders",
-        nargs="+",
-        choices=plan.CONTENDERS,
-        help="only these, and not their memory",
-    )
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--limit",
-        type=float,
-        default=60,
-        help="seconds; a contender whose run takes longer is left out from there on",
-    )
-    parser.add_argument("--output", type=pathlib.Path, default="runs/bench")
-    options = parser.parse_args()
-    missing = install_missing(needed(options.lengths, options.contenders))
-    pool = turns.Pool(options.threads, missing=missing)
-    try:
-        measure(options, pool)
-    finally:
-        pool.stop()
+def main(argv=None):
+    parser = turns.parser(__doc__, "runs/bench", rounds=9)
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS)
+    options = parser.parse_args(argv)
+    every = [*groups(options.lengths, options.contenders)]
+    needed = sorted({case["environment"] for group in every for case in group})
+    with turns.session(options.threads, needed) as (pool, results):
+        load = results["machine"]["load_at_start"]
+        if load > BUSY_LOAD:
+            print(f"Warning: other programs are running (load {load:.1f}); ratios to")
+            print("PyTorch can be wrong many times over if they share its cores.")
+        arguments = pool, options, results, options.output / "results.json"
 
+        def planned(case):
+            """A row for the case, with the reason if it cannot be measured."""
+            reason = too_large(case, machine.free_bytes())
+            reason = reason or too_slow(case, results["rows"], options.limit)
+            return turns.row(case, reason)
 
-def needed(lengths, contenders):
-    """The environments of the cases that are measured, by name."""
-    cases = (case for group in plan.groups(lengths, contenders) for case in group)
-    names = {case["environment"] for case in cases}
-    return {name: workers.ENVIRONMENTS[name] for name in sorted(names)}
-
-
-def install_missing(environments=workers.ENVIRONMENTS):
-    """Installs the environments that are not there; returns why some cannot be had."""
-    missing = {}
-    for environment in environments:
-        try:
-            workers.install(environment, environments)
-        except workers.Missing as error:
-            missing[environment] = str(error)
-            print(f"Missing: {error}", flush=True)
-    return missing
-
-
-def measure(options, pool):
-    """Fills `results.json` in `options.output`, group by group."""
-    results = {
-        "machine": machine.describe(options.threads),
-        "versions": pool.versions,
-        "missing": pool.missing,
-        "rows": [],
-        "memory": [],
-    }
-    load = results["machine"]["load_at_start"]
-    if load > BUSY_LOAD:
-        print(f"Warning: other programs are running (load {load:.1f}); ratios to")
-        print("PyTorch can be wrong many times over if they share its cores.")
-    path = options.output / "results.json"
-    for cases in plan.groups(options.lengths, options.contenders):
-        group = [planned(case, results["rows"], options.limit) for case in cases]
-        turns.take_turns(group, pool, options.rounds, options.limit)
-        results["machine"]["highest_load"] = max(
-            results["machine"].get("highest_load", 0), os.getloadavg()[0]
+        turns.measure(
+            ([planned(case) for case in group] for group in every), *arguments, show
         )
-        results["rows"] += group
-        turns.save(path, results)
-        print_group(group)
-    for case in [] if options.contenders else plan.memory_cases(options.lengths):
-        pool.stop()  # the peak of a process is that of all it ever ran
-        row = planned(case, results["rows"], options.limit)
-        turns.take_turns([row], pool, rounds=0, limit=options.limit)
-        results["memory"].append(row)
-        turns.save(path, results)
-        print_memory(row)
+        if not options.contenders:
+            cases = memory_cases(options.lengths)
+            turns.measure_memory(map(planned, cases), *arguments, show_memory)
 
 
-def planned(case, rows, limit):
-    """A row for the case, with the reason if it cannot be measured."""
-    reason = plan.too_large(case, machine.free_bytes())
-    return turns.row(case, reason or plan.too_slow(case, rows, limit))
+def groups(lengths, chosen=None):
+    """Yields lists of cases that take turns, shorter lengths first.
+
+    Args:
+        lengths: list of ints.
+        chosen: list of those to measure, in `CONTENDERS`. Defaults to all.
+    """
+    wanted = {MATMUL[0], *(chosen or CONTENDERS)}
+    for length in sorted(lengths):
+        for form in FORMS:
+            for step in ("training", "forward"):
+                if step == "forward" and length not in FORWARD_LENGTHS:
+                    continue
+                shared = {"length": length, "form": form, "step": step}
+                group = cases((MATMUL, *ALWAYS, OTHER_CHOICE[step]), **shared)
+                if length in DETAILED_LENGTHS:
+                    group += cases(DETAILED, **shared)
+                    group += cases(HALVES, "bfloat16", **shared)
+                group = [case for case in group if case["contender"] in wanted]
+                if len(group) > 1:
+                    yield group
 
 
-def print_group(group):
-    print("\nL = {length}, {form}, {step}, {part}:".format(**group[0]))
+def memory_cases(lengths):
+    """Cases whose memory is measured, each in a process of its own."""
+    return [
+        case
+        for length in sorted(set(lengths) & set(MEMORY_LENGTHS))
+        for form in FORMS
+        for case in cases(
+            (*ALWAYS, OTHER_CHOICE["training"]),
+            length=length,
+            form=form,
+            step="training",
+        )
+    ]
+
+
+def cases(entries, dtype="float32", **shared):
+    return [
+        {
+            "contender": contender,
+            "environment": environment,
+            "mode": mode,
+            "dtype": dtype,
+            "part": "layer",
+            **shared,
+        }
+        for contender, environment, modes in entries
+        for mode in modes
+    ]
+
+
+def too_large(case, free_bytes):
+    """Why the case does not fit in memory; `None` if it does."""
+    three_arrays = 3 * 4 * contenders.NUM_HEADS * case["length"]  # of float32
+    causal_training = case["form"] == "causal" and case["step"] == "training"
+    needed = 0
+    if case["contender"] == "exact":
+        needed = three_arrays * case["length"]
+    elif case["contender"] == "performer-pytorch" and causal_training:
+        # it keeps the running sum after each token (measured: 6.5 GB at 4096)
+        needed = three_arrays * contenders.NUM_RANDOM_FEATURES * contenders.KEY_DIM
+    if needed > free_bytes:
+        return f"needs {needed / 1e9:.0f} GB, {free_bytes / 1e9:.0f} GB are free"
+
+
+def too_slow(case, rows, limit):
+    """Why a run would be longer than `limit` seconds, from shorter ones in `rows`."""
+    keys = "contender", "mode", "dtype", "form", "step"
+    for row in reversed(rows):
+        seconds = row.get("times") or [row.get("first_call_seconds")]
+        if all(row[key] == case[key] for key in keys) and seconds[0] is not None:
+            break
+    else:
+        return None
+    power = 2 if case["contender"] in QUADRATIC else 1
+    shortest = min(seconds)
+    expected = shortest * (case["length"] / row["length"]) ** power
+    if expected > limit:
+        return (
+            f"a run would take {expected:.0f} s ({shortest:.1f} s at length "
+            f"{row['length']}), the limit is {limit:g} s"
+        )
+
+
+def show(group):
+    print("\nL = {length}, {form}, {step}:".format(**group[0]))
     for row in group:
-        seconds = (
-            f"{1e3 * statistics.median(row['times']):.1f} ms" if row["times"] else ""
-        )
-        print(f"  {label(row):36}", " ".join(filter(None, [seconds, row["reason"]])))
-    print(end="", flush=True)
+        seconds = tables.median(row)
+        said = "" if seconds is None else f"{1e3 * seconds:.1f} ms "
+        print(f"  {label(row):36} {said}{row['reason'] or ''}", flush=True)
 
 
-def print_memory(row):
+def show_memory(row):
     extra = row.get("peak_bytes")
     extra = row["reason"] if extra is None else f"{extra / 2**20:.0f} MiB"
     print("Memory: L = {length}, {form},".format(**row), label(row), extra, flush=True)

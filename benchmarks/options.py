@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 import keras_performer
-from benchmarks import alone, machine, worker
+from benchmarks import machine, processes, worker
 from benchmarks.tables import table
 from keras_performer import ops
 
@@ -190,7 +190,7 @@ def ratios(steps, pairs):
 
 def memory(name, length, jit_compile):
     """The ratio of what the two steps need, each in a process of its own."""
-    peaks = [alone.call(peak, name, length, jit_compile, side) for side in (0, 1)]
+    peaks = [processes.call(peak, name, length, jit_compile, side) for side in (0, 1)]
     return f"{peaks[0] / peaks[1]:.2f}"
 
 

@@ -44,12 +44,12 @@ CASES = [
 MAX_EXACT_LENGTH = 4096
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--long", type=int, default=65536)
     parser.add_argument("--draws", type=int, default=3)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     print("Errors of output / gradient in percent.\n")
     print_row("feature map", "form", "head size", "std", "features", *ROUNDED)
     print("|---" * (5 + len(ROUNDED)) + "|")

@@ -15,9 +15,12 @@ third step takes beyond what the process has before it. Chips have their own tab
 
 import argparse
 
-from benchmarks import alone, worker
-from benchmarks.machine import describe
-from keras_performer import zoo
+import keras
+import numpy as np
+
+import keras_performer
+from benchmarks import machine, processes, worker
+from keras_performer import layers, zoo
 
 LENGTHS = [2**12, 2**14, 2**16]
 LENGTH_OF_BLOCKS, WIDTH, HEADS = 2**12, 128, 4
@@ -31,23 +34,44 @@ BLOCKS = {
 }
 
 
-def training_step(recompute, length, num_layers=4):
-    """A training step in this process, which should be new.
+def main(argv=None):
+    """Reads the command line, measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--depths", nargs="+", type=int, help="measure blocks alone")
+    options = parser.parse_args(argv)
+    print(machine.describe(threads=None))
+    if options.depths:
+        corner, titles = "", [f"{depth} blocks" for depth in options.depths]
+        rows = {
+            name: [(step_of_blocks, *which, depth) for depth in options.depths]
+            for name, which in BLOCKS.items()
+        }
+    else:
+        corner = "computed again"
+        titles = [f"{length:,} tokens" for length in options.lengths]
+        rows = {
+            name: [(training_step, recompute, length) for length in options.lengths]
+            for name, recompute in MODES.items()
+        }
+    initializer = processes.give_back if options.depths else None
+    print(f"| {corner} |", " | ".join(titles), "|")
+    print("|---" * (len(titles) + 1) + "|")
+    for name, cases in rows.items():
+        cells = []
+        for case in cases:
+            peak, seconds = processes.call(*case, initializer=initializer)
+            cells.append(f"{peak / 2**20:,.0f} MB, {seconds:.2f} s")
+        print(f"| {name} |", " | ".join(cells), "|", flush=True)
 
-    Args:
-        recompute: as in `PerformerLM`.
-        length: int, tokens of the sequence.
-        num_layers: int.
+
+def training_step(recompute, length, num_layers=4):
+    """A second training step in this process, which should be new.
 
     Returns:
-        `(bytes, seconds)`: the largest resident memory during the second step beyond
-        that before the first, and the time of the second.
+        `(bytes, seconds)`: the largest resident memory during the step beyond that
+        before the first, and its time.
     """
-    import keras
-    import numpy as np
-
-    import keras_performer
-
     model = keras_performer.PerformerLM(
         vocabulary_size=256,
         max_length=length,
@@ -68,15 +92,7 @@ def training_step(recompute, length, num_layers=4):
 
 
 def step_of_blocks(reversible, jit_compile, depth):
-    """A third training step of blocks alone, in this process.
-
-    Returns:
-        As `training_step`, with the memory beyond that before this step.
-    """
-    import keras
-
-    from keras_performer import layers
-
+    """A third training step of blocks alone; memory is beyond that before this step."""
     # a bucket of some 64 tokens in each of 2 rounds
     attention = [
         zoo.ReformerAttention(HEADS, WIDTH // HEADS, num_hashes=2, seed=seed)
@@ -95,56 +111,13 @@ def step_of_blocks(reversible, jit_compile, depth):
 
     step()
     step()  # TensorFlow optimizes again: what it has of each block is no tensor
-    before = worker.resident("VmRSS")
-    return peak_and_seconds(step, before)
+    return peak_and_seconds(step, worker.resident("VmRSS"))
 
 
 def peak_and_seconds(step, before):
     worker.forget_peak()
     seconds = worker.seconds(step)
     return worker.resident("VmHWM") - before, seconds
-
-
-def main(argv=None):
-    """Reads the command line, measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    parser.add_argument("--depths", nargs="+", type=int, help="measure blocks alone")
-    options = parser.parse_args(argv)
-    print(describe(threads=None))
-    if options.depths:
-        cases = {
-            name: [(step_of_blocks, *which, depth) for depth in options.depths]
-            for name, which in BLOCKS.items()
-        }
-        titles = [f"{depth} blocks" for depth in options.depths]
-        write(cases, "", titles, alone.give_back)
-        return
-    cases = {
-        name: [(training_step, recompute, length) for length in options.lengths]
-        for name, recompute in MODES.items()
-    }
-    titles = [f"{length:,} tokens" for length in options.lengths]
-    write(cases, "computed again", titles)
-
-
-def write(cases, corner, titles, initializer=None):
-    """Measures, and prints a table row by row.
-
-    Args:
-        cases: dict of a row's name to its cells, arguments of `alone.call`.
-        corner: str, title of the names.
-        titles: list of str.
-        initializer: as in `alone.call`.
-    """
-    print(f"| {corner} |", " | ".join(titles), "|")
-    print("|---" * (len(titles) + 1) + "|")
-    for name, of_row in cases.items():
-        cells = []
-        for case in of_row:
-            peak, seconds = alone.call(*case, initializer=initializer)
-            cells.append(f"{peak / 2**20:,.0f} MB, {seconds:.2f} s")
-        print(f"| {name} |", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":

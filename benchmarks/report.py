@@ -9,92 +9,238 @@ there already is left alone: results are kept, and people add to them what they 
 """
 
 import argparse
-import inspect
 import json
 import pathlib
 import re
 
-from benchmarks import decoding, plots, tables, workers
-from benchmarks.results import Results
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
-TABLES = (
-    tables.overview,
-    tables.product_rates,
-    tables.targets,
-    tables.times,
-    tables.shares,
-    tables.memory,
-    tables.compiling,
-    tables.crossover,
-    tables.bfloat16,
-    tables.not_measured,
+from benchmarks import decoding, tables, turns
+from benchmarks.measure import FORMS
+from benchmarks.tables import NOTHING, by, table
+
+# What the tables and pictures call the contenders.
+NAMES = {
+    "matmul": "product of 2,048^3",
+    "softmax": "ours, softmax",
+    "softmax, jit_compile=False": "ours, softmax, jit_compile=False",
+    "softmax, jit_compile=True": "ours, softmax, jit_compile=True",
+    "relu": "ours, relu",
+    "favor+": "ours, favor+",
+    "returns V": "X(OPT), returns V",
+    "exact": "Keras MultiHeadAttention",
+    "scaled_dot_product_attention": "PyTorch scaled_dot_product_attention",
+}
+# The columns of the first table, which `benchmarks/README.md` shows.
+OVERVIEW = (
+    "softmax",
+    "exact",
+    "scaled_dot_product_attention",
+    "KernelAttention exp",
+    "performer-pytorch",
 )
-OPERATIONS = ("operations.json", "one_thread/operations.json")
+# Colour and marker. Ours is thick; what no real layer can beat is dashed.
+INK, MUTED = "#1a1a1a", "#6b6b6b"
+LINES = {
+    "softmax": ("#0b5cab", "o"),
+    "returns V": ("#8a8a8a", "."),
+    "exact": ("#c2410c", "s"),
+    "scaled_dot_product_attention": ("#e8a33d", "D"),
+    "KernelAttention exp": ("#2e8b57", "^"),
+    "performer-pytorch": ("#8e44ad", "v"),
+}
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input", type=pathlib.Path, default="runs/bench")
     parser.add_argument(
-        "--output", type=pathlib.Path, default=workers.ROOT / "benchmarks" / "results"
+        "--output", type=pathlib.Path, default=turns.ROOT / "benchmarks" / "results"
     )
     parser.add_argument("--machine", help="its name; by default that of its processor")
-    options = parser.parse_args()
-    measured = json.loads((options.input / "results.json").read_text())
-    date = measured["machine"]["date"].partition("T")[0]
-    name = options.machine or measured["machine"]["cpu"]
+    options = parser.parse_args(argv)
+    results = json.loads((options.input / "results.json").read_text())
+    date = results["machine"]["date"].partition("T")[0]
+    name = options.machine or results["machine"]["cpu"]
     slug = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
     path = options.output / f"{date}-{slug}.md"
     if path.exists():
         parser.error(f"{path} exists: move it away, or name another --machine")
-    results = Results(measured, shares_of_operations(options.input, measured))
-    parts = [f"# {date}, {name}", heading(measured)]
-    parts += [section(table, results) for table in TABLES]
-    parts += [section(decoding.table, x) for x in found(options.input, "decoding.json")]
-    for operations in OPERATIONS:
-        parts += [
-            f"## Operations by themselves, threads: {x['machine']['threads']}\n\n"
-            + x["table"]
-            for x in found(options.input, operations)
-        ]
+    parts = [f"# {date}, {name}", heading(results)]
+    for of_results in overview, times, memory, compiling, not_measured:
+        parts += [f"## {of_results.__doc__}", of_results(results)]
+    decoded = options.input / "decoding.json"
+    if decoded.exists():
+        parts.append(f"## {decoding.table.__doc__}")
+        parts.append(decoding.table(json.loads(decoded.read_text())))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(parts) + "\n")
-    plots.save(options.input, results)
-    print(f"{path}\n\n{tables.overview(results)}")
+    draw(results, options.input)
+    print(f"{path}\n\n{overview(results)}")
 
 
-def found(folder, name):
-    """What is in a file of JSON, in a list that is empty if there is no file."""
-    path = folder / name
-    return [json.loads(path.read_text())] if path.exists() else []
-
-
-def shares_of_operations(folder, measured):
-    """What `benchmarks.operations` found; `None` with another number of threads."""
-    for operations in found(folder, OPERATIONS[0]):
-        threads = operations["machine"]["threads"], measured["machine"]["threads"]
-        if threads[0] == threads[1]:
-            return operations["shares"]
-        print(
-            "Left out: operations.json of {} threads, the rest has {}".format(*threads)
-        )
-    return None
-
-
-def heading(measured):
+def heading(results):
     """The machine, the versions in each environment, and what is missing."""
-    lines = [f"- {name}: {value}" for name, value in measured["machine"].items()]
-    for environment, versions in measured["versions"].items():
-        names = ", ".join(f"{name} {version}" for name, version in versions.items())
-        lines.append(f"- environment {environment}: {names}")
-    lines += [f"- missing: {reason}" for reason in measured["missing"].values()]
+    lines = [f"- {name}: {value}" for name, value in results["machine"].items()]
+    for environment, versions in results["versions"].items():
+        lines.append(f"- environment {environment}: {tables.libraries({0: versions})}")
+    lines += [f"- missing: {reason}" for reason in results["missing"].values()]
     return "\n".join(lines)
 
 
-def section(table, results):
-    title, _, notes = table.__doc__.partition("\n")
-    paragraphs = [f"## {title}", inspect.cleandoc(notes), table(results)]
-    return "\n\n".join(filter(None, paragraphs))
+def overview(results):
+    """Milliseconds of a training step in a graph, bidirectional / causal"""
+    lines = []
+    for length in sorted({row["length"] for row in results["rows"]}):
+        lines.append([f"{length:,}"])
+        for contender in OVERVIEW:
+            both = [
+                milliseconds(find(results["rows"], contender, form, "graph", length))
+                for form in FORMS
+            ]
+            if not both[0][0].isdigit():  # the same reason need not stand there twice
+                both = dict.fromkeys(both)
+            lines[-1].append(" / ".join(both))
+    return table(["tokens", *(NAMES.get(name, name) for name in OVERVIEW)], lines)
+
+
+def find(rows, contender, form, mode, length):
+    """The row of a training step in float32; an empty dict if there is none."""
+    wanted = {"contender": contender, "form": form, "mode": mode, "length": length}
+    wanted |= {"step": "training", "dtype": "float32"}
+    return next((row for row in rows if wanted.items() <= row.items()), {})
+
+
+def milliseconds(row):
+    """The median of a row, or in two or three words why there is none."""
+    if row.get("times"):
+        return f"{1e3 * tables.median(row):,.0f}"
+    reason = row.get("reason")
+    if reason is None:
+        return NOTHING
+    return reason.partition(",")[0] if reason.startswith("needs") else "not run"
+
+
+def times(results):
+    """Time of a step in milliseconds, medians"""
+
+    def cell(row):
+        return tables.number(row["times"] and 1e3 * tables.median(row) or None, 1)
+
+    return by_length(results["rows"], cell)
+
+
+def memory(results):
+    """Peak extra memory of a training step of the layer in MiB"""
+
+    def cell(row):
+        peak = row.get("peak_bytes")
+        return tables.number(peak and peak / 2**20, 0)
+
+    return by_length(results["memory"], cell)
+
+
+def compiling(results):
+    """Seconds to trace, and of the first call (which compiles)"""
+
+    def cell(row):
+        pair = row.get("trace_seconds"), row.get("first_call_seconds")
+        return NOTHING if None in pair else "{:.1f} + {:.1f}".format(*pair)
+
+    return by_length(results["rows"], cell)
+
+
+def by_length(rows, cell):
+    """A line for each case, a column for each length."""
+    lengths = sorted({row["length"] for row in rows})
+    keys = ["form", "step", "dtype", "contender", "mode"]
+    lines = []
+    for key, same in by(rows, *keys):
+        cells = {row["length"]: cell(row) for row in same}
+        if set(cells.values()) != {NOTHING}:
+            named = [NAMES.get(name, name) for name in key]
+            lines.append([*named, *(cells.get(n, NOTHING) for n in lengths)])
+    return table([*keys, *lengths], lines)
+
+
+def not_measured(results):
+    """Not measured, and why"""
+    keys = "contender", "mode", "dtype", "form", "step", "length", "reason"
+    rows = [
+        [what, *(row[key] for key in keys)]
+        for what, measured in (("time", "rows"), ("memory", "memory"))
+        for row in results[measured]
+        if row["reason"]
+    ]
+    return table(["", *keys], rows)
+
+
+def draw(results, folder):
+    """Writes `time.png` and `memory.png`, as in figure 3 of the paper."""
+
+    def seconds(row):
+        return 1e3 * tables.median(row) if row.get("times") else None
+
+    def peak(row):
+        return row.get("peak_bytes") and row["peak_bytes"] / 2**20
+
+    for name, rows, value, unit, title in (
+        ("time", "rows", seconds, "milliseconds", "Forward and backward pass"),
+        ("memory", "memory", peak, "MiB", "Peak extra memory of a training step"),
+    ):
+        if results[rows]:
+            figure = panels(results[rows], value, unit, f"{title} of one layer")
+            figure.savefig(folder / f"{name}.png", dpi=160)
+
+
+def panels(rows, value, unit, title):
+    """One panel for each form, one line for each contender: XLA where it has it."""
+    lengths = sorted({row["length"] for row in rows})
+    figure = Figure(figsize=(10, 5.4), facecolor="white", layout="constrained")
+    labelled = {}
+    for axes, form in zip(figure.subplots(1, 2, sharey=True), FORMS):
+        for contender, (colour, marker) in LINES.items():
+            for mode in ("xla", "graph"):
+                found = [
+                    (n, value(find(rows, contender, form, mode, n))) for n in lengths
+                ]
+                found = [point for point in found if point[1] is not None]
+                if found:
+                    break
+            else:
+                continue
+            ours, name = contender == "softmax", NAMES.get(contender, contender)
+            (labelled[name],) = axes.plot(
+                *zip(*found),
+                color=colour,
+                marker=marker,
+                markersize=7 if ours else 5,
+                linewidth=3.5 if ours else 1.6,
+                linestyle="--" if contender == "returns V" else "-",
+                zorder=3 if ours else 2,
+            )
+        axes.set_title(form, color=INK, fontsize=13)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("length L", color=INK, fontsize=12)
+        axes.grid(True, color="#e4e4e4", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors=MUTED, labelsize=11)
+    figure.axes[0].set_ylabel(unit, color=INK, fontsize=12)
+    figure.suptitle(f"{title} (XLA; PyTorch eager)", color=INK, fontsize=14)
+    figure.legend(
+        labelled.values(),
+        labelled.keys(),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=11,
+    )
+    return figure
 
 
 if __name__ == "__main__":

@@ -12,16 +12,14 @@ trains with SGD, a causal `PerformerLM` with Adam. Writes results.json and table
 
 import argparse
 import functools
-import os
 import pathlib
 import time
 
 import keras
 import tensorflow as tf
 
-from benchmarks import alone, machine, tables, turns, worker
-from benchmarks.contenders import keras_layers
-from benchmarks.results import ratio
+from benchmarks import machine, processes, tables, turns, worker
+from benchmarks.contenders import ours
 from keras_performer import PerformerLM
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
 
@@ -71,11 +69,10 @@ def measure(cases, repeats, threads, output):
     results = {"machine": described, "rows": rows}
     for _ in range(repeats):
         for case, row in zip(cases, rows):
-            made = alone.in_new_process(first_step, case, threads)
+            made = processes.in_new_process(first_step, case, threads)
             row["nodes"], results["versions"], seconds = made
             row["times"].append(seconds)
-            load = max(described["highest_load"], os.getloadavg()[0])
-            described["highest_load"] = load
+            turns.note_load(described)
             turns.save(output / "results.json", results)
             print(*case.values(), f"{seconds:.1f} s, {row['nodes']} nodes", flush=True)
     text = report(results)
@@ -86,7 +83,7 @@ def measure(cases, repeats, threads, output):
 def first_step(case, threads):
     """Returns nodes, versions and seconds of a training step, in a new process."""
     worker.pin(threads)  # before TensorFlow counts the cores
-    versions = keras_layers.start(threads)
+    versions = ours.start(threads)
     keras.utils.set_random_seed(0)
     data = batch(case)
     start = time.perf_counter()
@@ -136,7 +133,7 @@ def language_model(case):
 def report(results):
     """Markdown: how it was measured, and the table."""
     said = results["machine"]
-    libraries = ", ".join(" ".join(pair) for pair in results["versions"].items())
+    libraries = tables.libraries({0: results["versions"]})
     sizes = ", ".join(f"{name} {results['rows'][0][name]}" for name in SIZES)
     return f"""# Start-up
 
@@ -159,7 +156,7 @@ def table(rows):
     cells = []
     for (mode, depth, name), pair in figures.items():
         exact = figures.get((mode, depth, EXACT), (None, None))
-        times, sizes = (tables.number(ratio(*both)) for both in zip(pair, exact))
+        times, sizes = (tables.number(tables.ratio(*both)) for both in zip(pair, exact))
         what = f"PerformerLM, {depth} layers" if depth else "one layer"
         cells.append([what, name, mode, f"{pair[0]:.1f}", times, f"{pair[1]:,}", sizes])
     header = ["", "attention", "mode", "seconds", "/ exact", "nodes", "/ exact"]

@@ -1,14 +1,112 @@
-"""Programs in several processes that take turns: interleaved rounds."""
+"""Programs in several environments that take turns: interleaved rounds."""
 
+import argparse
+import contextlib
 import json
 import os
+import pathlib
+import shutil
+import subprocess
+import sys
 
-from benchmarks.workers import ENVIRONMENTS, Ended, Missing, Worker
+from benchmarks import machine
 
+ROOT = pathlib.Path(__file__).parents[1]
+FOLDER = ROOT / ".bench"
+OURS = "ours"
+# Environment: the module of its contenders in `benchmarks`, and what pip installs
+# (`None`: the environment that this program runs in).
+ENVIRONMENTS = {
+    OURS: ("contenders.ours", None),
+    "serving": ("serving.models", None),
+    "kernel_attention": (
+        "contenders.model_garden",
+        ["tf-models-official==2.20.0", "tensorflow==2.20.*", "tf-keras==2.20.*"],
+    ),
+    "torch": (
+        "contenders.torch_layers",
+        ["torch==2.*", "performer-pytorch==1.1.4", "torch_geometric==2.8.*", "numpy"],
+    ),
+    # The last that has Longformer for TensorFlow; tf-models-official leaves it out.
+    "hugging_face": (
+        "contenders.hugging_face",
+        ["transformers==4.57.*", "tensorflow==2.20.*", "tf-keras==2.20.*"],
+    ),
+    "keras_hub": ("contenders.hub", ["keras-hub==0.32.*", "tensorflow==2.21.*"]),
+    "xformers": ("contenders.xformers_layers", ["xformers==0.0.28.post3", "numpy"]),
+    "trax": ("contenders.trax_layers", ["trax==1.4.1"]),
+}
 # A program that runs for longer than this takes part in fewer rounds.
 SLOW_SECONDS, SLOW_ROUNDS = 2, 5
 # What a measured case has and its program need not know.
 MEASURED = {"times", "reason", "trace_seconds", "first_call_seconds", "peak_bytes"}
+
+
+class Missing(Exception):
+    """An environment that is not installed, or does not start."""
+
+
+class Ended(RuntimeError):
+    """A process that is no longer there, and its programs with it."""
+
+
+class Worker:
+    """One process; see `benchmarks/worker.py`.
+
+    Args:
+        environment: str, a key of `ENVIRONMENTS`.
+        threads: int.
+        checkout: str, the folder whose keras_performer it imports, or `None` for this
+            one.
+    """
+
+    def __init__(self, environment, threads, checkout=None):
+        module, packages = ENVIRONMENTS[environment]
+        python = pathlib.Path(sys.executable)
+        if packages is not None:
+            python = FOLDER / environment / "bin" / "python"
+        if not python.exists():
+            raise Missing(f"{environment}: not installed, the command installs it")
+        FOLDER.mkdir(exist_ok=True)
+        with open(FOLDER / f"{environment}.log", "a") as log:
+            self._process = subprocess.Popen(
+                [str(python), "-m", "benchmarks.worker"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        module = f"benchmarks.{module}"
+        try:
+            self.versions = self.ask(
+                do="start", module=module, threads=threads, checkout=checkout
+            )
+        except RuntimeError as error:
+            self.stop()
+            raise Missing(f"{environment}: {error}") from error
+
+    def ask(self, **request):
+        """The answer to one request; `RuntimeError` says what went wrong there."""
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._process.wait()
+            raise Ended(f"the process ended with code {code} (memory?)")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["answer"]
+
+    def stop(self):
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):  # a request that nobody read
+                stream.close()
 
 
 class Pool:
@@ -16,15 +114,13 @@ class Pool:
 
     Args:
         threads: int, of each worker.
-        environments: dict as `workers.ENVIRONMENTS`.
         missing: dict from environments that cannot be had to the reason.
-        start: function of an environment, threads and `environments` that returns a
-            `Worker`.
+        start: function of an environment and threads that returns a `Worker`.
     """
 
-    def __init__(self, threads, environments=ENVIRONMENTS, missing=(), start=Worker):
+    def __init__(self, threads, missing=(), start=Worker):
         self.missing, self.versions = dict(missing), {}
-        self._start, self._options, self._workers = start, (threads, environments), {}
+        self._start, self._threads, self._workers = start, threads, {}
 
     def ask(self, environment, **request):
         """The answer of the environment's worker to one request."""
@@ -32,7 +128,7 @@ class Pool:
             raise Missing(self.missing[environment])
         try:
             if environment not in self._workers:
-                worker = self._start(environment, *self._options)
+                worker = self._start(environment, self._threads)
                 self._workers[environment] = worker
                 self.versions[environment] = worker.versions
             return self._workers[environment].ask(**request)
@@ -46,14 +142,101 @@ class Pool:
     def drop(self):
         """Has every worker forget its programs."""
         for environment in list(self._workers):
-            try:
+            with contextlib.suppress(Ended):  # nothing is left to forget
                 self.ask(environment, do="drop")
-            except Ended:
-                pass  # nothing is left to forget
 
     def stop(self):
         while self._workers:
             self._workers.popitem()[1].stop()
+
+
+def install_missing(environments):
+    """Installs the environments that are not there; returns why some cannot be had."""
+    missing = {}
+    for environment in environments:
+        try:
+            install(environment)
+        except Missing as error:
+            missing[environment] = str(error)
+            print(f"Missing: {error}", flush=True)
+    return missing
+
+
+def install(environment):
+    """Makes the environment of a peer with pip, unless it is there already."""
+    _, packages = ENVIRONMENTS[environment]
+    folder = FOLDER / environment
+    installed = folder / "installed.txt"  # what, once pip is done
+    if packages is None or (
+        installed.exists() and installed.read_text().split() == packages
+    ):
+        return
+    print(f"Installing {' '.join(packages)} into {folder}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    for command in (
+        [sys.executable, "-m", "venv", folder],
+        [*pip, "--disable-pip-version-check", *packages],
+    ):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode:
+            last = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
+            raise Missing(f"{environment}: {' '.join(last) or 'pip failed'}")
+    installed.write_text("\n".join(packages))
+
+
+def parser(about, output, rounds, limit=60.0):
+    """The options of all commands whose programs take turns."""
+    options = argparse.ArgumentParser(description=about.splitlines()[0])
+    options.add_argument("--rounds", type=int, default=rounds)
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--limit", type=float, default=limit, help="seconds of a run")
+    options.add_argument("--output", type=pathlib.Path, default=output)
+    return options
+
+
+@contextlib.contextmanager
+def session(threads, environments=(), start=Worker):
+    """A `Pool` whose environments are installed, and results to be filled."""
+    pool = Pool(threads, install_missing(environments), start)
+    described = {**machine.describe(threads), "highest_load": 0.0}
+    results = {"machine": described, "versions": pool.versions, "rows": []}
+    try:
+        yield pool, {**results, "missing": pool.missing, "memory": []}
+    finally:
+        pool.stop()
+
+
+def measure(groups, pool, options, results, path, show):
+    """Has the rows of each group take turns, keeps them, and shows them.
+
+    Args:
+        groups: iterable of lists of rows, as `row` makes them.
+        pool, results: of `session`.
+        options: has `rounds` and `limit`.
+        path: of the file of results, written after each group.
+        show: function of the rows of a group.
+    """
+    for rows in groups:
+        take_turns(rows, pool, options.rounds, options.limit)
+        results["rows"] += rows
+        note_load(results["machine"])
+        save(path, results)
+        show(rows)
+
+
+def measure_memory(rows, pool, options, results, path, show):
+    """Measures the peak of rows, each in a process that runs nothing else."""
+    for one in rows:
+        pool.stop()
+        take_turns([one], pool, rounds=0, limit=options.limit)
+        results["memory"].append(one)
+        save(path, results)
+        show(one)
+
+
+def note_load(described):
+    described["highest_load"] = max(described["highest_load"], os.getloadavg()[0])
 
 
 def take_turns(rows, pool, rounds, limit):

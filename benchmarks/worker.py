@@ -1,6 +1,6 @@
 """A process that holds programs of one framework and runs them when told to.
 
-`benchmarks.measure` starts one for each environment and lets them take turns, so that
+`benchmarks.turns` starts one for each environment and lets them take turns, so that
 contenders that cannot share an environment are still measured interleaved. Requests
 and answers are lines of JSON on standard input and output. `benchmarks.accuracy` asks
 for what attention answers, and no time.

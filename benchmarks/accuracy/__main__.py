@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from benchmarks import machine
-from benchmarks.accuracy import checks, estimates, peers, report, training
+from benchmarks.accuracy import checks, estimates, report, training
 
 # Of the machine, what errors might depend on.
 DESCRIBED = "cpu", "cores", "load_at_start", "python", "date", "command"
@@ -104,7 +104,7 @@ def rows(part, options):
         return estimates.rows(options.quick)
     if part == "peers":
         install = not (options.quick or options.no_install)
-        return peers.rows(options.quick, install)
+        return estimates.peers(options.quick, install)
     return training.runs(options.quick, options.workers)
 
 

@@ -8,9 +8,15 @@ side. Checks without draws compare formulas; their z is `None`.
 import functools
 
 import numpy as np
+import tensorflow as tf
 
-from benchmarks.accuracy import draws, laws
+from benchmarks.accuracy import estimators, laws
+from keras_performer import feature_maps, ops
 
+IID = estimators.FEATURE_MAPS[estimators.POSITIVE_IID]
+HYPERBOLIC = feature_maps.SoftmaxFeatures(regularized=False, orthogonal=False)
+ORTHOGONAL = estimators.FEATURE_MAPS[estimators.POSITIVE]
+REGULARIZED = feature_maps.SoftmaxFeatures(hyperbolic=False)
 LIMIT = 4.5
 DIM, ROWS = 8, 6  # m <= H, which Theorem 2 asks for
 GROUPS, QUICK_GROUPS = 100_000, 20_000
@@ -56,15 +62,15 @@ def lemma_2(name, x, y, groups, seed):
     """Unbiased, with the mean squared error of the closed form."""
     estimators = {
         "trigonometric": (
-            draws.of_trigonometric(x, y, ROWS, groups, seed(0)),
+            of_trigonometric(x, y, ROWS, groups, seed(0)),
             laws.trigonometric_error,
         ),
         "positive": (
-            draws.positive(draws.IID, x, y, ROWS, groups, seed(1)),
+            positive(IID, x, y, ROWS, groups, seed(1)),
             laws.positive_error,
         ),
         "hyperbolic": (
-            draws.positive(draws.HYPERBOLIC, x, y, ROWS, groups, seed(2)),
+            positive(HYPERBOLIC, x, y, ROWS, groups, seed(2)),
             laws.hyperbolic_error,
         ),
     }
@@ -80,7 +86,7 @@ def theorem_1(name, x, y, groups, seed):
     """SMREG is what regularized features estimate, and lies where the theorem says."""
     truth = laws.softmax_kernel(x, y)
     ratio = laws.regularized_ratio(laws.squared_norm(x + y), DIM)
-    estimates = draws.positive(draws.REGULARIZED, x, y, ROWS, groups, seed(3)) / truth
+    estimates = positive(REGULARIZED, x, y, ROWS, groups, seed(3)) / truth
     yield equal("Theorem 1", f"SMREG / SM, x and y {name}", estimates, ratio)
     yield at_most("Theorem 1", f"SMREG / SM <= 1, x and y {name}", estimates, 1)
 
@@ -88,7 +94,7 @@ def theorem_1(name, x, y, groups, seed):
 def theorem_2(name, x, y, groups, seed):
     """Orthogonal features have the error derived in `laws`, and at most the bound."""
     truth = laws.softmax_kernel(x, y)
-    estimates = draws.positive(draws.ORTHOGONAL, x, y, ROWS, groups, seed(4))
+    estimates = positive(ORTHOGONAL, x, y, ROWS, groups, seed(4))
     squared = (estimates - truth) ** 2
     what = f"orthogonal features, x and y {name}"
     yield equal("Theorem 2", f"mean of {what}", estimates, truth)
@@ -143,3 +149,42 @@ def formula(law, what, value, bound):
         "z": None,
         "passed": bool(value <= bound),
     }
+
+
+def positive(feature_map, x, y, m, groups, seed):
+    """Estimates of exp(x . y), each by m rows of the projection.
+
+    The rows are drawn at once: blocks of orthogonal ones are independent of each other,
+    so that m rows of each of `groups` blocks are so many draws.
+
+    Args:
+        feature_map: `SoftmaxFeatures`.
+        x, y: arrays of shape `(H,)`.
+        m: int, rows that are drawn for an estimate, at most H.
+        groups: int.
+        seed: pair of ints.
+
+    Returns:
+        float64 array of shape `(groups,)`.
+    """
+    dim = len(x)
+    drawn_together = dim if feature_map.orthogonal else m
+    parts = 2 if feature_map.hyperbolic else 1
+    matrix = feature_map.draw(parts * groups * drawn_together, dim, seed)
+    kernel = feature_map.kernel(matrix)
+    query, key = (tf.constant(dim**0.25 * z[None, None], tf.float32) for z in (x, y))
+    projected = kernel.project_queries(query)
+    # plus and minus of a query where there are two parts, as of a key
+    queries = [projected, -projected][:parts]
+    keys = tf.nest.flatten(kernel.project_keys(key, None))
+    logs = [a.numpy().ravel() + b.numpy().ravel() for a, b in zip(queries, keys)]
+    # features of a query lack |x|^2 / 2, which cancels in attention
+    weights = np.exp(np.array(logs, "float64") - x @ x / 2)
+    return weights.reshape(parts, groups, drawn_together)[..., :m].mean((0, 2))
+
+
+def of_trigonometric(x, y, m, groups, seed):
+    """The same by independent rows with a cosine and a sine each."""
+    rows = ops.gaussian_matrix(groups * m, len(x), seed).numpy().astype("float64")
+    cosines = np.cos(rows.reshape(groups, m, len(x)) @ (x - y)).mean(-1)
+    return np.exp((x @ x + y @ y) / 2) * cosines

@@ -1,13 +1,18 @@
 """Figure 4: the error of the output of attention against the number of features.
 
 The error is |output - exact| / |exact| (Frobenius), of data and features that are drawn
-anew each time (seeds 0, 1, ...); beside it stands the mean squared error. This package
-computes in float32, the exact answer and all others in float64.
+anew each time (seeds 0, 1, ...); beside it stands the mean squared error. Other
+libraries run as they are installed, each in its environment in `.bench/`; one that
+cannot be had is a row with the reason.
 """
+
+import pathlib
+import tempfile
 
 import numpy as np
 
-from benchmarks.accuracy import best_rank, estimators, inputs
+from benchmarks import turns
+from benchmarks.accuracy import estimators
 
 BEST_RANK = "best rank m"
 # Head size, the standard deviation of queries and keys, and how many features.
@@ -20,6 +25,18 @@ SETTINGS = (
     (64, 1.0, (256,)),
 )
 LENGTH, DRAWS = 4096, 15
+# Contender, and its environment.
+PEERS = {
+    "performer-pytorch": "torch",
+    "xformers sm_reg": "xformers",
+    "xformers sm_hyp": "xformers",
+    "trax": "trax",
+    "torch_geometric relu": "torch",
+    "KernelAttention exp": "kernel_attention",
+    "KernelAttention expplus": "kernel_attention",
+}
+PEER_SETTINGS = ((16, 0.5, 256), (16, 1.0, 256), (64, 0.5, 256))
+THREADS = 2
 QUICK_LENGTH, QUICK_DRAWS, QUICK_SWEEP = 1024, 3, (16, 64, 256)
 
 
@@ -42,11 +59,11 @@ def setting_rows(length, draws, head_dim, std, sweep):
     ]
     measured = {case: [] for case in cases}
     for seed in range(draws):
-        data = inputs.draw(seed, length, head_dim, std)
-        weights = inputs.exact_weights(data)
+        data = estimators.draw(seed, length, head_dim, std)
+        weights = estimators.exact_weights(data)
         exact = weights @ data.value
         if seed == 0:  # the floor hardly differs between draws of data
-            floor = best_rank.errors(weights, sweep)
+            floor = best_rank_errors(weights, sweep)
         for name, m in cases:
             estimate = estimators.attention(name, data, m, seed)
             measured[name, m].append(errors(estimate, exact))
@@ -82,3 +99,66 @@ def row(name, num_features, of_draws, setting):
 def spread(values):
     """The standard deviation over draws; `None` of one draw."""
     return float(values.std(ddof=1)) if len(values) > 1 else None
+
+
+def best_rank_errors(weights, ranks):
+    """Relative error (Frobenius) of the best approximations of a matrix, by its ranks.
+
+    No linear attention can pass it. Where values are N(0, 1), it is that of the output,
+    too: E |A V|^2 = V |A|^2 for V columns of values, and so of what is missing of A.
+    """
+    # squares of the singular values, in half the time of those
+    squares = np.linalg.eigvalsh(weights @ weights.T)[::-1].clip(0)
+    missing = np.append(np.cumsum(squares[::-1])[::-1], 0)
+    return [
+        float((missing[min(rank, len(squares))] / missing[0]) ** 0.5) for rank in ranks
+    ]
+
+
+def peers(quick=False, install=True):
+    """Yields rows as `rows`, or with a `"reason"` in place of errors.
+
+    Args:
+        quick: bool, shorter and fewer draws.
+        install: bool, have pip install what is not there.
+    """
+    environments = sorted({*PEERS.values()}) if install else ()
+    with turns.session(THREADS, environments) as (pool, _):
+        with tempfile.TemporaryDirectory() as name:
+            for setting in PEER_SETTINGS:
+                yield from peer_rows(pool, setting, quick, pathlib.Path(name))
+
+
+def peer_rows(pool, setting, quick, folder):
+    """The peers answer to the same draws, one after the other."""
+    head_dim, std, m = setting
+    length = QUICK_LENGTH if quick else LENGTH
+    draws = QUICK_DRAWS if quick else DRAWS
+    reasons, found = {}, {name: [] for name in PEERS}
+    for seed in range(draws):
+        data = estimators.draw(seed, length, head_dim, std)
+        exact = estimators.exact_weights(data) @ data.value
+        for name, environment in PEERS.items():
+            if name in reasons:
+                continue
+            try:
+                estimate = attend(name, environment, pool, data, m, seed, folder)
+                found[name].append(errors(estimate, exact))
+            except (turns.Missing, RuntimeError) as error:
+                reasons[name] = str(error)
+    of = {"length": length, "head_dim": head_dim, "std": std}
+    for name, environment in PEERS.items():
+        if name in reasons:
+            yield {**of, "features": m, "estimator": name, "reason": reasons[name]}
+        else:
+            versions = {"versions": pool.versions[environment]}
+            yield {**row(name, m, found[name], of), **versions}
+
+
+def attend(name, environment, pool, data, num_features, seed, folder):
+    """The output of a peer's attention, from its process."""
+    paths = {"inputs": str(folder / "inputs.npz"), "output": str(folder / "output.npy")}
+    np.savez(paths["inputs"], **data._asdict())
+    case = {"contender": name, "features": num_features, "seed": seed, **paths}
+    pool.ask(environment, do="attend", case=case)
+    return np.load(paths["output"]).astype("float64")

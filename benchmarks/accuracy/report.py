@@ -1,8 +1,44 @@
 """One page of tables, and the pictures, of the parts that there are."""
 
-from benchmarks.accuracy import plots, tables, training
-from benchmarks.measure import BUSY_LOAD
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
+from benchmarks.accuracy import checks, estimates, estimators, training
+from benchmarks.learning import models
+from benchmarks.measure import BUSY_LOAD
+from benchmarks.tables import NOTHING, by, table
+
+SWEPT = (
+    estimators.TRIGONOMETRIC_IID,
+    estimators.TRIGONOMETRIC,
+    estimators.POSITIVE_IID,
+    estimators.POSITIVE,
+    estimators.DEFAULT,
+    estimators.RELU,
+    estimates.BEST_RANK,
+)
+
+# Colour, dashes, and what the legend says.
+LINES = {
+    estimators.TRIGONOMETRIC_IID: ("#d1701c", ":", "trigonometric, iid rows"),
+    estimators.TRIGONOMETRIC: ("#d1701c", "-", "trigonometric, orthogonal"),
+    estimators.POSITIVE_IID: ("#2a8c5a", ":", "positive, iid rows"),
+    estimators.POSITIVE: ("#2a8c5a", "-", 'positive, orthogonal: "favor+"'),
+    estimators.DEFAULT: ("#0b5cab", "-", 'this package\'s "softmax"'),
+    estimates.BEST_RANK: ("#222222", "--", "best matrix of rank m"),
+}
+MEAN_STYLE = ("#8a8a8a", "--", "mean of values")
+# Of training: the same feature map has the same colour, drawn anew or not.
+CURVES = {
+    models.WITHOUT: "#8a8a8a",
+    models.EXACT: "#222222",
+    "softmax": "#0b5cab",
+    "favor+": "#2a8c5a",
+}
+# Of the first picture: more than that is as wrong.
+LOWEST, HIGHEST = 1e-3, 1e3
 TITLE = "# How exact, and how well does it learn: the paper's figures on a CPU"
 ESTIMATES = """\
 ## Figure 4: the error of the output
@@ -60,19 +96,22 @@ def write(results, folder):
         rows = results["estimates"]
         draws = max(row["draws"] for row in rows)
         of = dict(draws=draws, last=draws - 1, length=rows[0]["length"])
-        parts += [ESTIMATES.format(**of), tables.estimates_tables(rows)]
-        plots.draw_estimates(rows, folder / "estimates.png")
+        parts += [ESTIMATES.format(**of), estimates_tables(rows)]
+        draw_estimates(rows, folder / "estimates.png")
     if results.get("peers"):
         parts.append(PEERS.format(versions=versions(results["peers"])))
-        parts.append(tables.peers_table(results["peers"], results.get("estimates", [])))
+        parts.append(peers_table(results["peers"], results.get("estimates", [])))
     if results.get("training"):
         runs = results["training"]
         parts += ["## Figure 15: features drawn anew in training, or not"]
-        parts += [about_training(runs), tables.redraw_table(runs)]
-        parts += ["## Figure 16: generalized kernels", tables.kernels_table(runs)]
-        plots.draw_training(runs, folder / "training.png")
+        parts += [about_training(runs), training_table(runs, training.REDRAW_ROWS)]
+        parts += [
+            "## Figure 16: generalized kernels",
+            training_table(runs, training.KERNELS),
+        ]
+        draw_training(runs, folder / "training.png")
     if results.get("checks"):
-        parts += [CHECKS, tables.checks_table(results["checks"])]
+        parts += [CHECKS, checks_table(results["checks"])]
     text = "\n\n".join(parts)
     (folder / "tables.md").write_text(text + "\n")
     return text
@@ -110,3 +149,188 @@ def about_training(runs):
         rate=training.TASK.learning_rate,
         seeds=", ".join(map(str, sorted({run["seed"] for run in runs}))),
     )
+
+
+def estimates_tables(rows):
+    """A table for each scale: an estimator a line, a number of features a column."""
+    parts = []
+    for (head_dim, std), same in by(rows, "head_dim", "std"):
+        features = sorted({row["features"] for row in same} - {None})
+        lines = [
+            [name, *(cell(find(same, name, m)) for m in features)] for name in SWEPT
+        ]
+        controls = "; ".join(
+            f"{name} {cell(find(same, name, None))}"
+            for name in (estimators.MEAN, estimators.TAYLOR)
+        )
+        head = ["estimator", *(f"m = {m:,}" for m in features)]
+        title = f"### Heads of {head_dim}, queries and keys of std {std}"
+        parts += [title, table(head, lines), f"Without m: {controls}."]
+    return "\n\n".join(parts)
+
+
+def find(rows, name, num_features):
+    """The row of an estimator, or `None`."""
+    wanted = name, num_features
+    found = (r for r in rows if (r["estimator"], r["features"]) == wanted)
+    return next(found, None)
+
+
+def cell(row):
+    """Mean and standard deviation over draws."""
+    if row is None:
+        return NOTHING
+    mean, spread = row["relative_error"], row["relative_error_std"]
+    if spread is None:
+        return number(mean)
+    return f"{number(mean)} ± " + (f"{spread:.2g}" if spread < 100 else number(spread))
+
+
+def number(x):
+    if x < 1e-3:
+        return f"{x:.1e}"
+    if x < 0.1:
+        return f"{x:.4f}"
+    return f"{x:.3f}" if x < 10 else f"{x:,.0f}"
+
+
+def peers_table(of_peers, of_estimates):
+    """Peers, and this package at the same settings."""
+    head = ["attention"]
+    for head_dim, std, m in estimates.PEER_SETTINGS:
+        head.append(f"H = {head_dim}, std {std}, m = {m}")
+    named = {**dict.fromkeys(estimates.PEERS, of_peers)}
+    for name in (estimators.POSITIVE, estimators.DEFAULT, estimators.MEAN):
+        named[name] = of_estimates
+    lines = []
+    for name, rows in named.items():
+        lines.append([f"`{name}`" if name in estimates.PEERS else name])
+        for head_dim, std, m in estimates.PEER_SETTINGS:
+            same = [r for r in rows if (r["head_dim"], r["std"]) == (head_dim, std)]
+            row = find(same, name, None if name == estimators.MEAN else m)
+            reason = row and row.get("reason")
+            lines[-1].append(f"not run: {reason}" if reason else cell(row))
+    return table(head, lines)
+
+
+def training_table(runs, names):
+    """What is recalled at the end, and when half of it was."""
+    lines = []
+    for name in (*training.CONTROLS, *names):
+        same = sorted((r for r in runs if r["row"] == name), key=lambda r: r["seed"])
+        if not same:
+            continue
+        results = [run["result"] for run in same]
+        lines.append(
+            [
+                name,
+                f"{np.mean(results):.3f}",
+                ", ".join(f"{result:.3f}" for result in results),
+                ", ".join(str(steps_to(run, 0.5)) for run in same),
+            ]
+        )
+    return table(["attention", "mean", "each seed", "steps to 0.5"], lines)
+
+
+def steps_to(run, accuracy):
+    reached = (steps for steps, value in run["curve"] if value >= accuracy)
+    return next(reached, NOTHING)
+
+
+def checks_table(rows):
+    lines = [
+        [
+            row["law"],
+            row["what"],
+            f"{row['draws']:,}" if row["draws"] else "formulas",
+            f"{row['measured']:.5g}",
+            f"{row['expected']:.5g}",
+            NOTHING if row["z"] is None else f"{row['z']:+.1f}",
+            "yes" if row["passed"] else "**NO**",
+        ]
+        for row in rows
+    ]
+    head = ["law", "what", "draws", "measured", "formula or bound", "z", "holds"]
+    passed = sum(row["passed"] for row in rows)
+    counted = f"{passed} of {len(rows)} hold; a z of {checks.LIMIT} would fail."
+    return f"{counted}\n\n{table(head, lines)}"
+
+
+def draw_estimates(results, path):
+    """A panel for each scale of queries and keys that was swept.
+
+    Lines are means over draws; areas go from the least to the most.
+    """
+    ours = [row for row in results if row["estimator"] == estimators.DEFAULT]
+    counted = {
+        setting: sorted({row["features"] for row in same})
+        for setting, same in by(ours, "head_dim", "std")
+    }
+    # one number of features is no line
+    settings = [setting for setting, found in counted.items() if len(found) > 1]
+    figure = Figure(figsize=(4 * len(settings), 4.8), layout="constrained")
+    panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
+    for (head_dim, std), axes in zip(settings, panels):
+        same = [r for r in results if (r["head_dim"], r["std"]) == (head_dim, std)]
+        for name, (colour, dashes, label) in LINES.items():
+            of_name = [row for row in same if row["estimator"] == name]
+            draw_line(axes, of_name, color=colour, ls=dashes, label=label)
+        colour, dashes, label = MEAN_STYLE
+        for row in same:
+            if row["estimator"] == estimators.MEAN:
+                error = row["relative_error"]
+                axes.axhline(error, color=colour, ls=dashes, label=label)
+        ticks = counted[head_dim, std]
+        axes.set(title=f"H = {head_dim}, std {std}", xlabel="features m")
+        axes.set(xscale="log", yscale="log", ylim=(LOWEST, HIGHEST))
+        axes.set_xticks(ticks, [f"{m:,}" for m in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("relative error of the output")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def draw_line(axes, same, color, **style):
+    features = [row["features"] for row in same]
+    axes.plot(features, [row["relative_error"] for row in same], color=color, **style)
+    least, most = np.transpose([row["relative_error_range"] for row in same])
+    axes.fill_between(features, least, most, color=color, alpha=0.12, lw=0)
+
+
+def draw_training(runs, path):
+    """Accuracy against steps: redrawn or not, and the generalized kernels."""
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    compared = {
+        "Features drawn anew, or not": (*training.CONTROLS, *training.REDRAW_ROWS),
+        "Generalized kernels": (*training.CONTROLS, *training.KERNELS),
+    }
+    for axes, (title, names) in zip(panels, compared.items()):
+        others = iter(np.linspace(0.05, 0.95, len(training.KERNELS)))
+        for name in names:
+            same = [run for run in runs if run["row"] == name]
+            if not same:
+                continue
+            steps, values = of_seeds(same)
+            colour = CURVES.get(name.partition(",")[0])
+            colour = colour or colormaps["turbo"](next(others))
+            dashes = "--" if name.endswith(models.REDRAW) else "-"
+            axes.plot(steps, values.mean(0), color=colour, ls=dashes, label=name)
+            area = values.min(0), values.max(0)
+            axes.fill_between(steps, *area, color=colour, alpha=0.1, lw=0)
+        axes.set(title=title, xlabel="steps", ylim=(-0.03, 1.03))
+        axes.grid(alpha=0.3)
+        if axes.get_lines():
+            axes.legend(fontsize=8, frameon=False, loc="upper left")
+    panels[0].set_ylabel("recalled, held-out")
+    figure.savefig(path, dpi=110)
+
+
+def of_seeds(runs):
+    """Steps, and an array `(seeds, points)`; who ended early keeps the last value."""
+    curves = [np.array(run["curve"]) for run in runs]
+    steps = np.unique(np.concatenate([curve[:, 0] for curve in curves]))
+    values = [np.interp(steps, curve[:, 0], curve[:, 1]) for curve in curves]
+    return steps, np.array(values)

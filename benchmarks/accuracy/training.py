@@ -4,18 +4,19 @@ Associative recall, as `benchmarks.learning` has it, small enough for minutes: w
 attends right answers all, whoever cannot attend 1 of 64.
 """
 
-from benchmarks.learning import pool, rows, tasks, training
+from benchmarks import processes
+from benchmarks.learning import models, tasks, training
 from keras_performer.feature_maps.generalized import NAMES as KERNELS
 
-CONTROLS = (rows.WITHOUT, rows.EXACT)
+CONTROLS = (models.WITHOUT, models.EXACT)
 REDRAWN = ("softmax", "favor+")
 REDRAW_ROWS = tuple(
     name
     for feature_map in REDRAWN
-    for name in (feature_map, f"{feature_map}, {rows.REDRAW}")
+    for name in (feature_map, f"{feature_map}, {models.REDRAW}")
 )
 ROWS = (*CONTROLS, *REDRAW_ROWS, *KERNELS)
-QUICK_ROWS = (rows.EXACT, "favor+", f"favor+, {rows.REDRAW}", "relu")
+QUICK_ROWS = (models.EXACT, "favor+", f"favor+, {models.REDRAW}", "relu")
 # So few steps that nothing is compiled by XLA, which would take longer than they do.
 TASK = tasks.recall(48, 8, window=4, steps=190, batch_size=16, learning_rate=4e-3)
 QUICK_STEPS = 120
@@ -47,7 +48,7 @@ def plan(quick=False):
 
 def runs(quick=False, workers=2):
     """Trains, and yields dicts with a curve of (steps, accuracy), in any order."""
-    for result in pool.results(training.train, plan(quick), workers):
+    for result in processes.results(training.train, plan(quick), workers):
         yield without_times(result)
 
 

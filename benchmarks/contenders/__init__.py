@@ -1,19 +1,19 @@
 """One file for each environment: `start(threads)` and `program(case)`.
 
-A case is a dict:
-
-- contender: a name of `benchmarks.plan`
-- form: "bidirectional" or "causal"
-- mode: "graph" (eager in PyTorch) or "xla" (`torch.compile` is not measured)
-- part: "layer" (width 512 in and out), or "attention" alone, from projected heads
-- step: "forward", or "training" (forward, and gradients of input and weights)
-- length: tokens
-- dtype: "float32" or "bfloat16" (mixed: weights stay float32)
-
 `program` returns two functions without arguments: one that traces, and one that runs
-a step and returns when its result is there.
+the program and returns when its result is there. A case is a dict; its "part" says what
+the program is:
 
-Peers have `attend(case)` too: attention alone, of one head. A case is then a dict of
+- "layer": a step of a layer, of width 512 in and out. contender: a name of
+  `benchmarks.measure`; form: "bidirectional" or "causal"; mode: "graph" (eager in
+  PyTorch) or "xla"; step: "forward", or "training" (forward, and gradients of input and
+  weights); length: tokens; dtype: "float32" or "bfloat16" (mixed: float32 weights).
+  `benchmarks.peers` has layer, options and sizes in the place of contender and form.
+- "numbers": reads the arrays of the file `inputs`, and writes the output and all
+  gradients of a layer to the file `outputs`.
+- "decoding", "generate": see `benchmarks/decoding.py` and `benchmarks/generation.py`.
+
+Some have `attend(case)` too: attention alone, of one head. A case is then a dict of
 contender, features, seed, and paths: inputs, an .npz file of query, key and value of
 shape `(L, H)`, and output, the .npy file that is written.
 """

@@ -123,21 +123,6 @@ def load(model, tensors, names):
             weight.assign(array.reshape(weight.shape))
 
 
-def names_in_blocks(num_layers, block, layers):
-    """PyTorch's names, as `load` takes them, of the layers of all blocks.
-
-    Args:
-        num_layers: int.
-        block: str, PyTorch's name of a block, with `{}` in the place of its number.
-        layers: dict of PyTorch's names within a block by ours without a number.
-    """
-    return {
-        f"{ours}_{i}": f"{block.format(i)}.{theirs}"
-        for i in range(num_layers)
-        for ours, theirs in layers.items()
-    }
-
-
 def layers_with_weights(model):
     """Names and layers; in the place of attention its dense layers."""
     for layer in model.layers:

@@ -6,13 +6,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.long_range import rows
+from benchmarks.long_range import models
 from keras_performer.ops.shapes import sum_dtype
 
 # A layer of JAX, which `run.py` makes.
 FUSED = "exact, fused"
 # What the other rows differ from in numbers alone.
-LEFT_OUT = rows.WITHOUT, rows.GAINS, rows.HIGH_GAIN, rows.TWO_FEATURES
+LEFT_OUT = models.WITHOUT, models.GAINS, models.HIGH_GAIN, models.TWO_FEATURES
 # With blocks as on a CPU these are several blocks of several chunks, the last padded.
 SMALL = {"num_heads": 2, "key_dim": 16, "batch": 1, "length": 600, "window": 32}
 # Times are of the layer of the paper's regular model.
@@ -24,9 +24,9 @@ SOME = (16, 4096), (1, 65_536)
 SHORT = (64, 1024), (16, 4096), (4, 16_384), (1, 4096)
 MEASURED = {
     "Performer": ALL,
-    rows.PERFORMER: SOME,
-    rows.WINDOW: SOME,
-    rows.EXACT: SHORT,
+    models.PERFORMER: SOME,
+    models.WINDOW: SOME,
+    models.EXACT: SHORT,
     FUSED: ALL,
 }
 HALF = ("mixed_bfloat16", "default")
@@ -35,10 +35,10 @@ SINGLE = (("float32", "full"), ("float32", "default"))
 
 
 def numbers():
-    compared = [row for row in rows.MODELS if row not in LEFT_OUT]
+    compared = [row for row in models.MODELS if row not in LEFT_OUT]
     for precision in (SINGLE[0], HALF, SINGLE[1]):
         for row, causal in itertools.product(compared, (True, False)):
-            if not (causal and row in rows.NOT_CAUSAL):
+            if not (causal and row in models.NOT_CAUSAL):
                 of = case("numbers", row, causal, *precision, **SMALL)
                 yield {**of, "blocks": "CPU"}
 
@@ -86,12 +86,12 @@ def program(case):
 
 
 def layer_of(case):
-    if case["kind"] == "layer" and case["row"] == rows.EXACT:
+    if case["kind"] == "layer" and case["row"] == models.EXACT:
         # what a user of Keras has
         return KerasAttention(case)
     names = "row", "length", "window", "num_heads", "key_dim"
     options = [case[name] for name in names]
-    return rows.attention(*options, causal=case["form"] == "causal")
+    return models.attention_of(*options, causal=case["form"] == "causal")
 
 
 class KerasAttention(keras.layers.Layer):

@@ -11,15 +11,15 @@ import pathlib
 import statistics
 
 from benchmarks.gpu import cases
-from benchmarks.long_range import rows
+from benchmarks.long_range import models
 from benchmarks.tables import NOTHING, table
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results/gpu"
 NAMES = {
     "Performer": "Performer",
-    rows.PERFORMER: "with `exact_window=64`",
-    rows.WINDOW: "the window alone",
-    rows.EXACT: "exact, Keras",
+    models.PERFORMER: "with `exact_window=64`",
+    models.WINDOW: "the window alone",
+    models.EXACT: "exact, Keras",
     cases.FUSED: "exact, fused by cuDNN",
 }
 PRECISIONS = {

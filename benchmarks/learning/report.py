@@ -1,12 +1,15 @@
-"""One page of tables, and the plots."""
+"""One page of tables."""
 
 import datetime
+import math
+import statistics
 
-from benchmarks.learning import plots, tables, times
+import numpy as np
 
-ON_ONE_CORE = "each on one core, others beside it"
-ON_ALL_CORES = "one after another on all cores"
+from benchmarks.learning import models, times, training
+from benchmarks.tables import NOTHING, by, table
 
+LEARNED = 0.9
 SWAP = """\
 ## Exact attention exchanged
 
@@ -15,42 +18,38 @@ takes its place, with their weights and without training."""
 
 
 def write(runs, folder):
-    """Writes `tables.md` and the plots; returns the text.
+    """Writes `tables.md`; returns the text.
 
     Args:
         runs: dicts as `training.train` returns them, in the order of the plan.
         folder: path; its times are read if they are there.
     """
     runs = times.retold(runs, folder)
-    told = times.explanation(folder)
-    text = "# Does it learn?\n\nNo runs." if not runs else page(runs, told)
-    (folder / "tables.md").write_text(text + "\n")
+    parts = ["# Does it learn?"]
     if runs:
-        plots.draw_curves(runs, folder / "curves.png")
-        plots.draw_states(runs, folder / "state.png")
-    return text
-
-
-def page(runs, times_told=None):
-    parts = ["# Does it learn?", tables.summary(runs), explanation(runs)]
-    parts += filter(None, [times_told])
-    for (name, key_dim), same in tables.by(runs, "task", "key_dim"):
+        parts += [summary(runs), explanation(runs)]
+        parts += filter(None, [times.explanation(folder)])
+    else:
+        parts.append("No runs.")
+    for (name, key_dim), same in by(runs, "task", "key_dim"):
         window, steps = same[0]["window"], same[0]["steps"]
-        parts.append(
-            f"## {name}\n\nkey_dim {key_dim}, window {window}, {steps:,} steps."
-        )
-        parts.append(tables.task_table(same))
-    swapped = tables.swap_table(runs)
+        about = f"key_dim {key_dim}, window {window}, {steps:,} steps."
+        parts += [f"## {name}\n\n{about}", task_table(same)]
+    swapped = swap_table(runs)
     if swapped:
         parts += [SWAP, swapped]
-    return "\n\n".join(parts)
+    text = "\n\n".join(parts)
+    (folder / "tables.md").write_text(text + "\n")
+    return text
 
 
 def explanation(runs):
     """How the figures came about."""
-    places = {run["threads"] for run in runs}
     where = " or ".join(
-        ON_ONE_CORE if threads == 1 else ON_ALL_CORES for threads in sorted(places)
+        "each on one core, others beside it"
+        if threads == 1
+        else "one after another on all cores"
+        for threads in sorted({run["threads"] for run in runs})
     )
     machines, versions, hours = made_by(runs)
     return f"""\
@@ -75,3 +74,171 @@ def made_by(runs):
         for name in ("machine", "tensorflow")
     )
     return machines, versions, sum(run["seconds_in_all"] for run in runs) / 3600
+
+
+def summary(runs):
+    """What each attention reaches in each task, and its time; of the smallest heads."""
+    key_dim = min(run["key_dim"] for run in runs)
+    of_size = [run for run in runs if run["key_dim"] == key_dim]
+    results, steps = [], []
+    for name, of_task in by(of_size, "task"):
+        num_seeds = len({run["seed"] for run in of_task})
+        of_rows = [
+            best([run for run in of_task if run["row"] == row]) for row in models.ROWS
+        ]
+        label = f"{name}, {of_task[0]['measure']}"
+        means = [
+            with_count(f"{mean_result(same):.3f}", same, num_seeds) if same else NOTHING
+            for same in of_rows
+        ]
+        results.append([label, *means])
+        steps.append([name, *map(milliseconds, of_rows)])
+    return "\n\n".join(
+        table([what, *models.ROWS], lines)
+        for what, lines in (
+            (f"key_dim {key_dim}", results),
+            ("milliseconds a step", steps),
+        )
+    )
+
+
+def task_table(runs):
+    """A row for each attention: results of the seeds, and what they cost.
+
+    Args:
+        runs: those of one task and one `key_dim`.
+    """
+    is_accuracy = runs[0]["measure"] == "accuracy"
+    seconds = equal_time(runs)
+    exact = best([run for run in runs if run["row"] == models.EXACT])
+    lines = []
+    for (row, rate), same in by(runs, "row", "learning_rate"):
+        results = [run["result"] for run in sorted(same, key=lambda run: run["seed"])]
+        spread = statistics.stdev(results) if len(results) > 1 else 0.0
+        state = same[0]["state"]
+        line = [
+            row,
+            f"{rate:.2g}",
+            f"{mean_result(same):.3f}",
+            f"{spread:.3f}",
+            " / ".join(f"{result:.3f}" for result in results),
+            minus(same, exact),
+            at_equal_time(same, seconds),
+            milliseconds(same),
+            NOTHING if state is None else f"{state:,}",
+            f"{same[0]['parameters']:,}",
+        ]
+        if is_accuracy:
+            needed = statistics.median(steps_to_reach(run, LEARNED) for run in same)
+            line.append("never" if math.isinf(needed) else f"{needed:,.0f} steps")
+        lines.append(line)
+    header = [
+        "attention",
+        "rate",
+        f"{runs[0]['measure']}, mean",
+        "std",
+        "seeds",
+        "minus exact",
+        "at equal time" if seconds is None else f"after {seconds:.0f} s",
+        "ms a step",
+        "state of a layer",
+        "parameters",
+    ]
+    return table(header + [f"{LEARNED:.0%} after"] * is_accuracy, lines)
+
+
+def swap_table(runs):
+    """Bits that exact models lose; "" if there are none."""
+    groups = by([run for run in runs if run.get("swap")], "task", "key_dim")
+    lines = []
+    for row in training.SWAPPED:
+        line = [row]
+        for _, same in groups:
+            # an early run may lack a row
+            lost = [run["swap"][row] for run in best(same) if row in run["swap"]]
+            seeds = " / ".join(f"{bits:.3f}" for bits in lost)
+            line.append(f"{statistics.mean(lost):.3f} ({seeds})" if lost else NOTHING)
+        lines.append(line)
+    header = ["bits lost", *(f"{task}, key_dim {size}" for (task, size), _ in groups)]
+    return table(header, lines) if groups else ""
+
+
+def with_count(text, runs, num_seeds):
+    """What is said of runs, with the number of seeds if some are missing."""
+    return text if len(runs) == num_seeds else f"{text} (n = {len(runs)})"
+
+
+def best(runs):
+    """Those of the learning rate with the best mean result, of rates of most seeds."""
+    groups = [same for _, same in by(runs, "learning_rate")]
+    if not groups:
+        return []
+    most = max(map(len, groups))
+    choose = max if runs[0]["measure"] == "accuracy" else min
+    return choose((same for same in groups if len(same) == most), key=mean_result)
+
+
+def mean_result(runs):
+    return statistics.mean(run["result"] for run in runs)
+
+
+def minus(runs, others):
+    """The mean difference of runs of the same seeds, with its standard error."""
+    results = {run["seed"]: run["result"] for run in others}
+    pairs = [(run["result"], results.get(run["seed"])) for run in runs]
+    differences = [a - b for a, b in pairs if b is not None]
+    if not differences or runs[0]["row"] == others[0]["row"]:
+        return NOTHING
+    text = f"{statistics.mean(differences):+.3f}"
+    if len(differences) > 1:
+        error = statistics.stdev(differences) / math.sqrt(len(differences))
+        text += f" ± {error:.3f}"
+    return text
+
+
+# A curve is a list of `(steps, seconds, loss, measured)`, as `training.train` notes it.
+
+
+def at_equal_time(runs, seconds):
+    """The mean of what was measured at a time, between two measurements on a line.
+
+    A run that has ended keeps its last value; before the first there is none.
+    """
+    if seconds is None:
+        return NOTHING
+    curves = [np.array(run["curve"]) for run in runs]
+    values = [np.interp(seconds, c[:, 1], c[:, 3], left=math.nan) for c in curves]
+    mean = statistics.mean(map(float, values))
+    return NOTHING if math.isnan(mean) else f"{mean:.3f}"
+
+
+def equal_time(runs):
+    """Seconds in which the fastest attention among runs takes all its steps.
+
+    The mean over seeds of the fastest row, or `None` without attention. A run that had
+    learned enough ended earlier: time for all steps counts.
+    """
+    runs = [run for run in runs if not run["row"].startswith(models.WITHOUT)]
+    return min(
+        (
+            statistics.mean(seconds_of_step(run) * run["steps"] for run in same)
+            for _, same in by(runs, "row")
+        ),
+        default=None,
+    )
+
+
+def steps_to_reach(run, value):
+    """Steps until so much was measured; infinite if it never was."""
+    return next((point[0] for point in run["curve"] if point[3] >= value), math.inf)
+
+
+def seconds_of_step(run):
+    steps, seconds, _, _ = run["curve"][-1]
+    return seconds / steps
+
+
+def milliseconds(runs):
+    if not runs:
+        return NOTHING
+    return f"{1e3 * statistics.median(map(seconds_of_step, runs)):.0f}"

@@ -1,4 +1,4 @@
-"""What the models are to learn, first part: symbols to be found again.
+"""Tasks: symbols to be found again, and files and images that people made.
 
 Each task draws batches `(inputs, targets, weights)` of shape `(B, L)`, weights 0 where
 nothing is asked; a class of a whole sequence is asked once, `(B, 1)`.
@@ -6,10 +6,16 @@ nothing is asked; a class of a whole sequence is asked once, `(B, 1)`.
 
 import dataclasses
 import functools
+import hashlib
 import math
+import pathlib
+import sysconfig
 import typing
 
 import numpy as np
+from sklearn.datasets import load_digits
+
+from examples.imagenet64.data import photographs
 
 # Of recall and needle: ids of keys and of values, and of what stands between them.
 KEYS, VALUES, FILLER = 64, 64, 64
@@ -19,6 +25,10 @@ NEEDLES = 32
 ENOUGH = 0.995
 # Of a held-out batch.
 TOKENS_AT_ONCE = 8192
+# Rows, columns and channels of an image whose sub-pixels are predicted.
+SMALL_IMAGE = 16, 16, 3
+# Folders of what is installed beside the standard library, and of its tests.
+NOT_SOURCES = {"site-packages", "test", "tests", "idle_test"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,3 +162,143 @@ def same_batches(draw, num_examples, batch_size):
     return [
         draw(random, batch_size) for _ in range(math.ceil(num_examples / batch_size))
     ]
+
+
+def sources(length, **options):
+    """The next byte of the standard library; one file of twenty is held out."""
+    held_out = functools.partial(draw_sources, "held out", length)
+    return Task(
+        name=f"bytes {length:,}",
+        length=length,
+        vocabulary_size=256,
+        draw=functools.partial(draw_sources, "training", length),
+        held_out=functools.partial(fixed, held_out, 2**16 // length, length),
+        measure="bits",
+        hidden_dim=128,
+        **options,
+    )
+
+
+def draw_sources(part, length, random, batch_size):
+    text = read_sources()[part]
+    starts = random.integers(len(text) - length - 1, size=batch_size)
+    cut = text[starts[:, np.newaxis] + np.arange(length + 1)].astype(np.int32)
+    return cut[:, :-1], cut[:, 1:], np.ones((batch_size, length), np.float32)
+
+
+@functools.cache
+def read_sources():
+    """Bytes of the standard library without its tests, "training" and "held out"."""
+    parts = {"training": [], "held out": []}
+    root = pathlib.Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if not NOT_SOURCES & set(name.parts):
+            digest = hashlib.md5(str(name).encode(), usedforsecurity=False).digest()
+            part = "training" if digest[0] % 20 else "held out"
+            parts[part].append(path.read_bytes())
+    return {
+        part: np.frombuffer(b"\n".join(files), np.uint8)
+        for part, files in parts.items()
+    }
+
+
+def digits(fold, num_folds=5, **options):
+    """Which digit an image of 8 x 8 pixels shows; every fifth image is held out."""
+    return Task(
+        name="digits",
+        length=64,
+        vocabulary_size=17,
+        draw=functools.partial(draw_digits, fold, num_folds),
+        held_out=functools.partial(held_out_digits, fold, num_folds),
+        measure="accuracy",
+        hidden_dim=64,
+        num_classes=10,
+        grid=(8, 8),
+        **options,
+    )
+
+
+def draw_digits(fold, num_folds, random, batch_size):
+    training, _ = split_digits(fold, num_folds)
+    return labelled_digits(random.choice(training, batch_size))
+
+
+def held_out_digits(fold, num_folds):
+    _, held_out = split_digits(fold, num_folds)
+    return [labelled_digits(held_out)]
+
+
+@functools.cache
+def split_digits(fold, num_folds):
+    """Indices of the images to train on, and of those held out."""
+    order = np.random.default_rng(99).permutation(len(read_digits().target))
+    held_out = order[fold::num_folds]
+    return np.setdiff1d(order, held_out), held_out
+
+
+def labelled_digits(indices):
+    x = read_digits().data[indices].astype(np.int32)
+    y = read_digits().target[indices][:, np.newaxis].astype(np.int32)
+    return x, y, np.ones_like(y, np.float32)
+
+
+@functools.cache
+def read_digits():
+    return load_digits()
+
+
+def images(**options):
+    """The next sub-pixel of small crops of photographs, of other regions held out."""
+    length = math.prod(SMALL_IMAGE)
+    return Task(
+        name=f"images {length:,}",
+        length=length,
+        vocabulary_size=256,
+        draw=draw_images,
+        held_out=held_out_images,
+        measure="bits",
+        hidden_dim=64,
+        grid=SMALL_IMAGE,
+        **options,
+    )
+
+
+def draw_images(random, batch_size):
+    height, width, _ = SMALL_IMAGE
+    crops = []
+    for _ in range(batch_size):
+        region = read_photographs()[0][random.integers(len(read_photographs()[0]))]
+        top = random.integers(region.shape[0] - height + 1)
+        left = random.integers(region.shape[1] - width + 1)
+        crops.append(region[top : top + height, left : left + width])
+    return sub_pixels(np.stack(crops))
+
+
+def held_out_images(num_images=64, batch_size=8):
+    """Crops that do not overlap, evenly from the held-out crops of the demo."""
+    height, width, channels = SMALL_IMAGE
+    crops = read_photographs()[1]
+    tiles = crops.reshape(
+        -1, crops.shape[1] // height, height, crops.shape[2] // width, width, channels
+    )
+    tiles = tiles.swapaxes(2, 3).reshape(-1, *SMALL_IMAGE)
+    chosen = tiles[np.linspace(0, len(tiles) - 1, num_images).round().astype(int)]
+    return [
+        sub_pixels(chosen[start : start + batch_size])
+        for start in range(0, num_images, batch_size)
+    ]
+
+
+@functools.cache
+def read_photographs():
+    """The regions to train on, and held-out crops of the demo, from its `data.py`."""
+    crops, held_out = photographs()
+    return crops.regions, held_out.read(0)
+
+
+def sub_pixels(crops):
+    """Sub-pixels in raster order, each to be told from those before it."""
+    y = crops.reshape(len(crops), -1).astype(np.int32)
+    x = np.pad(y[:, :-1], ((0, 0), (1, 0)))
+    return x, y, np.ones_like(y, np.float32)

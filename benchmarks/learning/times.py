@@ -8,8 +8,8 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine
-from benchmarks.learning import models, pool
+from benchmarks import machine, processes
+from benchmarks.learning import models
 from benchmarks.learning.training import step_of
 
 # Those that compile, and those that are timed.
@@ -24,7 +24,7 @@ with TensorFlow {{tensorflow}}, other programs beside it."""
 def complete(timed, cases, folder):
     """Times steps, and writes them after each.
 
-    Processes are those of training: `alone.call`'s give memory back, which takes time.
+    Processes are those of training: those that give memory back take more time.
 
     Args:
         timed: function of a case to the names of its task and row, and seconds.
@@ -34,6 +34,7 @@ def complete(timed, cases, folder):
     Raises:
         ValueError: if the file has times of another machine.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     path, here = folder / FILE, machine.name()
     times = read(path)
     if times.get("machine", here) != here:
@@ -41,7 +42,7 @@ def complete(timed, cases, folder):
             f"{path} has times of {times['machine']}, and this is {here}: they cannot "
             "be compared. Give another --output, or move the file away."
         )
-    for name, row, seconds in pool.results(timed, cases, workers=1):
+    for name, row, seconds in processes.results(timed, cases, workers=1):
         times.setdefault(name, {})[row] = seconds
         times["machine"], times["tensorflow"] = here, tf.__version__
         path.write_text(json.dumps(times, indent=1) + "\n")

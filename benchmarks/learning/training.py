@@ -1,6 +1,7 @@
 """Trains one small model on one task, and notes how well it does and when."""
 
 import functools
+import statistics
 import time
 
 import keras
@@ -8,12 +9,27 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import machine
-from benchmarks.learning import models, rows, swap
-from benchmarks.learning.measuring import bits, measuring
+from benchmarks.learning import models
+from keras_performer import calibrate
 
 WARMUP_STEPS = 50
 # From so many steps on compiling with XLA, as `fit` does, pays: it takes as long as 50.
 COMPILED_FROM = 200
+# What takes the place of the exact attention of trained models.
+SWAPPED = (
+    models.WINDOW,
+    "softmax",
+    "taylor",
+    "window + softmax",
+    "window + taylor",
+    "window + softmax, low gain",
+    "window + taylor, low gain",
+    "window + softmax, calibrated",
+    "window + taylor, calibrated",
+)
+CALIBRATED, NUM_BATCHES = ", calibrated", 6
+# Random features are drawn so often for each trained model.
+NUM_DRAWS = 2
 
 
 def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
@@ -27,14 +43,14 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         training (without the first two steps, which trace), loss in bits of the last
         step, and what `Task.measure` says of held-out data. It ends before `steps`
         where `Task.enough` was reached. Of exact attention and a task in bits also
-        `"swap"`, from `swap.bits_lost`.
+        `"swap"`, from `bits_lost`.
     """
     began = time.perf_counter()
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     model = models.make_model(task, row, key_dim, seed)
     random = np.random.default_rng([seed, 7])
     before = None
-    if row.endswith(f", {rows.REDRAW}"):
+    if row.endswith(f", {models.REDRAW}"):
         before = functools.partial(redraw, model)
     curve = learn(model, task, learning_rate, steps, evaluations, random, before)
     result = {
@@ -47,7 +63,9 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         "steps": steps,
         "window": task.window,
         "parameters": models.count_parameters(model),
-        "state": rows.numbers_in_state(row, task, task.hidden_dim // key_dim, key_dim),
+        "state": models.numbers_in_state(
+            row, task, task.hidden_dim // key_dim, key_dim
+        ),
         "result": curve[-1][3],
         "seconds": curve[-1][1],
         "threads": threads,
@@ -55,8 +73,8 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         "tensorflow": tf.__version__,
         "curve": curve,
     }
-    if row == rows.EXACT and task.measure == "bits":
-        result["swap"] = swap.bits_lost(model, task, key_dim, seed)
+    if row == models.EXACT and task.measure == "bits":
+        result["swap"] = bits_lost(model, task, key_dim, seed)
     result["seconds_in_all"] = round(time.perf_counter() - began, 1)
     return result
 
@@ -103,7 +121,7 @@ def learn(
 
 
 def redraw(model, index):
-    if index % rows.REDRAW_STEPS == 1:
+    if index % models.REDRAW_STEPS == 1:
         for block in model.blocks:
             block.attention.redraw_features()
 
@@ -136,3 +154,85 @@ def step_of(model, learning_rate, jit_compile, decay_steps=None):
         return compiled(*batch)
 
     return step
+
+
+def measuring(model, task):
+    """A function that says how well the model does, as it then is, on held-out data."""
+    sums = summing(model, task)
+
+    def measure():
+        right, loss, asked = sums().sum(1)
+        return float({"accuracy": right, "bits": loss}[task.measure] / asked)
+
+    return measure
+
+
+def summing(model, task):
+    """A function that returns sums over each held-out sequence, of the model as it is.
+
+    They are a float64 array `(3, sequences)`: right answers, bits, and questions.
+    """
+    held_out = task.held_out()
+
+    @tf.function(autograph=False)
+    def sums(inputs, targets, weights):
+        logits = model(inputs)
+        right = tf.argmax(logits, -1, output_type=tf.int32) == targets
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        loss /= tf.math.log(2.0)
+        terms = tf.stack([tf.cast(right, tf.float32), loss, tf.ones_like(loss)])
+        return tf.reduce_sum(terms * weights, -1)
+
+    def now():
+        parts = [sums(*map(tf.constant, batch)).numpy() for batch in held_out]
+        return np.concatenate(parts, 1).astype(np.float64)
+
+    return now
+
+
+def bits(logits, targets, weights):
+    """The mean cross entropy of what is asked, in bits."""
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+    return tf.reduce_sum(loss * weights) / tf.reduce_sum(weights) / tf.math.log(2.0)
+
+
+def bits_lost(model, task, key_dim, seed):
+    """Held-out bits lost, by the row whose attention takes the place of the exact.
+
+    Args:
+        model: a trained model with exact attention.
+        task: its `Task`, measured in bits.
+        key_dim: int, size of its heads.
+        seed: int, that of the model; each has draws of its own.
+    """
+    exact = measuring(model, task)()
+    lost = {}
+    for row in SWAPPED:
+        draws = range(NUM_DRAWS if "softmax" in row else 1)
+        seeds = [NUM_DRAWS * seed + draw for draw in draws]
+        bits = statistics.mean(
+            measuring(swapped(model, task, row, key_dim, seed), task)()
+            for seed in seeds
+        )
+        lost[row] = round(bits - exact, 4)
+    return lost
+
+
+def swapped(model, task, row, key_dim, seed):
+    """A model with the weights of another, and the attention of a row."""
+    row, calibrated, _ = row.partition(CALIBRATED)
+    other = models.make_model(task, row, key_dim, seed)
+    copy_weights(model, other)
+    if not calibrated:
+        return other
+    random = np.random.default_rng([seed, 9])
+    # four sequences at once, of those that are trained on
+    batches = (task.draw(random, 4)[0] for _ in range(NUM_BATCHES))
+    return calibrate(other, batches, max_batches=NUM_BATCHES, verbose=0)[0]
+
+
+def copy_weights(model, other):
+    """Gives all weights of a model to one that may also have gains, which stay."""
+    weights = [w for w in other.trainable_weights if w.name != "log_gain"]
+    for source, target in zip(model.trainable_weights, weights, strict=True):
+        target.assign(source)

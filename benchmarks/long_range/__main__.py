@@ -3,7 +3,6 @@
     python -m benchmarks.long_range              # the core, two hours on two cores
     python -m benchmarks.long_range --quick      # minutes: too short to conclude
     python -m benchmarks.long_range --full       # every row, task and rate; a day
-    python -m benchmarks.long_range --published  # the published lengths; for a GPU
     python -m benchmarks.long_range --costs      # tokens a second, and memory
     python -m benchmarks.long_range --times      # of a step of each row and task
 
@@ -15,73 +14,174 @@ after `--full` of all runs in that file; `--report-only` does so with those that
 there.
 """
 
-import argparse
-import pathlib
+from benchmarks.learning import times
+from benchmarks.learning.__main__ import complete, is_asked, make_parser
+from benchmarks.long_range import costs, models, report, tasks, training
 
-from benchmarks.learning import pool
-from benchmarks.long_range import (
-    costs,
-    plan,
-    proteins,
-    report,
-    rows,
-    times,
-    training,
+SEEDS = 0, 1, 2
+EVALUATIONS = 6
+# Of the learning rate of a task: what `--full` tries beside it with the first seed.
+OTHER_RATES = 1 / 3, 3
+# Where one of these was best for the first seed, all seeds have it, too.
+BETTER_RATES = (
+    ("recall 512", 1 / 3, (models.WINDOW,)),
+    ("recall 512", 3, ("Linear Transformer",)),
+    ("digits 144", 3, (models.WITHOUT,)),
+    (
+        "digits 144",
+        1 / 3,
+        (models.WINDOW, models.GAINS, "Big Bird", "Linformer", "Sinkhorn"),
+    ),
+    ("bytes 512", 1 / 3, ("Linear Transformer",)),
+    ("bytes 512", 3, (models.PERFORMER, models.GAINS, models.TAYLOR, "Synthesizer")),
+)
+WARM_UPS, ALONE = ("without", "with"), ("without",)
+# Of `--quick`: what part of the steps, and which rows.
+QUICK_PART, QUICK_EVALUATIONS = 20, 2
+QUICK_ROWS = (
+    *models.NO_MODELS,
+    models.WITHOUT,
+    models.EXACT,
+    models.WINDOW,
+    models.PERFORMER,
 )
 
 
 def main(argv=None):
     """Reads the command line, trains what is missing and writes the report."""
-    options = make_parser().parse_args(argv)
-    options.output.mkdir(parents=True, exist_ok=True)
-    if options.costs:
-        costs.complete(options.rows or rows.MODELS, options.output / "costs.json")
-    wanted = plan.plan(options)
-    if options.times:
-        times.complete(wanted, options.output)
-    train = not (options.report_only or options.costs or options.times)
-    if train and plan.needs_proteins(wanted):
-        proteins.read_proteins()  # downloads once, and not in every worker
-    found = pool.complete(
-        training.train,
-        wanted,
-        options.output / "runs.jsonl",
-        plan.name_of,
-        options.workers if train else None,
-        all_there_are=options.full,
-    )
-    print(report.write(found, options.output))
-
-
-def make_parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.long_range", description=__doc__.splitlines()[0]
-    )
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a twentieth of the steps")
-    size.add_argument("--full", action="store_true", help="every task and row")
-    size.add_argument("--published", action="store_true", help="the published lengths")
-    parser.add_argument("--tasks", nargs="+", choices=plan.task_names())
-    parser.add_argument("--rows", nargs="+", choices=rows.ROWS)
-    parser.add_argument("--seeds", nargs="+", type=int, choices=plan.SEEDS)
-    parser.add_argument("--warm-up", nargs="+", choices=("without", "with"))
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=2,
-        help="runs at once, each on one core; 0 for one after another on all cores",
-    )
+    parser = make_parser(__doc__, "long_range")
+    parser.add_argument("--tasks", nargs="+", choices=task_names())
+    parser.add_argument("--rows", nargs="+", choices=models.ROWS)
+    parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS)
+    parser.add_argument("--warm-up", nargs="+", choices=WARM_UPS)
     parser.add_argument("--costs", action="store_true", help="measure, train nothing")
-    parser.add_argument(
-        "--times", action="store_true", help="time a step of each, train nothing"
+    options = parser.parse_args(argv)
+    if options.costs:
+        options.output.mkdir(parents=True, exist_ok=True)
+        costs.complete(options.rows or models.MODELS, options.output / "costs.json")
+    wanted = plan(options)
+    if options.times:
+        cases = {(run["task"].name, run["row"]): run["task"] for run in wanted}
+        cases = [
+            {"task": task, "row": row}
+            for (_, row), task in cases.items()
+            if row not in models.NO_MODELS
+        ]
+        times.complete(training.timed, cases, options.output)
+    print(
+        report.write(complete(training.train, wanted, name_of, options), options.output)
     )
-    parser.add_argument(
-        "--report-only", action="store_true", help="train nothing, read what is there"
-    )
-    parser.add_argument(
-        "--output", type=pathlib.Path, default=pathlib.Path("runs/long_range")
-    )
-    return parser
+
+
+def core():
+    """Three tasks that two cores train within two hours."""
+    return [
+        tasks.questions(512, 32, steps=900, batch_size=8, learning_rate=3e-3),
+        tasks.digits(
+            12,
+            1,
+            steps=900,
+            warm_up_steps=150,
+            batch_size=32,
+            hidden_dim=64,
+            learning_rate=4e-3,
+        ),
+        tasks.sources(512, steps=600, batch_size=8, learning_rate=6e-3),
+    ]
+
+
+def further():
+    """What the core leaves out: two cores learn little of what is far away from it."""
+    warmed = dict(warm_up_steps=150, hidden_dim=64, learning_rate=2e-3)
+    return [
+        tasks.list_operations(512, steps=300, batch_size=16, **warmed),
+        tasks.digits(16, 1, steps=1000, batch_size=32, **warmed),
+    ]
+
+
+def task_names():
+    return [task.name for task in (*core(), *further())]
+
+
+def parts(options):
+    """Yields tasks, rows, seeds, kinds of a warm-up and factors of the learning rate.
+
+    With `--full` everything, but not each with each: in the core all rows have three
+    seeds, and with the first three rates and a warm-up, which `models.SEVERAL` have
+    with all.
+    """
+    first = SEEDS[:1]
+    if not options.full:
+        chosen = options.rows or (QUICK_ROWS if options.quick else models.CORE)
+        of = [*core(), *further()] if options.tasks else core()
+        for seed in options.seeds or (first if options.quick else SEEDS):
+            # in the core, which is to end, a warm-up with the first seed alone
+            whole = options.warm_up or options.tasks or seed == SEEDS[0]
+            yield of, chosen, (seed,), WARM_UPS if whole else ALONE, (1,)
+        return
+    yield core(), models.SEVERAL, SEEDS, WARM_UPS, (1,)
+    yield core(), models.ROWS, SEEDS, ALONE, (1,)
+    yield core(), models.ROWS, first, WARM_UPS, (1,)
+    yield core(), models.ROWS, first, ALONE, OTHER_RATES
+    for name, factor, better in BETTER_RATES:
+        named = [task for task in core() if task.name == name]
+        yield named, better, SEEDS, ALONE, (factor,)
+    yield further(), (*models.CORE, models.TWO_FEATURES), first, WARM_UPS, (1,)
+    yield further()[:1], ("Performer",), first, ALONE, (1,)  # beside two features
+
+
+def plan(options):
+    """Arguments of `training.train`, one run after another.
+
+    The first seeds of all tasks come first, so that whoever stops early has a table.
+    """
+    runs = [
+        arguments(task, row, seed, warm_up, factor, options.quick)
+        for of, rows, seeds, warm_ups, factors in parts(options)
+        for seed in seeds
+        if is_asked(seed, options.seeds)
+        for warm_up in warm_ups
+        if is_asked(warm_up, options.warm_up)
+        for task in of
+        if is_asked(task.name, options.tasks)
+        for row in rows
+        if is_asked(row, options.rows) and is_run(task, row, warm_up)
+        for factor in factors
+    ]
+    runs = {name_of(run): run for run in runs}.values()
+    return sorted(runs, key=lambda run: run["seed"])
+
+
+def is_run(task, row, warm_up):
+    if warm_up == "with" and (row in models.NO_MODELS or not task.warm_up_steps):
+        return False
+    if row == models.TWO_FEATURES and not task.name.startswith("ListOps"):
+        return False
+    if row == models.COUNTS and not task.num_classes and task.measure == "accuracy":
+        return False  # what follows a token says nothing there
+    return bool(task.num_classes) or row not in models.NOT_CAUSAL
+
+
+def arguments(task, row, seed, warm_up, factor, quick):
+    run = {"task": task, "row": row, "seed": seed, "warm_up_steps": 0}
+    if row in models.NO_MODELS:
+        return {**run, "learning_rate": None, "steps": 0, "evaluations": 1}
+    part = QUICK_PART if quick else 1
+    return {
+        **run,
+        "learning_rate": factor * task.learning_rate,
+        "steps": task.steps // part,
+        "warm_up_steps": task.warm_up_steps // part if warm_up == "with" else 0,
+        "evaluations": QUICK_EVALUATIONS if quick else EVALUATIONS,
+    }
+
+
+def name_of(run):
+    """What tells runs apart, in a plan and in `runs.jsonl`."""
+    task = run["task"]
+    task = task if isinstance(task, str) else task.name
+    names = "row", "seed", "learning_rate", "steps", "warm_up_steps"
+    return (task, *(run[name] for name in names))
 
 
 if __name__ == "__main__":

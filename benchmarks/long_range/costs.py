@@ -7,9 +7,9 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import alone, machine, worker
-from benchmarks.learning import pool, times
-from benchmarks.long_range import models, rows, tasks
+from benchmarks import machine, processes, worker
+from benchmarks.learning import times
+from benchmarks.long_range import models, tasks
 
 LENGTHS = 1024, 4096, 16384
 WINDOW = 64
@@ -45,12 +45,12 @@ def measured(row, length, shorter):
     would need too much memory.
     """
     last = list(shorter.values())[-1] if shorter else {"bytes": 0}
-    grows = 16 if row in rows.QUADRATIC else 4
+    grows = 16 if row in models.QUADRATIC else 4
     if last is None or grows * last["bytes"] > LARGEST:
         return None
     case = {"row": row, "length": length}
-    (seconds,) = pool.results(seconds_of_step, [case], workers=1)
-    taken = alone.call(bytes_of_steps, row, length, initializer=start)
+    (seconds,) = processes.results(seconds_of_step, [case], workers=1)
+    taken = processes.call(bytes_of_steps, row, length, initializer=start)
     return {"tokens_a_second": round(length / seconds), "bytes": taken}
 
 
@@ -60,8 +60,8 @@ def seconds_of_step(row, length):
 
 
 def start():
-    pool.use_one_thread()
-    alone.give_back()
+    processes.use_one_thread()
+    processes.give_back()
 
 
 def bytes_of_steps(row, length):
@@ -87,7 +87,8 @@ def made(task, row):
     leave hardly any of those networks, and tell their cost as that of the attention.
     """
     width = models.WIDTHS * task.hidden_dim
-    return models.make_model(task, models.encoder_of_width(task, row, width, seed=0))
+    encoder = models.encoder_of_width(task, row, width, seed=0)
+    return models.Reader(encoder, task, task.num_classes)
 
 
 def task(length):

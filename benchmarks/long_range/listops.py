@@ -21,8 +21,6 @@ that operator over the digits that stand in its own list, without nested ones, i
 import numpy as np
 
 OPERATION_P = 0.25
-# The shortest expression, of two digits.
-SHORTEST = 4
 # A length that comes up less often than once in so many expressions is not drawn.
 TRIALS = 20_000
 
@@ -49,8 +47,7 @@ def draw(min_length, max_length, random, batch_size, max_args=10, max_depth=10):
     """Draws expressions and what they come to.
 
     Args:
-        min_length: int, at least 4, the tokens of the shortest.
-        max_length: int L, the tokens of the longest.
+        min_length, max_length: ints, the tokens of the shortest and of the longest, L.
         random: `np.random.Generator`.
         batch_size: positive int B.
         max_args: int, at least 2, arguments of an operation at most.
@@ -60,18 +57,12 @@ def draw(min_length, max_length, random, batch_size, max_args=10, max_depth=10):
         int32 `(B, L)`, ids padded at the right with 0; int32 `(B, 1)`, answers 0 to 9;
         float32 `(B, 1)`, ones.
     """
-    check_sizes(min_length, max_length, batch_size, max_args, max_depth)
     x = np.zeros((batch_size, max_length), np.int32)
     y = np.zeros((batch_size, 1), np.int32)
     for row in range(batch_size):
         ids, y[row] = expression(min_length, max_length, random, max_args, max_depth)
         x[row, : len(ids)] = ids
     return x, y, np.ones((batch_size, 1), np.float32)
-
-
-def spell(ids):
-    """The text of one row of ids, without its padding."""
-    return " ".join(TOKENS[token] for token in ids if token)
 
 
 def expression(min_length, max_length, random, max_args, max_depth):
@@ -121,33 +112,3 @@ def grow(max_length, random, max_args, max_depth):
             value = FUNCTIONS[operator](values)
         if not unfinished:
             return ids, value
-
-
-def check_sizes(min_length, max_length, batch_size, max_args, max_depth):
-    """Raises unless there are expressions of such sizes."""
-    least = dict(min_length=SHORTEST, batch_size=1, max_args=2, max_depth=2)
-    received = dict(
-        min_length=min_length,
-        batch_size=batch_size,
-        max_args=max_args,
-        max_depth=max_depth,
-    )
-    for name, value in received.items():
-        if value < least[name]:
-            raise ValueError(
-                f"{name} must be an int of at least {least[name]}. Received: "
-                f"{name}={value}"
-            )
-    if max_length < min_length:
-        raise ValueError(
-            f"max_length must be at least min_length={min_length}. Received: "
-            f"max_length={max_length}"
-        )
-    longest = 1
-    for _ in range(max_depth - 1):
-        longest = 2 + max_args * longest
-    if min_length > longest:
-        raise ValueError(
-            f"min_length must be at most {longest}, the longest expression of max_args="
-            f"{max_args} and max_depth={max_depth}. Received: min_length={min_length}"
-        )

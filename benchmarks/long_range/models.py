@@ -5,8 +5,56 @@ import tensorflow as tf
 
 import keras_performer
 from benchmarks.learning.models import PairsOfTokens, count_parameters
-from benchmarks.long_range import rows
+from keras_performer import layers, zoo
 
+WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
+PERFORMER = "Performer, window"
+# The same, but near keys count more at first in every other head, far ones between.
+GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
+# One first gain that makes far keys count more.
+HIGH_GAIN, FIRST_GAIN = "Performer, window, gain 2", 2.0
+# Features that are not drawn: their number follows from the head's size.
+TAYLOR = "Performer, window, taylor"
+# What the published benchmark ran ListOps with: two random features.
+TWO_FEATURES = "Performer, 2 features"
+# No models: what counting tokens tells, and the first token alone, from `baselines`.
+COUNTS, FIRST = NO_MODELS = "token counts", "first token"
+# What the core has; the first five are the controls of every task.
+CORE = (
+    *NO_MODELS,
+    WITHOUT,
+    EXACT,
+    WINDOW,
+    PERFORMER,
+    GAINS,
+    "Big Bird",
+    "Linear Transformer",
+)
+# Those of which every seed is warmed up, too.
+SEVERAL = *CORE, HIGH_GAIN, TAYLOR
+ROWS = (
+    *SEVERAL,
+    "Performer",
+    "Performer, relu",
+    "Longformer",
+    "Linformer",
+    "Reformer",
+    "Sinkhorn",
+    "Synthesizer",
+    "FNet",
+    "gMLP",
+    "MLP-Mixer",
+    TWO_FEATURES,
+)
+MODELS = tuple(row for row in ROWS if row not in NO_MODELS)
+# What grows with the square of the length.
+QUADRATIC = EXACT, "Sinkhorn", "Synthesizer", "gMLP"
+# What cannot hide later tokens, or tells classes only.
+NOT_CAUSAL = FIRST, "Linformer", "FNet", "MLP-Mixer"
+# Four for each number in a head: 64.
+FEATURES_OF_NUMBER = 4
+# Of Reformer.
+NUM_BUCKETS = 16
 PADDING = 0
 # The feed-forward network beside exact attention is so many times as wide as the model,
 WIDTHS = 4
@@ -14,78 +62,102 @@ WIDTHS = 4
 NARROWEST = 8
 
 
-class Reader(keras.Model):
-    """What reads an encoder: `(B, L)` tokens to what a subclass makes of them.
+def attention_of(row, length, window, num_heads, key_dim, causal=False, rotates=False):
+    """What `PerformerLM(attention=)` is given for a row.
+
+    Blocks, Linformer's mixtures and units of MLP-Mixer are of the window, too.
 
     Args:
-        encoder: model from tokens and a mask to `(B, L, dim)`.
-        padded: bool, whether token 0 is padding.
-        num_logits: int.
+        row: a name of `ROWS`, or `TWO_FEATURES`.
+        length: int L, the longest sequence.
+        window: int W; tokens see W - 1 to each side.
+        num_heads, key_dim: ints.
+        causal: bool, hide later tokens.
+        rotates: bool, whether queries and keys are rotated, where there are any.
     """
+    if row == WITHOUT:
+        return "none"
+    sides = {"causal": causal}
+    features = {"num_random_features": FEATURES_OF_NUMBER * key_dim}
+    near = {"sliding_window": window}
+    near_and_far = {**features, "exact_window": window}
+    of_places = {"max_length": length}
+    # by turns, one for each head
+    gains = [FIRST_GAINS[head % 2] for head in range(num_heads)]
+    performers = {
+        PERFORMER: near_and_far,
+        GAINS: {**near_and_far, "initial_log_gain": gains},
+        HIGH_GAIN: {**near_and_far, "initial_log_gain": FIRST_GAIN},
+        TAYLOR: {"exact_window": window, "feature_map": "taylor"},
+        "Performer": features,
+        "Performer, relu": {**features, "feature_map": "relu"},
+        TWO_FEATURES: {"num_random_features": 2},
+    }
+    random = {"kind": "factorized_random", "rank": 8}
+    hashes = {"num_hashes": 4, "num_buckets": NUM_BUCKETS}
+    kinds = {
+        **{
+            name: (keras_performer.PerformerAttention, of)
+            for name, of in performers.items()
+        },
+        EXACT: (layers.ExactAttention, {}),
+        WINDOW: (layers.LocalAttention, near),
+        "Linear Transformer": (layers.LinearTransformerAttention, {}),
+        "Longformer": (zoo.LongformerAttention, {**near, "num_global_tokens": 1}),
+        "Big Bird": (zoo.BigBirdAttention, {"block_size": window // 2}),
+        "Linformer": (zoo.LinformerAttention, {**of_places, "projection_dim": window}),
+        "Reformer": (zoo.ReformerAttention, {**near, **hashes}),
+        "Sinkhorn": (zoo.SinkhornAttention, {**of_places, "block_size": window}),
+        "Synthesizer": (zoo.SynthesizerAttention, {**of_places, **random}),
+    }
+    mixers = {
+        "FNet": lambda: zoo.FourierMixing("ortho", **sides),
+        "gMLP": lambda: zoo.SpatialGatingUnit(length, num_heads * key_dim, **sides),
+        "MLP-Mixer": lambda: zoo.TokenMixing(length, window, **sides),
+    }
+    if row in mixers:
+        return mixers[row]()
+    kind, options = kinds[row]
+    rotary = {"rotary": True} if rotates and row != "Synthesizer" else {}
+    return kind(num_heads, key_dim, **options, **sides, **rotary)
 
-    def __init__(self, encoder, padded, num_logits, **kwargs):
-        super().__init__(**kwargs)
-        self.encoder = encoder
-        self.padded = padded
-        self.logits = keras.layers.Dense(num_logits)
 
-    def encode(self, inputs, training):
-        mask = inputs != PADDING if self.padded else None
-        return self.encoder(inputs, mask=mask, training=training), mask
-
-
-class Classifier(Reader):
-    """Logits `(B, 1, num_classes)` from the mean over a sequence.
+class Reader(keras.Model):
+    """Logits of an encoder: of a token for each place, `(B, L, vocabulary_size)`, or
+    of a class, `(B, 1, num_classes)`, from the mean over a sequence.
 
     Means over thousands of tokens hardly differ from sequence to sequence: batch
     normalization makes much of what differs, without which they learn very slowly.
 
-    With `pairs` of `(2 * B, L)` tokens: the second half are what the first belongs to,
-    or not, as in arXiv 2011.04006.
+    Args:
+        encoder: model from tokens and a mask to `(B, L, dim)`.
+        task: `tasks.LongTask`.
+        num_classes: int, or `None` for a token at each place.
     """
 
-    def __init__(self, encoder, padded, num_classes, pairs=False, **kwargs):
-        super().__init__(encoder, padded, num_classes, **kwargs)
-        self.pairs = pairs
+    def __init__(self, encoder, task, num_classes, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder, self.padded, self.classifies = encoder, task.padded, num_classes
         width = encoder.hidden_dim
-        # the mean of the last some batches, as a run has only hundreds
-        self.norm = keras.layers.BatchNormalization(momentum=0.9)
-        self.norm.build((None, width))
-        self.logits.build((None, 4 * width if pairs else width))
+        if num_classes:
+            # the mean of the last some batches, as a run has only hundreds
+            self.norm = keras.layers.BatchNormalization(momentum=0.9)
+            self.norm.build((None, width))
+        self.logits = keras.layers.Dense(num_classes or task.vocabulary_size)
+        self.logits.build((None, width))
         self.built = True
 
     def call(self, inputs, training=None):
-        x, mask = self.encode(inputs, training)
+        mask = inputs != PADDING if self.padded else None
+        x = self.encoder(inputs, mask=mask, training=training)
+        if not self.classifies:
+            return self.logits(x)
         if mask is None:
             x = tf.reduce_mean(x, 1)
         else:
             weights = tf.cast(mask, x.dtype)[..., tf.newaxis]
             x = tf.reduce_sum(x * weights, 1) / tf.reduce_sum(weights, 1)
-        x = self.norm(x, training=training)
-        if self.pairs:
-            one, other = tf.split(x, 2)
-            x = tf.concat([one, other, one - other, one * other], -1)
-        return self.logits(x)[:, tf.newaxis]
-
-
-class TokenReader(Reader):
-    """Logits `(B, L, vocabulary_size)` of a token for each place."""
-
-    def __init__(self, encoder, padded, vocabulary_size, **kwargs):
-        super().__init__(encoder, padded, vocabulary_size, **kwargs)
-        self.logits.build((None, None, encoder.hidden_dim))
-        self.built = True
-
-    def call(self, inputs, training=None):
-        x, _ = self.encode(inputs, training)
-        return self.logits(x)
-
-
-def make_model(task, encoder):
-    """What a task asks for: a class of a sequence, or a token for each place."""
-    if task.num_classes:
-        return Classifier(encoder, task.padded, task.num_classes, task.pairs)
-    return TokenReader(encoder, task.padded, task.vocabulary_size)
+        return self.logits(self.norm(x, training=training))[:, tf.newaxis]
 
 
 def make_encoder(task, row, seed):
@@ -94,7 +166,7 @@ def make_encoder(task, row, seed):
     All have as many parameters as that with exact attention, as nearly as the width of
     their feed-forward networks allows: what attention has more, those have less.
     """
-    wanted = parameters_with(task, rows.EXACT, WIDTHS * task.hidden_dim)
+    wanted = parameters_with(task, EXACT, WIDTHS * task.hidden_dim)
     narrow = parameters_with(task, row, NARROWEST)
     # a unit has a weight from and to each channel of its block, and a bias
     of_unit = task.num_layers * (2 * task.hidden_dim + 1)
@@ -112,7 +184,7 @@ def encoder_of_width(task, row, width, seed):
     num_heads = task.hidden_dim // task.key_dim
     causal = not task.num_classes
     rotates = task.position_embedding == "rotary"
-    attention = rows.attention(
+    attention = attention_of(
         row, task.length, task.window, num_heads, task.key_dim, causal, rotates
     )
     ids = task.vocabulary_size + 1  # one for a token that is to be restored

@@ -1,18 +1,32 @@
 """One page of tables."""
 
 import datetime
+import statistics
 
 from benchmarks.learning import times
-from benchmarks.learning.report import made_by
+from benchmarks.learning.report import (
+    at_equal_time,
+    best,
+    equal_time,
+    made_by,
+    mean_result,
+    milliseconds,
+    minus,
+    with_count,
+)
 from benchmarks.learning.tasks import ENOUGH
-from benchmarks.long_range import rows, tables
+from benchmarks.long_range import models
+from benchmarks.tables import NOTHING, by, table
+
+# What a model is trained for: the task alone, or its inputs first.
+WARM_UPS = {False: "alone", True: "after a warm-up"}
 
 COSTS = f"""\
 A training step of the model of two blocks of 64 units in heads of 16, one sequence,
 compiled by XLA, on one thread; here all have the same feed-forward networks, and the
 parameters that come of it. MiB are those of the process at its peak above what it
 had when all was compiled: of short sequences less, as they find room that compiling
-left. Where there is "{tables.NOTHING}" more than 8 GB would be needed: not run."""
+left. Where there is "{NOTHING}" more than 8 GB would be needed: not run."""
 
 
 def write(runs, folder):
@@ -26,15 +40,15 @@ def write(runs, folder):
     costs = times.read(folder / "costs.json")
     parts = ["# Which attention? Tasks of long sequences"]
     if runs:
-        parts += [tables.summary(runs), explanation(runs)]
+        parts += [summary(runs), explanation(runs)]
         parts += filter(None, [times.explanation(folder)])
     else:
         parts.append("No runs.")
-    for (task, warmed), same in tables.of_tasks(runs):
-        parts += [f"## {task}, {tables.WARM_UPS[warmed]}", how(same)]
-        parts.append(tables.task_table(same))
+    for (task, warmed), same in of_tasks(runs):
+        parts += [f"## {task}, {WARM_UPS[warmed]}", how(same)]
+        parts.append(task_table(same))
     if costs:
-        parts += ["## Tokens a second, and memory", COSTS, tables.costs_table(costs)]
+        parts += ["## Tokens a second, and memory", COSTS, costs_table(costs)]
     text = "\n\n".join(parts)
     (folder / "tables.md").write_text(text + "\n")
     return text
@@ -62,8 +76,8 @@ seeds had, by these very sequences. All have the same steps and batches, but tha
 of recall ends once {ENOUGH:.1%} are right; and the same parameters: where attention has
 more weights, the feed-forward network has fewer (the tables below show where that does
 not suffice).
-"{rows.COUNTS}" is a logistic regression on how often each token occurs (of the next
-token: how often it comes after the one before), and "{rows.FIRST}" the most frequent
+"{models.COUNTS}" is a logistic regression on how often each token occurs (of the next
+token: how often it comes after the one before), and "{models.FIRST}" the most frequent
 answer for the first token alone: no networks.
 A warm-up restores hidden tokens of the task's own inputs before its answers are shown
 (arXiv 2310.02980). "Minus exact" is the mean difference from exact attention of the
@@ -73,8 +87,113 @@ between measurements on a line, without the warm-up. A run that has ended, in re
 often early, keeps its last value; as learning rates fall until the last step, slower
 rows are read in the middle of their training.
 
-Where a network does no better than "{rows.COUNTS}" and "{rows.FIRST}", it has been
+Where a network does no better than "{models.COUNTS}" and "{models.FIRST}", it has been
 trained too little to say which attention is better.
 
 {len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
 hours, summed over runs; written {datetime.date.today()}."""
+
+
+def summary(runs):
+    """What each attention reaches in each task, alone and after a warm-up."""
+    columns, cells = [], {}
+    for (task, warmed), same in of_tasks(runs):
+        columns.append(f"{task}{', warmed up' if warmed else ''}")
+        num_seeds = len({run["seed"] for run in same})
+        for row, of_row in by(same, "row"):
+            cells[row, columns[-1]] = with_spread(best(of_row), num_seeds)
+    lines = [
+        [row, *(cells.get((row, column), NOTHING) for column in columns)]
+        for row in ordered(runs)
+    ]
+    return table(["attention", *columns], lines)
+
+
+def of_tasks(runs):
+    """Runs of a task alone, then after a warm-up, task by task."""
+    groups = []
+    for task, same in by(runs, "task"):
+        for warmed in WARM_UPS:
+            of_kind = [run for run in same if bool(run["warm_up_steps"]) == warmed]
+            if of_kind:
+                groups.append(((task, warmed), of_kind))
+    return groups
+
+
+def ordered(runs):
+    """The rows that there are, in the order of `models.ROWS`."""
+    there = {run["row"] for run in runs}
+    return [row for row in models.ROWS if row in there]
+
+
+def with_spread(runs, num_seeds):
+    """The mean of seeds, their standard deviation, and how many if some are missing."""
+    results = [run["result"] for run in runs]
+    text = f"{statistics.mean(results):.3f}"
+    if len(results) > 1:
+        text += f" ± {statistics.stdev(results):.3f}"
+    return with_count(text, runs, num_seeds)
+
+
+def task_table(runs):
+    """A line for each attention: results, and what they cost.
+
+    Args:
+        runs: of one task, alone or after a warm-up.
+    """
+    trained = [run for run in runs if run["curve"]]
+    of_exact = [run for run in trained if run["row"] == models.EXACT]
+    seconds = equal_time(trained), equal_time(of_exact)
+    exact = best([run for run in runs if run["row"] == models.EXACT])
+    lines = []
+    for row in ordered(runs):
+        for rate, same in by([r for r in runs if r["row"] == row], "learning_rate"):
+            results = sorted((run["seed"], run["result"]) for run in same)
+            lines.append(
+                [
+                    row,
+                    NOTHING if rate is None else f"{rate:.2g}",
+                    f"{mean_result(same):.3f}",
+                    " / ".join(f"{result:.3f}" for _, result in results),
+                    minus(same, exact),
+                    *of_training(same, seconds),
+                ]
+            )
+    header = [
+        "attention",
+        "rate",
+        f"{runs[0]['measure']}, mean",
+        "seeds",
+        "minus exact",
+        *(NOTHING if s is None else f"after {s:.0f} s" for s in seconds),
+        "ms a step",
+        "parameters",
+    ]
+    return table(header, lines)
+
+
+def of_training(runs, seconds):
+    if not runs[0]["curve"]:  # no network
+        return 4 * [NOTHING]
+    values = (at_equal_time(runs, some) for some in seconds)
+    return *values, milliseconds(runs), f"{runs[0]['parameters']:,}"
+
+
+def costs_table(costs):
+    """Tokens a second and memory of a training step, by length.
+
+    Args:
+        costs: dict as `costs.complete` returns it.
+    """
+    lengths = sorted(
+        {int(n) for of_row in costs.values() for n in of_row if n.isdigit()}
+    )
+    there = [row for row in models.ROWS if row in costs]
+    lines = []
+    for row in there:
+        cells = [costs[row].get(str(length)) for length in lengths]
+        speeds = [NOTHING if c is None else f"{c['tokens_a_second']:,}" for c in cells]
+        sizes = [NOTHING if c is None else f"{c['bytes'] / 2**20:,.0f}" for c in cells]
+        lines.append([row, *speeds, *sizes])
+    header = ["attention", *(f"{n:,} tokens" for n in lengths)]
+    return table([*header, *(f"{n:,}: MiB" for n in lengths)], lines)

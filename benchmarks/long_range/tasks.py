@@ -3,13 +3,17 @@
 import dataclasses
 import functools
 
-from benchmarks.learning import real_tasks
-from benchmarks.learning.tasks import Task, recall, same_batches
-from benchmarks.long_range import images, listops, pathfinder, proteins, texts
+import numpy as np
+
+from benchmarks.learning import tasks as short
+from benchmarks.learning.tasks import Task
+from benchmarks.long_range import listops
 
 # Of a held-out batch, which exact attention can bear.
 TOKENS_AT_ONCE = 2**14
 HELD_OUT = 1024
+# Rows and columns of a digit, whose pixels are 0 to 16.
+DIGIT = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +25,6 @@ class LongTask(Task):
         num_layers: int, blocks of the model.
         warm_up_steps: int, steps of a warm-up on the task's own inputs.
         padded: bool, whether token 0 is padding.
-        pairs: bool, whether an example is two sequences: batches of `batch_size` have
-            `(2 * batch_size, L)` tokens.
         joins_tokens: bool, whether what a token is read as has the one before it, too,
             which no attention need spend its time to find.
     """
@@ -31,7 +33,6 @@ class LongTask(Task):
     num_layers: int = 2
     warm_up_steps: int = 0
     padded: bool = False
-    pairs: bool = False
     joins_tokens: bool = False
 
 
@@ -58,12 +59,7 @@ def task(name, draws, length, vocabulary_size, num_classes, **more):
 
 def fixed(draw, length):
     """Batches that are the same in every run."""
-    return same_batches(draw, HELD_OUT, max(TOKENS_AT_ONCE // length, 1))
-
-
-def of_parts(draw, *sizes):
-    """The draws of a task whose data are split."""
-    return [functools.partial(draw, part, *sizes) for part in ("training", "held out")]
+    return short.same_batches(draw, HELD_OUT, max(TOKENS_AT_ONCE // length, 1))
 
 
 def list_operations(length, **options):
@@ -79,54 +75,18 @@ def list_operations(length, **options):
     )
 
 
-def packages(length, **options):
-    """The package of the standard library that bytes come from."""
-    return task(
-        f"packages {length:,}",
-        of_parts(texts.draw_classified, length),
-        length,
-        texts.VOCABULARY_SIZE,
-        num_classes=texts.NUM_CLASSES,
-        padded=True,
-        **options,
-    )
-
-
-def one_file(length, **options):
-    """Whether two pieces of text come from one file."""
-    return task(
-        f"retrieval 2 x {length:,}",
-        of_parts(texts.draw_pairs, length),
-        length,
-        texts.VOCABULARY_SIZE,
-        num_classes=2,
-        padded=True,
-        pairs=True,
-        **options,
-    )
-
-
 def digits(size, scale, **options):
     """The digit that stands somewhere in an image, from its pixels."""
     return task(
         f"digits {size**2:,}",
-        of_parts(images.draw_digits, size, scale),
+        [
+            functools.partial(draw_digits, part, size, scale)
+            for part in ("training", "held out")
+        ],
         size**2,
-        images.VOCABULARY_SIZE,
+        17,
         num_classes=10,
         grid=(size, size),
-        **options,
-    )
-
-
-def residues(length, **options):
-    """The next residue of proteins, which `proteins` downloads."""
-    return task(
-        f"proteins {length:,}",
-        of_parts(proteins.draw_proteins, length),
-        length,
-        proteins.VOCABULARY_SIZE,
-        num_classes=None,
         **options,
     )
 
@@ -134,14 +94,14 @@ def residues(length, **options):
 def questions(length, num_pairs, **options):
     """Associative recall of `benchmarks.learning`: the value beside a key, far back."""
     window = length // 16
-    return of_learning(recall(length, num_pairs, window=window, **options))
+    return of_learning(short.recall(length, num_pairs, window=window, **options))
 
 
 def sources(length, **options):
     """The next byte of Python sources, of `benchmarks.learning`; rotary positions."""
     # as models have by default
     options["position_embedding"] = "rotary"
-    task = real_tasks.sources(length, window=length // 16, **options)
+    task = short.sources(length, window=length // 16, **options)
     return dataclasses.replace(of_learning(task), hidden_dim=64)
 
 
@@ -150,14 +110,31 @@ def of_learning(task):
     return LongTask(**vars(task), joins_tokens=True)
 
 
-def paths(size, **options):
-    """Whether a dashed path joins two circles, from pixels."""
-    return task(
-        f"Pathfinder {size**2:,}",
-        [functools.partial(pathfinder.draw, size)] * 2,
-        size**2,
-        256,
-        num_classes=2,
-        grid=(size, size),
-        **options,
-    )
+def draw_digits(part, size, scale, random, batch_size):
+    """Which digit do these pixels show, read line by line?
+
+    Every place of the canvas that holds the whole digit is equally likely; the rest of
+    the canvas is 0. Every fifth image of scikit-learn's is held out.
+
+    Args:
+        part: str, "training" or "held out".
+        size: int, rows and columns of the canvas.
+        scale: int, how many rows and columns of the canvas a pixel of the digit takes.
+        random: `np.random.Generator`.
+        batch_size: int B.
+
+    Returns:
+        Inputs of shape `(B, size * size)`, digits `(B, 1)`, ones `(B, 1)`.
+    """
+    room = size - DIGIT * scale
+    training, held_out = short.split_digits(fold=0, num_folds=5)
+    indices = training if part == "training" else held_out
+    chosen = random.choice(indices, batch_size)
+    digits = np.kron(short.read_digits().images[chosen], np.ones((1, scale, scale)))
+    canvas = np.zeros((batch_size, size, size), np.int32)
+    tops, lefts = random.integers(room + 1, size=(2, batch_size))
+    end = DIGIT * scale
+    for image, digit, top, left in zip(canvas, digits, tops, lefts):
+        image[top : top + end, left : left + end] = digit
+    y = short.read_digits().target[chosen][:, np.newaxis].astype(np.int32)
+    return canvas.reshape(batch_size, -1), y, np.ones_like(y, np.float32)

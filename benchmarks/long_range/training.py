@@ -1,20 +1,31 @@
-"""Trains one model on one task, with or without a warm-up on the task's inputs."""
+"""Trains one model on one task, with or without a warm-up on the task's inputs.
 
+The controls beside it know nothing of what stands far from what: a model that does no
+better than counts of tokens has not learned that either.
+"""
+
+import collections
 import dataclasses
 import functools
 import time
 
 import numpy as np
 import tensorflow as tf
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from benchmarks import machine
+from benchmarks.learning import times
+from benchmarks.learning.models import count_parameters
 from benchmarks.learning.training import learn
-from benchmarks.long_range import baselines, models, rows
+from benchmarks.long_range import models
 
 # What part of the tokens is hidden, as in BERT (arXiv 1810.04805, section 3.1).
 HIDDEN_PART = 0.15
-# Sequences that are counted.
-NUM_COUNTED = 4000
+# Sequences that are counted, and drawn at once.
+NUM_COUNTED, AT_ONCE = 4000, 64
 
 
 def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
@@ -22,7 +33,7 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
 
     Args:
         task: `tasks.LongTask`.
-        row: a name of `rows.ROWS`.
+        row: a name of `models.ROWS`.
         seed: int.
         learning_rate: float, of the task and of the warm-up.
         steps: int.
@@ -36,7 +47,7 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
         `"warm_up_seconds"`, and its last loss in bits `"warm_up_bits"`.
     """
     began = time.perf_counter()
-    if row in rows.NO_MODELS:
+    if row in models.NO_MODELS:
         made = counted(task, row, seed)
     else:
         made = trained(
@@ -62,18 +73,18 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
 def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     """What only training tells."""
     encoder = models.make_encoder(task, row, seed)
-    model = models.make_model(task, encoder)
+    model = models.Reader(encoder, task, task.num_classes)
     random = np.random.default_rng([seed, 7])
     warm_up = {}
     if warm_up_steps:
-        restorer = models.TokenReader(encoder, task.padded, task.vocabulary_size)
+        restorer = models.Reader(encoder, task, num_classes=None)
         ((_, seconds, _, bits),) = learn(
             restorer, hiding(task), learning_rate, warm_up_steps, 1, random, decay=True
         )
         warm_up = {"warm_up_seconds": seconds, "warm_up_bits": bits}
     curve = learn(model, task, learning_rate, steps, evaluations, random, decay=True)
     return {
-        "parameters": models.count_parameters(model),
+        "parameters": count_parameters(model),
         "result": curve[-1][3],
         "seconds": curve[-1][1],
         **warm_up,
@@ -81,15 +92,38 @@ def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     }
 
 
+def hiding(task):
+    """The task of restoring hidden tokens of a task's own inputs."""
+
+    def draw(random, batch_size):
+        return hidden(task, random, task.draw(random, batch_size)[0])
+
+    def held_out():
+        inputs, _, _ = task.held_out()[0]
+        return [hidden(task, np.random.default_rng(54321), inputs)]
+
+    return dataclasses.replace(task, draw=draw, held_out=held_out, measure="bits")
+
+
+def hidden(task, random, tokens):
+    """Some tokens exchanged for one that says so, and asked for."""
+    weights = (random.random(tokens.shape) < HIDDEN_PART).astype(np.float32)
+    if task.padded:
+        weights *= tokens != models.PADDING
+    inputs = np.where(weights > 0, task.vocabulary_size, tokens).astype(np.int32)
+    return inputs, tokens, weights
+
+
 def counted(task, row, seed):
     """The same without a model: what counting tokens, or the first one, tells."""
-    options = task.draw, task.held_out(), NUM_COUNTED, task.vocabulary_size
-    if row == rows.FIRST:
-        result = baselines.first_token_accuracy(*options, seed=seed)
-    elif task.num_classes:
-        result = baselines.histogram_accuracy(*options, pairs=task.pairs, seed=seed)
+    if row == models.FIRST:
+        control = first_token_accuracy
     else:
-        result = baselines.pair_bits(*options, seed=seed)
+        control = histogram_accuracy if task.num_classes else pair_bits
+    random, batches = np.random.default_rng(seed), []
+    for start in range(0, NUM_COUNTED, AT_ONCE):
+        batches.append(task.draw(random, min(AT_ONCE, NUM_COUNTED - start)))
+    result = control(batches, task.held_out(), task.vocabulary_size)
     return {
         "window": None,
         "threads": 1,
@@ -100,29 +134,51 @@ def counted(task, row, seed):
     }
 
 
-def hiding(task):
-    """The task of restoring hidden tokens of a task's own inputs."""
-    return dataclasses.replace(
-        task,
-        draw=functools.partial(draw_hidden, task),
-        held_out=functools.partial(held_out_hidden, task),
-        measure="bits",
-    )
+def histogram_accuracy(training, held_out, vocabulary_size):
+    """The accuracy of logistic regression on how often each token is there."""
+    count = functools.partial(histograms, vocabulary_size=vocabulary_size)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    with threadpool_limits(1):  # so little that more only wait for each other
+        model.fit(*count(training))
+    return float(model.score(*count(held_out)))
 
 
-def draw_hidden(task, random, batch_size):
-    return hidden(task, random, task.draw(random, batch_size)[0])
+def histograms(batches, vocabulary_size):
+    """Square roots of shares of tokens, and classes, of all batches."""
+    features, targets = [], []
+    for inputs, labels, _ in batches:
+        counts = [np.bincount(row, minlength=vocabulary_size) for row in inputs]
+        # roots, in which a rare token that is there differs from one that is not
+        features.append(np.sqrt(np.array(counts) / inputs.shape[1]))
+        targets.append(labels[:, 0])
+    return np.concatenate(features), np.concatenate(targets)
 
 
-def held_out_hidden(task):
-    inputs, _, _ = task.held_out()[0]
-    return [hidden(task, np.random.default_rng(54321), inputs)]
+def first_token_accuracy(training, held_out, vocabulary_size):
+    """The accuracy of the most frequent class for each first token that was seen."""
+    counts = collections.defaultdict(collections.Counter)
+    for inputs, targets, _ in training:
+        for first, label in zip(inputs[:, 0].tolist(), targets[:, 0].tolist()):
+            counts[first][label] += 1
+    answers = np.full(vocabulary_size, -1)
+    for first, labels in counts.items():
+        answers[first] = labels.most_common(1)[0][0]
+    right = [answers[x[:, 0]] == y[:, 0] for x, y, _ in held_out]
+    return float(np.concatenate(right).mean())
 
 
-def hidden(task, random, tokens):
-    """Some tokens exchanged for one that says so, and asked for."""
-    weights = (random.random(tokens.shape) < HIDDEN_PART).astype(np.float32)
-    if task.padded:
-        weights *= tokens != models.PADDING
-    inputs = np.where(weights > 0, task.vocabulary_size, tokens).astype(np.int32)
-    return inputs, tokens, weights
+def pair_bits(training, held_out, vocabulary_size):
+    """Bits of a token where only the one before it is known, counted from 1/2 on."""
+    counts = np.full((vocabulary_size, vocabulary_size), 0.5)
+    for inputs, targets, weights in training:
+        np.add.at(counts, (inputs, targets), weights)
+    bits = -np.log2(counts / counts.sum(axis=1, keepdims=True))
+    sums = [((w * bits[x, y]).sum(), w.sum()) for x, y, w in held_out]
+    return float(np.divide(*np.sum(sums, axis=0)))
+
+
+def timed(task, row):
+    """The names of a task and a row, and the seconds of a step."""
+    encoder = models.make_encoder(task, row, seed=0)
+    model = models.Reader(encoder, task, task.num_classes)
+    return task.name, row, times.of_step(model, task)

@@ -1,10 +1,11 @@
-"""Which settings are compared, whether they agree, and if not why.
+"""Settings that are compared, whether they agree, and if not why; steps to time.
 
-A comparison is a dict; see `comparison`. "ours" and "theirs" are what
-`benchmarks/peers/__init__.py` calls a case, without the sizes.
+A comparison is a dict; see `comparison`. "ours" and "theirs" are cases of
+`benchmarks/contenders/__init__.py`; options are arguments of a layer in the words of
+its library.
 """
 
-from benchmarks.contenders import in_chunks
+from benchmarks import contenders
 
 SIZES = {"width": 24, "num_heads": 3, "key_dim": 8}
 DENSE = ("query", "key", "value", "attention_output")
@@ -24,7 +25,7 @@ def comparison(
         ours, theirs: tuples of layer and options.
         because: str, why the numbers differ, or `None` where they are to agree.
         fails: bool, whether theirs raises an error instead.
-        **arrays: what `arrays.drawn` reads and is not the default, and what a side
+        **arrays: what `numbers.drawn` reads and is not the default, and what a side
             reads: `each_once` and `masked`; `all_rows`, to compare the outputs of
             hidden tokens too.
     """
@@ -102,7 +103,7 @@ def local(name, because=None, causal=False, groups=None, **arrays):
     return comparison(
         f"LocalAttention / Keras {theirs}",
         name,
-        "keras_own",
+        "ours",
         ("LocalAttention", options),
         (theirs, options),
         because,
@@ -114,7 +115,7 @@ def kernel(name, because=None, *, features, epsilon=None, chunk=None, **arrays):
     """`chunk` is the tokens of a chunk of theirs, which makes both causal."""
     theirs = {"feature_transform": features, "num_random_features": NUM_FEATURES}
     if chunk is not None:
-        theirs |= in_chunks(LENGTH, chunk)
+        theirs |= contenders.in_chunks(LENGTH, chunk)
     feature_map = "favor+" if features == "exp" else features
     if epsilon is not None:
         feature_map = {
@@ -269,3 +270,69 @@ COMPARISONS = (
         **PADDED,
     ),
 )
+
+TIMED_SIZES = {
+    "width": contenders.WIDTH,
+    "num_heads": contenders.NUM_HEADS,
+    "key_dim": contenders.KEY_DIM,
+}
+# Keys to each side, of both windows.
+WINDOW, NUM_GLOBAL_TOKENS = 256, 16
+
+
+def timed(lengths):
+    """Yields pairs of cases that take turns, ours first, on layers of one size."""
+    for length in sorted(lengths):
+        for form, ours, theirs in pairs(length):
+            sides = ("ours", ("ours", *ours)), ("theirs", theirs)
+            yield [
+                {
+                    "pair": f"{ours[0]} / {theirs[1]}",
+                    "side": side,
+                    "environment": environment,
+                    "layer": layer,
+                    "options": options,
+                    "form": form,
+                    "length": length,
+                    "sizes": TIMED_SIZES,
+                    "part": "layer",
+                    "step": "training",
+                    "mode": "graph",
+                    "num_global_tokens": NUM_GLOBAL_TOKENS,
+                }
+                for side, (environment, layer, options) in sides
+            ]
+
+
+def pairs(length):
+    """Tuples: form, our layer and its options, their environment, layer and options."""
+    for layer, ours, theirs in (
+        ("BigBirdAttention", {}, ("kernel_attention", "BigBirdAttention", {})),
+        (
+            "LongformerAttention",
+            {"sliding_window": WINDOW + 1, "num_global_tokens": NUM_GLOBAL_TOKENS},
+            (
+                "hugging_face",
+                "TFLongformerSelfAttention",
+                {"attention_window": 2 * WINDOW},
+            ),
+        ),
+        (
+            "FourierMixing",
+            {"intermediate_dim": 4 * contenders.WIDTH},
+            ("keras_hub", "FNetEncoder", {"intermediate_dim": 4 * contenders.WIDTH}),
+        ),
+    ):
+        yield "bidirectional", (layer, ours), theirs
+    for form in ("bidirectional", "causal"):
+        causal = form == "causal"
+        options = {"sliding_window": WINDOW + 1, "causal": causal}
+        ours = "LocalAttention", options
+        yield form, ours, ("ours", "MultiHeadAttention", options)
+        features = {"num_random_features": contenders.NUM_RANDOM_FEATURES}
+        chunks = contenders.in_chunks(length) if causal else {}
+        for feature_map, transform in (("relu", "relu"), ("favor+", "exp")):
+            options = {"feature_map": feature_map, "causal": causal, **features}
+            theirs = {"feature_transform": transform, **features, **chunks}
+            ours = "PerformerAttention", options
+            yield form, ours, ("kernel_attention", "KernelAttention", theirs)

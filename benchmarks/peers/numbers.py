@@ -1,16 +1,130 @@
-"""The numbers of two sides, each computed in a process of its own."""
+"""The numbers of two sides: drawn, computed, and how far apart they are."""
 
 import pathlib
 import tempfile
 
 import numpy as np
 
-from benchmarks.peers import arrays
-from benchmarks.workers import Missing
+from benchmarks.turns import Missing
 
 # Differences up to this share are those of the order of sums in float32.
 AGREES = 1e-5
 NAMED = "pair", "name", "because", "expected", "environment"
+
+# A gradient that is 0 but for rounding, as that of the keys' bias, is measured against
+# this share of the largest of all.
+SMALLEST = 0.1
+
+
+def drawn(case):
+    """The arrays of a case by name: "x", "seen", "cotangent", and the weights.
+
+    Weights have the names and shapes of `keras.layers.MultiHeadAttention`. They are
+    large enough for weights of attention that differ, and biases are not 0.
+    """
+    random = np.random.default_rng(case["seed"])
+    batch, length = case["batch"], case["length"]
+    width, heads, dim = (case["sizes"][k] for k in ("width", "num_heads", "key_dim"))
+    x = random.standard_normal((batch, length, width))
+    hidden = case.get("padding") or [0] * batch
+    seen = np.arange(length) < length - np.array(hidden)[:, np.newaxis]
+    cotangent = random.standard_normal(x.shape) * seen[..., np.newaxis]
+    if "long_token" in case:
+        x[0, case["long_token"]] *= 8
+    arrays = {"x": x, "cotangent": cotangent}
+    for name in case["weights"]:
+        arrays |= dense(name, width, (heads, dim), case, random)
+    arrays = {name: array.astype("float32") for name, array in arrays.items()}
+    arrays["seen"] = seen
+    if "global" in case:
+        times = np.arange(length)
+        arrays["global"] = np.array([np.isin(times, at) for at in case["global"]])
+    return arrays
+
+
+def dense(name, width, heads, case, random):
+    """Kernel and bias of the dense layer of that name."""
+    if name == "attention_output":
+        shape, bias, fan_in = (*heads, width), (width,), heads[0] * heads[1]
+    elif name.endswith("norm"):
+        gamma, beta = 0.3 * random.standard_normal((2, width))
+        return {f"{name}/gamma": 1 + gamma, f"{name}/beta": beta}
+    elif name == "projection":
+        rows = random.standard_normal((case["num_random_features"], heads[1]))
+        return {"projection": rows}
+    elif name in ("expand", "contract"):
+        inner = case["intermediate_dim"]
+        shape = (width, inner) if name == "expand" else (inner, width)
+        bias, fan_in = shape[1:], shape[0]
+    else:
+        groups = case.get("num_key_value_heads", heads[0])
+        heads = heads if name.startswith("query") else (groups, heads[1])
+        shape, bias, fan_in = (width, *heads), heads, width
+    scale = case.get("query_key_scale", 1) if name in ("query", "key") else 1
+    return {
+        f"{name}/kernel": random.standard_normal(shape) * 1.5 * scale / np.sqrt(fan_in),
+        f"{name}/bias": random.standard_normal(bias) * 0.3 * scale,
+    }
+
+
+def differences(ours, theirs, seen):
+    """How far the results of two sides are apart.
+
+    Args:
+        ours, theirs: dicts of arrays: "output", and gradients, whose names start
+            with "d ". Outputs count where tokens are seen.
+        seen: bool array of shape `(batch, length)`.
+
+    Returns:
+        Dict: the largest difference of outputs and the largest output; of gradients
+        the largest difference divided by the largest entry of its array, and the name.
+    """
+    names = sorted(name for name in ours if name.startswith("d "))
+    if names != sorted(name for name in theirs if name.startswith("d ")):
+        raise ValueError(
+            f"Both sides must have the same gradients. Received: {names}, and "
+            f"{sorted(theirs)}"
+        )
+    largest = {name: np.abs(theirs[name]).max() for name in names}
+    smallest = SMALLEST * max(largest.values())
+    apart = {
+        name: np.abs(ours[name] - theirs[name]).max() / max(largest[name], smallest)
+        for name in names
+    }
+    # what is no number is the worst, and the largest of nothing
+    worst = max(apart, key=lambda name: (np.isnan(apart[name]), apart[name]))
+    return {
+        "output": np.abs(ours["output"] - theirs["output"])[seen].max().item(),
+        "largest_output": np.abs(theirs["output"])[seen].max().item(),
+        "gradient": apart[worst].item(),
+        "worst_gradient": worst,
+    }
+
+
+def about(random_blocks):
+    """What a table of Big Bird's random blocks has in it.
+
+    Args:
+        random_blocks: int array `(heads, count - 2, random)`, of all but the first and
+            last block.
+
+    Returns:
+        Dict of ints: how many entries there are, how many of them are blocks that are
+        seen anyway (first, last, the own and its neighbours) or for the second time,
+        the largest, and the count of blocks.
+    """
+    heads, inner, number = random_blocks.shape
+    again = 0
+    for head in random_blocks:
+        for own, drawn in enumerate(head, start=1):
+            seen = {0, inner + 1, own - 1, own, own + 1}
+            again += number - len(set(drawn.tolist()) - seen)
+    return {
+        "entries": random_blocks.size,
+        "again": again,
+        "largest": random_blocks.max().item(),
+        "blocks": inner + 2,
+    }
 
 
 def compare(comparison, pool):
@@ -18,10 +132,10 @@ def compare(comparison, pool):
 
     Args:
         comparison: dict of `cases.comparison`.
-        pool: `turns.Pool` of the sides.
+        pool: `turns.Pool`.
     """
     row = {key: comparison[key] for key in NAMED}
-    inputs = arrays.drawn(comparison["theirs"])
+    inputs = drawn(comparison["theirs"])
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         names = "inputs", "theirs", "ours"
@@ -40,9 +154,9 @@ def compare(comparison, pool):
     seen = inputs["seen"]
     if comparison["ours"].get("all_rows"):
         seen = np.ones_like(seen)
-    row |= arrays.differences(found["ours"], found["theirs"], seen)
+    row |= differences(found["ours"], found["theirs"], seen)
     if "random_blocks" in found["theirs"]:
-        row["random_blocks"] = arrays.about(found["theirs"]["random_blocks"])
+        row["random_blocks"] = about(found["theirs"]["random_blocks"])
     return row
 
 

@@ -1,7 +1,5 @@
 """What was compared and timed, as Markdown."""
 
-import statistics
-
 from benchmarks import tables
 from benchmarks.peers import numbers
 
@@ -15,9 +13,7 @@ def report(compared, timed):
     parts = [TITLE, ABOUT]
     if compared is not None:
         parts += ["## Numbers", machine(compared), EXPLAINED]
-        pairs = dict.fromkeys(row["pair"] for row in compared["rows"])
-        for pair in pairs:
-            rows = [row for row in compared["rows"] if row["pair"] == pair]
+        for pair, rows in tables.by(compared["rows"], "pair"):
             parts += [f"### {pair}", of_numbers(rows)]
             if any("random_blocks" in row for row in rows):
                 parts += [ABOUT_BLOCKS, of_random_blocks(rows)]
@@ -75,21 +71,19 @@ def said(row):
 
 
 def of_random_blocks(rows):
+    keys = "entries", "again", "largest", "blocks"
     lines = [
-        [row["name"], *(row["random_blocks"][key] for key in BLOCKS)]
+        [row["name"], *(row["random_blocks"][key] for key in keys)]
         for row in rows
         if "random_blocks" in row
     ]
     return tables.table(["", "drawn", "again", "the last", "blocks"], lines)
 
 
-BLOCKS = "entries", "again", "largest", "blocks"
-
-
 def of_times(timed):
     """Milliseconds of a training step, and MiB of its peak, ours / theirs."""
     lines = []
-    for ours, theirs in sides(timed["rows"]):
+    for ours, theirs in zip(timed["rows"][::2], timed["rows"][1::2]):
         memory = [peak(row, timed["memory"]) for row in (ours, theirs)]
         lines.append(
             [
@@ -98,18 +92,13 @@ def of_times(timed):
                 f"{ours['length']:,}",
                 milliseconds(ours),
                 milliseconds(theirs),
-                quotient(seconds(ours), seconds(theirs)),
+                tables.number(tables.ratio(*map(tables.median, (ours, theirs)))),
                 *(tables.number(x and x / 2**20, 0) for x in memory),
-                quotient(*memory),
+                tables.number(tables.ratio(*memory)),
             ]
         )
     header = ["", "form", "tokens", "ours ms", "theirs ms", "ratio"]
     return tables.table([*header, "ours MiB", "theirs MiB", "ratio"], lines)
-
-
-def sides(rows):
-    """Pairs of rows, ours and theirs, which follow each other."""
-    return list(zip(rows[::2], rows[1::2]))
 
 
 def named(row):
@@ -117,24 +106,14 @@ def named(row):
     return row["pair"] if feature_map is None else f"{row['pair']}, {feature_map}"
 
 
-def seconds(row):
-    return statistics.median(row["times"]) if row["times"] else None
-
-
 def milliseconds(row):
-    found = seconds(row)
+    found = tables.median(row)
     return row["reason"] or tables.NOTHING if found is None else f"{1e3 * found:,.0f}"
-
-
-def quotient(ours, theirs):
-    return tables.number(ours / theirs if ours and theirs else None)
 
 
 def peak(row, memory):
     """The peak in bytes of the same case by itself, if it was measured."""
+    same = "pair", "side", "form", "length", "options"
     for other in memory:
-        if all(other[key] == row[key] for key in SAME):
+        if all(other[key] == row[key] for key in same):
             return other.get("peak_bytes")
-
-
-SAME = "pair", "side", "form", "length", "options"

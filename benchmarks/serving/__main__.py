@@ -9,19 +9,19 @@ and drives sessions that all begin at once. Then calls the signatures without HT
 Writes results.json and tables.md.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
+import statistics
 import tempfile
 
-from benchmarks import machine, turns
-from benchmarks.serving import models, sessions, signatures, tables
-from benchmarks.serving.service import Service
+import numpy as np
 
-ENVIRONMENTS = {"serving": ("serving.signatures", None)}
+from benchmarks import tables, turns
+from benchmarks.serving import client, models
+from benchmarks.serving.models import CONTENDERS
+
 QUICK = models.Sizes(num_layers=1, num_heads=2, hidden_dim=32, num_random_features=16)
 # A run without HTTP draws at most that many tokens: each step is like the others.
 MOST_STEPS = 32
@@ -32,43 +32,43 @@ SECONDS = 10_000.0
 def main(argv=None):
     options = parsed(argv)
     sizes = QUICK if options.quick else models.Sizes()
-    results = {
-        "machine": {**machine.describe(threads=1), "highest_load": 0.0},
-        "versions": {},
-        "sizes": dataclasses.asdict(sizes),
-        "new_tokens": options.new_tokens,
-        "served": [],
-        "alone": [],
-    }
-    options.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    path = options.output / "results.json"
+    with turns.session(1) as (pool, results), tempfile.TemporaryDirectory() as folder:
+        results |= {
+            "sizes": dataclasses.asdict(sizes),
+            "new_tokens": options.new_tokens,
+            "served": [],
+            "alone": results["rows"],
+        }
         for length in options.prompts:
             exported = {
                 contender: pathlib.Path(folder, f"{length} {contender}")
-                for contender in models.CONTENDERS
+                for contender in CONTENDERS
             }
             bytes_of = {
-                contender: models.export(
-                    contender, length + options.new_tokens, sizes, path
-                )
-                for contender, path in exported.items()
+                name: models.export(name, length + options.new_tokens, sizes, path)
+                for name, path in exported.items()
             }
-            serve(exported, bytes_of, length, sizes, options, results)
-            call(exported, length, sizes, options, results)
-    (options.output / "tables.md").write_text(tables.report(results))
-    print(tables.report(results))
+            for rows in served(exported, bytes_of, length, sizes, options):
+                results["served"] += rows
+                turns.note_load(results["machine"])
+                turns.save(path, results)
+            groups = called(exported, length, sizes, options)
+            turns.measure(groups, pool, options, results, path, without_folder)
+            turns.save(path, results)
+            pool.stop()
+    (options.output / "tables.md").write_text(report(results))
+    print(report(results))
 
 
 def parsed(argv):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = turns.parser(
+        __doc__, "benchmarks/results/serving", rounds=1, limit=float("inf")
+    )
     parser.add_argument("--quick", action="store_true", help="tiny models, for a look")
-    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--new-tokens", type=int)
     parser.add_argument("--prompts", type=int, nargs="+")
     parser.add_argument("--sessions", type=int, nargs="+")
-    parser.add_argument(
-        "--output", type=pathlib.Path, default="benchmarks/results/serving"
-    )
     options = parser.parse_args(argv)
     options.new_tokens = options.new_tokens or (8 if options.quick else 100)
     options.prompts = options.prompts or ([20, 60] if options.quick else [100, 4000])
@@ -76,8 +76,8 @@ def parsed(argv):
     return options
 
 
-def serve(exported, bytes_of, length, sizes, options, results):
-    """Adds a row to `results["served"]` for each number of sessions and contender."""
+def served(exported, bytes_of, length, sizes, options):
+    """Yields rows, one for each contender, of each number of sessions."""
     limits = {
         "max_sessions": max(options.sessions),
         "max_new_tokens": options.new_tokens,
@@ -88,13 +88,13 @@ def serve(exported, bytes_of, length, sizes, options, results):
         services, before = {}, {}
         for contender, path in exported.items():
             log = path.parent / f"{path.name}.log"
-            service = Service(path, log, limits)
+            service = client.Service(path, log, limits)
             stack.callback(service.stop)
-            prompt = signatures.prompt_of(length, sizes.vocabulary_size)
+            prompt = models.prompt_of(length, sizes.vocabulary_size)
             # the first session of a service is the slowest
-            sessions.drive(service.port, [prompt], options.new_tokens, lambda: None)
+            client.drive(service.port, [prompt], options.new_tokens, lambda: None)
             services[contender] = service
-            before[contender] = service.resident("VmRSS")
+            before[contender] = service.resident()
         for count in sorted(options.sessions):
             rows = {
                 contender: {
@@ -107,7 +107,7 @@ def serve(exported, bytes_of, length, sizes, options, results):
                 for contender in exported
             }
             prompts = [
-                signatures.prompt_of(length, sizes.vocabulary_size, seed)
+                models.prompt_of(length, sizes.vocabulary_size, seed)
                 for seed in range(count)
             ]
             for _ in range(options.rounds):
@@ -117,8 +117,7 @@ def serve(exported, bytes_of, length, sizes, options, results):
                     growth = growth and growth - before[contender]
                     rows[contender]["rounds"].append({**found, "growth_bytes": growth})
                     print(length, count, contender, json.dumps(found), flush=True)
-            results["served"] += rows.values()
-            save(options, results)
+            yield rows.values()
 
 
 def one_round(service, prompts, new_tokens):
@@ -128,47 +127,152 @@ def one_round(service, prompts, new_tokens):
     `None` where the system does not tell.
     """
     before = service.processor_seconds()
-    times, resident = sessions.drive(
-        service.port, prompts, new_tokens, lambda: service.resident("VmRSS")
+    times, resident = client.drive(
+        service.port, prompts, new_tokens, lambda: service.resident()
     )
     used = None if before is None else service.processor_seconds() - before
-    found = tables.summary(times)
+    found = summary(times)
     return {**found, "processor_seconds": used, "resident": resident}
 
 
-def call(exported, length, sizes, options, results):
-    """Adds a row to `results["alone"]` for each number of sessions and contender."""
-    pool = turns.Pool(1, ENVIRONMENTS)
-    try:
-        for count in options.sessions:
-            rows = [
-                turns.row(
-                    {
-                        "contender": contender,
-                        "environment": "serving",
-                        "folder": str(path),
-                        "batch": count,
-                        "prompt_length": length,
-                        "new_tokens": min(options.new_tokens, MOST_STEPS),
-                        "vocabulary_size": sizes.vocabulary_size,
-                    }
-                )
-                for contender, path in exported.items()
+def called(exported, length, sizes, options):
+    """Yields rows that take turns, the signatures called without HTTP."""
+    for count in options.sessions:
+        yield [
+            turns.row(
+                {
+                    "contender": contender,
+                    "environment": "serving",
+                    "folder": str(path),
+                    "batch": count,
+                    "prompt_length": length,
+                    "new_tokens": min(options.new_tokens, MOST_STEPS),
+                    "vocabulary_size": sizes.vocabulary_size,
+                }
+            )
+            for contender, path in exported.items()
+        ]
+
+
+def without_folder(rows):
+    for row in rows:
+        del row["folder"]  # it is gone when this is read
+
+
+def summary(sessions):
+    """Speed and latency of sessions that ran at once.
+
+    Args:
+        sessions: list of `(sent, arrivals)`, seconds of one clock.
+
+    Returns:
+        Dict of floats: `tokens_per_second` of all, prompts included; `between_p50` and
+        `between_p99`, seconds from a token of a session to its next; `first_p50` and
+        `first_p99`, seconds from a request to its first token.
+    """
+    sent = [at for at, _ in sessions]
+    arrivals = [times for _, times in sessions]
+    took = max(times[-1] for times in arrivals) - min(sent)
+    between = np.concatenate([np.diff(times) for times in arrivals])
+    first = [times[0] - at for at, times in sessions]
+    found = {"tokens_per_second": sum(map(len, arrivals)) / took}
+    for name, values in (("between", between), ("first", first)):
+        for percent in (50, 99):
+            found[f"{name}_p{percent}"] = float(np.percentile(values, percent))
+    return found
+
+
+def report(results):
+    machine = results["machine"]
+    described = (
+        f"{machine['cpu']}, {machine['cores']} cores; load "
+        f"{machine['load_at_start']:.1f} before, at most {machine['highest_load']:.1f} "
+        "meanwhile"
+    )
+    sizes = ", ".join(f"{name} {value}" for name, value in results["sizes"].items())
+    parts = [
+        "# The service under load",
+        f"`{machine['command']}`, {machine['date']}. {described}; "
+        + tables.libraries(results["versions"])
+        + f". {sizes}; {results['new_tokens']} new tokens each. The service has one "
+        "core. Medians of rounds in which both models took turns.",
+        "A cache has as many places as a sequence gets tokens. Signatures change "
+        "nothing in place: a step copies the cache, which a server that keeps it in "
+        "the model would not.",
+        served_table(results),
+        "## Without HTTP",
+        "The same signatures called in a loop, all sessions at once, on one core: new "
+        "tokens a second, prompts not counted, and the milliseconds of a step.",
+        alone_table(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def served_table(results):
+    """A row for each prompt length, number of sessions and model.
+
+    Processor time tells what a token costs where other programs ran meanwhile, too.
+    """
+    rows = []
+    for row in results["served"]:
+        found = {
+            name: statistics.median(one[name] for one in row["rounds"])
+            for name in row["rounds"][0]
+            if row["rounds"][0][name] is not None
+        }
+        growth, used = found.get("growth_bytes"), found.get("processor_seconds")
+        tokens = row["sessions"] * results["new_tokens"]
+        rows.append(
+            [
+                f"{row['prompt_length']:,}",
+                row["sessions"],
+                CONTENDERS[row["contender"]],
+                tables.number(found["tokens_per_second"], 1),
+                *(
+                    f"{1e3 * found[name]:,.0f}"
+                    for name in ("between_p50", "between_p99", "first_p50", "first_p99")
+                ),
+                tables.number(used and 1e3 * used / tokens, 1),
+                f"{row['state_bytes'] / 1e3:,.0f}",
+                tables.number(growth and growth / 1e3 / row["sessions"], 0),
             ]
-            turns.take_turns(rows, pool, options.rounds, limit=float("inf"))
-            for row in rows:
-                del row["folder"]  # it is gone when this is read
-            results["alone"] += rows
-            results["versions"] = pool.versions["serving"]
-            save(options, results)
-    finally:
-        pool.stop()
+        )
+    header = (
+        "prompt",
+        "sessions",
+        "",
+        "tokens/s, prompts included",
+        "ms between tokens, p50",
+        "p99",
+        "ms to the first, p50",
+        "p99",
+        "ms of processor a token",
+        "kB of a state",
+        "kB a session that the process grew by",
+    )
+    return tables.table(header, rows)
 
 
-def save(options, results):
-    load = max(results["machine"]["highest_load"], os.getloadavg()[0])
-    results["machine"]["highest_load"] = load
-    turns.save(options.output / "results.json", results)
+def alone_table(results):
+    """Both models side by side, a row for each prompt length and batch."""
+    rows = []
+    for (length, batch), same in tables.by(results["alone"], "prompt_length", "batch"):
+        steps = {row["contender"]: seconds_of_step(row) for row in same}
+        cells = []
+        for name in CONTENDERS:
+            step = steps[name]
+            cells.append(tables.number(step and batch / step, 1))
+            cells.append(tables.number(step and 1e3 * step))
+        times = tables.ratio(steps["key-value cache"], steps["performer"])
+        rows.append([f"{length:,}", batch, *cells, tables.number(times)])
+    columns = [
+        f"{CONTENDERS[name]}, {what}" for name in CONTENDERS for what in ("/s", "ms")
+    ]
+    return tables.table(["prompt", "sessions", *columns, "times the cache"], rows)
+
+
+def seconds_of_step(row):
+    return row["times"] and tables.median(row) / row["new_tokens"] or None
 
 
 if __name__ == "__main__":

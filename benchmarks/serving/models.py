@@ -1,4 +1,4 @@
-"""The two models that are served, which differ in attention alone."""
+"""The two models that are served, and their signatures as a program of `turns`."""
 
 import dataclasses
 
@@ -7,9 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 import keras_performer
-from benchmarks.serving.key_value_cache import ExactWithCache
+from benchmarks.contenders import steps
+from keras_performer.layers import arguments
 
-CONTENDERS = ("performer", "key-value cache")
+CONTENDERS = {
+    "performer": "ours, state of sums",
+    "key-value cache": "exact, cache",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,3 +55,114 @@ def export(contender, longest, sizes, folder):
     model.export(folder, verbose=False)
     state = tf.nest.flatten(model.initial_state(1))
     return sum(x.dtype.size * int(np.prod(x.shape)) for x in state)
+
+
+@keras.saving.register_keras_serializable(package="benchmarks")
+class ExactWithCache(keras_performer.layers.AttentionLayer):
+    """Exact causal attention with a cache of keys and values of fixed length.
+
+    The cache has heads before places, so that both products read it as it lies, and
+    each row of a batch its own number of tokens so far. A step attends to all places
+    with a mask: make it no longer than sequences get. It takes no masks of keys, and as
+    many heads of keys as of queries.
+
+    Args:
+        num_heads, key_dim: as in `AttentionLayer`.
+        cache_length: int L, the most tokens of a sequence.
+        **kwargs: as in `AttentionLayer`.
+    """
+
+    supports_state = True
+
+    def __init__(self, num_heads, key_dim, *, cache_length, **kwargs):
+        super().__init__(num_heads, key_dim, **{"causal": True, **kwargs})
+        self.cache_length = arguments.positive_int("cache_length", cache_length)
+
+    def empty_state(self, batch_size):
+        rows = batch_size, self.num_heads, self.cache_length
+        return {
+            "key": tf.zeros((*rows, self.key_dim), self.compute_dtype),
+            "value": tf.zeros((*rows, self.value_dim), self.compute_dtype),
+            "length": tf.zeros((batch_size,), tf.int32),
+        }
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        if state is None:  # the whole sequence is here, and nothing else
+            attended = keras_performer.ops.exact_attention(query, key, value, visible)
+            return attended, self._filled(key, value)
+        length = tf.shape(key)[1]
+        places = state["length"][:, tf.newaxis] + tf.range(length)  # (B, T)
+        keys = _put(state["key"], places, key)
+        values = _put(state["value"], places, value)
+        query = tf.transpose(query, (0, 2, 1, 3))
+        logits = tf.matmul(query, keys, transpose_b=True) * self.key_dim**-0.5
+        seen = tf.range(self.cache_length) <= places[:, :, tf.newaxis]
+        logits = tf.where(seen[:, tf.newaxis], logits, logits.dtype.min)
+        attended = tf.transpose(tf.matmul(tf.nn.softmax(logits), values), (0, 2, 1, 3))
+        later = {"key": keys, "value": values, "length": state["length"] + length}
+        return attended, later
+
+    def _filled(self, key, value):
+        batch, length = tf.unstack(tf.shape(key)[:2])
+        left = ((0, 0), (0, 0), (0, self.cache_length - length), (0, 0))
+        key, value = (tf.pad(tf.transpose(x, (0, 2, 1, 3)), left) for x in (key, value))
+        # shapes that TensorFlow cannot tell, and signatures want
+        shape = None, self.num_heads, self.cache_length
+        return {
+            "key": tf.ensure_shape(key, (*shape, self.key_dim)),
+            "value": tf.ensure_shape(value, (*shape, self.value_dim)),
+            "length": tf.fill((batch,), length),
+        }
+
+    def get_config(self):
+        return {**super().get_config(), "cache_length": self.cache_length}
+
+
+def _put(cache, places, new):
+    """The cache `(B, N, L, H)` with new `(B, T, N, H)` at places `(B, T)`."""
+    batch, length, heads, _ = tf.unstack(tf.shape(new))
+    shape = batch, length, heads
+    indices = tf.stack(
+        [
+            tf.broadcast_to(tf.range(batch)[:, tf.newaxis, tf.newaxis], shape),
+            tf.broadcast_to(tf.range(heads), shape),
+            tf.broadcast_to(places[:, :, tf.newaxis], shape),
+        ],
+        axis=-1,
+    )
+    return tf.tensor_scatter_nd_update(cache, indices, new)
+
+
+start = steps.start
+
+
+def program(case):
+    """Draws the likeliest token after token, each by one call of `decode` for all.
+
+    Args:
+        case: dict of folder, batch (sessions), prompt_length, vocabulary_size and
+            new_tokens.
+    """
+    loaded = tf.saved_model.load(case["folder"])
+    prefill, decode = (loaded.signatures[name] for name in ("prefill", "decode"))
+    # the prompts may be equal: what the numbers are does not matter to speed
+    prompt = prompt_of(case["prompt_length"], case["vocabulary_size"])
+    state = dict(prefill(tokens=tf.constant([prompt])))
+    state = {name: tf.repeat(x, case["batch"], axis=0) for name, x in state.items()}
+
+    def run():
+        after = dict(state)
+        for _ in range(case["new_tokens"]):
+            logits = after.pop("logits").numpy()
+            tokens = logits.argmax(-1).astype("int32")[:, np.newaxis]
+            after = dict(decode(tokens=tf.constant(tokens), **after))
+        after["logits"].numpy()
+        assert loaded  # it owns the weights
+
+    return lambda: None, run
+
+
+def prompt_of(length, vocabulary_size, seed=0):
+    """Random tokens, a list of ints."""
+    random = np.random.default_rng(seed)
+    return random.integers(vocabulary_size, size=length, dtype="int32").tolist()

@@ -1,12 +1,9 @@
 """One line of a table: a program that is lowered and compiled in a fresh process."""
 
-import concurrent.futures
 import dataclasses
 import json
-import multiprocessing
 import re
 import time
-from concurrent.futures.process import BrokenProcessPool
 
 _SIZE = re.compile(r"\(([\d.]+)([MGT])\) exceeds available|Used ([\d.]+)([MGT]) of")
 _GIB = {"M": 2.0**-10, "G": 1.0, "T": 2.0**10}
@@ -74,15 +71,15 @@ def collect(function, cases, path):
     Yields each row and writes all so far to `path`. A case that fails, or whose
     process ends, gives a row with an `error`.
     """
+    from benchmarks import processes
+
     rows = []
-    context = multiprocessing.get_context("spawn")
     for case in cases:
-        with concurrent.futures.ProcessPoolExecutor(1, context) as process:
-            try:
-                row = process.submit(function, *case).result()
-            except (Exception, BrokenProcessPool) as error:
-                first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-                row = {"case": case, "error": first_line[:300]}
+        try:
+            row = processes.in_new_process(function, *case)
+        except Exception as error:
+            first_line = f"{type(error).__name__}: {error}".splitlines()[0]
+            row = {"case": case, "error": first_line[:300]}
         rows.append(row)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(rows, indent=1) + "\n")

@@ -5,7 +5,8 @@ import pathlib
 import keras
 import numpy as np
 
-from benchmarks.conversion import masking, rxnmapper
+from benchmarks.conversion import sources
+from benchmarks.conversion.scores import padded
 from docs.pictures import style
 from keras_performer import calibrate, convert_to_performer
 
@@ -13,8 +14,8 @@ LAYER, HEAD, WINDOW = 6, 2, 9
 
 
 def main():
-    source = rxnmapper.load(pathlib.Path("runs/conversion"))
-    tokens = masking.padded(source.sequences)
+    source = sources.rxnmapper(pathlib.Path("runs/conversion"))
+    tokens = padded(source.sequences)
     *others, shown = np.argsort((tokens != 0).sum(1))[::-1]
     trained = source.model()
     converted, _ = convert_to_performer(trained, exact_window=WINDOW, seed=0)

@@ -5,23 +5,24 @@ import pathlib
 import statistics
 
 from benchmarks.learning import times
-from benchmarks.learning.curves import seconds_of_step
-from benchmarks.learning.tables import best, by, mean_result
-from benchmarks.long_range import plan, rows
+from benchmarks.learning.report import best, mean_result, seconds_of_step
+from benchmarks.long_range import __main__ as command
+from benchmarks.long_range import models
+from benchmarks.tables import by
 from docs.pictures import style
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/results/long_range"
 # Dots of the picture, as rows are called there.
 DOTS = {
-    rows.WITHOUT: ("no attention", style.CONTROL),
-    rows.WINDOW: ("window alone", style.INK),
-    rows.EXACT: ("exact", style.EXACT),
-    rows.PERFORMER: ("Performer, window", style.FURTHER[2]),
-    rows.GAINS: ("Performer, gains", style.OURS),
+    models.WITHOUT: ("no attention", style.CONTROL),
+    models.WINDOW: ("window alone", style.INK),
+    models.EXACT: ("exact", style.EXACT),
+    models.PERFORMER: ("Performer, window", style.FURTHER[2]),
+    models.GAINS: ("Performer, gains", style.OURS),
     "Big Bird": ("Big Bird", style.FURTHER[0]),
     "Linear Transformer": ("Linear Transf.", style.FURTHER[1]),
 }
-COSTS_OF = {rows.GAINS: rows.PERFORMER}  # the same work
+COSTS_OF = {models.GAINS: models.PERFORMER}  # the same work
 TOKENS = "4096"  # of the costs that dots are large by
 AREA = 0.35  # square points for each MiB
 
@@ -31,7 +32,7 @@ def main():
     runs = times.retold(map(json.loads, lines), FOLDER)
     runs = [run for run in runs if not run["warm_up_steps"]]
     costs = json.loads((FOLDER / "costs.json").read_text())
-    tasks, of_tasks = plan.core(), dict(by(runs, "task"))
+    tasks, of_tasks = command.core(), dict(by(runs, "task"))
     figure, axes = style.panels(len(tasks), height=3.1)
     for panel, task in zip(axes, tasks):
         trained = dict(by(of_tasks[task.name], "row"))

@@ -150,7 +150,8 @@ class AttentionChoice:
         self._several = [_checked(one, num_blocks is not None) for one in several]
         for one in self._several:
             _check_fits(one, num_heads=num_heads, causal=causal)
-        kinds = [NAMED[x] for x in dict.fromkeys(self._strings()) if x in NAMED]
+        names = [one for one in self._several if isinstance(one, str)]
+        kinds = [NAMED[one] for one in dict.fromkeys(names) if one in NAMED]
         if options and not kinds:
             _check_none_given(owner, attention, options)
         check_options(owner, options, kinds)
@@ -211,9 +212,6 @@ class AttentionChoice:
             if value is not None and name in config:
                 self._options[name] = config[name]
         return layer
-
-    def _strings(self):
-        return [one for one in self._several if isinstance(one, str)]
 
 
 def positions_of(position_embedding, attention, position_shape, key_dim):

@@ -1,23 +1,28 @@
 """Trained models are read as they were trained, and asked as is said."""
 
+import dataclasses
 import functools
-import subprocess
-import zipfile
+import itertools
+import math
 
 import keras
 import numpy as np
 import pytest
+import scipy.special
+import tensorflow as tf
 from scipy.special import erf
 
-from benchmarks.conversion import antiberty, bert, rows, rxnmapper, wheels
-from benchmarks.conversion.pretrained import Pretrained, with_token_types
+from benchmarks.conversion import __main__ as command
+from benchmarks.conversion import bert, scores, small, sources, speed
+from benchmarks.conversion.sources import Pretrained
+from benchmarks.learning import models
+from keras_performer import convert_to_performer
 
 SIZES = dict(vocabulary_size=7, max_length=13, num_layers=2, intermediate_dim=11)
 CONFIGS = {
-    antiberty: bert.Config(**SIZES, embedding_dim=6, hidden_dim=6, num_heads=2),
-    rxnmapper: bert.Config(**SIZES, embedding_dim=5, hidden_dim=6, num_heads=3),
+    sources.names_of_bert: dict(embedding_dim=6, hidden_dim=6, num_heads=2),
+    sources.names_of_albert: dict(embedding_dim=5, hidden_dim=6, num_heads=3),
 }
-MODELS = pytest.mark.parametrize("module", CONFIGS, ids=lambda module: module.PACKAGE)
 MASK = 4
 
 
@@ -46,12 +51,13 @@ def random_tensors(config, names):
     return tensors
 
 
-def tiny(module, **options):
-    config, names = CONFIGS[module], module.names(SIZES["num_layers"])
+def tiny(names_of):
+    config = bert.Config(**SIZES, **CONFIGS[names_of])
+    names = names_of(SIZES["num_layers"])
     sequences = [[2, 1, 5, 6, 4, 1, 6, 3], [2, 6, 6, 1, 3]]
-    options = {"sequences": sequences, "mask_token": MASK, **options}
-    tensors = random_tensors(config, names)
-    return Pretrained(module.PACKAGE, config, tensors, names, **options)
+    return Pretrained(
+        "tiny", config, random_tensors(config, names), names, sequences, MASK
+    )
 
 
 def twin(source, tokens, softmax_of=lambda logits: logits):
@@ -107,109 +113,271 @@ def check_model(source, model, softmax_of=lambda logits: logits):
         np.testing.assert_allclose(row[: len(tokens)], expected, rtol=0, atol=2e-5)
 
 
-@MODELS
-def test_the_model_is_that_of_its_paper(module):
-    source = tiny(module)
+@pytest.mark.parametrize("names_of", CONFIGS)
+def test_the_model_is_that_of_its_paper(names_of):
+    source = tiny(names_of)
     # as far from 1 as the model's own: normalizing by n - 1 or another gelu shows
     assert np.abs(twin(source, source.sequences[0])).max() > 1
-    check_model(source, source.model())
-
-
-@MODELS
-def test_layers_that_share_weights_can_differ(module):
-    model = tiny(module).model()
-    layers = [layer for layer in model.layers if layer.name.startswith("attention_")]
-    attentions = [
-        layer for layer in layers if isinstance(layer, keras.layers.MultiHeadAttention)
-    ]
-    assert len(attentions) == len(set(map(id, attentions))) == SIZES["num_layers"]
+    model = source.model()
+    check_model(source, model)
+    # layers that share weights can be converted apart
+    kind = keras.layers.MultiHeadAttention
+    layers = {layer.name for layer in model.layers if isinstance(layer, kind)}
+    assert len(layers) == SIZES["num_layers"]
 
 
 @pytest.mark.slow
 def test_rows_of_other_attention_have_the_trained_weights():
-    source = tiny(rxnmapper)
-    every = rows.ROWS + rows.FURTHER
+    source = tiny(sources.names_of_albert)
+    every = scores.ROWS + scores.FURTHER
     made = {row.name: functools.partial(row.make, source) for row in every}
     check_model(source, made["mean of V"](), np.zeros_like)
     # sequences are shorter than the window, so that all with one are exact
     for name in ("window alone", "window + favor+", "window + taylor"):
         check_model(source, made[name]())
-
-    def taylor(logits):
-        return np.log(1 + logits + logits**2 / 2)
-
-    check_model(source, made["taylor"](), taylor)
+    check_model(source, made["taylor"](), lambda x: np.log(1 + x + x**2 / 2))
 
 
-def test_the_embedding_of_the_first_type_goes_to_the_positions():
+def test_what_is_read_of_packages():
     position, of_type = np.arange(6.0).reshape(3, 2), np.array([[10, 20], [5, 5]])
-    tensors = {
-        "e.position_embeddings.weight": position,
-        "e.token_type_embeddings.weight": of_type,
-        "other": of_type,
-    }
-    found = with_token_types(tensors, "e")
-    assert found["e.position_embeddings.weight"].tolist() == [
-        [10, 21],
-        [12, 23],
-        [14, 25],
-    ]
-    assert found["other"] is of_type and position[0, 0] == 0
-
-
-def test_sizes_are_read_and_what_is_not_built_is_refused():
+    tensors = {"e.position_embeddings.weight": position}
+    tensors["e.token_type_embeddings.weight"] = of_type
+    found = sources.with_token_types(tensors, "e")["e.position_embeddings.weight"]
+    assert found.tolist() == [[10, 21], [12, 23], [14, 25]]
     saved = {
-        "vocab_size": 25,
-        "max_position_embeddings": 512,
-        "hidden_size": 64,
-        "intermediate_size": 256,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 4,
-        "layer_norm_eps": 1e-12,
-        "hidden_act": "gelu",
+        **{"vocab_size": 25, "max_position_embeddings": 512, "hidden_size": 64},
+        **{"intermediate_size": 256, "num_hidden_layers": 8, "hidden_act": "gelu"},
+        **{"num_attention_heads": 4, "layer_norm_eps": 1e-12, "embedding_size": 16},
     }
-    sizes = (256, 8, 4, 1e-12)
-    assert bert.config_of(saved) == bert.Config(25, 512, 64, 64, *sizes)
-    albert = {**saved, "embedding_size": 16, "num_hidden_groups": 1}
-    assert bert.config_of(albert) == bert.Config(25, 512, 16, 64, *sizes)
+    assert bert.config_of(saved) == bert.Config(25, 512, 16, 64, 256, 8, 4, 1e-12)
     with pytest.raises(ValueError, match="hidden_act must be 'gelu'.*'gelu_new'"):
         bert.config_of({**saved, "hidden_act": "gelu_new"})
-
-
-def test_reactions_are_cut_by_the_tokenizer_of_their_package():
-    source = b'import os\nPATTERN = r"(Cl?|N|>>|\\[[^\\]]+])"\nOTHER = 1\n'
-    pattern = rxnmapper.constant(source, "PATTERN")
-    lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "C", "Cl", "N", ">>"]
-    tokens = {token: index for index, token in enumerate(lines)}
-    found = rxnmapper.tokenize("CCl>>N[X]", pattern, tokens)
-    assert found == [2, 4, 5, 7, 6, 1, 3]
-    with pytest.raises(ValueError, match="must define MISSING"):
-        rxnmapper.constant(source, "MISSING")
     text = """rxns = ["CC>>C", 'N.C>>NC'] # "CC>>C" again
         mapped = "[CH3:1]>>[CH3:1]" and "C >> C" """
-    assert rxnmapper.reactions(text) == ["CC>>C", "N.C>>NC"]
-
-
-def test_antibodies_are_those_of_the_examples():
+    assert sources.reactions(text) == ["CC>>C", "N.C>>NC"]
     chain = "ACDEFGHIKL" * 10
     text = f'["{chain}", "ACDEF"] "__{chain}_", "{chain[:-1]}W", "{chain}"'
-    found = antiberty.sequences(text)
-    assert found == [*antiberty.TRASTUZUMAB, chain, f"{chain[:-1]}W"]
-    tokens = {"[CLS]": 2, "[SEP]": 3, "A": 5, "C": 6}
-    assert antiberty.tokenize("ACA", tokens) == [2, 5, 6, 5, 3]
+    assert sources.antibodies(text)[2:] == [chain, f"{chain[:-1]}W"]
+    tokens = {"[CLS]": 2, "[SEP]": 3, "[UNK]": 1, "A": 5, "C": 6}
+    assert sources.tokenize("ACX", tokens) == [2, 5, 6, 1, 3]
 
 
-def test_a_wheel_is_downloaded_once_and_not_installed(tmp_path, monkeypatch):
-    commands = []
+class Constant:
+    """Gives all tokens the same logits."""
 
-    def run(command, check):
-        commands.append(command)
-        with zipfile.ZipFile(tmp_path / "name-1.2-py3-none-any.whl", "w") as wheel:
-            wheel.writestr("a/b", "content")
+    layers = ()
 
-    monkeypatch.setattr(subprocess, "run", run)
-    paths = [wheels.download("name", "1.2", tmp_path) for _ in range(2)]
-    assert len(commands) == 1 and paths[0] == paths[1]
-    assert commands[0][1:4] == ["-m", "pip", "download"]
-    assert {"--no-deps", "name==1.2", str(tmp_path)} < set(commands[0])
-    assert wheels.read(paths[0], "a/b") == [b"content"]
+    def __init__(self, logits):
+        self.logits = np.array(logits, np.float32)
+
+    def __call__(self, tokens, training):
+        assert training is False
+        return tf.constant(np.tile(self.logits, (*tokens.shape, 1)))
+
+
+def long_sequences():
+    """Two that are alike, one that is not."""
+    random = np.random.default_rng(0)
+    first, other = random.integers(5, 25, (2, 61)).tolist()
+    return [first, first[:30] + first[32:], other]
+
+
+def made_up(sequences, exact_nll=None):
+    config = bert.Config(25, 70, 8, 8, 8, num_layers=1, num_heads=2)
+    return Pretrained("tiny 1.0", config, {}, {}, sequences, MASK, exact_nll)
+
+
+def test_each_token_but_the_ends_is_hidden_in_one_copy():
+    [tokens, _, _] = long_sequences()
+    given = scores.examples([tokens], MASK, seed=1)
+    assert given.inputs.shape == (4, 61)
+    assert given.masked.sum(0).tolist() == [0, *[1] * 59, 0]
+    assert set(given.masked.sum(1)) == {14, 15}
+    assert (given.inputs[given.masked] == MASK).all()
+    np.testing.assert_array_equal(given.targets, [tokens] * 4)
+    np.testing.assert_array_equal(
+        given.inputs[~given.masked], given.targets[~given.masked]
+    )
+    # of a longer one six copies of eight
+    given = scores.examples([tokens + tokens[1:]], MASK, seed=1)
+    assert given.inputs.shape == (6, 121) and given.masked.sum(0).max() == 1
+
+
+def test_sequences_that_have_much_in_common_are_one_family():
+    first, alike, other = long_sequences()
+    assert scores.families([first, other, alike, other]).tolist() == [0, 1, 0, 1]
+    # by way of a third one, too
+    half = alike[:20] + other[20:30] + alike[30:]
+    chain = [first, half[:15] + other[:9] + half[24:], half]
+    assert scores.families(chain[::2]).tolist() == [0, 0]
+    assert len(set(scores.families(chain))) == 1
+
+
+def test_losses_are_those_of_the_hidden_tokens():
+    probabilities = np.array([0.0, 0.1, 0.2, 0.3, 0.4])
+    with np.errstate(divide="ignore"):
+        model = Constant(np.log(probabilities) + 3)
+    targets = np.array([[1, 2, 3, 3], [2, 2, 3, 0]])
+    inputs = np.array([[1, 4, 3, 4], [4, 2, 3, 0]])
+    given = scores.Examples(inputs, targets, inputs != targets, np.array([5, 6]))
+    expected = -np.log([0.2, 0.3, 0.2])
+    np.testing.assert_allclose(scores.losses(model, given), expected, rtol=1e-6)
+    assert given.families_of_tokens().tolist() == [5, 5, 6]
+    assert given[given.families == 6].inputs.tolist() == [[4, 2, 3, 0]]
+
+
+def test_standard_errors_count_clusters_not_tokens():
+    values = np.array([1.0, 2.0, 3.0, 6.0])
+    # each by itself: the usual one, of deviations -2, -1, 0, 3
+    alone = scores.standard_error(values, np.arange(4))
+    assert math.isclose(alone, math.sqrt(14 / 3 / 4))
+    # sums of deviations -3 and 3
+    pairs = scores.standard_error(values, np.array([7, 7, 2, 2]))
+    assert math.isclose(pairs, math.sqrt(2 * 18) / 4)
+    assert scores.standard_error(values, np.zeros(4)) == math.inf
+
+
+def test_rows_are_fitted_to_other_families():
+    sequences = long_sequences()
+    seen = []
+
+    def fit(model, source, tokens):
+        assert model == f"that of {source.name}"
+        seen.append(tokens)
+        return Constant(np.eye(25)[0] * len(seen))
+
+    row = scores.Row("fitted", lambda source: f"that of {source.name}", fit=fit)
+    given = scores.examples(sequences, MASK, scores.SEED)
+    model = made_up(sequences)
+    parts = {
+        family: scores.losses_of(row, row.make(model), model, given, 1, family)
+        for family in scores.parts_of(row, model)
+    }
+    losses = scores.joined(parts, given)
+    # the first family has two sequences: fitted to the third, and the reverse
+    assert [tokens.shape for tokens in seen] == [(5, 61), (10, 61)]
+    assert (seen[0][0] == sequences[2]).all()
+    assert not any((tokens == sequences[2]).all() for tokens in seen[1])
+    ends = [tokens[0] for tokens in seen[1]]
+    assert ends == [sequences[0][0]] * 10
+    of_models = np.log(np.exp([1, 2]) + 24)
+    expected = of_models[(given.families_of_tokens() == 1).astype(int)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+
+
+def test_rows_of_more_data_are_fitted_to_it_without_what_is_asked():
+    sequences = long_sequences()
+    random = np.random.default_rng(1)
+    new = random.integers(5, 25, 50).tolist()
+    alike = sequences[2][:40] + sequences[2][41:]
+    seen = []
+
+    def fit(model, source, tokens):
+        seen.append(tokens)
+        return Constant(np.zeros(25))
+
+    row = scores.Row("fitted", lambda source: None, fit=fit, further=True)
+    given = scores.examples(sequences, MASK, scores.SEED)
+    model = made_up(sequences)
+    assert scores.parts_of(row, model) == []
+    model = dataclasses.replace(model, further=lambda: [new, alike])
+    for family in scores.parts_of(row, model):
+        scores.losses_of(row, row.make(model), model, given, 1, family)
+    # each sequence stands first as it is, then with masks
+    starts = [[x[:20].tolist() for x in tokens[:4]] for tokens in seen]
+    assert starts[0][:3] == [sequences[2][:20], new[:20], alike[:20]]
+    assert starts[1][:3] == [sequences[0][:20], sequences[1][:20], new[:20]]
+    assert alike[:20] not in starts[1]
+
+
+def test_the_command(tmp_path, monkeypatch):
+    made = made_up(long_sequences())
+    monkeypatch.setitem(command.SOURCES, "antiberty", lambda folder: made)
+    monkeypatch.setattr(Pretrained, "model", lambda source: Constant(np.zeros(25)))
+    scores.made.cache_clear()
+    flags = ["--models", "antiberty", "--workers", "0"]
+    flags += ["--output", str(tmp_path), "--rows", "mean of V"]
+    command.main(flags)
+    text = (tmp_path / "tables.md").read_text()
+    # all of 25 tokens are as likely
+    assert f"| exact | {math.log(25):.3f} | +0.000 | 0.000 |" in text
+    assert "| mean of V | 3.219 | +0.000 |" in text and "window alone" not in text
+    assert "175 masked tokens of 3 sequences of 59 to 61 tokens" in text
+    # one that was read wrongly ends the command
+    made = dataclasses.replace(made, exact_nll=3.2195)
+    command.main(flags)
+    made = dataclasses.replace(made, exact_nll=3.217)
+    with pytest.raises(ValueError, match="weights or tokens were read wrongly"):
+        command.main(flags)
+
+
+def test_what_a_row_loses_is_paired_with_the_exact_model():
+    exact, families = np.array([1.0, 2.0, 3.0]), np.arange(3)
+    assert scores.paired(exact + 0.5, exact, families) == (0.5, 0.0)
+    # of differences 2, 0, -2
+    lost, error = scores.paired(exact[::-1], exact, families)
+    assert lost == 0 and math.isclose(error, 2 / math.sqrt(3))
+
+
+CASE = small.cases()["recall"]
+
+
+@pytest.mark.slow
+def test_controls_of_small_models_are_what_they_are_called():
+    exact = models.make_model(CASE.task, models.EXACT, CASE.key_dim, small.SEED)
+    tokens = CASE.task.draw(np.random.default_rng(0), 1)[0]
+    first = itertools.islice(small.controls(CASE, exact, num_steps=1), 3)
+    found = {name: model for name, model, *_ in first}
+    same, mean, window = (np.asarray(model(tokens)) for model in found.values())
+    np.testing.assert_array_equal(same, exact(tokens))
+    options = dict(exact_window=CASE.task.window, feature_map="taylor")
+    both, _ = convert_to_performer(exact, num_random_features=None, **options)
+    assert np.abs(both(tokens) - window).max() > 1e-3
+    np.testing.assert_allclose(
+        small.without_far_keys(both)(tokens), window, rtol=1e-4, atol=1e-4
+    )
+    x = np.random.default_rng(1).normal(size=(1, 7, 64)).astype("float32")
+    attention = found[small.MEAN].blocks[0].attention
+    _, weights = attention(x, return_attention_scores=True)
+    equal = np.tri(7) / np.arange(1, 8)[:, np.newaxis]
+    np.testing.assert_allclose(weights[0], np.broadcast_to(equal, (4, 7, 7)), atol=1e-6)
+
+
+def test_answers_of_small_models_are_those_of_the_logits():
+    model = models.make_model(CASE.task, models.WITHOUT, CASE.key_dim, small.SEED)
+    result = small.asked(CASE, "none", model, steps=3, seconds=2.0)
+    bits, right, asked_for = [], 0, 0
+    for inputs, targets, weights in CASE.task.held_out():
+        logits = np.asarray(model(inputs)).astype("float64")
+        logs = scipy.special.log_softmax(logits, -1)
+        of_targets = np.take_along_axis(logs, targets[..., np.newaxis], -1)[..., 0]
+        bits += list(-(of_targets * weights).sum(1) / weights.sum(1) / np.log(2))
+        right += ((logits.argmax(-1) == targets) * weights).sum()
+        asked_for += weights.sum()
+    assert result.accuracy == pytest.approx(right / asked_for)
+    np.testing.assert_allclose(result.bits, bits, rtol=1e-5)
+
+
+def test_pages_of_small_models(tmp_path, monkeypatch, capsys):
+    name = "window + taylor, transferred"
+    found = [
+        small.Result(models.EXACT, 0.99951, [0.01, 0.02]),
+        small.Result(name, 0.5, [1.01, 3.02], 61.0, steps=200),
+        small.Result(name, 0.9, [0.51, 0.52], 30.0, 200, further_steps=40),
+    ]
+    monkeypatch.setattr(small, "exact_model", lambda case, folder: None)
+    monkeypatch.setattr(small, "results", lambda case, ways, options: found)
+    monkeypatch.setattr(small, "converted", lambda *given: ())
+    monkeypatch.setattr(small, "controls", lambda *given: ())
+    flags = "--cases recall --steps 3 --further-steps 1 2 --feature-maps taylor"
+    small.main([*flags.split(), "--output", str(tmp_path)])
+    lines = (tmp_path / "recall.md").read_text().splitlines()
+    written = "python -m benchmarks.conversion.small --cases recall --steps 3 "
+    assert f"    {written}--further-steps 1 2" in lines
+    assert f"| {name} | 200 | 0 | 0.5000 | 2.015 | +2.000 | 1.000 | 61 |" in lines
+    assert f"| {name} | 200 | 40 | 0.9000 | 0.515 | +0.500 | 0.000 | 30 |" in lines
+    # 4 heads, and 8 bytes of each of 2^40 pairs
+    assert speed.cell(models.EXACT, 2**20) == "needs 32768 GB"
+    monkeypatch.setattr(speed, "cell", lambda row, length: f"{row} at {length}")
+    speed.main(["--lengths", "8", "16"])
+    assert "| exact | exact at 8 | exact at 16 |" in capsys.readouterr().out

@@ -85,40 +85,6 @@ def test_blocks_and_precision_are_those_of_the_case(monkeypatch):
     assert "HIGHEST" not in rounded and "DEFAULT" in rounded
 
 
-def test_what_is_drawn_in_place_of_numbers():
-    assert programs.described(tf.TensorSpec((2, 3), "bfloat16")) == {
-        "shape": [2, 3],
-        "dtype": "bfloat16",
-        "std": 1.0,
-    }
-    spread = programs.described(tf.constant([1.0, 3.0]))
-    assert spread == {"shape": [2], "dtype": "float32", "std": 1.0}
-
-
-def measured(row, causal, size, seconds, **more):
-    batch, length = size
-    sizes = {**cases.SIZES, "batch": batch, "length": length}
-    case = cases.case("layer", row, causal, *cases.HALF, **sizes)
-    return {**case, "seconds": seconds, "temporary_bytes": 3 * 2**20, **more}
-
-
-def test_cells_of_the_tables():
-    size = cases.ALL[0]
-    rows = [
-        measured("Performer", True, size, [0.001, 0.9, 0.002]),
-        measured("Performer", True, size, [0.5], blocks="CPU"),
-        {**measured("exact", True, size, []), "error": "no memory"},
-    ]
-    del rows[-1]["seconds"]
-    results = {"programs": rows}
-    lines = report.by_size(results, True, report.milliseconds).splitlines()
-    assert lines[2] == "| 64 x 1,024 | 2.00 | – | – | no memory | – |"
-    assert "0.50" not in lines[2]
-    lines = report.by_size(results, True, report.mebibytes).splitlines()
-    assert lines[2] == "| 64 x 1,024 | 3 | – | – | no memory | – |"
-    assert report.milliseconds(measured("exact", True, size, [1.1102])) == "1,110"
-
-
 def test_the_tables_are_those_of_the_results(tmp_path):
     for kind in cases.KINDS:
         shutil.copy(report.RESULTS / f"{kind}.json", tmp_path)

@@ -43,8 +43,7 @@ BOUNDS = {0.5: (0.3, 0.8), 1.0: (1.2, 2.0), 3.0: (2.2, 2.8)}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "causal", "std"),
-    [("softmax", False, 0.5), ("softmax", True, 1.0), ("softmax", False, 3.0)]
-    + [("favor+", True, 0.5), ("favor+", False, 1.0), ("favor+", True, 3.0)],
+    [("softmax", True, 0.5), ("favor+", False, 1.0), ("softmax", False, 3.0)],
 )
 def test_rounded_products_cost_little_beside_random_features(name, causal, std):
     output, gradient = BOUNDS[std]
@@ -57,23 +56,16 @@ def test_rounded_products_cost_little_beside_random_features(name, causal, std):
     assert (error["all"] < 0.05 * error["features"]).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-def test_rounded_products_cost_relu_as_much_as_rounded_inputs(causal):
-    error = percents("relu", causal, 1.0)
-    print(error)
-    assert (error["none"] < 1e-3).all()
-    assert (error["all"] < 1.6 * error["inputs"]).all()
-    assert (error["all"] > 0.8 * error["inputs"]).all()
-
-
-@pytest.mark.slow
-def test_error_does_not_grow_along_a_sequence():
-    first = percents("softmax", True, 0.5, 2048, slice(None, 256))
-    last = percents("softmax", True, 0.5, 2048, slice(-256, None))
-    print(first, last)
-    assert last["all"][0] < 2 * first["all"][0]
-    assert first["all"][1] < 2 * last["all"][1]
+def test_the_command_prints_a_row_of_each_case(capsys, monkeypatch):
+    monkeypatch.setattr(precision, "CASES", precision.CASES[:1])
+    precision.main("--length 64 --long 512 --draws 1".split())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[4].startswith("| softmax | bidirectional | 16 | 0.5 | ")
+    assert [line.split(" | ")[:2] for line in lines[-6:]] == [
+        [f"| {name}", part]
+        for name in ("softmax", "favor+", "relu")
+        for part in ("first", "last")
+    ]
 
 
 def test_switch_asks_for_the_highest_precision_of_every_product():

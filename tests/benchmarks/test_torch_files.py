@@ -128,9 +128,3 @@ def test_a_tensor_must_lie_in_its_storage(cut, monkeypatch):
     data = archive(state_dict({"weight": cut}), monkeypatch)
     with pytest.raises(pickle.UnpicklingError, match="must lie in its storage of 12"):
         read_state_dict(data)
-
-
-def test_the_older_form_begins_with_its_number(monkeypatch):
-    data = older(state_dict(CUTS), monkeypatch, magic=17)
-    with pytest.raises(pickle.UnpicklingError, match="a file of torch.save"):
-        read_state_dict(data)

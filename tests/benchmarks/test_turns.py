@@ -1,10 +1,133 @@
-"""Programs that take turns, with workers that only write down who asked."""
+"""Programs that take turns, in real processes of a made-up framework and in none."""
 
 import json
+import statistics
 
 import pytest
 
-from benchmarks import turns, workers
+from benchmarks import checkouts, measure, turns
+
+FRAMEWORK = """
+import os, time
+try:
+    import keras_performer
+    SECONDS, versions = keras_performer.SECONDS, {"it": keras_performer.__version__}
+except (ImportError, AttributeError):
+    SECONDS, versions = 0, {"it": "1"}
+
+def start(threads):
+    print("what a framework prints")
+    return versions
+
+def program(case):
+    if case["contender"] == "exact":
+        raise ValueError("no such layer")
+    if case["contender"] == "returns V":
+        return lambda: None, lambda: os._exit(3)
+    return lambda: None, lambda: time.sleep(SECONDS) or sum(range(100_000))
+"""
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """A folder in the place of this repository, whose contenders are made up."""
+    package = tmp_path / "benchmarks"
+    (package / "contenders").mkdir(parents=True)
+    (package / "contenders" / "ours.py").write_text(FRAMEWORK)
+    for path in (package, package / "contenders"):
+        (path / "__init__.py").touch()
+    source = (turns.ROOT / "benchmarks" / "worker.py").read_text()
+    (package / "worker.py").write_text(source)
+    monkeypatch.setattr(turns, "ROOT", tmp_path)
+    monkeypatch.setattr(turns, "FOLDER", tmp_path / ".bench")
+    # the others are not there, and pip cannot get them
+    for name in ("torch", "kernel_attention"):
+        module, _ = turns.ENVIRONMENTS[name]
+        monkeypatch.setitem(turns.ENVIRONMENTS, name, (module, ["./no such folder"]))
+    return tmp_path
+
+
+def test_the_measurement_of_real_processes(made_up):
+    flags = ["--lengths", "256", "--rounds", "2", "--output", str(made_up / "out")]
+    measure.main([*flags, "--contenders", "softmax", "exact", "returns V"])
+    results = json.loads((made_up / "out" / "results.json").read_text())
+    training = [row for row in results["rows"] if row["step"] == "training"]
+    reasons = {row["contender"]: row["reason"] for row in training}
+    for row in results["rows"]:
+        if row["contender"] in ("softmax", "matmul"):
+            assert len(row["times"]) == 2 and 0 < min(row["times"])
+            assert row["first_call_seconds"] > 0 and row["reason"] is None
+    assert reasons["returns V"] == "the process ended with code 3 (memory?)"
+    assert reasons["exact"] == "ValueError: no such layer"
+    assert results["versions"] == {"ours": {"it": "1"}} and not results["memory"]
+    missing = turns.install_missing(["torch"])
+    assert missing["torch"].startswith("torch: ") and "no such folder" in str(missing)
+
+
+def test_what_is_too_large_or_too_slow_is_left_out():
+    case = dict(contender="exact", form="causal", step="training", mode="graph")
+    case |= {"dtype": "float32", "length": 65536}
+    # three float32 arrays of 8 heads x L x L
+    assert measure.too_large(case, 4e11).startswith("needs 412 GB")
+    assert measure.too_large(case, 5e11) is None
+    row = turns.row({**case, "length": 16384}) | {"times": [4.5, 4.0]}
+    assert "would take 64 s (4.0 s at length 16384)" in measure.too_slow(
+        case, [row], limit=60
+    )
+    assert measure.too_slow(case, [row], limit=65) is None
+    groups = list(measure.groups([4096, 256]))
+    assert [group[0]["length"] for group in groups] == [256] * 2 + [4096] * 4
+    assert {case["environment"] for group in groups for case in group} == {
+        *("ours", "kernel_attention", "torch")
+    }
+
+
+def test_two_checkouts_in_real_processes(made_up, capsys):
+    """The one that is compared is ten times as slow."""
+    folders = []
+    for name, seconds in ("slow", 0.1), ("quick", 0.01):
+        package = made_up / name / "keras_performer"
+        package.mkdir(parents=True)
+        text = f"__version__, SECONDS = {name!r}, {seconds}"
+        (package / "__init__.py").write_text(text)
+        # each has benchmarks of its own, which must not be used
+        (made_up / name / "benchmarks").mkdir()
+        (made_up / name / "benchmarks" / "__init__.py").write_text("1 / 0")
+        folders.append(str(package.parent))
+    checkouts.main(
+        f"{folders[1]} --this {folders[0]} --lengths 7 --pairs 5 --sittings 2 "
+        "--processes 1 --modes xla --steps training "
+        f"--output {made_up / 'out'}".split()
+    )
+    results = json.loads((made_up / "out" / "checkouts.json").read_text())
+    versions = {side: each["it"] for side, each in results["versions"].items()}
+    assert versions == {"this": "slow", "other": "quick"}
+    assert [row["form"] for row in results["rows"]] == ["bidirectional", "causal"]
+    for row in results["rows"]:
+        assert len(row["pairs"]) == 5 and len(row["made"]) == 2
+        # neither side always goes first
+        assert {next(iter(pair)) for pair in row["pairs"]} == {"this", "other"}
+        assert 2 < statistics.median(checkouts.ratios(row["pairs"]))
+    assert "above 1.05: softmax, 7 tokens, bidirectional, training, xla; " in (
+        capsys.readouterr().out
+    )
+    with pytest.raises(turns.Missing, match="keras_performer"):
+        turns.Worker("ours", 1, checkout=str(made_up))
+
+
+def test_a_ratio_is_the_median_of_pairs():
+    # the machine was three times slower in the last pair: both were
+    pairs = [(0.011, 0.010), (0.012, 0.010), (0.039, 0.030)]
+    made = {
+        side: {"trace_seconds": t, "first_call_seconds": f, "peak_bytes": p * 2**20}
+        for side, t, f, p in (("this", 0.2, 3, 20), ("other", 0.1, 2, 10))
+    }
+    case = dict(contender="softmax", length=1024, form="causal", step="training")
+    row = {**case, "mode": "xla", "made": [made]}
+    row["pairs"] = [dict(zip(checkouts.SIDES, pair)) for pair in pairs]
+    line = checkouts.times([row]).splitlines()[2]
+    assert "| 12.0 | 10.0 | 1.200 | 1.100-1.300 | 2.00 | 1.50 |" in line
+    assert "| 20 | 10 | 2.000 |" in checkouts.memory([row])
 
 
 class FakeWorker:
@@ -26,10 +149,9 @@ class FakeWorker:
             self.programs[name] = 0
             return {"trace_seconds": 1, "first_call_seconds": 2, "peak_bytes": 3}
         if do == "run":
-            assert name in self.programs
             self.programs[name] += 1
             if contender in self.ends and self.programs[name] == 2:
-                raise workers.Ended("the process ended with code -9")
+                raise turns.Ended("the process ended with code -9")
             first = self.programs[name] == 1  # which must not count
             return 100 if first else self.seconds.get(contender, 0.5)
         self.programs.clear()
@@ -42,12 +164,11 @@ def turns_of(contenders, rounds=2, limit=60, **behaviour):
     """What workers were asked, and the rows; "a/x" is contender x in environment a."""
     log = []
 
-    def start(environment, threads, _):
+    def start(environment, threads):
         log.append(("start", environment))
         return FakeWorker(log, environment, **behaviour)
 
-    missing = {"gone": "gone: No matching distribution"}
-    pool = turns.Pool(2, missing=missing, start=start)
+    pool = turns.Pool(2, {"gone": "gone: No matching distribution"}, start)
     rows = [
         turns.row({"environment": name.split("/")[0], "contender": name})
         for name in contenders
@@ -61,14 +182,16 @@ def asked(log, what):
 
 
 def test_programs_take_turns():
-    log, rows = turns_of(["a/x", "b/y", "a/z"], rounds=3)
+    log, rows = turns_of(["a/x", "b/y", "a/z", "gone/x"], rounds=3)
     assert asked(log, "make") == ["a/x", "b/y", "a/z"]
     # a first run each that does not count, then the rounds
     assert asked(log, "run") == (1 + 3) * ["a/x", "b/y", "a/z"]
     assert log.index(("make", "a/z")) < log.index(("run", "a/x"))
-    assert asked(log, "drop") == [None, None]
-    assert [row["times"] for row in rows] == 3 * [[0.5] * 3]
-    assert {row["peak_bytes"] for row in rows} == {3}
+    assert [row["times"] for row in rows] == [*3 * [[0.5] * 3], []]
+    assert rows[3]["reason"] == "gone: No matching distribution"
+    log, rows = turns_of(["a/x"], limit=1.9)
+    assert rows[0]["reason"] == "its first call took 2 s, the limit is 1.9 s"
+    assert asked(log, "run") == []
 
 
 def test_slow_programs_run_in_fewer_rounds_spread_over_all():
@@ -80,75 +203,14 @@ def test_slow_programs_run_in_fewer_rounds_spread_over_all():
     assert asked(log, "run") == both + both + 4 * (one + both)
 
 
-def test_what_is_measured_once_does_not_run_again():
-    log, rows = turns_of(["a/x"], rounds=0)
-    assert asked(log, "run") == rows[0]["times"] == []
-    assert rows[0]["peak_bytes"] == 3
-
-
-def test_a_missing_environment_is_a_row_with_its_reason():
-    log, rows = turns_of(["gone/x", "a/y"])
-    assert rows[0]["reason"] == "gone: No matching distribution"
-    assert rows[0]["times"] == []
-    assert rows[1]["times"] == [0.5, 0.5]
-    assert ("start", "gone") not in log
-
-
-def test_an_environment_that_does_not_start_is_asked_once():
-    starts = []
-
-    def start(environment, threads, _):
-        starts.append(environment)
-        raise workers.Missing("a: ImportError: no framework")
-
-    pool = turns.Pool(2, start=start)
-    rows = [turns.row({"environment": "a", "contender": name}) for name in "xy"]
-    turns.take_turns(rows, pool, rounds=1, limit=60)
-    assert [row["reason"] for row in rows] == ["a: ImportError: no framework"] * 2
-    assert starts == ["a"]
-    assert pool.missing == {"a": "a: ImportError: no framework"}
-
-
-def test_a_failing_contender_is_a_row_with_its_reason():
-    log, rows = turns_of(["a/x", "a/y"], fails=["a/x"])
-    assert rows[0]["reason"] == "ResourceExhaustedError: out of memory"
-    assert rows[1]["reason"] is None
-    assert asked(log, "run") == 3 * ["a/y"]
-
-
 def test_a_process_that_ended_is_started_again_for_its_other_programs():
-    log, rows = turns_of(["a/x", "a/y", "b/z"], ends=["a/y"], rounds=2)
+    log, rows = turns_of(["a/x", "a/y", "b/z", "b/w"], ends=["a/y"], fails=["b/w"])
     assert [row["reason"] for row in rows] == [
         None,
         "the process ended with code -9",
         None,
+        "ResourceExhaustedError: out of memory",
     ]
-    assert [row["times"] for row in rows] == [2 * [0.5], [], 2 * [0.5]]
+    assert [row["times"] for row in rows] == [2 * [0.5], [], 2 * [0.5], []]
     assert asked(log, "start") == ["a", "b", "a"]
-    assert asked(log, "make") == ["a/x", "a/y", "b/z", "a/x"]
-
-
-def test_a_process_that_the_system_kills_has_ended(monkeypatch, tmp_path):
-    monkeypatch.setattr(workers, "FOLDER", tmp_path)
-    worker = workers.Worker("keras", threads=1)
-    worker._process.kill()
-    worker._process.wait()
-    with pytest.raises(workers.Ended, match="-9"):
-        worker.ask(do="drop")
-    worker.stop()
-
-
-def test_a_first_call_over_the_limit_is_not_repeated():
-    log, rows = turns_of(["a/x"], limit=1.9)
-    assert rows[0]["reason"] == "its first call took 2 s, the limit is 1.9 s"
-    assert asked(log, "run") == []
-
-
-@pytest.mark.parametrize("failing", [False, True])
-def test_results_are_replaced_whole(tmp_path, failing):
-    path = tmp_path / "bench" / "results.json"
-    turns.save(path, {"rows": [1]})
-    if failing:
-        with pytest.raises(TypeError):
-            turns.save(path, {"rows": {2}})  # a set is no JSON
-    assert json.loads(path.read_text()) == {"rows": [1]}
+    assert asked(log, "make") == ["a/x", "a/y", "b/z", "b/w", "a/x"]

@@ -1,0 +1,269 @@
+"""This package, Keras' exact layer, and the layer whose attention returns V."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_performer
+from benchmarks import contenders
+from benchmarks.contenders import steps
+from keras_performer import layers, zoo
+from keras_performer.zoo.big_bird import NONE
+
+FEATURES = contenders.NUM_RANDOM_FEATURES
+SIZES = {"num_heads": contenders.NUM_HEADS, "key_dim": contenders.KEY_DIM}
+
+
+def start(threads):
+    versions = steps.start(threads)
+    ours = {"keras_performer": keras_performer.__version__}
+    return {**versions, "keras": keras.__version__, **ours}
+
+
+def program(case):
+    keras.utils.set_random_seed(0)
+    if case.get("contender") == "matmul":
+        x = tf.random.normal((contenders.MATMUL_SIZE, contenders.MATMUL_SIZE))
+        return steps.program(tf.matmul, [x, x], {**case, "step": "forward"})
+    if case["part"] == "decoding":
+        return decoding(case)
+    if case["part"] == "generate":
+        return generating(case)
+    if "layer" in case:
+        return steps.of_side(case, side)
+    shape = 1, case["length"], contenders.WIDTH
+    x = tf.cast(np.random.default_rng(0).standard_normal(shape), case["dtype"])
+    return steps.program(layer(case), [x], case)
+
+
+def layer(case):
+    dtype = "mixed_bfloat16" if case["dtype"] == "bfloat16" else "float32"
+    causal = case["form"] == "causal"
+    if case["contender"] == "exact":
+        exact = keras.layers.MultiHeadAttention(**SIZES, dtype=dtype)
+        return lambda x: exact(x, x, use_causal_mask=causal)
+    if case["contender"] == "returns V":
+        return ReturnsValue(**SIZES, dtype=dtype)
+    # as in "softmax, jit_compile=False"
+    feature_map, given, value = case["contender"].partition(", jit_compile=")
+    ours = keras_performer.PerformerAttention(
+        **SIZES,
+        dtype=dtype,
+        causal=causal,
+        feature_map=feature_map,
+        num_random_features=FEATURES,
+        seed=0,
+        jit_compile=value == "True" if given else "auto",
+    )
+    # as Keras' `fit` and `predict` call it
+    return lambda x: ours(x, training=case["step"] == "training")
+
+
+class ReturnsValue(keras_performer.PerformerAttention):
+    """X(OPT) of the paper: the projections alone, with attention that returns V.
+
+    Queries and keys are added in with weight 0, so that they are computed too.
+    """
+
+    def call(self, query, value=None, key=None):
+        dense = self.query_dense, self.key_dense, self.value_dense
+        q, k, v = (each(query) for each in dense)
+        return self.output_dense(v + 0 * (q + k))
+
+
+def side(case, arrays):
+    """A layer of ours, or of Keras, beside one of another library."""
+    if case["layer"] == "FourierMixing":
+        return fourier_block(case, arrays)
+    if case["layer"] in ("MultiHeadAttention", "GroupQueryAttention"):
+        return of_keras(case, arrays)
+    sizes = case["sizes"]
+    kind = {**vars(layers), **vars(zoo)}[case["layer"]]
+    layer = kind(sizes["num_heads"], sizes["key_dim"], **case["options"])
+    layer.build((None, None, sizes["width"]))
+    call = {"training": True}  # as `fit` calls it; there is no dropout
+    if arrays is not None:
+        call["query_mask"] = tf.constant(arrays["seen"])
+        if case["layer"] == "LongformerAttention" and layer.num_global_tokens:
+            call["global_mask"] = tf.constant(arrays["global"])
+        if "projection" in arrays:
+            layer.projection_matrix.assign(arrays["projection"])
+        if case["layer"] == "BigBirdAttention":
+            theirs = np.load(case["theirs"])["random_blocks"]
+            blocks = seen_blocks(theirs, case.get("each_once", False))
+            layer.seen_blocks = lambda length, causal: blocks
+    return steps.Side(lambda x: layer(x, **call), lambda: steps.by_name(layer))
+
+
+def of_keras(case, arrays):
+    """Attention of Keras, with a sliding window."""
+    options, sizes = dict(case["options"]), case["sizes"]
+    call = {"use_causal_mask": options.pop("causal", False), "training": True}
+    if case["layer"] == "GroupQueryAttention":
+        options["num_query_heads"] = sizes["num_heads"]
+        options["head_dim"] = sizes["key_dim"]
+    else:
+        options |= {name: sizes[name] for name in ("num_heads", "key_dim")}
+    layer = getattr(keras.layers, case["layer"])(**options)
+    shape = None, None, sizes["width"]
+    layer.build(shape, shape)
+    if arrays is not None:
+        call["key_mask"] = tf.constant(arrays["seen"])
+    return steps.Side(lambda x: layer(x, x, **call), lambda: steps.by_name(layer))
+
+
+def seen_blocks(random_blocks, each_once):
+    """Our table of blocks with the random ones of the Model Garden.
+
+    Args:
+        random_blocks: int array `(heads, count - 2, random)`, of all but the first and
+            last block.
+        each_once: bool, whether a block that is seen anyway is left out.
+    """
+    heads, inner, number = random_blocks.shape
+    table, all_seeing = zoo.big_bird_blocks(inner + 2, heads, 2, 0, seed=0)
+    more = np.full((heads, inner + 2, number), NONE)
+    more[:, 1:-1] = random_blocks
+    if each_once:
+        known = np.concatenate([table, more], -1)
+        for i in range(number):
+            at = table.shape[-1] + i
+            again = (known[..., :at] == known[..., at : at + 1]).any(-1)
+            more[again, i] = NONE
+    return zoo.SeenBlocks(tf.concat([table, tf.cast(more, tf.int32)], -1), all_seeing)
+
+
+def fourier_block(case, arrays):
+    """A block of FNet: what the paper has around the transform, by Keras."""
+    width, inner = case["sizes"]["width"], case["options"]["intermediate_dim"]
+    mixing = zoo.FourierMixing()
+    norms = [
+        keras.layers.LayerNormalization(epsilon=1e-5, name=name)
+        for name in ("mixing_norm", "output_norm")
+    ]
+    expand = keras.layers.Dense(inner, activation="relu", name="expand")
+    contract = keras.layers.Dense(width, name="contract")
+    for each in (mixing, *norms, expand):
+        each.build((None, None, width))
+    contract.build((None, None, inner))
+    mask = {}
+    if arrays is not None and case.get("masked"):
+        mask = {"mask": tf.constant(arrays["seen"])}
+
+    def call(x):
+        x = norms[0](x + mixing(x, **mask))
+        return norms[1](x + contract(expand(x)))
+
+    return steps.Side(call, lambda: steps.by_name(*norms, expand, contract))
+
+
+def decoding(case):
+    """One token after another in one compiled loop: each is the output for the last.
+
+    The case has contender ("softmax", the same with jit_compile=True, or "key-value
+    cache"), position, the number of tokens that came before, batch, and tokens, how
+    many of each sequence a run decodes.
+    """
+    xla, position, batch = case["mode"] == "xla", case["position"], case["batch"]
+    if case["contender"] == "key-value cache":
+        decode_token, state = cached(position, position + case["tokens"], batch, xla)
+    else:
+        jit_compile = case["contender"].endswith("jit_compile=True")
+        decode_token, state = recurrent(position, batch, jit_compile)
+
+    def decode(token, state):
+        def step(i, token, state):
+            return i + 1, *decode_token(i, token, state)
+
+        def unfinished(i, *_):
+            return i < case["tokens"]
+
+        return tf.while_loop(unfinished, step, (0, token, state))[1]
+
+    compiled = tf.function(decode, jit_compile=xla)
+    token = tf.random.normal((batch, 1, contenders.WIDTH))
+    return (
+        lambda: compiled.get_concrete_function(token, state),
+        lambda: compiled(token, state).numpy(),
+    )
+
+
+def recurrent(position, batch, jit_compile):
+    """`PerformerAttention`, from its state after `position` tokens."""
+    layer = keras_performer.PerformerAttention(
+        **SIZES,
+        causal=True,
+        num_random_features=FEATURES,
+        seed=0,
+        jit_compile=jit_compile,
+    )
+    prefix = tf.random.normal((1, position, contenders.WIDTH))
+    _, state = layer(prefix, return_state=True)
+    # what the numbers are does not matter to speed
+    state = tf.nest.map_structure(lambda x: tf.repeat(x, batch, axis=0), state)
+
+    def decode_token(i, token, state):
+        return layer(token, state=state, return_state=True)
+
+    return decode_token, state
+
+
+def cached(position, length, batch, xla):
+    """Exact attention with a cache that is made for `length` tokens.
+
+    The fastest of those tried in TensorFlow: heads before tokens, so that both products
+    read the cache as it lies; a new token overwrites its row and copies nothing. Rows
+    that are yet to come are masked, as a slice would copy the cache in graph mode. XLA
+    copies it once, when a run begins.
+    """
+    heads, head_dim = contenders.NUM_HEADS, contenders.KEY_DIM
+    width = contenders.WIDTH
+    cache_shape = (batch * heads * length, head_dim)
+    state = tuple(tf.random.normal(cache_shape) for _ in ("keys", "values"))
+    kernels = tf.random.normal((4, width, width), stddev=width**-0.5)
+    query_kernel, key_kernel, value_kernel, output_kernel = tf.unstack(kernels)
+
+    def split(token, kernel):
+        return tf.reshape(token[:, 0] @ kernel, (batch * heads, head_dim))
+
+    def put(cache, rows, new):
+        if xla:
+            return tf.tensor_scatter_nd_update(cache, rows[:, tf.newaxis], new)
+        # TensorFlow's scatter would copy the cache for every token
+        return tf.raw_ops.InplaceUpdate(x=cache, i=rows, v=new)
+
+    def by_heads(cache):
+        return tf.reshape(cache, (batch * heads, length, head_dim))
+
+    def decode_token(i, token, state):
+        now = position + i
+        rows = tf.range(batch * heads) * length + now
+        keys = put(state[0], rows, split(token, key_kernel))
+        values = put(state[1], rows, split(token, value_kernel))
+        query = split(token, query_kernel)[:, tf.newaxis] * head_dim**-0.5
+        scores = tf.matmul(query, by_heads(keys), transpose_b=True)
+        scores = tf.where(tf.range(length) <= now, scores, -1e9)
+        attended = tf.matmul(tf.nn.softmax(scores), by_heads(values))
+        output = tf.reshape(attended, (batch, width)) @ output_kernel
+        return output[:, tf.newaxis], (keys, values)
+
+    return decode_token, state
+
+
+def generating(case):
+    """`generate` of a `PerformerLM`."""
+    length = case["prompt_length"] + case["new_tokens"]
+    model = keras_performer.PerformerLM(
+        max_length=length, num_random_features=FEATURES, seed=0, **case["sizes"]
+    )
+    random = np.random.default_rng(0)
+    shape = case["batch"], case["prompt_length"]
+    prompt = random.integers(model.vocabulary_size, size=shape)
+
+    def run():
+        tokens = keras_performer.generate(
+            model, prompt, length, temperature=0, verbose=0
+        )
+        assert tokens.shape == (case["batch"], length)
+
+    return lambda: None, run

@@ -1,0 +1,366 @@
+"""What small models, trained here, keep when they are converted.
+
+    python -m benchmarks.conversion.small
+
+Trains models of two blocks with exact attention: one of the bytes of Python sources,
+2,048 at once, and one on associative recall over 512 tokens, of which a window of 64
+alone knows nothing. Asks each with other attention in the place of its own: that of the
+controls, converted, calibrated, after `transfer_attention`, and after some steps of
+ordinary training from each of these. Writes a page of each into `--output`;
+the weights of the exact models and what was found for each feature map stay there for
+the next time.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import json
+import pathlib
+import time
+import typing
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import machine
+from benchmarks.learning import __main__ as learning
+from benchmarks.learning import models, tasks
+from benchmarks.learning.training import copy_weights, measuring, step_of, summing
+from benchmarks.tables import table
+from keras_performer import (
+    PerformerAttention,
+    calibrate,
+    convert_to_performer,
+    transfer_attention,
+)
+
+SEED = 0
+EVALUATED_EVERY = 50
+FEATURE_MAPS = "softmax", "taylor"
+MEAN, WINDOW = "mean of V", "window alone"
+LEARNED = "layers that learned only"
+# A gain with which far keys have no weight.
+NO_WEIGHT = -100.0
+COLUMNS = "attention", "transfer", "training", "accuracy", "bits", "lost", "± s.e."
+
+
+def main(argv=None):
+    """Reads the command line, measures what is missing, and writes the pages."""
+    options = make_parser().parse_args(argv)
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name in options.cases:
+        measure(cases()[name], options)
+
+
+def measure(case, options):
+    """Trains and asks what is missing of a case, and writes its page."""
+    folder = options.output
+    exact = exact_model(case, folder)
+    parts = {
+        "controls": lambda: controls(case, exact, options.steps),
+        **{
+            feature_map: functools.partial(
+                converted, case, exact, feature_map, options.steps
+            )
+            for feature_map in options.feature_maps
+        },
+    }
+    found = []
+    for name, ways in parts.items():
+        path = folder / f"{case.name}-{name}.json"
+        if not path.exists():
+            path.write_text(json.dumps(results(case, ways(), options)))
+        found += [Result(*row) for row in json.loads(path.read_text())]
+    text = page(case, found, options)
+    (folder / f"{case.name}.md").write_text(text + "\n")
+    print(text)
+
+
+def results(case, ways, options):
+    """All `Result` of what `converted` or `controls` yields."""
+    found = []
+    for name, model, steps, seconds, trains in ways:
+        found.append(asked(case, name, model, steps, seconds))
+        if trains:
+            found += further_trained(case, found[-1], model, options.further_steps)
+    return found
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.conversion.small",
+        description=__doc__.splitlines()[0],
+    )
+    parser.add_argument("--cases", nargs="+", choices=cases(), default=list(cases()))
+    parser.add_argument(
+        "--feature-maps", nargs="+", choices=FEATURE_MAPS, default=FEATURE_MAPS
+    )
+    parser.add_argument("--steps", type=int, default=200, help="of the transfer")
+    parser.add_argument(
+        "--further-steps", nargs="+", type=int, default=[10, 20, 40], help="of training"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=pathlib.Path("runs/conversion")
+    )
+    return parser
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model to train and convert.
+
+    Attributes:
+        name: str, that of its files.
+        task: `Task`; its window is the exact window of what is converted.
+        key_dim: int, the size of a head.
+        num_batches, batch_size: ints, of the data for `calibrate` and
+            `transfer_attention`, that of training drawn anew.
+        first: `Task` of shorter sequences that are trained on before, or `None`.
+    """
+
+    name: str
+    task: tasks.Task
+    key_dim: int
+    num_batches: int
+    batch_size: int
+    first: tasks.Task | None = None
+
+    @property
+    def data(self):
+        """A data set of tokens, without what is to be said of them."""
+        random = np.random.default_rng([SEED, 8])
+        tokens = [
+            self.task.draw(random, self.batch_size)[0] for _ in range(self.num_batches)
+        ]
+        data = tf.data.Dataset.from_tensor_slices(np.concatenate(tokens))
+        return data.batch(self.batch_size)
+
+
+def cases():
+    """Every case by its name."""
+    [recall] = [task for task, _ in learning.core() if task.name == "recall 512"]
+    options = dict(window=64, learning_rate=1.5e-3)
+    short = tasks.sources(512, steps=1000, batch_size=8, **options)
+    long = tasks.sources(2048, steps=200, batch_size=2, **options)
+    short, long = tasks.with_rotary(short), tasks.with_rotary(long)
+    found = (
+        Case("recall", recall, key_dim=16, num_batches=64, batch_size=4),
+        Case("bytes", long, key_dim=32, num_batches=64, batch_size=1, first=short),
+    )
+    return {case.name: case for case in found}
+
+
+def exact_model(case, folder):
+    """The model with exact attention, trained unless its weights are in a folder."""
+    path = folder / f"{case.name}.weights.h5"
+    model = models.make_model(case.task, models.EXACT, case.key_dim, SEED)
+    if path.exists():
+        model.load_weights(path)
+        return model
+    random = np.random.default_rng([SEED, 7])
+    for task in filter(None, (case.first, case.task)):
+        train(model, task, random)
+    model.save_weights(path)
+    return model
+
+
+def train(model, task, random):
+    """Takes the steps of a task, or as many as it takes to do well enough."""
+    step, measure = step_of(model, task.learning_rate, True), measuring(model, task)
+    start = time.perf_counter()
+    for index in range(1, task.steps + 1):
+        step(index, *batch(task, random))
+        if index % EVALUATED_EVERY == 0:
+            value, seconds = measure(), time.perf_counter() - start
+            print(
+                f"{task.name}, exact, {index} of {task.steps} steps, {seconds:.0f} s: "
+                f"{task.measure} {value:.4f}",
+                flush=True,
+            )
+            if task.enough is not None and value >= task.enough:
+                break
+
+
+def batch(task, random):
+    """One to train on: inputs, targets and weights, as `Task.draw` has them."""
+    return [tf.constant(x) for x in task.draw(random, task.batch_size)]
+
+
+def controls(case, exact, num_steps):
+    """What others must be better than, and the exact model; yields as `converted`."""
+    same, mean, window = (
+        models.make_model(case.task, row, case.key_dim, SEED)
+        for row in (models.EXACT, models.EXACT, models.WINDOW)
+    )
+    for other in same, mean, window:
+        copy_weights(exact, other)
+    for block in mean.blocks:  # all logits are 0
+        for weight in block.attention.query_dense.weights:
+            weight.assign(tf.zeros_like(weight))
+    yield models.EXACT, same, 0, 0.0, True
+    yield MEAN, mean, 0, 0.0, False
+    yield WINDOW, window, 0, 0.0, True
+    near, _ = convert_to_performer(exact, exact_window=case.task.window, seed=SEED)
+    start = time.perf_counter()
+    near, _ = transfer_attention(
+        without_far_keys(near), exact, case.data, num_steps=num_steps, verbose=0
+    )
+    seconds = time.perf_counter() - start
+    yield f"{WINDOW}, transferred", near, num_steps, seconds, True
+
+
+def converted(case, exact, feature_map, num_steps):
+    """Yields name, model, steps of transfer, seconds, and whether to train further."""
+    options = dict(feature_map=feature_map, seed=SEED)
+    alone, _ = convert_to_performer(exact, exact_window=None, **options)
+    yield feature_map, alone, 0, 0.0, False
+    name, options["exact_window"] = f"window + {feature_map}", case.task.window
+    both, _ = convert_to_performer(exact, **options)
+    data = case.data
+    start = time.perf_counter()
+    calibrated, report = calibrate(both, data, verbose=0)
+    calibrating = time.perf_counter() - start
+    print(report, flush=True)
+    start = time.perf_counter()
+    new, report = transfer_attention(
+        calibrated, exact, data, num_steps=num_steps, verbose=0
+    )
+    transferring = time.perf_counter() - start
+    print(report, flush=True)
+    if 0 < len(report.learned) < len(report.layers):
+        some, _ = convert_to_performer(exact, layers=report.learned, **options)
+        yield f"{name}, {LEARNED}", some, 0, 0.0, False
+        yield f"{WINDOW}, {LEARNED}", without_far_keys(some), 0, 0.0, False
+    yield name, both, 0, 0.0, True
+    yield f"{name}, calibrated", calibrated, 0, calibrating, True
+    yield f"{name}, transferred", new, num_steps, transferring, True
+
+
+def without_far_keys(model):
+    """The control of a model with windows: what they alone keep. It is changed."""
+    for block in model.blocks:
+        if isinstance(block.attention, PerformerAttention):
+            gain = block.attention.log_gain
+            gain.assign(tf.fill(gain.shape, NO_WEIGHT))
+    return model
+
+
+class Result(typing.NamedTuple):
+    """How well a model answers held-out questions.
+
+    Attributes:
+        name: str.
+        accuracy: float.
+        bits: list of floats, of each held-out sequence.
+        seconds: float, what the last part of the way there took.
+        steps, further_steps: ints, of transfer, and then of ordinary training.
+    """
+
+    name: str
+    accuracy: float
+    bits: list[float]
+    seconds: float = 0.0
+    steps: int = 0
+    further_steps: int = 0
+
+    def lost(self, exact):
+        """Bits lost beside another `Result`, paired, and their standard error."""
+        lost = np.subtract(self.bits, exact.bits)
+        return lost.mean(), lost.std(ddof=1) / np.sqrt(len(lost))
+
+
+def asked(case, name, model, steps=0, seconds=0.0):
+    """The `Result` of a model."""
+    result = Result(name, *answers(summing(model, case.task)()), seconds, steps)
+    bits = np.mean(result.bits)
+    print(f"{name}: {result.accuracy:.4f}, {bits:.3f} bits", flush=True)
+    return result
+
+
+def further_trained(case, first, model, further_steps):
+    """Yields a `Result` after each number of steps of ordinary training.
+
+    Args:
+        case: `Case`.
+        first: `Result` of the model.
+        model: it is trained.
+        further_steps: list of ints.
+    """
+    step = step_of(model, case.task.learning_rate, False)
+    sums = summing(model, case.task)
+    random = np.random.default_rng([SEED, 9])
+    seconds = 0.0
+    for index in range(1, max(further_steps) + 1):
+        start = time.perf_counter()
+        step(index, *batch(case.task, random))
+        seconds += time.perf_counter() - start
+        if index in further_steps:
+            accuracy, bits = answers(sums())
+            yield first._replace(
+                accuracy=accuracy, bits=bits, further_steps=index, seconds=seconds
+            )
+
+
+def answers(sums):
+    """Accuracy, and the bits of each sequence, of what `summing` returns."""
+    right, loss, asked = sums
+    return right.sum() / asked.sum(), list(loss / asked)
+
+
+def page(case, found, options):
+    """All that is written of a case.
+
+    Args:
+        case: `Case`.
+        found: list of `Result`, the exact model first.
+        options: those of the command line that they were found with.
+    """
+    exact, *_ = found
+    lines = [
+        [
+            result.name,
+            result.steps,
+            result.further_steps,
+            f"{result.accuracy:.4f}",
+            f"{np.mean(result.bits):.3f}",
+            *_lost(result, exact),
+            f"{result.seconds:.0f}",
+        ]
+        for result in found
+    ]
+    task = case.task
+    numbers = " ".join(map(str, options.further_steps))
+    command = f"python -m benchmarks.conversion.small --cases {case.name} "
+    command += f"--steps {options.steps} --further-steps {numbers}"
+    return f"""\
+# {task.name.capitalize()}: what a trained model keeps
+
+A model of two blocks, heads of {case.key_dim}, that learned with exact attention, over
+{task.length:,} tokens: what it says of {len(exact.bits)} held-out sequences with that,
+and with other attention in its place. The exact window is {task.window}. "transfer"
+counts the steps of `transfer_attention` after `calibrate` ({case.num_batches} batches
+of {case.batch_size}, without labels), "training" those of all weights with labels,
+after it. Seconds are those of a clock, of what the last of these took, or calibration,
+beside other work. Bits lost are paired with the exact model, sequence by sequence.
+"{LEARNED}": the layer that the report of the transfer advises to keep exact
+is exact.
+
+{machine.name()}, TensorFlow {tf.__version__}, Keras {keras.__version__}; seed 0;
+written {datetime.date.today()} by
+
+    {command}
+
+{table([*COLUMNS, "seconds"], lines)}"""
+
+
+def _lost(result, exact):
+    if result is exact:
+        return "", ""
+    mean, standard_error = result.lost(exact)
+    return f"{mean:+.3f}", f"{standard_error:.3f}"
+
+
+if __name__ == "__main__":
+    main()

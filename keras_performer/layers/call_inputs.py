@@ -209,8 +209,8 @@ def as_mask(name, mask, x, middle=()):
 
     Args:
         name: str, the argument.
-        mask: mask of shape `x.shape[:-1]`, or `None`.
-        x: tensor of shape `(B, ..., features)`.
+        mask: mask of shape `(B, T)`, or `None`.
+        x: tensor of shape `(B, T, features)`.
         middle: the sizes of further axes of the mask after the first: ones.
     """
     if mask is None:
@@ -241,7 +241,7 @@ def _as_bool(name, mask):
 
 
 def one_for_each_token(name, values, x, inner=()):
-    """Values `(B, ..., *inner)` for the tokens of x; a batch of one is repeated."""
+    """Values `(B, T, *inner)` for the tokens of x; a batch of one is repeated."""
     shape = tf.TensorShape([*x.shape[:-1], *inner])
     if values.shape.is_fully_defined() and values.shape == shape:
         return values
@@ -450,21 +450,20 @@ def _check_aligned(query, key):
         "rotary=None for attention to another sequence. Received: query of shape "
         f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
     )
-    inner, other = (tf.TensorShape(x.shape[1:-1]) for x in (query, key))
-    if not inner.is_compatible_with(other):
+    one, other = size(query, 1), size(key, 1)
+    if not (isinstance(one, int) and isinstance(other, int)):
+        return [tf.debugging.assert_equal(one, other, message)]
+    if one != other:
         raise ValueError(message)
-    if inner.is_fully_defined() and other.is_fully_defined():
-        return []
-    shapes = tf.shape(query)[1:-1], tf.shape(key)[1:-1]
-    return [tf.debugging.assert_equal(*shapes, message)]
+    return []
 
 
 def _checked_positions(rotary, positions, query):
     """`positions` of a call as int32, one (or one for each axis) for each token."""
     positions = tf.convert_to_tensor(positions)
-    has_axes = rotary is not True and len(positions.shape) == len(query.shape)
+    has_axes = rotary is not True and len(positions.shape) == 3
     inner = (len(rotary),) if has_axes else ()
-    rest = (*query.shape[1:-1], *inner)
+    rest = (query.shape[1], *inner)
     shapes = (query.shape[0], *rest), (1, *rest)
     fits = any(map(positions.shape.is_compatible_with, shapes))
     if not positions.dtype.is_integer or not fits:

@@ -53,19 +53,13 @@ WRONG_USES = {
             lambda: made()(X.astype("complex64")),
         ),
         WrongUse(
-            "query and value must have as many axes",
-            "value_shape=(9, 8)",
-            "add the batch with x[None]",
-            lambda: made()(X, MEMORY[0]),
-        ),
-        WrongUse(
             "value and key must have the same shape but for the last axis",
             "key_shape=(2, 6, 8)",
             "layer(query, value, key)",
             lambda: made()(X, MEMORY, X),
         ),
         WrongUse(
-            "query, key and value must have the same sizes in the batch axis",
+            "query, key and value must have the same batch size",
             "key of shape (1, 9, 8)",
             "repeat the smaller one",
             lambda: made()(X, MEMORY[:1]),

@@ -145,7 +145,6 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
     ) -> typing.Any:
         if mask is None:
             mask = implicit_mask(x)
-        call_inputs.check_real("x", x)
         x = tf.cast(x, self.compute_dtype)
         if self.convolution is None:
             return self._attend(

@@ -55,18 +55,6 @@ def check_inputs(**inputs):
     for name, x in inputs.items():
         if not _is_dense(x):
             _refuse_nest(name, f"{name} of type {type(x).__name__}")
-        check_real(name, x)
-
-
-def check_real(name, x):
-    """Refuses what a cast would make real without a word."""
-    dtype = _dtype(x)
-    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-        raise ValueError(
-            f"{name} must be a tensor of real numbers: embed what is none, and "
-            "take the real or absolute value of complex numbers. Received: "
-            f"{name} of dtype {dtype.name}"
-        )
 
 
 def _refuse_nest(name, received):

@@ -5,7 +5,7 @@ import typing
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.arguments import LayerInput
 from keras_performer.layers.call_inputs import as_mask
@@ -94,7 +94,6 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
                 "mask of shape (batch, length). Received: a second tensor of shape "
                 f"{tuple(of_mask)}"
             )
-        call_inputs.check_real("x", x)
         mask = as_mask("mask", mask, x)
         # Keras casts no integers; a copy without its mask, which layers inside would
         # warn about

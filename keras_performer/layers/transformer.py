@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import arguments
 from keras_performer.layers.arguments import Initializer, LayerInput
 from keras_performer.layers.call_inputs import visible_keys
 from keras_performer.layers.choice import AttentionChoice, OneChoice, takes_options
@@ -110,7 +110,6 @@ class TransformerLayer(
         """The input in the compute dtype, without Keras' mask, and its mask of keys."""
         if padding_mask is None:
             padding_mask = implicit_mask(inputs)
-        call_inputs.check_real("inputs", inputs)
         return tf.identity(tf.cast(inputs, self.compute_dtype)), padding_mask
 
     def before(self, norm, x):

@@ -47,12 +47,6 @@ WRONG_USES = {
             lambda: made()(tf.RaggedTensor.from_tensor(X, lengths=[3, 6])),
         ),
         WrongUse(
-            "query must be a tensor of real numbers",
-            "dtype complex64",
-            "take the real or absolute value",
-            lambda: made()(X.astype("complex64")),
-        ),
-        WrongUse(
             "query and value must have as many axes",
             "value_shape=(9, 8)",
             "add the batch with x[None]",

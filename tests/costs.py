@@ -103,9 +103,3 @@ class Work:
                 lengths.update(zip(names, x.shape))
             sizes = [2 * math.prod(lengths.values())]
         self.numbers += sum(sizes)
-
-
-def functions_for_tapes(traced):
-    """Names of what several tapes have TensorFlow make of each loop and branch."""
-    names = (f.signature.name for f in traced.graph.as_graph_def().library.function)
-    return [name for name in names if "cflow_gradient_wrapper" in name]

@@ -64,23 +64,23 @@ def check_inputs(**inputs):
         check_real(name, x)
 
 
-def _check_rank(name, shape):
-    if len(shape) != 3:
-        raise ValueError(
-            f"{name} must have shape (batch, length, features): embed ids of tokens "
-            "first, add a missing batch with x[None], and reshape more axes so that "
-            f"attention runs over axis 1. Received: {name} of shape {tuple(shape)}"
-        )
-
-
 def check_real(name, x):
-    """Refuses what a cast would make real without a word."""
+    """Refuses complex numbers and strings: a cast would drop imaginary parts."""
     dtype = tf.as_dtype(keras.backend.standardize_dtype(x.dtype))
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         raise ValueError(
             f"{name} must be a tensor of real numbers: embed what is none, and "
             "take the real or absolute value of complex numbers. Received: "
             f"{name} of dtype {dtype.name}"
+        )
+
+
+def _check_rank(name, shape):
+    if len(shape) != 3:
+        raise ValueError(
+            f"{name} must have shape (batch, length, features): embed ids of tokens "
+            "first, add a missing batch with x[None], and reshape more axes so that "
+            f"attention runs over axis 1. Received: {name} of shape {tuple(shape)}"
         )
 
 

@@ -186,9 +186,9 @@ class PerformerAttention(InPieces, ForgettingAttention):
             key-value head, at first 4 for positive features and 16 for "taylor", which
             has no noise; its logarithm is the weight `query_key_norm.log_scale`.
         jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
-            for each shape, and has no second derivatives. "auto" (default): training,
-            on a known length >= 1,024, in a graph without `tf.distribute`, on a GPU or
-            by <= 4 CPU threads (there, if causal, from TensorFlow 2.21 on).
+            for each shape. "auto" (default): training, on a known length >= 1,024, in a
+            graph without `tf.distribute`, on a GPU or by <= 4 CPU threads (there, if
+            causal, from TensorFlow 2.21 on).
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

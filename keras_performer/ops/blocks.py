@@ -11,7 +11,6 @@ import tensorflow as tf
 from keras_performer.ops.arrays import new_array
 from keras_performer.ops.devices import has_gpu, has_tpu
 from keras_performer.ops.shapes import ceil_div, pad, size
-from keras_performer.ops.tapes import unrecorded
 
 
 class Sizes(typing.NamedTuple):
@@ -123,14 +122,13 @@ class Blocks:
                 joined.append(self.join_like(array, x))
         return joined
 
-    def loop(self, body, state, reverse=False, has_tapes=True):
+    def loop(self, body, state, reverse=False):
         """Runs `state = body(i, *state)` for every block; one block needs no loop.
 
         Args:
             body: function of an index and tensors.
             state: nest of what it takes and returns.
             reverse: bool, whether the last block is the first.
-            has_tapes: bool, whether the body uses tapes; it is `unrecorded` if not.
         """
         state = tuple(state)
         if not self.many:
@@ -142,7 +140,7 @@ class Blocks:
         start = tf.constant(0)
         return tf.while_loop(
             lambda i, *_: i < self.count,
-            step if has_tapes else unrecorded(step),
+            step,
             (start, *state),
             parallel_iterations=1,
         )[1:]

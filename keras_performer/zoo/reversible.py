@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import arguments
 from keras_performer.layers.arguments import LayerInput
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.block import PerformerBlock
@@ -268,7 +268,6 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         parts = [
             part for block in self.blocks for part in self._parts(block, call, seeds)
         ]
-        call_inputs.check_real("x", x)
         stream = tf.cast(x, "float64")
         first, second, moved = reversible_chain(
             [part.function for part in parts],

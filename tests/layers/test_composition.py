@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, layers, zoo
+from keras_performer import PerformerAttention
 from tests.contract import assert_equal_bits, relative_error
 from tests.layers.inputs import normal, small_layer, twin
 
@@ -125,19 +125,3 @@ def test_training_false_never_redraws_and_evaluation_is_deterministic():
     assert_equal_bits(model.predict(x, verbose=0), model(tf.constant(x)))
     for one, other in zip(model.get_weights(), before):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        zoo.FourierMixing(),
-        layers.PerformerBlock(PerformerAttention(2, 4), 8),
-        zoo.ReversibleBlock(PerformerAttention(2, 4), 8),
-        layers.PerformerEncoder(8, 2),
-        layers.PerformerDecoder(8, 2),
-    ],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_complex_numbers_do_not_lose_a_part(layer):
-    with pytest.raises(ValueError, match="must be a tensor of real numbers"):
-        layer(np.ones((1, 6, 4), "complex64"))

@@ -71,8 +71,7 @@ class Kernel:
     # What stands for the options in `identity`, if anything does.
     stands_for: typing.Any = None
     # Where b are log-features: how far keys of a block may rise above its reference.
-    # `None` where there is no range to watch. With a number, features and projections
-    # may use no gradient tapes: in a graph they would record nothing.
+    # `None` where there is no range to watch.
     max_rise: float | None = None
 
     def __init__(

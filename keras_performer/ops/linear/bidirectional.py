@@ -61,7 +61,7 @@ def bidirectional_attention(
             pair, up to the other, are added to that of its weight. Each side is a
             causal loop then, too, and there are as many queries as keys.
         jit_compile: bool, whether XLA compiles the passes, forward and backward. It
-            takes seconds for each shape, and there are no second derivatives.
+            takes seconds for each shape.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is

@@ -13,7 +13,6 @@ from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each, join
 from keras_performer.ops.shapes import ceil_div, size
-from keras_performer.ops.tapes import unrecorded
 
 # Few chunks are rare: what is computed for none is lost time.
 MOST = 8
@@ -37,7 +36,7 @@ def forward(kernel, block, weighted, peak):
         found = _weighted_sums(kernel, *rare.taken(places))
         return each(lambda x, y: tf.tensor_scatter_nd_update(x, places, y), rows, found)
 
-    return rare.loop(unrecorded(replaced), (weighted, peak))
+    return rare.loop(replaced, (weighted, peak))
 
 
 def backward(kernel, block, d, normalizer, gradients):

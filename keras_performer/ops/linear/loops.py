@@ -275,10 +275,8 @@ class Causal:
             shapes.append(blocks.block_shape(query, 1))
         states = [blocks.array(heads.dtype, sizes(z)) for z in kept]
         arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
-        # features of a user may have tapes of their own
-        has_tapes = kernel.max_rise is None
         r, sums, states, normalizers, *found = blocks.loop(
-            step, (*start, states, *arrays), has_tapes=has_tapes
+            step, (*start, states, *arrays)
         )
         states = [s.stack() for s in states] or [
             z[tf.newaxis] for z in (*start[0], *start[1])

@@ -17,7 +17,6 @@ from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.parts import each
 from keras_performer.ops.linear import both_sides
 from keras_performer.ops.shapes import size, sizes
-from keras_performer.ops.tapes import unrecorded
 from keras_performer.ops.two_sided.loops import TwoSided
 from keras_performer.ops.visibility import Visibility
 
@@ -65,7 +64,7 @@ def _forward(kernel, window, chunk_size, mask, query, key, value, gain):
             return _in_two(kernel, window, chunk_size, mask, *inputs, gain), found[1]
 
         if kernel.max_rise is not None:
-            found = tf.cond(lost, unrecorded(exactly), lambda: tuple(found))
+            found = tf.cond(lost, exactly, lambda: tuple(found))
         return *found, tf.fill((size(inputs[0], 0),), lost)
 
     length, heads = sizes(query)[1:3]
@@ -76,7 +75,6 @@ def _forward(kernel, window, chunk_size, mask, query, key, value, gain):
         attention,
         (mask, query, key, value),
         [*shapes, (tf.bool, ())],
-        has_tapes=kernel.max_rise is None,
     )
     shape = query.shape[:3]
     output = tf.ensure_shape(output, (*shape, value.shape[3]))
@@ -150,7 +148,7 @@ def _at_once(kernel, query, key):
     return next(n for n in range(most, 0, -1) if batch % n == 0)
 
 
-def _by_examples(at_once, function, tensors, shapes, totals=(), has_tapes=True):
+def _by_examples(at_once, function, tensors, shapes, totals=()):
     """A function of some examples at a time.
 
     Args:
@@ -160,7 +158,6 @@ def _by_examples(at_once, function, tensors, shapes, totals=(), has_tapes=True):
         tensors: of all examples, or `None`.
         shapes: the dtype and the shape of an example of each that it returns first.
         totals: zeros, to which the others are added.
-        has_tapes: bool, whether the function uses tapes.
 
     Returns:
         A tuple of tensors of all examples, and the totals.
@@ -182,7 +179,7 @@ def _by_examples(at_once, function, tensors, shapes, totals=(), has_tapes=True):
     arrays = [new_array(dtype, count, (at_once, *shape)) for dtype, shape in shapes]
     _, arrays, totals = tf.while_loop(
         lambda i, *_: i < count,
-        step if has_tapes else unrecorded(step),
+        step,
         (tf.constant(0), arrays, tuple(totals)),
         parallel_iterations=1,
     )

@@ -172,8 +172,7 @@ class TwoSided:
         return blocks.join_like(dquery, query), *dkeys, dgain, *dtrained
 
     def _loop(self, step, start, reverse=False):
-        # features of a user may have tapes of their own
-        return self.blocks.loop(step, start, reverse, self.kernel.max_rise is None)
+        return self.blocks.loop(step, start, reverse)
 
     # -- Pairs of queries and keys.
 

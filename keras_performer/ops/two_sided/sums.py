@@ -115,6 +115,4 @@ class Sums:
         return each(tf.stop_gradient, self.kernel.running_max(r, each(largest, b)))
 
     def _loop(self, step, start):
-        # features of a user may have tapes of their own
-        has_tapes = self.kernel.max_rise is None
-        return self.blocks.loop(step, start, has_tapes=has_tapes)
+        return self.blocks.loop(step, start)

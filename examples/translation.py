@@ -171,7 +171,7 @@ class Translator(keras.Model):
             return tf.argmax(logits, -1, output_type=tf.int32), state
 
         sequence, is_digit = self.encode(digits)
-        state = self.decoder.initial_state(len(digits), sequence, is_digit)
+        state = self.decoder.get_initial_state(len(digits), sequence, is_digit)
         byte, made = tf.fill([len(digits)], START), []
         is_done = np.zeros(len(digits), bool)
         while len(made) < LENGTH and not is_done.all():

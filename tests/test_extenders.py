@@ -230,7 +230,7 @@ def test_numbers_are_those_of_numpy(name):
 def test_states_of_pieces_give_the_whole(name):
     layer, (x,) = CASES[name].make(), CASES[name].inputs(length=11)
     whole = layer(tf.constant(x))
-    state, pieces = layer.initial_state(2), []
+    state, pieces = layer.get_initial_state(2), []
     for here in (slice(0, 4), slice(4, 5), slice(5, 11)):
         piece, state = layer(tf.constant(x[:, here]), state=state, return_state=True)
         pieces.append(piece)
@@ -348,7 +348,7 @@ def test_a_file_without_features_is_refused_where_features_are_another_model():
 def test_a_state_of_other_entries_is_refused():
     layer = keras_performer.PerformerAttention(2, 3, causal=True)
     x = tf.ones((1, 2, 7))
-    state = layer.initial_state(1)
+    state = layer.get_initial_state(1)
     for wrong in ((), {"sums": state["attention"]["sums"]}):
         with pytest.raises(ValueError, match='"running_max" and "sums"'):
             layer(x, state={**state, "attention": wrong})

@@ -37,8 +37,8 @@ class AlibiLocal(WithPlaces, LocalAttention):
 class AlibiPerformer(WithPlaces, PerformerAttention):
     """Features of "softmax", with a window or without, and ALiBi, causal."""
 
-    def kernel(self):
-        kernel = super().kernel()
+    def feature_kernel(self):
+        kernel = super().feature_kernel()
         return AlibiKernel(kernel.projection_matrix, kernel.hyperbolic)
 
 

@@ -216,5 +216,5 @@ def numbers_in_state(row, task, num_heads, key_dim):
     layer = attention_of(row, task, num_heads, key_dim)
     if task.num_classes:
         return None
-    state = layer.initial_state(1)["attention"]
+    state = layer.get_initial_state(1)["attention"]
     return sum(int(x.shape.num_elements()) for x in state.values())

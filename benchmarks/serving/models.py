@@ -53,7 +53,7 @@ def export(contender, longest, sizes, folder):
         }
     model = keras_performer.PerformerLM(max_length=longest, seed=0, **options, **choice)
     model.export(folder, verbose=False)
-    state = tf.nest.flatten(model.initial_state(1))
+    state = tf.nest.flatten(model.get_initial_state(1))
     return sum(x.dtype.size * int(np.prod(x.shape)) for x in state)
 
 

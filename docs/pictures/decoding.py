@@ -23,7 +23,7 @@ def main():
         layer = keras_performer.PerformerAttention(
             HEADS, HEAD_DIM, causal=True, num_random_features=num_features
         )
-        state = keras.tree.flatten(layer.initial_state(batch_size=1))
+        state = keras.tree.flatten(layer.get_initial_state(batch_size=1))
         numbers = sum(int(np.prod(tensor.shape)) for tensor in state)
         axes.plot(
             POSITIONS,

@@ -107,7 +107,7 @@ def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
 
 def _outputs(twin, key, exact):
     """Outputs `(B, N, rows, V)` of what is linear in the length."""
-    weights = *pair_weights(exact.query, key, twin.kernel()), exact.value
+    weights = *pair_weights(exact.query, key, twin.feature_kernel()), exact.value
     features, _ = mean_by_weights(*weights, exact.seen)
     if twin.exact_window is None:
         return {"features": features}

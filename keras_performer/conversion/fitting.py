@@ -131,7 +131,7 @@ class _Choice(typing.NamedTuple):
 
 def _choices(layer, moments):
     """Candidates, first the layer as it is."""
-    own, kernel = layer.feature_map, layer.kernel()
+    own, kernel = layer.feature_map, layer.feature_kernel()
     bases = [(UNCHANGED, moments.as_it_is())]
     if layer.rotary is None and not layer.qk_norm:  # else nothing cancels
         if layer.use_bias:

@@ -336,7 +336,7 @@ def batch_size(value):
 def check_depth(states, num_layers):
     if len(states) != num_layers:
         raise ValueError(
-            "state must be what initial_state or an earlier call of a model of as "
+            "state must be what get_initial_state or an earlier call of a model of as "
             f"many layers gave, {num_layers}. Received: the states of "
             f"{len(states)} layers"
         )

@@ -33,7 +33,11 @@ from keras_performer.ops.shapes import compute_dtype
 
 
 class AttentionLayer(
-    arguments.JoinsSignatures, DenseNames, KeepsInnerChanges, keras.layers.Layer
+    arguments.JoinsSignatures,
+    layer_state.HasInitialState,
+    DenseNames,
+    KeepsInnerChanges,
+    keras.layers.Layer,
 ):
     """The base class of attention layers with the interface of Keras' own.
 
@@ -121,8 +125,8 @@ class AttentionLayer(
             `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
             queries and keys alike. Defaults to 0, 1, ..., or on from where the state
             ends. Given ones are taken as they are, with a state too.
-        state: the state after earlier tokens (causal only), from `initial_state` or an
-            earlier call.
+        state: the state after earlier tokens (causal only), from `get_initial_state`
+            or an earlier call.
         return_state: bool, also return the state after the last token.
 
     Returns:
@@ -411,7 +415,7 @@ class AttentionLayer(
         """The entry `"attention"` of the state before the first token."""
         raise layer_state.no_state(self)
 
-    def initial_state(
+    def get_initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
     ) -> dict[str, typing.Any]:
         """The state before the first token.

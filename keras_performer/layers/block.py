@@ -18,12 +18,13 @@ from keras_performer.layers.config import (
 from keras_performer.layers.dense import token_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.mixing import MixingLayer
+from keras_performer.layers.state import HasInitialState
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import compute_dtype, size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
+class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
     """Self-attention and a feed-forward network, each normalized first and added.
 
     With `conv_kernel_size` a short convolution goes before, normalized and added too:
@@ -52,8 +53,8 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
         segment_ids: int tensor `(B, T)`, as in the attention.
         positions: int tensor `(B, T)` or `(B, T, axes)`, as in `AttentionLayer`, whose
             `rotary` reads it.
-        state: the state after earlier tokens (causal only), from `initial_state` or an
-            earlier call: that of the attention, or with a convolution a dict of
+        state: the state after earlier tokens (causal only), from `get_initial_state`
+            or an earlier call: that of the attention, or with a convolution a dict of
             `"convolution"` and `"attention"`.
         return_state: bool, also return the state after the last token.
 
@@ -209,7 +210,7 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
         if not isinstance(state, dict) or set(state) != set(names):
             raise ValueError(
                 'state must be a dict with the entries "convolution" and "attention", '
-                "from initial_state or an earlier call of this block. Received: "
+                "from get_initial_state or an earlier call of this block. Received: "
                 f"state={state!r}"
             )
         return tuple(state[name] for name in names)
@@ -254,7 +255,7 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
         hidden = self.contract(self.expand(self.feedforward_norm(x)))
         return self.dropout(hidden, training=training)
 
-    def initial_state(
+    def get_initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
     ) -> typing.Any:
         """The state before the first token: the attention's, `()` without attention.
@@ -267,10 +268,10 @@ class PerformerBlock(KeepsInnerChanges, keras.layers.Layer):
         """
         state = ()
         if self.attention is not None:
-            state = self.attention.initial_state(batch_size, packed)
+            state = self.attention.get_initial_state(batch_size, packed)
         if self.convolution is None:
             return state
-        of_convolution = self.convolution.initial_state(batch_size, packed)
+        of_convolution = self.convolution.get_initial_state(batch_size, packed)
         return {"convolution": of_convolution, "attention": state}
 
     def compute_output_shape(self, input_shape):
@@ -314,8 +315,8 @@ class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
         x: tensor of shape `(B, T, dim)`.
         mask: bool tensor `(B, T)`, false for padding.
         segment_ids: int tensor `(B, T)`, as in `AttentionLayer`.
-        state: the state after earlier tokens (causal only), from `initial_state` or an
-            earlier call.
+        state: the state after earlier tokens (causal only), from `get_initial_state`
+            or an earlier call.
         return_state: bool, also return the state after the last token.
 
     Returns:
@@ -362,7 +363,7 @@ class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
             starts = call_inputs.segment_starts(segment_ids, state)
             segments = segment_numbers(starts)
             of_tokens = tf.pad(segments, [[0, 0], [self._before, self._after]])
-        before = self.initial_state(tf.shape(x)[0]) if state is None else state
+        before = self.get_initial_state(tf.shape(x)[0]) if state is None else state
         tokens = tf.concat([before["inputs"], x], 1)
         tokens = tf.pad(tokens, [[0, 0], [0, self._after], [0, 0]])
         dtype, length = compute_dtype(x), size(x, 1)
@@ -377,7 +378,7 @@ class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
         inputs = _seen(tokens, of_tokens, slice(length, None), last)
         return y, {"inputs": inputs, **call_inputs.last_segment(segment_ids, state)}
 
-    def initial_state(self, batch_size, packed=False):
+    def get_initial_state(self, batch_size, packed=False):
         """The state before the first token: a dict of tensors, batch first."""
         shape = batch_size, self._before, self.dim
         state = {"inputs": tf.zeros(shape, self.compute_dtype)}

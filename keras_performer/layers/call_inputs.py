@@ -340,8 +340,8 @@ def segment_starts(segment_ids, state):
         if "segment" not in state:
             raise ValueError(
                 "A state that is to go on with segment_ids knows the last of them: use "
-                "initial_state(batch_size, packed=True), or give segment_ids from the "
-                f"first call on. Received: state with the entries {list(state)}"
+                "get_initial_state(batch_size, packed=True), or give segment_ids from "
+                f"the first call on. Received: state with the entries {list(state)}"
             )
         last_id = state["segment"]
     return ops.segment_starts(segment_ids, last_id)

@@ -65,7 +65,7 @@ class LinearTransformerAttention(ForgettingAttention):
         self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
         self.jit_compile = arguments.jit_compile(jit_compile)
 
-    def kernel(self):
+    def feature_kernel(self):
         """The kernel of the features, for `ops`."""
         return ops.EluKernel()
 
@@ -82,7 +82,7 @@ class LinearTransformerAttention(ForgettingAttention):
             query,
             key,
             value,
-            self.kernel(),
+            self.feature_kernel(),
             visible,
             state=None if state is None else self._as_state(state),
             chunk_size=self.chunk_size,
@@ -101,7 +101,9 @@ class LinearTransformerAttention(ForgettingAttention):
         return attended, self.empty_state(size(query, 0)) if visible.causal else None
 
     def scores(self, query, key, visible, decay=None):
-        return ops.attention_scores(query, key, self.kernel(), visible, decay=decay)
+        return ops.attention_scores(
+            query, key, self.feature_kernel(), visible, decay=decay
+        )
 
     def empty_state(self, batch_size):
         return ops.initial_state(

@@ -110,7 +110,9 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
     ) -> tf.Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define `mix`.")
 
-    def initial_state(self, batch_size: int | tf.Tensor, packed: bool = False) -> None:
+    def get_initial_state(
+        self, batch_size: int | tf.Tensor, packed: bool = False
+    ) -> None:
         """Raises a `ValueError`: a mixer has no state."""
         raise layer_state.no_state(self)
 

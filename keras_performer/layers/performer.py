@@ -46,7 +46,7 @@ class InPieces:
         """
         key, value = self.project("key", x, positions), self.project("value", x)
         state = self._as_state(state)
-        return ops.absorb_keys(key, value, self.kernel(), mask, state)._asdict()
+        return ops.absorb_keys(key, value, self.feature_kernel(), mask, state)._asdict()
 
     def answer(self, x, mask, state, training=None, positions=None):
         """The second pass: what the layer returns for a piece.
@@ -61,7 +61,9 @@ class InPieces:
             Tensor of shape `(B, tokens, output_shape)`.
         """
         query = self.project("query", x, positions)
-        attended = ops.answer_queries(query, self.kernel(), self._as_state(state))
+        attended = ops.answer_queries(
+            query, self.feature_kernel(), self._as_state(state)
+        )
         return self.write(attended, mask, training)
 
     def look_ahead(self, x, mask, state, positions=None):
@@ -109,7 +111,7 @@ class InPieces:
         """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
         output, log_sums, state = ops.attend_to_earlier(
             *(self.project(name, x, positions) for name in ("query", "key", "value")),
-            self.kernel(),
+            self.feature_kernel(),
             self.exact_window,
             self.log_gain,
             mask,
@@ -209,14 +211,15 @@ class PerformerAttention(InPieces, ForgettingAttention):
             several: a token sees its own segment, a run of equal ids. An id that comes
             back after another is a new segment. Rotary positions go on along the row
             unless `positions` start anew. States then have the last id as their
-            entry `"segment"`, from `initial_state(batch_size, packed=True)` on; tokens
-            without ids go on with that segment.
+            entry `"segment"`, from `get_initial_state(batch_size, packed=True)` on;
+            tokens without ids go on with that segment.
         positions: int tensor `(B, T)`, where the tokens are, or for a grid also
             `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
             queries and keys alike. Defaults to 0, 1, ..., or on from where the state
             ends. Given ones are taken as they are, with a state too.
-        state: the state after earlier tokens (causal only), a dict from `initial_state`
-            or an earlier call. T new tokens cost the same however many came before.
+        state: the state after earlier tokens (causal only), a dict from
+            `get_initial_state` or an earlier call. T new tokens cost the same however
+            many came before.
         return_state: bool, also return the state after the last token.
 
     Returns:
@@ -236,7 +239,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
     Token by token, at a cost that does not grow:
 
     >>> layer = PerformerAttention(num_heads=2, key_dim=8, causal=True)
-    >>> state = layer.initial_state(batch_size=1)
+    >>> state = layer.get_initial_state(batch_size=1)
     >>> y, state = layer(keras.ops.ones((1, 1, 16)), state=state, return_state=True)
     >>> y.shape
     TensorShape([1, 1, 16])
@@ -355,14 +358,14 @@ class PerformerAttention(InPieces, ForgettingAttention):
             )
         self._random_projection.redraw(num_redraws)
 
-    def kernel(self):
+    def feature_kernel(self):
         """The kernel of the features as they are drawn now, for `ops`."""
         if self._random_projection is None:
             if self.num_random_features is not None and not self.built:
                 raise AttributeError(must_be_built(self))
             kernel = self.feature_map.kernel(None)
         else:
-            kernel = self._random_projection.kernel()
+            kernel = self._random_projection.feature_kernel()
         if not self.jit_compile:
             return kernel
         # layers with equal maps share what is compiled
@@ -384,7 +387,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
             query,
             key,
             value,
-            self.kernel(),
+            self.feature_kernel(),
             visible,
             self.exact_window,
             self.log_gain,
@@ -415,7 +418,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
         return ops.attention_scores(
             query,
             key,
-            self.kernel(),
+            self.feature_kernel(),
             visible,
             exact_window=self.exact_window,
             log_gain=self.log_gain,
@@ -508,7 +511,7 @@ class RandomProjection(keras.layers.Layer):
         else:
             self.parameters = self._add_parameter("projection_matrix", values)
 
-    def kernel(self):
+    def feature_kernel(self):
         """The kernel of the features as they are drawn now."""
         kernel = self.feature_map.kernel(
             tf.nest.map_structure(tf.convert_to_tensor, self._nest())

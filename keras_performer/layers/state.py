@@ -5,6 +5,13 @@ import tensorflow as tf
 from keras_performer.layers import arguments, call_inputs
 
 
+class HasInitialState:
+    """Mixin with the earlier name of `get_initial_state`, which version 0.2 drops."""
+
+    def initial_state(self, *args, **kwargs):
+        return self.get_initial_state(*args, **kwargs)
+
+
 def first(attention, batch_size, packed):
     """The state before the first token.
 
@@ -19,7 +26,7 @@ def first(attention, batch_size, packed):
 
 
 def checked_batch_size(layer, batch_size):
-    """The argument of `initial_state`, of a layer that can have one."""
+    """The argument of `get_initial_state`, of a layer that can have one."""
     if not layer.supports_state:
         raise no_state(layer)
     return arguments.batch_size(batch_size)
@@ -72,13 +79,13 @@ def check(layer, causal, state, return_state, return_attention_scores):
     if state is not None and not any(_has_entries(state, x) for x in entries):
         raise ValueError(
             'state must be a dict with the entries "position" and "attention", from '
-            "initial_state or an earlier call, and of packed sequences with the entry "
-            f'"segment". Received: state {_entries_of(state)}'
+            "get_initial_state or an earlier call, and of packed sequences with the "
+            f'entry "segment". Received: state {_entries_of(state)}'
         )
     if state is not None and tf.as_dtype(state["position"].dtype) != tf.int32:
         raise ValueError(
             "state must keep its dtypes, int32 and float32, whatever the layer "
-            "computes in: pass it as initial_state or an earlier call gave it. "
+            "computes in: pass it as get_initial_state or an earlier call gave it. "
             f"Received: position of dtype {tf.as_dtype(state['position'].dtype).name}"
         )
 
@@ -96,7 +103,7 @@ def attention_entry(layer, kind, window, entry):
         *names, last = (f'"{name}"' for name in kind._fields)
         raise ValueError(
             f'The entry "attention" of state must be a dict of {", ".join(names)} and '
-            f"{last}: pass what initial_state or an earlier call of this "
+            f"{last}: pass what get_initial_state or an earlier call of this "
             f"{type(layer).__name__}({window}={getattr(layer, window)}) gave. "
             f"Received: one {_entries_of(entry)}"
         )

@@ -13,6 +13,7 @@ from keras_performer.layers.choice import AttentionChoice, OneChoice, takes_opti
 from keras_performer.layers.config import KeepsInnerChanges
 from keras_performer.layers.dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
+from keras_performer.layers.state import HasInitialState
 
 
 @takes_options
@@ -264,7 +265,7 @@ class PerformerEncoder(TransformerLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerDecoder(TransformerLayer):
+class PerformerDecoder(HasInitialState, TransformerLayer):
     """KerasHub's `TransformerDecoder` with attention linear in the length.
 
     Causal self-attention, attention to an encoder's sequence if the layer is built with
@@ -302,8 +303,8 @@ class PerformerDecoder(TransformerLayer):
         use_causal_mask: bool, hide later tokens.
         training: bool, whether to apply dropout.
         segment_ids, positions: as in `PerformerAttention`, for the self-attention.
-        state: the state after earlier tokens (causal only), from `initial_state` or an
-            earlier call.
+        state: the state after earlier tokens (causal only), from `get_initial_state`
+            or an earlier call.
         return_state: bool, also return the state after the last token.
 
     Returns:
@@ -324,7 +325,7 @@ class PerformerDecoder(TransformerLayer):
 
     Token by token, at a cost that does not grow:
 
-    >>> state = layer.initial_state(1, keras.ops.ones((1, 30, 16)))
+    >>> state = layer.get_initial_state(1, keras.ops.ones((1, 30, 16)))
     >>> y, state = layer(keras.ops.ones((1, 1, 16)), state=state, return_state=True)
     >>> y.shape
     TensorShape([1, 1, 16])
@@ -400,7 +401,7 @@ class PerformerDecoder(TransformerLayer):
     if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
         __call__ = call
 
-    def initial_state(
+    def get_initial_state(
         self,
         batch_size: int | tf.Tensor,
         encoder_sequence: LayerInput | None = None,
@@ -427,7 +428,7 @@ class PerformerDecoder(TransformerLayer):
             )
         self._check(encoder_sequence)
         state = {
-            "self_attention": self.self_attention.initial_state(batch_size, packed)
+            "self_attention": self.self_attention.get_initial_state(batch_size, packed)
         }
         if self.cross_attention is not None:
             state["cross_attention"] = self._absorbed(
@@ -469,7 +470,7 @@ class PerformerDecoder(TransformerLayer):
         elif not isinstance(state, dict) or set(state) != set(names):
             raise ValueError(
                 f"state must be a dict with the entries {', '.join(names)}, from "
-                f"initial_state or an earlier call. Received: state={state!r}"
+                f"get_initial_state or an earlier call. Received: state={state!r}"
             )
         elif given:
             raise ValueError(

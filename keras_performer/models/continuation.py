@@ -85,7 +85,7 @@ class Continuation:
         read_so_far = []
         for _, group in itertools.groupby(ordered, key=len):
             tokens = tf.constant(np.stack(list(group)), tf.int32)
-            state = self.model.initial_state(tokens.shape[0])
+            state = self.model.get_initial_state(tokens.shape[0])
             read_so_far.append(read(tokens, state))
 
         def joined(*parts):

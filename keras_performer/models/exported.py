@@ -44,7 +44,7 @@ def export(model, filepath, input_signature, verbose=None):
         input_signature: of `serve`, as in `keras.Model.export`.
         verbose: as in `keras.Model.export`.
     """
-    structure = model.initial_state(1)
+    structure = model.get_initial_state(1)
     names = state_names(structure)
 
     def outputs(result):

@@ -14,6 +14,7 @@ from keras_performer.layers.dense import LogitsDense
 from keras_performer.layers.embeddings import AxialPositionEmbedding, TokenEmbedding
 from keras_performer.layers.keras_privates import implicit_mask, unlock, with_mask
 from keras_performer.layers.performer import MAX_SEED
+from keras_performer.layers.state import HasInitialState
 from keras_performer.models import exported
 from keras_performer.models.presets import HasPresets
 from keras_performer.ops.shapes import size, sum_dtype
@@ -23,7 +24,11 @@ from keras_performer.recompute import TokenTraining, WithTargets, passes
 @choice.takes_options
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerLM(
-    arguments.JoinsSignatures, HasPresets, KeepsInnerChanges, TokenTraining
+    arguments.JoinsSignatures,
+    HasInitialState,
+    HasPresets,
+    KeepsInnerChanges,
+    TokenTraining,
 ):
     """A stack of Performer blocks from token ids to logits.
 
@@ -88,8 +93,8 @@ class PerformerLM(
         segment_ids: int tensor of shape `(B, T)`, as in `PerformerAttention`. Positions
             still count from the start of the row, not of the segment. Without
             `recompute` only.
-        state: the state after earlier tokens (causal only), from `initial_state` or an
-            earlier call.
+        state: the state after earlier tokens (causal only), from `get_initial_state`
+            or an earlier call.
         return_state: bool, also return the state after the last token.
 
     Returns:
@@ -263,7 +268,7 @@ class PerformerLM(
         write = super().export
         return exported.write(self, write, filepath, format, verbose=verbose, **kwargs)
 
-    def initial_state(
+    def get_initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
     ) -> dict[str, typing.Any]:
         """The state before the first token: a nest of tensors, batch first.
@@ -272,7 +277,7 @@ class PerformerLM(
             batch_size: int or scalar tensor B.
             packed: bool, whether calls are to have `segment_ids`.
         """
-        states = [block.initial_state(batch_size, packed) for block in self.blocks]
+        states = [block.get_initial_state(batch_size, packed) for block in self.blocks]
         return {**self.embedding_state(batch_size), "blocks": states}
 
     def embedding_state(self, batch_size):

@@ -145,7 +145,7 @@ def check_state(state, expected):
         shape = tf.TensorShape(tf.convert_to_tensor(x).shape)
         if not shape.is_compatible_with(like.shape):
             raise ValueError(
-                "state must be what initial_state or an earlier call of this layer "
-                f"gave for this batch size: {name} of shape {tuple(like.shape)}. "
+                "state must come from get_initial_state or an earlier call of this "
+                f"layer, for this batch size: {name} of shape {tuple(like.shape)}. "
                 f"Received: {name} of shape {tuple(shape)}"
             )

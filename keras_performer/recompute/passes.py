@@ -166,7 +166,7 @@ def _block(block, batch, training):
         )
         return (x, extra), state
 
-    return Link(block.variables, step, block.initial_state(batch), None)
+    return Link(block.variables, step, block.get_initial_state(batch), None)
 
 
 def _keys(block, batch):

@@ -126,7 +126,9 @@ def test_errors_of_features_are_those_of_the_matrix_that_they_imply(inputs, qk_n
     options["both"]["log_gain"] = layer.log_gain
     report = approximation_report(layer, x, num_rows=99)
     for name, window in options.items():
-        scores = ops.attention_scores(q, k, layer.kernel(), None, True, **window)
+        scores = ops.attention_scores(
+            q, k, layer.feature_kernel(), None, True, **window
+        )
         difference = tf.einsum("bnts,bsnv->btnv", scores, v) - exact
         squares = [tf.reduce_sum(z**2, (0, 1, 3)) for z in (difference, exact)]
         found = [getattr(head, name) for head in report.heads]

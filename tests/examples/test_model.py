@@ -148,7 +148,7 @@ def test_prefill_and_steps_give_the_outputs_of_the_whole(likelihood):
     inputs, _ = image_model.shift(photograph()[np.newaxis])
     inputs = inputs[:, :600]
     whole = model(inputs).numpy()
-    parts, state = [], model.initial_state(1)
+    parts, state = [], model.get_initial_state(1)
     for first, last in [(0, 1), (1, 2), (2, 192), (192, 597), (597, 598), (598, 600)]:
         part, state = model(inputs[:, first:last], state=state, return_state=True)
         parts.append(part.numpy())

@@ -62,7 +62,9 @@ def test_waiting_sessions_step_together_with_states_of_one_size(exported):
         Session(list(prompt), Sampler(0), length, seconds=600)
         for prompt, length in zip(PROMPTS, lengths)
     ]
-    of_one = sum(np.asarray(x).nbytes for x in tf.nest.flatten(model.initial_state(1)))
+    of_one = sum(
+        np.asarray(x).nbytes for x in tf.nest.flatten(model.get_initial_state(1))
+    )
     sizes = []
 
     async def tokens_of(session):

@@ -60,7 +60,7 @@ def test_taylor_features_are_the_polynomial():
     assert kernel.num_features(4) == 1 + 4 + 10
     layer = PerformerAttention(2, 4, feature_map="taylor", causal=True)
     layer.build((None, None, 8))
-    assert layer.initial_state(1)["attention"]["sums"].shape == (1, 2, 5, 15)
+    assert layer.get_initial_state(1)["attention"]["sums"].shape == (1, 2, 5, 15)
     with pytest.raises(ValueError, match="rank must be a positive int or None"):
         feature_maps.TaylorFeatures(rank=0)
     with pytest.raises(ValueError, match="Taylor.* no random features.*features=256"):

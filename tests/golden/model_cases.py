@@ -44,7 +44,7 @@ def logits(mask=None, **options):
 def continued(**options):
     """A sequence in three calls, the second of one token."""
     model = _model(**options)
-    state, numbers = model.initial_state(3), {}
+    state, numbers = model.get_initial_state(3), {}
     for start, end in ((0, 5), (5, 6), (6, 12)):
         output, state = model(IDS[:, start:end], state=state, return_state=True)
         numbers[f"logits {start}"] = output

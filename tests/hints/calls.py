@@ -26,7 +26,7 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
         jit_compile="auto",
         name="attention",
     )
-    layer(x, key_mask=mask, return_state=True, state=layer.initial_state(2))
+    layer(x, key_mask=mask, return_state=True, state=layer.get_initial_state(2))
     layer.redraw_features(3)
     layers.PerformerBlock(layers.ExactAttention(8, 64, causal=True), 128)(x, mask)
     layers.PerformerBlock(None, 128)

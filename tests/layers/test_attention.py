@@ -106,10 +106,10 @@ def test_what_a_mechanism_does_not_have_is_said():
     with pytest.raises(ValueError, match="FirstKey has no attention scores"):
         layer(x, return_attention_scores=True)
     for ask in (
-        lambda: layer.initial_state(B),
+        lambda: layer.get_initial_state(B),
         lambda: layer(x, return_state=True),
         lambda: layer(x, state={}, use_causal_mask=True),
-        lambda: exact().initial_state(B),
+        lambda: exact().get_initial_state(B),
         lambda: exact(causal=True)(x, return_state=True),
         lambda: exact(causal=True)(x, state={"position": 0, "attention": None}),
     ):
@@ -176,7 +176,7 @@ def test_the_spec_of_a_state():
     real = layer(normal((B, T, DIM)), return_state=True)
     assert shapes_of(spec) == shapes_of(real)
     spec = small_layer(causal=True).compute_output_spec(
-        query=x, state=layer.initial_state(B), return_state=True
+        query=x, state=layer.get_initial_state(B), return_state=True
     )
     assert shapes_of(spec) == shapes_of(real)
 
@@ -220,7 +220,7 @@ def test_inputs_must_be_one_tensor_each(make, built, symbolic):
 def test_positions_count_tokens():
     layer = PerformerAttention(2, 4, num_random_features=6, causal=True)
     x = normal((B, T, DIM))
-    state = layer.initial_state(B)
+    state = layer.get_initial_state(B)
     np.testing.assert_array_equal(state["position"], [0, 0])
     _, state = layer(x, state=state, return_state=True)
     _, state = layer(x[:, :2], state=state, return_state=True)

@@ -27,7 +27,9 @@ def test_numbers_are_those_of_the_operation_on_projected_inputs(causal):
     q, k, v = (layer.project(name, x) for name in ("query", "key", "value"))
     gain = layer.log_gain
     visible = ops.Visibility.of(seen, causal)
-    attended, _ = ops.windowed_attention(q, k, v, layer.kernel(), 3, gain, visible)
+    attended, _ = ops.windowed_attention(
+        q, k, v, layer.feature_kernel(), 3, gain, visible
+    )
     expected = layer.output_dense(attended)
     output = layer(x, key_mask=seen)
     np.testing.assert_allclose(output, expected, atol=1e-6)
@@ -159,7 +161,7 @@ def test_token_by_token_is_the_whole():
     layer = made(causal=True)
     x, seen = normal((2, 12, 8), 1), np.arange(12) >= [[0], [4]]
     whole = layer(x, key_mask=seen)
-    state, outputs = layer.initial_state(2), []
+    state, outputs = layer.get_initial_state(2), []
     for t in range(12):
         now = slice(t, t + 1)
         output, state = layer(
@@ -181,7 +183,7 @@ def test_states_of_pieces_merge_by_their_positions():
         return ops.WindowedState(**state["attention"]), state["position"]
 
     (left, before), (right, length) = state_of(0, 8), state_of(8, 10)
-    merged = ops.merge_states(layer.kernel(), left, right, length)
+    merged = ops.merge_states(layer.feature_kernel(), left, right, length)
     state = {"position": before + length, "attention": merged._asdict()}
     last = layer(x[:, 10:], key_mask=seen[:, 10:], state=state)
     np.testing.assert_allclose(last, whole[:, 10:], atol=1e-5)
@@ -254,7 +256,7 @@ def test_a_state_of_another_layer_raises():
     message = r'"value" and "seen": pass.*exact_window=3\).*with the entries \[\'key\','
     with pytest.raises(ValueError, match=message):
         layer(x, state=its)
-    state = layer.initial_state(1)
+    state = layer.get_initial_state(1)
     del state["attention"]["seen"]
     with pytest.raises(ValueError, match=r"Received: one with.*'key', 'value'\]"):
         layer(x, state=state)

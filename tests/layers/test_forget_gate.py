@@ -143,7 +143,7 @@ def test_pieces_with_a_state_are_the_whole(kind):
     x = normal((2, LENGTH, 8), 1, dtype="float64")
     whole, last = layer(x, return_state=True)
     for cuts in ([5], [1, 2], range(1, LENGTH)):
-        state, found = layer.initial_state(2), []
+        state, found = layer.get_initial_state(2), []
         for piece in np.split(x, cuts, axis=1):
             y, state = layer(piece, state=state, return_state=True)
             found.append(y)
@@ -239,11 +239,11 @@ def test_wrong_biases(bias):
 def test_the_state_is_of_the_gate():
     """A state without decays is refused, and says what it lacks."""
     plain = made("window", forget_gate=False)
-    state = plain.initial_state(1)
+    state = plain.get_initial_state(1)
     with pytest.raises(ValueError, match='"decay"'):
         made("window")(normal((1, 1, 8), 1), state=state)
     assert isinstance(
-        ops.DecayingState(**made("window").initial_state(1)["attention"]), tuple
+        ops.DecayingState(**made("window").get_initial_state(1)["attention"]), tuple
     )
 
 

@@ -183,7 +183,7 @@ def test_pieces_with_a_state_are_the_whole(pieces):
     x, seen = normal((2, 12, 5), 1), np.ones((2, 12), bool)
     seen[1, :5] = False
     whole, end = layer(x, key_mask=seen, return_state=True)
-    state, outputs = layer.initial_state(2), []
+    state, outputs = layer.get_initial_state(2), []
     for part, mask in zip(tf.split(x, pieces, 1), tf.split(seen, pieces, 1)):
         output, state = layer(part, key_mask=mask, state=state, return_state=True)
         outputs.append(output)
@@ -235,7 +235,9 @@ def test_a_state_of_another_layer_raises():
     with pytest.raises(ValueError, match=r"LinearTransformerAttention\(key_dim=4\)"):
         layer(x, state=state)
     with pytest.raises(ValueError, match="state.*Received"):
-        layer(x, state=LinearTransformerAttention(2, 5, causal=True).initial_state(1))
+        layer(
+            x, state=LinearTransformerAttention(2, 5, causal=True).get_initial_state(1)
+        )
 
 
 @pytest.mark.parametrize(

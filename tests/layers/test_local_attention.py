@@ -53,7 +53,7 @@ def test_pieces_with_a_state_are_the_whole(pieces):
     x, seen = normal((2, 12, 8), 1), np.ones((2, 12), bool)
     seen[1, :5] = False
     whole, end = layer(x, key_mask=seen, return_state=True)
-    state, outputs = layer.initial_state(2), []
+    state, outputs = layer.get_initial_state(2), []
     for part, mask in zip(tf.split(x, pieces, 1), tf.split(seen, pieces, 1)):
         output, state = layer(part, key_mask=mask, state=state, return_state=True)
         outputs.append(output)

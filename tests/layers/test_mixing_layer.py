@@ -121,7 +121,7 @@ def test_states_are_refused(make):
             with pytest.raises(ValueError, match=message):
                 each(X, **call)
         with pytest.raises(ValueError, match=message):
-            each.initial_state(2)
+            each.get_initial_state(2)
 
 
 @EACH

@@ -221,7 +221,7 @@ def test_layers_with_other_attention_are_saved(kind, attention):
 def test_a_decoder_goes_on_from_a_state_of_other_attention():
     layer = PerformerDecoder(12, 2, attention=LinearTransformerAttention(2, 4))
     whole = layer(X, ENCODED)
-    state, parts = layer.initial_state(2, ENCODED), []
+    state, parts = layer.get_initial_state(2, ENCODED), []
     for piece in (X[:, :2], X[:, 2:]):
         part, state = layer(piece, state=state, return_state=True)
         parts.append(part)

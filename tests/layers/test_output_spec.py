@@ -67,7 +67,7 @@ def test_errors_come_when_a_model_is_made():
         layer(keras.Input((T, DIM)), keras.Input((T + 1, DIM)))
     layer = PerformerAttention(2, 4, num_random_features=8, causal=True, **WINDOW)
     x = keras.Input((T, DIM), batch_size=B)
-    state = layer.initial_state(B)
+    state = layer.get_initial_state(B)
     del state["attention"]["seen"]
     with pytest.raises(ValueError, match='must be a dict of "running_max"'):
         layer(x, state=state, return_state=True)

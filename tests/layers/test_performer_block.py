@@ -57,7 +57,7 @@ def test_without_attention_tokens_know_nothing_of_each_other():
     np.testing.assert_allclose(block(X), expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(block(X[:, 3:4]), expected[:, 3:4], rtol=1e-4, atol=1e-4)
     assert len(block.weights) == 6  # a norm and two dense layers
-    assert block.initial_state(2) == ()
+    assert block.get_initial_state(2) == ()
     y, state = block(X, state=(), return_state=True)
     np.testing.assert_array_equal(y, block(X))
     assert state == ()
@@ -65,7 +65,7 @@ def test_without_attention_tokens_know_nothing_of_each_other():
 
 def test_a_sequence_in_pieces_is_the_whole():
     block = with_random_weights(PerformerBlock(performer(causal=True), 11))
-    state, parts = block.initial_state(2), []
+    state, parts = block.get_initial_state(2), []
     for start, end in ((0, 3), (3, 4), (4, 7)):
         part, state = block(X[:, start:end], state=state, return_state=True)
         parts.append(part)
@@ -133,7 +133,7 @@ def test_inputs_have_three_axes():
 def test_exact_attention_says_that_it_has_no_state():
     block = PerformerBlock(exact(causal=True), 4)
     with pytest.raises(ValueError, match="ExactAttention has no state"):
-        block.initial_state(1)
+        block.get_initial_state(1)
     with pytest.raises(ValueError, match="ExactAttention has no state"):
         block(X, return_state=True)
 

@@ -69,7 +69,7 @@ def test_a_sequence_in_pieces_is_the_whole(exact_window, packed):
     masks = {"decoder_padding_mask": MASK}
     if packed:
         masks["segment_ids"] = np.array([[0, 0, 1, 1, 1, 2, 2]] * 2)
-    pieces = in_pieces(layer, layer.initial_state(2, packed=packed), **masks)
+    pieces = in_pieces(layer, layer.get_initial_state(2, packed=packed), **masks)
     whole = layer(X, **masks)
     np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-4)
 
@@ -77,9 +77,9 @@ def test_a_sequence_in_pieces_is_the_whole(exact_window, packed):
 def test_the_state_knows_the_sequence_of_an_encoder():
     layer = decoder(X.shape, ENCODED.shape, exact_window=3)
     whole = layer(X, ENCODED, encoder_padding_mask=ENCODED_MASK)
-    state = layer.initial_state(2, ENCODED, ENCODED_MASK)
+    state = layer.get_initial_state(2, ENCODED, ENCODED_MASK)
     np.testing.assert_allclose(in_pieces(layer, state), whole, rtol=1e-4, atol=1e-4)
-    unmasked = layer.initial_state(2, ENCODED)
+    unmasked = layer.get_initial_state(2, ENCODED)
     assert np.abs(in_pieces(layer, unmasked) - whole).max() > 1e-2
     # from a first call with the sequence, as well
     first, state = layer(
@@ -95,7 +95,7 @@ def test_the_state_knows_the_sequence_of_an_encoder():
 def test_a_state_with_mixed_precision_stays_in_float32():
     layer = decoder(X.shape, ENCODED.shape, dtype="mixed_bfloat16")
     whole = tf.cast(layer(X, ENCODED), "float32")
-    state = layer.initial_state(2, ENCODED)
+    state = layer.get_initial_state(2, ENCODED)
     assert {x.dtype for x in tf.nest.flatten(state)} == {tf.float32, tf.int32}
     pieces = tf.cast(in_pieces(layer, state), "float32")
     np.testing.assert_allclose(pieces, whole, atol=0.1)
@@ -129,8 +129,8 @@ def test_an_encoder_is_there_in_each_call_or_in_none():
     with pytest.raises(ValueError, match="needs one in each call without a state"):
         layer(X)
     with pytest.raises(ValueError, match="needs one in each call without a state"):
-        layer.initial_state(2)
-    state = layer.initial_state(2, ENCODED)
+        layer.get_initial_state(2)
+    state = layer.get_initial_state(2, ENCODED)
     with pytest.raises(ValueError, match="leave encoder_sequence out"):
         layer(X, ENCODED, state=state)
 
@@ -138,10 +138,10 @@ def test_an_encoder_is_there_in_each_call_or_in_none():
 def test_states_that_are_none_raise():
     layer = PerformerDecoder(4, 2)
     with pytest.raises(ValueError, match="must be built before it has a state"):
-        layer.initial_state(2)
+        layer.get_initial_state(2)
     layer = decoder(X.shape)
     with pytest.raises(ValueError, match="with the entries self_attention, from"):
-        layer(X, state=layer.self_attention.initial_state(2))
+        layer(X, state=layer.self_attention.get_initial_state(2))
     with pytest.raises(ValueError, match="A state belongs to causal attention"):
         layer(X, use_causal_mask=False, return_state=True)
     layer = decoder(X.shape, ENCODED.shape)
@@ -156,7 +156,7 @@ def test_states_that_are_none_raise():
 def test_a_state_in_another_order_is_the_same():
     layer = PerformerDecoder(12, 3)
     layer(X, ENCODED)
-    state = layer.initial_state(2, ENCODED)
+    state = layer.get_initial_state(2, ENCODED)
     turned = {name: state[name] for name in reversed(state)}
     assert list(turned) != list(state)
     found, right = (layer(X[:, :4], state=s) for s in (turned, state))

@@ -193,7 +193,7 @@ def test_pieces_with_a_state_give_the_whole(kind, options, rotary):
     layer = made(kind, causal=True, rotary=rotary, **options)
     x = normal((2, 12, 8), 1)
     whole, last = layer(x, return_state=True)
-    state, outputs = layer.initial_state(2), []
+    state, outputs = layer.get_initial_state(2), []
     for here in (slice(0, 7), slice(7, 8), slice(8, 9), slice(9, 12)):
         output, state = layer(x[:, here], state=state, return_state=True)
         outputs.append(output)

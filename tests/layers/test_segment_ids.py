@@ -61,7 +61,7 @@ def test_it_is_attention_to_each_segment_alone(name, causal):
 def test_a_packed_sequence_cut_anywhere_into_states(name):
     layer = MAKERS[name](causal=True)
     expected = layer(X, segment_ids=IDS)
-    state, outputs = layer.initial_state(2, packed=True), []
+    state, outputs = layer.get_initial_state(2, packed=True), []
     shapes = tf.nest.map_structure(lambda x: (x.shape, x.dtype), state)
     for piece in (slice(0, 5), slice(5, 6), slice(6, 16), slice(16, 20)):
         given = dict(segment_ids=IDS[:, piece], state=state, return_state=True)
@@ -137,7 +137,7 @@ def test_a_block_and_a_model_pass_them_on():
     again = model(changed, segment_ids=IDS)
     np.testing.assert_allclose(again[0, 6:], whole[0, 6:], atol=1e-6)
     assert np.abs(again[0, 5] - whole[0, 5]).max() > 1e-3
-    state, outputs = model.initial_state(2, packed=True), []
+    state, outputs = model.get_initial_state(2, packed=True), []
     for piece in (slice(0, 6), slice(6, 20)):
         output, state = model(
             tokens[:, piece],
@@ -167,7 +167,7 @@ class Mean(AttentionLayer):
         (lambda: Mean(2, 3)(X, segment_ids=IDS), "Mean cannot keep segments"),
         (
             lambda: MAKERS["performer"](causal=True)(
-                X, segment_ids=IDS, state=MAKERS["performer"]().initial_state(2)
+                X, segment_ids=IDS, state=MAKERS["performer"]().get_initial_state(2)
             ),
             "packed=True",
         ),

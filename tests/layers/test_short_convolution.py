@@ -105,7 +105,7 @@ def test_half_precision_sums_the_gradient_of_the_kernel_in_float32():
 def test_a_sequence_in_pieces_is_the_whole(cut, packed):
     """Also pieces shorter than the kernel, and cuts inside and between segments."""
     layer, ids = convolution(4, causal=True), IDS if packed else None
-    state, parts = layer.initial_state(2, packed), []
+    state, parts = layer.get_initial_state(2, packed), []
     for piece in (slice(0, cut), slice(cut, cut + 1), slice(cut + 1, 13)):
         part, state = layer(
             X[:, piece],
@@ -145,7 +145,7 @@ def test_without_attention_it_is_all_that_tokens_know_of_each_other():
     kernel = block.convolution.kernel.numpy()
     x = X + reference(normalized(X, block.convolution_norm), kernel, causal=True)
     np.testing.assert_allclose(block(X), block.feed_forward(x), atol=1e-12)
-    y, state = block(X[:, :4], state=block.initial_state(2), return_state=True)
+    y, state = block(X[:, :4], state=block.get_initial_state(2), return_state=True)
     assert state["attention"] == ()
     later, _ = block(X[:, 4:], state=state, return_state=True)
     both = block_with(None, conv_padding="same")
@@ -163,7 +163,7 @@ def test_without_attention_it_is_all_that_tokens_know_of_each_other():
 )
 def test_a_packed_block_in_pieces_is_its_segments_one_by_one(attention):
     block = block_with(attention)
-    state, parts = block.initial_state(2, packed=True), []
+    state, parts = block.get_initial_state(2, packed=True), []
     for piece in (slice(0, 4), slice(4, 5), slice(5, 13)):
         given = dict(segment_ids=IDS[:, piece], state=state, return_state=True)
         part, state = block(X[:, piece], **given)
@@ -236,9 +236,9 @@ def test_a_state_of_another_block_is_refused():
     without = PerformerBlock(attention, 11)
     without.build(X.shape)
     with pytest.raises(ValueError, match='"convolution" and "attention"'):
-        block_with(performer(causal=True))(X, state=without.initial_state(2))
+        block_with(performer(causal=True))(X, state=without.get_initial_state(2))
     packed = block_with(performer(causal=True), "float32")
     with pytest.raises(ValueError, match="packed=True"):
-        packed(X, segment_ids=IDS, state=packed.initial_state(2))
+        packed(X, segment_ids=IDS, state=packed.get_initial_state(2))
     with pytest.raises(ValueError, match="segment_ids must be ints"):
         packed(X, segment_ids=IDS / 2)

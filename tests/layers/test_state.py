@@ -18,7 +18,7 @@ LENGTH = 11
 
 def in_pieces(layer, x, pieces, mask=None):
     """The output of consecutive calls on `pieces` tokens each."""
-    state, outputs, start = layer.initial_state(len(x)), [], 0
+    state, outputs, start = layer.get_initial_state(len(x)), [], 0
     for piece in pieces:
         here = slice(start, start + piece)
         call = {} if mask is None else dict(key_mask=mask[:, here])
@@ -60,7 +60,7 @@ def test_a_layer_that_is_not_built_has_the_first_state(options):
     layer = layers.PerformerAttention(
         4, 3, causal=True, num_key_value_heads=2, **options
     )
-    before = layer.initial_state(2)
+    before = layer.get_initial_state(2)
     assert not layer.built
     x = normal((2, LENGTH, 7))
     after = layer(x, state=before, return_state=True)
@@ -119,7 +119,7 @@ def test_a_bfloat16_layer_loses_nothing_of_a_float32_state():
     layer = small_layer(causal=True, dtype="mixed_bfloat16")
     x = normal((1, 1, 7))
     layer(x)
-    state = layer.initial_state(1)
+    state = layer.get_initial_state(1)
     for name, part in state["attention"].items():
         state["attention"][name] = tf.constant(normal(part.shape, 3))
     # no visible new token: the state has to come out as it went in
@@ -134,7 +134,7 @@ def test_functional_model_with_a_state(policy):
     x = keras.Input((None, 7))
     state = tf.nest.map_structure(
         lambda part: keras.Input(part.shape[1:], dtype=part.dtype.name),
-        layer.initial_state(1),
+        layer.get_initial_state(1),
     )
     output, new_state = layer(x, state=state, return_state=True)
     for new, old in zip(tf.nest.flatten(new_state), tf.nest.flatten(state)):
@@ -144,12 +144,12 @@ def test_functional_model_with_a_state(policy):
     model.save("step.keras")
     restored = keras.saving.load_model("step.keras")
     sequence = tf.constant(normal((2, LENGTH, 7)))
-    first, middle = restored([sequence[:, :4], layer.initial_state(2)])
+    first, middle = restored([sequence[:, :4], layer.get_initial_state(2)])
     second, _ = restored([sequence[:, 4:], middle])
     tolerance = 3e-6 if policy == "float32" else 1e-2
     whole = layer(sequence)
     assert relative_error(tf.concat([first, second], 1), whole) < tolerance
-    predicted = restored.predict([sequence, layer.initial_state(2)], verbose=0)
+    predicted = restored.predict([sequence, layer.get_initial_state(2)], verbose=0)
     assert relative_error(predicted[0], whole) < tolerance
 
 
@@ -166,7 +166,7 @@ def test_state_in_a_compiled_while_loop():
             return t + 1, state, outputs.write(t, output[:, 0])
 
         outputs = tf.TensorArray(x.dtype, LENGTH, element_shape=(2, 7))
-        start = (0, layer.initial_state(2), outputs)
+        start = (0, layer.get_initial_state(2), outputs)
         *_, outputs = tf.while_loop(lambda t, *_: t < LENGTH, step, start)
         return tf.transpose(outputs.stack(), (1, 0, 2))
 
@@ -181,14 +181,15 @@ def test_exported_step_function():
     module = tf.Module()
     module.layer = layer
     specs = tf.nest.map_structure(
-        lambda s: tf.TensorSpec((None, *s.shape[1:]), s.dtype), layer.initial_state(1)
+        lambda s: tf.TensorSpec((None, *s.shape[1:]), s.dtype),
+        layer.get_initial_state(1),
     )
     module.step = tf.function(
         lambda x, state: layer(x, state=state, return_state=True),
         input_signature=[tf.TensorSpec((None, None, 7)), specs],
     )
     module.start = tf.function(
-        layer.initial_state, input_signature=[tf.TensorSpec((), tf.int32)]
+        layer.get_initial_state, input_signature=[tf.TensorSpec((), tf.int32)]
     )
     tf.saved_model.save(module, "step")
     loaded = tf.saved_model.load("step")
@@ -219,7 +220,7 @@ def test_gradients_flow_through_the_state():
 def test_calls_that_a_state_cannot_serve_raise():
     x = normal((1, 3, 7))
     bidirectional, causal = small_layer(), small_layer(causal=True)
-    state = causal.initial_state(1)
+    state = causal.get_initial_state(1)
     with pytest.raises(ValueError, match="causal=True.*return_state=True"):
         bidirectional(x, return_state=True)
     with pytest.raises(ValueError, match="causal=True.*state=given"):
@@ -251,3 +252,14 @@ def test_what_has_no_state_says_so():
     assert not exported.has_state(model)
     with pytest.raises(ValueError, match="generate needs.*ExactAttention has no state"):
         generate(model, [[1, 2]], 9)
+
+
+def test_the_earlier_name_of_the_first_state():
+    layers = (
+        small_layer(causal=True),
+        PerformerLM(11, 9, 1, 2, 8, num_random_features=4),
+    )
+    for layer in layers:
+        states = layer.initial_state(2), layer.get_initial_state(2)
+        for one, other in zip(*map(tf.nest.flatten, states), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -16,7 +16,7 @@ def public_names(layer_class):
 
 @pytest.mark.parametrize("name", CASES)
 def test_public_methods_without_arguments_work_or_say_build_first(name):
-    """`initial_state` takes a batch size; all else that has no other arguments."""
+    """`get_initial_state` takes a batch size; all else that has no other arguments."""
     for method in public_names(CASES[name].layer_class):
         layer = CASES[name].make()
         try:
@@ -43,9 +43,9 @@ def test_public_methods_without_arguments_work_or_say_build_first(name):
 def test_a_state_before_build_says_what_to_do():
     layer = CASES["block_conv_causal"].make()
     with pytest.raises(AttributeError, match=r"must be built first: call it on data"):
-        layer.initial_state(3)
+        layer.get_initial_state(3)
     layer.build((None, None, 7))
-    assert layer.initial_state(3)["convolution"]["inputs"].shape == (3, 2, 7)
+    assert layer.get_initial_state(3)["convolution"]["inputs"].shape == (3, 2, 7)
 
 
 def test_a_built_layer_has_no_other_attributes():

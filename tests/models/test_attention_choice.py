@@ -199,7 +199,7 @@ def test_an_embedding_remembers_inputs_and_tells_the_head():
     changed[:, 4] = (changed[:, 4] + 1) % 11
     logits = model(IDS)
     assert (np.abs(model(changed) - logits)[:, :4].max() < 1e-6).all()
-    state, parts = model.initial_state(4), []
+    state, parts = model.get_initial_state(4), []
     for start, end in ((0, 1), (1, 5), (5, 11)):
         part, state = model(IDS[:, start:end], state=state, return_state=True)
         parts.append(part)

@@ -142,7 +142,7 @@ def test_the_loop_ends_when_all_sequences_have():
     prompts = np.array([[3, 1], [2, 6]], "int32")
     expected = generate(model, prompts, LENGTH, temperature=0)
     stops = expected[:, 4]  # drawn third, or earlier
-    logits, state = read(tf.constant(prompts), model.initial_state(2))
+    logits, state = read(tf.constant(prompts), model.get_initial_state(2))
     carry = token_loop.Carry((), state, (), tf.zeros(2, tf.bool))
     carry, _ = token_loop.draw(options, stops, logits, carry, 2)
     drawn, *_ = extend(options, tf.constant(stops), carry, tf.constant(3), 12)
@@ -186,11 +186,11 @@ def assert_follows(samples, model, prompt):
 
 def test_samples_of_a_prompt_follow_the_models_distribution(monkeypatch):
     model, prompts, batches = model_of(), [[3, 1, 4], [9], [6, 6, 2]], []
-    initial_state = PerformerLM.initial_state
+    get_initial_state = PerformerLM.get_initial_state
     monkeypatch.setattr(
         PerformerLM,
-        "initial_state",
-        lambda self, batch: batches.append(batch) or initial_state(self, batch),
+        "get_initial_state",
+        lambda self, batch: batches.append(batch) or get_initial_state(self, batch),
     )
     samples = generate(model, prompts, 5, num_samples=6000, seed=2)
     assert batches == [1, 2]  # each prompt was read once
@@ -228,7 +228,7 @@ def test_a_model_of_int8_weights_is_drawn_from_as_it_is():
     samples = generate(model, [[2], prompt], 6, num_samples=6000, seed=2)
     assert_follows(samples[1], model, prompt)
     whole = model(samples[1, :1, :-1])
-    state, pieces = model.initial_state(1), []
+    state, pieces = model.get_initial_state(1), []
     for token in samples[1, 0, :-1]:
         logits, state = model(np.array([[token]]), state=state, return_state=True)
         pieces.append(logits)

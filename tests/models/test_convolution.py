@@ -68,7 +68,7 @@ def test_what_is_drawn_is_the_likeliest_of_the_whole(attention):
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_pieces_are_the_whole(dtype):
     model = model_with(dtype=dtype)
-    state, parts = model.initial_state(4), []
+    state, parts = model.get_initial_state(4), []
     for piece in (slice(0, 2), slice(2, 3), slice(3, 11)):
         part, state = model(IDS[:, piece], state=state, return_state=True)
         parts.append(part)

@@ -88,7 +88,7 @@ def export_models(folder):
         model = make()
         model.export(folder / name, verbose=False)
         np.save(folder / f"{name}_expected.npy", model(IDS))
-        states = tf.nest.flatten(model.initial_state(1))
+        states = tf.nest.flatten(model.get_initial_state(1))
         size = sum(np.asarray(state).nbytes for state in states)
         np.save(folder / f"{name}_bytes.npy", size)
 

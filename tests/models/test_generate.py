@@ -189,7 +189,7 @@ def test_a_token_late_in_a_sequence_costs_what_an_early_one_costs():
     prompts = [np.ones((1, start), "int32") for start in (10, 12288 - length)]
     states = []
     for prompt in prompts:
-        _, state = model(prompt, state=model.initial_state(1), return_state=True)
+        _, state = model(prompt, state=model.get_initial_state(1), return_state=True)
         states.append(state)
     sizes = [[x.shape for x in tf.nest.flatten(state)] for state in states]
     assert sizes[0] == sizes[1]

@@ -97,7 +97,7 @@ def test_nothing_goes_in_chunks_or_token_by_token(recompute):
     with pytest.raises(ValueError, match=message):
         generate(model, IDS[:, :3], 9)
     with pytest.raises(ValueError, match="SpatialGatingUnit has no state"):
-        model.initial_state(2)
+        model.get_initial_state(2)
 
 
 def test_sequences_beyond_the_mixer_are_refused():

@@ -90,7 +90,9 @@ def test_gradients_in_bfloat16_of_many_tokens():
 def test_prefill_and_steps_give_the_logits_of_the_whole(policy, tolerance, feature_map):
     model = small_model(dtype=policy, feature_map=feature_map)
     whole = as_float(model(IDS[:, :13]))
-    logits, state = model(IDS[:, :7], state=model.initial_state(3), return_state=True)
+    logits, state = model(
+        IDS[:, :7], state=model.get_initial_state(3), return_state=True
+    )
     parts = [logits]
     for t in range(7, 13):
         logits, state = model(IDS[:, t : t + 1], state=state, return_state=True)
@@ -184,7 +186,7 @@ def test_a_sequence_that_grows_too_long_raises():
 
 @pytest.mark.parametrize("num_layers", [1, 3])
 def test_a_state_of_another_depth_raises(num_layers):
-    state = small_model(num_layers=num_layers).initial_state(3)
+    state = small_model(num_layers=num_layers).get_initial_state(3)
     with pytest.raises(ValueError, match=f", 2. Received: the states of {num_layers}"):
         small_model()(IDS, state=state, return_state=True)
 
@@ -367,7 +369,7 @@ def test_a_model_without_a_longest_sequence(tmp_path):
     assert free.get_config()["position_shape"] is None
     np.testing.assert_array_equal(free(tokens[:, :24]), short(tokens[:, :24]))
     assert generate(free, tokens[:, :20], 100).shape == (2, 100)
-    whole, state = free(tokens), free.initial_state(2)
+    whole, state = free(tokens), free.get_initial_state(2)
     _, state = free(tokens[:, :50], state=state, return_state=True)
     rest, state = free(tokens[:, 50:], state=state, return_state=True)
     np.testing.assert_allclose(rest, whole[:, 50:], atol=1e-5)

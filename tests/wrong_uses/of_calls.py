@@ -22,7 +22,7 @@ def with_state(layer, state):
 
 def halves():
     return tf.nest.map_structure(
-        lambda x: tf.cast(x, "float16"), causal().initial_state(2)
+        lambda x: tf.cast(x, "float16"), causal().get_initial_state(2)
     )
 
 
@@ -169,44 +169,44 @@ WRONG_USES = {
             "ExactAttention has no state",
             "layer='exact_attention",
             "Use PerformerAttention(causal=True)",
-            lambda: layers.ExactAttention(2, 4, causal=True).initial_state(2),
+            lambda: layers.ExactAttention(2, 4, causal=True).get_initial_state(2),
         ),
         WrongUse(
             "batch_size must be an int",
             "batch_size=(2, 6)",
             "0 or more",
-            lambda: causal().initial_state((2, 6)),
+            lambda: causal().get_initial_state((2, 6)),
         ),
         WrongUse(
             "state must be a dict with the entries",
             "state of type tuple",
-            "from initial_state or an earlier call",
+            "from get_initial_state or an earlier call",
             lambda: with_state(causal(), (1, 2)),
         ),
         WrongUse(
-            "state must be what initial_state or an earlier call of this layer gave",
+            "state must come from get_initial_state or an earlier call",
             "running_max of shape (3, 2, 8)",
             "for this batch size",
-            lambda: with_state(causal(), causal().initial_state(3)),
+            lambda: with_state(causal(), causal().get_initial_state(3)),
         ),
         WrongUse(
             'The entry "attention" of state must be a dict of',
             "['running_max', 'sums', 'key', 'value', 'seen']",
             "an earlier call of this PerformerAttention(exact_window=None)",
-            lambda: with_state(causal(), causal(exact_window=4).initial_state(2)),
+            lambda: with_state(causal(), causal(exact_window=4).get_initial_state(2)),
         ),
         WrongUse(
             "state must be of the same window",
             "key of shape (2, 2, 2, 4)",
             "from an earlier call",
             lambda: with_state(
-                causal(exact_window=4), causal(exact_window=2).initial_state(2)
+                causal(exact_window=4), causal(exact_window=2).get_initial_state(2)
             ),
         ),
         WrongUse(
             "state must keep its dtypes",
             "position of dtype float16",
-            "pass it as initial_state or an earlier call gave it",
+            "pass it as get_initial_state or an earlier call gave it",
             lambda: with_state(causal(), halves()),
         ),
         WrongUse(
@@ -214,14 +214,14 @@ WRONG_USES = {
             "return_attention_scores=True, and state",
             "Call without state",
             lambda: causal()(
-                X, state=causal().initial_state(2), return_attention_scores=True
+                X, state=causal().get_initial_state(2), return_attention_scores=True
             ),
         ),
         WrongUse(
             "A state that is to go on with segment_ids knows the last of them",
             "['position', 'attention']",
-            "use initial_state(batch_size, packed=True)",
-            lambda: causal()(X, state=causal().initial_state(2), segment_ids=IDS),
+            "use get_initial_state(batch_size, packed=True)",
+            lambda: causal()(X, state=causal().get_initial_state(2), segment_ids=IDS),
         ),
     ],
 }

@@ -59,13 +59,12 @@ class AttentionLayer(
 
     Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
     `supports_segments` (that `attend` heeds `visible.starts`),
-    `supports_cross_attention` (that keys may be of another sequence), `any_length`
-    (that no weight of it ends at some length), `drops_weights` (that `attend` drops
-    weights of keys, so that `write` must not drop attended values), `cost` (how time
-    and memory grow with the length L, such as "L" or "L^2"), and `projections`, those
-    of "query", "key", "value" that it has a dense layer for; `attend` gets `None` for
-    the others. With `shared_query_key` queries are keys, too: it then has no dense
-    layer for "key".
+    `supports_cross_attention` (that keys may be of another sequence), `drops_weights`
+    (that `attend` drops weights of keys, so that `write` must not drop attended
+    values), `cost` (how time and memory grow with the length L, such as "L" or "L^2"),
+    and `projections`, those of "query", "key", "value" that it has a dense layer for;
+    `attend` gets `None` for the others. With `shared_query_key` queries are keys, too:
+    it then has no dense layer for "key".
 
     A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
     by `load_weights`, if all its attention layers are swapped and keep their names;
@@ -159,7 +158,6 @@ class AttentionLayer(
     supports_state = False
     supports_segments = False
     supports_cross_attention = True
-    any_length = True
     drops_weights = False
     cost = "L^2"
     # The scale of logits that `qk_norm` begins with.

@@ -86,7 +86,9 @@ class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
         # without autocast Keras leaves the state in float32
         super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
-        self.attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
+        self.attention = as_layer(
+            "attention", attention, (AttentionLayer, MixingLayer), or_none=True
+        )
         self.intermediate_dim = arguments.positive_int(
             "intermediate_dim", intermediate_dim
         )

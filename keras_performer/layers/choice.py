@@ -241,8 +241,8 @@ def _rotates(attention, position_shape, key_dim):
         # blocks without attention leave it to the others
         of_blocks = [one for one in attention if one != "none"] or ["none"]
         return all(_rotates(one, position_shape, key_dim) for one in of_blocks)
-    if not isinstance(attention, str):
-        # what is no attention is refused when it is to be made
+    # what is no attention is refused when it is to be made
+    if attention is not None and not isinstance(attention, str):
         attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
         if not isinstance(attention, AttentionLayer):
             return False

@@ -162,21 +162,23 @@ _INSTEAD = {
 }
 
 
-def as_layer(name, value, kind=keras.layers.Layer):
-    """`value` as a layer of that kind; `None` stays `None`.
+def as_layer(name, value, kind=keras.layers.Layer, or_none=False):
+    """Returns `value` as a layer of that kind.
 
     Args:
         name: str, the name of the argument.
-        value: a layer, the dict that `config_of` made of one, or `None`.
+        value: a layer, or the dict that `config_of` made of one.
         kind: class that the layer must be of, or a tuple of classes.
+        or_none: bool, allow `None`, which stays `None`.
     """
     if isinstance(value, dict):
         value = keras.saving.deserialize_keras_object(value)
-    if value is not None and not isinstance(value, kind):
+    if not isinstance(value, kind) and not (or_none and value is None):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(with_article(one.__name__) for one in kinds)
+        wanted += ", the config of one, or None" if or_none else " or the config of one"
         raise ValueError(
-            f"{name} must be {wanted}, the config of one, or None. "
+            f"{name} must be {wanted}. "
             f"{_INSTEAD.get(name, '')}Received: {name}={value!r}"
         )
     return value

@@ -26,8 +26,8 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
     are made in `build`; an argument of its own goes into `__init__` and `get_config`;
     register the class with `keras.saving.register_keras_serializable`.
 
-    Class attributes say what a mixer can do: `supports_causal`, `any_length` and
-    `cost`, as in `AttentionLayer`. None has a state, or keeps segments apart.
+    Class attributes say what a mixer can do: `supports_causal` and `cost`,
+    as in `AttentionLayer`. None has a state, or keeps segments apart.
 
     Args:
         causal: bool, hide later tokens.
@@ -61,7 +61,6 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
     supports_state = False
     supports_segments = False
     supports_cross_attention = False
-    any_length = True
     cost = "L"
 
     def __init__(self, *, causal: bool = False, **kwargs: typing.Any) -> None:

@@ -180,7 +180,9 @@ class PerformerLM(
         self._has_own_head = head is not None
         seeds = random.Random(self.seed)
         dtype = self.dtype_policy
-        self.embedding = as_layer("embedding", embedding) or TokenEmbedding(
+        self.embedding = as_layer(
+            "embedding", embedding, or_none=True
+        ) or TokenEmbedding(
             self.vocabulary_size, self.hidden_dim, dtype=dtype, name="embedding"
         )
         self.positions = None
@@ -217,7 +219,7 @@ class PerformerLM(
             passes.check_block(recompute, self.causal, block)
             self.blocks.append(block)
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
-        self.head = as_layer("head", head) or LogitsDense(
+        self.head = as_layer("head", head, or_none=True) or LogitsDense(
             self.vocabulary_size,
             dtype=sum_dtype(self.compute_dtype).name,  # losses need more than half
             name="logits",
@@ -415,9 +417,7 @@ class PerformerLM(
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The model of a config, also of one of before rotary positions."""
-        config = {"position_embedding": "learned", **choice.without_unused(config)}
-        return super().from_config(config, custom_objects)
+        return super().from_config(choice.without_unused(config), custom_objects)
 
     def get_config(self):
         names = (

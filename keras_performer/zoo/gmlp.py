@@ -51,7 +51,6 @@ class SpatialGatingUnit(MixingLayer):
     """
 
     supports_causal = True
-    any_length = False
     cost = "L^2"
 
     def __init__(

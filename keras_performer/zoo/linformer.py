@@ -68,7 +68,6 @@ class LinformerAttention(AttentionLayer):
     """
 
     supports_causal = False
-    any_length = False
     drops_weights = True
     cost = "L"
 

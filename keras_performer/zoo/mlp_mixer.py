@@ -44,8 +44,6 @@ class TokenMixing(MixingLayer):
     TensorShape([1, 80, 16])
     """
 
-    any_length = False
-
     def __init__(
         self,
         max_length: int,

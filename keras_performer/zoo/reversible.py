@@ -218,7 +218,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
             as_layer("attention", one, AttentionLayer)
             for one in (attention if is_list else [attention])
         ]
-        if not attentions or None in attentions:
+        if not attentions:
             raise ValueError(
                 "attention must be an AttentionLayer or the config of one, or a list "
                 f"of at least one of these. Received: attention={attention!r}"

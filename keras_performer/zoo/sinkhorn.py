@@ -294,7 +294,6 @@ class SinkhornAttention(AttentionLayer):
     """
 
     supports_cross_attention = False
-    any_length = False
     cost = "L^2 / block_size + L block_size"
 
     def __init__(

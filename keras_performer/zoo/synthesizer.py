@@ -59,7 +59,6 @@ class SynthesizerAttention(AttentionLayer):
     """
 
     projections: tuple[str, ...] = ("query", "value")
-    any_length = False
     drops_weights = True
 
     def __init__(

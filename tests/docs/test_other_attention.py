@@ -27,7 +27,7 @@ def abilities(layer):
         layer.supports_causal,
         layer.supports_state,
         layer.supports_segments,
-        layer.any_length,
+        "max_length" not in inspect.signature(layer).parameters,
         layer.supports_cross_attention,
     )
 

@@ -170,7 +170,9 @@ def test_a_mask_hides():
 
 @pytest.mark.parametrize("wrong", [None, [], [None], "performer"])
 def test_what_is_no_attention_raises(wrong):
-    with pytest.raises(ValueError, match="attention must be a"):
+    with pytest.raises(
+        ValueError, match="attention must be an AttentionLayer or the conf"
+    ):
         ReversibleBlock(wrong, 16)
 
 

@@ -60,16 +60,6 @@ def test_the_default_is_what_the_attention_can():
         assert copy.position_embedding == expected
 
 
-def test_configs_of_before_have_learned_positions():
-    model = small_model(position_embedding="learned")
-    config = model.get_config()
-    assert config.pop("position_embedding") == "learned"
-    old = PerformerLM.from_config(config)
-    old.set_weights(model.get_weights())
-    np.testing.assert_array_equal(old(IDS), model(IDS))
-    assert [w.path for w in old.weights if "positions" in w.path] != []
-
-
 @pytest.mark.slow
 def test_steps_and_generation_give_the_whole():
     model = small_model(**OPTIONS, position_shape=(8, 2))

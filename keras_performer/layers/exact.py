@@ -23,7 +23,7 @@ class ExactAttention(ForgettingAttention):
     linear attention is compared with. It has no state.
 
     Args: those of `AttentionLayer`, and
-        forget_gate, forget_gate_bias: as in `ForgettingAttention`.
+        forget_gate, forget_gate_bias: as in `PerformerAttention`.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762.

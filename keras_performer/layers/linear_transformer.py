@@ -35,7 +35,7 @@ class LinearTransformerAttention(ForgettingAttention):
 
     Args: those of `AttentionLayer`, and
         chunk_size, jit_compile: as in `PerformerAttention`.
-        forget_gate, forget_gate_bias: as in `ForgettingAttention`.
+        forget_gate, forget_gate_bias: as in `PerformerAttention`.
 
     Reference:
         Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equations 5

@@ -187,6 +187,15 @@ class PerformerAttention(InPieces, ForgettingAttention):
             `scale * cos(query, key)` (arXiv 2010.04245). The scale is a weight of each
             key-value head, at first 4 for positive features and 16 for "taylor", which
             has no noise; its logarithm is the weight `query_key_norm.log_scale`.
+        forget_gate: bool, multiply the weight of each key by a factor that falls with
+            the tokens between it and the query (arXiv 2503.02130): the exponential of
+            the sum of their log-decays log(sigmoid(w . x + b)). w and b are weights of
+            each key-value head, in the sublayer `forget_gate`. For self-attention only.
+            Defaults to no gate.
+        forget_gate_bias: two floats, the b of the first and of the last head at first,
+            between which those of the others are spread evenly; or one for each
+            key-value head. 2 forgets half of a weight within 5 tokens, 7 within 760, 20
+            nothing. Defaults to (2, 7).
         jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
             for each shape. "auto" (default): training, on a known length >= 1,024, in a
             graph without `tf.distribute`, on a GPU or by <= 4 CPU threads (there, if

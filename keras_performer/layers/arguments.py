@@ -262,8 +262,10 @@ REMOVED = {
 
 def without_removed(owner, options):
     """Options of a class without those of `REMOVED` that ask for nothing."""
-    own = inspect.signature(owner).parameters
-    removed = REMOVED.keys() & options.keys() - own.keys()
+    # also those that a subclass passes on as **kwargs
+    inits = [x.__init__ for x in owner.__mro__ if "__init__" in vars(x)]
+    own = {name for init in inits for name in inspect.signature(init).parameters}
+    removed = REMOVED.keys() & options.keys() - own
     for name in removed:
         if not among(options[name], REMOVED[name][0]):
             raise unknown(owner, name, options[name])

@@ -260,3 +260,14 @@ def test_a_config_of_keras_makes_ours(built):
 def test_what_has_no_place_is_given_by_name():
     with pytest.raises(TypeError, match="positional arguments but 9 were given"):
         PerformerAttention(2, 4, None, 0.0, True, None, None, "he_normal")
+
+
+def test_a_subclass_may_pass_on_an_argument_that_other_layers_have_not():
+    """`sliding_window` is refused where there is none, but not here."""
+
+    class Passing(layers.LocalAttention):
+        def __init__(self, num_heads, key_dim, **kwargs):
+            super().__init__(num_heads, key_dim, **kwargs)
+
+    config = Passing(2, 4, sliding_window=3).get_config()
+    assert Passing.from_config(config).sliding_window == 3

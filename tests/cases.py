@@ -278,17 +278,17 @@ CASES = {
     "fourier_mixing": Case(keras_performer.zoo.FourierMixing, {}, widths=(7,)),
     "token_mixing": Case(
         keras_performer.zoo.TokenMixing,
-        dict(max_length=9, hidden_dim=11),
+        dict(max_length=9, intermediate_dim=11),
         widths=(7,),
     ),
     "spatial_gating": Case(
         keras_performer.zoo.SpatialGatingUnit,
-        dict(max_length=9, hidden_dim=10),
+        dict(max_length=9, intermediate_dim=10),
         widths=(7,),
     ),
     "spatial_gating_causal": Case(
         keras_performer.zoo.SpatialGatingUnit,
-        dict(max_length=9, hidden_dim=10, causal=True),
+        dict(max_length=9, intermediate_dim=10, causal=True),
         widths=(7,),
     ),
     "block_mixing": block(

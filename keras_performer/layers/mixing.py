@@ -122,6 +122,13 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
         # by tracing `call`: it has its errors
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        if "hidden_dim" in config:  # its name before 2026-11-28
+            config["intermediate_dim"] = config.pop("hidden_dim")
+        return super().from_config(config, custom_objects)
+
     def get_config(self):
         return {**super().get_config(), "causal": self.causal}
 

@@ -29,8 +29,8 @@ class SpatialGatingUnit(MixingLayer):
 
     Args:
         max_length: int, the longest sequence.
-        hidden_dim: int, the channels that are cut in two, so that it must be even. In
-            the paper the width that a feed-forward network would have.
+        intermediate_dim: int, the channels that are cut in two, so that it must be
+            even. In the paper the width that a feed-forward network would have.
         causal: bool, hide later tokens: W is a triangle.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
@@ -45,7 +45,7 @@ class SpatialGatingUnit(MixingLayer):
 
     Example:
 
-    >>> layer = SpatialGatingUnit(max_length=100, hidden_dim=32, causal=True)
+    >>> layer = SpatialGatingUnit(max_length=100, intermediate_dim=32, causal=True)
     >>> layer(keras.ops.ones((1, 80, 16))).shape
     TensorShape([1, 80, 16])
     """
@@ -56,23 +56,27 @@ class SpatialGatingUnit(MixingLayer):
     def __init__(
         self,
         max_length: int,
-        hidden_dim: int,
+        intermediate_dim: int,
         *,
         causal: bool = False,
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(causal=causal, **kwargs)
         self.max_length = arguments.positive_int("max_length", max_length)
-        self.hidden_dim = arguments.positive_int("hidden_dim", hidden_dim)
-        if self.hidden_dim % 2:
+        self.intermediate_dim = arguments.positive_int(
+            "intermediate_dim", intermediate_dim
+        )
+        if self.intermediate_dim % 2:
             raise ValueError(
-                "hidden_dim must be even, as one half of the channels gates the other. "
-                f"Received: hidden_dim={hidden_dim}"
+                "intermediate_dim must be even, as one half of the channels gates the "
+                f"other. Received: intermediate_dim={intermediate_dim}"
             )
 
     def build(self, input_shape):
-        dim, half = input_shape[-1], self.hidden_dim // 2
-        self.expand = self._dense("expand", dim, self.hidden_dim, activation="gelu")
+        dim, half = input_shape[-1], self.intermediate_dim // 2
+        self.expand = self._dense(
+            "expand", dim, self.intermediate_dim, activation="gelu"
+        )
         self.norm = keras.layers.LayerNormalization(
             dtype=self.dtype_policy, name="norm"
         )
@@ -107,7 +111,7 @@ class SpatialGatingUnit(MixingLayer):
         return self.contract(content * tf.cast(gate, content.dtype))
 
     def get_config(self):
-        names = "max_length", "hidden_dim"
+        names = "max_length", "intermediate_dim"
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},

@@ -23,8 +23,8 @@ class TokenMixing(MixingLayer):
 
     Args:
         max_length: int, the longest sequence.
-        hidden_dim: int, width of the network, D_S in the paper, where it is about as
-            large as the length.
+        intermediate_dim: int, width of the network, D_S in the paper, where it is about
+            as large as the length.
         causal: bool, must be false: each token becomes a function of all.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
@@ -40,24 +40,27 @@ class TokenMixing(MixingLayer):
 
     Example:
 
-    >>> TokenMixing(max_length=100, hidden_dim=32)(keras.ops.ones((1, 80, 16))).shape
+    >>> layer = TokenMixing(max_length=100, intermediate_dim=32)
+    >>> layer(keras.ops.ones((1, 80, 16))).shape
     TensorShape([1, 80, 16])
     """
 
     def __init__(
         self,
         max_length: int,
-        hidden_dim: int,
+        intermediate_dim: int,
         *,
         causal: bool = False,
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(causal=causal, **kwargs)
         self.max_length = arguments.positive_int("max_length", max_length)
-        self.hidden_dim = arguments.positive_int("hidden_dim", hidden_dim)
+        self.intermediate_dim = arguments.positive_int(
+            "intermediate_dim", intermediate_dim
+        )
 
     def build(self, input_shape):
-        length, hidden = self.max_length, self.hidden_dim
+        length, hidden = self.max_length, self.intermediate_dim
         self.expand_kernel = self._weight("expand_kernel", (length, hidden))
         self.expand_bias = self._weight("expand_bias", (hidden,), "zeros")
         self.contract_kernel = self._weight("contract_kernel", (hidden, length))
@@ -84,7 +87,7 @@ class TokenMixing(MixingLayer):
         return tf.cast(mixed, x.dtype)
 
     def get_config(self):
-        names = "max_length", "hidden_dim"
+        names = "max_length", "intermediate_dim"
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},

@@ -91,7 +91,7 @@ def test_a_block_trains_and_is_saved(make, tmp_path):
     np.testing.assert_array_equal(loaded(X), model(X))
     mixer = loaded.layers[1].attention
     assert type(mixer) is type(make())
-    names = "norm", "max_length", "hidden_dim", "causal"
+    names = "norm", "max_length", "intermediate_dim", "causal"
     for name in set(names) & set(make().get_config()):
         assert mixer.get_config()[name] == make().get_config()[name]
 
@@ -184,3 +184,10 @@ def test_what_is_neither_is_refused():
     assert type(PerformerBlock(config, 4).attention) is FourierMixing
     attention = PerformerAttention(2, 3)
     assert PerformerBlock(attention, 4).attention is attention
+
+
+@pytest.mark.parametrize("kind", [SpatialGatingUnit, TokenMixing])
+def test_a_config_with_the_earlier_name_of_the_width(kind):
+    config = kind(7, 6).get_config()
+    config["hidden_dim"] = config.pop("intermediate_dim")
+    assert kind.from_config(config).intermediate_dim == 6

@@ -15,8 +15,8 @@ MASK = np.array([[1, 1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1, 1]], bool)
 TOLERANCE = 1e-7
 
 
-def built(max_length=7, hidden_dim=6, dtype="float64", dim=5, **options):
-    layer = SpatialGatingUnit(max_length, hidden_dim, dtype=dtype, **options)
+def built(max_length=7, intermediate_dim=6, dtype="float64", dim=5, **options):
+    layer = SpatialGatingUnit(max_length, intermediate_dim, dtype=dtype, **options)
     layer.build((None, None, dim))
     randomize(layer)
     return layer
@@ -134,7 +134,7 @@ def test_unknown_shapes_and_xla(causal):
 
 
 def test_longer_sequences_are_refused():
-    layer = SpatialGatingUnit(max_length=6, hidden_dim=4)
+    layer = SpatialGatingUnit(max_length=6, intermediate_dim=4)
     message = "make it with the max_length of the longest.*longer than max_length=6"
     with pytest.raises(ValueError, match=message):
         layer(tf.ones((2, 7, 5)))
@@ -159,13 +159,15 @@ def test_its_matrix_alone_is_quadratic():
     assert SpatialGatingUnit.cost == "L^2"
 
 
-@pytest.mark.parametrize("name", ["max_length", "hidden_dim"])
+@pytest.mark.parametrize("name", ["max_length", "intermediate_dim"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, None])
 def test_sizes_that_are_none_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} must be a positive int"):
-        SpatialGatingUnit(**{"max_length": 4, "hidden_dim": 4, name: value})
+        SpatialGatingUnit(**{"max_length": 4, "intermediate_dim": 4, name: value})
 
 
 def test_an_odd_number_of_channels_is_refused():
-    with pytest.raises(ValueError, match="hidden_dim must be even.*hidden_dim=7"):
+    with pytest.raises(
+        ValueError, match="intermediate_dim must be even.*intermediate_dim=7"
+    ):
         SpatialGatingUnit(4, 7)

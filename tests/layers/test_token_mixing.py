@@ -15,8 +15,8 @@ MASK = np.array([[1, 1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1, 1]], bool)
 TOLERANCE = 1e-7
 
 
-def built(max_length=7, hidden_dim=11, dtype="float64", dim=5):
-    layer = TokenMixing(max_length, hidden_dim, dtype=dtype)
+def built(max_length=7, intermediate_dim=11, dtype="float64", dim=5):
+    layer = TokenMixing(max_length, intermediate_dim, dtype=dtype)
     layer.build((None, None, dim))
     randomize(layer)
     return layer
@@ -86,7 +86,7 @@ def test_unknown_shapes_and_xla():
 
 
 def test_longer_sequences_are_refused():
-    layer = TokenMixing(max_length=6, hidden_dim=3)
+    layer = TokenMixing(max_length=6, intermediate_dim=3)
     message = "make it with the max_length of the longest.*longer than max_length=6"
     with pytest.raises(ValueError, match=message):
         layer(tf.ones((2, 7, 5)))
@@ -108,11 +108,11 @@ def test_no_tensor_grows_faster_than_the_length():
     assert TokenMixing.cost == "L"
 
 
-@pytest.mark.parametrize("name", ["max_length", "hidden_dim"])
+@pytest.mark.parametrize("name", ["max_length", "intermediate_dim"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, None])
 def test_sizes_that_are_none_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} must be a positive int"):
-        TokenMixing(**{"max_length": 4, "hidden_dim": 4, name: value})
+        TokenMixing(**{"max_length": 4, "intermediate_dim": 4, name: value})
 
 
 def test_it_cannot_hide_later_tokens():

@@ -4,7 +4,7 @@ import typing
 
 import keras
 
-from keras_performer.conversion import together
+from keras_performer.conversion import joint_choice
 from keras_performer.conversion.calls import attention_calls, batches_of
 from keras_performer.conversion.convert import (
     attention_layers,
@@ -111,16 +111,16 @@ def calibrate(
             fits[layer].measure(*call)
 
     left_out |= attention_calls(exact, advancing(others), None, measure)
-    instead, rows = {}, []
+    replacements, rows = {}, []
     for layer, fit in fits.items():
         if layer not in left_out:
-            instead[of_exact[layer]], row = fit.result()
+            replacements[of_exact[layer]], row = fit.result()
             rows.append(row)
     left_out |= {x: attention[x] for x in linear if attention[x]}
-    fitted_model = with_layers(model, instead)
-    pairs = config.pairs(model, fitted_model, leaves=instead)
-    copies = [copy for layer, copy in pairs if layer in instead]
-    chosen = together.choose(exact, model, fitted_model, copies, others)
+    fitted_model = with_layers(model, replacements)
+    pairs = config.pairs(model, fitted_model, leaves=replacements)
+    copies = [copy for layer, copy in pairs if layer in replacements]
+    chosen = joint_choice.choose(exact, model, fitted_model, copies, others)
     if not chosen.fitted:
         fitted_model = with_layers(model, {})
         rows = [fits[layer].as_it_was() for layer in fits if layer not in left_out]

@@ -95,7 +95,7 @@ def convert_to_performer(
     seeds = _seeds(seed)
     of_window = {x: options[x] for x in ["jit_compile"] if x in options}
 
-    def instead(layer):
+    def make_twin(layer):
         if exact_window is not None and is_cached(layer):
             _check_same_sequence(layer)
         if layer.get_config().get("sliding_window"):
@@ -103,7 +103,7 @@ def convert_to_performer(
         own = dict(options, exact_window=exact_window, seed=next(seeds))
         return attention_like(PerformerAttention, layer, **own)
 
-    return _convert(model, instead, layers)
+    return _convert(model, make_twin, layers)
 
 
 def convert_to_softmax(
@@ -181,11 +181,11 @@ def convert_attention(
     check_options(convert_attention, options, [attention])
     seeds = _seeds(seed)
 
-    def instead(layer):
+    def make_twin(layer):
         own = {} if seed is None else {"seed": next(seeds)}  # or the layer's
         return attention_like(attention, layer, **{**options, **own})
 
-    return _convert(model, instead, layers)
+    return _convert(model, make_twin, layers)
 
 
 def _seeds(seed):
@@ -202,28 +202,28 @@ def _convert(model, make, names):
         )
     found = list(attention_layers(model))
     chosen = _chosen([layer for layer, _ in found], names)
-    instead, rows = {}, []
+    replacements, rows = {}, []
     for layer, hindrance in found:
         note = hindrance if layer in chosen else "not among layers"
         if not note:
             try:
                 twin = make(layer)
                 call_as_known(twin, layer)
-                instead[layer] = twin
+                replacements[layer] = twin
                 note = _merged(layer)
             except ValueError as error:
                 note = str(error)
-        became = type(instead[layer]).__name__ if layer in instead else ""
+        became = type(replacements[layer]).__name__ if layer in replacements else ""
         rows.append(ConvertedLayer(layer.path, type(layer).__name__, became, note))
     report = ConversionReport(rows)
-    if not instead:
+    if not replacements:
         raise ValueError(
             "model must have attention that can be replaced, layers of "
             "keras.layers.MultiHeadAttention or like it: exchange others by hand. "
             f"Received: {type(model).__name__} {model.name}"
             + (f", where\n{report}" if rows else " without attention")
         )
-    return with_layers(model, instead), report
+    return with_layers(model, replacements), report
 
 
 def attention_layers(model):
@@ -284,22 +284,22 @@ def _chosen(layers, names):
     return [x for x in layers if x.path in paths or x.name in names]
 
 
-def with_layers(model, instead):
+def with_layers(model, replacements):
     """A copy of a model with other layers in the place of some.
 
     Args:
         model: a built model.
-        instead: dict of layers of the model to those whose weights and config what is
-            to stand in their place has.
+        replacements: dict of layers of the model to their replacements, of which the
+            copy gets new layers with the same config and weights.
     """
     config = keras.saving.serialize_keras_object(model)
     copy = keras.saving.deserialize_keras_object(
-        rewritten(model, config, instead),
+        rewritten(model, config, replacements),
         custom_objects=_custom_objects(model),
         safe_mode=False,
     )
     try:
-        copy_weights(model, copy, instead)
+        copy_weights(model, copy, replacements)
     except LookupError as error:
         raise ValueError(
             "model must be like its copy by `get_config`, `from_config` and "

@@ -14,19 +14,19 @@ def lists_its_layers(model):
     return bool(places.graph_layers(model)) and "layers" in model.get_config()
 
 
-def rewritten(layer, config, instead):
+def rewritten(layer, config, replacements):
     """The config of a layer with other layers inside; itself if nothing changes.
 
     Args:
         layer: a built layer.
         config: what `keras.saving.serialize_keras_object` makes of it.
-        instead: dict of layers inside of it to those in their places.
+        replacements: dict of layers inside of it to those in their places.
     """
-    if layer in instead:
-        return keras.saving.serialize_keras_object(instead[layer])
+    if layer in replacements:
+        return keras.saving.serialize_keras_object(replacements[layer])
     if lists_its_layers(layer):
-        return _rewritten_graph(layer, config, instead)
-    changes = list(_changes(layer, instead))
+        return _rewritten_graph(layer, config, replacements)
+    changes = list(_changes(layer, replacements))
     if not any(changed for _, changed in changes):
         return config
     as_made = config["config"]["layer"] if isinstance(layer, Converted) else config
@@ -40,7 +40,7 @@ def rewritten(layer, config, instead):
     }
 
 
-def _rewritten_graph(model, config, instead):
+def _rewritten_graph(model, config, replacements):
     layers, before = places.graph_layers(model), config["config"]["layers"]
     named = {layer.name: layer for layer in layers}
     # a Sequential model names none, and its input may come first
@@ -51,7 +51,7 @@ def _rewritten_graph(model, config, instead):
             layer = named.get(entry["name"])
         if layer is None:  # the input of a Sequential model, or an operation
             return entry
-        new = rewritten(layer, entry, instead)
+        new = rewritten(layer, entry, replacements)
         in_graph = {name: entry[name] for name in _IN_GRAPH if name in entry}
         return {**new, **in_graph}
 
@@ -65,7 +65,7 @@ def _rewritten_graph(model, config, instead):
 _IN_GRAPH = "name", "inbound_nodes"
 
 
-def _changes(layer, instead):
+def _changes(layer, replacements):
     """Entries of `converted`, and whether each is new."""
     before = [paths[0] for paths in vars(layer).get("_exchanged", ())]
     found, seen = {}, set()
@@ -75,9 +75,13 @@ def _changes(layer, instead):
             here = [*path, *steps]
             if id(child) in found:
                 found[id(child)][0].append(here)
-            elif child in instead or lists_its_layers(child) or here in before:
+            elif child in replacements or lists_its_layers(child) or here in before:
                 config = keras.saving.serialize_keras_object(child)
-                found[id(child)] = [here], config, rewritten(child, config, instead)
+                found[id(child)] = (
+                    [here],
+                    config,
+                    rewritten(child, config, replacements),
+                )
             elif id(child) not in seen:
                 seen.add(id(child))
                 walk(child, here)

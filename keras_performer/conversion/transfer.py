@@ -9,9 +9,9 @@ import keras
 from keras_performer.conversion.attention_like import is_attention
 from keras_performer.conversion.calls import batches_of, watched, what_is_read
 from keras_performer.conversion.convert import with_layers
-from keras_performer.conversion.matching import Match
+from keras_performer.conversion.layer_match import LayerMatch
 from keras_performer.conversion.report import TransferredLayer, TransferReport
-from keras_performer.conversion.workbench import Workbenches
+from keras_performer.conversion.shared_copy import SharedCopies
 from keras_performer.layers import (
     PerformerAttention,
     arguments,
@@ -130,7 +130,7 @@ def transfer_attention(
         for match in matches.values():
             match.forget()
         for batch in held_out:
-            attend(batch, Match.measure)
+            attend(batch, LayerMatch.measure)
         return {layer: match.error() for layer, match in matches.items()}
 
     before = errors()
@@ -138,7 +138,7 @@ def transfer_attention(
     progress = keras.utils.Progbar(num_steps, verbose=verbose, unit_name="step")
     for step in range(num_steps):
         rate = learning_rate * (1 + math.cos(math.pi * step / num_steps)) / 2
-        learn = functools.partial(Match.train, learning_rate=rate)
+        learn = functools.partial(LayerMatch.train, learning_rate=rate)
         attend(others[step % len(others)], learn)
         progress.add(1)
     after = errors()
@@ -153,7 +153,7 @@ def transfer_attention(
 
 
 def _matches(model, teacher):
-    """Dict of the layers of a teacher to a `Match` each, and what is left out."""
+    """Dict of the layers of a teacher to a `LayerMatch` each, and what is left out."""
     linear = [
         layer
         for layer in keras_privates.all_layers(model)
@@ -166,7 +166,7 @@ def _matches(model, teacher):
             "teacher must be the model that model was converted from, or one like it. "
             f"Received: a teacher without {error.args[0]!r} where model has one"
         ) from error
-    matches, left_out, workbenches = {}, {}, Workbenches()
+    matches, left_out, copies = {}, {}, SharedCopies()
     for layer in linear:
         other = pairs.get(layer)
         if other is None:
@@ -178,7 +178,7 @@ def _matches(model, teacher):
                 "`convert_to_softmax`. Received: another teacher. It has "
                 f"{type(other).__name__}"
             )
-        match = Match(layer, workbenches)
+        match = LayerMatch(layer, copies)
         if match.weights:
             matches[other] = match
         else:

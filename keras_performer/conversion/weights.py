@@ -7,17 +7,17 @@ from keras_performer.layers import config
 from keras_performer.layers.config import apply_change, change_of
 
 
-def copy_weights(source, target, instead):
+def copy_weights(source, target, replacements):
     """Gives a model the weights of another, its vocabularies, and what is frozen.
 
     Args:
         source, target: built layers; each layer inside of the source has one in the
             same place inside of the target.
-        instead: dict of layers of the source to those from which what stands in their
-            place in the target gets its weights.
+        replacements: dict of layers of the source to layers with the weights that the
+            target gets in their place.
     """
     copies: dict = {}
-    for given, own in config.pairs(source, target, leaves=instead):
+    for given, own in config.pairs(source, target, leaves=replacements):
         if not (given.trainable and own.trainable):  # where it is not as it is
             own.trainable = given.trainable
         if copies.setdefault(given, own) is not own and given.weights:
@@ -26,8 +26,8 @@ def copy_weights(source, target, instead):
                 "the new one each has a copy of its own: they train apart.",
                 stacklevel=5,
             )
-        if given in instead:
-            copy_weights(instead[given], own, {})
+        if given in replacements:
+            copy_weights(replacements[given], own, {})
             continue
         if change := change_of(given):
             apply_change(own, change)

@@ -20,9 +20,9 @@ from keras_performer.layers.arguments import (
 )
 from keras_performer.layers.call_inputs import (
     Inputs,
+    apply_rotary,
     as_mask,
     checked_rotary,
-    rotated,
     token_positions,
     visible_keys,
 )
@@ -213,7 +213,7 @@ class AttentionLayer(
             num_key_value_heads, self.num_heads
         )
         self.rotary = checked_rotary(self, rotary)
-        self.qk_norm = checked(self, qk_norm)
+        self.qk_norm = check_qk_norm(self, qk_norm)
 
     @property
     def can_rotate(self):
@@ -365,8 +365,8 @@ class AttentionLayer(
         if name.startswith("value"):
             return heads
         if self.qk_norm:
-            heads = self.query_key_norm.normalized(heads)
-        return heads if self.rotary is None else rotated(self, heads, positions)
+            heads = self.query_key_norm.normalize(heads)
+        return heads if self.rotary is None else apply_rotary(self, heads, positions)
 
     def attend(
         self,
@@ -480,7 +480,7 @@ class AttentionLayer(
 SMALLEST_SQUARE = 1e-6
 
 
-def checked(layer, value):
+def check_qk_norm(layer, value):
     """The argument `qk_norm` of an attention layer."""
     value = arguments.boolean("qk_norm", value)
     if value and not {"query", "key"} <= set(layer.projections):
@@ -514,7 +514,7 @@ class QueryKeyNorm(keras.layers.Layer):
             autocast=False,
         )
 
-    def normalized(self, x):
+    def normalize(self, x):
         """Queries or keys `(..., N, H)` with half of the logit's scale each."""
         # the logit is q . k / sqrt(H)
         length = self.head_dim**0.25 * tf.exp(tf.convert_to_tensor(self.log_scale) / 2)

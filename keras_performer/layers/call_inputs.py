@@ -418,7 +418,7 @@ def token_positions(layer, query, key, positions, state):
         return tf.identity(positions)
 
 
-def rotated(layer, x, positions):
+def apply_rotary(layer, x, positions):
     """Heads `(B, T, N, H)` of queries or keys, rotated.
 
     Args:

@@ -138,12 +138,12 @@ class CachedAttention(AttentionLayer):
             keys = _put(keys, start, self.project("key", value if key is None else key))
             values = _put(values, start, self.project("value", value))
             cache = tf.stack((keys, values), axis=1)
-        visible, poison = who_sees_whom(attention_mask, start)
+        visible, nan_if_refused = read_mask(attention_mask, start)
         if seen is not None:
             seen = tf.logical_and(seen, mask_or_all(visible.key_mask, keys))
             visible = visible._replace(key_mask=seen)
         query_mask = as_mask("query_mask", masks[0], query)
-        query += tf.cast(poison, query.dtype)
+        query += tf.cast(nan_if_refused, query.dtype)
         heads = self.project("query", query)
         # with a window, too, queries and keys are told apart by their places
         if visible.causal or getattr(self, "exact_window", None) is not None:
@@ -166,9 +166,9 @@ class CachedAttention(AttentionLayer):
         use_causal_mask=False,
         segment_ids=None,
     ):
-        visible, poison = who_sees_whom(attention_mask)
+        visible, nan_if_refused = read_mask(attention_mask)
         return super().read(
-            query + tf.cast(poison, query.dtype),
+            query + tf.cast(nan_if_refused, query.dtype),
             value,
             key,
             query_mask,
@@ -196,7 +196,7 @@ WITH_CACHE = {
 }
 
 
-def who_sees_whom(mask, start=0):
+def read_mask(mask, start=0):
     """Reads a mask of keys, or one times causality.
 
     Args:

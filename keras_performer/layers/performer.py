@@ -501,7 +501,7 @@ class RandomProjection(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        seed = first_seed(self.seed)
+        seed = seed_or_random(self.seed)
         counter = dict(shape=(), dtype="int32", trainable=False)
         # a weight, so that every worker and a resumed run draw the same sequence
         self.first_seed = self.add_weight(
@@ -512,7 +512,7 @@ class RandomProjection(keras.layers.Layer):
         self.redraw_count = self.add_weight(
             name="redraw_count", initializer="zeros", **counter
         )
-        values = drawn(lambda: self._draw(seed, 0))
+        values = draw_once(lambda: self._draw(seed, 0))
         if isinstance(values, dict):
             self.parameters = {
                 name: self._add_parameter(name, values[name]) for name in sorted(values)
@@ -546,7 +546,7 @@ class RandomProjection(keras.layers.Layer):
         return self.parameters if is_one else dict(self.parameters)
 
     def _add_parameter(self, name, value):
-        return add_drawn(self, name, value, self.feature_map.trainable)
+        return add_drawn_weight(self, name, value, self.feature_map.trainable)
 
     def _draw(self, seed, redraw_count):
         with tf.device("CPU:0"):  # so that all kinds of machines draw the same
@@ -562,7 +562,7 @@ class RandomProjection(keras.layers.Layer):
 MAX_SEED = 2**31 - 1
 
 
-def first_seed(seed):
+def seed_or_random(seed):
     """The seed of a layer as an int from 0 to `MAX_SEED - 1`; `None` draws one."""
     if seed is None:
         # what keras.utils.set_random_seed seeds, as for Keras' own layers
@@ -570,7 +570,7 @@ def first_seed(seed):
     return seed % MAX_SEED
 
 
-def drawn(function):
+def draw_once(function):
     """Draws by a function of no arguments, for weights that a layer builds."""
     with tf.init_scope():
         values = function()
@@ -579,7 +579,7 @@ def drawn(function):
     return values
 
 
-def add_drawn(layer, name, value, trainable=False):
+def add_drawn_weight(layer, name, value, trainable=False):
     """Adds a weight of a layer that begins as the drawn value, in its dtype."""
     return layer.add_weight(
         name=name,

@@ -139,7 +139,7 @@ def generate(
       there for scores above 0
     - [Min-p sampling](https://arxiv.org/abs/2407.01082)
     """
-    options = sampling.checked(
+    options = sampling.check_options(
         seed, temperature, top_k, top_p, min_p, repetition_penalty
     )
     work = continuation.begin(
@@ -197,7 +197,7 @@ def generate_stream(
     >>> [len(piece) for piece in pieces]
     [1, 3, 2]
     """
-    options = sampling.checked(
+    options = sampling.check_options(
         seed, temperature, top_k, top_p, min_p, repetition_penalty
     )
     work = continuation.begin(

@@ -32,7 +32,7 @@ class Sampling(typing.NamedTuple):
         return self.top_k, *(option is None for option in self)
 
 
-def checked(seed, temperature, top_k, top_p, min_p, repetition_penalty):
+def check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty):
     """The arguments of `generate` as a `Sampling`, if all is well with them."""
     seed = arguments.seed(seed)
     if seed is None:

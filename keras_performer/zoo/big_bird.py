@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.performer import first_seed
+from keras_performer.layers.performer import seed_or_random
 from keras_performer.ops.checks import check_attention_inputs
 from keras_performer.ops.exact import attend_to_seen, scores_of_seen
 from keras_performer.ops.shapes import ceil_div, size
@@ -341,7 +341,7 @@ class SavedSeed(keras.layers.Layer):
             name="seed",
             shape=(),
             dtype="int32",
-            initializer=keras.initializers.Constant(first_seed(self.first_seed)),
+            initializer=keras.initializers.Constant(seed_or_random(self.first_seed)),
             trainable=False,
             autocast=False,
         )

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
-from keras_performer.layers.performer import add_drawn, drawn, first_seed
+from keras_performer.layers.performer import add_drawn_weight, draw_once, seed_or_random
 from keras_performer.ops.checks import check_attention_inputs, check_window
 from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import block_of
@@ -441,7 +441,7 @@ class ReformerAttention(AttentionLayer):
         self.sliding_window = arguments.positive_int("sliding_window", sliding_window)
 
     def build_attention(self):
-        seed = first_seed(self.seed)
+        seed = seed_or_random(self.seed)
         half = self.num_buckets // 2
         shape = self.num_hashes, self.num_heads, half, self.key_dim
 
@@ -451,7 +451,7 @@ class ReformerAttention(AttentionLayer):
                 flat = ops.gaussian_matrix(rows, self.key_dim, (seed, 0))
                 return tf.transpose(tf.reshape(flat, shape), (0, 1, 3, 2))
 
-        self.rotations = add_drawn(self, "rotations", drawn(draw))
+        self.rotations = add_drawn_weight(self, "rotations", draw_once(draw))
 
     if not typing.TYPE_CHECKING:
 

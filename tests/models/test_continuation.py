@@ -137,7 +137,7 @@ def test_one_stop_token_may_be_an_int():
 
 def test_the_loop_ends_when_all_sequences_have():
     model = model_of()
-    options = sampling.checked(0, 0, None, None, None, 1)
+    options = sampling.check_options(0, 0, None, None, None, 1)
     read, extend = token_loop.compiled(model, options, True)
     prompts = np.array([[3, 1], [2, 6]], "int32")
     expected = generate(model, prompts, LENGTH, temperature=0)

@@ -52,7 +52,7 @@ def draw(count=1, seed=3, step=0, logits=LOGITS, dtype=tf.float32, **changes):
     logits = tf.repeat(tf.constant(logits, dtype)[tf.newaxis], count, axis=0)
     seen = tf.repeat(tf.constant(SEEN)[tf.newaxis], count, axis=0)
     tokens, finite = sampling.draw(
-        sampling.checked(seed, **options), logits, seen, tf.constant(step)
+        sampling.check_options(seed, **options), logits, seen, tf.constant(step)
     )
     return tokens.numpy(), finite.numpy()
 
@@ -104,7 +104,7 @@ def test_each_row_says_whether_a_token_could_be_drawn():
     for temperature in (0, 1):
         options = {**DEFAULTS, "temperature": temperature}
         options["repetition_penalty"] = options.pop("penalty")
-        _, finite = sampling.draw(sampling.checked(0, **options), logits, (), 0)
+        _, finite = sampling.draw(sampling.check_options(0, **options), logits, (), 0)
         assert finite.numpy().tolist() == [False, True, False, False]
 
 

@@ -5,25 +5,25 @@ import json
 import tensorflow as tf
 
 
-class Workbenches:
-    """Makes a `Workbench` for each kind of layer, and finds it again."""
+class SharedCopies:
+    """Makes a `SharedCopy` for each kind of layer, and finds it again."""
 
     def __init__(self):
         self._of_kinds: dict = {}
 
     def of(self, layer, weights):
-        """The `Workbench` of a built layer, on which some of its weights train."""
+        """The `SharedCopy` of a built layer, on which some of its weights train."""
         places = _places(layer, weights)
         config = {**layer.get_config(), "name": None, "seed": None}
         shapes = [(tuple(x.shape), str(x.dtype)) for x in layer.weights]
         build = layer.get_build_config()
         kind = type(layer), json.dumps([config, build, shapes, places], default=str)
         if kind not in self._of_kinds:
-            self._of_kinds[kind] = Workbench(_copy(layer), places)
+            self._of_kinds[kind] = SharedCopy(_copy(layer), places)
         return self._of_kinds[kind]
 
 
-class Workbench:
+class SharedCopy:
     """A layer that stands for others of its kind, one after the other.
 
     Args:

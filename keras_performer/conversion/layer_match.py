@@ -11,17 +11,17 @@ import tensorflow as tf
 CLIP_NORM = 1.0
 
 
-class Match:
+class LayerMatch:
     """A layer that is trained to return what another layer returned.
 
     All its weights train but those of values and output, and none that is frozen.
 
     Args:
         layer: a built `PerformerAttention`.
-        workbenches: the `Workbenches` of all layers that train.
+        copies: the `SharedCopies` of all layers that train.
     """
 
-    def __init__(self, layer, workbenches):
+    def __init__(self, layer, copies):
         kept = {
             id(x) for x in (*layer.value_dense.weights, *layer.output_dense.weights)
         }
@@ -29,7 +29,7 @@ class Match:
         self.weights = [x for x in layer.trainable_weights if id(x) not in kept]
         self.seconds = 0.0
         self._first = [x.numpy() for x in self.weights]
-        self._workbench = workbenches.of(layer, self.weights)
+        self._copy = copies.of(layer, self.weights)
         self._optimizer = keras.optimizers.Adam()
         self._optimizer.build(self.weights)
         self.forget()
@@ -48,7 +48,7 @@ class Match:
         """
         there = _tokens_that_are_there(inputs)
         call = inputs, positions, wanted, there
-        self._sums += self._workbench.sums(self.layer, *call)
+        self._sums += self._copy.sums(self.layer, *call)
 
     @property
     def num_tokens(self):
@@ -65,7 +65,7 @@ class Match:
         start = time.perf_counter()
         self._optimizer.learning_rate.assign(learning_rate)
         call = inputs, positions, wanted, _tokens_that_are_there(inputs)
-        gradients = self._workbench.gradients(self.layer, *call)
+        gradients = self._copy.gradients(self.layer, *call)
         # in one dtype: gains are float32 where kernels are bfloat16
         gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
         gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)

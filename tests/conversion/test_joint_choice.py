@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax
-from keras_performer.conversion import fitting, together
+from keras_performer.conversion import fitting, joint_choice
 from tests.conversion.test_calibration import data, error_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
@@ -38,10 +38,10 @@ def test_gains_of_all_layers_are_those_of_the_least_error(wrong):
     fitted, x = with_gains(wrong), data()[:3]  # all of which are asked about
     errors = {
         change: error_of(with_gains(wrong + change), exact, x)
-        for change in together.CHANGES + together.FURTHER_CHANGES
+        for change in joint_choice.CHANGES + joint_choice.FURTHER_CHANGES
     }
     given = exact, model, fitted, layers_of(fitted)
-    found = together.choose(*given, [x[:1], x[1:]])
+    found = joint_choice.choose(*given, [x[:1], x[1:]])
     # random weights like far keys: the estimate of softmax is biased low
     best = min(errors, key=errors.get)
     assert best in (1.0 - wrong, 1.0) and errors[best] < 0.95 * errors[0.0]
@@ -58,7 +58,7 @@ def test_little_changes_nothing():
     models = [with_gains(gain) for gain in (1.0, 2.0)]
     errors = [error_of(model, exact, x) for model in models]
     assert 0.95 * errors[1] < errors[0] < errors[1]
-    found = together.choose(exact, *models, layers_of(models[1]), [x])
+    found = joint_choice.choose(exact, *models, layers_of(models[1]), [x])
     assert found.fitted and found.change == 0.0
     np.testing.assert_allclose([found.before, found.after], errors, rtol=1e-4)
 
@@ -68,7 +68,7 @@ def test_layers_stay_where_fitted_ones_do_harm(monkeypatch):
     # with its near keys alone a layer does, and nothing is so much better
     monkeypatch.setattr(fitting, "LOG_GAINS", (-8.0,))
     monkeypatch.setattr(fitting, "BETTER", 9.0)
-    monkeypatch.setattr(together, "CHANGES", (0.0,))
+    monkeypatch.setattr(joint_choice, "CHANGES", (0.0,))
     same, report = calibrate(model, x, verbose=0)
     assert not report.fitted and report.change == 0.0 and same is not model
     for old, layer in zip(layers_of(model), layers_of(same), strict=True):

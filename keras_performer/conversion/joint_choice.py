@@ -24,7 +24,7 @@ NUM_SEQUENCES = 4
 NOT_FITTED = False, 0.0
 
 
-class Together(typing.NamedTuple):
+class JointChoice(typing.NamedTuple):
     """The choice.
 
     Attributes:
@@ -51,7 +51,7 @@ def choose(exact, as_it_was, fitted, layers, batches):
             about, or one of each.
 
     Returns:
-        `Together`.
+        `JointChoice`.
     """
     layers = [layer for layer in layers if layer.log_gain is not None]
     gains = [layer.log_gain.numpy() for layer in layers]
@@ -76,7 +76,7 @@ def choose(exact, as_it_was, fitted, layers, batches):
     if errors[best] > CLEARLY * errors[True, 0.0]:
         best = True, 0.0
     change_gains(best[1])
-    return Together(errors[NOT_FITTED], errors[best], *best)
+    return JointChoice(errors[NOT_FITTED], errors[best], *best)
 
 
 def _errors(exact, batches, outputs_with, names):

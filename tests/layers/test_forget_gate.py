@@ -247,6 +247,7 @@ def test_the_state_is_of_the_gate():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["block", "network"])
 def test_a_language_model_trains_the_same_in_chunks(recompute):
     options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)

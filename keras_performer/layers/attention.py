@@ -553,8 +553,9 @@ class ForgettingAttention(AttentionLayer):
             self-attention only. Defaults to `False`.
         forget_gate_bias: two floats, the biases of the first and of the last head at
             first, between which those of the others are spread evenly; or one for each
-            key-value head. A bias of 2 forgets half of a weight within 5 tokens, one of
-            7 within 760, one of 20 nothing. Defaults to (2, 7).
+            key-value head. A single head has the last. A bias of 2 forgets half of a
+            weight within 5 tokens, one of 7 within 760, one of 20 nothing. Defaults to
+            (2, 7).
 
     Reference:
         Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6;
@@ -628,7 +629,8 @@ class ForgetGate(keras.layers.Layer):
         )
         first = self.initial_bias
         if len(first) != self.num_heads:
-            first = np.linspace(*first, self.num_heads)
+            # of a single head the last, so that it does not forget at once
+            first = np.linspace(*first[::-1], self.num_heads)[::-1]
         self.bias = self.add_weight(
             name="bias",
             shape=(self.num_heads,),

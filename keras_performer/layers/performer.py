@@ -194,8 +194,8 @@ class PerformerAttention(InPieces, ForgettingAttention):
             Defaults to no gate.
         forget_gate_bias: two floats, the b of the first and of the last head at first,
             between which those of the others are spread evenly; or one for each
-            key-value head. 2 forgets half of a weight within 5 tokens, 7 within 760, 20
-            nothing. Defaults to (2, 7).
+            key-value head. A single head has the last. 2 forgets half of a weight
+            within 5 tokens, 7 within 760, 20 nothing. Defaults to (2, 7).
         jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
             for each shape. "auto" (default): training, on a known length >= 1,024, in a
             graph without `tf.distribute`, on a GPU or by <= 4 CPU threads (there, if

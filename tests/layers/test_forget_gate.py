@@ -192,7 +192,7 @@ def test_biases_are_spread_from_the_first_head_to_the_last():
         2, 6, sliding_window=2, num_key_value_heads=1, forget_gate=True
     )
     one.build((None, None, 8))
-    np.testing.assert_allclose(one.forget_gate_layer.bias, [2.0])
+    np.testing.assert_allclose(one.forget_gate_layer.bias, [7.0])
     some = ExactAttention(3, 6, forget_gate=True, forget_gate_bias=(20.0, 2, 5.0))
     some.build((None, None, 8))
     np.testing.assert_allclose(some.forget_gate_layer.bias, [20.0, 2.0, 5.0])

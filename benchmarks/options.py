@@ -25,7 +25,7 @@ PLAIN = dict(num_heads=8, key_dim=64)
 SMALL = dict(num_heads=32, key_dim=16, exact_window=64)
 WINDOW = dict(exact_window=64)
 CAUSAL = dict(causal=True)
-SIDES = {"causal": CAUSAL, "both sides": {}}
+SIDES = {"causal": CAUSAL, "bidirectional": {}}
 
 
 def of_sides(name, with_option, without):
@@ -42,6 +42,12 @@ LAYERS = {
     **of_sides('"taylor" for "softmax"', {**SMALL, "feature_map": "taylor"}, SMALL),
     **of_sides(
         "a window of 512 for 64", {**PLAIN, "exact_window": 512}, {**PLAIN, **WINDOW}
+    ),
+    **of_sides("a gate", {**PLAIN, "forget_gate": True}, PLAIN),
+    **of_sides(
+        "a gate and a window",
+        {**PLAIN, **WINDOW, "forget_gate": True},
+        {**PLAIN, **WINDOW},
     ),
     **of_sides("segments of 512", {**PLAIN, "segments": 512}, PLAIN),
     **of_sides(
@@ -63,7 +69,7 @@ LARGE = {
     for side, given in {
         "causal": CAUSAL,
         "causal with a window": {**CAUSAL, **WINDOW},
-        "both sides with a window": WINDOW,
+        "bidirectional with a window": WINDOW,
     }.items()
 }
 

@@ -535,22 +535,22 @@ class QueryKeyNorm(keras.layers.Layer):
 class ForgettingAttention(AttentionLayer):
     """The base class of attention layers that can have a forget gate.
 
-    With `forget_gate=True` each token t has a log-decay for each key-value head n,
+    With `forget_gate=True` each token t has a gate for each key-value head n,
 
-        g_t = log(sigmoid(w_n . x_t + b_n))
+        f_t = sigmoid(w_n . x_t + b_n)
 
-    and the weight of a key for a query, exact or estimated, is multiplied by the
-    exponential of the log-decays of the tokens between the two: of the later one and
-    of those before it, down to the earlier one, whose own does not count. A token that
-    is masked as a key has a log-decay of 0.
+    and the weight of key j for query i, exact or estimated, is multiplied by
+    f_(j+1) ... f_i, for a later key by f_(i+1) ... f_j. A token that is masked as a key
+    has a gate of 1.
 
-    A mechanism gets the log-decays as the argument `decay` of `attend`, `scores` and,
-    if it has one, `outline`: a float32 tensor `(B, T, K)`, float64 with float64 inputs.
+    A mechanism gets the logarithms of the gates as the argument `decay` of `attend`,
+    `scores` and, if it has one, `outline`: a float32 tensor `(B, T, K)`, float64 with
+    float64 inputs.
 
     Args: those of `AttentionLayer`, and
         forget_gate: bool, whether the layer has a forget gate. It adds the sublayer
-            `forget_gate`, with a kernel `(dim, K)` and a bias `(K,)` in float32. For
-            self-attention only. Defaults to `False`.
+            `forget_gate_layer`, with a kernel `(dim, K)` and a bias `(K,)` in float32.
+            For self-attention only. Defaults to `False`.
         forget_gate_bias: two floats, the biases of the first and of the last head at
             first, between which those of the others are spread evenly; or one for each
             key-value head. A single head has the last. A bias of 2 forgets half of a

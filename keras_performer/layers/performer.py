@@ -157,27 +157,26 @@ class PerformerAttention(InPieces, ForgettingAttention):
             the layer is built, and saved with the weights.
         feature_map: "softmax" (default), "favor+", "relu" or another name, object or
             config of `keras_performer.feature_maps.get`.
-        num_random_features: int M, counted as features; `None` for no random
-            projection, which generalized kernels can do without. "auto" (default) is
-            256, as in the paper's experiments, and `None` for feature maps without
-            random features, as "taylor" is.
+        num_random_features: int M, number of features; `None` for no random projection,
+            which generalized kernels can do without. "auto" (default) is 256, as in the
+            paper's experiments, and `None` for feature maps without random features,
+            such as "taylor".
         causal: bool, hide later tokens.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
-        chunk_size: int, the most tokens in a chunk of the causal form, and of a window
-            to both sides; it changes speed and rounding only. Defaults to 64, with a
-            GPU to 256; of a window to both sides to 32 or 64, as the window is, and
-            more for windows above 256.
+        chunk_size: int, the most tokens in a chunk; it changes speed and rounding only.
+            Causal: defaults to 64, with a GPU to 256. Bidirectional with a window:
+            defaults to 32 or 64, by the size of the window, and more above 256.
         exact_window: int W, keys at less than this distance from a query have their
             exact softmax weight, and only those further off an estimated one. Distance
-            is counted in places of the sequence, masked ones included, so that query
-            and key must have the same length. For feature maps that estimate softmax
-            only. It adds a weight, `log_gain`. Defaults to no window.
-        initial_log_gain: float, what the log-weights of keys outside of the window get
-            at first, or a list of floats, one for each head. A model that is trained
-            from the start learns more with heads that differ, such as (-4, 2, -4, 2):
-            near keys count in some, as else many far keys drown them, and the others
-            find far keys. Defaults to 0: an estimate of softmax.
+            counts tokens, masked ones included, so that query and key must have the
+            same length. For feature maps that estimate softmax only. It adds the gain,
+            see `log_gain`. Defaults to no window.
+        initial_log_gain: float, the initial value of the log-gain, which is added to
+            the log-weights of keys outside of the window; or a list of floats, one for
+            each head. A model that is trained from scratch learns more with heads that
+            differ, such as (-4, 2, -4, 2): heads at -4 attend mostly to near keys,
+            heads at 2 mostly to far keys. Defaults to 0: an estimate of softmax.
         rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
             a grid that tokens run through row by row: its axes share the head, so that
             `key_dim` must be divisible by 2 for each. Queries and keys are rotated
@@ -188,10 +187,10 @@ class PerformerAttention(InPieces, ForgettingAttention):
             key-value head, at first 4 for positive features and 16 for "taylor", which
             has no noise; its logarithm is the weight `query_key_norm.log_scale`.
         forget_gate: bool, multiply the weight of each key by a factor that falls with
-            the tokens between it and the query (arXiv 2503.02130): the exponential of
-            the sum of their log-decays log(sigmoid(w . x + b)). w and b are weights of
-            each key-value head, in the sublayer `forget_gate`. For self-attention only.
-            Defaults to no gate.
+            the tokens between it and the query: the product of their gates
+            f = sigmoid(w . x + b) (arXiv 2503.02130). w and b are weights of each
+            key-value head, in the sublayer `forget_gate_layer`. For self-attention
+            only. Defaults to no gate.
         forget_gate_bias: two floats, the b of the first and of the last head at first,
             between which those of the others are spread evenly; or one for each
             key-value head. A single head has the last. 2 forgets half of a weight
@@ -236,8 +235,9 @@ class PerformerAttention(InPieces, ForgettingAttention):
         for. Where no key is visible the attended values are 0.
 
     Raises:
-        ValueError: for a mask that differs by query, causal or rotary attention with
-            T != S, a state without causal attention.
+        ValueError: for a mask that differs by query; for causal or rotary attention, a
+            window or a gate with another sequence as key; for a state without causal
+            attention; and for `initial_log_gain` without `exact_window`.
 
     Example:
 

@@ -205,7 +205,7 @@ def test_half_precision_pieces_keep_a_float32_state():
 def test_a_state_of_another_shape_raises(shapes):
     inputs = qkv(3, 2, 2, 1)
     state = tuple(tf.zeros(shape, "float64") for shape in shapes)
-    with pytest.raises(ValueError, match="state must be"):
+    with pytest.raises(ValueError, match="state must come from"):
         ops.causal_attention(*inputs, KERNELS["favor+"](), state=state)
-    with pytest.raises(ValueError, match="state must be"):
+    with pytest.raises(ValueError, match="state must come from"):
         ops.causal_attention(*inputs, KERNELS["favor+"](), state="x")

@@ -207,5 +207,5 @@ def test_a_state_of_another_shape_raises(shapes):
     state = tuple(tf.zeros(shape, "float64") for shape in shapes)
     with pytest.raises(ValueError, match="state must come from"):
         ops.causal_attention(*inputs, KERNELS["favor+"](), state=state)
-    with pytest.raises(ValueError, match="state must come from"):
+    with pytest.raises(ValueError, match="state must be a tuple"):
         ops.causal_attention(*inputs, KERNELS["favor+"](), state="x")

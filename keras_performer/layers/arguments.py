@@ -156,13 +156,18 @@ def exact_window(value, feature_map):
     return value
 
 
+def is_finite(value):
+    """True for a finite number, which a bool is not."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
 def initial_log_gain(value, exact_window, num_heads):
     """A float, or a tuple of one for each head; 0 without a window."""
     value = without_array(value)
     several = isinstance(value, (list, tuple))
     gains = value if several else (value,)
-    numbers = all(isinstance(x, Real) and not isinstance(x, bool) for x in gains)
-    if not numbers or not all(map(math.isfinite, gains)):
+    if not all(map(is_finite, gains)):
         raise ValueError(
             "initial_log_gain must be a finite float, or a list of one for each head. "
             f"Received: initial_log_gain={value!r}"

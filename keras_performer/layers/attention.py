@@ -532,6 +532,10 @@ class QueryKeyNorm(keras.layers.Layer):
 # -- A forget gate: the weight of a key fades with the tokens between it and a query.
 
 
+# Of the first and of the last head, at first.
+BIASES = 2.0, 7.0
+
+
 class ForgettingAttention(AttentionLayer):
     """The base class of attention layers that can have a forget gate.
 
@@ -567,12 +571,18 @@ class ForgettingAttention(AttentionLayer):
         self,
         *args: typing.Any,
         forget_gate: bool = False,
-        forget_gate_bias: Sequence[float] = (2.0, 7.0),
+        forget_gate_bias: Sequence[float] = BIASES,
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.forget_gate = arguments.boolean("forget_gate", forget_gate)
         self.forget_gate_bias = _biases(forget_gate_bias, self.num_key_value_heads)
+        if self.forget_gate_bias != BIASES and not self.forget_gate:
+            raise ValueError(
+                "forget_gate_bias is that of a forget gate: give forget_gate=True as "
+                f"well. Received: forget_gate_bias={forget_gate_bias!r}, "
+                "forget_gate=False"
+            )
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
@@ -585,18 +595,26 @@ class ForgettingAttention(AttentionLayer):
     def decays(self, inputs):
         if not self.forget_gate:
             return {}
-        others = inputs.key is not inputs.query or inputs.value is not inputs.query
-        # Keras makes tensors of their own of equal ones where it asks for shapes
-        if others and not in_symbolic_scope():
+        query, key = inputs.query, inputs.key
+        others = key is not query or inputs.value is not query
+        if others and in_symbolic_scope():
+            # Keras makes tensors of their own of equal ones where it asks for shapes
+            others = not key.shape.is_compatible_with(query.shape)
+        if others:
             raise ValueError(
                 "forget_gate=True is for self-attention, as decays add up from token "
                 "to token: call the layer with the query alone, or with the very same "
-                "tensor as value and key. Received: another tensor as value or key"
+                "tensor as value and key (arrays become a tensor for each argument). "
+                "Received: another tensor as value or key"
             )
-        return {"decay": self.forget_gate_layer(inputs.key, inputs.visible.key_mask)}
+        # a copy without Keras' mask, which the gate would warn about
+        return {
+            "decay": self.forget_gate_layer(tf.identity(key), inputs.visible.key_mask)
+        }
 
     def cross_config(self):
-        return {**super().cross_config(), "forget_gate": False}
+        without = {"forget_gate": False, "forget_gate_bias": BIASES}
+        return {**super().cross_config(), **without}
 
     @property
     def in_two_passes(self):
@@ -656,17 +674,15 @@ class ForgetGate(keras.layers.Layer):
 
 def _biases(biases, num_heads):
     """The argument `forget_gate_bias`, a tuple of two floats or one for each head."""
-    try:
-        found = tuple(map(float, biases))
-    except (TypeError, ValueError):
-        found = ()
-    if len(found) not in (2, num_heads) or not np.isfinite(found).all():
+    found = arguments.without_array(biases)
+    several = isinstance(found, (list, tuple)) and len(found) in (2, num_heads)
+    if not several or not all(map(arguments.is_finite, found)):
         raise ValueError(
             "forget_gate_bias must be two finite floats, biases of the first and of "
             f"the last head, or one for each of the {num_heads} key-value heads. "
             f"Received: forget_gate_bias={biases!r}"
         )
-    return found
+    return tuple(map(float, found))
 
 
 # -- Shapes and dtypes of a symbolic call.

@@ -214,6 +214,12 @@ class AttentionChoice:
         return layer
 
 
+def has_named(attention):
+    """True if a choice has a name that takes options."""
+    several = attention if isinstance(attention, (list, tuple)) else [attention]
+    return any(isinstance(one, str) and one in NAMED for one in several)
+
+
 def positions_of(position_embedding, attention, position_shape, key_dim):
     """Position embedding of a model, and the `rotary` of its attentions.
 

@@ -162,7 +162,8 @@ class PerformerLM(
                 'one, or use position_embedding="rotary" with heads of an even size. '
                 "Received: max_length=None"
             )
-        if options.get("forget_gate") and self.max_length is not None:
+        gated = options.get("forget_gate") and choice.has_named(attention)
+        if gated and self.max_length is not None:
             # a gate that forgets half within 760 tokens finds nothing beyond
             biases = 2.0, max(7.0, math.log(4 * self.max_length))
             options.setdefault("forget_gate_bias", biases)

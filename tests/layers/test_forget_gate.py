@@ -196,8 +196,10 @@ def test_biases_are_spread_from_the_first_head_to_the_last():
     some = ExactAttention(3, 6, forget_gate=True, forget_gate_bias=(20.0, 2, 5.0))
     some.build((None, None, 8))
     np.testing.assert_allclose(some.forget_gate_layer.bias, [20.0, 2.0, 5.0])
-    config = ExactAttention(2, 6, forget_gate_bias=[1, 9]).get_config()
-    assert config["forget_gate"] is False and config["forget_gate_bias"] == (1.0, 9.0)
+    config = ExactAttention(
+        2, 6, forget_gate=True, forget_gate_bias=np.array([1, 9])
+    ).get_config()
+    assert config["forget_gate"] is True and config["forget_gate_bias"] == (1.0, 9.0)
 
 
 def test_half_precision_decays_in_float32():
@@ -226,14 +228,23 @@ def test_only_self_attention_has_a_gate():
     x = tf.constant(x)
     np.testing.assert_array_equal(layer(x, x), layer(x))
     inputs = keras.Input((5, 8))
+    with pytest.raises(ValueError, match="forget_gate=True is for self-attention"):
+        layer(inputs, keras.Input((7, 8)))
     model = keras.Model(inputs, layer(inputs, inputs))
     np.testing.assert_allclose(model(x), layer(x), rtol=1e-6)
 
 
-@pytest.mark.parametrize("bias", [(1.0,), 3.0, "ab", (2.0, np.inf), None, (1, 2, 3)])
+@pytest.mark.parametrize(
+    "bias", [(1.0,), 3.0, "12", (2.0, np.inf), None, (1, 2, 3), (True, False)]
+)
 def test_wrong_biases(bias):
     with pytest.raises(ValueError, match="two finite floats.*Received: forget_gate"):
-        ExactAttention(2, 8, forget_gate_bias=bias)
+        ExactAttention(2, 8, forget_gate=True, forget_gate_bias=bias)
+
+
+def test_biases_without_a_gate_are_refused():
+    with pytest.raises(ValueError, match="give forget_gate=True as well.*Received"):
+        ExactAttention(2, 8, forget_gate_bias=(1.0, 9.0))
 
 
 def test_the_state_is_of_the_gate():
@@ -315,3 +326,19 @@ def test_conversion_keeps_the_gate(convert):
         convert_attention(model, zoo.LongformerAttention, sliding_window=4)
     with pytest.raises(ValueError, match="It has a forget gate"):
         approximation_report(model, x)
+
+
+def test_masks_of_keras_reach_it_without_a_warning():
+    """Warnings are errors here."""
+    layer = LocalAttention(2, 4, sliding_window=4, forget_gate=True, causal=True)
+    embedding = keras.layers.Embedding(20, 8, mask_zero=True)
+    model = keras.Sequential([keras.Input((None,)), embedding, layer])
+    tokens = np.array([[3, 4, 5, 6]])
+    padded = np.array([[3, 4, 5, 6, 0, 0]])
+    np.testing.assert_allclose(model(padded)[:, :4], model(tokens), atol=1e-6)
+
+
+@pytest.mark.parametrize("attention", ["none", PerformerAttention(2, 8, causal=True)])
+def test_an_error_names_the_options_that_were_given(attention):
+    with pytest.raises(ValueError, match=r"forget_gate\. Leave"):
+        PerformerLM(30, 40, 1, 2, 16, attention=attention, forget_gate=True)

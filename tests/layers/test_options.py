@@ -47,7 +47,10 @@ VALUES = {
     "initial_log_gain": (-4.0, 2.0),
     "jit_compile": False,
 }
-NEEDED = {"initial_log_gain": {"exact_window": 3}}
+NEEDED = {
+    "initial_log_gain": {"exact_window": 3},
+    "forget_gate_bias": {"forget_gate": True},
+}
 # With these the dense layers have other weights, which are those of what is replaced.
 OF_WEIGHTS = {"value_dim", "use_bias", "num_key_value_heads", "qk_norm"}
 X, ENCODED = normal((2, 5, 8)), normal((2, 7, 6), seed=1)

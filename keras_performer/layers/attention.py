@@ -389,7 +389,8 @@ class AttentionLayer(
         """
         if query_mask is not None:
             kept = tf.cast(query_mask, attended.dtype)
-            attended *= kept[..., tf.newaxis, tf.newaxis]
+            # LiteRT has no tf.newaxis of two axes, and below none of bools
+            attended *= tf.expand_dims(tf.expand_dims(kept, -1), -1)
         if not self.drops_weights:
             attended = self._dropout_layer(attended, training=training)
         return self._output_dense(attended)
@@ -664,7 +665,8 @@ class ForgetGate(keras.layers.Layer):
         decays = tf.math.log_sigmoid(tf.tensordot(x, kernel, 1) + bias)
         if key_mask is None:
             return decays
-        return tf.where(key_mask[..., tf.newaxis], decays, tf.zeros_like(decays))
+        seen = tf.expand_dims(key_mask, -1)
+        return tf.where(seen, decays, tf.zeros_like(decays))
 
     def load_own_variables(self, store):
         # a file of attention without a gate has none: it stays

@@ -24,8 +24,15 @@ def check_layer(case, promises=None):
 
 def named_arguments(layer_class):
     """Names of all arguments that a layer takes besides those of Keras' own base."""
-    signature = inspect.signature(layer_class).parameters.values()
-    return {p.name for p in signature if not str(p).startswith("*")}
+    shown = [inspect.signature(layer_class)]
+    # also what a class passes on as **kwargs
+    for base in layer_class.__mro__:
+        if base.__module__.startswith("keras.src"):
+            break
+        if "__init__" in vars(base):
+            shown.append(inspect.signature(base.__init__))
+    named = {p for signature in shown for p in signature.parameters.values()}
+    return {p.name for p in named if not str(p).startswith("*")} - {"self"}
 
 
 def config_is_the_signature(case):

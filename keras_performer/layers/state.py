@@ -8,7 +8,7 @@ from keras_performer.layers import arguments, call_inputs
 class HasInitialState:
     """Mixin with the earlier name of `get_initial_state`, which version 0.2 drops."""
 
-    def get_initial_state(self, *args, **kwargs):
+    def initial_state(self, *args, **kwargs):
         return self.get_initial_state(*args, **kwargs)
 
 

@@ -260,6 +260,6 @@ def test_the_earlier_name_of_the_first_state():
         PerformerLM(11, 9, 1, 2, 8, num_random_features=4),
     )
     for layer in layers:
-        states = layer.get_initial_state(2), layer.get_initial_state(2)
+        states = layer.initial_state(2), layer.get_initial_state(2)
         for one, other in zip(*map(tf.nest.flatten, states), strict=True):
             np.testing.assert_array_equal(one, other)

@@ -57,6 +57,12 @@ def pull_between(dpairs, after=None):
     return tf.reduce_sum(tf.where(up_to_query, drow, later), -2)[..., tf.newaxis]
 
 
+def sum_of_rows(x, tokens):
+    """Rows `(X, chunks, tokens * group, dim)` as sums over the rows of each token."""
+    shape = size(x, 0), size(x, 1), tokens, size(x, 2) // tokens, size(x, 3)
+    return tf.reduce_sum(tf.reshape(x, shape), 3)
+
+
 def last_decays(decay, count):
     """The log-decays of the last tokens `(B, count, K)`; 0 before the first token."""
     return tf.pad(decay, [[0, 0], [count, 0], [0, 0]])[:, -count:]

@@ -14,7 +14,7 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.decays import Decays, decays_of, pull_between
+from keras_performer.ops.decays import Decays, decays_of, pull_between, sum_of_rows
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import (
     each,
@@ -209,12 +209,7 @@ def _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded):
         dadded: of the sums after each chunk.
     """
     tokens = size(block.v, 2)
-
-    def of_tokens(x):
-        shape = size(x, 0), size(x, 1), tokens, size(x, 2) // tokens, size(x, 3)
-        return tf.reduce_sum(tf.reshape(x, shape), 3)
-
-    dpairs, dfrom_sums = of_tokens(dlogs), of_tokens(dfrom_sums)
+    dpairs, dfrom_sums = (sum_of_rows(x, tokens) for x in (dlogs, dfrom_sums))
     dends = tf.linalg.matrix_transpose(sum_of_products(block.added, dkeys))
     past = _scaled(block.before, block.references.to_next)
     dpast = tf.reduce_sum(sum_of_products(past, dadded), 2, keepdims=True)

@@ -4,7 +4,7 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.decays import between, pull_between
+from keras_performer.ops.decays import between, pull_between, sum_of_rows
 from keras_performer.ops.linear.chunkwise import from_chunks
 from keras_performer.ops.local import weights
 from keras_performer.ops.local.loops import chunk_for
@@ -73,9 +73,7 @@ class Near:
         d, log = (tf.reshape(z, (*sizes(chunks[0])[:3], -1)) for z in (d, log))
         dx, *dkeys, dlogits = weights.backward(*chunks, d, log)
         if gates is not None:
-            rows = *sizes(dlogits)[:2], self.chunk, self.heads.group, -1
-            dlogits = tf.reduce_sum(tf.reshape(dlogits, rows), 3)
-            dkeys.append(pull_between(dlogits))
+            dkeys.append(pull_between(sum_of_rows(dlogits, self.chunk)))
         before = [[0, 0], [self._first(y, x), 0], [0, 0]]
         dkeys = [tf.pad(self._added(z), before) for z in dkeys]
         return from_chunks(dx) * self._scale(x), *dkeys

@@ -8,14 +8,14 @@ blocks of chunks computes weights; its gradient computes them again.
 import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, block_sizes
-from keras_performer.ops.decays import between, pull_between
+from keras_performer.ops.decays import between, pull_between, sum_of_rows
 from keras_performer.ops.devices import has_gpu, has_tpu
 from keras_performer.ops.heads import Heads, blocks_of
 from keras_performer.ops.local import weights
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.local.weights import hidden_unless
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice_of
+from keras_performer.ops.shapes import ceil_div, pad, repeat, size, slice_of
 
 # The least and the most tokens of a chunk; a GPU or a TPU wants no smaller products.
 LEAST, MOST = 16, 64
@@ -144,7 +144,8 @@ class Local:
             dx, *dkeys, dlogits = weights.backward(x, y, v, self._hidden(i), d, log)
             dquery = heads.query_block(self._from_chunks(dx))
             if gates is not None:
-                dkeys.append(self._gradient_of_gates(dlogits))
+                dpairs = sum_of_rows(dlogits, self.chunk)
+                dkeys.append(pull_between(dpairs, None if self.causal else self.trail))
             dkeys = (heads.key_block(self._overlapped(z)) for z in dkeys)
             return (
                 dqueries.write(i, dquery * self.scale),
@@ -159,12 +160,6 @@ class Local:
         if gates is not None:
             arrays.append(self.key_blocks.filled(gates, 1, heads.dtype))
         return blocks.loop(step, arrays)
-
-    def _gradient_of_gates(self, dlogits):
-        """The gradient of the gates that each chunk reads, `(X, chunks, span, 1)`."""
-        shape = *sizes(dlogits)[:2], self.chunk, self.heads.group, size(dlogits, 3)
-        dpairs = tf.reduce_sum(tf.reshape(dlogits, shape), 3)
-        return pull_between(dpairs, None if self.causal else self.trail)
 
     def of_keys(self, array, like):
         """The gradient of keys or values from the array of its blocks."""

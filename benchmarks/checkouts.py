@@ -119,7 +119,7 @@ def in_order(first):
 
 
 def make(row, pool, first):
-    """What making the row's program took on each side."""
+    """Makes the row's program on each side; returns what that took."""
     case = {key: row[key] for key in row if key not in ("pairs", "made")}
     return {
         side: pool.ask(side, do="make", name="program", case=case)

@@ -214,7 +214,7 @@ def peers_table(of_peers, of_estimates):
 
 
 def training_table(runs, names):
-    """What is recalled at the end, and when half of it was."""
+    """Recall at the end, and the step at which half of it was reached."""
     lines = []
     for name in (*training.CONTROLS, *names):
         same = sorted((r for r in runs if r["row"] == name), key=lambda r: r["seed"])

@@ -1,4 +1,4 @@
-"""What the contenders on TensorFlow share: a step as one function, and its numbers."""
+"""Shared by the contenders on TensorFlow: a step as one function, and its numbers."""
 
 import importlib.metadata
 import typing

@@ -1,4 +1,4 @@
-"""What small models, trained here, keep when they are converted.
+"""Accuracy that small models, trained here, keep when they are converted.
 
     python -m benchmarks.conversion.small
 
@@ -189,7 +189,7 @@ def batch(task, random):
 
 
 def controls(case, exact, num_steps):
-    """What others must be better than, and the exact model; yields as `converted`."""
+    """The baselines and the exact model; yields as `converted`."""
     same, mean, window = (
         models.make_model(case.task, row, case.key_dim, SEED)
         for row in (models.EXACT, models.EXACT, models.WINDOW)
@@ -247,7 +247,7 @@ def without_far_keys(model):
 
 
 class Result(typing.NamedTuple):
-    """How well a model answers held-out questions.
+    """Accuracy of a model on held-out questions.
 
     Attributes:
         name: str.

@@ -3,8 +3,9 @@
     weight_ij *= exp(g_(j+1) + ... + g_i)        j <= i, gates g <= 0
     weight_ij *= exp(g_(i+1) + ... + g_j)        j > i
 
-No difference of two long sums is ever taken: it would lose small gates beside a huge
-one. A pair's decay is summed up from the later token to the earlier.
+A difference of two long sums would lose small gates beside a huge one. In a chunk a
+pair's decay is summed up from the later token to the earlier; of all pairs it is a
+difference of sums that are kept in three parts.
 """
 
 import functools
@@ -44,6 +45,39 @@ def between(gates, tokens, after=None):
     if after is None:
         return earlier
     return earlier + tf.cumsum(tf.where(up_to_query, none, row), axis=-1)
+
+
+def of_all_pairs(gates):
+    """Log-decays of each token for each other, and which of them no gate hides.
+
+    They are differences of running sums. No small gate is lost beside a large one: each
+    gate is split into multiples of 256, multiples of 1/256 and a rest, whose sums lose
+    nothing up to 4e9 and 65,536, and almost nothing.
+
+    Args:
+        gates: of all tokens, `(..., T, 1)`.
+
+    Returns:
+        Tensors `(..., T, T)`: of queries and keys the log-decays, and bool.
+    """
+    hides = gates <= EMPTY
+    hidden = tf.cumsum(tf.cast(hides, tf.int32), axis=-2)
+    rest = tf.where(hides, tf.zeros_like(gates), gates)
+    parts = []
+    for unit in 256.0, 1 / 256:
+        parts.append(tf.stop_gradient(tf.round(rest / unit) * unit))
+        rest -= parts[-1]
+    differences = map(_differences, (*parts, rest))
+    place = tf.range(size(gates, -2))
+    sign = tf.where(place[:, tf.newaxis] >= place, 1.0, -1.0)
+    found = functools.reduce(tf.add, differences) * tf.cast(sign, gates.dtype)
+    return found, hidden == tf.linalg.matrix_transpose(hidden)
+
+
+def _differences(gates):
+    """The sum of the gates up to each token, less that up to each other."""
+    sums = tf.cumsum(gates, axis=-2)
+    return sums - tf.linalg.matrix_transpose(sums)
 
 
 def pull_between(dpairs, after=None):

@@ -123,7 +123,10 @@ def one_layer(case):
 
 def language_model(case):
     model = MODELS[case["name"]](
-        VOCABULARY, case["length"], case["depth"], case["heads"], case["width"]
+        VOCABULARY,
+        num_layers=case["depth"],
+        num_heads=case["heads"],
+        hidden_dim=case["width"],
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, jit_compile=case["mode"] == "xla")

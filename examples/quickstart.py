@@ -87,7 +87,7 @@ def train(attention, steps=250, seed=0, batch_size=16):
     keras.utils.set_random_seed(seed)
     # The convolution over 2 characters joins each digit to the letter before it.
     sizes = {"num_layers": 1, "num_heads": 4, "hidden_dim": 64, "conv_kernel_size": 2}
-    model = PerformerLM(256, LENGTH, attention=attention, seed=seed, **sizes)
+    model = PerformerLM(256, max_length=LENGTH, attention=attention, seed=seed, **sizes)
     schedule = keras.optimizers.schedules.CosineDecay
     rate = schedule(0.0, steps, warmup_target=0.01, warmup_steps=20)
     optimizer = keras.optimizers.Adam(rate, beta_2=0.98, global_clipnorm=1.0)

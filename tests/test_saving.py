@@ -83,7 +83,15 @@ def start(code, folder):
 
 @pytest.mark.slow
 def test_fresh_processes_compute_the_same(tmp_path):
-    lm = PerformerLM(11, 16, 2, 2, 8, num_random_features=8, seed=None)
+    lm = PerformerLM(
+        11,
+        max_length=16,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        num_random_features=8,
+        seed=None,
+    )
     lm(TOKENS)
     for block in lm.blocks:
         block.attention.redraw_features(3)
@@ -205,7 +213,9 @@ WAYS = "load", "clone", "json"
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_frozen_comes_back_frozen(way):
     start = keras.Input((None,), dtype="int32")
-    x = PerformerLM(11, 8, 1, 2, 8, num_random_features=8)(start)
+    x = PerformerLM(
+        11, max_length=8, num_layers=1, num_heads=2, hidden_dim=8, num_random_features=8
+    )(start)
     model = keras.Model(start, keras.layers.Dense(3)(PerformerAttention(2, 4)(x)))
     for layer in model.layers[1:-1]:
         layer.trainable = False
@@ -241,7 +251,9 @@ def test_frozen_parts_come_back_frozen(way):
 
 def test_attention_that_was_given_frozen_comes_back_as_it_is():
     attention = PerformerAttention(2, 4, causal=True, trainable=False)
-    model = PerformerLM(11, 8, 2, 2, 8, attention=attention)
+    model = PerformerLM(
+        11, max_length=8, num_layers=2, num_heads=2, hidden_dim=8, attention=attention
+    )
     model.blocks[0].attention.trainable = True
     again = made_again(model, "clone")
     frozen = [
@@ -251,7 +263,9 @@ def test_attention_that_was_given_frozen_comes_back_as_it_is():
 
 
 def test_frozen_layers_that_a_class_does_not_make_are_left_out():
-    model = PerformerLM(11, 8, 2, 2, 8, attention="exact")
+    model = PerformerLM(
+        11, max_length=8, num_layers=2, num_heads=2, hidden_dim=8, attention="exact"
+    )
     model.teacher = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.teacher.trainable = False
     again = PerformerLM.from_config(model.get_config())

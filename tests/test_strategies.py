@@ -158,7 +158,15 @@ def test_a_language_model_trains_as_on_one_device():
     def losses(strategy):
         keras.utils.set_random_seed(7)
         with strategy.scope():
-            model = PerformerLM(11, 24, 1, 2, 8, num_random_features=6, seed=1)
+            model = PerformerLM(
+                11,
+                max_length=24,
+                num_layers=1,
+                num_heads=2,
+                hidden_dim=8,
+                num_random_features=6,
+                seed=1,
+            )
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
         data = tf.data.Dataset.from_tensor_slices((ids, ids)).batch(8)
@@ -179,7 +187,11 @@ def recomputed_losses(strategy, recompute):
     keras.utils.set_random_seed(7)
     with strategy.scope():
         model = PerformerLM(
-            *(11, 12, 1, 2, 8),
+            11,
+            max_length=12,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=8,
             num_random_features=6,
             chunk_size=5,
             recompute=recompute,

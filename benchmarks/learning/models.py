@@ -129,10 +129,10 @@ def model_with(attention, task, key_dim, seed, conv_kernel_size=None):
         embedding = PairsOfTokens(task.vocabulary_size, task.hidden_dim)
     return keras_performer.PerformerLM(
         task.vocabulary_size,
-        task.length,
-        NUM_LAYERS,
-        task.hidden_dim // key_dim,
-        task.hidden_dim,
+        max_length=task.length,
+        num_layers=NUM_LAYERS,
+        num_heads=task.hidden_dim // key_dim,
+        hidden_dim=task.hidden_dim,
         intermediate_dim=feed_forward_width(task.hidden_dim, attention),
         causal=not task.num_classes,
         attention=attention,

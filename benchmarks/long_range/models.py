@@ -191,10 +191,10 @@ def encoder_of_width(task, row, width, seed):
     embedding = PairsOfTokens(ids, task.hidden_dim) if task.joins_tokens else None
     return keras_performer.PerformerLM(
         ids,
-        task.length,
-        task.num_layers,
-        num_heads,
-        task.hidden_dim,
+        max_length=task.length,
+        num_layers=task.num_layers,
+        num_heads=num_heads,
+        hidden_dim=task.hidden_dim,
         intermediate_dim=width,
         causal=causal,
         attention=attention,

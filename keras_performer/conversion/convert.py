@@ -20,7 +20,7 @@ from keras_performer.layers import (
     call_inputs,
     keras_privates,
 )
-from keras_performer.layers import config as places
+from keras_performer.layers import config as sublayers
 from keras_performer.layers.choice import check_options
 from keras_performer.layers.config import change_of
 from keras_performer.layers.exact import is_cached
@@ -231,7 +231,7 @@ def attention_layers(model):
     lists_layers = functools.cache(lists_its_layers)  # which reads a whole config
     if is_attention(model):
         yield model, _unknown_class(model)
-    for owner, path, layer in places.all_inside(model):
+    for owner, path, layer in sublayers.all_inside(model):
         if is_attention(layer):
             fixed = path[-1][0] == "layer" and not lists_layers(owner)
             yield layer, _unknown_class(layer) or (_fixed(owner) if fixed else "")
@@ -246,7 +246,7 @@ def _unknown_class(layer):
 
 def _merged(layer):
     """Note on a layer whose LoRA its twin has in its kernels."""
-    changes = [change_of(inner) for _, _, inner in places.all_inside(layer)]
+    changes = [change_of(inner) for _, _, inner in sublayers.all_inside(layer)]
     if any("lora_rank" in change for change in changes):
         return "its LoRA is part of its kernels now"
     return ""

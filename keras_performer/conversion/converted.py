@@ -4,12 +4,12 @@ import functools
 
 import keras
 
-from keras_performer.layers import config as places
+from keras_performer.layers import config as sublayers
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class Converted:
-    """Mixin for the class of a layer inside which others took their places.
+    """Mixin for the class of a layer in which other layers replace some sublayers.
 
     Its config has that of the layer as its class makes it, and which layers stand where
     in the place of what: so it can be saved, and loaded wherever `keras_performer` is
@@ -19,7 +19,7 @@ class Converted:
     def get_config(self):
         serialized = keras.saving.serialize_keras_object
         exchanged = [
-            {"paths": paths, "layer": serialized(places.at(self, paths[0]))}
+            {"paths": paths, "layer": serialized(sublayers.at(self, paths[0]))}
             for paths in vars(self)["_exchanged"]
         ]
         kind = type(self)
@@ -82,10 +82,10 @@ def converted(layer, exchanged):
 
 
 def _put(layer, change):
-    """Puts a layer into its places, if they are there; whether they are."""
+    """Puts a layer in place of its sublayers; returns `True` if they exist."""
     try:
         for path in change["paths"]:
-            before = places.at(layer, path)
+            before = sublayers.at(layer, path)
     except LookupError:
         return False
     if not isinstance(before, keras.layers.Layer):
@@ -95,7 +95,7 @@ def _put(layer, change):
         del config["build_config"]  # whatever builds the other builds this one
     child = keras.saving.deserialize_keras_object(config)
     for path in change["paths"]:
-        places.put(layer, path, child)
+        sublayers.put(layer, path, child)
     return True
 
 

@@ -50,7 +50,7 @@ class HeadSums:
         self._numbers[name] = self._numbers.get(name, 0.0) + added
 
     def add_distances(self, exact):
-        """Adds the exact weights, by how many places off they are."""
+        """Adds the exact weights, by the distance of keys."""
         counted = tf.where(exact.counted[..., tf.newaxis], exact.weights, 0.0)
         of_heads = tf.reduce_sum(counted, 0).numpy()
         distance = exact.distance.ravel()
@@ -214,7 +214,7 @@ class ExactRows(typing.NamedTuple):
         value: tensor `(B, S, N, V)`, the values of each query head.
         logits: tensor `(B, N, rows, S)`.
         seen: bool tensor `(B, N, rows, S)`, which keys they see.
-        distance: int array `(rows, S)`, how many places off keys are.
+        distance: int array `(rows, S)`, the distance of keys.
         near: bool tensor `(B, N, rows, S)`, which keys they see in the exact window.
         weights: tensor `(B, N, rows, S)`, the softmax of the logits.
         output: tensor `(B, N, rows, V)`.

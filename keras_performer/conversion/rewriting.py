@@ -1,9 +1,9 @@
-"""Configs of models in which other layers stand in some places."""
+"""Configs of models in which other layers replace some sublayers."""
 
 import keras
 
 from keras_performer.conversion.converted import OF_INSTANCE, Converted, config_of
-from keras_performer.layers import config as places
+from keras_performer.layers import config as sublayers
 
 
 def lists_its_layers(model):
@@ -11,7 +11,7 @@ def lists_its_layers(model):
 
     That of a class of one's own that makes a functional model has not.
     """
-    return bool(places.graph_layers(model)) and "layers" in model.get_config()
+    return bool(sublayers.graph_layers(model)) and "layers" in model.get_config()
 
 
 def rewritten(layer, config, replacements):
@@ -20,7 +20,7 @@ def rewritten(layer, config, replacements):
     Args:
         layer: a built layer.
         config: what `keras.saving.serialize_keras_object` makes of it.
-        replacements: dict of layers inside of it to those in their places.
+        replacements: dict of layers inside of it to their replacements.
     """
     if layer in replacements:
         return keras.saving.serialize_keras_object(replacements[layer])
@@ -41,7 +41,7 @@ def rewritten(layer, config, replacements):
 
 
 def _rewritten_graph(model, config, replacements):
-    layers, before = places.graph_layers(model), config["config"]["layers"]
+    layers, before = sublayers.graph_layers(model), config["config"]["layers"]
     named = {layer.name: layer for layer in layers}
     # a Sequential model names none, and its input may come first
     in_order = [None] * (len(before) - len(layers)) + list(layers)
@@ -71,7 +71,7 @@ def _changes(layer, replacements):
     found, seen = {}, set()
 
     def walk(owner, path):
-        for steps, child in places.children(owner):
+        for steps, child in sublayers.children(owner):
             here = [*path, *steps]
             if id(child) in found:
                 found[id(child)][0].append(here)

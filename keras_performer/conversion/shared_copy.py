@@ -13,13 +13,13 @@ class SharedCopies:
 
     def of(self, layer, weights):
         """The `SharedCopy` of a built layer, on which some of its weights train."""
-        places = _places(layer, weights)
+        indices = _indices(layer, weights)
         config = {**layer.get_config(), "name": None, "seed": None}
         shapes = [(tuple(x.shape), str(x.dtype)) for x in layer.weights]
         build = layer.get_build_config()
-        kind = type(layer), json.dumps([config, build, shapes, places], default=str)
+        kind = type(layer), json.dumps([config, build, shapes, indices], default=str)
         if kind not in self._of_kinds:
-            self._of_kinds[kind] = SharedCopy(_copy(layer), places)
+            self._of_kinds[kind] = SharedCopy(_copy(layer), indices)
         return self._of_kinds[kind]
 
 
@@ -28,12 +28,12 @@ class SharedCopy:
 
     Args:
         layer: a built `PerformerAttention`, whose weights are overwritten.
-        places: list of ints, which of its weights train.
+        indices: list of ints, which of its weights train.
     """
 
-    def __init__(self, layer, places):
+    def __init__(self, layer, indices):
         self._layer = layer
-        self._trained = [layer.weights[place] for place in places]
+        self._trained = [layer.weights[index] for index in indices]
         self._compiled_sums = tf.function(self._sums, autograph=False)
         self._compiled_gradients = tf.function(self._gradients, autograph=False)
 
@@ -88,7 +88,7 @@ class SharedCopy:
         return layer.write(attended, inputs.query_mask)
 
 
-def _places(layer, weights):
+def _indices(layer, weights):
     wanted = {id(weight) for weight in weights}
     return [i for i, weight in enumerate(layer.weights) if id(weight) in wanted]
 

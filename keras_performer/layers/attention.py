@@ -234,7 +234,7 @@ class AttentionLayer(
         if not self.supports_cross_attention:
             raise ValueError(
                 f"{type(self).__name__} attends to its own sequence alone, where keys "
-                "and queries have the same places: use PerformerAttention, "
+                "and queries have the same positions: use PerformerAttention, "
                 "ExactAttention or another for an encoder's sequence. Received: "
                 f"attention={self.name!r}"
             )

@@ -371,8 +371,8 @@ class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
         dtype, length = compute_dtype(x), size(x, 1)
         y = tf.zeros((), dtype)
         for index, weights in enumerate(tf.unstack(tf.cast(self.kernel, dtype))):
-            places = slice(index, index + length)
-            y += weights * tf.cast(_seen(tokens, of_tokens, places, segments), dtype)
+            positions = slice(index, index + length)
+            y += weights * tf.cast(_seen(tokens, of_tokens, positions, segments), dtype)
         y = tf.cast(y, x.dtype)
         if not return_state:
             return y
@@ -400,10 +400,10 @@ class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
         return {**config, "kernel_size": self.kernel_size, "causal": self.causal}
 
 
-def _seen(tokens, segments, places, segment):
-    """Tokens at some places, zeros in the place of those of another segment."""
-    tokens = tokens[:, places]
+def _seen(tokens, segments, positions, segment):
+    """Tokens at some positions, zeros for those of another segment."""
+    tokens = tokens[:, positions]
     if segments is None:
         return tokens
-    same = tf.cast(segments[:, places] == segment, tokens.dtype)
+    same = tf.cast(segments[:, positions] == segment, tokens.dtype)
     return tokens * same[..., tf.newaxis]

@@ -179,7 +179,9 @@ class AttentionChoice:
         if isinstance(one, str):
             return self._named(NAMED[one], dict(common, seed=seed, name=name))
         made = {**one.get_config(), "name": name, "dtype": common["dtype"]}
-        if isinstance(one, MixingLayer):  # it draws nothing, and knows places by itself
+        if isinstance(
+            one, MixingLayer
+        ):  # it draws nothing, and knows positions by itself
             return type(one).from_config(made)
         made["seed"] = seed
         made["dropout"] = one.dropout or common["dropout"]

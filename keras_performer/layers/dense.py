@@ -243,7 +243,7 @@ def token_dense(name, output_dim, **options):
         name=name,
         **options,
     )
-    dense.supports_masking = True  # tokens stay at their places
+    dense.supports_masking = True  # tokens keep their positions
     return dense
 
 

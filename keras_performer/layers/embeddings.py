@@ -1,4 +1,4 @@
-"""Embeddings of tokens and of places in a grid, and their base class."""
+"""Embeddings of tokens and of positions in a grid, and their base class."""
 
 import typing
 

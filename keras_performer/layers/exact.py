@@ -145,7 +145,7 @@ class CachedAttention(AttentionLayer):
         query_mask = as_mask("query_mask", masks[0], query)
         query += tf.cast(nan_if_refused, query.dtype)
         heads = self.project("query", query)
-        # with a window, too, queries and keys are told apart by their places
+        # with a window, too, queries and keys are told apart by their positions
         if visible.causal or getattr(self, "exact_window", None) is not None:
             placed = _put(tf.zeros_like(keys), start, heads)
             attended, _ = self.attend(placed, keys, values, visible, None, training)
@@ -235,5 +235,5 @@ def read_mask(mask, start=0):
 
 
 def _put(x, start, part):
-    """x `(B, S, N, H)` with part `(B, T, N, H)` in the places from `start` on."""
+    """x `(B, S, N, H)` with part `(B, T, N, H)` in the positions from `start` on."""
     return keras.ops.slice_update(x, (0, start, 0, 0), tf.cast(part, x.dtype))

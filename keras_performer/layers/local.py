@@ -16,7 +16,7 @@ class LocalAttention(ForgettingAttention):
     """Softmax attention to the keys near a query, linear in the length.
 
     Query i sees the keys j with `|i - j| < sliding_window`, or if causal those with
-    `0 <= i - j < sliding_window`: masked keys count as places. It is what
+    `0 <= i - j < sliding_window`: masked keys count in the distance. It is what
     `PerformerAttention(exact_window=...)` has beside its random features, and the row
     to compare that layer with. `dropout` falls on the attended values: weights, which
     `keras.layers.MultiHeadAttention` drops, are made block by block and never kept.

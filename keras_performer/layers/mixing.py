@@ -139,9 +139,9 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
         names = [name for name, value in given.items() if value is not None]
         if names:
             raise ValueError(
-                f"{type(self).__name__} mixes tokens by their places in the row: call "
-                f"it without {' and '.join(names)}, with a sequence in each row of the "
-                "batch, or use an attention that reads them. Received: "
+                f"{type(self).__name__} mixes tokens by their positions in the row: "
+                f"call it without {' and '.join(names)}, with a sequence in each row "
+                "of the batch, or use an attention that reads them. Received: "
                 f"{' and '.join(names)}"
             )
 

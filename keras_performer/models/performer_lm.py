@@ -16,7 +16,6 @@ from keras_performer.layers.keras_privates import implicit_mask, unlock, with_ma
 from keras_performer.layers.performer import MAX_SEED
 from keras_performer.layers.state import HasInitialState
 from keras_performer.models import exported
-from keras_performer.models.presets import HasPresets
 from keras_performer.ops.shapes import size, sum_dtype
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
@@ -26,7 +25,6 @@ from keras_performer.recompute import TokenTraining, WithTargets, passes
 class PerformerLM(
     arguments.JoinsSignatures,
     HasInitialState,
-    HasPresets,
     KeepsInnerChanges,
     TokenTraining,
 ):
@@ -38,15 +36,15 @@ class PerformerLM(
 
     Args:
         vocabulary_size: int, number of token ids.
-        max_length: int, the longest sequence; `None` for no limit, where positions are
-            not learned and run through no grid.
         num_layers: int, number of blocks.
         num_heads: int, attention heads of a block; it divides `hidden_dim`.
         hidden_dim: int, width of the model.
         intermediate_dim: int, width of the feed-forward networks. Defaults to
             `4 * hidden_dim`, as in the paper's models.
         dropout: float, dropout rate.
-        causal: bool, hide later tokens. `generate` needs it.
+        causal: bool, hide later tokens. `generate` needs it. Defaults to `True`.
+        max_length: int, the longest sequence. Learned positions and a grid need it.
+            Defaults to `None`, no limit.
         conv_kernel_size: as in `PerformerBlock`. With `recompute` only if causal.
         recompute: "block" or "network", what training computes again in chunks of the
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
@@ -64,7 +62,7 @@ class PerformerLM(
             for an `AttentionLayer` with `rotary`, "learned" without attention, with
             a mixer, in a grid and with heads of an odd size, and else "rotary", with
             which models learn in fewer steps: benchmarks/results/learning/tables.md.
-            A mixer knows places by itself: to it "rotary" is no positions.
+            A mixer knows positions by itself: to it "rotary" is no positions.
         seed: int, seeds random features and dropout.
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
             attention, the control of every comparison), an `AttentionLayer` that each
@@ -105,8 +103,7 @@ class PerformerLM(
 
     Example:
 
-    >>> model = PerformerLM(256, max_length=1000, num_layers=2, num_heads=2,
-    ...                     hidden_dim=16)
+    >>> model = PerformerLM(256, num_layers=2, num_heads=2, hidden_dim=16)
     >>> model(keras.ops.zeros((1, 10), "int32")).shape
     TensorShape([1, 10, 256])
     """
@@ -114,15 +111,15 @@ class PerformerLM(
     def __init__(
         self,
         vocabulary_size: int,
-        max_length: int | None,
+        *,
         num_layers: int,
         num_heads: int,
         hidden_dim: int,
         intermediate_dim: int | None = None,
         dropout: float = 0.0,
         causal: bool = True,
+        max_length: int | None = None,
         recompute: typing.Literal[None, "block", "network"] = None,
-        *,
         conv_kernel_size: int | None = None,
         position_shape: tuple[int, ...] | None = None,
         position_embedding: typing.Literal["learned", "rotary"] | None = None,
@@ -168,7 +165,7 @@ class PerformerLM(
             biases = 2.0, max(7.0, math.log(4 * self.max_length))
             options.setdefault("forget_gate_bias", biases)
         self.seed = arguments.seed(seed)
-        # what makes these blocks again, whatever takes their places later
+        # what makes these blocks again, whatever replaces them later
         self._attentions = choice.AttentionChoice(
             type(self),
             attention,

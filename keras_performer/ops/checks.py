@@ -69,7 +69,7 @@ def check_decay(decay, key, query):
         )
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
-            "decay needs one key for each query, as it adds up between their places. "
+            "decay needs one key for each query, as it adds up from token to token. "
             f"Received: query of shape {tuple(query.shape)} and key of shape "
             f"{tuple(key.shape)}"
         )
@@ -98,7 +98,7 @@ def check_window(name, window, query, key):
         )
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
-            f"{name} needs one key for each query, as it counts places from the "
+            f"{name} needs one key for each query, as it counts tokens from the "
             f"query's own: leave it out of attention to another sequence. Received: "
             f"query of shape {tuple(query.shape)} and key of "
             f"shape {tuple(key.shape)}"

@@ -68,8 +68,8 @@ def of_all_pairs(gates):
         parts.append(tf.stop_gradient(tf.round(rest / unit) * unit))
         rest -= parts[-1]
     differences = map(_differences, (*parts, rest))
-    place = tf.range(size(gates, -2))
-    sign = tf.where(place[:, tf.newaxis] >= place, 1.0, -1.0)
+    token = tf.range(size(gates, -2))
+    sign = tf.where(token[:, tf.newaxis] >= token, 1.0, -1.0)
     found = functools.reduce(tf.add, differences) * tf.cast(sign, gates.dtype)
     return found, hidden == tf.linalg.matrix_transpose(hidden)
 

@@ -92,8 +92,8 @@ def block_of(x, i):
     return tf.gather(x, i, axis=1)  # of all ways that of the fewest operations
 
 
-def blocks_of(x, places):
+def blocks_of(x, indices):
     """Blocks of `(B, count, tokens, ...)` one after another, `(B, tokens, ...)`."""
-    x = tf.gather(x, places, axis=1)
+    x = tf.gather(x, indices, axis=1)
     rest = [size(x, axis) for axis in range(3, len(x.shape))]
     return tf.reshape(x, [size(x, 0), size(x, 1) * size(x, 2), *rest])

@@ -84,7 +84,7 @@ def windowed_attention(
 
     A near key has the weight exp(q . k / sqrt(H)), a far one
     exp(log_gain) phi(q) . phi(k); a query's weights are divided by their sum. Key j is
-    near to query i if `|i - j| < exact_window`; masked keys count as places.
+    near to query i if `|i - j| < exact_window`; masked keys count in the distance.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -226,7 +226,7 @@ def attend_with_state(
     Args:
         keys: `Recent`, a key for each query.
         far, near: the state before them.
-        own_key: bool, whether a query sees the key of its own place.
+        own_key: bool, whether a query sees the key of its own token.
         starts: as in `Visibility`.
         decay: as in `attend`.
 

@@ -40,7 +40,7 @@ def attend_to_earlier(
         key_mask: bool tensor of shape `(B, T)`, true for visible keys, or `None`.
         state: from `with_recent_keys`, or of the piece before.
         chunk_size: as in `causal_attention`.
-        own_key: bool, whether a query sees the key of its own place.
+        own_key: bool, whether a query sees the key of its own token.
         jit_compile: as in `bidirectional_attention`.
 
     Returns:

@@ -19,7 +19,7 @@ def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
 
     It calls the model on inputs, and again with other values from a token on, and
     compares the outputs before it; the error names the layer that looks ahead. Three
-    places are tried, from the second token to the last: it finds faults, and does not
+    positions are tried, from the second token to the last: it finds faults, and cannot
     prove that there are none. Layers that keep something from call to call, or draw
     numbers though they do not train, look as if they looked ahead.
 

@@ -272,14 +272,14 @@ class _Cut:
         dim = x.shape[3]
         x = tf.transpose(self.cut(x), (0, 3, 1, 2, 4))
         x = tf.reshape(x, (-1, self.heads, self.count, self.tokens * dim))
-        x = tf.gather(x, self._places(), axis=2, batch_dims=2)
+        x = tf.gather(x, self._positions(), axis=2, batch_dims=2)
         return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
 
     def seen(self, key_mask, causal):
         """Mask of these keys, `(X, tokens, seen * tokens)`; or `(X, 1,`
         where all queries of a block see the same."""
         mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
-        mask = tf.gather(mask, self._places(), axis=2, batch_dims=2)
+        mask = tf.gather(mask, self._positions(), axis=2, batch_dims=2)
         there = self.table != NONE
         mask = tf.logical_and(mask, there[..., tf.newaxis])
         keys = self.table.shape[2] * self.tokens
@@ -315,10 +315,10 @@ class _Cut:
         blocks = tf.where(sees_all, tf.gather(rows, place, axis=1), blocks)
         return tf.reshape(blocks, (-1, self.count * tokens, *rest))
 
-    def _places(self):
+    def _positions(self):
         """The table for each example, `(B, K, count, seen)`; for none any block."""
-        places = tf.maximum(self.table, 0)[tf.newaxis]
-        return tf.repeat(places, self.batch, 0)
+        positions = tf.maximum(self.table, 0)[tf.newaxis]
+        return tf.repeat(positions, self.batch, 0)
 
 
 # -- A seed that a layer saves, of which it draws in each call alike.
@@ -374,8 +374,8 @@ class BigBirdAttention(AttentionLayer):
     others in each key-value head. A layer has others than the next unless both have the
     same seed.
 
-    Hidden keys have no weight, but their places count: with more padding there are more
-    blocks, whose random and last global ones are others. Pad to one length always.
+    Hidden keys have no weight, but their positions count: more padding makes more
+    blocks, with other random and last global ones. Pad to one length always.
 
     Args: those of `AttentionLayer`, and
         seed: int, seeds dropout and the random blocks. By default the latter are drawn

@@ -23,7 +23,7 @@ class SpatialGatingUnit(MixingLayer):
     begins with a network for each token by itself. The block of the paper,
     `x + contract(...)` of a normalized x, is the first half of a `PerformerBlock`.
 
-    Row t of W weighs the tokens by their places: rows shorter than `max_length` have
+    Row t of W weighs the tokens by their positions: rows shorter than `max_length` have
     the first weights, and masked tokens count as zeros, after the norm. So padding to
     the right changes nothing, and to the left it moves the tokens to other weights.
 
@@ -82,7 +82,7 @@ class SpatialGatingUnit(MixingLayer):
         )
         self.norm.build((*input_shape[:-1], half))
         self.contract = self._dense("contract", half, dim)
-        # "near zero" in the paper: a sum over all places is below a thousandth
+        # "near zero" in the paper: a sum over all positions is below a thousandth
         bound = 1e-3 / self.max_length
         # both in float32, as sums over tokens are
         self.spatial_kernel = self.add_weight(

@@ -24,13 +24,12 @@ class LinformerAttention(AttentionLayer):
         softmax(Q (E K)^T / sqrt(H)) F V
 
     A place in the sequence has its own weights in E and F, so that sequences have at
-    most `max_length` keys; of shorter ones, the first places are used. Each mixture is
-    of the whole sequence: there is no causal form.
+    most `max_length` keys; shorter ones use the first positions. Each mixture is of the
+    whole sequence: there is no causal form.
 
     Masked keys and values are 0 before they are mixed. Those at the end of a sequence
-    are as good as not there. Those before others still hold their places: a sequence
-    that is padded on the left meets the weights of other places than without padding.
-    No mixture is ever masked.
+    are as good as not there. Those before others still hold their positions: padding on
+    the left changes which weights a token meets. No mixture is ever masked.
 
     The initial E and F, `key_projection` and `value_projection`, are Glorot uniform,
     times 1/sqrt(2), as in the authors' code. Regularizers and constraints are for the
@@ -99,7 +98,7 @@ class LinformerAttention(AttentionLayer):
     def scores(self, query, key, visible):
         mixed = self._mixed(key, self.key_projection, visible.key_mask)
         weights = ops.exact_scores(query, mixed)
-        parts = self._places(self.value_projection, size(key, 1), weights.dtype)
+        parts = self._positions(self.value_projection, size(key, 1), weights.dtype)
         parts = tf.repeat(parts, self.num_heads // parts.shape[0], axis=0)
         scores = tf.einsum("bntr,nsr->bnts", weights, parts)
         if visible.key_mask is None:
@@ -127,7 +126,7 @@ class LinformerAttention(AttentionLayer):
             autocast=False,
         )
 
-    def _places(self, projection, length, dtype):
+    def _positions(self, projection, length, dtype):
         """The rows of E or F that a sequence has, `(K, S, k)`, or `(1, S, k)`."""
         length = arguments.up_to_max_length(self, length)
         projection = tf.cast(tf.convert_to_tensor(projection), dtype)
@@ -139,7 +138,7 @@ class LinformerAttention(AttentionLayer):
         """Keys or values `(B, S, K, H)` as mixtures `(B, k, K, H)`, not yet rounded."""
         dtype = compute_dtype(x)
         x = without_hidden(tf.cast(x, dtype), key_mask)
-        places = self._places(projection, size(x, 1), dtype)
+        positions = self._positions(projection, size(x, 1), dtype)
         if self.sharing == "none":
-            return tf.einsum("bskh,ksr->brkh", x, places)
-        return tf.einsum("bskh,sr->brkh", x, places[0])
+            return tf.einsum("bskh,ksr->brkh", x, positions)
+        return tf.einsum("bskh,sr->brkh", x, positions[0])

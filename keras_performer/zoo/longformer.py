@@ -124,32 +124,32 @@ def _attend(
     options = sliding_window, visible.causal, jit_compile
     near = local.attend(None, query, keys, None, *options)
 
-    # the places of the global tokens, `(B, G)`; L for those that are not there
+    # the positions of the global tokens, `(B, G)`; L for those that are not there
     ordinals = tf.broadcast_to(
         tf.range(1, num_global_tokens + 1), (size(query, 0), num_global_tokens)
     )
     # an end that is greater than all, as TensorFlow searches no rows of length 0
     ended = tf.pad(number, [[0, 0], [0, 1]], constant_values=number.dtype.max)
-    places = tf.searchsorted(ended, ordinals)
+    positions = tf.searchsorted(ended, ordinals)
     length = size(query, 1)
-    there = places < length
+    there = positions < length
 
     def taken(x):
         # of a token more: where there is none, that is taken, and hidden
         x = pad(x, [[0, 0], [0, 1]] + [[0, 0]] * (len(x.shape) - 2))
-        return tf.gather(x, places, axis=1, batch_dims=1)
+        return tf.gather(x, positions, axis=1, batch_dims=1)
 
     times = tf.range(length)
     seen = tf.logical_and(taken(key_mask), there)[:, tf.newaxis]
     if visible.causal:
-        earlier = places[:, tf.newaxis] <= times[:, tf.newaxis]
+        earlier = positions[:, tf.newaxis] <= times[:, tf.newaxis]
         seen = tf.logical_and(seen, earlier)
     of_globals = attend_with_log_sums(query, taken(key), taken(value), seen)
     output, _ = joined([near, of_globals])
 
     seen = key_mask[:, tf.newaxis]
     if visible.causal:
-        seen = tf.logical_and(seen, times <= places[..., tf.newaxis])
+        seen = tf.logical_and(seen, times <= positions[..., tf.newaxis])
     rows = attend_to_seen(taken(global_query), global_key, global_value, seen)
     ranks = tf.clip_by_value(number - 1, 0, num_global_tokens - 1)
     rows = tf.gather(rows, ranks, axis=1, batch_dims=1)

@@ -1,4 +1,4 @@
-"""MLP-Mixer: a network across places in place of attention."""
+"""MLP-Mixer: a network across positions in place of attention."""
 
 import typing
 

@@ -67,7 +67,7 @@ def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
     return tf.transpose(buckets, (1, 2, 3, 0))
 
 
-def places(buckets, window, visible):
+def codes_of_tokens(buckets, window, visible):
     """Places of tokens among those of their buckets.
 
     Args:
@@ -78,7 +78,7 @@ def places(buckets, window, visible):
 
     Returns:
         `(seen, codes, order)`, X being batch times heads: bool `(X, T)`, which tokens
-        are not masked; int `(X, T, rounds)`, numbers that differ by the places
+        are not masked; int `(X, T, rounds)`, numbers that differ by the positions
         between two tokens of one bucket, and by `window` at least for others; and int32
         `(X, rounds, T)`, the tokens sorted by bucket and position, masked ones last.
     """
@@ -133,9 +133,9 @@ def lsh_attention(
     """Softmax attention to the other tokens that share a bucket in some round.
 
     Keys are the queries divided by their lengths. Query i sees key j if in some round
-    both are in one bucket, fewer than `sliding_window` places apart. Places count the
-    tokens of that bucket which are not masked. A key counts once, in however many
-    rounds it is found. A query that sees no other key has its own value.
+    both are in one bucket, fewer than `sliding_window` positions apart. Positions count
+    the visible tokens of that bucket. A key counts once, in however many rounds it is
+    found. A query that sees no other key has its own value.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -164,7 +164,7 @@ def lsh_attention(
     """
     query, value = (tf.convert_to_tensor(x) for x in (query, value))
     visible, window = _checked(query, value, buckets, sliding_window, key_mask, causal)
-    tokens = places(buckets, window, visible)
+    tokens = codes_of_tokens(buckets, window, visible)
     x, v = _rows(query), _rows(value)
     options = window, visible.causal
     attended, log_sums = attend_in_rounds(x, _unit(x), v, tokens, *options)
@@ -184,7 +184,7 @@ def lsh_scores(
     """The weights of `lsh_attention`, `(B, N, T, T)` in the dtype of `query`."""
     query = tf.convert_to_tensor(query)
     visible, window = _checked(query, query, buckets, sliding_window, key_mask, causal)
-    seen, codes, _ = places(buckets, window, visible)
+    seen, codes, _ = codes_of_tokens(buckets, window, visible)
     pairs = codes[:, :, tf.newaxis], codes[:, tf.newaxis]
     sees = tf.reduce_any(near(*pairs, window, visible.causal), -1)
     both = tf.logical_and(seen[:, :, tf.newaxis], seen[:, tf.newaxis])
@@ -246,7 +246,7 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
     Args:
         query, key: tensors of shape `(X, T, 1, H)`.
         value: tensor of shape `(X, T, 1, V)`.
-        tokens: what `places` returned for the window.
+        tokens: what `codes_of_tokens` returned for the window.
         window: int, not above a length that is known.
         causal: bool.
 
@@ -314,7 +314,7 @@ class Bucketed(Local):
 
     Args:
         options, query, keys: as in `Local`, of sorted tokens.
-        codes: int tensor `(X, T, rounds)`, as `places` returns them, sorted too.
+        codes: int tensor `(X, T, rounds)`, from `codes_of_tokens`, sorted too.
         index: scalar int32 tensor, which round. Pairs of an earlier round are left out.
     """
 
@@ -359,7 +359,7 @@ class ReformerAttention(AttentionLayer):
     It differs from the paper, and from code that follows it, where that lets tokens
     disturb each other:
 
-    - Of a large bucket a query sees the keys fewer than `sliding_window` places away.
+    - In a large bucket a query sees keys fewer than `sliding_window` positions away.
       The paper cuts the sorted tokens into chunks, of which a query sees its own and
       the one before: their borders move with the tokens of other buckets, and with
       later tokens. Buckets of up to `sliding_window` tokens are seen whole in both.
@@ -374,7 +374,7 @@ class ReformerAttention(AttentionLayer):
     are sorted together can change the rounding of sums.
 
     Tokens that a mask hides, be it as queries or as keys, are left out altogether: they
-    see nothing, nothing sees them, and they take no places.
+    see nothing, nothing sees them, and they take no positions.
 
     Args: those of `AttentionLayer`, and
         num_hashes: int, rounds of hashing. Defaults to 8, with which the paper almost

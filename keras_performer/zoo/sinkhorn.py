@@ -256,7 +256,7 @@ class SinkhornAttention(AttentionLayer):
     their sums over rows up to the own: nothing later has a part in row i. The first
     block sees itself alone.
 
-    Hidden keys keep their places and count for nothing: they are in no sum, sorted
+    Hidden keys keep their positions and count for nothing: they are in no sum, sorted
     keys are means over visible keys at their place, and a sorted key counts by the part
     of P that is of visible ones. A block without visible keys is left out of P. Padding
     to the right therefore changes nothing; padding to the left moves the blocks.

@@ -1,4 +1,4 @@
-"""Synthesizer: attention weights from each token alone, or from places alone."""
+"""Synthesizer: attention weights from each token alone, or from positions alone."""
 
 import typing
 
@@ -26,10 +26,10 @@ class SynthesizerAttention(AttentionLayer):
     all of which is learned. It is quadratic: a control for what comparing queries with
     keys is worth, not a fast attention. A softmax over the keys that are seen follows.
 
-    Weights belong to places: sequences have at most `max_length` tokens, and of shorter
-    ones the first places are used. Masked keys have no weight, and those at the end are
-    as good as not there. Those before others still hold their places: a sequence that
-    is padded on the left has the weights of other places than without padding.
+    Weights belong to positions: sequences have at most `max_length` tokens, and shorter
+    ones use the first positions. Masked keys have no weight, and those at the end are
+    as good as not there. Those before others still hold their positions: padding on the
+    left changes which weights a token has.
 
     W2, `place_kernel`, is Glorot uniform, b2, `place_bias`, is 0. R, `alignment`, is
     Glorot uniform, as are its factors, `query_factor` and `key_factor`. Regularizers
@@ -156,19 +156,19 @@ class SynthesizerAttention(AttentionLayer):
         """`(B, N, T, S)`, or `(1, N, T, S)` where tokens do not count."""
         dtype = sum_dtype(self.compute_dtype)
 
-        def places(weight):
+        def sliced(weight):
             return tf.cast(tf.convert_to_tensor(weight), dtype)
 
         if self.kind == "dense":
             hidden = tf.nn.relu(tf.cast(query, dtype))
-            kernel = places(self.place_kernel)[:, :, :num_keys]
+            kernel = sliced(self.place_kernel)[:, :, :num_keys]
             logits = tf.einsum("btnh,nhs->bnts", hidden, kernel)
             if self.use_bias:
-                logits += places(self.place_bias)[:, tf.newaxis, :num_keys]
+                logits += sliced(self.place_bias)[:, tf.newaxis, :num_keys]
             return logits
         length = arguments.up_to_max_length(self, size(query, 1))
         if self.kind == "random":
-            return places(self.alignment)[tf.newaxis, :, :length, :num_keys]
-        query_factor = places(self.query_factor)[:, :length]
-        key_factor = places(self.key_factor)[:, :num_keys]
+            return sliced(self.alignment)[tf.newaxis, :, :length, :num_keys]
+        query_factor = sliced(self.query_factor)[:, :length]
+        key_factor = sliced(self.key_factor)[:, :num_keys]
         return tf.matmul(query_factor, key_factor, transpose_b=True)[tf.newaxis]

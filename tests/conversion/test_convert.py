@@ -263,7 +263,15 @@ def test_features_of_each_layer_are_drawn_apart(x):
 
 
 def test_exact_models_of_ours_generate_when_they_are_converted():
-    model = keras_performer.PerformerLM(11, 40, 2, 2, 8, attention="exact", seed=0)
+    model = keras_performer.PerformerLM(
+        11,
+        max_length=40,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        attention="exact",
+        seed=0,
+    )
     performer, _ = convert_to_performer(model, exact_window=40)
     prompt = np.array([[1, 2, 3]])
     tokens = keras_performer.generate(performer, prompt, 30, temperature=0)

@@ -21,7 +21,7 @@ def _model(projections=True, **options):
     defaults.update(position_embedding="learned")
     if options.get("attention") == "exact":
         del defaults["num_random_features"], defaults["chunk_size"]
-    model = PerformerLM(VOCABULARY, 24, **{**defaults, **options}, name="lm")
+    model = PerformerLM(VOCABULARY, max_length=24, **{**defaults, **options}, name="lm")
     set_weights(model, projections)
     return model
 

@@ -39,8 +39,17 @@ def right(x: tf.Tensor, mask: np.ndarray) -> None:
     decoder(x, encoded, encoder_padding_mask=mask, return_state=True)
     local = layers.LocalAttention(8, 64, sliding_window=4, rotary=(8, 8))
     local(x, positions=np.zeros((2, 64), "int32"))
-    keras_performer.PerformerLM(256, 64, 2, 4, 32, attention=[mixer, "none"])
-    model = keras_performer.PerformerLM(256, 64, 2, 4, 32, attention="exact")
+    keras_performer.PerformerLM(
+        256,
+        max_length=64,
+        num_layers=2,
+        num_heads=4,
+        hidden_dim=32,
+        attention=[mixer, "none"],
+    )
+    model = keras_performer.PerformerLM(
+        256, max_length=64, num_layers=2, num_heads=4, hidden_dim=32, attention="exact"
+    )
     tokens = keras_performer.generate(model, [[1, 2]], 8, top_k=3, verbose=0)
     assert_type(tokens, npt.NDArray[np.int32])
     keras_performer.generate(model, [[1], [2, 3]], 8, stop_tokens=[0]).append(None)
@@ -76,7 +85,7 @@ def wrong(x: tf.Tensor) -> None:
     zoo.TokenMixing(64)  # type: ignore[call-arg]
     zoo.TokenMixing(64, 32)(x, key_mask=None)  # type: ignore[call-arg]
     layers.PerformerBlock(layer, 128)(x, return_state="yes")  # type: ignore[arg-type]
-    model = keras_performer.PerformerLM(256, 64, 2, 4, "32")  # type: ignore[arg-type]
+    model = keras_performer.PerformerLM(256, num_layers=2, num_heads=4, hidden_dim="8")  # type: ignore[arg-type]
     keras_performer.generate(model, [[1, 2]], "8")  # type: ignore[call-overload]
     keras_performer.generate(model, [[1, 2]], 8, verbose=2)  # type: ignore[call-overload]
     keras_performer.RedrawFeatures(every_n_steps="10")  # type: ignore[arg-type]

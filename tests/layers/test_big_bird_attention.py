@@ -206,7 +206,15 @@ def test_a_file_of_other_attention_leaves_them():
 
 def test_blocks_of_a_model_differ():
     attention = BigBirdAttention(2, 4, causal=True, block_size=2)
-    lm = PerformerLM(11, 60, 2, 2, 8, attention=attention, seed=3)
+    lm = PerformerLM(
+        11,
+        max_length=60,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        attention=attention,
+        seed=3,
+    )
     lm(np.zeros((1, 60), "int32"))
     one, other = (tables(block.attention) for block in lm.blocks)
     assert not np.array_equal(one, other)
@@ -252,7 +260,9 @@ def test_a_block_and_a_model_train():
     x = normal((2, 29, 8), 1)
     block = PerformerBlock(BigBirdAttention(2, 4, block_size=2, use_bias=False), 16)
     attention = BigBirdAttention(2, 4, block_size=2, use_bias=False, causal=True)
-    lm = PerformerLM(11, 29, 1, 2, 8, attention=attention)
+    lm = PerformerLM(
+        11, max_length=29, num_layers=1, num_heads=2, hidden_dim=8, attention=attention
+    )
     tokens = np.arange(58).reshape(2, 29) % 11
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     cases = [

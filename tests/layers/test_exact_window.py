@@ -102,13 +102,36 @@ def test_a_first_gain_is_a_number_and_needs_a_window():
         with pytest.raises(ValueError, match="give exact_window as well"):
             PerformerAttention(4, 5, initial_log_gain=gain)
     with pytest.raises(ValueError, match="give exact_window as well"):
-        PerformerLM(9, 8, 1, 1, 4, initial_log_gain=-3.0)
+        PerformerLM(
+            9,
+            max_length=8,
+            num_layers=1,
+            num_heads=1,
+            hidden_dim=4,
+            initial_log_gain=-3.0,
+        )
     with pytest.raises(ValueError, match="which ExactAttention has not"):
-        PerformerLM(9, 8, 1, 1, 4, attention="exact", initial_log_gain=-3.0)
+        PerformerLM(
+            9,
+            max_length=8,
+            num_layers=1,
+            num_heads=1,
+            hidden_dim=4,
+            attention="exact",
+            initial_log_gain=-3.0,
+        )
 
 
 def test_a_first_gain_reaches_all_blocks_and_goes_with_the_window():
-    model = PerformerLM(9, 8, 2, 2, 4, exact_window=3, initial_log_gain=-3.0)
+    model = PerformerLM(
+        9,
+        max_length=8,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=4,
+        exact_window=3,
+        initial_log_gain=-3.0,
+    )
     for block in model.blocks:
         np.testing.assert_allclose(block.attention.log_gain, [-3.0, -3.0])
     without, _ = convert_to_performer(model, exact_window=None)
@@ -129,7 +152,15 @@ def test_a_first_gain_of_each_head_is_that_of_a_layer_with_this_gain(tmp_path):
         _, expected = of_one(x, return_attention_scores=True)
         np.testing.assert_allclose(scores[:, head], expected[:, head], atol=1e-6)
 
-    model = PerformerLM(9, 8, 2, 3, 6, exact_window=3, initial_log_gain=gains)
+    model = PerformerLM(
+        9,
+        max_length=8,
+        num_layers=2,
+        num_heads=3,
+        hidden_dim=6,
+        exact_window=3,
+        initial_log_gain=gains,
+    )
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for block in loaded.blocks:
@@ -145,7 +176,15 @@ def test_first_gains_may_be_an_array(tmp_path):
     gains = np.array([-4.0, 0.0, 2.5], "float32")
     layer = PerformerAttention(3, 5, exact_window=3, initial_log_gain=gains)
     assert layer.initial_log_gain == (-4, 0, 2.5)
-    model = PerformerLM(9, 8, 2, 3, 6, exact_window=3, initial_log_gain=gains)
+    model = PerformerLM(
+        9,
+        max_length=8,
+        num_layers=2,
+        num_heads=3,
+        hidden_dim=6,
+        exact_window=3,
+        initial_log_gain=gains,
+    )
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.blocks[1].attention.initial_log_gain == (-4, 0, 2.5)
@@ -154,7 +193,15 @@ def test_first_gains_may_be_an_array(tmp_path):
     with pytest.raises(ValueError, match="must be a finite float, or a list"):
         PerformerAttention(3, 5, exact_window=3, initial_log_gain=gains[np.newaxis])
     with pytest.raises(ValueError, match="which ExactAttention has not"):
-        PerformerLM(9, 8, 1, 3, 6, attention="exact", initial_log_gain=gains)
+        PerformerLM(
+            9,
+            max_length=8,
+            num_layers=1,
+            num_heads=3,
+            hidden_dim=6,
+            attention="exact",
+            initial_log_gain=gains,
+        )
 
 
 def test_token_by_token_is_the_whole():

@@ -262,7 +262,9 @@ def test_the_state_is_of_the_gate():
 @pytest.mark.parametrize("recompute", ["block", "network"])
 def test_a_language_model_trains_the_same_in_chunks(recompute):
     options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
-    model = PerformerLM(30, 40, 2, 2, 16, **options)
+    model = PerformerLM(
+        30, max_length=40, num_layers=2, num_heads=2, hidden_dim=16, **options
+    )
     tokens = np.random.default_rng(1).integers(0, 30, (2, 20))
     model.build(tokens.shape)
     again = PerformerLM.from_config({**model.get_config(), "recompute": recompute})
@@ -284,7 +286,9 @@ def test_a_language_model_trains_the_same_in_chunks(recompute):
 def test_it_generates_what_it_predicts():
     """The decays are in the state of the loop over tokens."""
     options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
-    model = PerformerLM(30, 40, 2, 2, 16, **options)
+    model = PerformerLM(
+        30, max_length=40, num_layers=2, num_heads=2, hidden_dim=16, **options
+    )
     prompt = np.random.default_rng(1).integers(0, 30, (3, 9))
     tokens = np.asarray(generate(model, prompt, 20, temperature=0.0))
     for length in range(9, 20):
@@ -295,7 +299,16 @@ def test_it_generates_what_it_predicts():
 
 def test_bidirectional_recompute_is_refused():
     with pytest.raises(ValueError, match="without a forget gate"):
-        PerformerLM(30, 40, 1, 2, 16, causal=False, forget_gate=True, recompute="block")
+        PerformerLM(
+            30,
+            max_length=40,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=16,
+            causal=False,
+            forget_gate=True,
+            recompute="block",
+        )
 
 
 def test_the_decoder_has_a_gate_for_its_own_sequence():
@@ -341,4 +354,12 @@ def test_masks_of_keras_reach_it_without_a_warning():
 @pytest.mark.parametrize("attention", ["none", PerformerAttention(2, 8, causal=True)])
 def test_an_error_names_the_options_that_were_given(attention):
     with pytest.raises(ValueError, match=r"forget_gate\. Leave"):
-        PerformerLM(30, 40, 1, 2, 16, attention=attention, forget_gate=True)
+        PerformerLM(
+            30,
+            max_length=40,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=16,
+            attention=attention,
+            forget_gate=True,
+        )

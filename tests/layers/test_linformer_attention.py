@@ -277,7 +277,15 @@ def test_blocks_and_models_take_it():
     block_model.compile("sgd", "mse", run_eagerly=True)
     assert block_model.train_on_batch(x, -x) > block_model.train_on_batch(x, -x)
 
-    model = PerformerLM(11, 16, 2, 2, 8, attention=attention, causal=False)
+    model = PerformerLM(
+        11,
+        max_length=16,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        attention=attention,
+        causal=False,
+    )
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", cross_entropy, run_eagerly=True)
     ids = np.random.default_rng(0).integers(0, 11, (2, 13))
@@ -288,4 +296,6 @@ def test_blocks_and_models_take_it():
         assert np.abs(block.attention.key_projection - old).max() > 1e-4
     with pytest.raises(ValueError, match="recompute.*needs"):
         options = dict(attention=attention, causal=False, recompute="block")
-        PerformerLM(11, 16, 2, 2, 8, **options)
+        PerformerLM(
+            11, max_length=16, num_layers=2, num_heads=2, hidden_dim=8, **options
+        )

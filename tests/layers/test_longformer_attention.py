@@ -400,7 +400,9 @@ def test_a_block_and_a_model_train():
     options = dict(sliding_window=2, num_global_tokens=3)
     block = PerformerBlock(LongformerAttention(2, 4, **options), 16)
     attention = LongformerAttention(2, 4, causal=True, **options)
-    lm = PerformerLM(11, 9, 1, 2, 8, attention=attention)
+    lm = PerformerLM(
+        11, max_length=9, num_layers=1, num_heads=2, hidden_dim=8, attention=attention
+    )
     tokens = np.arange(18).reshape(2, 9) % 11
     cases = [
         (keras.Sequential([keras.Input((None, 8)), block]), x, x, "mse"),

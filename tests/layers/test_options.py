@@ -58,7 +58,13 @@ IDS = np.arange(8)[np.newaxis]
 
 
 def in_model(**options):
-    return PerformerLM(11, 8, 1, 2, 8, **options).blocks[0].attention
+    return (
+        PerformerLM(
+            11, max_length=8, num_layers=1, num_heads=2, hidden_dim=8, **options
+        )
+        .blocks[0]
+        .attention
+    )
 
 
 def in_encoder(**options):
@@ -116,14 +122,19 @@ def test_signatures_show_options_with_their_defaults(owner):
     for name, parameter in inspect.signature(PerformerAttention).parameters.items():
         if name in shown and name not in {"num_heads", "kwargs", "causal"}:
             assert shown[name].default == parameter.default, name
-    layer = owner(*[8] * 5) if owner is PerformerLM else owner(12, 2)
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8}
+    layer = owner(8, **sizes) if owner is PerformerLM else owner(12, 2)
     config = layer.get_config()
     assert set(config) - {"trainable", "dtype", "name"} == set(shown) - {"kwargs"}
 
 
 @pytest.mark.parametrize(
     "layer",
-    [PerformerAttention(2, 4), PerformerEncoder(12, 2), PerformerLM(11, 8, 1, 2, 8)],
+    [
+        PerformerAttention(2, 4),
+        PerformerEncoder(12, 2),
+        PerformerLM(11, max_length=8, num_layers=1, num_heads=2, hidden_dim=8),
+    ],
 )
 def test_what_is_called_has_the_signature_of_the_call(layer):
     assert next(iter(inspect.signature(layer).parameters)) != "num_heads"
@@ -171,7 +182,7 @@ def test_a_model_with_options_is_that_with_the_attention(position_embedding):
     def make(**attention):
         sizes = dict(num_layers=2, num_heads=2, hidden_dim=8, dropout=0.3, seed=1)
         place = dict(position_embedding=position_embedding)
-        return PerformerLM(11, 8, **sizes, **place, **attention)
+        return PerformerLM(11, max_length=8, **sizes, **place, **attention)
 
     template = PerformerAttention(2, 4, causal=True, **COMMON)
     wanted, one = outputs(make, COMMON, IDS)
@@ -236,7 +247,15 @@ def test_exact_attention_has_options_of_its_own():
     for made in (in_model(**options), in_encoder(**options), in_decoder(**options)):
         assert type(made) is ExactAttention
         assert (made.num_key_value_heads, made.qk_norm) == (1, True)
-    model = PerformerLM(11, 8, 2, 2, 8, attention=["exact", "performer"], chunk_size=2)
+    model = PerformerLM(
+        11,
+        max_length=8,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        attention=["exact", "performer"],
+        chunk_size=2,
+    )
     assert model.blocks[1].attention.chunk_size == 2
 
 

@@ -173,7 +173,15 @@ def test_unknown_shapes(causal):
 @pytest.mark.slow
 def test_a_model_trains_and_does_not_look_ahead():
     attention = small(causal=True, rotary=True, seed=None, dtype="float32")
-    model = PerformerLM(11, 40, 2, 2, 8, attention=attention, seed=1)
+    model = PerformerLM(
+        11,
+        max_length=40,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        attention=attention,
+        seed=1,
+    )
     first, second = (block.attention.rotations for block in model.blocks)
     assert np.abs(first - second).max() > 0.1
     ids = np.random.default_rng(0).integers(11, size=(4, 40))

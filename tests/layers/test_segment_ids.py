@@ -130,7 +130,15 @@ def test_a_block_and_a_model_pass_them_on():
     alone = block(X[:1, 6:17])
     np.testing.assert_allclose(found[:1, 6:17], alone, atol=5e-6)
 
-    model = PerformerLM(9, 20, 2, 2, 8, num_random_features=8, seed=1)
+    model = PerformerLM(
+        9,
+        max_length=20,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        num_random_features=8,
+        seed=1,
+    )
     tokens = np.random.default_rng(3).integers(0, 9, (2, 20))
     whole = model(tokens, segment_ids=IDS)
     changed = np.where(IDS == 2, (tokens + 1) % 9, tokens)
@@ -172,9 +180,14 @@ class Mean(AttentionLayer):
             "packed=True",
         ),
         (
-            lambda: PerformerLM(9, 20, 1, 2, 8, recompute="block")(
-                tf.zeros((2, 20), tf.int32), segment_ids=IDS, training=True
-            ),
+            lambda: PerformerLM(
+                9,
+                max_length=20,
+                num_layers=1,
+                num_heads=2,
+                hidden_dim=8,
+                recompute="block",
+            )(tf.zeros((2, 20), tf.int32), segment_ids=IDS, training=True),
             "recompute=None",
         ),
     ],

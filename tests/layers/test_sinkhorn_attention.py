@@ -429,7 +429,15 @@ def test_blocks_and_language_models_train(causal):
     model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
     losses = [model.train_on_batch(x, 0 * x) for _ in range(5)]
     assert losses[-1] < losses[0]
-    lm = PerformerLM(11, 16, 1, 2, 8, attention=attention, causal=causal)
+    lm = PerformerLM(
+        11,
+        max_length=16,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        attention=attention,
+        causal=causal,
+    )
     lm.compile(
         keras.optimizers.SGD(0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

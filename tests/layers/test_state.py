@@ -246,9 +246,18 @@ def test_what_has_no_state_says_so():
     kept = cached_attention.CachedPerformerAttention(2, 4)
     assert "state" not in inspect.signature(kept.call).parameters
     assert not kept.supports_state
-    model = PerformerLM(9, 16, 1, 1, 8, attention=PerformerAttention(1, 8, causal=True))
+    model = PerformerLM(
+        9,
+        max_length=16,
+        num_layers=1,
+        num_heads=1,
+        hidden_dim=8,
+        attention=PerformerAttention(1, 8, causal=True),
+    )
     assert exported.has_state(model)
-    model = PerformerLM(9, 16, 1, 1, 8, attention="exact")
+    model = PerformerLM(
+        9, max_length=16, num_layers=1, num_heads=1, hidden_dim=8, attention="exact"
+    )
     assert not exported.has_state(model)
     with pytest.raises(ValueError, match="generate needs.*ExactAttention has no state"):
         generate(model, [[1, 2]], 9)
@@ -257,7 +266,14 @@ def test_what_has_no_state_says_so():
 def test_the_earlier_name_of_the_first_state():
     layers = (
         small_layer(causal=True),
-        PerformerLM(11, 9, 1, 2, 8, num_random_features=4),
+        PerformerLM(
+            11,
+            max_length=9,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=8,
+            num_random_features=4,
+        ),
     )
     for layer in layers:
         states = layer.initial_state(2), layer.get_initial_state(2)

@@ -280,7 +280,9 @@ def test_blocks_and_models_take_it(kind):
     block.compile("sgd", "mse", run_eagerly=True)
     assert block.train_on_batch(x, -x) > block.train_on_batch(x, -x)
 
-    model = PerformerLM(11, 16, 2, 2, 8, attention=attention)
+    model = PerformerLM(
+        11, max_length=16, num_layers=2, num_heads=2, hidden_dim=8, attention=attention
+    )
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", cross_entropy, run_eagerly=True)
     ids = np.random.default_rng(0).integers(0, 11, (2, 13))

@@ -148,7 +148,7 @@ def test_a_model_is_saved_with_its_attention(attention, tmp_path):
 def test_what_does_not_fit_is_refused(message, options):
     defaults = dict(num_layers=1, num_heads=2, hidden_dim=8, attention="exact")
     with pytest.raises(ValueError, match=message):
-        PerformerLM(11, 16, **{**defaults, **options})
+        PerformerLM(11, max_length=16, **{**defaults, **options})
 
 
 class Pairs(EmbeddingLayer):
@@ -246,8 +246,8 @@ class Scaled(PerformerLM):
 
 
 def test_a_constructor_does_not_call_the_model():
-    model = Scaled(11, 16, 1, 1, 8, scale=3.0)
-    plain = PerformerLM(11, 16, 1, 1, 8)
+    model = Scaled(11, num_layers=1, num_heads=1, hidden_dim=8, scale=3.0)
+    plain = PerformerLM(11, num_layers=1, num_heads=1, hidden_dim=8)
     plain.set_weights(model.get_weights())
     np.testing.assert_allclose(model(IDS), 3 * plain(IDS), rtol=1e-6)
 
@@ -275,7 +275,9 @@ def test_an_embedding_of_another_width_is_refused():
 
 
 def test_the_default_number_of_features_goes_with_every_map(tmp_path):
-    model = PerformerLM(11, 16, 1, 2, 8, feature_map="taylor")
+    model = PerformerLM(
+        11, max_length=16, num_layers=1, num_heads=2, hidden_dim=8, feature_map="taylor"
+    )
     assert model.blocks[0].attention.projection_matrix is None
     assert model.get_config()["num_random_features"] == "auto"
     model.save(tmp_path / "model.keras")
@@ -283,12 +285,28 @@ def test_the_default_number_of_features_goes_with_every_map(tmp_path):
     assert loaded.get_config() == model.get_config()
     np.testing.assert_allclose(loaded(IDS), model(IDS), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="has no random features"):
-        PerformerLM(11, 16, 1, 2, 8, feature_map="taylor", num_random_features=256)
+        PerformerLM(
+            11,
+            max_length=16,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=8,
+            feature_map="taylor",
+            num_random_features=256,
+        )
 
 
 @pytest.mark.parametrize("attention", ["performer", "exact", "none"])
 def test_configs_of_before_have_all_options_with_any_attention(attention):
-    model = PerformerLM(11, 16, 1, 2, 8, attention=attention, seed=1)
+    model = PerformerLM(
+        11,
+        max_length=16,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        attention=attention,
+        seed=1,
+    )
     before = dict(
         feature_map=feature_maps.serialize(feature_maps.get("softmax")),
         num_random_features=256,

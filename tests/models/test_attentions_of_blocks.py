@@ -100,7 +100,9 @@ def test_a_sequence_is_continued():
 )
 def test_what_does_not_fit_is_refused(message, options):
     with pytest.raises(ValueError, match=message):
-        PerformerLM(11, 16, 2, 2, 8, **options)
+        PerformerLM(
+            11, max_length=16, num_layers=2, num_heads=2, hidden_dim=8, **options
+        )
 
 
 def test_no_state_if_one_block_has_none():

@@ -107,4 +107,12 @@ def test_a_converted_model_keeps_its_convolutions():
 )
 def test_what_does_not_fit_is_refused(message, options):
     with pytest.raises(ValueError, match=message):
-        PerformerLM(11, 16, 2, 2, 8, causal=False, **{"conv_kernel_size": 3, **options})
+        PerformerLM(
+            11,
+            max_length=16,
+            num_layers=2,
+            num_heads=2,
+            hidden_dim=8,
+            causal=False,
+            **{"conv_kernel_size": 3, **options},
+        )

@@ -103,7 +103,14 @@ def test_a_stream_says_at_once_what_is_wrong(message, options):
 
 
 def test_attention_without_a_state_raises():
-    model = PerformerLM(VOCABULARY, 16, 1, 1, 8, attention="exact")
+    model = PerformerLM(
+        VOCABULARY,
+        max_length=16,
+        num_layers=1,
+        num_heads=1,
+        hidden_dim=8,
+        attention="exact",
+    )
     with pytest.raises(ValueError, match="needs an attention with a state.*ExactA"):
         generate(model, PROMPT, 9)
 
@@ -135,7 +142,14 @@ class Negated(keras.layers.Layer):
 
 
 def test_a_model_with_inputs_of_its_own_may_read_other_ints():
-    model = PerformerLM(VOCABULARY, 16, 1, 1, 8, embedding=Negated())
+    model = PerformerLM(
+        VOCABULARY,
+        max_length=16,
+        num_layers=1,
+        num_heads=1,
+        hidden_dim=8,
+        embedding=Negated(),
+    )
     tokens = generate(model, [[-3, 0]], 3, temperature=0)
     assert tokens.tolist() == [[-3, 0, next_logits(model, [[-3, 0]]).argmax()]]
     with pytest.raises(ValueError, match=r"prompt\[0, 0\] = -4294967299"):

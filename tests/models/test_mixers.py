@@ -84,14 +84,29 @@ def test_the_dtype_is_that_of_the_model():
 def test_what_does_not_fit_is_refused(message, options):
     defaults = dict(attention=TokenMixing(16, 6), causal=False)
     with pytest.raises(ValueError, match=message):
-        PerformerLM(11, 16, 2, 2, 8, **{**defaults, **options})
+        PerformerLM(
+            11,
+            max_length=16,
+            num_layers=2,
+            num_heads=2,
+            hidden_dim=8,
+            **{**defaults, **options},
+        )
 
 
 @pytest.mark.parametrize("recompute", ["block", "network"])
 def test_nothing_goes_in_chunks_or_token_by_token(recompute):
     gating = SpatialGatingUnit(16, 6, causal=True)
     with pytest.raises(ValueError, match="needs a state.*SpatialGatingUnit"):
-        PerformerLM(11, 16, 2, 2, 8, attention=gating, recompute=recompute)
+        PerformerLM(
+            11,
+            max_length=16,
+            num_layers=2,
+            num_heads=2,
+            hidden_dim=8,
+            attention=gating,
+            recompute=recompute,
+        )
     model = model_with(gating)
     message = "generate needs an attention with a state.*SpatialGatingUnit"
     with pytest.raises(ValueError, match=message):

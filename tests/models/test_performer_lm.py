@@ -267,7 +267,15 @@ def masking_model(**changes):
         embeddings_initializer=keras.initializers.RandomNormal(seed=1),
     )
     given = dict(causal=False, num_random_features=8, seed=0, chunk_size=4)
-    return PerformerLM(11, 8, 1, 2, 8, embedding=embedding, **{**given, **changes})
+    return PerformerLM(
+        11,
+        max_length=8,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        embedding=embedding,
+        **{**given, **changes},
+    )
 
 
 PADDED = np.array([[3, 4, 5, 0, 0]])
@@ -322,7 +330,9 @@ def test_subclasses_may_add_layers_and_metrics():
 
 def test_a_config_is_a_copy():
     attention = PerformerAttention(2, 4, causal=True, num_random_features=8)
-    model = PerformerLM(11, 8, 1, 2, 8, attention=attention)
+    model = PerformerLM(
+        11, max_length=8, num_layers=1, num_heads=2, hidden_dim=8, attention=attention
+    )
     config = model.get_config()
     config["attention"]["config"]["num_random_features"] = 16
     again = PerformerLM.from_config(model.get_config())
@@ -334,7 +344,9 @@ def test_a_config_is_read_with_custom_objects():
     class Head(keras.layers.Dense):
         """Registered nowhere."""
 
-    config = PerformerLM(11, 8, 1, 2, 8, head=Head(3)).get_config()
+    config = PerformerLM(
+        11, max_length=8, num_layers=1, num_heads=2, hidden_dim=8, head=Head(3)
+    ).get_config()
     with pytest.raises(TypeError, match="Could not locate class 'Head'"):
         PerformerLM.from_config(config)
     model = PerformerLM.from_config(config, custom_objects={"Head": Head})
@@ -344,7 +356,14 @@ def test_a_config_is_read_with_custom_objects():
 @pytest.mark.parametrize("position_embedding", ["learned", "rotary"])
 def test_longer_sequences_are_refused_where_xla_compiles(position_embedding):
     """It leaves assertions out, and positions would begin anew."""
-    model = PerformerLM(9, 6, 1, 1, 4, position_embedding=position_embedding)
+    model = PerformerLM(
+        9,
+        max_length=6,
+        num_layers=1,
+        num_heads=1,
+        hidden_dim=4,
+        position_embedding=position_embedding,
+    )
     compiled = tf.function(
         lambda ids: model(ids),
         input_signature=[tf.TensorSpec((None, None), tf.int32)],

@@ -263,10 +263,10 @@ class TiedHead(keras.layers.Layer):
         return (*input_shape[:-1], 11)
 
 
-def tied(*args, dtype=None, **options):
+def tied(vocabulary_size, dtype=None, **options):
     embedding = TokenEmbedding(11, 8, dtype=dtype)
     options.update(embedding=embedding, head=TiedHead(embedding))
-    return PerformerLM(*args, dtype=dtype, **options)
+    return PerformerLM(vocabulary_size, dtype=dtype, **options)
 
 
 def lora(model):

@@ -185,8 +185,8 @@ def test_given_inputs_are_used_and_only_those_with_tokens_changed():
 def test_a_language_model_is_causal_or_not():
     options = dict(num_layers=1, num_heads=2, hidden_dim=8, seed=0)
     ids = np.random.default_rng(0).integers(20, size=(2, 12))
-    check_causal(keras_performer.PerformerLM(20, 12, **options), ids)
-    model = keras_performer.PerformerLM(20, 12, causal=False, **options)
+    check_causal(keras_performer.PerformerLM(20, max_length=12, **options), ids)
+    model = keras_performer.PerformerLM(20, max_length=12, causal=False, **options)
     with pytest.raises(AssertionError, match="PerformerAttention"):
         check_causal(model, ids)
 

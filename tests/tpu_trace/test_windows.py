@@ -42,7 +42,16 @@ def traced(name, causal, num_replicas=2):
     strategy = pretended_tpu.strategy(num_replicas)
     with strategy.scope():
         options = MODELS[name](causal)
-        model = PerformerLM(11, LENGTH, 1, 2, 16, causal=causal, seed=0, **options)
+        model = PerformerLM(
+            11,
+            max_length=LENGTH,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=16,
+            causal=causal,
+            seed=0,
+            **options,
+        )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss)
         model.build((BATCH_SIZE, LENGTH))

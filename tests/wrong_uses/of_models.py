@@ -31,7 +31,9 @@ WRONG_USES = {
             "num_heads must divide hidden_dim",
             "num_heads=3, hidden_dim=8",
             "must divide",
-            lambda: keras_performer.PerformerLM(11, 16, 1, 3, 8),
+            lambda: keras_performer.PerformerLM(
+                11, max_length=16, num_layers=1, num_heads=3, hidden_dim=8
+            ),
         ),
         WrongUse(
             "position_embedding must be",

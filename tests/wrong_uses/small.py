@@ -21,7 +21,9 @@ def causal(**options):
 
 
 def language_model(**options):
-    return PerformerLM(11, 16, 1, 1, 8, **options)
+    return PerformerLM(
+        11, max_length=16, num_layers=1, num_heads=1, hidden_dim=8, **options
+    )
 
 
 def sequential(layer):

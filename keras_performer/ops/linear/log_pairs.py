@@ -32,9 +32,11 @@ def forward(kernel, block, weighted, peak):
     """
     rare = _RareChunks(block)
 
-    def replaced(places, _, *rows):
-        found = _weighted_sums(kernel, *rare.taken(places))
-        return each(lambda x, y: tf.tensor_scatter_nd_update(x, places, y), rows, found)
+    def replaced(indices, _, *rows):
+        found = _weighted_sums(kernel, *rare.taken(indices))
+        return each(
+            lambda x, y: tf.tensor_scatter_nd_update(x, indices, y), rows, found
+        )
 
     return rare.loop(replaced, (weighted, peak))
 
@@ -56,10 +58,10 @@ def backward(kernel, block, d, normalizer, gradients):
     """
     rare = _RareChunks(block)
 
-    def added(places, valid, *gradients):
-        sources, others, decays = rare.taken(places)
-        scale, dsums = (tf.gather_nd(x, places) for x in (normalizer, d))
-        # the last places stand for those that are left over
+    def added(indices, valid, *gradients):
+        sources, others, decays = rare.taken(indices)
+        scale, dsums = (tf.gather_nd(x, indices) for x in (normalizer, d))
+        # the last chunks fill up the group
         dsums = tf.where(valid, dsums, tf.zeros_like(dsums))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((sources, decays))
@@ -69,7 +71,7 @@ def backward(kernel, block, d, normalizer, gradients):
         # dlog is last, if it is wanted
         found = [*found, dlog][: len(gradients)]
         return each(
-            lambda x, y: tf.tensor_scatter_nd_add(x, places, y), gradients, found
+            lambda x, y: tf.tensor_scatter_nd_add(x, indices, y), gradients, found
         )
 
     # added to those that are there: most blocks have no rare chunk, and no zeros to add
@@ -125,7 +127,7 @@ class _RareChunks:
         if block.decays is not None:
             self.decays = block.decays.pairs, block.decays.rows
 
-    def taken(self, places):
+    def taken(self, indices):
         """Inputs of the rows of some chunks: `(sources, others, decays)`."""
         block, pairs = self.block, self.block.pairs
         sources = block.a, block.b, block.v, block.before
@@ -133,20 +135,20 @@ class _RareChunks:
         if visible.shape.rank == 2:
             visible = visible[tf.newaxis]
         else:
-            visible = tf.gather_nd(visible, places)
+            visible = tf.gather_nd(visible, indices)
         sources, reference, decays = tf.nest.map_structure(
-            lambda x: tf.gather_nd(x, places),
+            lambda x: tf.gather_nd(x, indices),
             (sources, block.references.before, self.decays),
         )
         goes_on = pairs.goes_on
-        goes_on = None if goes_on is None else tf.gather_nd(goes_on, places)
+        goes_on = None if goes_on is None else tf.gather_nd(goes_on, indices)
         return sources, (reference, visible, goes_on), decays
 
     def loop(self, step, tensors):
-        """Runs `tensors = step(places, valid, *tensors)` over all rare chunks.
+        """Runs `tensors = step(indices, valid, *tensors)` over all rare chunks.
 
         Args:
-            step: function of the places of some chunks, `(items, 2)`, of which of them
+            step: function of the indices of some chunks, `(items, 2)`, of which of them
                 count, `(items, 1, 1)`, and of the tensors.
             tensors: tuple of tensors `(X, chunks, ...)`.
         """
@@ -156,9 +158,9 @@ class _RareChunks:
         def body(i, *tensors):
             numbers = i * self.at_once + tf.range(self.at_once)
             order = tf.gather(self.order, tf.minimum(numbers, last))
-            places = tf.stack([order // chunks, order % chunks], 1)
+            indices = tf.stack([order // chunks, order % chunks], 1)
             valid = (numbers <= last)[:, tf.newaxis, tf.newaxis]
-            return i + 1, *step(places, valid, *tensors)
+            return i + 1, *step(indices, valid, *tensors)
 
         _, *tensors = tf.while_loop(
             lambda i, *_: i < ceil_div(self.count, self.at_once),

@@ -178,9 +178,9 @@ def _going_on(b, pairs, before):
     return tf.maximum(before, _where(counts, first))
 
 
-def _gathered(b, places, exist):
+def _gathered(b, indices, exist):
     """Log-features of keys, parts; `EMPTY` where none exists."""
-    return each(lambda x: _where(exist, tf.gather(x, places, batch_dims=2)), b)
+    return each(lambda x: _where(exist, tf.gather(x, indices, batch_dims=2)), b)
 
 
 def _largest(x, axis=2):

@@ -39,7 +39,7 @@ def local_attention(
     """Softmax attention of every query to the keys near it.
 
     Query i sees the keys j with `|i - j| < sliding_window`, or with
-    `0 <= i - j < sliding_window` if causal. Masked keys count as places.
+    `0 <= i - j < sliding_window` if causal. Masked keys count in the distance.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.

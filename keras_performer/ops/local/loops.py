@@ -184,12 +184,12 @@ class Local:
             x = tf.pad(x, [[0, 0], [self._first(), 0], [0, 0], [0, 0]])
         return self.key_blocks.cut(x)
 
-    def _places(self, i):
+    def _indices(self, i):
         """Blocks of keys that block i of queries reaches; outside, the nearest."""
         later = 0 if self.causal else self.reached
         last = self.key_blocks.count - 1
-        places = tf.range(-self.reached, later + 1)
-        return tf.clip_by_value(self.earlier + i + places, 0, last)
+        indices = tf.range(-self.reached, later + 1)
+        return tf.clip_by_value(self.earlier + i + indices, 0, last)
 
     def _ends(self, count):
         """Paddings of an axis of examples, and of one of so many keys."""
@@ -204,17 +204,17 @@ class Local:
 
     def _reached(self, keys, i):
         """Keys or values that block i of queries may see, `(B, tokens, K, dim)`."""
-        return slice_of(blocks_of(keys, self._places(i)), *self._within())
+        return slice_of(blocks_of(keys, self._indices(i)), *self._within())
 
     def _add(self, array, i, x):
         """Adds to the blocks of keys that block i of queries reaches."""
-        places, tokens = tf.unstack(self._places(i)), self.blocks.tokens
+        indices, tokens = tf.unstack(self._indices(i)), self.blocks.tokens
         first, length = self._within()
-        last = len(places) * tokens - first - length
+        last = len(indices) * tokens - first - length
         x = tf.pad(x, [[0, 0], [first, last], [0, 0], [0, 0]])
-        for k, place in enumerate(places):
+        for k, index in enumerate(indices):
             part = slice_of(x, k * tokens, tokens)
-            array = array.write(place, array.read(place) + part)
+            array = array.write(index, array.read(index) + part)
         return array
 
     def _block(self, queries, keys, i):

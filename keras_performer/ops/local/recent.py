@@ -57,15 +57,15 @@ class Recent(typing.NamedTuple):
         """
         shape = size(self.seen, 0), size(self.seen, 1)
         window = shape[1]
-        places = tf.broadcast_to(tf.range(window), shape)
+        slots = tf.broadcast_to(tf.range(window), shape)
         count = tf.minimum(tf.reshape(count, (-1, 1)), window)
-        taken = places + tf.where(places < window - count, count, window)
+        taken = slots + tf.where(slots < window - count, count, window)
         recent = [tf.gather(x, taken, batch_dims=1) for x in self.followed_by(later)]
-        left_out = tf.logical_and(self.seen, places < count)
+        left_out = tf.logical_and(self.seen, slots < count)
         return Recent(*recent), self._replace(seen=left_out)
 
     def padded(self, before, after):
-        """These keys between places that nothing sees."""
+        """These keys between hidden slots."""
         ends = [[0, 0], [before, after]]
         return Recent(*(pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 
@@ -74,7 +74,7 @@ class Recent(typing.NamedTuple):
         return Recent(*(x[:, start:stop] for x in self))
 
     def last(self, count, earlier, starts=None):
-        """The last of these keys, after `Recent` earlier ones or hidden places.
+        """The last of these keys, after `Recent` earlier ones or hidden slots.
 
         Args:
             count: int, how many.
@@ -153,8 +153,8 @@ def check_recent(state, window, key, value, visible):
             "state must be a Recent (key, value, seen), from Recent.empty or an "
             f"earlier call. Received: state of type {type(state).__name__}"
         )
-    places = key.shape[0], window
-    expected = (*places, *key.shape[2:]), (*places, *value.shape[2:]), places
+    rows = key.shape[0], window
+    expected = (*rows, *key.shape[2:]), (*rows, *value.shape[2:]), rows
     for name, x, shape in zip(Recent._fields, state, expected):
         if not tf.TensorShape(shape).is_compatible_with(x.shape):
             raise ValueError(

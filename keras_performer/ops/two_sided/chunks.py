@@ -85,10 +85,10 @@ class Chunks:
             return self.rows_of(block_of(blocks, i))
         tokens, lead = self.blocks.tokens, around * self.chunk
         reached = ceil_div(lead, tokens) if isinstance(tokens, int) else around
-        places = i + tf.range(-reached, reached + 1)
+        indices = i + tf.range(-reached, reached + 1)
         # at the ends the nearest: what is read there is hidden
-        places = tf.clip_by_value(places, 0, self.blocks.count - 1)
-        x = blocks_of(blocks, places)
+        indices = tf.clip_by_value(indices, 0, self.blocks.count - 1)
+        x = blocks_of(blocks, indices)
         return self.rows_of(slice_of(x, reached * tokens - lead, tokens + 2 * lead))
 
     def marks(self, x):
@@ -138,14 +138,14 @@ class Chunks:
 
     def spans(self, x):
         """Rows that a window reaches, `(chunks * X, span, dim)`, of `reached` rows."""
-        places = range(2 * self.reach + 1)
-        return tf.concat([self._slice(x, k, self.chunks) for k in places], 1)
+        offsets = range(2 * self.reach + 1)
+        return tf.concat([self._slice(x, k, self.chunks) for k in offsets], 1)
 
     def of_spans(self, x):
         """The sum over spans of what is said of their keys."""
-        places = range(-self.reach, self.reach + 1)
-        parts = tf.split(x, len(places), 1)
-        parts = [self.to_keys(self.queries_at(x, k), k) for k, x in zip(places, parts)]
+        offsets = range(-self.reach, self.reach + 1)
+        parts = tf.split(x, len(offsets), 1)
+        parts = [self.to_keys(self.queries_at(x, k), k) for k, x in zip(offsets, parts)]
         return tf.add_n(parts)
 
     # -- Sums over chunks.

@@ -60,14 +60,14 @@ class TwoSided:
         self.scale = query.shape[3] ** -0.5
 
         token = repeat(tf.range(chunks.chunk), self.heads.group, 0)[:, tf.newaxis]
-        places = range(-chunks.reach, chunks.reach + 1)
-        keys = tf.range(chunks.chunk * len(places)) - chunks.reach * chunks.chunk
+        offsets = range(-chunks.reach, chunks.reach + 1)
+        keys = tf.range(chunks.chunk * len(offsets)) - chunks.reach * chunks.chunk
         near = tf.abs(token - keys) < window
         self.band = weights.hidden_unless(near, self.heads.dtype)
-        far = tf.split(tf.logical_not(near), len(places), 1)
+        far = tf.split(tf.logical_not(near), len(offsets), 1)
         # without chunks in which all are near
         least = max(ceil_div(window + 1, chunks.chunk) - 1, 0)
-        self.far = {k: x for k, x in zip(places, far) if abs(k) >= least}
+        self.far = {k: x for k, x in zip(offsets, far) if abs(k) >= least}
 
     def forward(self, query, key, value):
         """The output `(B, T, N, V)`, log-sums `(B, T, N, 1)`, and a bool scalar,

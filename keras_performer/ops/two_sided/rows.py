@@ -73,7 +73,7 @@ def _of_rows(gain, chunks):
 def _sees_far(mask, window):
     """Queries with a visible key at the distance of the window, or beyond it."""
     length = size(mask, 1)
-    places = tf.range(length)
-    first = tf.reduce_min(tf.where(mask, places, length), 1, keepdims=True)
-    last = tf.reduce_max(tf.where(mask, places, -1), 1, keepdims=True)
-    return tf.logical_or(places - window >= first, places + window <= last)
+    positions = tf.range(length)
+    first = tf.reduce_min(tf.where(mask, positions, length), 1, keepdims=True)
+    last = tf.reduce_max(tf.where(mask, positions, -1), 1, keepdims=True)
+    return tf.logical_or(positions - window >= first, positions + window <= last)

@@ -115,8 +115,8 @@ def table_bits(training, test, num_before):
     return float(-np.log2(probability).mean())
 
 
-def make_model(attention, length):
-    """A causal model of 0.15 M parameters, whose heads have 16 dimensions."""
+def make_model(attention, length, **options):
+    """A causal model of 0.15 M parameters, head size 16."""
     keras.utils.set_random_seed(0)
     model = keras_performer.PerformerLM(
         vocabulary_size=256,
@@ -126,6 +126,7 @@ def make_model(attention, length):
         hidden_dim=64,
         attention=attention,
         seed=0,
+        **options,
     )
     model.compile(
         keras.optimizers.Adam(3e-3, clipnorm=1.0),

@@ -1,7 +1,7 @@
 """How close the softmax feature maps come to exact softmax attention, at length 4096.
 
 Relative Frobenius error of the output, float32 against exact softmax in float64, mean
-of 5 draws of inputs and projection, 256 features; q, k ~ N(0, std^2), V ~ N(0, 1).
+of 2 draws of inputs and projection, 256 features; q, k ~ N(0, std^2), V ~ N(0, 1).
 """
 
 import functools
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 
-LENGTH, NUM_FEATURES, NUM_DRAWS = 4096, 256, 5
+LENGTH, NUM_FEATURES, NUM_DRAWS = 4096, 256, 2
 
 
 def draw_inputs(head_dim, std, seed):
@@ -90,12 +90,9 @@ def mean_error(kernel_from_seed, head_dim, std, causal):
     ("kernel_from_seed", "head_dim", "std", "causal", "bound"),
     [
         (softmax_kernel, 16, 0.5, False, 0.075),
-        (softmax_kernel, 16, 1.0, False, 0.66),
         (softmax_kernel, 64, 0.5, False, 0.32),
         (softmax_kernel, 16, 0.5, True, 0.062),
-        (softmax_kernel, 16, 1.0, True, 0.56),
         (favor_plus_kernel, 16, 0.5, False, 0.21),
-        (favor_plus_kernel, 16, 0.5, True, 0.17),
     ],
 )
 def test_error_against_exact_softmax(kernel_from_seed, head_dim, std, causal, bound):
@@ -107,7 +104,7 @@ def test_error_against_exact_softmax(kernel_from_seed, head_dim, std, causal, bo
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("head_dim", "std", "low", "high"),
-    [(16, 0.5, 0.2, 0.3), (64, 0.5, 0.2, 0.3), (16, 1.0, 0.75, 0.9)],
+    [(16, 0.5, 0.2, 0.3), (64, 0.5, 0.2, 0.3)],
 )
 def test_error_of_predicting_the_mean_of_the_values(head_dim, std, low, high):
     """Shows that the inputs above are those of the table, and what a bar means."""

@@ -1,7 +1,5 @@
 """Nothing later reaches an output, whatever size it has."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,26 +9,13 @@ from keras_performer import ops
 from .cases import KERNELS, normal, qkv
 
 LENGTH, CHANGED, CHUNK = 96, 50, 8
-BLOCK = (
-    4 * CHUNK
-)  # a stabilizer, and the choice between two forms, is shared by a block
+# A stabilizer, and the choice between two forms, is shared by a block.
+BLOCK = 4 * CHUNK
 
 
-@functools.cache
-def compiled(name):
-    kernel = KERNELS[name]()
-
-    @tf.function
-    def attend(query, key, value, mask=None):
-        return ops.causal_attention(query, key, value, kernel, mask, chunk_size=CHUNK)[
-            0
-        ]
-
-    return attend
-
-
-def outputs(name, *inputs):
-    return compiled(name)(*inputs).numpy()
+def outputs(name, query, key, value, mask=None):
+    attend = ops.causal_attention
+    return attend(query, key, value, KERNELS[name](), mask, chunk_size=CHUNK)[0]
 
 
 def scaled(x, position, scale):
@@ -40,6 +25,7 @@ def scaled(x, position, scale):
 
 def assert_past_is_unchanged(before, after, block=CHUNK):
     boundary = CHANGED // block * block
+    before, after = before.numpy(), after.numpy()
     np.testing.assert_array_equal(after[:, :boundary], before[:, :boundary])
     np.testing.assert_allclose(
         after[:, boundary:CHANGED], before[:, boundary:CHANGED], atol=1e-6
@@ -47,22 +33,18 @@ def assert_past_is_unchanged(before, after, block=CHUNK):
     assert np.abs(after[:, CHANGED:] - before[:, CHANGED:]).max() > 1e-2
 
 
-NAMES = ["softmax", "favor+", "log_weights", "relu", "exp"]
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name, padded", [("softmax", False), ("favor+", True), ("relu", False)]
+)
 def test_a_future_key_and_value_eight_times_larger(name, padded):
     query, key, value = qkv(2, LENGTH, LENGTH, heads=2, groups=2, dtype="float32")
-    mask = []
-    if padded:
-        visible = np.random.default_rng(0).random((2, LENGTH)) < 0.7
-        visible[:, CHANGED] = True
-        mask = [tf.constant(visible)]
+    visible = np.random.default_rng(0).random((2, LENGTH)) < 0.7
+    visible[:, CHANGED] = True
+    mask = tf.constant(visible) if padded else None
     large_key, large_value = scaled(key, CHANGED, 8), scaled(value, CHANGED, 8)
-    before = outputs(name, query, key, value, *mask)
+    before = outputs(name, query, key, value, mask)
     for changed in ((large_key, value), (key, large_value), (large_key, large_value)):
-        assert_past_is_unchanged(before, outputs(name, query, *changed, *mask))
+        assert_past_is_unchanged(before, outputs(name, query, *changed, mask))
 
 
 @pytest.mark.parametrize("name", ["softmax", "favor+"])
@@ -74,7 +56,7 @@ def test_a_future_key_that_dwarfs_all_others(name):
     assert_past_is_unchanged(before, after, BLOCK)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["softmax", "log_weights"])
 def test_new_tokens_after_every_position(name):
     """Every later token is replaced at once: at each place in a chunk."""
     inputs = qkv(2, LENGTH, LENGTH, heads=2, groups=2, dtype="float32")
@@ -91,7 +73,7 @@ def test_new_tokens_after_every_position(name):
         assert np.abs(after[:, changed] - before[:, changed]).max() > 1e-2
 
 
-@pytest.mark.parametrize("name", ["softmax", "favor+", "relu"])
+@pytest.mark.parametrize("name", ["softmax", "relu"])
 def test_early_outputs_have_no_gradient_in_later_inputs(name):
     kernel = KERNELS[name]()
     inputs = qkv(2, LENGTH, LENGTH, heads=2, groups=2, dtype="float32")
@@ -111,21 +93,16 @@ def test_a_token_sees_itself():
     np.testing.assert_allclose(output, np.repeat(inputs[2], 2, axis=2), atol=1e-6)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_key_that_takes_the_rare_branch_changes_no_earlier_chunk(jit_compile):
+def test_a_key_that_takes_the_rare_branch_changes_no_earlier_chunk():
     """The branch is chosen for a block; chunks before the key keep all their bits."""
     matrix = ops.orthogonal_gaussian_matrix(32, 16, (0, 1))
     kernel = ops.ExponentialKernel(matrix)
     query, key, value = (normal((1, 64, 1, 16), s, dtype="float32") for s in (1, 2, 3))
     same = np.repeat(8 * np.array(key[:, :1]), 64, axis=1)
     later = np.where(np.arange(64)[None, :, None, None] >= 50, key, same)
-    attend = tf.function(
-        lambda key: ops.causal_attention(query, key, value, kernel, chunk_size=16)[0],
-        jit_compile=jit_compile,
-    )
     before, after = (
-        attend(tf.constant(same)).numpy(),
-        attend(tf.constant(later)).numpy(),
+        ops.causal_attention(query, key, value, kernel, chunk_size=16)[0].numpy()
+        for key in (same, later)
     )
     np.testing.assert_array_equal(before[:, :48], after[:, :48])
     np.testing.assert_allclose(before[:, 48:50], after[:, 48:50], atol=1e-5)

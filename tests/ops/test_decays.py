@@ -126,68 +126,85 @@ class Exact(Case):
         )
 
 
+# Whether it is causal, the window, whether it is packed, and whether keys are masked.
 FORMS = [
-    (causal, window, packed)
-    for causal in (True, False)
-    for window in (None, 5, 100)
-    for packed in (False, True)
+    (True, None, False, True),
+    (True, None, True, False),
+    (True, 5, False, False),
+    (True, 5, True, True),
+    (True, 100, True, False),
+    (False, None, False, False),
+    (False, None, True, True),
+    (False, 5, True, False),
+    (False, 100, False, True),
 ]
 
 
-@pytest.mark.parametrize("masked, std", [(False, 1.0), (True, 8.0)])
-@pytest.mark.parametrize("causal, window, packed", FORMS)
-def test_weights_decay_as_the_twin_says(causal, window, packed, masked, std):
-    case = Case(causal, window, packed, masks() if masked else None)
-    case.check(case.inputs(std))
+@pytest.mark.parametrize("causal, window, packed, masked", FORMS)
+@pytest.mark.parametrize("kind", [Case, Exact])
+def test_weights_decay_as_the_twin_says(kind, causal, window, packed, masked):
+    case = kind(causal, window, packed, masks() if masked else None)
+    case.check(case.inputs(8.0 if masked else 1.0))
 
 
-@pytest.mark.parametrize("masked, std", [(False, 1.0), (True, 8.0)])
-@pytest.mark.parametrize("causal, window, packed", FORMS)
-def test_exact_weights_decay_as_the_twin_says(causal, window, packed, masked, std):
-    case = Exact(causal, window, packed, masks() if masked else None)
-    case.check(case.inputs(std))
+@pytest.mark.parametrize(
+    "kernel, causal, window, packed",
+    [
+        ("taylor", True, None, False),
+        ("taylor", True, 5, True),
+        ("taylor", False, 5, False),
+        ("taylor", False, None, True),
+        ("relu", True, None, True),
+        ("relu", False, None, False),
+    ],
+)
+def test_kernels_without_a_stabilizer(kernel, causal, window, packed):
+    case = Case(causal, window, packed, masks() if packed else None, kernel)
+    case.check(case.inputs())
 
 
-@pytest.mark.parametrize("kernel", ["taylor", "relu"])
-@pytest.mark.parametrize("packed, masked", [(False, False), (True, True)])
-@pytest.mark.parametrize("causal", [True, False])
-def test_kernels_without_a_stabilizer(kernel, packed, masked, causal):
-    mask = masks() if masked else None
-    for window in (None, 5) if kernel == "taylor" else (None,):
-        case = Case(causal, window, packed, mask, kernel)
-        case.check(case.inputs())
+CUTS = (1, 63), (64, 65, 101), (70, 71, 72, 129)
 
 
-@pytest.mark.parametrize("kernel", ["softmax", "taylor"])
-@pytest.mark.parametrize("window", [None, 5, 100])
-@pytest.mark.parametrize("cuts", [(1, 63), (64, 65, 101), (70, 71, 72, 129)])
+@pytest.mark.parametrize(
+    "kernel, window, cuts",
+    [
+        ("softmax", None, CUTS[1]),
+        ("softmax", 5, CUTS[2]),
+        ("softmax", 100, CUTS[0]),
+        ("softmax", 100, CUTS[1]),
+        ("taylor", None, CUTS[2]),
+        ("taylor", 5, CUTS[1]),
+    ],
+)
 def test_a_sequence_cut_into_states(kernel, window, cuts):
     packed = cuts[0] == 64
     case = Case(True, window, packed, masks() if packed else None, kernel)
     case.check(case.inputs(), lambda *x: case.ours(*x, cuts=cuts))
 
 
-@pytest.mark.parametrize("window", [1, 5, 100])
-@pytest.mark.parametrize("cuts", [(1, 63), (64, 65, 101), (70, 71, 72, 129)])
+@pytest.mark.parametrize(
+    "window, cuts", [(1, CUTS[1]), (5, CUTS[2]), (5, CUTS[1]), (100, CUTS[0])]
+)
 def test_local_attention_cut_into_states(window, cuts):
     packed = cuts[0] == 64
     case = Exact(True, window, packed, masks() if packed else None)
     case.check(case.inputs(), lambda *x: case.ours(*x, cuts=cuts))
-    query, key, value, decay = case.inputs()
-    start = ops.DecayingRecent.empty(BATCH, window, 1, 5, 7, "float64")
+
+
+def test_local_attention_from_an_empty_state():
+    query, key, value, decay = Exact(True, 5).inputs()
+    start = ops.DecayingRecent.empty(BATCH, 5, 1, 5, 7, "float64")
     visible = ops.Visibility(causal=True)
     pair = (
-        ops.local_attention(
-            query, key, value, window, visible, state=state, decay=decay
-        )
+        ops.local_attention(query, key, value, 5, visible, state=state, decay=decay)
         for state in (start, None)
     )
     for x, y in zip(*map(tf.nest.flatten, pair), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-12)
 
 
-@pytest.mark.parametrize("window", [None, 5])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal, window", [(True, 5), (False, None)])
 def test_scores_decay(window, causal):
     case = Case(causal, window)
     query, key, _, decay, *gain = case.inputs()
@@ -220,9 +237,18 @@ def test_a_state_that_was_empty_is_a_state():
 
 
 # A key that dwarfs all others, and what makes later queries forget it.
-@pytest.mark.parametrize("place", [0, 30, 69, LENGTH - 1])
-@pytest.mark.parametrize("forgets", ["gate", "start"])
-@pytest.mark.parametrize("causal, window", [(True, None), (True, 5), (False, None)])
+@pytest.mark.parametrize(
+    "place, forgets, causal, window",
+    [
+        (0, "gate", True, None),
+        (0, "start", True, 5),
+        (30, "start", True, None),
+        (30, "gate", False, None),
+        (69, "gate", True, 5),
+        (69, "start", False, None),
+        (LENGTH - 1, "gate", True, None),
+    ],
+)
 def test_one_key_80_nats_above_and_then_forgotten(place, forgets, causal, window):
     case = Case(causal, window)
     query, key, value = (
@@ -253,7 +279,7 @@ def counted(monkeypatch):
     return rare
 
 
-@pytest.mark.parametrize("gate", [-0.1, -0.7, -4.0, -1e4])
+@pytest.mark.parametrize("gate", [-0.1, -4.0, -1e4])
 def test_gates_alone_make_no_chunk_rare(gate, monkeypatch):
     rare = counted(monkeypatch)
     query, key, value = qkv(2, LENGTH, LENGTH, 1, 2, dtype="float32")
@@ -317,16 +343,21 @@ def test_gates_of_65536_tokens_add_up_nowhere():
     query, key, value = qkv(1, length, length, 1, dtype="float32")
     decay = tf.fill((1, length, 1), gate)
     case = Case(True)
-    found = case.ours(query, key, value, decay)[:, -64:]
+    found = tf.function(case.ours)(query, key, value, decay)[:, -64:]
     ends = (tf.cast(x[:, -last:], "float64") for x in (query, key, value, decay))
     np.testing.assert_allclose(found, case.twin(*ends)[:, -64:], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "jit_compile", [False, pytest.param(True, marks=[pytest.mark.slow])]
+    "kind, causal, jit_compile",
+    [
+        (Case, True, True),
+        (Case, False, False),
+        (Exact, False, True),
+        (Exact, True, False),
+    ],
 )
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", [Case, Exact])
 def test_graphs_of_unknown_sizes_and_xla(kind, causal, jit_compile):
     case = kind(causal, 5)
     specs = [
@@ -354,9 +385,19 @@ def test_graphs_of_unknown_sizes_and_xla(kind, causal, jit_compile):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("length", [0, 1, 2])
-@pytest.mark.parametrize("causal, window, packed", FORMS)
-def test_short_sequences(causal, window, packed, length):
+@pytest.mark.parametrize(
+    "length, causal, window, packed",
+    [
+        (0, True, 5, False),
+        (0, False, None, True),
+        (1, True, None, True),
+        (1, False, 5, False),
+        (2, True, 5, True),
+        (2, False, None, False),
+        (2, False, 5, True),
+    ],
+)
+def test_short_sequences(length, causal, window, packed):
     case = Case(causal, window, packed)
     inputs = [x[:, :length] if len(x.shape) > 1 else x for x in case.inputs()]
     if length:

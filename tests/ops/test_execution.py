@@ -38,46 +38,35 @@ def batch(length, seed=0):
     return *inputs, tf.constant(masks(length)["different"])
 
 
-@functools.cache
-def compiled_step(attention, name, jit_compile):
-    function = step(attention, KERNELS[name]())
-    return tf.function(function, jit_compile=jit_compile), function
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("name", ["softmax", "relu"])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_eager_equals_graph_equals_xla(attention, name, jit_compile):
-    """37 tokens in chunks of 4: three blocks of four chunks, with padding."""
-    compiled, function = compiled_step(attention, name, jit_compile)
+@pytest.mark.parametrize(
+    "attention, name", [("bidirectional", "softmax"), ("causal", "softmax")]
+)
+def test_eager_equals_xla(attention, name):
+    """37 tokens in chunks of 4: three blocks of four chunks, with padding.
+
+    Then keys that dwarf others: the rare branch of causal attention, compiled too.
+    """
+    function = step(attention, KERNELS[name]())
+    compiled = tf.function(function, jit_compile=True)
     assert_all_close(compiled(*batch(37)), function(*batch(37)), 2e-6)
     traces = function.traces
-    assert_all_close(compiled(*batch(37, seed=1)), function(*batch(37, seed=1)), 2e-6)
-    assert function.traces == traces + 1  # the eager call, and no other
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_keys_that_dwarf_others_under_xla(attention, jit_compile):
-    """The rare branch of causal attention, compiled too."""
-    compiled, function = compiled_step(attention, "softmax", jit_compile)
-    query, key, value, mask = batch(37)
+    query, key, value, mask = batch(37, seed=1)
     scale = np.where(np.arange(37) % 10 == 0, 12.0, 1.0)[:, None, None]
     inputs = query, key * tf.constant(scale, "float32"), value, mask
     assert_all_close(compiled(*inputs), function(*inputs), 5e-6)
+    assert function.traces == traces + 1  # the eager call, and no other
 
 
 def unknown(*dims):
     return tf.TensorSpec((None, None, *dims), tf.float32)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_unknown_batch_and_length(attention, jit_compile):
-    kernel = KERNELS["softmax"]()
+@pytest.mark.parametrize(
+    "attention, name", [("bidirectional", "relu"), ("causal", "softmax")]
+)
+def test_unknown_batch_and_length(attention, name):
+    kernel = KERNELS[name]()
 
     def forward(query, key, value, mask):
         forward.traces += 1
@@ -92,26 +81,13 @@ def test_unknown_batch_and_length(attention, jit_compile):
     forward.traces = 0
     specs = unknown(4, HEAD_DIM), unknown(2, HEAD_DIM), unknown(2, 7)
     specs = *specs, tf.TensorSpec((None, None), tf.bool)
-    compiled = tf.function(train, input_signature=specs, jit_compile=jit_compile)
-    # XLA compiles each length anew
-    sizes = ((3, 37),) if jit_compile else ((3, 37), (1, 1))
-    for size, length in sizes:
-        inputs = [x[:size] for x in batch(length)]
-        assert_all_close(compiled(*inputs), train(*inputs), 3e-6)
-    assert forward.traces == len(sizes) + 1  # the eager calls, and one trace
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["softmax", "relu"])
-@pytest.mark.parametrize("length", [1, 20, 600])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_a_batch_of_no_examples_in_a_graph(attention, length, name):
-    """TensorFlow 2.21 divides by a size while it optimizes some graphs, and dies."""
-    inputs = [x[:0] for x in batch(length)]
-    actual = tf.function(step(attention, KERNELS[name]()))(*inputs)
-    shapes = [tuple(x.shape) for x in actual]
-    query, key, value, _ = inputs
-    assert shapes == [(*query.shape[:3], 7), query.shape, key.shape, value.shape]
+    graph = tf.function(train, input_signature=specs)
+    query, *rest = batch(37)
+    scale = np.where(np.arange(37) % 10 == 0, 12.0, 1.0)[:, None, None]
+    large = query, rest[0] * tf.constant(scale, "float32"), *rest[1:]
+    for inputs in batch(37), [x[:1] for x in batch(1)], large:
+        assert_all_close(graph(*inputs), train(*inputs), 5e-6)
+    assert forward.traces == 3 + 1  # the eager calls, and one trace
 
 
 def traced(attention, length, dtype=tf.float32):
@@ -149,8 +125,8 @@ def nodes(attention, length, dtype=tf.float32):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_tracing_a_long_sequence_takes_no_longer(attention):
     traced(attention, 1024)
-    short = min(traced(attention, 1024)[1] for _ in range(3))
-    long = min(traced(attention, 65536)[1] for _ in range(3))
+    short = min(traced(attention, 1024)[1] for _ in range(2))
+    long = min(traced(attention, 65536)[1] for _ in range(2))
     assert long < 2 * short
 
 

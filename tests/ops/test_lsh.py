@@ -58,10 +58,17 @@ def test_buckets_are_shared_as_often_as_angles_say():
         assert abs(shared - law) < 4.5 * (law * (1 - law) / 4000) ** 0.5
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
-    "length, window", [(1, 4), (2, 2), (13, 3), (83, 100), (17, 2**30)]
+    "length, window, masked, causal",
+    [
+        (1, 4, False, True),
+        (2, 2, False, False),
+        (13, 3, True, False),
+        (13, 3, False, True),
+        (83, 100, True, True),
+        (83, 9, False, False),
+        (17, 2**30, False, False),
+    ],
 )
 def test_it_is_the_definition(length, window, masked, causal):
     query, value, buckets = inputs(length)
@@ -98,14 +105,13 @@ def test_several_blocks(causal, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-def test_unknown_shapes_and_xla(causal):
+def test_unknown_shapes_and_xla():
     query, value, _ = inputs(150, dtype="float32")
     rotations = normal((2, HEADS, HEAD_DIM, 2), 3, dtype="float32")
 
     def attention(query, value):
         buckets = zoo.lsh_buckets(query, rotations)
-        return zoo.lsh_attention(query, value, buckets, 20, causal=causal)
+        return zoo.lsh_attention(query, value, buckets, 20, causal=True)
 
     specs = [tf.TensorSpec((None, None, *x.shape[2:])) for x in (query, value)]
     unknown = tf.function(attention, input_signature=specs)

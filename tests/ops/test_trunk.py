@@ -3,6 +3,7 @@
 A form is a row of `FORMS`; tests take them all, or those that they are about.
 """
 
+import itertools
 import typing
 
 import numpy as np
@@ -24,7 +25,7 @@ from .cases import (
 )
 
 # Chunks are of 64 tokens: the third one has two.
-LENGTH, CHUNK, LONGEST = 130, 64, 200
+LENGTH, CHUNK = 130, 64
 # Segments of one token, within a chunk, over two, and one that starts with a chunk.
 FIRSTS = (0, 1, 9, 64, 129), (0, 70, 75)
 
@@ -38,7 +39,7 @@ class Form(typing.NamedTuple):
 
     def inputs(self, std=1.0, length=LENGTH):
         """Query, key, value and, with a window, the gain: two heads, one key head."""
-        inputs = [x[:, :length] for x in qkv(2, LONGEST, LONGEST, 1, 2, std, "float32")]
+        inputs = [x[:, :length] for x in qkv(2, LENGTH, LENGTH, 1, 2, std, "float32")]
         if not self.window:
             return inputs
         # far keys weigh about as much as near ones, however large inputs are
@@ -97,19 +98,21 @@ PACKED = [name for name, form in FORMS.items() if form.packed]
 SLOW = [name for name, form in FORMS.items() if form.packed and form.window]
 
 
-def seconds(*values):
-    """Parameters whose tests take some."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 def forms(names, but=()):
     """A test of each of these forms."""
-    params = [
-        pytest.param(FORMS[name], id=name, marks=[pytest.mark.slow] * (name in SLOW))
-        for name in names
-        if name not in but
-    ]
+    params = [pytest.param(FORMS[n], id=n) for n in names if n not in but]
     return pytest.mark.parametrize("form", params)
+
+
+def pairs(names, first, second, but=()):
+    """Two values for each of these forms, which share out all of them in turn."""
+    both = itertools.cycle([first, second])
+    return [
+        pytest.param(FORMS[name], value, id=f"{name}-{value}")
+        for name, values in zip(names, both)
+        if name not in but
+        for value in values
+    ]
 
 
 def assert_is_twin(found, twin, std=1.0):
@@ -131,21 +134,12 @@ def both(form, inputs, mask=None, cuts=(), firsts=FIRSTS):
     return found, twin
 
 
-@pytest.mark.parametrize("std", [1.0, seconds(16.0)])
-@forms(FORMS)
-def test_inputs_of_ordinary_and_of_largest_size(form, std):
+@pytest.mark.parametrize("form, std", pairs(FORMS, (1.0, 8.0), (1.0, 16.0)))
+def test_inputs_of_every_size(form, std):
     assert_is_twin(*both(form, form.inputs(std)), std)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("std", [4.0, 8.0, 12.0])
-@forms(FORMS, but=SLOW)
-def test_inputs_between_them(form, std):
-    assert_is_twin(*both(form, form.inputs(std)), std)
-
-
-@pytest.mark.parametrize("length", [0, 1, 2, 63, 64, 65])
-@forms(FORMS)
+@pytest.mark.parametrize("form, length", pairs(FORMS, (0, 2, 63), (1, 64, 65)))
 def test_short_sequences(form, length):
     found, twin = both(form, form.inputs(length=length))
     assert [x.shape for x in found] == [x.shape for x in twin]
@@ -153,13 +147,9 @@ def test_short_sequences(form, length):
         assert_is_twin(found, twin)
 
 
-@forms(FORMS, but=SLOW)
-def test_a_longer_sequence(form):
-    assert_is_twin(*both(form, form.inputs(length=LONGEST)))
-
-
-@pytest.mark.parametrize("std", [1.0, seconds(8.0)])
-@pytest.mark.parametrize("cuts", [(1, 63), (64, 65, 101), (70, 71, 72, 129)])
+@pytest.mark.parametrize(
+    "cuts, std", [((1, 63), 1.0), ((64, 65, 101), 8.0), ((70, 71, 72, 129), 1.0)]
+)
 @forms(CAUSAL, but=SLOW)
 def test_a_sequence_cut_into_states(form, cuts, std):
     assert_is_twin(*both(form, form.inputs(std), cuts=cuts), std)
@@ -170,8 +160,14 @@ def test_packed_windows_cut_into_states(form):
     assert_is_twin(*both(form, form.inputs(), cuts=(9, 70, 71, 120)))
 
 
-@pytest.mark.parametrize("std, hidden", [(1.0, np.nan), seconds(8.0, 1e30)])
-@forms(FORMS, but=SLOW)
+@pytest.mark.parametrize(
+    "form, std, hidden",
+    [
+        (FORMS[name], *((8.0, 1e30) if "long" in name else (1.0, np.nan)))
+        for name in FORMS
+        if name not in SLOW
+    ],
+)
 def test_masked_keys(form, std, hidden):
     """The first ones, some within, and of one segment all."""
     place = np.arange(LENGTH)
@@ -211,15 +207,21 @@ def test_the_key_is_80_nats_above():
     assert 60 < np.median(above) < 100 and 60 < np.median(rise) < 110
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", [3, 70, LENGTH - 1])
-@forms(["causal", "causal, window", "bidirectional", "bidirectional, window"])
-def test_one_key_80_nats_above_all_others(form, place):
-    assert_is_twin(*both(form, one_key_above(place, form)), 160.0)
+@pytest.mark.parametrize(
+    "name, place",
+    [
+        ("causal", 3),
+        ("causal", 70),
+        ("causal, window", LENGTH - 1),
+        ("bidirectional", 70),
+        ("bidirectional, window", 3),
+    ],
+)
+def test_one_key_80_nats_above_all_others(name, place):
+    assert_is_twin(*both(FORMS[name], one_key_above(place, FORMS[name])), 160.0)
 
 
-@pytest.mark.slow
-@forms(PACKED)
+@forms(["packed causal, window", "packed bidirectional"])
 def test_one_key_80_nats_above_another_segment(form):
     """The last key of a segment, and in the other example the first one."""
     firsts = (0, 71), (0, 70)
@@ -230,8 +232,7 @@ def test_one_key_80_nats_above_another_segment(form):
 CHANGED = 100
 
 
-@pytest.mark.parametrize("std", [1.0, seconds(12.0)])
-@pytest.mark.parametrize("size", [0.0, 1e4])
+@pytest.mark.parametrize("std, size", [(1.0, 1e4), (12.0, 0.0)])
 @forms(CAUSAL)
 def test_no_later_key_moves_a_bit(form, size, std):
     """Of outputs of earlier chunks and their gradients; of its own only by rounding."""

@@ -127,16 +127,17 @@ def draws():
 
 
 CASES = {"draws": draws}
-for _name in ("softmax", "favor+", "relu"):
+for _name in ("softmax", "relu"):
     _make = functools.partial(_kernel, _name)
     CASES[f"ops bidirectional {_name}"] = functools.partial(bidirectional, _make)
     CASES[f"ops causal {_name}"] = functools.partial(causal, _make, chunk_size=4)
-    CASES[f"ops two passes {_name}"] = functools.partial(two_passes, _make)
 CASES |= {
+    "ops two passes favor+": functools.partial(
+        two_passes, functools.partial(_kernel, "favor+")
+    ),
     "ops causal after a state": functools.partial(
         causal_after_a_state, functools.partial(_kernel, "softmax")
     ),
-    "ops weighted features": functools.partial(bidirectional, _weighted_kernel),
     "ops weighted features, causal": functools.partial(causal, _weighted_kernel),
     "ops scores": functools.partial(scores, functools.partial(_kernel, "softmax")),
 }

@@ -68,7 +68,7 @@ def test_nothing_is_neutral():
     assert_all_close(empty, nothing, 1e-15)
 
 
-# of a window of 4 tokens: shorter than it, as long, longer, and none, in different orders
+# Shorter than a window of 4, as long, longer, and none, in different orders.
 ORDERS = [(3, 1, 0, 7), (7, 1, 4, 3), (4, 3, 1, 5)]
 
 

@@ -9,7 +9,6 @@ from keras_performer.ops import reference
 
 from .cases import KERNELS, masks, qkv
 
-
 CASES = [
     *((name, True, index % 2 > 0) for index, name in enumerate(KERNELS)),
     ("softmax", False, True),

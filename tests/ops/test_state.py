@@ -39,7 +39,7 @@ def without_stabilizer(state):
 
 
 @pytest.mark.parametrize(
-    ("name", "padded"), zip(KERNELS, itertools.cycle([False, True]))
+    ("name", "padded"), list(zip(KERNELS, itertools.cycle([False, True])))
 )
 def test_whole_equals_prefill_and_steps_equals_token_by_token(name, padded):
     kernel = KERNELS[name]()

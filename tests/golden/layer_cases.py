@@ -1,4 +1,7 @@
-"""Configurations of `PerformerAttention`: outputs, gradients, scores, states."""
+"""Configurations of `PerformerAttention`: outputs, gradients, scores, states.
+
+And the random features that are drawn for it.
+"""
 
 import dataclasses
 
@@ -6,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_performer import PerformerAttention
+from keras_performer import PerformerAttention, feature_maps
 from keras_performer.layers import ExactAttention
 from tests.golden.numbers import normal, set_weights, state_arrays
 
@@ -140,6 +143,22 @@ def _holes(length=LENGTH, hidden_row=False):
     positions = np.arange(length)
     second = np.zeros(length, bool) if hidden_row else positions % 3 != 0
     return np.stack([positions % 3 != 1, second])
+
+
+def draws():
+    """The random features of each map, three draws, with a rest of a block."""
+    numbers = {}
+    for hyperbolic in (False, True):
+        for regularized in (False, True):
+            for orthogonal in (False, True):
+                map_ = feature_maps.SoftmaxFeatures(hyperbolic, regularized, orthogonal)
+                words = ("hyperbolic", "regularized", "orthogonal")
+                name = " ".join(w for w in words if getattr(map_, w)) or "plain"
+                for redraw in range(3):
+                    matrix = map_.draw(6, 4, tf.constant([3, redraw]))
+                    numbers[f"{name} {redraw}"] = matrix
+    numbers["relu"] = feature_maps.get("relu").draw(5, 3, tf.constant([1, 2]))
+    return numbers
 
 
 SMALL = dict(num_heads=2, key_dim=4, num_random_features=10, seed=5)

@@ -1,6 +1,6 @@
 """Packed sequences: each segment is attended to as if it were alone.
 
-`test_trunk.py` and `test_decays.py` have more forms, with the softmax kernel.
+`test_trunk.py` has more forms, with the softmax kernel and with exact weights.
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops import blocks, reference
+from keras_performer.ops import reference
 
 from .cases import (
     KERNELS,
@@ -25,7 +25,7 @@ from .cases import (
 # In chunks of 4 causal attention takes these 80 tokens in three blocks of 32.
 # The first example has segments of one token, several in one chunk, one that starts
 # with a chunk and one that starts with a block; the second has one over two blocks.
-LENGTH, CHUNK, WINDOW = 80, 4, 5
+LENGTH, CHUNK = 80, 4
 FIRSTS = (0, 1, 2, 9, 10, 11, 16, 32, 33, 47, 79), (0, 7, 8, 60, 64, 77)
 STARTS = segment_starts(FIRSTS, LENGTH)
 
@@ -49,30 +49,15 @@ def linear(kernel):
     return attend
 
 
-def windowed(query, key, value, visible, state=None):
-    kernel, gain = KERNELS["softmax"](), normal((query.shape[2],), 5)
-    options = kernel, WINDOW, gain, visible, state, CHUNK
-    return ops.windowed_attention(query, key, value, *options)
-
-
-def local(query, key, value, visible, state=None):
-    return ops.local_attention(query, key, value, WINDOW, visible, state=state)
-
-
-def exact(query, key, value, visible):
-    return ops.exact_attention(query, key, value, visible), None
-
-
 def packed(attend, causal, mask=None, starts=STARTS):
     visible = ops.Visibility(mask, causal, starts=starts)
     return lambda *inputs: attend(*inputs, visible)[0]
 
 
-def twin(kernel, causal, mask=None, window=None, with_gain=False):
-    def attend(query, key, value):
-        gain = normal((query.shape[2],), 5) if with_gain else None
-        options = dict(exact_window=window, log_gain=gain, starts=STARTS)
-        return reference.attention(query, key, value, kernel, mask, causal, **options)
+def twin(kernel, causal, mask=None):
+    def attend(*inputs):
+        given = *inputs, kernel, mask, causal
+        return reference.attention(*given, starts=STARTS)
 
     return attend
 
@@ -127,18 +112,6 @@ def test_sums_of_the_signed_kernel_are_negative_too():
     assert 0.2 < np.mean(sums < 0) < 0.8
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("attend", [local, windowed, exact])
-def test_outputs_and_gradients_of_windows(attend, causal, monkeypatch):
-    """In several blocks of few chunks."""
-    monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(weights=2**13))
-    is_linear, mask = attend is windowed, some_masked() if causal else None
-    kernel = KERNELS["softmax"]() if is_linear else None
-    window = LENGTH if attend is exact else WINDOW
-    expected = twin(kernel, causal, mask, window, is_linear)
-    assert_equals(packed(attend, causal, mask), expected, inputs())
-
-
 def test_rare_chunks(monkeypatch):
     """Chunks with a start in the form that keys seldom need."""
     monkeypatch.setattr(ops.ExponentialKernel, "max_rise", -1e9)
@@ -179,17 +152,10 @@ def test_large_keys_of_another_segment_change_nothing(causal, where, size):
             np.testing.assert_array_equal(gradient * (1 - others), 0)
 
 
-@pytest.mark.parametrize(
-    "attend, cuts",
-    [
-        (linear(KERNELS["softmax"]()), (1, 13, 32)),
-        (linear(KERNELS["relu"]()), (9, 79)),
-        (local, (1, 9, 47, 49, 50)),
-        (windowed, (7, 11, 13, 14, 60)),
-    ],
-)
-def test_a_sequence_cut_anywhere(attend, cuts):
-    """At starts, inside a segment, less than a window after a start; single tokens."""
+@pytest.mark.parametrize("name, cuts", [("softmax", (1, 13, 32)), ("relu", (9, 79))])
+def test_a_sequence_cut_anywhere(name, cuts):
+    """At starts and inside a segment."""
+    attend = linear(KERNELS[name]())
     ids = segment_ids(FIRSTS, LENGTH)
 
     def pieces(*inputs):
@@ -203,7 +169,7 @@ def test_a_sequence_cut_anywhere(attend, cuts):
             last = own[:, -1]
         return tf.concat(outputs, 1)
 
-    assert_equals(pieces, packed(attend, True), inputs())
+    assert_equals(pieces, twin(KERNELS[name](), True), inputs())
 
 
 def test_steps_of_one_token():

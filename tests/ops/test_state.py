@@ -41,13 +41,13 @@ def without_stabilizer(state):
 @pytest.mark.parametrize(
     ("name", "padded"), list(zip(KERNELS, itertools.cycle([False, True])))
 )
-def test_whole_equals_prefill_and_steps_equals_token_by_token(name, padded):
+def test_whole_equals_prefill_and_steps(name, padded):
     kernel = KERNELS[name]()
     inputs = qkv(batch=3, queries=LENGTH, keys=LENGTH, heads=2, groups=2)
     mask = masks(LENGTH)["different"] if padded else None
     expected, expected_state = reference.recurrent_attention(*inputs, kernel, mask)
     expected = [expected, without_stabilizer(expected_state)]
-    for lengths in ([23], [9, 1, 1, 12], [1] * 23):
+    for lengths in ([23], [9, 1, 1, 7, *[1] * 5]):
         output, state = in_pieces(kernel, inputs, lengths, mask, chunk_size=3)
         assert_all_close([output, without_stabilizer(state)], expected, 1e-10)
 
@@ -63,7 +63,7 @@ def test_pieces_with_keys_that_dwarf_others():
     )
     for dtype, bound in (("float64", 1e-10), ("float32", 2e-5)):
         inputs = [tf.cast(x, dtype) for x in (query, key, value)]
-        for lengths in ([8, 1, 1, 1, 12], [1] * 23):
+        for lengths in ([8, 1, 1, 1, 12],):
             output, (running_max, sums) = in_pieces(kernel, inputs, lengths)
             shift = tf.exp(tf.cast(running_max, "float64") - expected_max)
             sums = tf.cast(sums, "float64") * shift[:, :, tf.newaxis]

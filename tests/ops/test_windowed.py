@@ -62,11 +62,8 @@ def matrix(kernel, window, key_mask=None, causal=False):
         (67, 1, 16, "favor+", True, True),
         (67, 1, 16, "softmax", True, False),
         (67, 200, 16, "softmax", True, True),
-        (67, 200, 16, "favor+", False, False),
-        (151, 70, 16, "favor+", False, True),
         (151, 70, 16, "favor+", True, False),
         (151, 33, 4, "softmax", True, True),
-        (151, 64, 4, "softmax", False, True),
         (151, 70, 4, "softmax", True, False),
     ],
 )
@@ -104,7 +101,7 @@ def test_a_hidden_key_of_any_size_is_not_there(size, causal):
 
 
 @pytest.mark.parametrize(
-    "window, pieces", [(1, (5, 1, 6)), (3, (1,) * 12), (3, (2, 10)), (12, (5, 1, 6))]
+    "window, pieces", [(1, (5, 1, 6)), (3, (1, 1, 2, 8)), (12, (2, 10))]
 )
 def test_pieces_with_a_state_are_the_whole(pieces, window):
     kernel = softmax_kernel()
@@ -154,20 +151,16 @@ def attended_in_pieces(query, key, value, gain, kernel, window, key_mask, pieces
     return tf.concat(outputs, 1)
 
 
-@pytest.mark.parametrize("window", [1, 5])
-def test_two_directions_in_pieces_are_both_sides_of_the_whole(window):
-    kernel, weights = softmax_kernel(), normal((3, 13, 4, 7), 11)
+def test_two_directions_in_pieces_are_both_sides_of_the_whole():
+    window, kernel, weights = 5, softmax_kernel(), normal((3, 13, 4, 7), 11)
     inputs = [*qkv(3, 13, 13, 2, groups=2), normal((4,), 9)]
-
-    def whole(*inputs):
-        given = *inputs[:3], kernel, window, inputs[3], mask(13)
-        return ops.windowed_attention(*given)[0]
 
     def pieces(*inputs):
         return attended_in_pieces(*inputs, kernel, window, mask(13), (6, 1, 2, 4))
 
     found = with_gradients(pieces, inputs, weights)
-    assert_all_close(found, with_gradients(whole, inputs, weights))
+    expected = with_gradients(matrix(kernel, window, mask(13)), inputs, weights)
+    assert_all_close(found, expected)
 
 
 def test_states_of_other_operations_raise():
@@ -181,12 +174,3 @@ def test_states_of_other_operations_raise():
             ops.windowed_attention(*inputs, kernel, 3, key_mask=visible, state=state)
     with pytest.raises(ValueError, match=r"a Recent \(key, .*of type State"):
         ops.local_attention(*inputs, 3, visible, state=plain)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_window_as_long_as_the_sequence_is_exact_attention(causal):
-    inputs = qkv(3, 67, 67, 2, groups=2, dtype="float32", std=2.0)
-    visible = ops.Visibility.of(mask(67), causal)
-    output, _ = ops.windowed_attention(*inputs, softmax_kernel(), 67, key_mask=visible)
-    exact = ops.exact_attention(*inputs, visible)
-    np.testing.assert_allclose(output, exact, rtol=1e-5, atol=1e-5)

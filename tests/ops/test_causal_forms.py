@@ -11,6 +11,7 @@ from keras_performer.ops.linear import chunkwise, log_pairs
 from .cases import (
     KERNELS,
     assert_all_close,
+    assert_equals,
     float64,
     masks,
     normal,
@@ -145,35 +146,10 @@ def test_every_form_is_attention(monkeypatch, forms, form, name, mask):
     assert seen > 0.3 if form == "log pairs" else seen == 0
     assert (forms.log_pairs > 0) == (form == "log pairs")
 
-    def exact(query, key, value):
-        return reference.attention(
-            query, key, value, kernel.astype("float64"), mask, causal=True
-        )
+    def exact(*inputs):
+        return reference.attention(*inputs, kernel, mask, causal=True)
 
     assert_all_close(found, value_and_gradients(exact, given), 1e-10)
-
-
-def test_large_inputs_cut_into_pieces(forms):
-    """Outputs, gradients and the state."""
-    kernel, given = softmax_kernel(), qkv(2, 50, 50, heads=2, groups=2, std=16.0)
-
-    def pieces(query, key, value):
-        outputs, state = [], None
-        for piece in (slice(0, 13), slice(13, 50)):
-            cut = (x[:, piece] for x in (query, key, value))
-            output, state = ops.causal_attention(
-                *cut, kernel, state=state, chunk_size=8
-            )
-            outputs.append(output)
-        return tf.concat(outputs, 1)
-
-    def exact(query, key, value):
-        kernel_ = kernel.astype("float64")
-        return reference.attention(query, key, value, kernel_, causal=True)
-
-    found, expected = (value_and_gradients(f, given) for f in (pieces, exact))
-    assert_all_close(found, expected, 1e-10)
-    assert forms.log_pairs > 0
 
 
 @pytest.mark.parametrize("place", [3, 40, 63])
@@ -192,53 +168,26 @@ def test_a_key_that_rises_moves_no_bit_of_earlier_chunks(forms, place):
 
 
 # In chunks of 8, and blocks of 64 tokens. Segments of one token, shorter than the
-# window and longer; they, and the first tokens that have a far key, WINDOW later, start
-# with a chunk or a block, one token before it and one after it.
-WINDOW = 5
+# window and longer; they, and the first tokens that have a far key, a window later,
+# start with a chunk or a block, one token before it and one after it.
 FIRSTS = (0, 1, 11, 16, 20, 39, 60, 63, 65, 101), (0, 12, 15, 17, 18, 59, 72, 96)
 
 
-def packed(causal):
-    """Our attention over packed segments with a window, and the slow twin."""
+@pytest.mark.parametrize("causal, std", [(True, 1.0), (True, 8.0), (False, 1.0)])
+def test_a_segment_start_makes_no_chunk_rare(forms, causal, std):
     kernel, gain = softmax_kernel(32, 16), normal((2,), 7)
     starts = segment_starts(FIRSTS, length=120)
 
     def ours(*inputs):
         visible = ops.Visibility(None, causal, starts=starts)
-        given = kernel, WINDOW, gain, visible, None, 8
-        return ops.windowed_attention(*inputs, *given)[0]
+        return ops.windowed_attention(*inputs, kernel, 5, gain, visible, None, 8)[0]
 
     def twin(*inputs):
-        given = *inputs, kernel.astype("float64"), None, causal
-        options = {"exact_window": WINDOW, "log_gain": gain, "starts": starts}
-        return reference.attention(*given, **options)
+        options = {"exact_window": 5, "log_gain": gain, "starts": starts}
+        return reference.attention(*inputs, kernel, None, causal, **options)
 
-    return ours, twin
-
-
-@pytest.mark.parametrize("causal, std", [(True, 1.0), (True, 8.0), (False, 1.0)])
-def test_a_segment_start_makes_no_chunk_rare(forms, causal, std):
-    ours, twin = packed(causal)
-    wide = float64(*inputs(std, length=120))
-    expected = value_and_gradients(twin, wide)
-    for dtype, tolerance in ("float64", 1e-10), ("float32", 1e-4):
-        given = [tf.cast(x, dtype) for x in wide]
-        assert_all_close(value_and_gradients(ours, given), expected, tolerance)
+    assert_equals(ours, twin, inputs(std, length=120), 1e-4)
     if std == 1:
         assert sum(forms.chunks()) == 0 and forms.log_pairs == 0
     else:
         assert 0 < np.mean(np.concatenate(forms.rare)) < 0.5
-
-
-def test_packed_keys_against_their_queries():
-    """All keys of one segment are against its queries by hundreds of nats."""
-    ours, twin = packed(causal=True)
-    query, key, value = float64(*inputs(length=120))
-    opposed = np.zeros((2, 120, 1, 1), bool)
-    opposed[1, 18:59] = True
-    large = 16 * (key[:, :1] + 0.1 * key)
-    query, key = tf.where(opposed, -large, query), tf.where(opposed, large, key)
-    expected = value_and_gradients(twin, (query, key, value))
-    for dtype, tolerance in ("float64", 1e-10), ("float32", 1e-3):
-        given = [tf.cast(x, dtype) for x in (query, key, value)]
-        assert_all_close(value_and_gradients(ours, given), expected, tolerance)

@@ -165,12 +165,11 @@ def test_gates_of_65536_tokens_add_up_nowhere():
     [
         ("gated causal, window", True),
         ("gated bidirectional", False),
-        ("gated local", True),
-        ("gated packed local", False),
+        ("gated local", False),
     ],
 )
 def test_graphs_of_unknown_sizes_and_xla(name, jit_compile):
-    form = GATED[name]._replace(packed=False)
+    form = GATED[name]
     inputs = form.inputs()
     specs = [
         tf.TensorSpec([None, None, *x.shape[2:]] if len(x.shape) > 1 else (2,), x.dtype)

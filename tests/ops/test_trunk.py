@@ -109,7 +109,7 @@ class Form(typing.NamedTuple):
         return attend
 
     def _made(self):
-        """The kernel, not of a graph's tensors: XLA would round its matrix otherwise."""
+        """The kernel, made outside of graphs: XLA rounds its matrix otherwise."""
         with tf.init_scope():
             return KERNELS[self.kernel]()
 

@@ -64,16 +64,9 @@ class Record(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("steps_per_execution", "every_n_steps", "jit_compile"),
-    [(1, 5, False), (3, 5, False), (7, 5, False), (7, 2, "auto")],
-)
-def test_count_is_steps_over_n(steps_per_execution, every_n_steps, jit_compile):
-    model = build_model(
-        run_eagerly=False,
-        steps_per_execution=steps_per_execution,
-        jit_compile=jit_compile,
-    )
+@pytest.mark.parametrize(("steps_per_execution", "every_n_steps"), [(3, 5), (7, 2)])
+def test_count_is_steps_over_n(steps_per_execution, every_n_steps):
+    model = build_model(run_eagerly=False, steps_per_execution=steps_per_execution)
     callback = RedrawFeatures(every_n_steps)
     for epochs in (1, 2):  # the second fit goes on where the first one ended
         model.fit(**batches(20), epochs=epochs, callbacks=[callback])
@@ -87,9 +80,9 @@ def test_count_is_steps_over_n(steps_per_execution, every_n_steps, jit_compile):
 
 def test_every_layer_is_redrawn_with_a_sequence_of_its_own():
     model = build_model(num_layers=2)
-    model.fit(**batches(7), callbacks=[RedrawFeatures(3)])
+    model.fit(**batches(3), callbacks=[RedrawFeatures(3)])
     layers = model.layers[:2]
-    assert [int(layer.redraw_count) for layer in layers] == [2, 2]
+    assert [int(layer.redraw_count) for layer in layers] == [1, 1]
     one, other = (layer.projection_matrix.numpy() for layer in layers)
     assert np.abs(one - other).max() > 0.1
 
@@ -104,16 +97,16 @@ def test_redraws_happen_after_the_step_that_completes_n():
 def test_gradient_accumulation_counts_updates():
     optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=3)
     model = build_model(optimizer=optimizer)
-    model.fit(**batches(20), callbacks=[RedrawFeatures(2)])
-    assert int(optimizer.iterations) == 6
-    assert int(attention_of(model).redraw_count) == 3
+    model.fit(**batches(14), callbacks=[RedrawFeatures(2)])
+    assert int(optimizer.iterations) == 4
+    assert int(attention_of(model).redraw_count) == 2
 
 
 def test_loss_scaling_of_mixed_float16():
     keras.config.set_dtype_policy("mixed_float16")
     model = build_model()
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    model.fit(**batches(20), callbacks=[RedrawFeatures(3)])
+    model.fit(**batches(14), callbacks=[RedrawFeatures(3)])
     iterations = int(model.optimizer.iterations)
     assert iterations > 6
     assert int(attention_of(model).redraw_count) == iterations // 3
@@ -142,14 +135,14 @@ def test_evaluation_and_prediction_never_redraw():
 
 def test_redraws_by_hand_stay_and_missing_ones_are_made_up_for():
     model = build_model()
-    model.fit(**batches(7))
+    model.fit(**batches(4))
     assert int(attention_of(model).redraw_count) == 0
     record = Record()
     model.fit(**batches(2), callbacks=[RedrawFeatures(3), record])
-    assert [count for _, count, _ in record.steps.values()] == [2, 3]
+    assert [count for _, count, _ in record.steps.values()] == [1, 2]
     attention_of(model).redraw_features(4)
     model.fit(**batches(3), callbacks=[RedrawFeatures(3)])
-    assert int(attention_of(model).redraw_count) == 8
+    assert int(attention_of(model).redraw_count) == 7
 
 
 class RollBack(keras.callbacks.Callback):
@@ -253,13 +246,13 @@ def test_a_loop_that_only_tells_of_the_end_of_batches():
 
 def test_verbose_prints_each_redraw(capsys):
     model = build_model(num_layers=2)
-    model.fit(**batches(4), callbacks=[RedrawFeatures(2)])
+    model.fit(**batches(2), callbacks=[RedrawFeatures(2)])
     assert capsys.readouterr().out == ""
-    model.fit(**batches(4), callbacks=[RedrawFeatures(2, verbose=1)])
+    model.fit(**batches(2), callbacks=[RedrawFeatures(2, verbose=1)])
     lines = capsys.readouterr().out.split("\n")
-    assert sum("Redrew" in line for line in lines) == 4
+    assert sum("Redrew" in line for line in lines) == 2
     for layer in model.layers[:2]:
-        assert sum(f"features of {layer.path}." in line for line in lines) == 2
+        assert sum(f"features of {layer.path}." in line for line in lines) == 1
 
 
 def test_config():
@@ -293,12 +286,11 @@ def same_batch(number):
 @functools.cache
 def uninterrupted_steps():
     record = Record()
-    model = build_model(run_eagerly=False)
+    model = build_model()
     model.fit(**same_batch(6), epochs=3, callbacks=[RedrawFeatures(3), record])
     return record.steps
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("save_freq", "redraw_first"), [("epoch", False), (3, True)])
 def test_resumed_training_equals_uninterrupted_training(save_freq, redraw_first):
     def callbacks(*more):
@@ -309,7 +301,7 @@ def test_resumed_training_equals_uninterrupted_training(save_freq, redraw_first)
         return [*(made if redraw_first else made[::-1]), *more]
 
     def fit(record, *more):
-        model = build_model(run_eagerly=False)
+        model = build_model()
         model.fit(**same_batch(6), epochs=3, callbacks=callbacks(record, *more))
 
     interrupted, resumed, uninterrupted = Record(), Record(), uninterrupted_steps()

@@ -21,25 +21,32 @@ def performer():
     return convert_to_performer(keras.Model(start, x), **given)[0]
 
 
+@pytest.fixture(scope="module")
+def models():
+    """Two models as converted, whose gains tests set, and one of exact attention."""
+    return performer(), performer(), convert_to_softmax(performer())[0]
+
+
 def layers_of(model):
     return [model.get_layer(name) for name in ("one", "two")]
 
 
-def with_gains(log_gain):
-    model = performer()
+def with_gains(model, log_gain):
     for layer in layers_of(model):
         layer.assign_log_gain(log_gain)
     return model
 
 
-@pytest.mark.parametrize("wrong", [-1.0, 3.0, 5.0])
-def test_gains_of_all_layers_are_those_of_the_least_error(wrong):
-    model, exact = with_gains(20.0), convert_to_softmax(performer())[0]
-    fitted, x = with_gains(wrong), data()[:3]  # all of which are asked about
+@pytest.mark.parametrize("wrong", [-1.0, 5.0])
+def test_gains_of_all_layers_are_those_of_the_least_error(wrong, models):
+    model, fitted, exact = models
+    x = data()[:3]  # all of which are asked about
     errors = {
-        change: error_of(with_gains(wrong + change), exact, x)
+        change: error_of(with_gains(fitted, wrong + change), exact, x)
         for change in joint_choice.CHANGES + joint_choice.FURTHER_CHANGES
     }
+    with_gains(model, 20.0)
+    with_gains(fitted, wrong)
     given = exact, model, fitted, layers_of(fitted)
     found = joint_choice.choose(*given, [x[:1], x[1:]])
     # random weights like far keys: the estimate of softmax is biased low
@@ -53,9 +60,11 @@ def test_gains_of_all_layers_are_those_of_the_least_error(wrong):
             np.testing.assert_allclose(layer.log_gain, [gain] * 2, rtol=1e-6)
 
 
-def test_little_changes_nothing():
-    exact, x = convert_to_softmax(performer())[0], data()
-    models = [with_gains(gain) for gain in (1.0, 2.0)]
+def test_little_changes_nothing(models):
+    *models, exact = models
+    x = data()
+    for model, gain in zip(models, (1.0, 2.0)):
+        with_gains(model, gain)
     errors = [error_of(model, exact, x) for model in models]
     assert 0.95 * errors[1] < errors[0] < errors[1]
     found = joint_choice.choose(exact, *models, layers_of(models[1]), [x])

@@ -15,8 +15,7 @@ What the test compares with, in `tests/golden/recorded`, is written by
 It was made of commit aa2d4ca, the last one before `AttentionLayer`, on a CPU (x86-64
 with AVX-512, 2 cores) with TensorFlow 2.21.0: the numbers with Keras 3.15.1, the saved
 models with Keras 3.10.0, the oldest that is allowed, as none reads files of later ones.
-The configurations of `trunk_cases.py` are of commit 00f6e98, the last one before linear
-attention became one algorithm: `python -m tests.golden remake --word "trunk "`.
+Operations have no numbers here: `keras_performer/ops/reference.py` says what they are.
 Make it anew only for numbers that are meant to change, and say which and why.
 """
 

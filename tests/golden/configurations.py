@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.golden import layer_cases, model_cases, op_cases, trunk_cases
+from tests.golden import layer_cases, model_cases
 from tests.golden.numbers import moved_by_rounding
 from tests.golden.recording import difference
 
@@ -13,9 +13,8 @@ LARGEST_ROUNDING = 1e-3
 
 CASES = {
     **{name: case.numbers for name, case in layer_cases.CASES.items()},
-    **op_cases.CASES,
+    "draws": layer_cases.draws,
     **model_cases.CASES,
-    **trunk_cases.CASES,
 }
 
 

@@ -1,4 +1,7 @@
-"""Configurations of `PerformerAttention`: outputs, gradients, scores, states."""
+"""Configurations of `PerformerAttention`: outputs, gradients, scores, states.
+
+And the random features that are drawn for it.
+"""
 
 import dataclasses
 
@@ -142,6 +145,22 @@ def _holes(length=LENGTH, hidden_row=False):
     return np.stack([positions % 3 != 1, second])
 
 
+def draws():
+    """The random features of each map, three draws, with a rest of a block."""
+    numbers = {}
+    for hyperbolic in (False, True):
+        for regularized in (False, True):
+            for orthogonal in (False, True):
+                map_ = feature_maps.SoftmaxFeatures(hyperbolic, regularized, orthogonal)
+                words = ("hyperbolic", "regularized", "orthogonal")
+                name = " ".join(w for w in words if getattr(map_, w)) or "plain"
+                for redraw in range(3):
+                    matrix = map_.draw(6, 4, tf.constant([3, redraw]))
+                    numbers[f"{name} {redraw}"] = matrix
+    numbers["relu"] = feature_maps.get("relu").draw(5, 3, tf.constant([1, 2]))
+    return numbers
+
+
 SMALL = dict(num_heads=2, key_dim=4, num_random_features=10, seed=5)
 CAUSAL = dict(causal=True)
 GROUPED = dict(num_heads=4, num_key_value_heads=2)
@@ -152,19 +171,10 @@ CASES = {
     # feature maps
     "softmax": LayerCase(),
     "softmax causal": LayerCase(CAUSAL),
-    "favor+": LayerCase(dict(feature_map="favor+")),
     "favor+ causal": LayerCase(dict(feature_map="favor+", **CAUSAL)),
-    "relu": LayerCase(dict(feature_map="relu")),
     "relu causal": LayerCase(dict(feature_map="relu", **CAUSAL)),
     "elu without projection": LayerCase(
         dict(feature_map="elu", num_random_features=None)
-    ),
-    "elu without projection, causal": LayerCase(
-        dict(feature_map="elu", num_random_features=None, **CAUSAL)
-    ),
-    "sigmoid": LayerCase(dict(feature_map="sigmoid")),
-    "exp causal": LayerCase(
-        dict(feature_map=feature_maps.GeneralizedFeatures("exp", 0.01), **CAUSAL)
     ),
     # shapes
     "grouped heads": LayerCase(dict(value_dim=3, **GROUPED)),
@@ -172,26 +182,15 @@ CASES = {
     "one key-value head, output shape": LayerCase(
         dict(num_heads=3, num_key_value_heads=1, output_shape=(2, 3))
     ),
-    "without bias": LayerCase(dict(use_bias=False, value_dim=6)),
     "cross attention": LayerCase(shapes=CROSS),
-    "chunks": LayerCase(dict(chunk_size=3, **CAUSAL)),
     "chunks of grouped heads": LayerCase(
         dict(chunk_size=2, feature_map="favor+", **GROUPED, **CAUSAL)
     ),
     # several blocks
     "two blocks": LayerCase(shapes=(TWO_BLOCKS,), more=False),
-    # small enough for features that no stabilizer holds, which aa2d4ca tried first
-    "two blocks of small inputs": LayerCase(shapes=(TWO_BLOCKS,), std=0.5, more=False),
     "two blocks, relu, grouped heads": LayerCase(
         dict(feature_map="relu", **GROUPED), shapes=(TWO_BLOCKS,), more=False
     ),
-    "two blocks, keys hidden": LayerCase(
-        dict(feature_map="favor+", **GROUPED),
-        shapes=(TWO_BLOCKS,),
-        masks=dict(key_mask=_holes(600)[:1]),
-        more=False,
-    ),
-    "two blocks, causal": LayerCase(CAUSAL, shapes=(TWO_BLOCKS,), more=False),
     "two blocks, causal, keys hidden": LayerCase(
         dict(chunk_size=50, **GROUPED, **CAUSAL),
         shapes=(TWO_BLOCKS,),
@@ -199,15 +198,10 @@ CASES = {
         more=False,
     ),
     # masks
-    "padding": LayerCase(masks=dict(query_mask=_padding(4, 9))),
     "padding, causal": LayerCase(CAUSAL, masks=dict(query_mask=_padding(4, 9))),
     "a row without keys": LayerCase(masks=dict(key_mask=_holes(hidden_row=True))),
     "a row without keys, causal": LayerCase(
         CAUSAL, masks=dict(key_mask=_holes(hidden_row=True))
-    ),
-    "a row without keys, relu, causal": LayerCase(
-        dict(feature_map="relu", **CAUSAL),
-        masks=dict(key_mask=_holes(hidden_row=True)),
     ),
     "every mask": LayerCase(
         GROUPED,
@@ -219,14 +213,8 @@ CASES = {
             attention_mask=np.arange(17)[np.newaxis, np.newaxis] != [[[3]], [[5]]],
         ),
     ),
-    "causal by the call": LayerCase(
-        masks=dict(key_mask=_holes()), call=dict(use_causal_mask=True)
-    ),
     "exact": LayerCase(
         dict(use_bias=False), masks=dict(key_mask=_padding(4, 9)), kind=ExactAttention
-    ),
-    "exact, causal": LayerCase(
-        dict(use_bias=False, **GROUPED, **CAUSAL), kind=ExactAttention
     ),
     "exact, length unknown": LayerCase(
         dict(use_bias=False, **CAUSAL),
@@ -252,15 +240,10 @@ CASES = {
     # dtypes
     "float64": LayerCase(dict(dtype="float64", **GROUPED)),
     "float64, causal": LayerCase(dict(dtype="float64", chunk_size=4, **CAUSAL)),
-    "float64, relu": LayerCase(dict(dtype="float64", feature_map="relu")),
-    "bfloat16": LayerCase(dict(dtype="mixed_bfloat16")),
     "bfloat16, causal": LayerCase(dict(dtype="mixed_bfloat16", **CAUSAL)),
     "float16": LayerCase(dict(dtype="mixed_float16")),
-    "float16, causal": LayerCase(dict(dtype="mixed_float16", **CAUSAL)),
     # large queries and keys, for which causal attention takes its safe form
-    "large": LayerCase(std=6.0),
     "large, causal": LayerCase(CAUSAL, std=6.0),
-    "large, float64": LayerCase(dict(dtype="float64"), std=6.0),
     "large, float64, causal": LayerCase(
         dict(dtype="float64", **GROUPED, **CAUSAL),
         masks=dict(key_mask=_holes()),

@@ -101,22 +101,16 @@ CASES = {
     "lm bidirectional, padded": _partial(
         logits, PADDED, causal=False, position_shape=(4, 3, 2)
     ),
-    "lm relu": _partial(logits, feature_map="relu", chunk_size=None),
     "lm exact": _partial(logits, attention="exact"),
-    "lm recompute block": _partial(logits, PADDED, recompute="block"),
     "lm recompute block, bidirectional": _partial(
         logits, PADDED, recompute="block", causal=False
     ),
     "lm bfloat16": _partial(logits, dtype="mixed_bfloat16"),
     "lm float64": _partial(logits, PADDED, dtype="float64", recompute="block"),
-    "lm continued": _partial(continued),
     "lm continued, favor+": _partial(continued, feature_map="favor+"),
     "train": _partial(training, eager=False, num_layers=1),
     "train recompute block": _partial(
         training, recompute="block", metrics=["accuracy"], dropout=0.2, steps=2
-    ),
-    "train recompute block, bidirectional": _partial(
-        training, recompute="block", causal=False, steps=2
     ),
     "train recompute network": _partial(
         training, recompute="network", dropout=0.2, feature_map="favor+", steps=2
@@ -124,7 +118,6 @@ CASES = {
     "train and redraw": _partial(
         training, callbacks=[RedrawFeatures(2)], projections=False, num_layers=1
     ),
-    "generate": _partial(generated, temperature=0),
     "generate sampled": _partial(
         generated, temperature=1.5, top_k=6, top_p=0.9, seed=4
     ),

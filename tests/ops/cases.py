@@ -55,6 +55,7 @@ def activation_kernel(activation, epsilon=1e-3, projected=True):
     return ops.ActivationKernel(matrix, activation, epsilon)
 
 
+# Each has code of its own; `tests/feature_maps` has the activations.
 KERNELS = {
     "softmax": softmax_kernel,
     "favor+": favor_plus_kernel,
@@ -62,15 +63,6 @@ KERNELS = {
     "hyperbolic_log_weights": lambda: weighted_kernel(22, hyperbolic=True),
     "taylor": ops.TaylorKernel,
     "relu": lambda: activation_kernel(tf.nn.relu, epsilon=0.1),
-    "elu": lambda: activation_kernel(tf.nn.elu, epsilon=1.1),
-    "square": lambda: activation_kernel(tf.square),
-    "abs": lambda: activation_kernel(tf.abs),
-    "exp": lambda: activation_kernel(tf.exp),
-    "gelu": lambda: activation_kernel(tf.nn.gelu, epsilon=0.3),
-    "sigmoid": lambda: activation_kernel(tf.nn.sigmoid),
-    "tanh": lambda: activation_kernel(tf.nn.tanh, epsilon=1.1),
-    "cos": lambda: activation_kernel(tf.cos, epsilon=1.1),
-    "identity": lambda: activation_kernel(tf.identity, epsilon=5.0),
     "unprojected": lambda: activation_kernel(tf.nn.sigmoid, projected=False),
     "elu_plus_one": ops.EluKernel,
 }
@@ -90,6 +82,19 @@ def masks(length):
         "interior": np.stack([interior, interior, none]),
         "different": np.stack([left & scattered, right & ~scattered, none]),
     }
+
+
+def segment_ids(firsts, length):
+    """Ids of the tokens of each example, whose segments begin at `firsts`.
+
+    The first id comes back.
+    """
+    starts = [[t in first for t in range(length)] for first in firsts]
+    return np.cumsum(starts, axis=1, dtype="int32") % 3
+
+
+def segment_starts(firsts, length):
+    return ops.segment_starts(segment_ids(firsts, length))
 
 
 def value_and_gradients(function, inputs, seed=99):
@@ -117,6 +122,14 @@ def assert_all_close(actual, expected, tolerance):
     """Relative errors of lists of tensors, each against its own norm."""
     errors = [relative_error(a, e) for a, e in zip(actual, expected, strict=True)]
     assert max(errors) < tolerance, errors
+
+
+def assert_equals(ours, reference, inputs, tolerance=1e-10):
+    """Output and gradients are those of the reference in float64; returns them."""
+    found = value_and_gradients(ours, inputs)
+    expected = value_and_gradients(reference, float64(*inputs))
+    assert_all_close(found, expected, tolerance)
+    return found
 
 
 def float64(*tensors):

@@ -47,7 +47,7 @@ def seen_by_hand(count, num_heads, num_global, num_random, seed, causal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "count, num_global, num_random",
-    [(1, 2, 3), (2, 2, 3), (3, 5, 1), (7, 2, 3), (13, 2, 3), (13, 3, 4), (13, 0, 2)],
+    [(1, 2, 3), (2, 2, 3), (3, 5, 1), (13, 3, 4), (13, 0, 2)],
 )
 def test_a_table_is_what_sets_say(count, num_global, num_random, causal):
     given = count, 2, num_global, num_random, 5, causal
@@ -82,8 +82,8 @@ def test_a_table_is_the_same_wherever_it_runs(causal):
 
 def test_random_blocks_are_uniform():
     """Of 40 blocks block 20 has 35 others; which of them are drawn, over 400 seeds."""
-    tables = [zoo.big_bird_blocks(40, 8, 2, 3, seed).table for seed in range(400)]
-    draws = np.stack([table[:, 20, -3:] for table in tables])
+    table = tf.function(lambda seed: zoo.big_bird_blocks(40, 8, 2, 3, seed).table)
+    draws = np.stack([table(tf.constant(i))[:, 20, -3:] for i in range(400)])
     counts = np.bincount(draws.ravel(), minlength=40)
     seen = [0, 19, 20, 21, 39]
     assert not counts[seen].any()

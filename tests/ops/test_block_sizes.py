@@ -8,7 +8,7 @@ from keras_performer import ops
 from keras_performer.ops import blocks, reference
 from tests.ops.cases import normal, qkv, softmax_kernel, value_and_gradients
 
-LENGTH = 600
+LENGTH = 300
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,6 @@ def several(monkeypatch):
     monkeypatch.setattr(blocks, "ON_GPU", blocks.ON_GPU._replace(**small))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_numbers_are_those_of_the_whole_matrix(causal, several):
     kernel, inputs = softmax_kernel(6), qkv(1, LENGTH, LENGTH, 1)

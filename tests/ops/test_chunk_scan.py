@@ -65,11 +65,9 @@ def _value_and_gradients(function):
     return [first, second, end["sum"], end["count"], *gradients]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "chunk_size, jit_compile",
-    [(size, jit) for size in (1, 4, 10, 11, 100) for jit in (None, False)]
-    + [(4, True), (11, True)],
+    [(1, None), (4, False), (4, True), (10, None), (11, None), (100, False)],
 )
 def test_chunks_change_nothing(chunk_size, jit_compile):
     expected = value_and_gradients(recurrence)
@@ -79,10 +77,7 @@ def test_chunks_change_nothing(chunk_size, jit_compile):
         np.testing.assert_allclose(result, wanted, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("chunk_size", [4, 11])
-@pytest.mark.parametrize(
-    "jit_compile", [None, pytest.param(True, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize("chunk_size, jit_compile", [(4, None), (4, True), (11, None)])
 def test_from_the_last_chunk_on_it_is_the_scan_of_what_is_reversed(
     chunk_size, jit_compile
 ):
@@ -182,11 +177,9 @@ def test_unknown_lengths_are_refused(message, shape, is_first):
     "message, shapes",
     [
         (r"at least one\. Received: .*\[\]", []),
-        (r"\(batch, length, ...\).*\(4,\)", [(4,)]),
         (r"\(batch, length, ...\).*\(4,\)", [(2, 4), (4,)]),
         (r"same length, axis 1, of at least 1.*\(2, 0\)", [(2, 0)]),
         (r"same length, axis 1, .*\(2, 4\).*\(2, 5, 3\)", [(2, 4), (2, 5, 3)]),
-        (r"same length, axis 1, .*\(2, 4\).*\(2, 3\)", [(2, 4), (2, 3)]),
     ],
 )
 def test_sequences_of_no_one_length_are_refused(message, shapes):
@@ -194,7 +187,7 @@ def test_sequences_of_no_one_length_are_refused(message, shapes):
         identity_scan([tf.ones(shape) for shape in shapes])
 
 
-@pytest.mark.parametrize("chunk_size", [0, -1, None, 2.0, True])
+@pytest.mark.parametrize("chunk_size", [0, None, 2.0, True])
 def test_chunk_sizes_are_positive_ints(chunk_size):
     with pytest.raises(ValueError, match=f"positive int.*chunk_size={chunk_size}"):
         identity_scan(tf.ones((1, 4)), chunk_size)

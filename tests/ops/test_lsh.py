@@ -58,10 +58,17 @@ def test_buckets_are_shared_as_often_as_angles_say():
         assert abs(shared - law) < 4.5 * (law * (1 - law) / 4000) ** 0.5
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
-    "length, window", [(1, 4), (2, 2), (13, 3), (83, 100), (17, 2**30)]
+    "length, window, masked, causal",
+    [
+        (1, 4, False, True),
+        (2, 2, False, False),
+        (13, 3, True, False),
+        (13, 3, False, True),
+        (83, 100, True, True),
+        (83, 9, False, False),
+        (17, 2**30, False, False),
+    ],
 )
 def test_it_is_the_definition(length, window, masked, causal):
     query, value, buckets = inputs(length)
@@ -84,28 +91,26 @@ def test_it_is_the_definition(length, window, masked, causal):
     np.testing.assert_allclose(scores, lsh_reference.weights(query, sees), atol=1e-12)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_several_blocks(causal, monkeypatch):
+def test_several_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(weights=2**15))
     query, value, buckets = inputs(300, rounds=2)
-    sees = lsh_reference.sees(buckets.numpy(), 70, causal=causal)
+    sees = lsh_reference.sees(buckets.numpy(), 70, causal=True)
 
     def attention(query, value):
-        return zoo.lsh_attention(query, value, buckets, 70, causal=causal)
+        return zoo.lsh_attention(query, value, buckets, 70, causal=True)
 
     both = (value_and_gradients(f, [query, value]) for f in (attention, dense(sees)))
     assert_all_close(*both, 1e-12)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-def test_unknown_shapes_and_xla(causal):
+def test_unknown_shapes_and_xla():
     query, value, _ = inputs(150, dtype="float32")
     rotations = normal((2, HEADS, HEAD_DIM, 2), 3, dtype="float32")
 
     def attention(query, value):
         buckets = zoo.lsh_buckets(query, rotations)
-        return zoo.lsh_attention(query, value, buckets, 20, causal=causal)
+        return zoo.lsh_attention(query, value, buckets, 20, causal=True)
 
     specs = [tf.TensorSpec((None, None, *x.shape[2:])) for x in (query, value)]
     unknown = tf.function(attention, input_signature=specs)
@@ -135,7 +140,7 @@ def test_tokens_of_other_buckets_change_nothing():
         np.testing.assert_allclose(alone, attended.numpy()[0, kept, n], atol=1e-12)
 
 
-@pytest.mark.parametrize("ends", [slice(0, 4), slice(9, None), slice(5, 8)])
+@pytest.mark.parametrize("ends", [slice(0, 4), slice(5, 8)])
 def test_masked_tokens_are_as_if_left_out(ends):
     query, value, buckets = inputs(14)
     seen = np.ones((BATCH, 14), bool)
@@ -180,14 +185,13 @@ def test_large_queries_and_queries_of_zero_are_finite():
         assert all(np.isfinite(x).all() for x in results)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_memory_is_linear_in_the_length(causal):
+def test_memory_is_linear_in_the_length():
     def step(query, value):
         rotations = tf.ones((2, 1, 4, 2))
         with tf.GradientTape() as tape:
             tape.watch([query, value])
             buckets = zoo.lsh_buckets(query, rotations)
-            output = zoo.lsh_attention(query, value, buckets, 32, causal=causal)
+            output = zoo.lsh_attention(query, value, buckets, 32, causal=True)
         return tape.gradient(output, [query, value])
 
     sizes = [

@@ -42,10 +42,9 @@ def bracketings(states, merge):
     ]
 
 
-@pytest.mark.parametrize("mask", [None, "interior"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_any_bracketing_gives_the_state_of_the_whole(name, mask):
-    mask = None if mask is None else tf.constant(masks(LENGTH)[mask])
+def test_any_bracketing_gives_the_state_of_the_whole(name):
+    mask = tf.constant(masks(LENGTH)["interior"])
     kernel, whole, pieces = whole_and_pieces(name, mask)
     merged = bracketings(pieces, lambda *pair: ops.merge_states(kernel, *pair))
     assert len(merged) == 5  # the Catalan number of four pieces
@@ -69,8 +68,7 @@ def test_nothing_is_neutral():
     assert_all_close(empty, nothing, 1e-15)
 
 
-WINDOW = 4
-# shorter than the window, as long, longer, and none, in different orders
+# Shorter than a window of 4, as long, longer, and none, in different orders.
 ORDERS = [(3, 1, 0, 7), (7, 1, 4, 3), (4, 3, 1, 5)]
 
 
@@ -100,27 +98,26 @@ def merge_pieces(kernel, left, right):
     return merged, left_length + right_length
 
 
-@pytest.mark.parametrize("mask", [None, "left", "different"])
 @pytest.mark.parametrize(
-    "name, pieces",
-    [("favor+", ORDERS[0]), ("softmax", ORDERS[1]), ("taylor", ORDERS[2])],
+    "name, window, pieces, mask",
+    [
+        ("favor+", 4, ORDERS[0], "different"),
+        ("softmax", 4, ORDERS[1], "left"),
+        ("taylor", 4, ORDERS[2], None),
+        ("softmax", 1, ORDERS[0], "different"),  # of the own key alone
+        ("softmax", 100, ORDERS[0], "different"),  # of every key
+    ],
 )
-def test_any_bracketing_of_windowed_states_gives_that_of_the_whole(name, pieces, mask):
+def test_any_bracketing_of_windowed_states_gives_that_of_the_whole(
+    name, window, pieces, mask
+):
     """Also where the last keys are masked: they are places, others are none."""
-    kernel, whole, states = windowed_pieces(name, WINDOW, pieces, mask)
+    kernel, whole, states = windowed_pieces(name, window, pieces, mask)
     merged = bracketings(states, lambda *pair: merge_pieces(kernel, *pair))
     assert len(merged) == 5
     for state, length in merged:
         assert length == sum(pieces)
         assert_all_close([x for x in state if x.dtype != tf.bool], whole[:4], 1e-10)
-        np.testing.assert_array_equal(state.seen, whole.seen)
-
-
-@pytest.mark.parametrize("window", [1, 100])
-def test_windows_of_the_own_key_alone_and_of_every_key(window):
-    kernel, whole, states = windowed_pieces("softmax", window, ORDERS[0], "different")
-    for state, _ in bracketings(states, lambda *pair: merge_pieces(kernel, *pair)):
-        assert_all_close(state[:4], whole[:4], 1e-10)
         np.testing.assert_array_equal(state.seen, whole.seen)
 
 

@@ -45,7 +45,7 @@ def kernel_z_score(matrices, query, key):
     )
 
 
-@pytest.mark.parametrize("num_rows", [1, 4, 5, 13])
+@pytest.mark.parametrize("num_rows", [4, 13])
 def test_rows_are_orthogonal_within_blocks(num_rows):
     matrix = ops.orthogonal_gaussian_matrix(num_rows, 5, seed=(3, 1)).numpy()
     assert matrix.shape == (num_rows, 5)
@@ -76,7 +76,9 @@ def test_regularized_rows_have_length_sqrt_h(draw):
 
 @pytest.mark.parametrize("draw", [ops.orthogonal_gaussian_matrix, ops.gaussian_matrix])
 def test_equal_seeds_give_equal_matrices_and_different_seeds_different_ones(draw):
+    tf.random.set_seed(1)  # counts for nothing
     first = draw(6, 8, seed=(1, 2)).numpy()
+    tf.random.set_seed(2)
     np.testing.assert_array_equal(first, draw(6, 8, seed=tf.constant([1, 2])))
     np.testing.assert_array_equal(first, tf.function(draw)(6, 8, (1, 2)))
     for seed in ((1, 3), (2, 2), (2, 1)):
@@ -87,8 +89,10 @@ def test_equal_seeds_give_equal_matrices_and_different_seeds_different_ones(draw
         assert np.abs(cosines).max() < 0.95
 
 
-@pytest.mark.parametrize("regularized", [False, True])
-@pytest.mark.parametrize("draw", [ops.orthogonal_gaussian_matrix, ops.gaussian_matrix])
+@pytest.mark.parametrize(
+    "draw, regularized",
+    [(ops.orthogonal_gaussian_matrix, False), (ops.gaussian_matrix, True)],
+)
 def test_xla_draws_the_same_matrix(draw, regularized):
     """TensorFlow's own normal numbers differ between XLA and other modes."""
     compiled = tf.function(draw, jit_compile=True)
@@ -96,15 +100,6 @@ def test_xla_draws_the_same_matrix(draw, regularized):
         compiled(13, 5, tf.constant([1, 2]), regularized),
         draw(13, 5, (1, 2), regularized),
         atol=1e-5,
-    )
-
-
-def test_global_seed_changes_nothing():
-    tf.random.set_seed(1)
-    first = ops.orthogonal_gaussian_matrix(6, 8, seed=(1, 2))
-    tf.random.set_seed(2)
-    np.testing.assert_array_equal(
-        first, ops.orthogonal_gaussian_matrix(6, 8, seed=(1, 2))
     )
 
 

@@ -57,7 +57,7 @@ def with_gradients(chain, depth, **options):
     return run(normal((7, 3, DIM), 1), normal((7, 3, DIM), 2), kernels)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 8])
+@pytest.mark.parametrize("depth", [1, 4])
 def test_values_and_gradients_are_those_of_autodiff(depth):
     got, expected = (with_gradients(f, depth) for f in (zoo.reversible_chain, plain))
     assert_all_close(got, expected, 1e-11)

@@ -36,8 +36,7 @@ def test_two_pairs_by_hand():
 FAR = [0, 1, 1023, 1024, 10**6, 10**6 + 1, 2**20 - 1, 2**24 + 1, 10**9 + 7, 2**31 - 1]
 
 
-@pytest.mark.parametrize("size", [2, 64, 128])
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("size, sign", [(2, 1), (128, -1)])
 def test_angles_are_right_at_any_position(size, sign):
     positions = sign * np.array([FAR])
     # the pair (1, 0) turns into the cosine and the sine of its angle

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from keras_performer import ops, zoo
 
-from .cases import normal, pairs
-from .segment_cases import ids
+from .cases import normal, pairs, segment_starts
 
 LENGTH, HEAD_DIM, WINDOW = 96, 64, 40
 
@@ -58,7 +57,7 @@ def kernel():
 
 
 def visible(causal, packed=False):
-    starts = ops.segment_starts(ids(((0, 30, 31, 64),), LENGTH)) if packed else None
+    starts = segment_starts(((0, 30, 31, 64),), LENGTH) if packed else None
     return ops.Visibility(None, causal, starts=starts)
 
 
@@ -85,15 +84,12 @@ def linear(causal, packed, query, key, value):
 
 ATTENTIONS = {
     "local": functools.partial(local, False, False),
-    "local, causal": functools.partial(local, True, False),
-    "local, packed": functools.partial(local, False, True),
+    "local, causal, packed": functools.partial(local, True, True),
     "windowed": functools.partial(windowed, False, False),
-    "windowed, causal": functools.partial(windowed, True, False),
     "windowed, packed": functools.partial(windowed, False, True),
-    "windowed, causal, packed": functools.partial(windowed, True, True),
+    "windowed, causal": functools.partial(windowed, True, False),
     "lsh": lsh,
     "linear": functools.partial(linear, False, False),
-    "linear, causal": functools.partial(linear, True, False),
     "linear, packed": functools.partial(linear, False, True),
 }
 

@@ -1,52 +1,75 @@
-"""Causal attention to packed sequences is that to each segment alone."""
+"""Packed sequences: each segment is attended to as if it were alone.
+
+`test_trunk.py` has more forms, with the softmax kernel and with exact weights.
+"""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.ops import reference
 
 from .cases import (
     KERNELS,
     assert_all_close,
-    float64,
+    assert_equals,
     normal,
     qkv,
     relative_error,
+    segment_ids,
+    segment_starts,
     value_and_gradients,
 )
-from .segment_cases import (
-    CHUNK,
-    FIRSTS,
-    LENGTH,
-    apart,
-    ids,
-    starts,
-    with_large_keys,
-)
+
+# In chunks of 4 causal attention takes these 80 tokens in three blocks of 32.
+# The first example has segments of one token, several in one chunk, one that starts
+# with a chunk and one that starts with a block; the second has one over two blocks.
+LENGTH, CHUNK = 80, 4
+FIRSTS = (0, 1, 2, 9, 10, 11, 16, 32, 33, 47, 79), (0, 7, 8, 60, 64, 77)
+STARTS = segment_starts(FIRSTS, LENGTH)
 
 
-def packed(kernel, mask=None, firsts=FIRSTS):
-    visible = ops.Visibility(mask, starts=starts(firsts))
+def signed_kernel():
+    """Sums of weights of either sign."""
+    return ops.ActivationKernel(ops.gaussian_matrix(3, 5, (0, 5)), tf.nn.tanh)
 
-    def attend(query, key, value):
-        return ops.causal_attention(query, key, value, kernel, visible, None, CHUNK)[0]
+
+ALL = {**KERNELS, "signed": signed_kernel}
+
+
+def linear(kernel):
+    def attend(query, key, value, visible, state=None):
+        if visible.causal:
+            return ops.causal_attention(
+                query, key, value, kernel, visible, state, CHUNK
+            )
+        return ops.bidirectional_attention(query, key, value, kernel, visible), None
 
     return attend
 
 
-def alone(kernel, mask=None, firsts=FIRSTS):
-    def attend(query, key, value, mask):
-        return ops.causal_attention(query, key, value, kernel, mask, None, CHUNK)[0]
-
-    attend = apart(attend, firsts)
-    return lambda query, key, value: attend(query, key, value, mask)
+def packed(attend, causal, mask=None, starts=STARTS):
+    visible = ops.Visibility(mask, causal, starts=starts)
+    return lambda *inputs: attend(*inputs, visible)[0]
 
 
-def assert_equals_alone(kernel, inputs, tolerance, mask=None):
-    found = value_and_gradients(packed(kernel, mask), inputs)
-    expected = value_and_gradients(alone(kernel, mask), float64(*inputs))
-    assert_all_close(found, expected, tolerance)
+def twin(kernel, causal, mask=None):
+    def attend(*inputs):
+        given = *inputs, kernel, mask, causal
+        return reference.attention(*given, starts=STARTS)
+
+    return attend
+
+
+def some_masked():
+    mask = np.random.default_rng(0).random((2, LENGTH)) < 0.6
+    mask[0, 16:32] = False  # a segment without keys
+    return tf.constant(mask)
+
+
+def inputs(dtype="float64", groups=2):
+    return qkv(2, LENGTH, LENGTH, heads=2, groups=groups, dtype=dtype)
 
 
 def test_starts_are_where_neighbours_differ():
@@ -55,121 +78,146 @@ def test_starts_are_where_neighbours_differ():
     np.testing.assert_array_equal(tf.cast(found, tf.int32), expected)
 
 
-@pytest.mark.parametrize("name", ["softmax", "hyperbolic_log_weights", "relu"])
-def test_outputs_and_gradients(name):
-    inputs = qkv(2, LENGTH, LENGTH, heads=2)
-    assert_equals_alone(KERNELS[name](), inputs, 1e-10)
+@pytest.mark.parametrize(
+    "name, causal, masked, groups",
+    [
+        ("hyperbolic_log_weights", True, False, 1),
+        ("relu", True, False, 2),
+        ("favor+", True, True, 3),
+        ("taylor", True, True, 2),
+        ("favor+", False, False, 1),
+        ("signed", False, False, 2),
+        ("taylor", False, False, 1),
+        ("relu", False, True, 3),
+    ],
+)
+def test_outputs_and_gradients(name, causal, masked, groups):
+    kernel, mask = ALL[name](), some_masked() if masked else None
+    functions = packed(linear(kernel), causal, mask), twin(kernel, causal, mask)
+    # sums of the signed kernel cancel: 1 / sum has been up to 1e4
+    tolerance = 1e-7 if name == "signed" else 1e-10
+    found = assert_equals(*functions, inputs(groups=groups), tolerance)
+    if masked:
+        np.testing.assert_array_equal(found[0][0, 16:32], 0)
 
 
-@pytest.mark.parametrize("name", ["favor+", "taylor"])
-def test_masks_and_grouped_heads(name):
-    inputs = qkv(2, LENGTH, LENGTH, heads=2, groups=3)
-    mask = np.random.default_rng(0).random((2, LENGTH)) < 0.6
-    mask[0, 16:32] = False  # a segment without keys
-    assert_equals_alone(KERNELS[name](), inputs, 1e-10, tf.constant(mask))
-
-
-@pytest.mark.parametrize("name", ["softmax", "taylor"])
-def test_outputs_and_gradients_in_float32(name):
-    inputs = qkv(2, LENGTH, LENGTH, heads=2, dtype="float32")
-    assert_equals_alone(KERNELS[name](), inputs, 1e-5)
+def test_sums_of_the_signed_kernel_are_negative_too():
+    query, key, _ = inputs(groups=1)
+    features = [
+        tf.tanh(tf.einsum("btnh,mh->btnm", x, tf.cast(matrix, x.dtype)))
+        for matrix in [signed_kernel().projection_matrix]
+        for x in (query, key)
+    ]
+    sums = tf.einsum("btnm,bsnm->btn", *features)
+    assert 0.2 < np.mean(sums < 0) < 0.8
 
 
 def test_rare_chunks(monkeypatch):
     """Chunks with a start in the form that keys seldom need."""
-    expected = value_and_gradients(alone(KERNELS["softmax"]()), inputs := given())
     monkeypatch.setattr(ops.ExponentialKernel, "max_rise", -1e9)
-    found = value_and_gradients(packed(KERNELS["softmax"]()), inputs)
-    assert_all_close(found, expected, 1e-10)
+    kernel = KERNELS["softmax"]()
+    assert_equals(packed(linear(kernel), True), twin(kernel, True), inputs())
 
 
-def given(std=1.0, dtype="float64"):
-    return qkv(2, LENGTH, LENGTH, heads=2, groups=2, std=std, dtype=dtype)
-
-
-@pytest.mark.parametrize("size", [30.0, 1e4])
-@pytest.mark.parametrize("where", [9, 10, 33, 60])
-def test_large_keys_of_another_segment_change_nothing(where, size):
+@pytest.mark.parametrize(
+    "causal, where, size",
+    [
+        (True, 9, 30.0),
+        (True, 10, 1e4),
+        (True, 33, 1e4),
+        (True, 60, 30.0),
+        (False, 33, 30.0),
+        (False, 60, 1e4),
+    ],
+)
+def test_large_keys_of_another_segment_change_nothing(causal, where, size):
     """Not outputs, not gradients: in float32, where they would lose all others."""
-    inputs = given(dtype="float32")
-    large = ids() == 99
+    large = np.zeros((2, LENGTH), bool)
     for row, first in zip(large, FIRSTS):
         if where in first:
             row[where : min(i for i in (*first, LENGTH) if i > where)] = True
     assert large.any()
-    attend = packed(KERNELS["softmax"]())
-    scaled, plain, others = with_large_keys(attend, inputs, large, size)
+    query, key, value = inputs("float32")
+    scale = np.where(large, size, 1.0)[..., None, None]
+    others = tf.constant(~large[..., None, None], "float32")
+    attend = packed(linear(KERNELS["softmax"]()), causal)
+    scaled, plain = (
+        value_and_gradients(lambda *x: attend(*x) * others, (query, given, value))
+        for given in (key * scale, key)
+    )
     for found, expected in zip(scaled, plain):
         assert relative_error(found * others, expected * others) < 2e-6
-    for gradient in scaled[1:]:
-        np.testing.assert_array_equal(gradient * (1 - others), 0)
+    if causal:
+        for gradient in scaled[1:]:
+            np.testing.assert_array_equal(gradient * (1 - others), 0)
 
 
-@pytest.mark.parametrize("name", ["softmax", "relu"])
-@pytest.mark.parametrize("cut", [1, 9, 13, 32, 79])
-def test_a_sequence_cut_anywhere(name, cut):
-    """At a start, inside a segment, and with a piece of one token."""
-    kernel, segment_ids = KERNELS[name](), ids()
+@pytest.mark.parametrize("name, cuts", [("softmax", (1, 13, 32)), ("relu", (9, 79))])
+def test_a_sequence_cut_anywhere(name, cuts):
+    """At starts and inside a segment."""
+    attend = linear(KERNELS[name]())
+    ids = segment_ids(FIRSTS, LENGTH)
 
-    def pieces(query, key, value):
+    def pieces(*inputs):
         outputs, state, last = [], None, None
-        for piece in (slice(0, cut), slice(cut, LENGTH)):
-            visible = ops.Visibility(
-                starts=ops.segment_starts(segment_ids[:, piece], last)
-            )
-            given = (x[:, piece] for x in (query, key, value))
-            output, state = ops.causal_attention(*given, kernel, visible, state, CHUNK)
+        for start, stop in zip((0, *cuts), (*cuts, LENGTH)):
+            own = ids[:, start:stop]
+            visible = ops.Visibility(causal=True, starts=ops.segment_starts(own, last))
+            given = (x[:, start:stop] for x in inputs)
+            output, state = attend(*given, visible, state)
             outputs.append(output)
-            last = segment_ids[:, piece][:, -1]
+            last = own[:, -1]
         return tf.concat(outputs, 1)
 
-    found = value_and_gradients(pieces, given())
-    assert_all_close(found, value_and_gradients(packed(kernel), given()), 1e-10)
+    assert_equals(pieces, twin(KERNELS[name](), True), inputs())
 
 
 def test_steps_of_one_token():
-    kernel, segment_ids, inputs = KERNELS["softmax"](), ids(), given()
+    kernel, ids = KERNELS["softmax"](), segment_ids(FIRSTS, LENGTH)
     outputs, state, last = [], None, None
     for t in range(20):
-        visible = ops.Visibility(
-            starts=ops.segment_starts(segment_ids[:, t : t + 1], last)
-        )
-        token = (x[:, t : t + 1] for x in inputs)
-        output, state = ops.causal_attention(*token, kernel, visible, state)
+        starts = ops.segment_starts(ids[:, t : t + 1], last)
+        token = (x[:, t : t + 1] for x in inputs())
+        visible = ops.Visibility(causal=True, starts=starts)
+        output, state = linear(kernel)(*token, visible, state)
         outputs.append(output)
-        last = segment_ids[:, t]
-    expected = packed(kernel)(*inputs)[:, :20]
+        last = ids[:, t]
+    expected = twin(kernel, True)(*inputs())[:, :20]
     assert_all_close([tf.concat(outputs, 1)], [expected], 1e-12)
 
 
 def test_blocks_in_which_no_segment_starts_keep_every_bit():
-    kernel, inputs = KERNELS["softmax"](), given(dtype="float32")
-    firsts = (0, 70), (0, 66)
-    whole, _ = ops.causal_attention(*inputs, kernel, None, None, CHUNK)
-    found = packed(kernel, firsts=firsts)(*inputs)
+    attend, given = linear(KERNELS["softmax"]()), inputs("float32")
+    whole = packed(attend, True, starts=None)(*given)
+    starts = segment_starts(((0, 70), (0, 66)), LENGTH)
+    found = packed(attend, True, starts=starts)(*given)
     np.testing.assert_array_equal(found[:, :64], whole[:, :64])
     assert relative_error(found[:, 70:], whole[:, 70:]) > 0.1
 
 
+@pytest.mark.parametrize("length", [1, 2])
+def test_short_bidirectional_sequences(length):
+    given = qkv(2, length, length, heads=2)
+    starts = segment_starts(((0,), (0, 1)), 2)[:, :length]
+    attend = linear(KERNELS["favor+"]())
+    found = packed(attend, False, starts=starts)(*given)
+    whole = packed(attend, False, starts=None)(*given)
+    assert_all_close([found[:1]], [whole[:1]], 1e-12)
+    assert_all_close([found[1:]], [given[2][1:]], 1e-12)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_graphs_of_unknown_sizes_and_xla(jit_compile):
-    kernel, inputs = KERNELS["softmax"](), given(dtype="float32")
+def test_compiled_alone():
+    """To both sides, which is the causal loop twice."""
 
-    def attend(query, key, value, starts):
-        inputs, visible = (query, key, value), ops.Visibility(starts=starts)
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            output, _ = ops.causal_attention(*inputs, kernel, visible, None, CHUNK)
-            loss = tf.reduce_sum(output**2)
-        return [output, *tape.gradient(loss, inputs)]
+    def attend(query, key, value, visible):
+        options = KERNELS["softmax"](), visible
+        given = query, key, value, *options
+        return ops.bidirectional_attention(*given, jit_compile=True), None
 
-    shapes = [tf.TensorSpec((None, None, *x.shape[2:]), x.dtype) for x in inputs]
-    shapes.append(tf.TensorSpec((None, None), tf.bool))
-    options = {"jit_compile": True} if jit_compile else {"input_signature": shapes}
-    compiled = tf.function(attend, **options)
-    expected = attend(*inputs, starts())
-    assert_all_close(compiled(*inputs, starts()), expected, 5e-6)
+    found = value_and_gradients(packed(attend, False), inputs("float32"))
+    plain = packed(linear(KERNELS["softmax"]()), False)
+    assert_all_close(found, value_and_gradients(plain, inputs("float32")), 5e-6)
 
 
 def test_starts_of_another_length_are_an_error():

@@ -9,9 +9,17 @@ from keras_performer.ops.shapes import repeat
 ARRAY = np.arange(24).reshape(2, 3, 4)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4), (None, 3, 4), (None, None, 4)])
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize(
+    "shape, axis, repeats",
+    [
+        ((2, 3, 4), 0, 3),
+        ((2, 3, 4), 2, 1),
+        ((None, 3, 4), 0, 3),
+        ((None, 3, 4), 1, 3),
+        ((None, None, 4), 1, 3),
+        ((None, None, 4), 2, 3),
+    ],
+)
 def test_repeats_are_those_of_numpy(shape, axis, repeats):
     given = tf.TensorSpec(shape, tf.int64)
     traced = tf.function(lambda x: repeat(x, repeats, axis), input_signature=[given])

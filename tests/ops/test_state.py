@@ -1,5 +1,7 @@
 """A causal sequence in pieces: prefill, steps, loops, gradients through the state."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -36,36 +38,23 @@ def without_stabilizer(state):
     return sums * tf.exp(running_max)[:, :, tf.newaxis]
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", KERNELS)
-def test_whole_equals_prefill_and_steps_equals_token_by_token(name, padded):
+@pytest.mark.parametrize(
+    ("name", "padded"), list(zip(KERNELS, itertools.cycle([False, True])))
+)
+def test_whole_equals_prefill_and_steps(name, padded):
     kernel = KERNELS[name]()
     inputs = qkv(batch=3, queries=LENGTH, keys=LENGTH, heads=2, groups=2)
     mask = masks(LENGTH)["different"] if padded else None
     expected, expected_state = reference.recurrent_attention(*inputs, kernel, mask)
     expected = [expected, without_stabilizer(expected_state)]
-    for lengths in ([23], [9, 1, 1, 12], [1] * 23):
+    for lengths in ([23], [9, 1, 1, 7, *[1] * 5]):
         output, state = in_pieces(kernel, inputs, lengths, mask, chunk_size=3)
         assert_all_close([output, without_stabilizer(state)], expected, 1e-10)
 
 
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, LENGTH])
-@pytest.mark.parametrize("name", ["softmax", "favor+", "relu"])
-def test_every_chunk_size_in_float32(name, chunk_size):
-    kernel = KERNELS[name]()
-    inputs = qkv(2, LENGTH, LENGTH, heads=2, dtype="float32")
-    mask = masks(LENGTH)["left"][:2]
-    expected, expected_state = ops.causal_attention(*inputs, kernel, mask)
-    for lengths in ([23], [1, 22], [9, 14], [18] + [1] * 5):
-        output, state = in_pieces(kernel, inputs, lengths, mask, chunk_size)
-        actual = [output, without_stabilizer(state)]
-        assert_all_close(actual, [expected, without_stabilizer(expected_state)], 3e-6)
-
-
-@pytest.mark.parametrize("name", ["softmax", "favor+"])
-def test_pieces_with_keys_that_dwarf_others(name):
+def test_pieces_with_keys_that_dwarf_others():
     """Keys of norms 20 and 0.5 in turn: the running maximum jumps in many pieces."""
-    kernel = KERNELS[name]()
+    kernel = KERNELS["softmax"]()
     query, key, value = qkv(1, LENGTH, LENGTH, heads=2, std=1.0, dtype="float64")
     scale = np.where(np.arange(LENGTH) // 5 % 2, 0.2, 10.0)
     key *= scale[None, :, None, None]
@@ -74,7 +63,7 @@ def test_pieces_with_keys_that_dwarf_others(name):
     )
     for dtype, bound in (("float64", 1e-10), ("float32", 2e-5)):
         inputs = [tf.cast(x, dtype) for x in (query, key, value)]
-        for lengths in ([8, 1, 1, 1, 12], [1] * 23):
+        for lengths in ([8, 1, 1, 1, 12],):
             output, (running_max, sums) = in_pieces(kernel, inputs, lengths)
             shift = tf.exp(tf.cast(running_max, "float64") - expected_max)
             sums = tf.cast(sums, "float64") * shift[:, :, tf.newaxis]
@@ -109,8 +98,9 @@ def test_initial_state_changes_nothing_and_has_the_documented_shapes(name):
     assert bool(tf.reduce_all(output == afresh))
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", ["softmax", "log_weights", "relu", "exp"])
+@pytest.mark.parametrize(
+    ("name", "padded"), [("softmax", True), ("log_weights", False), ("relu", True)]
+)
 def test_gradients_through_the_state(name, padded):
     """Loss of the later outputs and of the last state, back to the earlier inputs."""
     kernel = KERNELS[name]()
@@ -125,7 +115,7 @@ def test_gradients_through_the_state(name, padded):
         output, state = reference.recurrent_attention(*inputs, kernel, mask)
         expected = loss(output[:, 13:], state)
     expected = tape.gradient(expected, inputs)
-    for lengths in ([23], [13, 10], [13, 1, 3, 6]):
+    for lengths in ([23], [13, 1, 3, 6]):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             output, state = in_pieces(kernel, inputs, lengths, mask, chunk_size=3)
@@ -154,8 +144,7 @@ def test_gradient_of_the_sums_of_a_given_state(name):
     assert_all_close(gradient(ops.causal_attention), expected, 1e-10)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("name", ["softmax", "relu"])
+@pytest.mark.parametrize(("name", "jit_compile"), [("softmax", True), ("relu", False)])
 def test_the_state_survives_a_while_loop(name, jit_compile):
     kernel = KERNELS[name]()
     num_features = kernel.projection_matrix.shape[0]

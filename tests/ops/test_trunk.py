@@ -1,8 +1,10 @@
 """Linear attention of every form beside its float64 twin: outputs and gradients.
 
-A form is a row of `FORMS`; tests take them all, or those that they are about.
+A form is a row of `FORMS`, or with gates of `GATED`, which also has exact weights;
+tests take them all, or those that they are about. `test_decays.py` has more of gates.
 """
 
+import itertools
 import typing
 
 import numpy as np
@@ -15,6 +17,7 @@ from keras_performer.ops.linear_attention import linear_attention
 
 from .cases import (
     HEAD_DIM,
+    KERNELS,
     float64,
     normal,
     qkv,
@@ -24,59 +27,101 @@ from .cases import (
 )
 
 # Chunks are of 64 tokens: the third one has two.
-LENGTH, CHUNK, LONGEST = 130, 64, 200
+LENGTH, CHUNK = 130, 64
 # Segments of one token, within a chunk, over two, and one that starts with a chunk.
 FIRSTS = (0, 1, 9, 64, 129), (0, 70, 75)
 
 
+def gates():
+    """Log-decays: small ones, then large ones; some that are huge or hide all."""
+    random = np.random.default_rng(5)
+    size, rare = np.abs(random.standard_normal((2, LENGTH))), random.random(LENGTH)
+    first = np.where(np.arange(LENGTH) < 90, -0.3, -8.0) * size[0]
+    second = np.where(np.arange(LENGTH) < 40, -8.0, -0.2) * size[1]
+    first = np.where(rare < 0.03, -1e4, first)
+    second = np.where(rare > 0.96, -1e30, second)
+    return tf.constant(np.stack([first, second])[..., np.newaxis])
+
+
 class Form(typing.NamedTuple):
-    """The arguments of an operation and of its twin."""
+    """The arguments of an operation and of its twin.
+
+    Without a kernel weights are exact. With gates everything is float64, else float32.
+    """
 
     causal: bool
     window: int | None = None
     packed: bool = False
+    gated: bool = False
+    kernel: str | None = "softmax"
 
     def inputs(self, std=1.0, length=LENGTH):
-        """Query, key, value and, with a window, the gain: two heads, one key head."""
-        inputs = [x[:, :length] for x in qkv(2, LONGEST, LONGEST, 1, 2, std, "float32")]
-        if not self.window:
+        """Query, key, value, the gates and, with a window and a kernel, the gain.
+
+        Two heads, one key head.
+        """
+        dtype = "float64" if self.gated else "float32"
+        inputs = [*qkv(2, LENGTH, LENGTH, 1, 2, std, dtype), *[gates()] * self.gated]
+        inputs = [x[:, :length] for x in inputs]
+        if not (self.window and self.kernel):
             return inputs
         # far keys weigh about as much as near ones, however large inputs are
-        return [*inputs, 2 * (std**2 - 1) + normal((2,), 9, dtype="float32")]
+        return [*inputs, 2 * (std**2 - 1) + normal((2,), 9, dtype=dtype)]
 
     def ours(self, mask=None, cuts=(), firsts=FIRSTS):
         """The operation, with a state from piece to piece where it is cut."""
 
-        def attend(query, key, value, gain=None):
-            outputs, state, length = [], None, query.shape[1]
+        def attend(query, key, value, *more):
+            (decay, gain), outputs, state = self._named(more), [], None
+            length = LENGTH if query.shape[1] is None else query.shape[1]
+            parts = mask, self._starts(length, firsts), decay
             for piece in map(slice, (0, *cuts), (*cuts, length)):
-                parts = mask, _starts(self.packed, length, firsts)
-                seen, starts = (x if x is None else x[:, piece] for x in parts)
+                seen, starts, gate = (x if x is None else x[:, piece] for x in parts)
                 visible = ops.Visibility(seen, self.causal, starts=starts)
-                given = (x[:, piece] for x in (query, key, value))
-                options = visible, self.window, gain, state
-                output, state = linear_attention(*given, softmax_kernel(), *options)
+                given = [x[:, piece] for x in (query, key, value)]
+                output, state = self._attend(given, visible, gain, state, gate)
                 outputs.append(output)
             return tf.concat(outputs, 1)
 
         return attend
 
+    def _attend(self, given, visible, gain, state, decay):
+        if self.kernel:
+            options = self._made(), visible, self.window, gain, state
+            return linear_attention(*given, *options, decay=decay)
+        if self.window is None:
+            return ops.exact_attention(*given, visible, decay=decay), None
+        options = self.window, visible
+        return ops.local_attention(*given, *options, state=state, decay=decay)
+
     def twin(self, mask=None, firsts=FIRSTS):
-        def attend(query, key, value, gain=None):
+        def attend(query, key, value, *more):
+            decay, gain = self._named(more)
+            kernel = self._made() if self.kernel else None
             return reference.attention(
-                *(query, key, value, softmax_kernel(), mask, self.causal),
-                exact_window=self.window,
+                *(query, key, value, kernel, mask, self.causal),
+                exact_window=self.window or (None if kernel else LENGTH),
                 log_gain=gain,
-                starts=_starts(self.packed, query.shape[1], firsts),
+                starts=self._starts(query.shape[1], firsts),
+                decay=decay,
             )
 
         return attend
 
+    def _made(self):
+        """The kernel, made outside of graphs: XLA rounds its matrix otherwise."""
+        with tf.init_scope():
+            return KERNELS[self.kernel]()
 
-def _starts(packed, length, firsts):
-    if not packed or not length:
-        return None
-    return tf.constant([[i in first for i in range(length)] for first in firsts])
+    def _named(self, more):
+        """The gates and the gain, or `None`."""
+        decay = more[0] if self.gated else None
+        return decay, more[-1] if len(more) > self.gated else None
+
+    def _starts(self, length, firsts):
+        if not self.packed or not length:
+            return None
+        return tf.constant([[i in first for i in range(length)] for first in firsts])
 
 
 FORMS = {
@@ -90,40 +135,75 @@ FORMS = {
     "packed bidirectional": Form(False, packed=True),
     "packed causal, window": Form(True, 5, packed=True),
     "packed bidirectional, window": Form(False, 5, packed=True),
+    "packed exact": Form(True, packed=True, kernel=None),
+    "packed local": Form(False, 5, packed=True, kernel=None),
 }
-CAUSAL = [name for name, form in FORMS.items() if form.causal]
-PACKED = [name for name, form in FORMS.items() if form.packed]
+GATED = {
+    "gated causal": Form(True, None, False, True),
+    "gated causal, window": Form(True, 5, False, True),
+    "gated causal, long window": Form(True, 100, False, True),
+    "gated bidirectional": Form(False, None, False, True),
+    "gated bidirectional, long window": Form(False, 100, False, True),
+    "gated packed causal, window": Form(True, 5, True, True),
+    "gated packed bidirectional": Form(False, None, True, True),
+    "gated packed bidirectional, window": Form(False, 5, True, True),
+    "taylor, gated packed causal": Form(True, 5, True, True, "taylor"),
+    "taylor, gated bidirectional": Form(False, 5, False, True, "taylor"),
+    "relu, gated causal": Form(True, None, False, True, "relu"),
+    "relu, gated packed bidirectional": Form(False, None, True, True, "relu"),
+    "gated exact": Form(True, None, False, True, None),
+    "gated packed exact": Form(False, None, True, True, None),
+    "gated local": Form(False, 5, False, True, None),
+    "gated packed local": Form(True, 5, True, True, None),
+}
+ALL = {**FORMS, **GATED}
+CAUSAL = [n for n, form in FORMS.items() if form.causal and form.kernel]
 # Tokens one by one: each takes seconds.
-SLOW = [name for name, form in FORMS.items() if form.packed and form.window]
+SLOW = ["packed causal, window", "packed bidirectional, window"]
+# What has a state; float64 is cut where chunks end, too.
+CUT = [
+    ("causal", (1, 63, 70, 71, 72, 129), 1.0),
+    ("causal", (64, 65, 101), 8.0),
+    ("causal, window", (1, 63, 70, 71, 72, 129), 8.0),
+    ("causal, long window", (64, 65, 101), 1.0),
+    ("packed causal", (1, 63, 70, 71, 72, 129), 1.0),
+    ("packed causal, window", (9, 70, 71, 120), 1.0),
+    ("gated causal", (1, 63), 1.0),
+    ("gated causal, window", (64, 65, 101), 8.0),
+    ("gated causal, long window", (70, 71, 72, 129), 1.0),
+    ("gated packed causal, window", (9, 70, 71, 120), 1.0),
+    ("taylor, gated packed causal", (64, 65, 101), 1.0),
+    ("relu, gated causal", (70, 71, 72, 129), 1.0),
+    ("gated packed local", (64, 65, 101), 1.0),
+]
 
 
-def seconds(*values):
-    """Parameters whose tests take some."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-def forms(names, but=()):
-    """A test of each of these forms."""
-    params = [
-        pytest.param(FORMS[name], id=name, marks=[pytest.mark.slow] * (name in SLOW))
-        for name in names
-        if name not in but
+def shared(forms, first, second):
+    """A form's name with each of the first values, the next one's with the second."""
+    return [
+        (name, value)
+        for name, values in zip(forms, itertools.cycle([first, second]))
+        for value in values
     ]
-    return pytest.mark.parametrize("form", params)
 
 
-def assert_is_twin(found, twin, std=1.0):
+def assert_is_twin(found, twin, std=1.0, tolerance=1e-8):
     """Of outputs and gradients of inputs of this std; float32 is about twice as close.
 
     The gain's gradient, a small difference of large sums, has the largest errors.
     """
+    if found[0].dtype == tf.float64:
+        for x, y in zip(found, twin, strict=True):
+            scale = float(tf.reduce_max(tf.abs(y)))
+            np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * scale + 1e-12)
+        return
     bounds = 2e-6, *3 * [5e-6 * std], 5e-6 * std**2
     errors = [relative_error(x, y) for x, y in zip(found, twin, strict=True)]
     assert all(x < bound for x, bound in zip(errors, bounds)), errors
 
 
 def both(form, inputs, mask=None, cuts=(), firsts=FIRSTS):
-    """Outputs and gradients of the operation in float32, and of the twin."""
+    """Outputs and gradients of the operation, and of the twin."""
     found = value_and_gradients(form.ours(mask, cuts, firsts), inputs)
     twin = value_and_gradients(form.twin(mask, firsts), float64(*inputs))
     # no far key, no gradient of the gain
@@ -131,55 +211,44 @@ def both(form, inputs, mask=None, cuts=(), firsts=FIRSTS):
     return found, twin
 
 
-@pytest.mark.parametrize("std", [1.0, seconds(16.0)])
-@forms(FORMS)
-def test_inputs_of_ordinary_and_of_largest_size(form, std):
+@pytest.mark.parametrize(
+    "name, std", shared(FORMS, (1.0, 16.0), [8.0]) + shared(GATED, [1.0], [])
+)
+def test_inputs_of_every_size(name, std):
+    form = ALL[name]
     assert_is_twin(*both(form, form.inputs(std)), std)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("std", [4.0, 8.0, 12.0])
-@forms(FORMS, but=SLOW)
-def test_inputs_between_them(form, std):
-    assert_is_twin(*both(form, form.inputs(std)), std)
-
-
-@pytest.mark.parametrize("length", [0, 1, 2, 63, 64, 65])
-@forms(FORMS)
-def test_short_sequences(form, length):
+@pytest.mark.parametrize(
+    "name, length", shared(FORMS, (0, 2, 64), (1, 65)) + shared(GATED, [1], [])
+)
+def test_short_sequences(name, length):
+    form = ALL[name]
     found, twin = both(form, form.inputs(length=length))
     assert [x.shape for x in found] == [x.shape for x in twin]
     if length:
         assert_is_twin(found, twin)
 
 
-@forms(FORMS, but=SLOW)
-def test_a_longer_sequence(form):
-    assert_is_twin(*both(form, form.inputs(length=LONGEST)))
-
-
-@pytest.mark.parametrize("std", [1.0, seconds(8.0)])
-@pytest.mark.parametrize("cuts", [(1, 63), (64, 65, 101), (70, 71, 72, 129)])
-@forms(CAUSAL, but=SLOW)
-def test_a_sequence_cut_into_states(form, cuts, std):
+@pytest.mark.parametrize("name, cuts, std", CUT)
+def test_a_sequence_cut_into_states(name, cuts, std):
+    form = ALL[name]
     assert_is_twin(*both(form, form.inputs(std), cuts=cuts), std)
 
 
-@forms(SLOW[:1])
-def test_packed_windows_cut_into_states(form):
-    assert_is_twin(*both(form, form.inputs(), cuts=(9, 70, 71, 120)))
-
-
-@pytest.mark.parametrize("std, hidden", [(1.0, np.nan), seconds(8.0, 1e30)])
-@forms(FORMS, but=SLOW)
-def test_masked_keys(form, std, hidden):
+@pytest.mark.parametrize("name", [name for name in ALL if name not in SLOW])
+def test_masked_keys(name):
     """The first ones, some within, and of one segment all."""
+    form = ALL[name]
+    std, hidden = (8.0, 1e30) if form.gated or "long" in name else (1.0, np.nan)
+    if form.kernel is None:
+        hidden = 1e30  # exact attention does not look after NaN
     place = np.arange(LENGTH)
     mask = np.stack([(place > 0) & (place % 5 != 3), place >= 70])
     inputs, hides = form.inputs(std), ~mask[..., None, None]
-    inputs[1] = tf.where(hides, 0.0, inputs[1])
+    inputs[1] = tf.where(hides, tf.zeros_like(inputs[1]), inputs[1])
     _, twin = both(form, inputs, mask)
-    inputs[1] = tf.where(hides, tf.constant(hidden, "float32"), inputs[1])
+    inputs[1] = tf.where(hides, tf.constant(hidden, inputs[1].dtype), inputs[1])
     found = value_and_gradients(form.ours(tf.constant(mask)), inputs)
     assert_is_twin(found, twin, std)
     for gradient in found[2:4]:
@@ -211,18 +280,24 @@ def test_the_key_is_80_nats_above():
     assert 60 < np.median(above) < 100 and 60 < np.median(rise) < 110
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", [3, 70, LENGTH - 1])
-@forms(["causal", "causal, window", "bidirectional", "bidirectional, window"])
-def test_one_key_80_nats_above_all_others(form, place):
-    assert_is_twin(*both(form, one_key_above(place, form)), 160.0)
+@pytest.mark.parametrize(
+    "name, place",
+    [
+        ("causal", 3),
+        ("causal", 70),
+        ("causal, window", LENGTH - 1),
+        ("bidirectional", 70),
+        ("bidirectional, window", 3),
+    ],
+)
+def test_one_key_80_nats_above_all_others(name, place):
+    assert_is_twin(*both(FORMS[name], one_key_above(place, FORMS[name])), 160.0)
 
 
-@pytest.mark.slow
-@forms(PACKED)
-def test_one_key_80_nats_above_another_segment(form):
+@pytest.mark.parametrize("name", ["packed causal, window", "packed bidirectional"])
+def test_one_key_80_nats_above_another_segment(name):
     """The last key of a segment, and in the other example the first one."""
-    firsts = (0, 71), (0, 70)
+    firsts, form = ((0, 71), (0, 70)), FORMS[name]
     inputs = one_key_above(70, form)
     assert_is_twin(*both(form, inputs, firsts=firsts), 160.0)
 
@@ -230,28 +305,35 @@ def test_one_key_80_nats_above_another_segment(form):
 CHANGED = 100
 
 
-@pytest.mark.parametrize("std", [1.0, seconds(12.0)])
-@pytest.mark.parametrize("size", [0.0, 1e4])
-@forms(CAUSAL)
-def test_no_later_key_moves_a_bit(form, size, std):
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        *shared(CAUSAL, [1e4, 0.0], [0.0]),
+        ("gated causal", 1e4),
+        ("gated causal, window", 0.0),
+    ],
+)
+def test_no_later_key_or_gate_moves_a_bit(name, size):
     """Of outputs of earlier chunks and their gradients; of its own only by rounding."""
-    query, key, *rest = form.inputs(std)
+    form = ALL[name]
+    given = form.inputs(1.0 if size else 12.0)
     scale = np.where(np.arange(LENGTH) == CHANGED, size, 1.0)[:, None, None]
-    changed = key * tf.constant(scale, "float32")
+    changed = [given[0], given[1] * scale.astype(given[1].dtype.name), *given[2:]]
+    if form.gated:
+        later = np.arange(LENGTH)[:, None] > CHANGED
+        changed[3] = tf.where(later, tf.constant(-3.0, tf.float64), given[3])
 
     def early(*inputs):
         return form.ours()(*inputs)[:, :CHUNK]
 
-    before, after = (form.ours()(query, x, *rest) for x in (key, changed))
+    before, after = (form.ours()(*inputs) for inputs in (given, changed))
     np.testing.assert_array_equal(before[:, :CHUNK], after[:, :CHUNK])
     np.testing.assert_allclose(
         before[:, CHUNK:CHANGED], after[:, CHUNK:CHANGED], atol=2e-5
     )
     if size == 0.0 or form.window:  # features give a huge key no weight
         assert np.abs(before - after)[:, CHANGED:].max() > 1e-3
-    before, after = (
-        value_and_gradients(early, [query, x, *rest]) for x in (key, changed)
-    )
+    before, after = (value_and_gradients(early, inputs) for inputs in (given, changed))
     for x, y in zip(before, after):
         np.testing.assert_array_equal(x, y)
     for gradient in after[1:4]:

@@ -34,38 +34,56 @@ def mask(length):
     return tf.constant(seen)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("name", sorted(KERNELS))
-@pytest.mark.parametrize("length, window", [(1, 1), (67, 1), (67, 200), (151, 70)])
-def test_outputs_and_gradients_are_those_of_the_matrix(
-    length, name, window, masked, causal
-):
-    kernel = KERNELS[name]()
-    *inputs, gain = *qkv(3, length, length, 2, groups=2), normal((4,), 9)
-    inputs = [*inputs, gain]
-    key_mask = mask(length) if masked else None
-    weights = normal((3, length, 4, 7), 11)
+def ours(kernel, window, key_mask=None, causal=False, chunk_size=None, **options):
+    visible = ops.Visibility.of(key_mask, causal)
 
-    def ours(query, key, value, gain):
-        visible = ops.Visibility.of(key_mask, causal)
-        return ops.windowed_attention(
-            query, key, value, kernel, window, gain, visible, chunk_size=16
-        )[0]
+    def attend(query, key, value, gain):
+        given = query, key, value, kernel, window, gain, visible, None, chunk_size
+        return ops.windowed_attention(*given, **options)[0]
 
-    def matrix(query, key, value, gain):
+    return attend
+
+
+def matrix(kernel, window, key_mask=None, causal=False):
+    def attend(query, key, value, gain):
+        options = {"exact_window": window, "log_gain": gain}
         given = query, key, value, kernel, key_mask, causal
-        return reference.attention(*given, exact_window=window, log_gain=gain)
+        return reference.attention(*given, **options)
 
-    expected = with_gradients(matrix, inputs, weights)
-    found = with_gradients(ours, inputs, weights)
+    return attend
+
+
+# Tokens, window and tokens of a chunk. Of 4, blocks are of 32: keys of windows of 64
+# and 70 stand whole blocks further, and a part of one.
+@pytest.mark.parametrize(
+    "length, window, chunk, name, masked, causal",
+    [
+        (1, 1, 16, "softmax", False, True),
+        (67, 1, 16, "favor+", True, True),
+        (67, 1, 16, "softmax", True, False),
+        (67, 200, 16, "softmax", True, True),
+        (151, 70, 16, "favor+", True, False),
+        (151, 33, 4, "softmax", True, True),
+        (151, 70, 4, "softmax", True, False),
+    ],
+)
+def test_outputs_and_gradients_are_those_of_the_matrix(
+    length, window, chunk, name, masked, causal
+):
+    key_mask = mask(length) if masked else None
+    given = KERNELS[name](), window, key_mask, causal
+    inputs = [*qkv(3, length, length, 2, groups=2), normal((4,), 9)]
+    weights = normal((3, length, 4, 7), 11)
+    expected = with_gradients(matrix(*given), inputs, weights)
+    found = with_gradients(ours(*given, chunk), inputs, weights)
     # no far key: no gradient of the gain
-    found = [tf.zeros_like(gain) if x is None else x for x in found]
+    found = [tf.zeros_like(inputs[3]) if x is None else x for x in found]
     assert_all_close(found, expected)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("size", [1e30, -1e35, 3e38, np.inf])
+@pytest.mark.parametrize(
+    "size, causal", [(1e30, True), (np.inf, True), (-1e35, False), (3e38, False)]
+)
 def test_a_hidden_key_of_any_size_is_not_there(size, causal):
     query, key, value = qkv(3, 20, 20, 2, dtype="float32")
     visible = ops.Visibility.of(mask(20), causal)
@@ -82,30 +100,9 @@ def test_a_hidden_key_of_any_size_is_not_there(size, causal):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("window", [33, 64, 70])
-def test_windows_of_more_than_a_block(window, causal):
-    # blocks are of 32 tokens: keys stand whole blocks further, and a part of one
-    kernel, length = softmax_kernel(), 151
-    inputs = [*qkv(3, length, length, 2, groups=2), normal((4,), 9)]
-    key_mask, weights = mask(length), normal((3, length, 4, 7), 11)
-
-    def ours(query, key, value, gain):
-        visible = ops.Visibility.of(key_mask, causal)
-        return ops.windowed_attention(
-            query, key, value, kernel, window, gain, visible, chunk_size=4
-        )[0]
-
-    def matrix(query, key, value, gain):
-        given = query, key, value, kernel, key_mask, causal
-        return reference.attention(*given, exact_window=window, log_gain=gain)
-
-    expected = with_gradients(matrix, inputs, weights)
-    assert_all_close(with_gradients(ours, inputs, weights), expected)
-
-
-@pytest.mark.parametrize("window", [1, 3, 12])
-@pytest.mark.parametrize("pieces", [(1,) * 12, (5, 1, 6), (2, 10)])
+@pytest.mark.parametrize(
+    "window, pieces", [(1, (5, 1, 6)), (3, (1, 1, 2, 8)), (12, (2, 10))]
+)
 def test_pieces_with_a_state_are_the_whole(pieces, window):
     kernel = softmax_kernel()
     query, key, value = qkv(3, 12, 12, 2, groups=2)
@@ -154,21 +151,16 @@ def attended_in_pieces(query, key, value, gain, kernel, window, key_mask, pieces
     return tf.concat(outputs, 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("window", [1, 2, 5, 12])
-def test_two_directions_in_pieces_are_both_sides_of_the_whole(window):
-    kernel, weights = softmax_kernel(), normal((3, 13, 4, 7), 11)
+def test_two_directions_in_pieces_are_both_sides_of_the_whole():
+    window, kernel, weights = 5, softmax_kernel(), normal((3, 13, 4, 7), 11)
     inputs = [*qkv(3, 13, 13, 2, groups=2), normal((4,), 9)]
-
-    def whole(*inputs):
-        given = *inputs[:3], kernel, window, inputs[3], mask(13)
-        return ops.windowed_attention(*given)[0]
 
     def pieces(*inputs):
         return attended_in_pieces(*inputs, kernel, window, mask(13), (6, 1, 2, 4))
 
     found = with_gradients(pieces, inputs, weights)
-    assert_all_close(found, with_gradients(whole, inputs, weights))
+    expected = with_gradients(matrix(kernel, window, mask(13)), inputs, weights)
+    assert_all_close(found, expected)
 
 
 def test_states_of_other_operations_raise():
@@ -182,12 +174,3 @@ def test_states_of_other_operations_raise():
             ops.windowed_attention(*inputs, kernel, 3, key_mask=visible, state=state)
     with pytest.raises(ValueError, match=r"a Recent \(key, .*of type State"):
         ops.local_attention(*inputs, 3, visible, state=plain)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_window_as_long_as_the_sequence_is_exact_attention(causal):
-    inputs = qkv(3, 67, 67, 2, groups=2, dtype="float32", std=2.0)
-    visible = ops.Visibility.of(mask(67), causal)
-    output, _ = ops.windowed_attention(*inputs, softmax_kernel(), 67, key_mask=visible)
-    exact = ops.exact_attention(*inputs, visible)
-    np.testing.assert_allclose(output, exact, rtol=1e-5, atol=1e-5)

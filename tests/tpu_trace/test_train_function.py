@@ -17,13 +17,9 @@ from examples.imagenet64 import model as image_model
 from keras_performer import RedrawFeatures
 from tests.tpu_trace import graphs, pretended_tpu
 
-# For one replica, some, and the sixteen chips of v4-32, pretended to be on one host.
-# The others differ from these in the size of the batch.
-TRACED = [
-    "v5e-4",
-    pytest.param("v5e-1", marks=pytest.mark.slow),
-    pytest.param("v4-32", marks=pytest.mark.slow),
-]
+# For one replica, and for some. The others differ in the number of replicas and in the
+# size of the batch.
+TRACED = ["v5e-4", pytest.param("v5e-1", marks=pytest.mark.slow)]
 SMALL = {
     "num_layers": 1,
     "num_heads": 2,
@@ -112,19 +108,16 @@ def test_tpus_have_all_ops(name):
 
 
 @pytest.mark.slow
-def test_tpus_have_all_ops_of_the_demo_model():
-    check(load("v5e-4", likelihood="mixture"), 4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recompute", ["block", "network"])
-def test_tpus_have_all_ops_of_recomputed_chunks(recompute):
-    check(load("v5e-4", recompute=recompute), 4)
-
-
-@pytest.mark.slow
-def test_several_steps_in_one_execution():
-    graph = check(load("v5e-4", steps_per_execution=4), 4)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"recompute": "network", "likelihood": "mixture"},
+        {"recompute": "block", "steps_per_execution": 4},
+    ],
+)
+def test_tpus_have_all_ops_of_other_models_and_steps(options):
+    """Recomputed chunks, the likelihood of the demo, several steps in one execution."""
+    graph = check(load("v5e-4", **options), 4)
     assert not graphs.unfed_inputs(graph)
 
 

@@ -26,14 +26,12 @@ MODELS = {
     "recomputed": lambda causal: {"exact_window": 64, "recompute": "block"},
     "local": local,
 }
-QUICK = ("taylor", True), ("local", False)
-SLOW = (
-    ("softmax", True),
-    ("softmax", False),
-    ("recomputed", True),
-    ("recomputed", False),
-)
-CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+CASES = [
+    ("taylor", True),
+    ("local", False),
+    pytest.param("softmax", False, marks=pytest.mark.slow),
+    pytest.param("recomputed", True, marks=pytest.mark.slow),
+]
 
 
 def traced(name, causal, num_replicas=2):

@@ -1,6 +1,6 @@
 """Predicts the next base where a relative of the strain has been seen before.
 
-    python -m benchmarks.long_data.genomes --fasta FOLDER           # 4,096 bases
+    python -m benchmarks.long_data.genomes --fasta FOLDER           # 2,048 bases
     python -m benchmarks.long_data.genomes --fasta FOLDER --full    # to 65,536; a day
 
 A sequence has regions of related strains in a random order, and then the same regions
@@ -19,12 +19,13 @@ from benchmarks.learning import models, tasks
 from benchmarks.long_data import runner, strains
 from benchmarks.long_data.fasta import BASES, UNKNOWN, in_repeats
 
-LENGTHS, FULL_LENGTHS = (4096,), (4096, 16384, 65536)
+LENGTHS, FULL_LENGTHS = (2048,), (2048, 4096, 16384, 65536)
 # Of a batch, and of what is held out.
-TOKENS, HELD_OUT = 8192, 2**17
+TOKENS, HELD_OUT = 4096, 2**17
 WINDOW = 64
-# So many bases that stood before make a repeat; so many are an address.
-REPEAT, ADDRESS = 24, 12
+# So many bases that stood before make a repeat; so many are an address, and so few
+# have a vector of their own.
+REPEAT, ADDRESS, FEW = 24, 12, 4
 PARTS = "inside of repeats", "outside", "all"
 # Tokens that local attention in all blocks reaches.
 REACH = models.NUM_LAYERS * WINDOW
@@ -32,7 +33,7 @@ SIGNS = 32
 
 
 class BasesBefore(keras.layers.Layer):
-    """The last four bases, and addresses by which a copy of what comes is found.
+    """A base, the last four, and addresses by which a copy of what comes is found.
 
     One base of four is no address. The last 12 are: they become a vector of random
     signs. A query looks for the 12 bases up to its token; a key that holds the base to
@@ -42,7 +43,10 @@ class BasesBefore(keras.layers.Layer):
     def __init__(self, vocabulary_size, hidden_dim, **kwargs):
         super().__init__(**kwargs)
         self.base = vocabulary_size
-        self.own = keras.layers.Embedding(vocabulary_size**4, hidden_dim)
+        # as large as the addresses, so that a query finds it beside them
+        as_large = keras.initializers.RandomNormal(stddev=1.0)
+        self.own = keras.layers.Embedding(vocabulary_size, hidden_dim, as_large)
+        self.few = keras.layers.Embedding(vocabulary_size**FEW, hidden_dim)
         self.here, self.before = (
             keras.layers.Dense(hidden_dim, use_bias=False) for _ in range(2)
         )
@@ -51,14 +55,15 @@ class BasesBefore(keras.layers.Layer):
 
     def build(self, input_shape):
         self.own.build(input_shape)
+        self.few.build(input_shape)
         self.here.build((*input_shape, SIGNS))
         self.before.build((*input_shape, SIGNS))
 
     def call(self, inputs):
         address = self.signs(self.last(inputs, ADDRESS))
         before = tf.pad(address[:, :-1], ((0, 0), (1, 0), (0, 0)))
-        own = self.own(self.last(inputs, 4))
-        return own + self.here(address) + self.before(before)
+        bases = self.own(inputs) + self.few(self.last(inputs, FEW))
+        return bases + self.here(address) + self.before(before)
 
     def last(self, inputs, count):
         """The last so many bases at each token, as one number."""
@@ -116,7 +121,7 @@ def make_tasks(length, options):
             steps=400,
             batch_size=max(1, TOKENS // length),
             hidden_dim=64,
-            learning_rate=4e-3,
+            learning_rate=3e-3,
             position_embedding="rotary",
             parts=PARTS,
             embedding=BasesBefore,

@@ -182,7 +182,8 @@ def test_addresses_are_alike_where_the_last_bases_are():
     # as products of random signs: 0 on average, with a spread of 1 / sqrt(32)
     assert abs(others.mean()) < 0.03 and abs(others.std() - 0.18) < 0.03
     # a token has the address of the bases up to it, and that of those before it
-    layer.own.embeddings.assign(tf.zeros_like(layer.own.embeddings))
+    for table in layer.own.embeddings, layer.few.embeddings:
+        table.assign(tf.zeros_like(table))
     layer.here.kernel.assign(tf.zeros_like(layer.here.kernel))
     np.testing.assert_allclose(
         layer(x)[0, 1:], signs[:-1] @ layer.before.kernel.numpy(), rtol=1e-5, atol=1e-6

@@ -175,7 +175,7 @@ def draw_needle(length, num_pairs, num_asked, part, random, batch_size):
 
 def fixed(draw, num_examples, length):
     """Batches that are the same in every run, as long as exact attention can bear."""
-    return same_batches(draw, num_examples, min(16, TOKENS_AT_ONCE // length))
+    return same_batches(draw, num_examples, min(16, max(1, TOKENS_AT_ONCE // length)))
 
 
 def same_batches(draw, num_examples, batch_size):

@@ -36,7 +36,7 @@ def make_tasks(length, options):
             ),
             measure="accuracy",
             steps=600,
-            batch_size=TOKENS // length,
+            batch_size=max(1, TOKENS // length),
             hidden_dim=64,
             learning_rate=4e-3,
             position_embedding="rotary",

@@ -132,7 +132,7 @@ def make_tasks(length, options):
 def held_out(draw, length):
     """Batches with weights of what is inside of repeats, of the rest, and of all."""
     batches = []
-    for x, y, w in tasks.fixed(draw, HELD_OUT // length, length):
+    for x, y, w in tasks.fixed(draw, max(8, HELD_OUT // length), length):
         inside = in_repeats(x, REPEAT, REACH)
         batches.append((x, y, np.stack([inside * w, ~inside * w, w])))
     return batches

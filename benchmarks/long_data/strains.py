@@ -21,8 +21,7 @@ class Strains:
 
     Args:
         genomes: dict from names to arrays of ids, as `read_folder` returns it.
-        held_out: str; strains with it in the name of their file, in any case, are only
-            used to measure.
+        held_out: str; strains with it in their name, in any case, are only measured.
 
     Raises:
         ValueError: if no strain that is held out has a relative among the others, or no
@@ -41,8 +40,8 @@ class Strains:
         for part, relatives in self.relatives.items():
             if not any(relatives.values()):
                 raise ValueError(
-                    "held_out must name a strain, a part of a file's name, that has a "
-                    "relative among the others, two of which must be related. "
+                    "held_out must be a part of the name of a file whose strain has a "
+                    "relative in the others, of which two must be related. "
                     f"Received: held_out={held_out!r}, files={list(genomes)}, with no "
                     f"relatives for {part}"
                 )
@@ -98,8 +97,7 @@ class Strains:
 
 
 def anchors(ids):
-    """Sorted codes of k-mers that occur once, of some of the positions; and where each
-    begins."""
+    """Codes of k-mers that occur once, sorted, and where each begins; a sixteenth."""
     codes = kmers(ids, ANCHOR)
     mixed = codes.astype(np.uint64) * np.uint64(SPREAD) >> np.uint64(40)
     places = np.flatnonzero((codes >= 0) & (mixed % SPARSE == 0))

@@ -213,6 +213,12 @@ def test_needles_stand_in_sources():
     assert one.name == "needle 512 in text, 1 key" != several.name
 
 
+def test_sequences_longer_than_a_batch_are_measured_one_by_one():
+    (task, _) = needles.make_tasks(16384, None)
+    batches = task.held_out()
+    assert len(batches) == 64 and batches[0][0].shape == (1, 16384)
+
+
 def test_packages_are_held_out_as_wholes():
     by_file, by_package = tasks.read_sources(), tasks.read_sources(by_package=True)
     assert sum(map(len, by_file.values())) == sum(map(len, by_package.values()))

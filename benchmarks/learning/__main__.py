@@ -62,7 +62,7 @@ def main(argv=None):
 
 
 def make_parser(about, name):
-    """The options that this command and `benchmarks.long_range` have."""
+    """The options that this command, `long_range` and `long_data` have."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}", description=about.splitlines()[0]
     )
@@ -82,7 +82,7 @@ def make_parser(about, name):
         "--report-only", action="store_true", help="train nothing, read what is there"
     )
     parser.add_argument(
-        "--output", type=pathlib.Path, default=pathlib.Path("runs") / name
+        "--output", type=pathlib.Path, default=pathlib.Path("runs", *name.split("."))
     )
     return parser
 

@@ -1,5 +1,7 @@
 """The small models that are trained: one stack of blocks, its attention exchanged."""
 
+import math
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -71,8 +73,9 @@ REDRAW, REDRAW_STEPS = "redraw", 50
 GAINS = {"low gain": -3.5, "high gain": 2.0}
 # Such gains in turn, from head to head.
 GAINS_IN_TURN, TURNS = "gains in turn", (-4.0, 2.0)
-# Weights fade with the tokens between query and key.
-GATE = "gate"
+# Weights fade with the tokens between query and key; a long gate forgets as slowly at
+# first as the length of the task asks for, as in `PerformerLM`.
+GATE, LONG_GATE = "gate", "long gate"
 
 
 class PairsOfTokens(EmbeddingLayer):
@@ -126,7 +129,8 @@ def model_with(attention, task, key_dim, seed, conv_kernel_size=None):
     if task.num_classes:
         head = ClassOfSequence(task.num_classes)
     else:
-        embedding = PairsOfTokens(task.vocabulary_size, task.hidden_dim)
+        make_embedding = task.embedding or PairsOfTokens
+        embedding = make_embedding(task.vocabulary_size, task.hidden_dim)
     return keras_performer.PerformerLM(
         task.vocabulary_size,
         max_length=task.length,
@@ -182,8 +186,10 @@ def attention_of(row, task, num_heads, key_dim):
     if row == WITHOUT:
         return "none"
     common["qk_norm"] = "qk_norm" in options
-    if GATE in options:
+    if GATE in options or LONG_GATE in options:
         common["forget_gate"] = True
+    if LONG_GATE in options:
+        common["forget_gate_bias"] = 2.0, max(7.0, math.log(4 * task.length))
     exact, local, performer = ExactAttention, LocalAttention, PerformerAttention
     if "alibi" in options:
         exact, local, performer = AlibiExact, AlibiLocal, AlibiPerformer

@@ -196,10 +196,11 @@ def minus(runs, others):
     return text
 
 
-# A curve is a list of `(steps, seconds, loss, measured)`, as `training.train` notes it.
+# A curve is a list of `(steps, seconds, loss, measured)`, as `training.train` notes it,
+# with one number for each part of what is measured.
 
 
-def at_equal_time(runs, seconds):
+def at_equal_time(runs, seconds, part=0):
     """The mean of what was measured at a time, between two measurements on a line.
 
     A run that has ended keeps its last value; before the first there is none.
@@ -207,7 +208,9 @@ def at_equal_time(runs, seconds):
     if seconds is None:
         return NOTHING
     curves = [np.array(run["curve"]) for run in runs]
-    values = [np.interp(seconds, c[:, 1], c[:, 3], left=math.nan) for c in curves]
+    values = [
+        np.interp(seconds, c[:, 1], c[:, 3 + part], left=math.nan) for c in curves
+    ]
     mean = statistics.mean(map(float, values))
     return NOTHING if math.isnan(mean) else f"{mean:.3f}"
 
@@ -234,7 +237,7 @@ def steps_to_reach(run, value):
 
 
 def seconds_of_step(run):
-    steps, seconds, _, _ = run["curve"][-1]
+    steps, seconds, *_ = run["curve"][-1]
     return seconds / steps
 
 

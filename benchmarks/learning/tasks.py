@@ -19,6 +19,8 @@ from examples.imagenet64.data import photographs
 
 # Of recall and needle: ids of keys and of values, and of what stands between them.
 KEYS, VALUES, FILLER = 64, 64, 64
+# Of text.
+BYTES = 256
 # Of the needle, ids of keys and as many of values.
 NEEDLES = 32
 # Recall and needle are learned where so many held-out questions are answered.
@@ -51,6 +53,10 @@ class Task:
         grid: tuple of ints, positions, or `None` for a line.
         position_embedding: "learned" or "rotary", as in `PerformerLM`.
         enough: float, the held-out accuracy at which training ends, or `None`.
+        parts: names of what is measured apart; the weights of held-out batches are then
+            `(parts, B, L)`, and the first part is the result.
+        embedding: function of the sizes of the vocabulary and of the model that returns
+            a layer, or `None` for tokens with the one before.
     """
 
     name: str
@@ -68,6 +74,8 @@ class Task:
     grid: tuple[int, ...] | None = None
     position_embedding: typing.Literal["learned", "rotary"] = "learned"
     enough: float | None = None
+    parts: tuple[str, ...] = ()
+    embedding: typing.Callable | None = None
 
     def __post_init__(self):
         # classes are read from whole sequences: their windows look to both sides
@@ -120,15 +128,23 @@ def draw_recall(length, num_pairs, random, batch_size):
     return x, y, w
 
 
-def needle(length, num_pairs=8, num_asked=64, **options):
-    """A few pairs at random places of random tokens, asked for at the end."""
-    draw = functools.partial(draw_needle, length, num_pairs, num_asked)
+def needle(length, num_pairs=8, num_asked=64, in_text=False, **options):
+    """A few pairs at random places of random tokens, asked for at the end.
+
+    With `in_text` they stand in Python sources; one file of twenty is held out.
+    """
+    parts = ("training", "held out") if in_text else (None, None)
+    draw, held_out = (
+        functools.partial(draw_needle, length, num_pairs, num_asked, part)
+        for part in parts
+    )
+    keys = f"in text, {num_pairs} key{'s' * (num_pairs > 1)}"
     return Task(
-        name=f"needle {length:,}",
+        name=f"needle {length:,}{f' {keys}' if in_text else ''}",
         length=length,
-        vocabulary_size=FILLER + 2 * NEEDLES,
+        vocabulary_size=(BYTES if in_text else FILLER) + 2 * NEEDLES,
         draw=draw,
-        held_out=functools.partial(fixed, draw, 64, length),
+        held_out=functools.partial(fixed, held_out, 64, length),
         measure="accuracy",
         hidden_dim=64,
         enough=ENOUGH,
@@ -136,13 +152,19 @@ def needle(length, num_pairs=8, num_asked=64, **options):
     )
 
 
-def draw_needle(length, num_pairs, num_asked, random, batch_size):
-    x = random.integers(FILLER, size=(batch_size, length)).astype(np.int32)
+def draw_needle(length, num_pairs, num_asked, part, random, batch_size):
+    """Pairs and questions among random tokens, or in a part of Python sources."""
+    if part is None:
+        filler = FILLER
+        x = random.integers(FILLER, size=(batch_size, length)).astype(np.int32)
+    else:
+        filler = BYTES
+        x, _, _ = draw_sources(part, length, random, batch_size)
     y = np.zeros((batch_size, length), np.int32)
     w = np.zeros((batch_size, length), np.float32)
     for row in range(batch_size):
-        key = FILLER + random.permutation(NEEDLES)[:num_pairs]
-        value = FILLER + NEEDLES + random.integers(NEEDLES, size=num_pairs)
+        key = filler + random.permutation(NEEDLES)[:num_pairs]
+        value = filler + NEEDLES + random.integers(NEEDLES, size=num_pairs)
         places = 2 * random.permutation((length - num_asked) // 2)[:num_pairs]
         x[row, places], x[row, places + 1] = key, value
         asked = random.integers(num_pairs, size=num_asked)
@@ -153,7 +175,7 @@ def draw_needle(length, num_pairs, num_asked, random, batch_size):
 
 def fixed(draw, num_examples, length):
     """Batches that are the same in every run, as long as exact attention can bear."""
-    return same_batches(draw, num_examples, min(16, TOKENS_AT_ONCE // length))
+    return same_batches(draw, num_examples, min(16, max(1, TOKENS_AT_ONCE // length)))
 
 
 def same_batches(draw, num_examples, batch_size):
@@ -170,7 +192,7 @@ def sources(length, **options):
     return Task(
         name=f"bytes {length:,}",
         length=length,
-        vocabulary_size=256,
+        vocabulary_size=BYTES,
         draw=functools.partial(draw_sources, "training", length),
         held_out=functools.partial(fixed, held_out, 2**16 // length, length),
         measure="bits",
@@ -179,22 +201,26 @@ def sources(length, **options):
     )
 
 
-def draw_sources(part, length, random, batch_size):
-    text = read_sources()[part]
+def draw_sources(part, length, random, batch_size, by_package=False):
+    text = read_sources(by_package)[part]
     starts = random.integers(len(text) - length - 1, size=batch_size)
     cut = text[starts[:, np.newaxis] + np.arange(length + 1)].astype(np.int32)
     return cut[:, :-1], cut[:, 1:], np.ones((batch_size, length), np.float32)
 
 
 @functools.cache
-def read_sources():
-    """Bytes of the standard library without its tests, "training" and "held out"."""
+def read_sources(by_package=False):
+    """Bytes of the standard library without its tests, "training" and "held out".
+
+    Held out is one file of twenty; by package one package, or module outside of any.
+    """
     parts = {"training": [], "held out": []}
     root = pathlib.Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root)
         if not NOT_SOURCES & set(name.parts):
-            digest = hashlib.md5(str(name).encode(), usedforsecurity=False).digest()
+            unit = name.parts[0] if by_package else str(name)
+            digest = hashlib.md5(unit.encode(), usedforsecurity=False).digest()
             part = "training" if digest[0] % 20 else "held out"
             parts[part].append(path.read_bytes())
     return {

@@ -41,9 +41,10 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     Returns:
         Dict of numbers about the run, and its `"curve"`: lists of steps, seconds of
         training (without the first two steps, which trace), loss in bits of the last
-        step, and what `Task.measure` says of held-out data. It ends before `steps`
-        where `Task.enough` was reached. Of exact attention and a task in bits also
-        `"swap"`, from `bits_lost`.
+        step, and what `Task.measure` says of held-out data, of each of `Task.parts`
+        where there are any. It ends before `steps` where `Task.enough` was reached. Of
+        exact attention and a task in bits without parts also `"swap"`, from
+        `bits_lost`.
     """
     began = time.perf_counter()
     threads = tf.config.threading.get_intra_op_parallelism_threads()
@@ -73,7 +74,9 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         "tensorflow": tf.__version__,
         "curve": curve,
     }
-    if row == models.EXACT and task.measure == "bits":
+    if task.parts:
+        result["parts"] = task.parts
+    elif row == models.EXACT and task.measure == "bits":
         result["swap"] = bits_lost(model, task, key_dim, seed)
     result["seconds_in_all"] = round(time.perf_counter() - began, 1)
     return result
@@ -113,9 +116,9 @@ def learn(
         if index > 2:
             seconds += clock() - start
         if index in noted:
-            value = measure()
-            curve.append([index, round(seconds, 3), round(loss, 4), round(value, 4)])
-            if task.enough is not None and value >= task.enough:
+            values = [round(float(value), 4) for value in np.atleast_1d(measure())]
+            curve.append([index, round(seconds, 3), round(loss, 4), *values])
+            if task.enough is not None and values[0] >= task.enough:
                 break
     return curve
 
@@ -157,12 +160,15 @@ def step_of(model, learning_rate, jit_compile, decay_steps=None):
 
 
 def measuring(model, task):
-    """A function that says how well the model does, as it then is, on held-out data."""
+    """A function that says how well the model does, as it then is, on held-out data.
+
+    It returns a float, or an array of one for each of `Task.parts`.
+    """
     sums = summing(model, task)
 
     def measure():
-        right, loss, asked = sums().sum(1)
-        return float({"accuracy": right, "bits": loss}[task.measure] / asked)
+        right, loss, asked = sums().sum(-1)
+        return {"accuracy": right, "bits": loss}[task.measure] / asked
 
     return measure
 
@@ -170,7 +176,8 @@ def measuring(model, task):
 def summing(model, task):
     """A function that returns sums over each held-out sequence, of the model as it is.
 
-    They are a float64 array `(3, sequences)`: right answers, bits, and questions.
+    They are a float64 array `(3, sequences)`: right answers, bits, and questions; with
+    `Task.parts` one of `(3, parts, sequences)`.
     """
     held_out = task.held_out()
 
@@ -181,11 +188,13 @@ def summing(model, task):
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         loss /= tf.math.log(2.0)
         terms = tf.stack([tf.cast(right, tf.float32), loss, tf.ones_like(loss)])
+        if task.parts:
+            terms = terms[:, tf.newaxis]
         return tf.reduce_sum(terms * weights, -1)
 
     def now():
         parts = [sums(*map(tf.constant, batch)).numpy() for batch in held_out]
-        return np.concatenate(parts, 1).astype(np.float64)
+        return np.concatenate(parts, -1).astype(np.float64)
 
     return now
 

@@ -1,0 +1,66 @@
+"""Answers eight questions about a long document: `examples.documents`, read to its end.
+
+    python -m benchmarks.long_data.documents          # 256 words
+    python -m benchmarks.long_data.documents --full   # 2,048 words; hours
+
+The questions stand at the end, so that a causal model can answer them. The example
+trains on short documents before long ones; here all have one length.
+"""
+
+import functools
+
+import numpy as np
+
+from benchmarks.learning import tasks
+from benchmarks.long_data import runner
+from examples.documents import NAMES, PLACES, WINDOW, Library
+
+LENGTHS, FULL_LENGTHS = (256,), (2048,)
+TOKENS = 4096
+
+
+def main(argv=None):
+    runner.main(__doc__, "documents", make_tasks, LENGTHS, FULL_LENGTHS, argv)
+
+
+def make_tasks(length, options):
+    return [
+        tasks.Task(
+            name=f"documents {length:,}",
+            length=length,
+            window=WINDOW,
+            vocabulary_size=len(library().ids),
+            draw=functools.partial(draw, length, False),
+            held_out=functools.partial(
+                tasks.fixed, functools.partial(draw, length, True), 64, length
+            ),
+            measure="accuracy",
+            steps=600,
+            batch_size=max(1, TOKENS // length),
+            hidden_dim=64,
+            learning_rate=4e-3,
+            position_embedding="rotary",
+            enough=tasks.ENOUGH,
+        )
+    ]
+
+
+def draw(length, held_out, random, batch_size):
+    """Documents whose last words are questions; each question mark is answered."""
+    seed = random.integers(2**31)
+    documents, answers = library().documents(batch_size, length, seed, held_out)
+    asked = 2 * len(NAMES)
+    x = np.roll(documents, -asked, 1).astype(np.int32)
+    y, w = np.zeros_like(x), np.zeros(x.shape, np.float32)
+    places = np.array([library().ids[place] for place in PLACES])
+    y[:, 1 - asked :: 2], w[:, 1 - asked :: 2] = places[answers], 1
+    return x, y, w
+
+
+@functools.cache
+def library():
+    return Library()
+
+
+if __name__ == "__main__":
+    main()

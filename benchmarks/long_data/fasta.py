@@ -1,0 +1,117 @@
+"""Genomes of FASTA files, and the repeats in a sequence."""
+
+import gzip
+import lzma
+import pathlib
+
+import numpy as np
+
+# Ids of tokens; what is not certain in a file is N.
+BASES = "ACGTN"
+UNKNOWN = BASES.index("N")
+OPENERS = {"": open, ".gz": gzip.open, ".xz": lzma.open}
+SUFFIXES = tuple(
+    name + packed for name in (".fa", ".fasta", ".fna") for packed in OPENERS
+)
+CODES = np.full(256, UNKNOWN, np.uint8)
+for _code, _base in enumerate(BASES):
+    CODES[[ord(_base), ord(_base.lower())]] = _code
+
+
+def read_folder(folder):
+    """The genomes of all FASTA files in a folder and the folders in it.
+
+    Args:
+        folder: path.
+
+    Returns:
+        Dict from names of files to arrays of ids, in the order of their paths. A name
+        is a path below the folder.
+
+    Raises:
+        ValueError: if there is no FASTA file.
+    """
+    folder = pathlib.Path(folder)
+    paths = sorted(path for path in folder.rglob("*") if path.name.endswith(SUFFIXES))
+    if not paths:
+        raise ValueError(
+            f"A folder must hold FASTA files ({', '.join(SUFFIXES)}). Received: "
+            f"folder={str(folder)!r}, which holds none. benchmarks/README.md says how "
+            "to get some."
+        )
+    return {str(path.relative_to(folder)): read(path) for path in paths}
+
+
+def read(path):
+    """The bases of a FASTA file as ids of `BASES`, an N between two records.
+
+    Args:
+        path: `pathlib.Path` of a file, which may be packed by gzip or xz.
+
+    Returns:
+        uint8 array.
+
+    Raises:
+        ValueError: if the file does not begin with the header of a record.
+    """
+    with OPENERS.get(path.suffix, open)(path, "rb") as file:
+        start, *records = (b"\n" + file.read()).split(b"\n>")
+    if start.strip() or not records:
+        raise ValueError(
+            "A FASTA file must begin with '>', the header of its first record. "
+            f"Received: {path}, which begins with {start[1:30]!r}"
+        )
+    bases = [record.partition(b"\n")[2] for record in records]
+    joined = b"N".join(b"".join(lines.split()) for lines in bases)
+    return CODES[np.frombuffer(joined, np.uint8)]
+
+
+def kmers(ids, k):
+    """The k bases that end at each position, as one number.
+
+    Args:
+        ids: int array `(..., L)`.
+        k: int, at most 31.
+
+    Returns:
+        int64 array `(..., L)`; -1 where fewer than k bases are known.
+    """
+    codes, width = ids.astype(np.int64) % UNKNOWN, 1
+    while width < k:
+        more = min(width, k - width)
+        joined = codes & (1 << 2 * more) - 1
+        joined[..., more:] += codes[..., :-more] << 2 * more
+        codes, width = joined, width + more
+    # how many unknown bases there are up to each position
+    unknown = np.cumsum(ids == UNKNOWN, -1, dtype=np.int32)
+    lacking = unknown > 0
+    lacking[..., k:] = unknown[..., k:] > unknown[..., :-k]
+    lacking[..., : k - 1] = True
+    return np.where(lacking, -1, codes)
+
+
+def in_repeats(ids, k, window):
+    """Tells where the last k bases stood before, beyond a window, and not within it.
+
+    What followed them there is a good guess of the next base, for which local attention
+    over the window does not reach far enough.
+
+    Args:
+        ids: int array `(B, L)`.
+        k: int.
+        window: int W: a token sees itself and the W - 1 before it.
+
+    Returns:
+        bool array `(B, L)`: whether the next base can be copied. A copy stands beyond
+        the window if the base to be copied does.
+    """
+    found = np.zeros(ids.shape, bool)
+    for row, codes in zip(found, kmers(ids, k), strict=True):
+        # a stable order: equal codes one after another, each after the last before it
+        order = np.argsort(codes, kind="stable")
+        same = np.diff(codes[order]) == 0
+        last = np.full(len(codes), -1)
+        last[order[1:][same]] = order[:-1][same]
+        distance = np.arange(len(codes)) - (last + 1)
+        row[:] = (codes >= 0) & (last >= 0) & (distance >= window)
+    return found

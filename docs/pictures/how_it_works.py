@@ -4,7 +4,10 @@ from matplotlib.patches import Rectangle
 
 from docs.pictures import style
 
-LONG, SHORT = 3.0, 0.95  # the length of a sequence, and the size of a head or of features
+LONG, SHORT = (
+    3.0,
+    0.95,
+)  # the length of a sequence, and the size of a head or of features
 
 
 def main():
@@ -15,7 +18,13 @@ def main():
     title(exact, "Exact attention makes a matrix that grows with L$^2$", style.EXACT)
     product(
         linear,
-        [("$\\phi$(Q)", tokens), "(", ("$\\phi$(K)$^T$", transposed), ("V", tokens), ")"],
+        [
+            ("$\\phi$(Q)", tokens),
+            "(",
+            ("$\\phi$(K)$^T$", transposed),
+            ("V", tokens),
+            ")",
+        ],
     )
     result(linear, (SHORT, SHORT), "M x V", style.OURS)
     title(linear, "Linear attention makes one whose size does not grow", style.OURS)

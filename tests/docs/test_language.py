@@ -20,7 +20,8 @@ NUMBER = r"\d[\d.,]*"
 BANNED = {  # a pattern, and what to write
     r"\bboth (sides|directions)\b": "bidirectional",
     r"\bwindows? alone\b": "local attention",
-    r"\*none\*|\b(and|beside|than|to|with) none\b|\| none (?=\|[^|]*\d)": "no attention",
+    r"\*none\*|\b(and|beside|than|to|with) none\b": "no attention",
+    r"\| none (?=\|[^|]*\d)": "no attention",
     r"\b(that|those) of\b": "the noun again",
     r"\bthose which\b|\bwhat is\b|\bwhoever\b": "a noun",
     r"\bheads of \d": "head size",

@@ -18,8 +18,9 @@ def main():
     exact.build(x.shape)
     for dense in exact.query_dense, exact.key_dense:
         dense.kernel.assign(2.0 * dense.kernel)  # some keys count more than others
-    cases = [("exact", exact)]
-    for title, window in (("features", None), (f"exact_window={WINDOW}", WINDOW)):
+    cases = [("exact\n", exact)]
+    titles = "features miss\nlarge weights", f"exact_window={WINDOW}\nrepairs near keys"
+    for title, window in zip(titles, (None, WINDOW)):
         layer = PerformerAttention(
             1, 16, causal=True, seed=0, num_random_features=32, exact_window=window
         )
@@ -27,7 +28,7 @@ def main():
         for name in "query_dense", "key_dense":
             getattr(layer, name).set_weights(getattr(exact, name).get_weights())
         cases.append((title, layer))
-    figure, axes = style.panels(len(cases), height=2.3)
+    figure, axes = style.panels(len(cases), height=2.55)
     for panel, (title, layer) in zip(axes, cases):
         _, scores = layer(x, return_attention_scores=True)
         style.matrix(panel, scores[0, 0].numpy() ** 0.5, title, vmin=0, vmax=1)

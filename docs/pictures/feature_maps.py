@@ -1,51 +1,57 @@
-"""Error of the output against the number of features, beside the mean of all values."""
+"""Error of the output against the number of features, beside the average of values."""
 
 import numpy as np
 from matplotlib.ticker import NullLocator
 
-from benchmarks import accuracy
+from benchmarks.accuracy import estimates, estimators
 from docs.pictures import style
 
 LENGTH, DRAWS = 1024, 5
 FEATURES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 CASES = [(16, 0.5), (64, 0.5), (64, 1.0)]  # head size, standard deviation
-LINES = [
-    ("mean of all values", style.CONTROL, "--"),
-    ('"softmax"', style.OURS, "-"),
-    ('"favor+"', style.FURTHER[0], "-"),
+LINES = [  # with an error for each number of features
+    (estimators.DEFAULT, '"softmax"', style.OURS),
+    (estimators.POSITIVE, '"favor+"', style.FURTHER[0]),
 ]
+WORST = 20
 
 
 def main():
-    figure, axes = style.panels(len(CASES), height=2.9, sharey=True)
-    for panel, (head_dim, std) in zip(axes, CASES):
-        means = [
-            np.mean(
-                [accuracy.errors(d, LENGTH, head_dim, std, m) for d in range(DRAWS)], 0
-            )
-            for m in FEATURES
-        ]
-        for (name, colour, dashes), errors in zip(LINES, np.transpose(means)):
-            marker = "" if dashes == "--" else "o"
-            panel.plot(
-                FEATURES,
-                errors,
-                dashes,
-                color=colour,
-                marker=marker,
-                ms=3.5,
-                label=name,
-            )
+    figure, axes = style.panels(len(CASES), height=3.3, sharey=True)
+    for panel, case in zip(axes, CASES):
+        for name, label, colour in LINES:
+            errors = [error(name, case, count) for count in FEATURES]
+            panel.plot(FEATURES, errors, "o-", ms=3.5, color=colour, label=label)
+        taylor = error(estimators.TAYLOR, case, None)
+        panel.axhline(taylor, color=style.FURTHER[1], label='"taylor"')
+        average = error(estimators.MEAN, case, None)
+        panel.axhline(average, color=style.CONTROL, ls="--", label="average of values")
+        panel.axhspan(average, WORST, color=style.HIDDEN, alpha=0.6, lw=0)
+        head_dim, std = case
         style.tidy(panel, f"head size {head_dim}\nstd {std}", "features")
         style.lengths(panel, FEATURES[::3])
         panel.set_yscale("log")
-        panel.set_yticks([0.03, 0.1, 0.3, 1, 3, 10], ["0.03", "0.1", "0.3", 1, 3, 10])
+        panel.set_yticks([0.01, 0.1, 1, 10], ["0.01", "0.1", 1, 10])
         panel.yaxis.set_minor_locator(NullLocator())
-        panel.set_ylim(0.02, 20)
+        panel.set_ylim(0.007, WORST)
     axes[0].set_ylabel("relative error of the output", fontsize=10)
+    axes[0].text(
+        16, 10, "worse than\nthe average", color=style.MUTED, va="center", fontsize=9
+    )
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     style.save(figure, __file__)
+
+
+def error(name, case, count):
+    """Relative error of an estimator, a mean over draws."""
+    found = []
+    for seed in range(DRAWS):
+        inputs = estimators.draw(seed, LENGTH, *case)
+        exact = estimators.exact_weights(inputs) @ inputs.value
+        estimate = estimators.attention(name, inputs, count, seed)
+        found.append(estimates.errors(estimate, exact)[0])
+    return np.mean(found)
 
 
 if __name__ == "__main__":

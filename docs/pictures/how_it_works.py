@@ -1,48 +1,78 @@
-"""The attention matrix, and what random features make of it."""
+"""The order of two products: (Q K^T) V, and Q (K^T V)."""
 
-import numpy as np
-import tensorflow as tf
+from matplotlib.patches import Rectangle
 
 from docs.pictures import style
-from keras_performer import feature_maps, ops
 
-LENGTH, HEAD_DIM = 64, 16
+LONG, SHORT = (
+    3.0,
+    0.95,
+)  # the length of a sequence, and the size of a head or of features
 
 
 def main():
-    query, key, value = sequences()
-    exact = ops.exact_scores(query, key)[0, 0].numpy()
-    pictures = [("exact", exact)]
-    for num_features in (64, 1024):
-        features = feature_maps.get("softmax")
-        kernel = features.kernel(features.draw(num_features, HEAD_DIM, (0, 1)))
-        scores = ops.attention_scores(query, key, kernel)[0, 0].numpy()
-        pictures.append((f"{num_features:,} features", scores))
-    mean = np.full_like(exact, 1 / LENGTH)
-    pictures.append(("mean of values", mean))
-
-    figure, axes = style.panels(len(pictures), height=2.1)
-    for panel, (title, scores) in zip(axes, pictures):
-        style.matrix(panel, scores, title, vmin=0, vmax=exact.max())
-        error = np.linalg.norm((scores - exact) @ value)
-        error /= np.linalg.norm(exact @ value)
-        panel.set_xlabel("" if scores is exact else f"error {error:.2f}", fontsize=10)
+    figure, (exact, linear) = style.panels(height=4.1, rows=2)
+    tokens, transposed = (SHORT, LONG), (LONG, SHORT)
+    product(exact, ["(", ("Q", tokens), ("K$^T$", transposed), ")", ("V", tokens)])
+    result(exact, (LONG, LONG), "L x L", style.EXACT)
+    title(exact, "Exact attention makes a matrix that grows with L$^2$", style.EXACT)
+    product(
+        linear,
+        [
+            ("$\\phi$(Q)", tokens),
+            "(",
+            ("$\\phi$(K)$^T$", transposed),
+            ("V", tokens),
+            ")",
+        ],
+    )
+    result(linear, (SHORT, SHORT), "M x V", style.OURS)
+    title(linear, "Linear attention makes one whose size does not grow", style.OURS)
     style.save(figure, __file__)
 
 
-def sequences():
-    """Queries and keys that turn with the position, so that the matrix has bands."""
-    random = np.random.default_rng(0)
-    speeds = np.array([1, 2, 3, 4, 6, 8, 11, 16])
-    angles = 2 * np.pi * np.arange(LENGTH)[:, None] / LENGTH * speeds
-    turning = np.concatenate([np.cos(angles), np.sin(angles)], -1)
-    query, key = (
-        1.2 * turning + 0.3 * random.standard_normal((LENGTH, HEAD_DIM))
-        for _ in range(2)
+def product(axes, factors):
+    """Factors from left to right: names with sizes, and brackets."""
+    x = 0.0
+    for factor in factors:
+        if isinstance(factor, str):
+            axes.text(x + 0.15, 0, factor, ha="center", va="center", fontsize=26)
+            x += 0.45
+        else:
+            name, (width, height) = factor
+            box(axes, x, width, height, style.HIDDEN)
+            axes.text(x + width / 2, 0, name, ha="center", va="center", fontsize=11)
+            x += width + 0.25
+    axes.annotate(
+        "",
+        (8.5, 0),
+        (7.2, 0),
+        arrowprops={"arrowstyle": "-|>", "color": style.MUTED, "lw": 1.5},
     )
-    value = random.standard_normal((LENGTH, HEAD_DIM))
-    query, key = (tf.constant(x[None, :, None], tf.float32) for x in (query, key))
-    return query, key, value
+    axes.set_xlim(-0.2, 12.0)
+    axes.set_ylim(-1.65, 1.65)
+    axes.set_aspect("equal")
+    axes.axis("off")
+
+
+def result(axes, size, name, colour):
+    """The matrix between the two products."""
+    width, height = size
+    box(axes, 8.8, width, height, colour)
+    inside = width > 1
+    x = 8.8 + (width / 2 if inside else width + 0.25)
+    options = {"ha": "center", "color": "white"} if inside else {"color": colour}
+    axes.text(x, 0, name, va="center", fontsize=13, **options)
+
+
+def box(axes, x, width, height, colour):
+    axes.add_patch(
+        Rectangle((x, -height / 2), width, height, fc=colour, ec=style.MUTED, lw=0.8)
+    )
+
+
+def title(axes, text, colour):
+    axes.set_title(text, color=colour, fontsize=12, loc="left")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def main():
         _, scores = layer(x.astype("float32"), return_attention_scores=True)
         scores = np.maximum(scores[0, 0], 0) ** 0.5  # so that small ones show
         style.matrix(panel, scores, title, vmin=0, vmax=0.6)
+    for panel in axes[::4]:
+        panel.set_ylabel("query", fontsize=10)
     style.save(figure, __file__)
 
 

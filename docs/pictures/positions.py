@@ -1,9 +1,9 @@
-"""What rotary positions do to the weights between tokens that are all alike."""
+"""Weights between equal tokens with rotary positions, on a line and in a grid."""
 
 import keras
 
-import keras_performer
 from docs.pictures import style
+from keras_performer.layers import ExactAttention
 
 LENGTH = 16
 
@@ -11,17 +11,14 @@ LENGTH = 16
 def main():
     keras.utils.set_random_seed(1)
     x = 2 * keras.ops.ones((1, LENGTH, 16))
-    performer = keras_performer.PerformerAttention
-    exact = keras_performer.layers.ExactAttention
     cases = [
-        ("exact, a line", exact, dict(rotary=True)),
-        ("256 features", performer, dict(rotary=True, seed=0)),
-        ("exact, a 4 x 4 grid", exact, dict(rotary=(4, 4))),
+        ("rotary=True: near tokens\nin the sequence", True),
+        ("rotary=(4, 4): near tokens\nin a 4 x 4 grid", (4, 4)),
     ]
-    figure, axes = style.panels(len(cases), height=2.4)
+    figure, axes = style.panels(len(cases), height=3.3)
     weights = None
-    for panel, (title, kind, options) in zip(axes, cases):
-        layer = kind(num_heads=1, key_dim=16, use_bias=False, **options)
+    for panel, (title, rotary) in zip(axes, cases):
+        layer = ExactAttention(1, 16, use_bias=False, rotary=rotary)
         layer.build(x.shape)
         # keys like queries, so that without positions all weights would be equal
         weights = weights or layer.query_dense.get_weights()

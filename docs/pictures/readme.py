@@ -28,8 +28,9 @@ def main():
             options = {"color": colour, "marker": marker, "label": label}
             panel.plot(*zip(*points), ms=4.5, linewidth=width, **options)
         style.tidy(panel, form, "tokens")
-        style.lengths(panel, lengths[::2])
-        panel.tick_params(axis="x", rotation=35)
+        ticks = [n for n in lengths if n.bit_length() % 2]  # powers of 4
+        labels = [f"{n // 1024}k" if n >= 1024 else f"{n}" for n in ticks]
+        style.lengths(panel, ticks, labels)
         panel.set_yscale("log")
     axes[0].set_yticks([10, 100, 1000, 10000], ["10 ms", "0.1 s", "1 s", "10 s"])
     handles, labels = axes[0].get_legend_handles_labels()

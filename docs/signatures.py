@@ -124,8 +124,8 @@ def page(text, record):
         new = f"{MARK.format(name)}\n\n{table(name, record)}\n\n"
         text, count = re.subn(rf"{mark}\n+(?:\|.*\n)*\n*", lambda _, new=new: new, text)
         if count != 1:
-            raise ValueError(f"{PAGE.name} has no place {MARK.format(name)}.")
-    return text
+            raise ValueError(f"{PAGE.name} lacks {MARK.format(name)}.")
+    return text.rstrip() + "\n"
 
 
 def _find(module, name):

@@ -2,8 +2,8 @@
 
 python -m docs.signatures
 
-records the signatures of the Keras that it runs with in docs/signatures.json, and writes
-the tables. An older or newer Keras needs no environment of its own:
+records the signatures of the Keras that it runs with in docs/signatures.json, and
+writes the tables. An older or newer Keras needs no environment of its own:
 
 pip install --no-deps --target OLD "keras==3.12.*"
 PYTHONPATH=OLD:. python -m docs.signatures

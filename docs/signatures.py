@@ -2,8 +2,8 @@
 
 python -m docs.signatures
 
-notes the signatures of the Keras that it runs with in docs/signatures.json, and writes
-the tables. An older or newer Keras needs no environment of its own:
+records the signatures of the Keras that it runs with in docs/signatures.json, and
+writes the tables. An older or newer Keras needs no environment of its own:
 
 pip install --no-deps --target OLD "keras==3.12.*"
 PYTHONPATH=OLD:. python -m docs.signatures
@@ -20,28 +20,30 @@ import keras_performer
 
 PAGE = pathlib.Path(__file__).with_name("compatibility.md")
 RECORD = pathlib.Path(__file__).with_suffix(".json")
-HEADINGS = {
-    "MultiHeadAttention.__init__": "The constructor",
-    "MultiHeadAttention.call": "The call",
-    "MultiHeadAttention.build": "`build`",
-    "MultiHeadAttention.compute_output_shape": "`compute_output_shape`",
-    "MultiHeadAttention.compute_mask": "`compute_mask`",
-    "GroupQueryAttention.__init__": "The constructor of `GroupQueryAttention`",
-    "GroupQueryAttention.call": "The call of `GroupQueryAttention`",
-}
+RECORDED = (
+    "MultiHeadAttention.__init__",
+    "MultiHeadAttention.call",
+    "MultiHeadAttention.build",
+    "MultiHeadAttention.compute_output_shape",
+    "MultiHeadAttention.compute_mask",
+    "GroupQueryAttention.__init__",
+    "GroupQueryAttention.call",
+)
+# The tables of the page; the others say nothing new.
+TABLES = (RECORDED[0], RECORDED[1], RECORDED[5])
 # Where the name here is another.
 RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 # What the signatures do not say.
 NOTES = {
-    "dropout": "falls on attended values: there is no matrix to drop from",
-    "attention_mask": "which keys are seen; refused where it differs by query",
-    "return_attention_scores": "the weights that the features imply",
-    "value": "left out: self-attention",
-    "value_shape": "left out: self-attention",
+    "dropout": "applies to attended values: there is no matrix to drop from",
+    "attention_mask": "names visible keys; refused if it differs by query",
+    "return_attention_scores": "returns the weights that the features imply",
+    "value": "optional: self-attention",
+    "value_shape": "optional: self-attention",
 }
 # What is not here, and refused.
 REFUSED = {
-    "attention_axes": "refused, but for axis 1: reshape",
+    "attention_axes": "refused except for axis 1: reshape",
     "sliding_window": "refused unless `None`: `LocalAttention` has it",
     "flash_attention": "refused unless `None` or `False`",
     "use_gate": "refused unless `False`",
@@ -66,12 +68,12 @@ def with_places(function):
 
 
 def of_keras():
-    """The signatures of the Keras that runs, by names such as those of `HEADINGS`."""
-    return {name: parameters(_find(keras.layers, name)) for name in HEADINGS}
+    """The signatures of the Keras that runs, by the names of `RECORDED`."""
+    return {name: parameters(_find(keras.layers, name)) for name in RECORDED}
 
 
 def version():
-    """That of Keras as far as signatures may change, such as "3.15"."""
+    """The version of Keras as far as signatures may change, such as "3.15"."""
     return ".".join(keras.__version__.split(".")[:2])
 
 
@@ -85,39 +87,31 @@ def table(name, record):
     """The rows of one table, as Markdown.
 
     Args:
-        name: str, one of `HEADINGS`.
-        record: what `recorded` returned.
+        name: str, one of `RECORDED`.
+        record: the signatures that `recorded` returned.
     """
     method = name.split(".")[1]
     ours = keras_performer.PerformerAttention
     function = ours if method == "__init__" else getattr(ours, method)
     ours, named = parameters(function), with_places(function)
-    groups = _groups({version: of[name] for version, of in record.items()})
-    heads = [f"place in Keras {words}" for words in groups]
-    rows = [["argument", "default", *heads, "place here", "here"]]
-    newest = list(groups.values())[-1]
-    for argument, default in newest:
-        places = [_place(argument, signature) for signature in groups.values()]
+    signatures = {version: dict(of[name]) for version, of in record.items()}
+    oldest, *_, newest = signatures
+    rows = [["argument", "default in Keras", "in Keras since", "position", "here"]]
+    for argument, default in signatures[newest].items():
         at_home = RENAMED.get(argument, argument)
-        rows.append(
-            [
-                f"`{argument}`",
-                _code(default),
-                *places,
-                *_here(at_home, default, ours, named),
-            ]
-        )
+        since = next(version for version, of in signatures.items() if argument in of)
+        since = "" if since == oldest else since
+        here = _here(at_home, default, ours, named)
         if at_home != argument:
-            rows[-1][-1] = f"`{at_home}`"
-    known = {RENAMED.get(argument, argument) for argument, _ in newest}
+            here[-1] = f"`{at_home}`"
+        rows.append([f"`{argument}`", _code(default), since, *here])
+    known = {RENAMED.get(argument, argument) for argument in signatures[newest]}
     if name.startswith("MultiHead"):
         for argument, default in ours:
             if argument not in known:
-                places = ["" for _ in groups]
                 place = _place_here(argument, named)
-                rows.append(
-                    [f"`{argument}`", _code(default), *places, place, "not in Keras"]
-                )
+                note = f"not in Keras; default {_code(default)}"
+                rows.append([f"`{argument}`", "", "", place, note])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, "|---" * len(rows[0]) + "|")
     return "\n".join(lines)
@@ -125,13 +119,13 @@ def table(name, record):
 
 def page(text, record):
     """The text of the page with its tables."""
-    for name in HEADINGS:
+    for name in TABLES:
         mark = re.escape(MARK.format(name))
         new = f"{MARK.format(name)}\n\n{table(name, record)}\n\n"
         text, count = re.subn(rf"{mark}\n+(?:\|.*\n)*\n*", lambda _, new=new: new, text)
         if count != 1:
-            raise ValueError(f"{PAGE.name} has no place {MARK.format(name)}.")
-    return text
+            raise ValueError(f"{PAGE.name} lacks {MARK.format(name)}.")
+    return text.rstrip() + "\n"
 
 
 def _find(module, name):
@@ -143,27 +137,8 @@ def _numbers(version):
     return tuple(map(int, version.split(".")))
 
 
-def _groups(signatures):
-    """Signatures by the versions that have them, in words such as "3.10 to 3.13"."""
-    groups = []
-    for version, signature in signatures.items():
-        if groups and groups[-1][1] == signature:
-            groups[-1][0].append(version)
-        else:
-            groups.append(([version], signature))
-    return {
-        " to ".join(dict.fromkeys([versions[0], versions[-1]])): signature
-        for versions, signature in groups
-    }
-
-
-def _place(argument, signature):
-    names = [name for name, _ in signature]
-    return str(names.index(argument) + 1) if argument in names else "none"
-
-
 def _code(default):
-    return f"`{default}`" if default else "none"
+    return f"`{default}`" if default else "required"
 
 
 def _place_here(argument, named):
@@ -171,9 +146,9 @@ def _place_here(argument, named):
 
 
 def _here(argument, default, ours, named):
-    """The place and what is to be said of an argument of Keras."""
+    """The position and the note of an argument of Keras."""
     if argument not in dict(ours):
-        return ["none", REFUSED.get(argument, "missing")]
+        return ["not here", REFUSED.get(argument, "missing")]
     note = NOTES.get(argument, "")
     is_other = dict(ours)[argument] != default and not note
     note = note or (

@@ -6,7 +6,7 @@ import pytest
 
 from tests.wrong_uses import of_calls, of_layers, of_models
 
-# What is wrong, by the headings of docs/errors.md.
+# Wrong uses by what they concern.
 WRONG_USES = {
     **of_layers.WRONG_USES,
     **of_calls.WRONG_USES,

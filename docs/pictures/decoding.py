@@ -1,4 +1,4 @@
-"""What a layer keeps of earlier tokens while it decodes, in numbers."""
+"""Memory that a layer keeps of earlier tokens while it generates."""
 
 import keras
 import numpy as np
@@ -8,6 +8,7 @@ from docs.pictures import style
 
 POSITIONS = 2 ** np.arange(4, 21)
 HEADS, HEAD_DIM = 8, 64
+MEGABYTES = 4 / 1e6  # of a float32
 
 
 def main():
@@ -15,9 +16,9 @@ def main():
     cache = 2 * HEADS * HEAD_DIM * POSITIONS  # keys and values of every token
     axes.plot(
         POSITIONS,
-        cache,
+        MEGABYTES * cache,
         color=style.EXACT,
-        label="exact attention: cached keys, values",
+        label="exact attention: cache of keys and values",
     )
     for num_features, dashes in ((256, "-"), (64, ":")):
         layer = keras_performer.PerformerAttention(
@@ -27,20 +28,21 @@ def main():
         numbers = sum(int(np.prod(tensor.shape)) for tensor in state)
         axes.plot(
             POSITIONS,
-            np.full(len(POSITIONS), numbers),
+            np.full(len(POSITIONS), MEGABYTES * numbers),
             dashes,
             color=style.OURS,
-            label=f"the state, {num_features} features: {numbers:,}",
+            label=f"this layer: state, {num_features} features",
         )
     style.tidy(
         axes,
-        f"One layer, {HEADS} heads of {HEAD_DIM}",
+        "A cache grows with the text, the state does not",
         "tokens so far",
-        "numbers that are kept",
+        "MB of one layer",
     )
     ticks = POSITIONS[::4]
     style.lengths(axes, ticks)
     axes.set_yscale("log")
+    axes.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
     axes.legend(frameon=False, fontsize=10)
     style.save(figure, __file__)
 

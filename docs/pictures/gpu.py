@@ -11,7 +11,7 @@ LINES = {
     "exact": (style.EXACT, "s", "Keras' exact layer"),
     cases.FUSED: (style.FURTHER[0], "D", "exact, fused by cuDNN (JAX)"),
 }
-# Those of equally many tokens.
+# Cases of equally many tokens.
 SIZES = cases.ALL[:4]
 
 
@@ -38,7 +38,7 @@ def main():
                 linewidth=3 if row == "Performer" else 1.6,
                 label=label,
             )
-        title = "causal" if causal else "both sides"
+        title = "causal" if causal else "bidirectional"
         style.tidy(axes, title, "tokens of a sequence")
         style.lengths(axes, [length for _, length in SIZES], ["1k", "4k", "16k", "65k"])
         axes.set_yscale("log")

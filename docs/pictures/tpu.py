@@ -1,4 +1,4 @@
-"""Memory of a chip that each configuration takes, beside exact attention."""
+"""Memory that a training step takes of a chip, beside exact attention."""
 
 import numpy as np
 
@@ -7,30 +7,27 @@ from docs.pictures import style, tables
 
 def main():
     table = tables.rows("benchmarks/tpu/README.md", "configuration")
-    names = [row[0] for row in table]
-    used, available = np.transpose([tables.numbers(row[4]) for row in table])
-    exact = [tables.numbers(row[6])[0] for row in table]
-    figure, (axes,) = style.panels(height=3.4)
-    heights = np.arange(len(names))
-    axes.barh(heights - 0.2, used, 0.36, color=style.OURS, label="this model")
-    axes.barh(
-        heights + 0.2,
-        exact,
-        0.36,
-        color=style.EXACT,
-        label="the same with exact attention",
+    chips = {}  # configurations of one chip need equally much of it
+    for row in table:
+        used, available = tables.numbers(row[4])
+        exact = tables.numbers(row[6])[0]
+        chips.setdefault(row[0].split("-")[0], (used / available, exact / available))
+    figure, (axes,) = style.panels(height=3.0)
+    heights = np.arange(len(chips))
+    bars = zip(
+        np.transpose(list(chips.values())),
+        ((-0.2, style.OURS, "this model"), (0.2, style.EXACT, "with exact attention")),
     )
-    axes.scatter(
-        available, heights, 260, style.INK, marker="|", label="a chip has", zorder=3
-    )
-    style.tidy(axes, None, "GiB per chip")
+    for shares, (shift, colour, label) in bars:
+        axes.barh(heights + shift, shares, 0.36, color=colour, label=label)
+    axes.axvline(1, color=style.INK, linestyle="--", linewidth=1)
+    axes.text(1.1, -0.62, "one chip", fontsize=10, va="center")
+    title = "The model fits, with exact attention it does not"
+    style.tidy(axes, title, "memory needed, divided by a chip's memory")
     axes.grid(False, axis="y")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([8, 16, 32, 64, 128, 256, 512], [8, 16, 32, 64, 128, 256, 512])
-    axes.set_xlim(4, 1100)
-    axes.set_yticks(heights, names)
-    axes.invert_yaxis()
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=10)
+    axes.set_yticks(heights, chips)
+    axes.set_ylim(len(chips) - 0.5, -0.9)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=10)
     style.save(figure, __file__)
 
 

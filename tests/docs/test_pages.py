@@ -159,7 +159,7 @@ class PerformerAttention(Base):
             "",
             "not find PerformerAttention.call: call(x,mask=None)",
         ),
-        ("repository/benchmarks/NOTES.html", "Notes", "measurements"),
+        ("repository/benchmarks/notes/gpu.html", "Notes", "measurements"),
         ("repository/examples/text.py.html", "Code", "source code"),
         ("repository/examples/index.html", "Examples", None),
     ],

@@ -82,7 +82,7 @@ def with_every_state():
     ("make", "xnnpack"), [(plain, True), (plain, False), (with_every_state, False)]
 )
 def test_prompt_and_steps_are_the_model_on_the_whole_sequence(make, xnnpack):
-    """XNNPACK spoils states with a window: docs/decoding.md."""
+    """XNNPACK spoils states with a window: docs/save.md."""
     model = make()
     model.export("exported", verbose=False)
     expected = model(IDS).numpy()

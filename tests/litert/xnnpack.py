@@ -1,4 +1,4 @@
-"""The fault of XNNPACK that docs/decoding.md describes, in the smallest program.
+"""The fault of XNNPACK (benchmarks/notes/litert.md) in the smallest program.
 
 python -m tests.litert.xnnpack [--interpreters 60] [--batch 16]
 

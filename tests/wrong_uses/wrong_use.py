@@ -8,7 +8,7 @@ class WrongUse(typing.NamedTuple):
     """Something wrong, and the three parts of its error.
 
     Attributes:
-        wanted: str, how the message begins: a row of the page.
+        wanted: str, how the message begins.
         received: str, what came, as the message says it.
         advice: str, what to do, from the message.
         use: function without arguments that does it.

@@ -32,9 +32,9 @@ class RedrawFeatures(keras.callbacks.Callback):
     the callback warns if batches should have moved `optimizer.iterations`, and did not.
 
     Args:
-        every_n_steps: int, optimizer steps between redraws. 1000 as in the paper's
-            experiments.
-        verbose: 0 or 1, whether to print each redraw.
+        every_n_steps: int, optimizer steps between redraws. The paper's experiments
+            have 1000. Defaults to `1000`.
+        verbose: 0 or 1, whether to print each redraw. Defaults to `0`.
 
     Raises:
         ValueError: in training, for a model without random features or an optimizer,

@@ -129,7 +129,9 @@ def approximation_report(
         data: what the model is called with: nest of arrays, one batch; or a
             `tf.data.Dataset` of batches, with or without targets.
         num_rows: int, of how many queries of each sequence exact weights are computed.
-        max_batches: int, the most batches of a data set that are taken.
+            Defaults to `64`.
+        max_batches: int, the most batches of a data set that are taken. Defaults to
+            `4`.
         seed: as in `PerformerAttention`. Defaults to what the layer has.
         **options: further arguments of `PerformerAttention`, such as `exact_window` and
             `num_random_features`. What is not given is as in the layer, or the default.
@@ -254,8 +256,8 @@ class ImpliedAttention(typing.NamedTuple):
         with signs have, are drawn as 0.
 
         Args:
-            head: int, which of the N heads.
-            example: int, which of the batch.
+            head: int, which of the N heads. Defaults to `0`.
+            example: int, which of the batch. Defaults to `0`.
 
         Returns:
             A `matplotlib.figure.Figure`, to be saved or shown.
@@ -292,7 +294,7 @@ def implied_attention(
         model: as in `approximation_report`.
         data: as in `approximation_report`; of a data set the first batch.
         rows: sequence of ints, indices of queries. Defaults to all.
-        seed: as in `approximation_report`.
+        seed: as in `approximation_report`. Defaults to `None`.
         **options: as in `approximation_report`.
 
     Returns:

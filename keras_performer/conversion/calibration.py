@@ -45,8 +45,10 @@ def calibrate(
         data: as in `approximation_report`. A few thousand tokens suffice; at least
             `key_dim` are needed, or a layer stays as it is.
         num_rows: int, at how many queries of each sequence errors are measured.
-        max_batches: int, the most batches of a data set that are taken.
-        verbose: 0 for silence, 1 for a progress bar of batches.
+            Defaults to `64`.
+        max_batches: int, the most batches of a data set that are taken. Defaults to
+            `8`.
+        verbose: 0 for silence, 1 for a progress bar of batches. Defaults to `1`.
 
     Returns:
         The new model, and a `CalibrationReport`; `print` shows a table.

@@ -60,9 +60,10 @@ def convert_to_performer(
             are copied by their `get_config` and `from_config`, and stay instances of
             their class; it must make the attention that is replaced when it is
             constructed or built. Compiled models get a new optimizer.
-        exact_window: int, keys nearer than this keep their exact weights; `None` for
-            random features alone.
+        exact_window: int, keys nearer than this keep their exact weights; `None` for no
+            window. Defaults to `64`.
         seed: as in `PerformerAttention`; each layer gets another that follows from it.
+            Defaults to `None`.
         layers: sequence of str, paths of the attention layers to replace, or names
             that are the path of none. Defaults to all.
         **options: further arguments of `PerformerAttention`, such as `feature_map`.
@@ -118,7 +119,7 @@ def convert_to_softmax(
 
     Args:
         model: as in `convert_to_performer`.
-        layers: as in `convert_to_performer`.
+        layers: as in `convert_to_performer`. Defaults to `None`.
 
     Returns:
         The new model, and a `ConversionReport`.
@@ -150,7 +151,7 @@ def convert_attention(
         attention: subclass of `AttentionLayer`.
         seed: int; each layer gets another that follows from it. Defaults to what the
             layer has.
-        layers: as in `convert_to_performer`.
+        layers: as in `convert_to_performer`. Defaults to `None`.
         **options: arguments of `attention`, such as `sliding_window`.
 
     Returns:

@@ -58,11 +58,11 @@ def transfer_attention(
             several batches the last eighth is held out: it says what is kept. Batches
             of one shape save time.
         num_steps: int, how many steps each layer takes, one for a batch, beginning anew
-            with the first where batches end.
-        learning_rate: float, that of the first step.
+            with the first where batches end. Defaults to `200`.
+        learning_rate: float, learning rate of the first step. Defaults to `0.01`.
         max_batches: int, the most batches of a data set that are taken; they stay in
-            memory.
-        verbose: 0 for silence, 1 for a progress bar of steps.
+            memory. Defaults to `64`.
+        verbose: 0 for silence, 1 for a progress bar of steps. Defaults to `1`.
 
     Returns:
         The new model, and a `TransferReport`; `print` shows a table. A layer whose

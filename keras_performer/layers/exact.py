@@ -23,7 +23,8 @@ class ExactAttention(ForgettingAttention):
     linear attention is compared with. It has no state.
 
     Args: those of `AttentionLayer`, and
-        forget_gate, forget_gate_bias: as in `PerformerAttention`.
+        forget_gate, forget_gate_bias: as in `PerformerAttention`. Defaults to `False`
+            and `(2.0, 7.0)`.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762.

@@ -34,8 +34,10 @@ class LinearTransformerAttention(ForgettingAttention):
     1e-38 in float32), its attended values are 0.
 
     Args: those of `AttentionLayer`, and
-        chunk_size, jit_compile: as in `PerformerAttention`.
-        forget_gate, forget_gate_bias: as in `PerformerAttention`.
+        chunk_size, jit_compile: as in `PerformerAttention`. Defaults to `None` and
+            `"auto"`.
+        forget_gate, forget_gate_bias: as in `PerformerAttention`. Defaults to `False`
+            and `(2.0, 7.0)`.
 
     Reference:
         Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equations 5

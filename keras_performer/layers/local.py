@@ -25,7 +25,9 @@ class LocalAttention(ForgettingAttention):
         sliding_window: int W, required, how near a key is that is seen; 1 is the own
             alone.
         jit_compile: as in `PerformerAttention`; `"auto"` compiles on GPUs alone.
-        forget_gate, forget_gate_bias: as in `PerformerAttention`.
+            Defaults to `"auto"`.
+        forget_gate, forget_gate_bias: as in `PerformerAttention`. Defaults to `False`
+            and `(2.0, 7.0)`.
 
     Raises:
         ValueError: for query and key of different lengths, and a state of another

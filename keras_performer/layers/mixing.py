@@ -30,7 +30,7 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
     as in `AttentionLayer`. None has a state, or keeps segments apart.
 
     Args:
-        causal: bool, hide later tokens.
+        causal: bool, hide later tokens. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

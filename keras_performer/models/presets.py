@@ -45,11 +45,12 @@ def save_to_preset(
             `convert_to_performer` made.
         folder: path of a folder that does not exist, or is empty.
         tokenizer: str or dict of JSON values, whatever says where tokens come from, for
-            `preset_metadata` to give back. A model of bytes needs none.
+            `preset_metadata` to give back. A model of bytes needs none. Defaults to
+            `None`.
         card: str, the text of `README.md`. Defaults to a short one.
         max_shard_size: number, the size in GB from which weights are written in parts,
             each at most that large. `None` for one file, which it always is before
-            Keras 3.11.3.
+            Keras 3.11.3. Defaults to `10`.
 
     Raises:
         ValueError: if the model is not built, or the folder has something in it.
@@ -119,7 +120,8 @@ def from_preset(
 
     Args:
         folder: path of the folder.
-        load_weights: bool, whether to load the weights. Without, they are drawn.
+        load_weights: bool, whether to load the weights. Without, they are initialized.
+            Defaults to `True`.
         dtype: str or dtype policy, for all layers in the place of the one that they
             have; where they have several, there is none for all. Defaults to what was
             saved.

@@ -27,8 +27,10 @@ class FourierMixing(MixingLayer):
         norm: "backward" for the formula above, that of the paper, or "ortho", as in
             `numpy.fft.fft2`: divided by `sqrt(T * dim)`, which makes the output as
             large as the input. Then a block that normalizes before it mixes, as
-            `PerformerBlock`, adds something of the size of its other parts.
-        causal: bool, must be false: each token becomes a sum over all.
+            `PerformerBlock`, adds something of the size of its other parts. Defaults to
+            `"backward"`.
+        causal: bool, must be false: each token becomes a sum over all. Defaults to
+            `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments, Returns and Raises: those of `MixingLayer`.

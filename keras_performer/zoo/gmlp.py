@@ -31,7 +31,7 @@ class SpatialGatingUnit(MixingLayer):
         max_length: int, the longest sequence.
         intermediate_dim: int, the channels that are cut in two, so that it must be
             even. In the paper the width that a feed-forward network would have.
-        causal: bool, hide later tokens: W is a triangle.
+        causal: bool, hide later tokens: W is a triangle. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments and Returns: those of `MixingLayer`.

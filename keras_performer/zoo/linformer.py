@@ -39,10 +39,10 @@ class LinformerAttention(AttentionLayer):
     Args: those of `AttentionLayer`, and
         max_length: int, the most keys of a sequence.
         projection_dim: int k, the number of mixtures. 256 is the largest of the paper's
-            experiments (section 5), at 512 and 1,024 tokens.
-        sharing: "none": each key-value head has its own E and F. "headwise" (default,
-            that of the authors' code): all heads share them. "key-value": they do, and
-            E and F are the same.
+            experiments (section 5), at 512 and 1,024 tokens. Defaults to `256`.
+        sharing: "none": each key-value head has its own E and F. "headwise", as in the
+            authors' code: all heads share them. "key-value": they do, and E and F are
+            the same. Defaults to `"headwise"`.
 
     Call arguments:
         return_attention_scores: bool, also return the weights of values, the softmax

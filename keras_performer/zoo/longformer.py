@@ -60,7 +60,7 @@ def global_token_attention(
         num_global_tokens: int G, the most global tokens of a sequence. Of more the
             first G are global.
         visible: a `Visibility` of the keys, with `global_tokens`; of one segment.
-        jit_compile: as in `local_attention`, for the window.
+        jit_compile: as in `local_attention`, for the window. Defaults to `False`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`, 0 where no key is
@@ -182,7 +182,7 @@ class LongformerAttention(AttentionLayer):
             others. Defaults to 0: `LocalAttention`, without the further dense layers.
             The paper has 1 for classification, and as many as the question has tokens
             for question answering.
-        jit_compile: as in `LocalAttention`, for the window.
+        jit_compile: as in `LocalAttention`, for the window. Defaults to `"auto"`.
 
     Call arguments: those of `AttentionLayer`, and
         global_mask: bool tensor `(B, T)`, true for the global tokens, at most G in a

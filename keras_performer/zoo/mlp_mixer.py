@@ -25,7 +25,8 @@ class TokenMixing(MixingLayer):
         max_length: int, the longest sequence.
         intermediate_dim: int, width of the network, D_S in the paper, where it is about
             as large as the length.
-        causal: bool, must be false: each token becomes a function of all.
+        causal: bool, must be false: each token becomes a function of all. Defaults to
+            `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments and Returns: those of `MixingLayer`.

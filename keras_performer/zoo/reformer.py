@@ -144,7 +144,8 @@ def lsh_attention(
         sliding_window: int W, how near in its bucket a key is that is seen.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible tokens; or a
             `Visibility`. What is masked sees nothing either: its key is its query.
-        causal: bool, hide later keys.
+            Defaults to `None`.
+        causal: bool, hide later keys. Defaults to `False`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 for masked tokens.
@@ -380,7 +381,7 @@ class ReformerAttention(AttentionLayer):
         num_hashes: int, rounds of hashing. Defaults to 8, with which the paper almost
             matches full attention (section 5); cost is in proportion.
         num_buckets: int, even. It belongs near `2 * length / sliding_window` (section
-            2); defaults to 64, for 4,096 tokens.
+            2); 64 is for 4,096 tokens. Defaults to `64`.
         sliding_window: int W, how near in its bucket a key is that is seen. Defaults to
             128, the paper's chunk (section 5).
 

@@ -49,7 +49,7 @@ def reversible_chain(
         first, second: tensors of one shape and dtype, x1 and x2.
         params: list of nests of tensors, for each function one.
         state: nest of integer tensors that goes from function to function, such as
-            seeds.
+            seeds. Defaults to `()`.
 
     Returns:
         `(first, second, state)` after the last function.
@@ -175,8 +175,8 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         attention: an `AttentionLayer`, or the config of one; or a list of them, for as
             many blocks.
         intermediate_dim: int, width of the feed-forward networks.
-        dropout: float, dropout rate after each part.
-        seed: int, seeds dropout.
+        dropout: float, dropout rate after each part. Defaults to `0.0`.
+        seed: int, seeds dropout. Defaults to `None`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

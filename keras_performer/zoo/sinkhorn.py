@@ -271,7 +271,7 @@ class SinkhornAttention(AttentionLayer):
             0 if causal, where P then is a softmax over earlier blocks: all rows and
             columns of a triangle add up to 1 in the identity only, so that each
             division of columns brings P nearer to the block before, whatever R says.
-        temperature: float, smaller ones make P harder.
+        temperature: float, smaller ones make P harder. Defaults to `0.75`.
         noise: float, how much Gumbel noise is added to the logits in training, before
             the division by the temperature; 1 as in the paper. Defaults to none.
 

@@ -38,7 +38,8 @@ class SynthesizerAttention(AttentionLayer):
     Args: those of `AttentionLayer`, where `key_dim` is the number of rows of W1, the
         dense layer `query` (kind="dense" only), and
         max_length: int, the most tokens of a sequence.
-        kind: "dense" (default, the paper's first), "random" or "factorized_random".
+        kind: "dense", the paper's first, "random" or "factorized_random". Defaults to
+            `"dense"`.
         rank: int, the columns of R1 and R2 (kind="factorized_random" only). Defaults
             to 8 (section 3.2).
 

@@ -52,7 +52,7 @@ class Kernel:
         parameters: dict of named tensors. A leaf is of any shape, or has a first axis
             of K key-value heads; `"projection_matrix"`, if there, is `(M, H)` or
             `(K, M, H)`.
-        trainable: bool, whether gradients flow to the parameters.
+        trainable: bool, whether gradients flow to the parameters. Defaults to `False`.
 
     Example:
 

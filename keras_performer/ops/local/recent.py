@@ -80,7 +80,7 @@ class Recent(typing.NamedTuple):
             count: int, how many.
             earlier: `Recent` as many, or `None`.
             starts: as in `Visibility`. Keys that are not of the last token's segment
-                are hidden then: no later token sees them.
+                are hidden then: no later token sees them. Defaults to `None`.
         """
         if starts is not None:
             numbers = segment_numbers(starts)

@@ -15,8 +15,9 @@ _SKIPPED_STEPS = 64
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class RedrawFeatures(keras.callbacks.Callback):
-    """Redraws the random features of every `PerformerAttention` in the model.
+    """Callback that redraws the random features of a model during training.
 
+    It redraws the features of every `PerformerAttention` in the model.
     It counts optimizer steps (`optimizer.iterations`), not batches, so that it is
     right under `steps_per_execution` above 1, gradient accumulation and resumed
     training. The features after step s are redraw number `s // every_n_steps` of each

@@ -84,7 +84,7 @@ class ApproximationReport(typing.NamedTuple):
         return as_text(names, rows, range(1, len(names) - 1), unseen)
 
     def plot(self):
-        """The relative errors, layer by layer and head by head.
+        """Plots the relative errors, layer by layer and head by head.
 
         Returns:
             A `matplotlib.figure.Figure`, to be saved or shown.
@@ -115,7 +115,7 @@ def approximation_report(
     seed: int | None = None,
     **options: typing.Any,
 ) -> ApproximationReport:
-    """Measures how well linear attention would estimate the attention of a model.
+    """Measures the error of linear attention in every head of a model.
 
     Every attention layer computes what it computes; beside it, from the same queries,
     keys and values, stand `PerformerAttention` and its controls, in time linear in the
@@ -250,7 +250,7 @@ class ImpliedAttention(typing.NamedTuple):
     implied: np.ndarray
 
     def plot(self, head: int = 0, example: int = 0) -> typing.Any:
-        """The weights of one head, exact and implied, side by side.
+        """Plots the weights of one head, exact and implied, side by side.
 
         Square roots, so that small weights show. Weights below 0, which only features
         with signs have, are drawn as 0.
@@ -285,7 +285,7 @@ def implied_attention(
     seed: int | None = None,
     **options: typing.Any,
 ) -> list[ImpliedAttention]:
-    """The attention matrices of a model, beside those that linear attention implies.
+    """Computes exact attention matrices, and those that linear attention implies.
 
     Linear attention never makes a matrix; this one is what it multiplies the values by.
     Memory is quadratic in the length: give it short sequences.

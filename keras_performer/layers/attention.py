@@ -39,7 +39,7 @@ class AttentionLayer(
     KeepsInnerChanges,
     keras.layers.Layer,
 ):
-    """The base class of attention layers with the interface of Keras' own.
+    """Base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how
     attention is computed: arguments, dense layers and their names, masks, positions,
@@ -556,7 +556,9 @@ class ForgettingAttention(AttentionLayer):
     `scores` and, if it has one, `outline`: a float32 tensor `(B, T, K)`, float64 with
     float64 inputs.
 
-    Args: those of `AttentionLayer`, and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
         forget_gate: bool, whether the layer has a forget gate. It adds the sublayer
             `forget_gate_layer`, with a kernel `(dim, K)` and a bias `(K,)` in float32.
             For self-attention only. Defaults to `False`.
@@ -565,6 +567,8 @@ class ForgettingAttention(AttentionLayer):
             key-value head. A single head has the last. A bias of 2 forgets half of a
             weight within 5 tokens, one of 7 within 760, one of 20 nothing. Defaults to
             (2, 7).
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Reference:
         Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6;

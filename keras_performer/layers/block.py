@@ -25,8 +25,9 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
-    """Self-attention and a feed-forward network, each normalized first and added.
+    """Transformer block of self-attention and a feed-forward network.
 
+    Each part gets normalized tokens, and its output is added to the tokens.
     With `conv_kernel_size` a short convolution goes before, normalized and added too:
     each channel of a token sees that of its neighbours.
 

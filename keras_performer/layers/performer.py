@@ -127,11 +127,12 @@ class InPieces:
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerAttention(InPieces, ForgettingAttention):
-    """FAVOR+ attention that stands where `keras.layers.MultiHeadAttention` stands.
+    """Multi-head attention whose cost is linear in the length of the sequence.
 
-    Queries, keys and values are projected as there; the softmax kernel
-    exp(q . k / sqrt(key_dim)) is then estimated by products of positive random
-    features, so that time and memory are linear in the length of the sequence.
+    It takes the place of `keras.layers.MultiHeadAttention`, with the same dense layers.
+    Products of positive random features estimate the softmax kernel
+    exp(q . k / sqrt(key_dim)), so that time and memory are linear in the length of the
+    sequence (FAVOR+).
 
     `load_weights` takes a file of the same model with `keras.layers.MultiHeadAttention`
     if all attention layers are swapped and keep their names; the random features are
@@ -417,7 +418,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
     def outline(
         self, query, key, value, visible, state=None, training=None, decay=None
     ):
-        """As `attend` as far as shapes and errors go, without what it computes.
+        """Checks inputs and returns shapes as `attend` does, without computing.
 
         To trace the loops over all tokens takes seconds for each layer of a model.
         """

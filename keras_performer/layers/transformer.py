@@ -170,7 +170,7 @@ class TransformerLayer(
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerEncoder(TransformerLayer):
-    """KerasHub's `TransformerEncoder` with attention linear in the length.
+    """Transformer encoder block with attention of linear cost.
 
     Self-attention and a feed-forward network. Constructor and call are those of
     `keras_hub.layers.TransformerEncoder`, which need not be installed. What differs: by
@@ -268,7 +268,7 @@ class PerformerEncoder(TransformerLayer):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerDecoder(HasInitialState, TransformerLayer):
-    """KerasHub's `TransformerDecoder` with attention linear in the length.
+    """Transformer decoder block with attention of linear cost.
 
     Causal self-attention, attention to an encoder's sequence if the layer is built with
     one, and a feed-forward network. Constructor and call are those of

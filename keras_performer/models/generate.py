@@ -84,7 +84,7 @@ def generate(
     repetition_penalty: float = 1.0,
     min_p: float | None = None,
 ) -> typing.Any:
-    """Continues sequences with tokens drawn from a causal model.
+    """Generates continuations of prompts with a causal model.
 
     A compiled loop carries the model's recurrent state, so that a token costs the same
     at the end of a long sequence as at its start.
@@ -178,7 +178,7 @@ def generate_stream(
     min_p: float | None = None,
     chunk_size: int = 1,
 ) -> Iterator[typing.Any]:
-    """Continues sequences as `generate` does, and yields the tokens as they are made.
+    """Generates as `generate` does, and yields the tokens as the model makes them.
 
     Args:
         model: as all other arguments but one, as in `generate`.

@@ -30,7 +30,7 @@ class PerformerLM(
     KeepsInnerChanges,
     TokenTraining,
 ):
-    """A stack of Performer blocks from token ids to logits.
+    """Language model with attention of linear cost, from token ids to logits.
 
     Embedding and positions, blocks of `PerformerAttention` and feed-forward
     network (each normalized before), a last normalization, and logits in float32

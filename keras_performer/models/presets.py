@@ -32,7 +32,7 @@ def save_to_preset(
     card: str | None = None,
     max_shard_size: float | None = 10,
 ) -> None:
-    """Writes a folder that says what a model is, and has its weights.
+    """Saves a model as a preset folder: its config, weights and card.
 
     It is a preset as KerasHub lays it out, of any Keras model: `config.json`, the model
     with the name of its class; `model.weights.h5`, or `model.weights.json` and the
@@ -116,7 +116,9 @@ def from_preset(
     load_weights: bool = True,
     dtype: typing.Any = None,
 ) -> keras.Model:
-    """The model of a preset: what `save_to_preset` wrote, or KerasHub for a backbone.
+    """Loads the model of a preset folder.
+
+    `save_to_preset` wrote the folder, or KerasHub for a backbone.
 
     Args:
         folder: path of the folder.
@@ -163,7 +165,7 @@ def from_preset(
 
 
 def preset_metadata(folder: str | os.PathLike) -> dict[str, typing.Any]:
-    """Metadata of a preset.
+    """Reads the metadata of a preset folder.
 
     Args:
         folder: path of the folder.

@@ -357,7 +357,7 @@ class SavedSeed(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class BigBirdAttention(AttentionLayer):
-    """Softmax attention to near, global and random blocks, linear in the length.
+    """Big Bird attention to near, global and random blocks, linear in the length.
 
     Tokens stand in blocks, the last of which may be shorter. A block sees itself and
     one to each side, global blocks, and random ones of the others, each once, under one
@@ -377,7 +377,9 @@ class BigBirdAttention(AttentionLayer):
     Hidden keys have no weight, but their places count: with more padding there are more
     blocks, whose random and last global ones are others. Pad to one length always.
 
-    Args: those of `AttentionLayer`, and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
         seed: int, seeds dropout and the random blocks. `None` samples the blocks when
             the layer is built and saves them with the weights. Defaults to `None`.
         block_size: int, tokens of a block. The paper's models have the defaults of this
@@ -385,6 +387,8 @@ class BigBirdAttention(AttentionLayer):
         num_global_blocks: int, how many blocks see all and are seen by all: the first
             and last in turn, or if causal the first. Defaults to `2`.
         num_random_blocks: int, how many random blocks a block sees. Defaults to `3`.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Raises:
         ValueError: for query and key of different lengths, beside what `AttentionLayer`

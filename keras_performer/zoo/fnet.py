@@ -12,7 +12,7 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class FourierMixing(MixingLayer):
-    """The real part of the Fourier transform over tokens and features.
+    """FNet mixing: the real part of a Fourier transform over tokens and features.
 
         y_tc = Re sum_sd exp(-2 pi i (t s / T + c d / dim)) x_sd
 

@@ -13,7 +13,7 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SpatialGatingUnit(MixingLayer):
-    """Half of the channels, times what a matrix over tokens makes of the others.
+    """gMLP's gate: half of the channels times a matrix over tokens of the others.
 
         z1, z2 = gelu(expand(x)), cut in two along the channels
         y = contract(z1 * (W norm(z2) + b))

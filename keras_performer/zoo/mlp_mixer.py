@@ -12,7 +12,7 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class TokenMixing(MixingLayer):
-    """A feed-forward network over the tokens, the same for every channel.
+    """MLP-Mixer's token mixing: one feed-forward network over the tokens.
 
         h_kc = gelu(sum_s expand_kernel_sk x_sc + expand_bias_k)
         y_tc = sum_k contract_kernel_kt h_kc + contract_bias_t

@@ -151,7 +151,7 @@ _ADVICE = "In a ReversibleBlock", "PerformerBlock"
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
-    """Blocks of self-attention and feed-forward network on two streams.
+    """Reversible blocks of self-attention and feed-forward network on two streams.
 
     Both streams begin as the input. A block adds what attention makes of the second to
     the first, and then what the feed-forward network makes of the first to the second,

@@ -83,7 +83,7 @@ class ExponentialKernel(Kernel):
         return self.parameters.get("log_weights")
 
     def in_one_part(self):
-        """This kernel with a product for every feature, in fewer operations."""
+        """Returns this kernel with a product for every feature, in fewer operations."""
         if not self.hyperbolic:
             return self
         kernel, parameters = copy.copy(self), dict(self.parameters)

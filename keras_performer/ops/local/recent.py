@@ -40,7 +40,7 @@ class Recent(typing.NamedTuple):
         return cls(key, value, mask_or_all(key_mask, key))
 
     def followed_by(self, later):
-        """These keys and `Recent` later ones."""
+        """Joins these keys and `Recent` later ones."""
         joined = [tf.concat([tf.cast(x, y.dtype), y], 1) for x, y in zip(self, later)]
         return Recent(*joined)
 
@@ -65,7 +65,7 @@ class Recent(typing.NamedTuple):
         return Recent(*recent), self._replace(seen=left_out)
 
     def padded(self, before, after):
-        """These keys between places that nothing sees."""
+        """Returns these keys between places that nothing sees."""
         ends = [[0, 0], [before, after]]
         return Recent(*(pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 

@@ -85,7 +85,7 @@ def search_problems(site, package=PACKAGE):
     for doc in index["docs"]:
         if re.match(r"repository/(benchmarks/|.*\.\w+\.html)", doc["location"]):
             yield f"the search has {doc['location']}: measurements or source code"
-    classes = defined_classes(package)
+    classes, values = defined_classes(package), constants(package)
     if not next(iter(entries), "").endswith(".PerformerAttention"):
         yield "the reference does not begin with PerformerAttention"
     for name in sorted({name for _, name in public_names(package)} & set(classes)):
@@ -93,7 +93,7 @@ def search_problems(site, package=PACKAGE):
             function = inherited(classes, name, method)
             if function is None:
                 continue
-            wanted = signature(function, "call" if suffix else name)
+            wanted = signature(function, "call" if suffix else name, values)
             found = (t for a, t in entries.items() if a.endswith(f".{name}{suffix}"))
             if not next(found, "").startswith(wanted):
                 yield f"the search does not find {name}{suffix}: {wanted}"
@@ -151,12 +151,26 @@ def joined(classes, name, node):
     return base
 
 
-def signature(function, name):
+def constants(package):
+    """Values of constants of modules, by their names."""
+    return {
+        ast.unparse(node.targets[0]): node.value
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign)
+    }
+
+
+def signature(function, name, values):
     """The signature as the page has it, without spaces: `PerformerBlock(num_heads,`."""
     arguments = copy.deepcopy(function.args)
     for argument in ast.walk(arguments):
         if isinstance(argument, ast.arg):
             argument.annotation = None
+    arguments.kw_defaults = [
+        values.get(default.id, default) if isinstance(default, ast.Name) else default
+        for default in arguments.kw_defaults
+    ]
     del arguments.args[0]  # self
     return without_spaces(f"{name}({ast.unparse(arguments)})")
 

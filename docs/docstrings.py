@@ -33,6 +33,9 @@ class Docstrings(griffe.Extension):
 
     def on_package(self, *, pkg, **kwargs):
         for found in classes(pkg):
+            if "__init__" in found.members:
+                show_constants(found.members["__init__"])
+        for found in classes(pkg):
             join_constructors(found)
 
 
@@ -45,6 +48,14 @@ def classes(module):
             yield member
         elif member.is_module:
             yield from classes(member)
+
+
+def show_constants(function):
+    """Puts values in the place of constants of the module, such as a `BIASES`."""
+    for parameter in function.parameters:
+        constant = function.module.members.get(str(parameter.default))
+        if constant is not None and not constant.is_alias and constant.is_attribute:
+            parameter.default = constant.value
 
 
 def join_constructors(cls):

@@ -135,7 +135,7 @@ time. A longer program with the same task,
 [`examples/documents.py`](../../examples/README.md), reaches 0.873 with
 `PerformerAttention`, 0.232 with local attention, and 0.908 with exact attention.
 
-## Look at the attention
+## Visualize the attention
 
 `return_attention_scores=True` returns the weights that the features imply, for short
 inputs. Here the first block shows where the first question looks.

@@ -92,7 +92,7 @@ def example(size, rate=0.0, *, seed=None): ...
         ("Returns x", "has no sentence as its first line, but Returns x"),
         ("Returns\nx.", "has no sentence as its first line, but Returns"),
         (
-            "Returns x.\n\nArgs:\n    size: int.\n    rate, seed: float\n        or int.",
+            "Returns x.\n\nArgs:\n    size: int.\n    rate, seed: a\n        number.",
             "does not say what rate defaults to",
         ),
     ],

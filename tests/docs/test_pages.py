@@ -139,8 +139,10 @@ def test_names_that_the_reference_lacks_are_noticed(tmp_path):
 
 
 WINDOWED = """
+SHIFT = 0.0
+
 class Base:
-    def __init__(self, size: int, *, shift=0.0, **kwargs): ...
+    def __init__(self, size: int, *, shift=SHIFT, **kwargs): ...
     def call(self, x, mask: int | None = None): ...
 
 class PerformerAttention(Base):

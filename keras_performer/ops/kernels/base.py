@@ -244,7 +244,7 @@ class Kernel:
         return kernel
 
     def astype(self, dtype):
-        """Returns this kernel computing in `dtype`; what does not train becomes constant."""
+        """Returns this kernel in `dtype`; tensors that do not train become constant."""
 
         def convert(x):
             x = tf.cast(x, dtype) if x.dtype.is_floating else x
@@ -266,7 +266,7 @@ class Kernel:
         return kernel
 
     def made_by(self, maker):
-        """Returns this kernel with what it was made by, which then stands for its options.
+        """Returns this kernel with its maker, which then stands for its options.
 
         Args:
             maker: hashable; kernels of one class that equal makers made are equal.

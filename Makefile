@@ -42,6 +42,7 @@ help:
 	@echo "make bench-accuracy  the paper's figures that a CPU can make, its laws as checks"
 	@echo "make convert     trained models with linear attention in place of theirs"
 	@echo "make docs        the documentation as pages, into site"
+	@echo "make notebooks   the notebooks of docs/notebooks, and their pages"
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
 	@echo "make hub-check   the tests that need KerasHub, on its newest release"
@@ -115,8 +116,17 @@ dist: .venv/.dist
 docs: .docs/.installed
 	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
 	.docs/bin/python docs/check_links.py site
-	@echo "Read them, with search, at http://localhost:8000 after"
-	@echo "    .docs/bin/python -m http.server --bind localhost --directory site"
+	@echo "Open site/index.html. The search works there, too."
+
+# Pages and notebooks of docs/notebooks, each from its .py file.
+.PHONY: notebooks
+notebooks: .docs/.installed
+	set -e; for script in docs/notebooks/*.py; do \
+		.docs/bin/jupytext --quiet --update --to ipynb $$script \
+			--update-metadata '{"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}'; \
+		.docs/bin/jupytext --quiet --to markdown $$script \
+			--opt notebook_metadata_filter=-all --opt cell_metadata_filter=-all; \
+	done
 
 # A few minutes: one of them trains small models.
 docs-pictures: $(installed)

@@ -1,6 +1,7 @@
 """Checks built pages: links lead somewhere, all is local, public names are there.
 
-The search finds each public class with the signatures of its constructor and its call.
+The search finds each public class with the signatures of its constructor and its call,
+`PerformerAttention` first, and works without a server.
 
 python docs/check_links.py site
 """
@@ -61,34 +62,38 @@ def problems(site):
 
 
 def missing_names(site, package=PACKAGE):
-    """Sentences that say which public names the page of the API lacks."""
-    anchors = filter(None, Page(pathlib.Path(site) / "api.html").anchors)
+    """Sentences that say which public names the reference lacks."""
+    pages = (pathlib.Path(site) / "reference").glob("*.html")
+    anchors = filter(None, set().union(*(Page(page).anchors for page in pages)))
     documented = {anchor.rsplit(".", 1)[-1] for anchor in anchors}
     for part, name in public_names(package):
         if name not in documented:
-            yield f"api.html lacks {name} of {part}"
+            yield f"the reference lacks {name} of {part}"
 
 
 def search_problems(site, package=PACKAGE):
     """Sentences that say what the search lacks, and what it should not have."""
-    index = json.loads((pathlib.Path(site) / "search/search_index.json").read_text())
+    folder = pathlib.Path(site) / "search"
+    index = json.loads((folder / "search_index.json").read_text())
     entries = {
-        doc["location"].removeprefix("api.html#"): without_tags(doc["text"])
+        doc["location"].split("#")[1]: without_tags(doc["text"])
         for doc in index["docs"]
-        if doc["location"].startswith("api.html#keras_performer.")
+        if re.match(r"reference/\w+\.html#keras_performer\.", doc["location"])
     }
+    if not (folder / "search_index.js").is_file():
+        yield "the search needs a server: search_index.js is not there"
     for doc in index["docs"]:
         if re.match(r"repository/(benchmarks/|.*\.\w+\.html)", doc["location"]):
             yield f"the search has {doc['location']}: measurements or source code"
-    classes = defined_classes(package)
+    classes, values = defined_classes(package), constants(package)
     if not next(iter(entries), "").endswith(".PerformerAttention"):
-        yield "api.html does not begin with PerformerAttention"
+        yield "the reference does not begin with PerformerAttention"
     for name in sorted({name for _, name in public_names(package)} & set(classes)):
         for method, suffix in ("__init__", ""), ("call", ".call"):
             function = inherited(classes, name, method)
             if function is None:
                 continue
-            wanted = signature(function, "call" if suffix else name)
+            wanted = signature(function, "call" if suffix else name, values)
             found = (t for a, t in entries.items() if a.endswith(f".{name}{suffix}"))
             if not next(found, "").startswith(wanted):
                 yield f"the search does not find {name}{suffix}: {wanted}"
@@ -96,7 +101,7 @@ def search_problems(site, package=PACKAGE):
 
 def public_names(package):
     """Pairs of a part of the package and a name in its `__all__`."""
-    parts = ["layers", "feature_maps", "ops", "testing"]  # headings, not entries
+    parts = ["layers", "feature_maps", "ops", "testing", "zoo"]  # headings, not entries
     for part in [package, *(package / part for part in parts)]:
         for node in ast.parse((part / "__init__.py").read_text()).body:
             if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
@@ -120,18 +125,52 @@ def inherited(classes, name, method):
         return None
     for node in classes[name].body:
         if isinstance(node, ast.FunctionDef) and node.name == method:
-            return node
+            return joined(classes, name, node) if node.args.vararg else node
+    return of_a_base(classes, name, method)
+
+
+def of_a_base(classes, name, method):
+    """The definition of a method of the first base that has it."""
     bases = (ast.unparse(base).split(".")[-1] for base in classes[name].bases)
     found = (inherited(classes, base, method) for base in bases)
     return next(filter(None, found), None)
 
 
-def signature(function, name):
+def joined(classes, name, node):
+    """A definition with the arguments of the base in the place of its `*args`."""
+    base = copy.deepcopy(of_a_base(classes, name, node.name))
+    own = {argument.arg for argument in node.args.kwonlyargs}
+    arguments = base.args
+    kept = [
+        (argument, default)
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults)
+        if argument.arg not in own
+    ]
+    kept += zip(node.args.kwonlyargs, node.args.kw_defaults)
+    arguments.kwonlyargs, arguments.kw_defaults = map(list, zip(*kept))
+    return base
+
+
+def constants(package):
+    """Values of constants of modules, by their names."""
+    return {
+        ast.unparse(node.targets[0]): node.value
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign)
+    }
+
+
+def signature(function, name, values):
     """The signature as the page has it, without spaces: `PerformerBlock(num_heads,`."""
     arguments = copy.deepcopy(function.args)
     for argument in ast.walk(arguments):
         if isinstance(argument, ast.arg):
             argument.annotation = None
+    arguments.kw_defaults = [
+        values.get(default.id, default) if isinstance(default, ast.Name) else default
+        for default in arguments.kw_defaults
+    ]
     del arguments.args[0]  # self
     return without_spaces(f"{name}({ast.unparse(arguments)})")
 

@@ -2,9 +2,11 @@
 
 A griffe extension (griffe reads the source for mkdocstrings): examples become code,
 `Call arguments` a list; types are those that the docstrings say in words. A `call`
-without a docstring gets one, as only what has one is shown.
+without a docstring gets one, as only what has one is shown. A constructor that takes
+`*args` for its base shows the arguments of both, as `inspect.signature` does.
 """
 
+import copy
 import re
 
 import griffe
@@ -28,6 +30,54 @@ class Docstrings(griffe.Extension):
                 parameter.annotation = None
             if obj.name == "call" and not obj.docstring:
                 obj.docstring = griffe.Docstring(CALL, parent=obj)
+
+    def on_package(self, *, pkg, **kwargs):
+        for found in classes(pkg):
+            if "__init__" in found.members:
+                show_constants(found.members["__init__"])
+        for found in classes(pkg):
+            join_constructors(found)
+
+
+def classes(module):
+    """The classes that a module and the modules in it define."""
+    for member in module.members.values():
+        if member.is_alias:
+            continue
+        if member.is_class:
+            yield member
+        elif member.is_module:
+            yield from classes(member)
+
+
+def show_constants(function):
+    """Puts values in the place of constants of the module, such as a `BIASES`."""
+    for parameter in function.parameters:
+        constant = function.module.members.get(str(parameter.default))
+        if constant is not None and not constant.is_alias and constant.is_attribute:
+            parameter.default = constant.value
+
+
+def join_constructors(cls):
+    """Puts the arguments of the base in the place of `*args`."""
+    init = cls.members.get("__init__")
+    kinds = griffe.ParameterKind
+    if init is None or all(p.kind is not kinds.var_positional for p in init.parameters):
+        return
+    base = next(base for base in cls.mro() if "__init__" in base.members)
+    join_constructors(base)
+    own = {p.name: p for p in init.parameters if p.kind is kinds.keyword_only}
+    joined, by_name = [], False
+    for parameter in base.members["__init__"].parameters:
+        by_name = by_name or parameter.name in own
+        if parameter.kind is kinds.var_keyword:
+            joined += [*own.values(), parameter]
+        elif parameter.name not in own:
+            parameter = copy.copy(parameter)
+            if by_name:
+                parameter.kind = kinds.keyword_only
+            joined.append(parameter)
+    init.parameters = griffe.Parameters(*joined)
 
 
 def as_markdown(text):

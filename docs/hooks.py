@@ -3,7 +3,7 @@
 Pages link as the files of a repository do, so that they can be read there too. A file
 outside of docs/ that a page links to becomes a page of the site, under repository/:
 nothing points to an address that may not exist. The search leaves out measurements and
-source code.
+source code, and lists recipes and the attention layers of the reference first.
 """
 
 import os
@@ -17,6 +17,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(```.*?^```\n?)", re.MULTILINE | re.DOTALL)
 PICTURES = {".png", ".svg"}
+# What the search multiplies the score of a page with, by the start of its path.
+BOOSTS = {"recipes/": 3, "reference/attention": 3, "notebooks/": 2, "repository/": 0.3}
 LANGUAGES = {".py": "python", ".sh": "sh", ".yaml": "yaml", ".yml": "yaml"}
 
 
@@ -42,6 +44,9 @@ def on_page_markdown(markdown, page, config, files):
     source = getattr(page.file, "repository_path", f"docs/{page.file.src_uri}")
     if source.startswith("benchmarks/") or not source.endswith(".md"):
         page.meta["search"] = {"exclude": True}
+    for start, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta.setdefault("search", {"boost": boost})
     folder = posixpath.dirname(page.file.src_uri) or "."
 
     def page_link(match):

@@ -1,5 +1,6 @@
 """The Markdown files that strangers read, and the Python in them."""
 
+import ast
 import pathlib
 import re
 
@@ -21,3 +22,21 @@ def blocks(text, language):
 def promised_output(code):
     """What the comments behind `print(...)` say that it prints."""
     return re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
+
+
+def with_sizes(code, sizes, name):
+    """Compiled code whose constants at the top have other values.
+
+    Args:
+        code: str, Python with assignments such as `LENGTH = 8192`.
+        sizes: dict from such names to their values.
+        name: str, the file that errors name.
+    """
+    tree, waiting = ast.parse(code), dict(sizes)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in waiting:
+            value = waiting.pop(ast.unparse(node.targets[0]))
+            node.value = ast.copy_location(ast.Constant(value), node.value)
+    if waiting:
+        raise ValueError(f"{name} assigns no {', '.join(waiting)}.")
+    return compile(tree, name, "exec")

@@ -15,8 +15,9 @@ _SKIPPED_STEPS = 64
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class RedrawFeatures(keras.callbacks.Callback):
-    """Redraws the random features of every `PerformerAttention` in the model.
+    """Callback that redraws the random features of a model during training.
 
+    It redraws the features of every `PerformerAttention` in the model.
     It counts optimizer steps (`optimizer.iterations`), not batches, so that it is
     right under `steps_per_execution` above 1, gradient accumulation and resumed
     training. The features after step s are redraw number `s // every_n_steps` of each
@@ -32,9 +33,9 @@ class RedrawFeatures(keras.callbacks.Callback):
     the callback warns if batches should have moved `optimizer.iterations`, and did not.
 
     Args:
-        every_n_steps: int, optimizer steps between redraws. 1000 as in the paper's
-            experiments.
-        verbose: 0 or 1, whether to print each redraw.
+        every_n_steps: int, optimizer steps between redraws. The paper's experiments
+            have 1000. Defaults to `1000`.
+        verbose: 0 or 1, whether to print each redraw. Defaults to `0`.
 
     Raises:
         ValueError: in training, for a model without random features or an optimizer,

@@ -84,7 +84,7 @@ class ApproximationReport(typing.NamedTuple):
         return as_text(names, rows, range(1, len(names) - 1), unseen)
 
     def plot(self):
-        """The relative errors, layer by layer and head by head.
+        """Plots the relative errors, layer by layer and head by head.
 
         Returns:
             A `matplotlib.figure.Figure`, to be saved or shown.
@@ -115,7 +115,7 @@ def approximation_report(
     seed: int | None = None,
     **options: typing.Any,
 ) -> ApproximationReport:
-    """Measures how well linear attention would estimate the attention of a model.
+    """Measures the error of linear attention in every head of a model.
 
     Every attention layer computes what it computes; beside it, from the same queries,
     keys and values, stand `PerformerAttention` and its controls, in time linear in the
@@ -129,7 +129,9 @@ def approximation_report(
         data: what the model is called with: nest of arrays, one batch; or a
             `tf.data.Dataset` of batches, with or without targets.
         num_rows: int, of how many queries of each sequence exact weights are computed.
-        max_batches: int, the most batches of a data set that are taken.
+            Defaults to `64`.
+        max_batches: int, the most batches of a data set that are taken. Defaults to
+            `4`.
         seed: as in `PerformerAttention`. Defaults to what the layer has.
         **options: further arguments of `PerformerAttention`, such as `exact_window` and
             `num_random_features`. What is not given is as in the layer, or the default.
@@ -248,14 +250,14 @@ class ImpliedAttention(typing.NamedTuple):
     implied: np.ndarray
 
     def plot(self, head: int = 0, example: int = 0) -> typing.Any:
-        """The weights of one head, exact and implied, side by side.
+        """Plots the weights of one head, exact and implied, side by side.
 
         Square roots, so that small weights show. Weights below 0, which only features
         with signs have, are drawn as 0.
 
         Args:
-            head: int, which of the N heads.
-            example: int, which of the batch.
+            head: int, which of the N heads. Defaults to `0`.
+            example: int, which of the batch. Defaults to `0`.
 
         Returns:
             A `matplotlib.figure.Figure`, to be saved or shown.
@@ -283,7 +285,7 @@ def implied_attention(
     seed: int | None = None,
     **options: typing.Any,
 ) -> list[ImpliedAttention]:
-    """The attention matrices of a model, beside those that linear attention implies.
+    """Computes exact attention matrices, and those that linear attention implies.
 
     Linear attention never makes a matrix; this one is what it multiplies the values by.
     Memory is quadratic in the length: give it short sequences.
@@ -292,7 +294,7 @@ def implied_attention(
         model: as in `approximation_report`.
         data: as in `approximation_report`; of a data set the first batch.
         rows: sequence of ints, indices of queries. Defaults to all.
-        seed: as in `approximation_report`.
+        seed: as in `approximation_report`. Defaults to `None`.
         **options: as in `approximation_report`.
 
     Returns:

@@ -25,7 +25,7 @@ def calibrate(
     max_batches: int = 8,
     verbose: int = 1,
 ) -> tuple[keras.layers.Layer, CalibrationReport]:
-    """A copy of a model whose linear attention is fitted to data, without training.
+    """Fits the linear attention of a model to data, without training.
 
     Softmax attention does not change when keys are moved by a constant, or queries and
     keys are multiplied by matrices that cancel; its estimates do. So each layer of
@@ -35,9 +35,9 @@ def calibrate(
     at the most; and gains of its heads, with an exact window. What is kept is what
     comes nearest to exact attention, on the second half of the batches, where there are
     two: the first half gives means and covariances. Each layer is fitted to the queries
-    and keys of the model with exact attention. If at last the output of the whole model
-    for some of the sequences is clearly nearer with another gain for all layers, or
-    with layers as they were, so it is.
+    and keys of the model with exact attention. Finally the output of the whole model is
+    compared, for some of the sequences: if another gain for all layers, or layers as
+    they were, come clearly nearer, these are kept.
 
     Args:
         model: a built model with `PerformerAttention` of the softmax kernel, as from
@@ -45,8 +45,10 @@ def calibrate(
         data: as in `approximation_report`. A few thousand tokens suffice; at least
             `key_dim` are needed, or a layer stays as it is.
         num_rows: int, at how many queries of each sequence errors are measured.
-        max_batches: int, the most batches of a data set that are taken.
-        verbose: 0 for silence, 1 for a progress bar of batches.
+            Defaults to `64`.
+        max_batches: int, the most batches of a data set that are taken. Defaults to
+            `8`.
+        verbose: 0 for silence, 1 for a progress bar of batches. Defaults to `1`.
 
     Returns:
         The new model, and a `CalibrationReport`; `print` shows a table.

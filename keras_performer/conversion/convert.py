@@ -42,10 +42,10 @@ def convert_to_performer(
     layers: Sequence[str] | None = None,
     **options: typing.Any,
 ) -> tuple[keras.layers.Layer, ConversionReport]:
-    """A copy of a model in which `PerformerAttention` has the place of its attention.
+    """Converts the attention of a trained model to `PerformerAttention`.
 
-    Weights are carried over. Time and memory of the attention are then linear in the
-    length, its outputs estimates: what the model has lost by that, only data can tell
+    The new model keeps the weights. Time and memory of its attention are linear in the
+    length, and its outputs are estimates: measure on your data what it has lost
     (`approximation_report` does for each head). Without an exact window trained models
     lose nearly all that they have learned.
 
@@ -60,9 +60,10 @@ def convert_to_performer(
             are copied by their `get_config` and `from_config`, and stay instances of
             their class; it must make the attention that is replaced when it is
             constructed or built. Compiled models get a new optimizer.
-        exact_window: int, keys nearer than this keep their exact weights; `None` for
-            random features alone.
+        exact_window: int, keys nearer than this keep their exact weights; `None` for no
+            window. Defaults to `64`.
         seed: as in `PerformerAttention`; each layer gets another that follows from it.
+            Defaults to `None`.
         layers: sequence of str, paths of the attention layers to replace, or names
             that are the path of none. Defaults to all.
         **options: further arguments of `PerformerAttention`, such as `feature_map`.
@@ -109,7 +110,7 @@ def convert_to_performer(
 def convert_to_softmax(
     model: keras.layers.Layer, *, layers: Sequence[str] | None = None
 ) -> tuple[keras.layers.Layer, ConversionReport]:
-    """A copy of a model in which `ExactAttention` has the place of its attention.
+    """Converts the attention of a model to `ExactAttention`.
 
     The way back from `convert_to_performer`, or what a model that was trained with
     `PerformerAttention` of the softmax kernel says with exact weights. Those of other
@@ -118,7 +119,7 @@ def convert_to_softmax(
 
     Args:
         model: as in `convert_to_performer`.
-        layers: as in `convert_to_performer`.
+        layers: as in `convert_to_performer`. Defaults to `None`.
 
     Returns:
         The new model, and a `ConversionReport`.
@@ -137,7 +138,7 @@ def convert_attention(
     layers: Sequence[str] | None = None,
     **options: typing.Any,
 ) -> tuple[keras.layers.Layer, ConversionReport]:
-    """A copy of a model in which attention of another class has the place of its own.
+    """Converts the attention of a model to another class of attention.
 
     For attention that has the weights of `keras.layers.MultiHeadAttention`:
     `LocalAttention`, `BigBirdAttention`, and `LongformerAttention`, whose global dense
@@ -150,7 +151,7 @@ def convert_attention(
         attention: subclass of `AttentionLayer`.
         seed: int; each layer gets another that follows from it. Defaults to what the
             layer has.
-        layers: as in `convert_to_performer`.
+        layers: as in `convert_to_performer`. Defaults to `None`.
         **options: arguments of `attention`, such as `sliding_window`.
 
     Returns:

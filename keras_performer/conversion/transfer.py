@@ -34,7 +34,7 @@ def transfer_attention(
     max_batches: int = 64,
     verbose: int = 1,
 ) -> tuple[keras.layers.Layer, TransferReport]:
-    """A copy of a model whose linear attention learned from that of its teacher.
+    """Trains linear attention to return what a trained model's attention returns.
 
     Each layer of `PerformerAttention` is trained to return what the layer of exact
     attention in its place in the teacher returns, given the same inputs, those of the
@@ -44,10 +44,10 @@ def transfer_attention(
     falls to 0 as a cosine, on the squared differences over the squares of the teacher,
     padding left out.
 
-    Layers take their steps one after the other, when the teacher has seen the batch. So
-    memory is that of the teacher's prediction, of what its attention layers read and
-    return for one batch, and of one layer in training; time for each step is that of
-    these. Layers that are alike are compiled together.
+    For each batch the teacher runs once; then the layers train one after another. So
+    peak memory is one prediction of the teacher, the inputs and outputs of its
+    attention layers for one batch, and one layer in training. Layers that are alike are
+    compiled together.
 
     Args:
         model: a built model with `PerformerAttention`, as from `convert_to_performer`
@@ -58,11 +58,11 @@ def transfer_attention(
             several batches the last eighth is held out: it says what is kept. Batches
             of one shape save time.
         num_steps: int, how many steps each layer takes, one for a batch, beginning anew
-            with the first where batches end.
-        learning_rate: float, that of the first step.
+            with the first where batches end. Defaults to `200`.
+        learning_rate: float, learning rate of the first step. Defaults to `0.01`.
         max_batches: int, the most batches of a data set that are taken; they stay in
-            memory.
-        verbose: 0 for silence, 1 for a progress bar of steps.
+            memory. Defaults to `64`.
+        verbose: 0 for silence, 1 for a progress bar of steps. Defaults to `1`.
 
     Returns:
         The new model, and a `TransferReport`; `print` shows a table. A layer whose

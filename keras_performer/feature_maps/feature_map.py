@@ -84,7 +84,7 @@ class FeatureMap:
     def draw_for_heads(
         self, num_heads: int, num_features: int, head_dim: int, seed: TensorLike
     ) -> Parameters:
-        """As `draw`; define it instead where parameters differ between heads.
+        """Draws parameters as `draw` does, where they differ between heads.
 
         Args:
             num_heads: int K, the key-value heads.

@@ -49,7 +49,8 @@ class GeneralizedFeatures(FeatureMap):
             "sigmoid", "tanh", "cos", "identity", or a function of a tensor that is
             registered with `keras.saving.register_keras_serializable`. A lambda works
             until the model is saved.
-        epsilon: float added to every feature. 1e-3 as in the paper's code.
+        epsilon: float added to every feature. The paper's code has 1e-3. Defaults to
+            `0.001`.
 
     Reference:
         arXiv 2009.14794, section 2.2 (generalized attention) and appendix A.2.

@@ -22,11 +22,11 @@ class SoftmaxFeatures(FeatureMap):
     values has 0.232 (`make bench-accuracy`).
 
     Args:
-        hyperbolic: bool, draw half of the rows w and use both w and -w. Odd moments
-            are then exact, and the projection costs half.
+        hyperbolic: bool, sample half of the rows w and use both w and -w. Odd moments
+            are then exact, and the projection costs half. Defaults to `True`.
         regularized: bool, give every row the length sqrt(H) (SMREG) instead of chi(H)
-            lengths: a small bias, a much smaller variance.
-        orthogonal: bool, make rows orthogonal within blocks of H.
+            lengths: a small bias, a much smaller variance. Defaults to `True`.
+        orthogonal: bool, make rows orthogonal within blocks of H. Defaults to `True`.
 
     Reference:
         arXiv 2009.14794: Lemma 1 (positive and hyperbolic features), section 2.3

@@ -39,7 +39,7 @@ class AttentionLayer(
     KeepsInnerChanges,
     keras.layers.Layer,
 ):
-    """The base class of attention layers with the interface of Keras' own.
+    """Base class of attention layers with the interface of Keras' own.
 
     It has all of `keras.layers.MultiHeadAttention` that does not depend on how
     attention is computed: arguments, dense layers and their names, masks, positions,
@@ -78,19 +78,23 @@ class AttentionLayer(
         dropout: float, dropout rate. `ExactAttention`, `LinformerAttention` and
             `SynthesizerAttention` drop weights, as `MultiHeadAttention` does. The
             others, which have no matrix of weights, drop attended values before the
-            output projection.
-        use_bias: bool, whether the dense layers use bias vectors.
+            output projection. Defaults to `0.0`.
+        use_bias: bool, whether the dense layers use bias vectors. Defaults to `True`.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
-        kernel_initializer: initializer of the dense layers' kernels.
-        bias_initializer: initializer of the dense layers' biases.
-        kernel_regularizer: regularizer of the dense layers' kernels.
-        bias_regularizer: regularizer of the dense layers' biases.
-        activity_regularizer: regularizer of the dense layers' outputs.
-        kernel_constraint: constraint of the dense layers' kernels.
-        bias_constraint: constraint of the dense layers' biases.
-        seed: int, seeds dropout, and what a mechanism draws.
-        causal: bool, hide later tokens.
+        kernel_initializer: initializer of the dense layers' kernels. Defaults to
+            `"glorot_uniform"`.
+        bias_initializer: initializer of the dense layers' biases. Defaults to
+            `"zeros"`.
+        kernel_regularizer: regularizer of the dense layers' kernels. Defaults to
+            `None`.
+        bias_regularizer: regularizer of the dense layers' biases. Defaults to `None`.
+        activity_regularizer: regularizer of the dense layers' outputs. Defaults to
+            `None`.
+        kernel_constraint: constraint of the dense layers' kernels. Defaults to `None`.
+        bias_constraint: constraint of the dense layers' biases. Defaults to `None`.
+        seed: int, seeds dropout, and what a mechanism draws. Defaults to `None`.
+        causal: bool, hide later tokens. Defaults to `False`.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
         rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
@@ -99,7 +103,7 @@ class AttentionLayer(
             `ops.rotary_embedding`. Defaults to no positions.
         qk_norm: bool, divide queries and keys by their lengths, so that the logit is
             `scale * cos(query, key)`, with a scale that each head learns. Its logarithm
-            is the weight `query_key_norm.log_scale`.
+            is the weight `query_key_norm.log_scale`. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -356,7 +360,7 @@ class AttentionLayer(
                 "key_global", for a dense layer that a mechanism has beside these.
             x: tensor of shape `(B, length, features)`.
             positions: int tensor `(B, length)`, needed to rotate; `(B, length, axes)`
-                for coordinates in a grid.
+                for coordinates in a grid. Defaults to `None`.
         """
         if name.split("_")[0] not in self.projections:
             return None
@@ -385,7 +389,7 @@ class AttentionLayer(
         Args:
             attended: what `attend` returned.
             query_mask: as in `Inputs`.
-            training: bool, whether to apply dropout.
+            training: bool, whether to apply dropout. Defaults to `None`.
         """
         if query_mask is not None:
             kept = tf.cast(query_mask, attended.dtype)
@@ -421,7 +425,7 @@ class AttentionLayer(
 
         Args:
             batch_size: int or scalar tensor B.
-            packed: bool, whether calls are to have `segment_ids`.
+            packed: bool, whether calls are to have `segment_ids`. Defaults to `False`.
 
         Returns:
             Dict of `"position"`, an int32 tensor `(B,)` that counts tokens, and
@@ -552,7 +556,9 @@ class ForgettingAttention(AttentionLayer):
     `scores` and, if it has one, `outline`: a float32 tensor `(B, T, K)`, float64 with
     float64 inputs.
 
-    Args: those of `AttentionLayer`, and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
         forget_gate: bool, whether the layer has a forget gate. It adds the sublayer
             `forget_gate_layer`, with a kernel `(dim, K)` and a bias `(K,)` in float32.
             For self-attention only. Defaults to `False`.
@@ -561,6 +567,8 @@ class ForgettingAttention(AttentionLayer):
             key-value head. A single head has the last. A bias of 2 forgets half of a
             weight within 5 tokens, one of 7 within 760, one of 20 nothing. Defaults to
             (2, 7).
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Reference:
         Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6;

@@ -25,8 +25,9 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
-    """Self-attention and a feed-forward network, each normalized first and added.
+    """Transformer block of self-attention and a feed-forward network.
 
+    Each part gets normalized tokens, and its output is added to the tokens.
     With `conv_kernel_size` a short convolution goes before, normalized and added too:
     each channel of a token sees that of its neighbours.
 
@@ -36,8 +37,8 @@ class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
             leaves the attention out, with its normalization: tokens then know nothing
             of each other, which is the control of every comparison.
         intermediate_dim: int, width of the feed-forward network.
-        dropout: float, dropout rate after each part.
-        seed: int, seeds dropout.
+        dropout: float, dropout rate after each part. Defaults to `0.0`.
+        seed: int, seeds dropout. Defaults to `None`.
         conv_kernel_size: int, how many tokens the convolution sees; 4 is a good choice.
             Tokens hidden by the mask, and those of other segments, count as zeros.
             Defaults to no convolution.
@@ -266,7 +267,7 @@ class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
 
         Args:
             batch_size: int or scalar tensor B.
-            packed: bool, whether calls are to have `segment_ids`.
+            packed: bool, whether calls are to have `segment_ids`. Defaults to `False`.
         """
         state = ()
         if self.attention is not None:

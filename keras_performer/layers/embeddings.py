@@ -14,7 +14,7 @@ from keras_performer.ops.shapes import compute_dtype
 
 
 class EmbeddingLayer(keras.layers.Layer):
-    """The base class of embeddings that remember inputs, or tell the head something.
+    """Base class of embeddings that remember inputs, or tell the head something.
 
     Any layer that turns inputs `(B, T)` into `(B, T, hidden_dim)` can be the embedding
     of a `PerformerLM`. One that needs more is a subclass of this. It defines

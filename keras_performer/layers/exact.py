@@ -16,14 +16,21 @@ from keras_performer.ops.visibility import mask_or_all
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ExactAttention(ForgettingAttention):
-    """Softmax attention in time and memory quadratic in the length.
+    """Exact softmax attention, whose cost is quadratic in the length.
 
     It computes what `keras.layers.MultiHeadAttention` computes, dropout included, with
     the masks, grouped heads and weights of `PerformerAttention`: the baseline that
     linear attention is compared with. It has no state.
 
-    Args: those of `AttentionLayer`, and
-        forget_gate, forget_gate_bias: as in `PerformerAttention`.
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
+        forget_gate: bool, let the weights of keys fade with the distance, as in
+            `PerformerAttention`. Defaults to `False`.
+        forget_gate_bias: two floats or one for each key-value head, initial biases of
+            the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762.
@@ -66,7 +73,8 @@ def is_cached(layer):
 class CachedAttention(AttentionLayer):
     """An `AttentionLayer` with the call of KerasHub's `CachedMultiHeadAttention`.
 
-    Args: those of `AttentionLayer`.
+    Args:
+        **kwargs: the arguments of `AttentionLayer`.
 
     Call arguments:
         query: tensor of shape `(B, T, dim)`.

@@ -21,7 +21,7 @@ from keras_performer.ops.shapes import size, sum_dtype
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class LinearTransformerAttention(ForgettingAttention):
-    """Linear attention through the features elu(x) + 1.
+    """Attention of the Linear Transformer, with the features elu(x) + 1.
 
     Key j has the weight phi(q) . phi(k_j), divided by the sum of those of all keys that
     the query sees, with phi(x) = elu(x) + 1: a kernel of its own, no estimate of
@@ -33,9 +33,19 @@ class LinearTransformerAttention(ForgettingAttention):
     is added here: where the weights of all keys that a query sees round to 0 (below
     1e-38 in float32), its attended values are 0.
 
-    Args: those of `AttentionLayer`, and
-        chunk_size, jit_compile: as in `PerformerAttention`.
-        forget_gate, forget_gate_bias: as in `PerformerAttention`.
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
+        chunk_size: int, the most tokens in a chunk, as in `PerformerAttention`.
+            Defaults to `None`.
+        jit_compile: bool or "auto", whether XLA compiles the attention, as in
+            `PerformerAttention`. Defaults to `"auto"`.
+        forget_gate: bool, let the weights of keys fade with the distance, as in
+            `PerformerAttention`. Defaults to `False`.
+        forget_gate_bias: two floats or one for each key-value head, initial biases of
+            the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Reference:
         Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equations 5
@@ -94,7 +104,7 @@ class LinearTransformerAttention(ForgettingAttention):
     def outline(
         self, query, key, value, visible, state=None, training=None, decay=None
     ):
-        """As `attend` as far as shapes and errors go, without what it computes."""
+        """Checks inputs and returns shapes as `attend` does, without computing."""
         if state is not None:
             self._as_state(state)
         attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))

@@ -13,7 +13,7 @@ from keras_performer.layers.performer import should_compile, window_pays_on_cpu
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class LocalAttention(ForgettingAttention):
-    """Softmax attention to the keys near a query, linear in the length.
+    """Local attention: exact weights for near keys, at a cost linear in the length.
 
     Query i sees the keys j with `|i - j| < sliding_window`, or if causal those with
     `0 <= i - j < sliding_window`: masked keys count in the distance. It is what
@@ -21,11 +21,19 @@ class LocalAttention(ForgettingAttention):
     to compare that layer with. `dropout` falls on the attended values: weights, which
     `keras.layers.MultiHeadAttention` drops, are made block by block and never kept.
 
-    Args: those of `AttentionLayer`, and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
         sliding_window: int W, required, how near a key is that is seen; 1 is the own
             alone.
         jit_compile: as in `PerformerAttention`; `"auto"` compiles on GPUs alone.
-        forget_gate, forget_gate_bias: as in `PerformerAttention`.
+            Defaults to `"auto"`.
+        forget_gate: bool, let the weights of keys fade with the distance, as in
+            `PerformerAttention`. Defaults to `False`.
+        forget_gate_bias: two floats or one for each key-value head, initial biases of
+            the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Raises:
         ValueError: for query and key of different lengths, and a state of another

@@ -13,7 +13,7 @@ from keras_performer.layers.config import KeepsInnerChanges
 
 
 class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
-    """The base class of mixers: they join tokens by place, without queries and keys.
+    """Base class of mixers, which join tokens by position, without queries and keys.
 
     A mixer stands where `PerformerBlock` and `PerformerLM` take an `AttentionLayer`,
     and has the call of `PerformerBlock`. A subclass defines
@@ -30,7 +30,7 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
     as in `AttentionLayer`. None has a state, or keeps segments apart.
 
     Args:
-        causal: bool, hide later tokens.
+        causal: bool, hide later tokens. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

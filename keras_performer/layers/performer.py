@@ -39,7 +39,7 @@ class InPieces:
             state: the entry "attention" of a state, from `empty_state` or the piece
                 before.
             positions: int tensor of shape `(B, tokens)`, those in the whole sequence;
-                needed with `rotary`.
+                needed with `rotary`. Defaults to `None`.
 
         Returns:
             The same after the keys and values of this piece.
@@ -54,8 +54,8 @@ class InPieces:
         Args:
             x, mask: as in `absorb`; rows where the mask is false see no key.
             state: after the last piece's `absorb`.
-            training: bool, whether to apply dropout.
-            positions: as in `absorb`.
+            training: bool, whether to apply dropout. Defaults to `None`.
+            positions: as in `absorb`. Defaults to `None`.
 
         Returns:
             Tensor of shape `(B, tokens, output_shape)`.
@@ -127,11 +127,12 @@ class InPieces:
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerAttention(InPieces, ForgettingAttention):
-    """FAVOR+ attention that stands where `keras.layers.MultiHeadAttention` stands.
+    """Multi-head attention whose cost is linear in the length of the sequence.
 
-    Queries, keys and values are projected as there; the softmax kernel
-    exp(q . k / sqrt(key_dim)) is then estimated by products of positive random
-    features, so that time and memory are linear in the length of the sequence.
+    It takes the place of `keras.layers.MultiHeadAttention`, with the same dense layers.
+    Products of positive random features estimate the softmax kernel
+    exp(q . k / sqrt(key_dim)), so that time and memory are linear in the length of the
+    sequence (FAVOR+).
 
     `load_weights` takes a file of the same model with `keras.layers.MultiHeadAttention`
     if all attention layers are swapped and keep their names; the random features are
@@ -142,31 +143,36 @@ class PerformerAttention(InPieces, ForgettingAttention):
         key_dim: int H, size of each head of query and key.
         value_dim: int V, size of each head of value. Defaults to `key_dim`.
         dropout: float, dropout rate. The attention matrix does not exist here, so
-            dropout falls on the attended values, before the output projection.
-        use_bias: bool, whether the dense layers use bias vectors.
+            dropout falls on the attended values, before the output projection. Defaults
+            to `0.0`.
+        use_bias: bool, whether the dense layers use bias vectors. Defaults to `True`.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
-        kernel_initializer: initializer of the dense layers' kernels.
-        bias_initializer: initializer of the dense layers' biases.
-        kernel_regularizer: regularizer of the dense layers' kernels.
-        bias_regularizer: regularizer of the dense layers' biases.
-        activity_regularizer: regularizer of the dense layers' outputs.
-        kernel_constraint: constraint of the dense layers' kernels.
-        bias_constraint: constraint of the dense layers' biases.
-        seed: int, seeds the random features and dropout. By default it is drawn when
-            the layer is built, and saved with the weights.
-        feature_map: "softmax" (default), "favor+", "relu" or another name, object or
-            config of `keras_performer.feature_maps.get`.
+        kernel_initializer: initializer of the dense layers' kernels. Defaults to
+            `"glorot_uniform"`.
+        bias_initializer: initializer of the dense layers' biases. Defaults to
+            `"zeros"`.
+        kernel_regularizer: regularizer of the dense layers' kernels. Defaults to
+            `None`.
+        bias_regularizer: regularizer of the dense layers' biases. Defaults to `None`.
+        activity_regularizer: regularizer of the dense layers' outputs. Defaults to
+            `None`.
+        kernel_constraint: constraint of the dense layers' kernels. Defaults to `None`.
+        bias_constraint: constraint of the dense layers' biases. Defaults to `None`.
+        seed: int, seeds the random features and dropout. `None` samples a seed when the
+            layer is built and saves it with the weights. Defaults to `None`.
+        feature_map: "softmax", "favor+", "relu" or another name, object or config of
+            `keras_performer.feature_maps.get`. Defaults to `"softmax"`.
         num_random_features: int M, number of features; `None` for no random projection,
-            which generalized kernels can do without. "auto" (default) is 256, as in the
-            paper's experiments, and `None` for feature maps without random features,
-            such as "taylor".
-        causal: bool, hide later tokens.
+            which generalized kernels can do without. "auto" is 256, as in the paper's
+            experiments, and `None` for feature maps without random features, such as
+            "taylor". Defaults to `"auto"`.
+        causal: bool, hide later tokens. Defaults to `False`.
         num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
             value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
         chunk_size: int, the most tokens in a chunk; it changes speed and rounding only.
-            Causal: defaults to 64, with a GPU to 256. Bidirectional with a window:
-            defaults to 32 or 64, by the size of the window, and more above 256.
+            `None` takes 64 in causal attention, 256 with a GPU, and 32 or more in
+            bidirectional attention with a window. Defaults to `None`.
         exact_window: int W, keys at less than this distance from a query have their
             exact softmax weight, and only those further off an estimated one. Distance
             counts tokens, masked ones included, so that query and key must have the
@@ -186,6 +192,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
             `scale * cos(query, key)` (arXiv 2010.04245). The scale is a weight of each
             key-value head, at first 4 for positive features and 16 for "taylor", which
             has no noise; its logarithm is the weight `query_key_norm.log_scale`.
+            Defaults to `False`.
         forget_gate: bool, multiply the weight of each key by a factor that falls with
             the tokens between it and the query: the product of their gates
             f = sigmoid(w . x + b) (arXiv 2503.02130). w and b are weights of each
@@ -196,9 +203,9 @@ class PerformerAttention(InPieces, ForgettingAttention):
             key-value head. A single head has the last. 2 forgets half of a weight
             within 5 tokens, 7 within 760, 20 nothing. Defaults to (2, 7).
         jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
-            for each shape. "auto" (default): training, on a known length >= 1,024, in a
-            graph without `tf.distribute`, on a GPU or by <= 4 CPU threads (there, if
-            causal, from TensorFlow 2.21 on).
+            for each shape. "auto" compiles in training, on a known length >= 1,024, in
+            a graph without `tf.distribute`, on a GPU or by <= 4 CPU threads (there, if
+            causal, from TensorFlow 2.21 on). Defaults to `"auto"`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
@@ -354,7 +361,8 @@ class PerformerAttention(InPieces, ForgettingAttention):
         The n-th matrix is a function of the layer's seed and n alone.
 
         Args:
-            num_redraws: int, how many draws to move on in the sequence.
+            num_redraws: int, how many draws to move on in the sequence. Defaults to
+                `1`.
         """
         num_redraws = arguments.count("num_redraws", num_redraws)
         if self._random_projection is None or self.feature_map.trainable:
@@ -410,7 +418,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
     def outline(
         self, query, key, value, visible, state=None, training=None, decay=None
     ):
-        """As `attend` as far as shapes and errors go, without what it computes.
+        """Checks inputs and returns shapes as `attend` does, without computing.
 
         To trace the loops over all tokens takes seconds for each layer of a model.
         """

@@ -170,7 +170,7 @@ class TransformerLayer(
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerEncoder(TransformerLayer):
-    """KerasHub's `TransformerEncoder` with attention linear in the length.
+    """Transformer encoder block with attention of linear cost.
 
     Self-attention and a feed-forward network. Constructor and call are those of
     `keras_hub.layers.TransformerEncoder`, which need not be installed. What differs: by
@@ -181,17 +181,19 @@ class PerformerEncoder(TransformerLayer):
         intermediate_dim: int, width of the feed-forward network.
         num_heads: int, number of attention heads; it divides the width of the inputs,
             which the heads share.
-        dropout: float, dropout rate, in the attention and after each part.
+        dropout: float, dropout rate, in the attention and after each part. Defaults to
+            `0.0`.
         activation: name or function, the activation of the feed-forward network.
-        layer_norm_epsilon: float, epsilon of the normalizations.
-        kernel_initializer: initializer of the kernels.
-        bias_initializer: initializer of the biases.
+            Defaults to `"relu"`.
+        layer_norm_epsilon: float, epsilon of the normalizations. Defaults to `1e-05`.
+        kernel_initializer: initializer of the kernels. Defaults to `"glorot_uniform"`.
+        bias_initializer: initializer of the biases. Defaults to `"zeros"`.
         normalize_first: bool, normalize what each part gets (as GPT-2), not what is
-            there after it (as BERT).
-        seed: int, seeds the random features and dropout.
+            there after it (as BERT). Defaults to `False`.
+        seed: int, seeds the random features and dropout. Defaults to `None`.
         attention: "performer", "exact" (`ExactAttention`), or an `AttentionLayer` that
             is copied, or the config of one: with its own arguments but for the seed and
-            the dtype, and for `dropout` where its own is 0.
+            the dtype, and for `dropout` where its own is 0. Defaults to `"performer"`.
         **kwargs: further arguments of `PerformerAttention`, such as `exact_window`,
             `feature_map` or `rotary`, or those that `ExactAttention` has; and of
             `keras.layers.Layer`, such as `name` and `dtype`.
@@ -266,7 +268,7 @@ class PerformerEncoder(TransformerLayer):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerDecoder(HasInitialState, TransformerLayer):
-    """KerasHub's `TransformerDecoder` with attention linear in the length.
+    """Transformer decoder block with attention of linear cost.
 
     Causal self-attention, attention to an encoder's sequence if the layer is built with
     one, and a feed-forward network. Constructor and call are those of
@@ -278,17 +280,19 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         intermediate_dim: int, width of the feed-forward network.
         num_heads: int, number of attention heads; it divides the width of the tokens,
             which the heads share.
-        dropout: float, dropout rate, in the attention and after each part.
+        dropout: float, dropout rate, in the attention and after each part. Defaults to
+            `0.0`.
         activation: name or function, the activation of the feed-forward network.
-        layer_norm_epsilon: float, epsilon of the normalizations.
-        kernel_initializer: initializer of the kernels.
-        bias_initializer: initializer of the biases.
+            Defaults to `"relu"`.
+        layer_norm_epsilon: float, epsilon of the normalizations. Defaults to `1e-05`.
+        kernel_initializer: initializer of the kernels. Defaults to `"glorot_uniform"`.
+        bias_initializer: initializer of the biases. Defaults to `"zeros"`.
         normalize_first: bool, normalize what each part gets (as GPT-2), not what is
-            there after it.
-        seed: int, seeds the random features and dropout.
+            there after it. Defaults to `False`.
+        seed: int, seeds the random features and dropout. Defaults to `None`.
         attention: "performer", "exact" (`ExactAttention`), or an `AttentionLayer` that
             is copied, or the config of one: with its own arguments but for the seed and
-            the dtype, and for `dropout` where its own is 0.
+            the dtype, and for `dropout` where its own is 0. Defaults to `"performer"`.
         **kwargs: as in `PerformerEncoder`. `exact_window`, `initial_log_gain` and
             `rotary` are for the self-attention: no key of another sequence is near.
 
@@ -414,8 +418,8 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         Args:
             batch_size: int or scalar tensor B.
             encoder_sequence, encoder_padding_mask, encoder_attention_mask: as in the
-                call.
-            packed: bool, whether calls are to have `segment_ids`.
+                call. Defaults to `None`.
+            packed: bool, whether calls are to have `segment_ids`. Defaults to `False`.
 
         Returns:
             Dict of `"self_attention"`, the state of that attention, and if the layer

@@ -84,7 +84,7 @@ def generate(
     repetition_penalty: float = 1.0,
     min_p: float | None = None,
 ) -> typing.Any:
-    """Continues sequences with tokens drawn from a causal model.
+    """Generates continuations of prompts with a causal model.
 
     A compiled loop carries the model's recurrent state, so that a token costs the same
     at the end of a long sequence as at its start.
@@ -99,21 +99,25 @@ def generate(
             most `model.max_length + 1`, as the last token is not read again, where the
             model has a `max_length`.
         temperature: float that divides the logits; 0 takes the likeliest token.
-        top_k: int, draw from the k likeliest tokens only; of equally likely ones
-            lower ids come first.
-        top_p: float in (0, 1], draw from the likeliest tokens whose probabilities
-            together reach p ("nucleus"), after `temperature` and `top_k`.
-        seed: int; equal seeds give equal sequences. By default a new one each time.
+            Defaults to `1.0`.
+        top_k: int, sample from the k likeliest tokens only; of equally likely ones
+            lower ids come first. Defaults to `None`.
+        top_p: float in (0, 1], sample from the likeliest tokens whose probabilities
+            together reach p ("nucleus"), after `temperature` and `top_k`. Defaults to
+            `None`.
+        seed: int; equal seeds give equal sequences. `None` takes a new one each time.
+            Defaults to `None`.
         verbose: 0, 1 or "auto", whether to show a progress bar; "auto" shows one for
-            1,000 tokens and more.
+            1,000 tokens and more. Defaults to `"auto"`.
         stop_tokens: an id or several. A sequence ends with the first of them that is
-            drawn, which is kept; those of the prompt end nothing.
+            sampled, which is kept; those of the prompt end nothing. Defaults to `None`.
         num_samples: int, continue each prompt that many times; it is read once.
+            Defaults to `None`.
         repetition_penalty: float; positive logits of tokens that the sequence already
             has, in the prompt too, are divided by it, and negative ones multiplied.
-            Before `temperature`, and also where that is 0.
-        min_p: float in (0, 1], draw from the tokens that are at least that many times
-            as likely as the likeliest one, after all other options.
+            Before `temperature`, and also where that is 0. Defaults to `1.0`.
+        min_p: float in (0, 1], sample from the tokens that are at least that many times
+            as likely as the likeliest one, after all other options. Defaults to `None`.
 
     Returns:
         int32 array of shape `(B, max_length)` that begins with the prompt. With
@@ -174,12 +178,12 @@ def generate_stream(
     min_p: float | None = None,
     chunk_size: int = 1,
 ) -> Iterator[typing.Any]:
-    """Continues sequences as `generate` does, and yields the tokens as they are made.
+    """Generates as `generate` does, and yields the tokens as the model makes them.
 
     Args:
         model: as all other arguments but one, as in `generate`.
         chunk_size: int, how many tokens of a sequence come at once, but for the first,
-            which comes alone. More take less time for each.
+            which comes alone. More take less time for each. Defaults to `1`.
 
     Yields:
         A list of B int32 arrays, the new tokens of each sequence, without the prompt:

@@ -28,7 +28,7 @@ class PerformerLM(
     KeepsInnerChanges,
     TokenTraining,
 ):
-    """A stack of Performer blocks from token ids to logits.
+    """Language model with attention of linear cost, from token ids to logits.
 
     Embedding and positions, blocks of `PerformerAttention` and feed-forward
     network (each normalized before), a last normalization, and logits in float32
@@ -41,11 +41,12 @@ class PerformerLM(
         hidden_dim: int, width of the model.
         intermediate_dim: int, width of the feed-forward networks. Defaults to
             `4 * hidden_dim`, as in the paper's models.
-        dropout: float, dropout rate.
+        dropout: float, dropout rate. Defaults to `0.0`.
         causal: bool, hide later tokens. `generate` needs it. Defaults to `True`.
         max_length: int, the longest sequence. Learned positions and a grid need it.
             Defaults to `None`, no limit.
         conv_kernel_size: as in `PerformerBlock`. With `recompute` only if causal.
+            Defaults to `None`.
         recompute: "block" or "network", what training computes again in chunks of the
             sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
             each block, "network" (causal only) only the states between chunks; in both
@@ -63,14 +64,14 @@ class PerformerLM(
             a mixer, in a grid and with heads of an odd size, and else "rotary", with
             which models learn in fewer steps: benchmarks/results/learning/tables.md.
             A mixer knows positions by itself: to it "rotary" is no positions.
-        seed: int, seeds random features and dropout.
+        seed: int, seeds random features and dropout. Defaults to `None`.
         attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
-            attention, the control of every comparison), an `AttentionLayer` that each
+            attention, the baseline of every comparison), an `AttentionLayer` that each
             block gets a copy of, or the config of one; or a `MixingLayer`, which is
             copied likewise; or a list of these, one for each block. A copy has a seed
             of its own, the dtype and the positions of the model, and its dropout where
             the layer has 0. Exact attention and mixers have no state, for `recompute`
-            or `generate`.
+            or `generate`. Defaults to `"performer"`.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added; an `EmbeddingLayer` if it remembers inputs or tells the head
             something. Defaults to a table of `vocabulary_size` tokens.
@@ -260,8 +261,8 @@ class PerformerLM(
 
         Args:
             filepath: where to write.
-            format: as in `keras.Model.export`.
-            verbose: as in `keras.Model.export`.
+            format: as in `keras.Model.export`. Defaults to `"tf_saved_model"`.
+            verbose: as in `keras.Model.export`. Defaults to `None`.
             **kwargs: as in `keras.Model.export`; `input_signature` is that of `serve`,
                 by default any batch and length.
         """
@@ -275,7 +276,7 @@ class PerformerLM(
 
         Args:
             batch_size: int or scalar tensor B.
-            packed: bool, whether calls are to have `segment_ids`.
+            packed: bool, whether calls are to have `segment_ids`. Defaults to `False`.
         """
         states = [block.get_initial_state(batch_size, packed) for block in self.blocks]
         return {**self.embedding_state(batch_size), "blocks": states}
@@ -347,8 +348,8 @@ class PerformerLM(
         Args:
             inputs: int tensor of shape `(B, T)`.
             state: a dict with the entries of `embedding_state` after earlier tokens, or
-                `None`.
-            training: bool, whether to apply dropout.
+                `None`. Defaults to `None`.
+            training: bool, whether to apply dropout. Defaults to `None`.
 
         Returns:
             `(x, extra, state)`: embedded tokens `(B, T, hidden_dim)`; what the

@@ -38,7 +38,8 @@ def chunk_scan(
             chunks in their own dtype.
         output_dtypes: nest of dtypes of the outputs, which are tensors `(B, tokens,
             ...)`.
-        reverse: bool, whether to go from the last chunk to the first.
+        reverse: bool, whether to go from the last chunk to the first. Defaults to
+            `False`.
 
     Returns:
         `(outputs, state)`: the outputs of all chunks, `(B, L, ...)`, and the state

@@ -28,11 +28,12 @@ def exact_attention(
         key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, S, K, V)`.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
-            `Visibility`.
-        causal: bool, hide later keys.
+            `Visibility`. Defaults to `None`.
+        causal: bool, hide later keys. Defaults to `False`.
         dropout: function of the weights `(B, N, T, S)`, float32 or float64, that drops
-            some of them.
-        decay: as in `causal_attention` and `bidirectional_attention`.
+            some of them. Defaults to `None`.
+        decay: as in `causal_attention` and `bidirectional_attention`. Defaults to
+            `None`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is

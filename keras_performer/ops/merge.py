@@ -32,6 +32,7 @@ def merge_states(
         right_length: int, or int tensor `()` or `(B,)`, how many tokens the right piece
             has, masked ones included: the entry `"position"` of a layer's state. States
             with a window need it, as they do not tell a masked token from no token.
+            Defaults to `None`.
 
     Returns:
         The state of all keys, of the same kind and shapes. Its piece is as long as both

@@ -18,7 +18,8 @@ def gaussian_matrix(
         num_cols: int H, the size of one attention head.
         seed: int32 tensor of shape `(2,)`; equal seeds give equal matrices.
         regularized: bool, rescale every row to length sqrt(H) (the SMREG kernel of
-            section 2.3) instead of the chi(H) lengths of the softmax kernel.
+            section 2.3) instead of the chi(H) lengths of the softmax kernel. Defaults
+            to `False`.
 
     Returns:
         float32 tensor of shape `(M, H)`.
@@ -49,7 +50,8 @@ def orthogonal_gaussian_matrix(
         seed: int32 tensor of shape `(2,)`; equal seeds give equal matrices on every
             replica.
         regularized: bool, give every row the length sqrt(H) (the SMREG kernel of
-            section 2.3) instead of the chi(H) lengths of the softmax kernel.
+            section 2.3) instead of the chi(H) lengths of the softmax kernel. Defaults
+            to `False`.
 
     Returns:
         float32 tensor of shape `(M, H)`; unless `regularized`, each row has the

@@ -26,10 +26,12 @@ def attention_scores(
         key: tensor of shape `(B, S, K, H)`; N is a multiple of K.
         kernel: a `Kernel`.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
-            `Visibility`.
-        causal: bool, hide later keys.
+            `Visibility`. Defaults to `None`.
+        causal: bool, hide later keys. Defaults to `False`.
         exact_window, log_gain: as in `windowed_attention`; `None` for no window.
-        decay: as in `causal_attention` and `bidirectional_attention`.
+            Defaults to `None`.
+        decay: as in `causal_attention` and `bidirectional_attention`. Defaults to
+            `None`.
 
     Returns:
         Tensor of shape `(B, N, T, S)` in the dtype of `query`. Rows sum to 1, or to 0

@@ -56,7 +56,7 @@ def initial_state(
         num_key_value_heads: int K.
         num_features: int M.
         value_dim: int V.
-        dtype: "float32", or "float64" for float64 inputs.
+        dtype: "float32", or "float64" for float64 inputs. Defaults to `"float32"`.
 
     Returns:
         `State(running_max, sums)`, tensors of shapes `(B, K, M)` and `(B, K, V + 1,

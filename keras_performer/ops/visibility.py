@@ -67,7 +67,7 @@ class Visibility(typing.NamedTuple):
     def matrix(
         self, num_queries: int | tf.Tensor, num_keys: int | tf.Tensor
     ) -> tf.Tensor:
-        """Who sees whom in full: bool, `(B, T, S)` or broadcastable to it.
+        """Mask of all pairs: bool, `(B, T, S)` or broadcastable to it.
 
         Args:
             num_queries: int or scalar tensor T.
@@ -76,7 +76,7 @@ class Visibility(typing.NamedTuple):
         return self.rows(tf.range(num_queries), num_keys)
 
     def rows(self, queries: TensorLike, num_keys: int | tf.Tensor) -> tf.Tensor:
-        """Whom some queries see: bool, `(B, rows, S)` or broadcastable to it.
+        """Mask of some queries: bool, `(B, rows, S)` or broadcastable to it.
 
         Args:
             queries: int tensor `(rows,)`, which queries.

@@ -92,14 +92,15 @@ def windowed_attention(
         value: tensor of shape `(B, T, K, V)`.
         kernel: a `Kernel` that estimates exp(q . k / sqrt(H)).
         exact_window: int W.
-        log_gain: tensor of shape `(N,)`; 0 if not given.
+        log_gain: tensor of shape `(N,)`. Defaults to `None`.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
-            `Visibility`, which also says whether later keys are hidden.
+            `Visibility`, which also says whether later keys are hidden. Defaults to
+            `None`.
         state: causal only: the state after earlier tokens. Defaults to none.
-        chunk_size: as in `causal_attention`.
+        chunk_size: as in `causal_attention`. Defaults to `None`.
         decay: as in `causal_attention` and `bidirectional_attention`, of near keys and
-            of far ones.
-        jit_compile: as in `bidirectional_attention`.
+            of far ones. Defaults to `None`.
+        jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
@@ -157,8 +158,8 @@ def with_recent_keys(
         state: from `initial_state`.
         exact_window: int W.
         key_dim: int H.
-        dtype: of keys and values.
-        with_decay: bool, whether `decay` will be given.
+        dtype: the dtype of keys and values. Defaults to `"float32"`.
+        with_decay: bool, whether `decay` will be given. Defaults to `False`.
 
     Returns:
         `WindowedState`; its keys and values are of shapes `(B, W, K, H)` and

@@ -39,9 +39,10 @@ def attend_to_earlier(
         query, key, value, kernel, exact_window, log_gain: as in `windowed_attention`.
         key_mask: bool tensor of shape `(B, T)`, true for visible keys, or `None`.
         state: from `with_recent_keys`, or of the piece before.
-        chunk_size: as in `causal_attention`.
-        own_key: bool, whether a query sees the key of its own token.
-        jit_compile: as in `bidirectional_attention`.
+        chunk_size: as in `causal_attention`. Defaults to `None`.
+        own_key: bool, whether a query sees the key of its own token. Defaults to
+            `True`.
+        jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, log_sums, state)`: the weighted mean of values, `(B, T, N, V)`, and

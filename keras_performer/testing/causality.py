@@ -30,8 +30,8 @@ def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
             different token ids. Defaults to random inputs of `model.inputs`, with ids
             that all its embeddings have.
         tolerance: float, the change that is still rounding, as a part of what numbers
-            of an output typically are, their median.
-        seed: int, of what is random.
+            of an output typically are, their median. Defaults to `1e-05`.
+        seed: int, seeds what is random. Defaults to `0`.
 
     Raises:
         AssertionError: if an output depends on later tokens.

@@ -34,8 +34,8 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
             is given its mask among `inputs`, as bools or as 0 and 1. Defaults to the
             masks that layers make.
         tolerance: float, the change that is still rounding, as a part of what numbers
-            of an output typically are, their median.
-        seed: int, of what is random.
+            of an output typically are, their median. Defaults to `1e-05`.
+        seed: int, seeds what is random. Defaults to `0`.
 
     Raises:
         AssertionError: if an output depends on masked tokens.

@@ -60,7 +60,7 @@ def big_bird_blocks(
         num_global_blocks: int.
         num_random_blocks: int.
         seed: int32 scalar.
-        causal: bool.
+        causal: bool. Defaults to `False`.
 
     Returns:
         `SeenBlocks`: a table of `3 + num_global_blocks + num_random_blocks` entries for
@@ -181,8 +181,8 @@ def block_sparse_attention(
         blocks: `SeenBlocks` of K heads and as many blocks as T tokens need.
         block_size: int, tokens of a block.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
-            `Visibility`, which may hide later keys. Those that see all do so only
-            where it does not.
+            `Visibility`, which may hide later keys. Those that see all do so only where
+            it does not. Defaults to `None`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`, 0 where no key is
@@ -357,7 +357,7 @@ class SavedSeed(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class BigBirdAttention(AttentionLayer):
-    """Softmax attention to near, global and random blocks, linear in the length.
+    """Big Bird attention to near, global and random blocks, linear in the length.
 
     Tokens stand in blocks, the last of which may be shorter. A block sees itself and
     one to each side, global blocks, and random ones of the others, each once, under one
@@ -377,14 +377,18 @@ class BigBirdAttention(AttentionLayer):
     Hidden keys have no weight, but their positions count: more padding makes more
     blocks, with other random and last global ones. Pad to one length always.
 
-    Args: those of `AttentionLayer`, and
-        seed: int, seeds dropout and the random blocks. By default the latter are drawn
-            when the layer is built, and saved with the weights.
-        block_size: int, tokens of a block. 64 as in the paper's models, and so the
-            next two.
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
+        seed: int, seeds dropout and the random blocks. `None` samples the blocks when
+            the layer is built and saves them with the weights. Defaults to `None`.
+        block_size: int, tokens of a block. The paper's models have the defaults of this
+            and the next two. Defaults to `64`.
         num_global_blocks: int, how many blocks see all and are seen by all: the first
-            and last in turn, or if causal the first.
-        num_random_blocks: int, how many random blocks a block sees.
+            and last in turn, or if causal the first. Defaults to `2`.
+        num_random_blocks: int, how many random blocks a block sees. Defaults to `3`.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Raises:
         ValueError: for query and key of different lengths, beside what `AttentionLayer`

@@ -12,7 +12,7 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class FourierMixing(MixingLayer):
-    """The real part of the Fourier transform over tokens and features.
+    """FNet mixing: the real part of a Fourier transform over tokens and features.
 
         y_tc = Re sum_sd exp(-2 pi i (t s / T + c d / dim)) x_sd
 
@@ -27,8 +27,10 @@ class FourierMixing(MixingLayer):
         norm: "backward" for the formula above, that of the paper, or "ortho", as in
             `numpy.fft.fft2`: divided by `sqrt(T * dim)`, which makes the output as
             large as the input. Then a block that normalizes before it mixes, as
-            `PerformerBlock`, adds something of the size of its other parts.
-        causal: bool, must be false: each token becomes a sum over all.
+            `PerformerBlock`, adds something of the size of its other parts. Defaults to
+            `"backward"`.
+        causal: bool, must be false: each token becomes a sum over all. Defaults to
+            `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments, Returns and Raises: those of `MixingLayer`.

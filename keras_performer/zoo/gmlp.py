@@ -13,7 +13,7 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SpatialGatingUnit(MixingLayer):
-    """Half of the channels, times what a matrix over tokens makes of the others.
+    """gMLP's gate: half of the channels times a matrix over tokens of the others.
 
         z1, z2 = gelu(expand(x)), cut in two along the channels
         y = contract(z1 * (W norm(z2) + b))
@@ -31,7 +31,7 @@ class SpatialGatingUnit(MixingLayer):
         max_length: int, the longest sequence.
         intermediate_dim: int, the channels that are cut in two, so that it must be
             even. In the paper the width that a feed-forward network would have.
-        causal: bool, hide later tokens: W is a triangle.
+        causal: bool, hide later tokens: W is a triangle. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments and Returns: those of `MixingLayer`.

@@ -17,7 +17,7 @@ SHARING = "none", "headwise", "key-value"
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class LinformerAttention(AttentionLayer):
-    """Softmax attention to k mixtures of the keys, linear in the length.
+    """Linformer attention to k mixtures of the keys, linear in the length.
 
     With learned matrices E and F, which mix S keys and S values into k each, it is
 
@@ -35,13 +35,17 @@ class LinformerAttention(AttentionLayer):
     times 1/sqrt(2), as in the authors' code. Regularizers and constraints are for the
     dense layers alone.
 
-    Args: those of `AttentionLayer`, and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
         max_length: int, the most keys of a sequence.
         projection_dim: int k, the number of mixtures. 256 is the largest of the paper's
-            experiments (section 5), at 512 and 1,024 tokens.
-        sharing: "none": each key-value head has its own E and F. "headwise" (default,
-            that of the authors' code): all heads share them. "key-value": they do, and
-            E and F are the same.
+            experiments (section 5), at 512 and 1,024 tokens. Defaults to `256`.
+        sharing: "none": each key-value head has its own E and F. "headwise", as in the
+            authors' code: all heads share them. "key-value": they do, and E and F are
+            the same. Defaults to `"headwise"`.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Call arguments:
         return_attention_scores: bool, also return the weights of values, the softmax

@@ -60,7 +60,7 @@ def global_token_attention(
         num_global_tokens: int G, the most global tokens of a sequence. Of more the
             first G are global.
         visible: a `Visibility` of the keys, with `global_tokens`; of one segment.
-        jit_compile: as in `local_attention`, for the window.
+        jit_compile: as in `local_attention`, for the window. Defaults to `False`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`, 0 where no key is
@@ -161,7 +161,7 @@ def _attend(
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class LongformerAttention(AttentionLayer):
-    """Softmax attention to near keys and to global tokens, linear in the length.
+    """Longformer attention to near keys and to global tokens, linear in the length.
 
     A global token sees all keys, and all queries see it. Any other query i sees the
     keys j with `|i - j| < sliding_window`, or if causal those with
@@ -174,7 +174,9 @@ class LongformerAttention(AttentionLayer):
     again where a file of weights has none for them. The others see global tokens, too,
     by `query`, `key` and `value`.
 
-    Args: those of `AttentionLayer`, and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
         sliding_window: int W, required, how near a key is that is seen; 1 is the own
             alone. The window of the paper, w, is `2 W - 1` keys.
         num_global_tokens: int G, room for so many global tokens: XLA needs to know. The
@@ -182,7 +184,9 @@ class LongformerAttention(AttentionLayer):
             others. Defaults to 0: `LocalAttention`, without the further dense layers.
             The paper has 1 for classification, and as many as the question has tokens
             for question answering.
-        jit_compile: as in `LocalAttention`, for the window.
+        jit_compile: as in `LocalAttention`, for the window. Defaults to `"auto"`.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Call arguments: those of `AttentionLayer`, and
         global_mask: bool tensor `(B, T)`, true for the global tokens, at most G in a

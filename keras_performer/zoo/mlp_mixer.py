@@ -12,7 +12,7 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class TokenMixing(MixingLayer):
-    """A feed-forward network over the tokens, the same for every channel.
+    """MLP-Mixer's token mixing: one feed-forward network over the tokens.
 
         h_kc = gelu(sum_s expand_kernel_sk x_sc + expand_bias_k)
         y_tc = sum_k contract_kernel_kt h_kc + contract_bias_t
@@ -25,7 +25,8 @@ class TokenMixing(MixingLayer):
         max_length: int, the longest sequence.
         intermediate_dim: int, width of the network, D_S in the paper, where it is about
             as large as the length.
-        causal: bool, must be false: each token becomes a function of all.
+        causal: bool, must be false: each token becomes a function of all. Defaults to
+            `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments and Returns: those of `MixingLayer`.

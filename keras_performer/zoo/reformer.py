@@ -144,7 +144,8 @@ def lsh_attention(
         sliding_window: int W, how near in its bucket a key is that is seen.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible tokens; or a
             `Visibility`. What is masked sees nothing either: its key is its query.
-        causal: bool, hide later keys.
+            Defaults to `None`.
+        causal: bool, hide later keys. Defaults to `False`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 for masked tokens.
@@ -348,7 +349,7 @@ class Bucketed(Local):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ReformerAttention(AttentionLayer):
-    """Softmax self-attention within buckets of locality-sensitive hashing.
+    """Reformer self-attention within buckets of locality-sensitive hashing.
 
     One dense layer makes queries and keys: the key of a token is its query divided by
     its length. In each round of hashing, random rotations put tokens that point in
@@ -376,17 +377,19 @@ class ReformerAttention(AttentionLayer):
     Tokens that a mask hides, be it as queries or as keys, are left out altogether: they
     see nothing, nothing sees them, and they take no positions.
 
-    Args: those of `AttentionLayer`, and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
         num_hashes: int, rounds of hashing. Defaults to 8, with which the paper almost
             matches full attention (section 5); cost is in proportion.
         num_buckets: int, even. It belongs near `2 * length / sliding_window` (section
-            2); defaults to 64, for 4,096 tokens.
+            2); 64 is for 4,096 tokens. Defaults to `64`.
         sliding_window: int W, how near in its bucket a key is that is seen. Defaults to
             128, the paper's chunk (section 5).
-
-        `num_key_value_heads` must be `num_heads`, and `qk_norm` be left out: keys have
-        the length one, and queries one that is learned. Rotary positions are applied
-        before hashing.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`, which acts before hashing. `num_key_value_heads` must be
+            `num_heads`. Leave `qk_norm` out: keys have the length one, and the length
+            of queries is learned.
 
     Call arguments: those of `AttentionLayer`; `value` and `key` are the query, or left
         out.

@@ -49,7 +49,7 @@ def reversible_chain(
         first, second: tensors of one shape and dtype, x1 and x2.
         params: list of nests of tensors, for each function one.
         state: nest of integer tensors that goes from function to function, such as
-            seeds.
+            seeds. Defaults to `()`.
 
     Returns:
         `(first, second, state)` after the last function.
@@ -151,7 +151,7 @@ _ADVICE = "In a ReversibleBlock", "PerformerBlock"
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
-    """Blocks of self-attention and feed-forward network on two streams.
+    """Reversible blocks of self-attention and feed-forward network on two streams.
 
     Both streams begin as the input. A block adds what attention makes of the second to
     the first, and then what the feed-forward network makes of the first to the second,
@@ -175,8 +175,8 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         attention: an `AttentionLayer`, or the config of one; or a list of them, for as
             many blocks.
         intermediate_dim: int, width of the feed-forward networks.
-        dropout: float, dropout rate after each part.
-        seed: int, seeds dropout.
+        dropout: float, dropout rate after each part. Defaults to `0.0`.
+        seed: int, seeds dropout. Defaults to `None`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:

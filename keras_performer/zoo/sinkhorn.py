@@ -237,7 +237,7 @@ def _seen(key, blocks, visible):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SinkhornAttention(AttentionLayer):
-    """Softmax attention to the own block of tokens and to one that is sorted to it.
+    """Sinkhorn attention to the own block of tokens and to one that is sorted to it.
 
     The sequence is cut into blocks of `block_size`. What block i is sorted by is the
     sum of its keys; with the weights W, `sort_kernel`, of a key-value head that gives
@@ -261,7 +261,9 @@ class SinkhornAttention(AttentionLayer):
     of P that is of visible ones. A block without visible keys is left out of P. Padding
     to the right therefore changes nothing; padding to the left moves the blocks.
 
-    Args: those of `AttentionLayer`, and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, size of each head of query and key.
         block_size: int, tokens of a block. Time and memory of P are least near the root
             of the length, and of the rest they grow with it.
         max_length: int, the most tokens of a sequence.
@@ -271,9 +273,11 @@ class SinkhornAttention(AttentionLayer):
             0 if causal, where P then is a softmax over earlier blocks: all rows and
             columns of a triangle add up to 1 in the identity only, so that each
             division of columns brings P nearer to the block before, whatever R says.
-        temperature: float, smaller ones make P harder.
+        temperature: float, smaller ones make P harder. Defaults to `0.75`.
         noise: float, how much Gumbel noise is added to the logits in training, before
             the division by the temperature; 1 as in the paper. Defaults to none.
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Call arguments: those of `AttentionLayer`; `return_attention_scores` gives the
         weights of keys wherever they were sorted to, without noise.

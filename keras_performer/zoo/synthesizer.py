@@ -14,7 +14,7 @@ KINDS = "dense", "random", "factorized_random"
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SynthesizerAttention(AttentionLayer):
-    """Attention with synthetic weights, which no query and key are compared for.
+    """Synthesizer attention, whose weights compare no queries with keys.
 
     Where softmax attention has the logits q . k, each head has, for token x at place i
     and the key at place j,
@@ -35,12 +35,17 @@ class SynthesizerAttention(AttentionLayer):
     Glorot uniform, as are its factors, `query_factor` and `key_factor`. Regularizers
     and constraints are for the dense layers alone.
 
-    Args: those of `AttentionLayer`, where `key_dim` is the number of rows of W1, the
-        dense layer `query` (kind="dense" only), and
+    Args:
+        num_heads: int N, number of attention heads.
+        key_dim: int H, number of rows of W1, the dense layer `query`
+            (kind="dense" only).
         max_length: int, the most tokens of a sequence.
-        kind: "dense" (default, the paper's first), "random" or "factorized_random".
+        kind: "dense", the paper's first, "random" or "factorized_random". Defaults to
+            `"dense"`.
         rank: int, the columns of R1 and R2 (kind="factorized_random" only). Defaults
             to 8 (section 3.2).
+        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
+            `rotary`.
 
     Raises:
         ValueError: for more than `max_length` tokens, beside what `AttentionLayer`

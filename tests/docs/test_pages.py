@@ -11,8 +11,9 @@ from PIL import Image
 from docs import check_links
 from docs.pages import BLOCK, PAGES, ROOT
 
+DOCS_FOLDERS = ("docs/notebooks", "docs/recipes", "docs/reference")
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-for folder in ("benchmarks", "examples", "tpu_configs"):
+for folder in ("benchmarks", "examples", "tpu_configs", *DOCS_FOLDERS):
     DOCUMENTS += sorted((ROOT / folder).rglob("*.md"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"!\[([^\]]+)\]\(([^)]+)\)")
@@ -120,22 +121,28 @@ def test_check_of_built_pages(tmp_path, page, reason):
     assert reason is None or reason in problems[0]
 
 
-def test_names_that_the_api_lacks_are_noticed(tmp_path):
+PARTS = ("layers", "feature_maps", "ops", "testing", "zoo")
+
+
+def test_names_that_the_reference_lacks_are_noticed(tmp_path):
     package = tmp_path / "package"
-    for part in (".", "layers", "feature_maps", "ops", "testing"):
+    for part in (".", *PARTS):
         (package / part).mkdir(parents=True, exist_ok=True)
         (package / part / "__init__.py").write_text('__all__ = ["one", "ops"]\n')
-    (tmp_path / "api.html").write_text('<h3 id="package.one">one</h3>')
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "one.html").write_text('<h3 id="package.one">one</h3>')
     assert list(check_links.missing_names(tmp_path, package)) == []
     (package / "ops" / "__init__.py").write_text('__all__ = ["one", "two"]\n')
     assert list(check_links.missing_names(tmp_path, package)) == [
-        "api.html lacks two of ops"
+        "the reference lacks two of ops"
     ]
 
 
 WINDOWED = """
+SHIFT = 0.0
+
 class Base:
-    def __init__(self, size: int, *, shift=0.0, **kwargs): ...
+    def __init__(self, size: int, *, shift=SHIFT, **kwargs): ...
     def call(self, x, mask: int | None = None): ...
 
 class PerformerAttention(Base):
@@ -147,15 +154,23 @@ class PerformerAttention(Base):
     ("location", "text", "reason"),
     [
         (None, None, None),
-        ("api.html#keras_performer.Base", "Base()", "not find Base: Base(size,*,"),
-        ("api.html#keras_performer.Base.call", "call(x)", "not find Base.call: call(x"),
         (
-            "api.html#keras_performer.PerformerAttention",
+            "reference/a.html#keras_performer.Base",
+            "Base()",
+            "not find Base: Base(size,*,",
+        ),
+        (
+            "reference/a.html#keras_performer.Base.call",
+            "call(x)",
+            "not find Base.call: call(x",
+        ),
+        (
+            "reference/a.html#keras_performer.PerformerAttention",
             "PerformerAttention(size, window)",
             'PerformerAttention: PerformerAttention(size,window="none")',
         ),
         (
-            "api.html#keras_performer.PerformerAttention.call",
+            "reference/a.html#keras_performer.PerformerAttention.call",
             "",
             "not find PerformerAttention.call: call(x,mask=None)",
         ),
@@ -166,7 +181,7 @@ class PerformerAttention(Base):
 )
 def test_check_of_the_search(tmp_path, location, text, reason):
     package = tmp_path / "package"
-    for part in (".", "layers", "feature_maps", "ops", "testing"):
+    for part in (".", *PARTS):
         (package / part).mkdir(parents=True, exist_ok=True)
         (package / part / "__init__.py").write_text("__all__ = []\n")
     names = '__all__ = ["Base", "PerformerAttention"]\n'
@@ -174,12 +189,12 @@ def test_check_of_the_search(tmp_path, location, text, reason):
     (package / "layers" / "windowed.py").write_text(WINDOWED)
     call = "<pre>call(\n  x,\n  mask=None,\n)</pre> <p>Called.</p>"
     entries = {
-        "api.html": "API",
-        "api.html#keras_performer.PerformerAttention": "<pre>PerformerAttention(\n"
-        "  size, window=&#x27;none&#x27;\n)</pre> <p>Words.</p>",
-        "api.html#keras_performer.PerformerAttention.call": call,
-        "api.html#keras_performer.Base": "Base(size, *, shift=0.0, **kwargs)",
-        "api.html#keras_performer.Base.call": call,
+        "reference/a.html": "Attention",
+        "reference/a.html#keras_performer.PerformerAttention": "<pre>"
+        "PerformerAttention(\n  size, window=&#x27;none&#x27;\n)</pre> <p>Words.</p>",
+        "reference/a.html#keras_performer.PerformerAttention.call": call,
+        "reference/a.html#keras_performer.Base": "Base(size, *, shift=0.0, **kwargs)",
+        "reference/a.html#keras_performer.Base.call": call,
     }
     if location is not None:
         entries[location] = text
@@ -187,6 +202,11 @@ def test_check_of_the_search(tmp_path, location, text, reason):
     problems = list(check_links.search_problems(tmp_path, package))
     assert len(problems) == (reason is not None)
     assert reason is None or reason in problems[0]
+    (tmp_path / "search" / "search_index.js").unlink()
+    without_server = set(check_links.search_problems(tmp_path, package))
+    assert without_server - set(problems) == {
+        "the search needs a server: search_index.js is not there"
+    }
     write_index(tmp_path, dict(reversed(entries.items())))
     assert any(
         "does not begin with PerformerAttention" in problem
@@ -197,4 +217,5 @@ def test_check_of_the_search(tmp_path, location, text, reason):
 def write_index(site, entries):
     docs = [{"location": place, "text": text} for place, text in entries.items()]
     (site / "search").mkdir(exist_ok=True)
+    (site / "search" / "search_index.js").write_text("")
     (site / "search" / "search_index.json").write_text(json.dumps({"docs": docs}))

@@ -17,8 +17,10 @@ class ActivationKernel(Kernel):
         projection_matrix: tensor `(M, H)`, or `(K, M, H)` with one for each key-value
             head, or `None` for `activation(x) + epsilon`.
         activation: function of a tensor, applied to every element.
-        epsilon: float added to each feature. 1e-3 as in the paper's code.
-        trainable: bool, whether gradients flow to the projection matrix.
+        epsilon: float added to each feature. The paper's code has 1e-3. Defaults to
+            `0.001`.
+        trainable: bool, whether gradients flow to the projection matrix. Defaults to
+            `False`.
 
     Reference:
         arXiv 2009.14794, section 2.2 and appendix B.3 (generalized attention).

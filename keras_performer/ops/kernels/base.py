@@ -52,7 +52,7 @@ class Kernel:
         parameters: dict of named tensors. A leaf is of any shape, or has a first axis
             of K key-value heads; `"projection_matrix"`, if there, is `(M, H)` or
             `(K, M, H)`.
-        trainable: bool, whether gradients flow to the parameters.
+        trainable: bool, whether gradients flow to the parameters. Defaults to `False`.
 
     Example:
 
@@ -111,7 +111,7 @@ class Kernel:
         return self._pull(lambda kernel, x: kernel.project_queries(x), x, da)
 
     def pull_keys(self, y, mask, db, v, dv):
-        """As `pull_queries`, of keys.
+        """Gradients of a block of keys, as `pull_queries`.
 
         Args:
             y, mask: the block of keys.
@@ -129,7 +129,7 @@ class Kernel:
         return over_features(p, e)
 
     def pull_pairs(self, p, e, dweights):
-        """Of p and e what `query_gradient` and `key_gradient` make gradients of.
+        """Gradients of p and e for `query_gradient` and `key_gradient`.
 
         It need not be the gradient of each feature, as where some follow from others.
         """
@@ -226,25 +226,25 @@ class Kernel:
         return tf.nest.flatten(self.parameters) if self.trainable else []
 
     def with_trained(self, tensors):
-        """This kernel with other tensors in the place of `trained`."""
+        """Returns this kernel with other tensors in the place of `trained`."""
         if not tensors:
             return self
         return self.with_parameters(tf.nest.pack_sequence_as(self.parameters, tensors))
 
     def with_parameters(self, parameters):
-        """This kernel with other parameters."""
+        """Returns this kernel with other parameters."""
         kernel = copy.copy(self)
         kernel._hold(parameters)
         return kernel
 
     def with_gradients(self):
-        """This kernel with parameters that gradients flow to."""
+        """Returns this kernel with parameters that gradients flow to."""
         kernel = copy.copy(self)
         kernel.trainable = True
         return kernel
 
     def astype(self, dtype):
-        """This kernel computing in `dtype`; what does not train becomes constant."""
+        """Returns this kernel in `dtype`; tensors that do not train become constant."""
 
         def convert(x):
             x = tf.cast(x, dtype) if x.dtype.is_floating else x
@@ -253,11 +253,11 @@ class Kernel:
         return self.with_parameters(tf.nest.map_structure(convert, self.parameters))
 
     def in_one_part(self):
-        """This kernel with its features in one part, for few rows."""
+        """Returns this kernel with its features in one part, for few rows."""
         return self
 
     def blank(self):
-        """This kernel without its tensors, for `with_parameters`."""
+        """Returns this kernel without its tensors, for `with_parameters`."""
         kernel = copy.copy(self)
         for name, value in vars(self).items():
             has_tensors = any(map(tf.is_tensor, tf.nest.flatten(value)))
@@ -266,7 +266,7 @@ class Kernel:
         return kernel
 
     def made_by(self, maker):
-        """This kernel with what it was made by, which then stands for its options.
+        """Returns this kernel with its maker, which then stands for its options.
 
         Args:
             maker: hashable; kernels of one class that equal makers made are equal.

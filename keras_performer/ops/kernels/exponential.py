@@ -35,12 +35,14 @@ class ExponentialKernel(Kernel):
     Args:
         projection_matrix: tensor `(M, H)`, the matrix W, or `(K, M, H)` with one for
             each key-value head.
-        hyperbolic: bool, the second half of W's rows is minus the first half; only
-            the first half is then multiplied, and features come in two parts.
-        log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights
-            log N(w; 0, I) - log p(w) of rows drawn from another density p.
+        hyperbolic: bool, the second half of W's rows is minus the first half; only the
+            first half is then multiplied, and features come in two parts. Defaults to
+            `False`.
+        log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights log N(w;
+            0, I) - log p(w) of rows drawn from another density p. Defaults to `None`.
         trainable: bool, whether gradients flow to the matrix and the log-weights. Of a
             hyperbolic matrix only the first half is read, so that it alone trains.
+            Defaults to `False`.
 
     Reference:
         arXiv 2009.14794, Lemma 1 and section 2.3.
@@ -81,7 +83,7 @@ class ExponentialKernel(Kernel):
         return self.parameters.get("log_weights")
 
     def in_one_part(self):
-        """This kernel with a product for every feature, in fewer operations."""
+        """Returns this kernel with a product for every feature, in fewer operations."""
         if not self.hyperbolic:
             return self
         kernel, parameters = copy.copy(self), dict(self.parameters)

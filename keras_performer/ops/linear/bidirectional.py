@@ -56,12 +56,13 @@ def bidirectional_attention(
             flow to its parameters only if it is made with `trainable=True`.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
             `Visibility`. With segments each side is a causal loop: about twice the
-            arithmetic.
+            arithmetic. Defaults to `None`.
         decay: as in `causal_attention`: the logarithms of the tokens after one of a
             pair, up to the other, are added to that of its weight. Each side is a
-            causal loop then, too, and there are as many queries as keys.
+            causal loop then, too, and there are as many queries as keys. Defaults to
+            `None`.
         jit_compile: bool, whether XLA compiles the passes, forward and backward. It
-            takes seconds for each shape.
+            takes seconds for each shape. Defaults to `False`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is

@@ -51,14 +51,15 @@ def causal_attention(
         value: tensor of shape `(B, T, K, V)`.
         kernel: as in `bidirectional_attention`.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
-            `Visibility`.
+            `Visibility`. Defaults to `None`.
         state: the state after earlier tokens, from `initial_state` or an earlier
             call. Defaults to no earlier tokens.
         chunk_size: int, the most tokens in a chunk. Changes speed and rounding only.
+            Defaults to `None`.
         decay: optional tensor of shape `(B, T, K)`, the logarithm, at most 0, of the
             factor that each token multiplies the weights of all earlier keys with. One
-            of -1e30 or less hides them.
-        jit_compile: as in `bidirectional_attention`.
+            of -1e30 or less hides them. Defaults to `None`.
+        jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0

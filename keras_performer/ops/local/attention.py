@@ -47,12 +47,13 @@ def local_attention(
         value: tensor of shape `(B, T, K, V)`.
         sliding_window: int W, the keys to each side that are seen, with the own.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
-            `Visibility`.
-        causal: bool, hide later keys.
+            `Visibility`. Defaults to `None`.
+        causal: bool, hide later keys. Defaults to `False`.
         state: causal only: the keys before these, from `Recent.empty` or an earlier
             call, with decays from `DecayingRecent.empty`. Defaults to none.
-        decay: as in `causal_attention` and `bidirectional_attention`.
-        jit_compile: as in `bidirectional_attention`.
+        decay: as in `causal_attention` and `bidirectional_attention`. Defaults to
+            `None`.
+        jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0

@@ -40,7 +40,7 @@ class Recent(typing.NamedTuple):
         return cls(key, value, mask_or_all(key_mask, key))
 
     def followed_by(self, later):
-        """These keys and `Recent` later ones."""
+        """Joins these keys and `Recent` later ones."""
         joined = [tf.concat([tf.cast(x, y.dtype), y], 1) for x, y in zip(self, later)]
         return Recent(*joined)
 
@@ -65,7 +65,7 @@ class Recent(typing.NamedTuple):
         return Recent(*recent), self._replace(seen=left_out)
 
     def padded(self, before, after):
-        """These keys between hidden slots."""
+        """Returns these keys between hidden slots."""
         ends = [[0, 0], [before, after]]
         return Recent(*(pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 
@@ -80,7 +80,7 @@ class Recent(typing.NamedTuple):
             count: int, how many.
             earlier: `Recent` as many, or `None`.
             starts: as in `Visibility`. Keys that are not of the last token's segment
-                are hidden then: no later token sees them.
+                are hidden then: no later token sees them. Defaults to `None`.
         """
         if starts is not None:
             numbers = segment_numbers(starts)

@@ -1,0 +1,179 @@
+# %% [markdown]
+"""
+# Convert a trained model and calibrate it
+
+A model that was trained with `keras.layers.MultiHeadAttention` can run with linear
+attention and keep its weights. You will
+
+1. train a small model with exact attention,
+2. look at its heads: how well can linear attention estimate them?
+3. convert it with a window, and calibrate it on data without labels,
+4. train the attention layer by layer,
+5. compare with local attention, which is cheaper.
+
+[This page as a notebook](convert.ipynb). Install `keras_performer` before you run it.
+"""
+
+# %%
+import pathlib
+import sysconfig
+
+import keras
+import numpy as np
+from keras import layers
+
+import keras_performer
+from keras_performer.conversion import convert_attention, implied_attention
+from keras_performer.layers import LocalAttention
+
+LENGTH = 512
+STEPS = 600
+WIDTH = 64
+WINDOW = 32
+TEST = 32  # held-out windows
+TRANSFER = 100  # steps of transfer_attention
+
+keras.utils.set_random_seed(0)
+
+# %% [markdown]
+"""
+## A model with exact attention
+
+It predicts the next byte of Python sources. It stands for your own trained model.
+"""
+
+# %%
+folder = pathlib.Path(sysconfig.get_path("stdlib"))
+text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+codes = np.frombuffer(text, np.uint8)
+training, held_out = np.split(codes, [9 * len(codes) // 10])
+
+
+def windows(codes, count, seed):
+    starts = np.random.default_rng(seed).integers(len(codes) - LENGTH, size=count)
+    cut = codes[starts[:, None] + np.arange(LENGTH + 1)]
+    return cut[:, :-1], cut[:, 1:]
+
+
+tokens = keras.Input((LENGTH,), dtype="int32")
+x = layers.Embedding(256, WIDTH)(tokens)
+x = x + layers.Embedding(LENGTH, WIDTH)(keras.ops.arange(LENGTH))
+for name in ("first", "second"):
+    y = layers.LayerNormalization()(x)
+    attention = layers.MultiHeadAttention(4, WIDTH // 4, name=name)
+    x = x + attention(y, y, use_causal_mask=True)
+    y = layers.Dense(4 * WIDTH, "gelu")(layers.LayerNormalization()(x))
+    x = x + layers.Dense(WIDTH)(y)
+logits = layers.Dense(256)(layers.LayerNormalization()(x))
+trained = keras.Model(tokens, logits)
+
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+trained.compile(keras.optimizers.Adam(3e-3, clipnorm=1.0), loss)
+trained.fit(*windows(training, 8 * STEPS, seed=1), batch_size=8, verbose=2)
+
+
+def bits(model):
+    """Bits per held-out byte."""
+    model.compile(loss=loss)
+    test = windows(held_out, TEST, seed=2)
+    return model.evaluate(*test, batch_size=8, verbose=0) / np.log(2)
+
+
+table = {"exact attention": bits(trained)}
+print(table)
+
+# %% [markdown]
+"""
+## Look at the heads
+
+`approximation_report` computes exact attention and estimates of it from the same
+queries and keys. `90% within` is the window that holds nine tenths of a head's weights.
+Heads that look far have small errors only if features estimate them well.
+"""
+
+# %%
+data = windows(training, 16, seed=3)[0]  # without labels
+report = keras_performer.approximation_report(
+    trained, data, exact_window=WINDOW, seed=0
+)
+print(report)
+
+# %%
+report.plot()
+
+# %% [markdown]
+"""
+## Convert
+
+Both conversion and calibration return a new model and a report. The given model stays
+as it is.
+"""
+
+# %%
+performer, report = keras_performer.convert_to_performer(
+    trained, exact_window=WINDOW, seed=0
+)
+print(report)
+table["converted"] = bits(performer)
+
+# %% [markdown]
+"""
+## Calibrate
+
+`calibrate` fits the estimates of far keys to data. It needs no labels and trains
+nothing.
+"""
+
+# %%
+calibrated, report = keras_performer.calibrate(performer, data, verbose=0)
+print(report)
+table["converted, calibrated"] = bits(calibrated)
+
+# %% [markdown]
+"""
+The weights of one head, exact and as the features imply them:
+"""
+
+# %%
+found = implied_attention(trained, data[:1], exact_window=WINDOW, seed=0)
+found[1].plot(head=0)
+
+# %% [markdown]
+"""
+## Train the attention, layer by layer
+
+`transfer_attention` trains queries and keys of each layer to give what exact attention
+gives. It needs no labels either.
+"""
+
+# %%
+transferred, report = keras_performer.transfer_attention(
+    calibrated, trained, data, num_steps=TRANSFER, verbose=0
+)
+print(report)
+table["converted, calibrated, transferred"] = bits(transferred)
+
+# %% [markdown]
+"""
+## Compare with local attention
+
+Local attention takes the same weights and needs no features. If it is as good, keep it.
+"""
+
+# %%
+local, _ = convert_attention(trained, LocalAttention, sliding_window=WINDOW)
+table["local attention"] = bits(local)
+for name, value in table.items():
+    print(f"{name:40}{value:.3f} bits a byte")
+
+# %% [markdown]
+"""
+## What to take along
+
+- Always convert with a window.
+- Calibrate on a few thousand tokens, then measure on your own task.
+- If too much is lost, use `transfer_attention`, keep some layers exact with `layers=`,
+  or train on.
+- [Convert a trained model](../convert.md) has what can be converted, and figures of
+  larger models.
+"""

@@ -1,0 +1,187 @@
+# %% [markdown]
+"""
+# A language model that generates at constant cost
+
+A causal language model with `PerformerAttention` keeps a state of a fixed size. So a
+new token costs the same after ten tokens and after a million. You will
+
+1. train a model of bytes on the sources of Python's standard library,
+2. compare it with local attention,
+3. generate text, and stream it,
+4. read token by token with a state,
+5. save and load the model.
+
+[This page as a notebook](language_model.ipynb). Install `keras_performer` before you
+run it.
+"""
+
+# %%
+import pathlib
+import sysconfig
+
+import keras
+import numpy as np
+
+import keras_performer
+from keras_performer.layers import LocalAttention
+
+LENGTH = 512
+STEPS = 600
+WIDTH = 128
+TEST = 64  # held-out windows
+
+keras.utils.set_random_seed(0)
+
+# %% [markdown]
+"""
+## The data
+
+Every tenth file is held out. A window is `LENGTH` bytes, and its targets are the bytes
+that follow.
+"""
+
+# %%
+folder = pathlib.Path(sysconfig.get_path("stdlib"))
+files = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
+held_out = np.frombuffer(b"".join(files[::10]), np.uint8)
+training = np.frombuffer(
+    b"".join(file for i, file in enumerate(files) if i % 10), np.uint8
+)
+
+
+def windows(codes, count, seed):
+    starts = np.random.default_rng(seed).integers(len(codes) - LENGTH, size=count)
+    cut = codes[starts[:, None] + np.arange(LENGTH + 1)]
+    return cut[:, :-1], cut[:, 1:]
+
+
+# %% [markdown]
+"""
+## The model
+
+`exact_window=64` gives near bytes their exact weights. `forget_gate=True` lets weights
+fade with the distance, at a rate that each head learns. These are the recommended
+settings of a language model.
+"""
+
+
+# %%
+def make_model(**options):
+    return keras_performer.PerformerLM(
+        vocabulary_size=256,
+        max_length=None,  # rotary positions have no longest sequence
+        num_layers=2,
+        num_heads=WIDTH // 32,
+        hidden_dim=WIDTH,
+        **options,
+    )
+
+
+def train(model):
+    """Fits a model; returns its bits per held-out byte."""
+    rate = keras.optimizers.schedules.CosineDecay(
+        0.0, STEPS, warmup_target=3e-3, warmup_steps=STEPS // 10
+    )
+    model.compile(
+        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    model.fit(*windows(training, 8 * STEPS, seed=1), batch_size=8, verbose=2)
+    loss = model.evaluate(*windows(held_out, TEST, seed=2), batch_size=8, verbose=0)
+    return loss / np.log(2)
+
+
+model = make_model(exact_window=64, forget_gate=True)
+print("PerformerAttention:", train(model), "bits a byte")
+
+# %% [markdown]
+"""
+## Compare with local attention
+
+Text depends mostly on near bytes. So train local attention with the same gate, too. If
+it is as good on your text, keep it: it is cheaper and also has a state.
+"""
+
+# %%
+attention = LocalAttention(
+    WIDTH // 32, 32, sliding_window=64, causal=True, rotary=True, forget_gate=True
+)
+local = make_model(attention=attention)
+print("LocalAttention:", train(local), "bits a byte")
+
+# %% [markdown]
+"""
+## Generate
+
+`generate` takes bytes and returns bytes where the model has 256 tokens. `top_p` keeps
+the likeliest bytes only.
+"""
+
+# %%
+prompt = b"    def "
+print(keras_performer.generate(model, prompt, 100, top_p=0.9, seed=0).decode("latin-1"))
+
+# %% [markdown]
+"""
+Several prompts may have different lengths, and `num_samples` continues each prompt
+several times:
+"""
+
+# %%
+samples = keras_performer.generate(model, [prompt, b"import "], 20, num_samples=2)
+print([[len(sample) for sample in group] for group in samples])  # [[20, 20], [20, 20]]
+
+# %% [markdown]
+"""
+`generate_stream` yields the bytes as the model makes them:
+"""
+
+# %%
+written = prompt
+for piece in keras_performer.generate_stream(model, prompt, 40, seed=0, chunk_size=8):
+    written += piece
+print(written == keras_performer.generate(model, prompt, 40, seed=0))  # True
+
+# %% [markdown]
+"""
+## Token by token
+
+A model returns its state if you ask for it, and takes it back with the tokens that
+follow. Pieces give the same logits as one call.
+"""
+
+# %%
+tokens = windows(held_out, 1, seed=3)[0]
+whole = model(tokens)
+state = model.get_initial_state(batch_size=1)
+pieces = []
+for piece in np.array_split(tokens, 4, axis=1):
+    logits, state = model(piece, state=state, return_state=True)
+    pieces.append(logits)
+print(np.allclose(np.concatenate(pieces, axis=1), whole, atol=1e-3))  # True
+print(int(state["position"][0]) == LENGTH)  # True
+
+# %% [markdown]
+"""
+## Save and load
+
+Random features and states come back with the weights. `model.export` writes a folder
+for a server without this package: see the recipe [Export and
+serve](../recipes/serve.md).
+"""
+
+# %%
+model.save("model.keras")
+loaded = keras.models.load_model("model.keras")
+print(np.array_equal(loaded(tokens), whole))  # True
+
+# %% [markdown]
+"""
+## What to take along
+
+- Start with `exact_window=64, forget_gate=True`, and compare with
+  `LocalAttention(forget_gate=True)`.
+- A state has a fixed size, so generating costs the same for every token.
+- For short texts a key-value cache of exact attention is faster: see
+  [Generate](../decoding.md).
+"""

@@ -1,0 +1,102 @@
+"""Docstrings of public classes and functions say what they do, and every default."""
+
+import inspect
+import re
+
+import pytest
+
+import keras_performer
+from keras_performer import (
+    conversion,
+    feature_maps,
+    layers,
+    models,
+    ops,
+    testing,
+    zoo,
+)
+
+PARTS = (
+    keras_performer,
+    layers,
+    zoo,
+    models,
+    conversion,
+    feature_maps,
+    testing,
+    ops,
+)
+# A docstring begins with a noun or a verb.
+NO_FIRST_WORDS = (
+    "What Which Whether How Where When Who Whom Why As Of It Its That This These Those"
+).split()
+ARGS = re.compile(r"^Args:\n((?: {4}.*\n?|\n(?= {4}))+)", re.MULTILINE)
+ENTRY = re.compile(
+    r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*): ((?:.*\n?)(?: {8}.*\n?)*)", re.M
+)
+
+
+def public():
+    """Public classes, their own public methods, and functions, by their names."""
+    found = {}
+    for part in PARTS:
+        for name in part.__all__:
+            one = getattr(part, name)
+            if inspect.ismodule(one):
+                continue
+            found[name] = one
+            for method, function in vars(one).items() if inspect.isclass(one) else ():
+                is_shown = not method.startswith("_") and function.__doc__
+                if inspect.isfunction(function) and is_shown:
+                    found[f"{name}.{method}"] = function
+    return found
+
+
+PUBLIC = public()
+
+
+def problems(docstring, signature):
+    """Sentences that say what a docstring lacks."""
+    first, _, rest = docstring.partition("\n")
+    if first.split()[0] in NO_FIRST_WORDS:
+        yield f"begins with {first.split()[0]}"
+    if not first.endswith(".") or (rest and not rest.startswith("\n")):
+        yield f"has no sentence as its first line, but {first}"
+    args = ARGS.search(docstring)
+    for names, text in ENTRY.findall(args[1] if args else ""):
+        for name in names.split(", "):
+            parameter = signature.parameters.get(name)
+            has_default = (
+                parameter is not None and parameter.default is not inspect._empty
+            )
+            if has_default and "Defaults to" not in " ".join(text.split()):
+                yield f"does not say what {name} defaults to"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstring(name):
+    one = PUBLIC[name]
+    docstring = inspect.cleandoc(one.__doc__)
+    assert list(problems(docstring, inspect.signature(one))) == []
+
+
+def example(size, rate=0.0, *, seed=None): ...
+
+
+@pytest.mark.parametrize(
+    ("docstring", "problem"),
+    [
+        ("Returns x.\n\nArgs:\n    rate: float. Defaults to 0.", None),
+        ("Returns x.\n\nArgs:\n    size: int.", None),
+        ("What it does.", "begins with What"),
+        ("Returns x", "has no sentence as its first line, but Returns x"),
+        ("Returns\nx.", "has no sentence as its first line, but Returns"),
+        (
+            "Returns x.\n\nArgs:\n    size: int.\n    rate, seed: a\n        number.",
+            "does not say what rate defaults to",
+        ),
+    ],
+)
+def test_a_problem_is_noticed(docstring, problem):
+    found = list(problems(docstring, inspect.signature(example)))
+    assert found[:1] == ([] if problem is None else [problem])

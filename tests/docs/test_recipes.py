@@ -1,0 +1,93 @@
+"""The recipes run at small size, and what they train learns."""
+
+import contextlib
+import io
+
+import keras
+import pytest
+import tensorflow as tf
+
+from docs.pages import ROOT, blocks, promised_output, with_sizes
+
+FOLDER = ROOT / "docs" / "recipes"
+LANGUAGE_MODEL = {"LENGTH": 80, "LAYERS": 1, "WIDTH": 32}
+SIZES = {
+    "document_retrieval": {
+        "LENGTH": 80,
+        "QUESTION": 40,
+        "EXAMPLES": 8,
+        "EPOCHS": 4,
+    },
+    "language_model": {**LANGUAGE_MODEL, "STEPS": 10, "WARMUP": 2},
+    "resume_training": {**LANGUAGE_MODEL, "EXAMPLES": 16, "EVERY": 2},
+    "sequence_to_sequence": {
+        "LENGTH": 40,
+        "WIDTH": 16,
+        "EXAMPLES": 64,
+        "EPOCHS": 2,
+    },
+    "serve": {**LANGUAGE_MODEL, "NEW": 8},
+    "several_gpus": {**LANGUAGE_MODEL, "WIDTH": 64, "EXAMPLES": 16},
+    "text_classifier": {"LENGTH": 80, "EXAMPLES": 8, "EPOCHS": 2},
+    "time_series": {"LENGTH": 80, "EXAMPLES": 16, "EPOCHS": 2},
+    "vision_transformer": {"IMAGE": 24, "EXAMPLES": 8, "EPOCHS": 3},
+}
+# To trace a bidirectional window takes longer than these few steps.
+EAGER = {"document_retrieval", "text_classifier", "vision_transformer"}
+NEEDS_KERAS_HUB = "convert_bert"  # tests/keras_hub runs it
+
+
+def code_of(name):
+    (code,) = blocks((FOLDER / f"{name}.md").read_text(), "python")
+    return code
+
+
+def run(code, sizes, name):
+    """Runs code at these sizes; returns its names after it printed what it promises."""
+    namespace, printed = {"__name__": "__main__"}, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(with_sizes(code, sizes, name), namespace)
+    lines = iter(printed.getvalue().splitlines())
+    missing = [line for line in promised_output(code) if line not in lines]
+    assert missing == [], printed.getvalue()
+    return namespace
+
+
+@pytest.fixture
+def clean(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    policy = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(policy)
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIZES)
+def test_recipe(name, clean):
+    tf.config.run_functions_eagerly(name in EAGER)
+    names = run(code_of(name), SIZES[name], f"{name}.md")
+    if "history" in names:
+        losses = names["history"].history["loss"]
+        if len(losses) > 1:
+            assert losses[-1] < losses[0]
+
+
+def test_every_recipe_is_run_and_is_short():
+    names = {path.stem for path in FOLDER.glob("*.md")}
+    assert names == {*SIZES, NEEDS_KERAS_HUB}
+    lines = {
+        name: sum(bool(line.strip()) for line in code_of(name).splitlines())
+        for name in names
+    }
+    assert {name: n for name, n in lines.items() if not 20 <= n <= 40} == {}
+
+
+def test_sizes_take_the_place_of_constants():
+    code = "LENGTH = 8192\nprint(LENGTH + 1)  # 3\n"
+    assert run(code, {"LENGTH": 2}, "page.md")["LENGTH"] == 2
+    with pytest.raises(AssertionError, match="5"):
+        run(code, {"LENGTH": 4}, "page.md")
+    with pytest.raises(ValueError, match=r"page.md assigns no WIDTH"):
+        run(code, {"WIDTH": 2}, "page.md")

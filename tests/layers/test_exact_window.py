@@ -103,21 +103,6 @@ def test_a_first_gain_of_each_head_is_that_of_a_layer_with_this_gain(tmp_path):
     assert without.blocks[0].attention.initial_log_gain == 0
 
 
-def test_token_by_token_is_the_whole():
-    layer = made(causal=True)
-    x, seen = normal((2, 12, 8), 1), np.arange(12) >= [[0], [4]]
-    whole = layer(x, key_mask=seen)
-    state, outputs = layer.get_initial_state(2), []
-    for t in range(12):
-        now = slice(t, t + 1)
-        output, state = layer(
-            x[:, now], key_mask=seen[:, now], state=state, return_state=True
-        )
-        outputs.append(output)
-    np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-5)
-    assert state["attention"]["key"].shape == (2, 3, 4, 5)  # however many tokens
-
-
 def test_states_of_pieces_merge_by_their_positions():
     layer = made(causal=True)
     x, seen = normal((2, 12, 8), 1), np.arange(12) % 5 != [[2], [4]]

@@ -144,22 +144,6 @@ def test_masks_and_segments(kind):
         assert np.any(one)
 
 
-@pytest.mark.parametrize("kind", ["local", "features", "window"])
-def test_pieces_with_a_state_are_the_whole(kind):
-    """Training, a prompt at once, and token by token."""
-    layer = made(kind)
-    x = normal((2, LENGTH, 8), 1, dtype="float64")
-    whole, last = layer(x, return_state=True)
-    for cuts in ([5], [1, 2, 3, 10]):
-        state, found = layer.get_initial_state(2), []
-        for piece in np.split(x, cuts, axis=1):
-            y, state = layer(piece, state=state, return_state=True)
-            found.append(y)
-        np.testing.assert_allclose(tf.concat(found, 1), whole, atol=1e-9)
-        for one, other in zip(*map(tf.nest.flatten, (state, last)), strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-9)
-
-
 @pytest.mark.parametrize("kind", ["exact", "window"])
 def test_a_gate_that_forgets_nothing_is_none(kind):
     layer, plain = made(kind), made(kind, forget_gate=False)

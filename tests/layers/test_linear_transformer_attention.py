@@ -151,21 +151,6 @@ def test_hidden_keys_are_not_there(causal):
         np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_pieces_with_a_state_are_the_whole():
-    pieces = 5, 1, 1, 5
-    layer = small(causal=True, dtype="float32", num_key_value_heads=2)
-    x, seen = normal((2, 12, 5), 1), np.ones((2, 12), bool)
-    seen[1, :5] = False
-    whole, end = layer(x, key_mask=seen, return_state=True)
-    state, outputs = layer.get_initial_state(2), []
-    for part, mask in zip(tf.split(x, pieces, 1), tf.split(seen, pieces, 1)):
-        output, state = layer(part, key_mask=mask, state=state, return_state=True)
-        outputs.append(output)
-    np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-5)
-    for got, right in zip(tf.nest.flatten(state), tf.nest.flatten(end), strict=True):
-        np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5)
-
-
 def test_pieces_in_two_passes_are_the_whole():
     layer = small(num_key_value_heads=2)
     x, seen = normal((2, 12, 5), 1, dtype="float64"), np.ones((2, 12), bool)

@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_performer.layers import LocalAttention, PerformerAttention
 from tests.layers.inputs import normal
@@ -50,21 +49,6 @@ def test_it_is_keras_attention_with_a_band(length, window, causal):
         np.testing.assert_allclose(got[~sees], np.tile(bias, (np.sum(~sees), 1)))
     both = [np.moveaxis(s, 1, -1)[sees] for s in (scores, right)]
     np.testing.assert_allclose(*both, atol=1e-5)
-
-
-def test_pieces_with_a_state_are_the_whole():
-    pieces = 5, 1, 1, 5
-    layer = LocalAttention(3, 4, sliding_window=4, causal=True)
-    x, seen = normal((2, 12, 8), 1), np.ones((2, 12), bool)
-    seen[1, :5] = False
-    whole, end = layer(x, key_mask=seen, return_state=True)
-    state, outputs = layer.get_initial_state(2), []
-    for part, mask in zip(tf.split(x, pieces, 1), tf.split(seen, pieces, 1)):
-        output, state = layer(part, key_mask=mask, state=state, return_state=True)
-        outputs.append(output)
-    np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-5)
-    for got, right in zip(tf.nest.flatten(state), tf.nest.flatten(end), strict=True):
-        np.testing.assert_allclose(got, right, atol=1e-5)
 
 
 def test_a_state_of_another_layer_raises():

@@ -124,18 +124,11 @@ def test_signatures_show_options_with_their_defaults(owner):
     assert set(config) - {"trainable", "dtype", "name"} == set(shown) - {"kwargs"}
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [PerformerAttention(2, 4), PerformerEncoder(12, 2), PerformerLM(11, 8, 1, 2, 8)],
-)
-def test_what_is_called_has_the_signature_of_the_call(layer):
+def test_what_is_called_has_the_signature_of_the_call():
+    layer = PerformerEncoder(12, 2)
     assert next(iter(inspect.signature(layer).parameters)) != "num_heads"
-    is_model = isinstance(layer, PerformerLM)
-    data = IDS if is_model else X
-    called = tf.function(
-        layer, input_signature=[tf.TensorSpec(data.shape, data.dtype.name)]
-    )
-    np.testing.assert_allclose(called(data), layer(data), atol=1e-5)
+    called = tf.function(layer, input_signature=[tf.TensorSpec(X.shape)])
+    np.testing.assert_allclose(called(X), layer(X), atol=1e-5)
 
 
 def test_subclasses_show_what_they_take():
@@ -169,12 +162,10 @@ def outputs(make, attention, *inputs):
     return found, layer
 
 
-@pytest.mark.parametrize("position_embedding", [None, "rotary"])
-def test_a_model_with_options_is_that_with_the_attention(position_embedding):
+def test_a_model_with_options_is_that_with_the_attention():
     def make(**attention):
-        sizes = dict(num_layers=2, num_heads=2, hidden_dim=8, dropout=0.3, seed=1)
-        place = dict(position_embedding=position_embedding)
-        return PerformerLM(11, 8, **sizes, **place, **attention)
+        sizes = dict(num_layers=1, num_heads=2, hidden_dim=8, dropout=0.3, seed=1)
+        return PerformerLM(11, 8, **sizes, **attention)
 
     template = PerformerAttention(2, 4, causal=True, **COMMON)
     wanted, one = outputs(make, COMMON, IDS)
@@ -185,7 +176,7 @@ def test_a_model_with_options_is_that_with_the_attention(position_embedding):
         assert a.attention.get_config() == b.attention.get_config()
         assert a.attention.dropout == 0.3
     kept = PerformerAttention(2, 4, causal=True, dropout=0.1)
-    assert make(attention=kept).blocks[1].attention.dropout == 0.1
+    assert make(attention=kept).blocks[0].attention.dropout == 0.1
 
 
 @pytest.mark.parametrize("kind", [PerformerEncoder, PerformerDecoder])

@@ -114,16 +114,6 @@ def test_gradients_are_differences(kind, options):
     np.testing.assert_allclose(gradients[1 + index][0], difference, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("kind", "options"), [KINDS[1], KINDS[4]])
-def test_tokens_that_come_later_go_on(kind, options):
-    layer, x = made(kind, **options), normal((2, 11, 8), 1)
-    whole, state, pieces = layer(x), layer.get_initial_state(2), []
-    for start, end in ((0, 6), (6, 7), (7, 11)):
-        output, state = layer(x[:, start:end], state=state, return_state=True)
-        pieces.append(output)
-    np.testing.assert_allclose(tf.concat(pieces, 1), whole, atol=3e-6)
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "scale"),
     [

@@ -26,7 +26,6 @@ MAKERS = {
     "local": lambda **o: LocalAttention(sliding_window=3, **SIZES, **o),
     "exact": lambda **o: ExactAttention(**SIZES, **o),
 }
-STATEFUL = ["performer", "window", "local"]
 # The id 7 comes back: another segment.
 IDS = np.array([[7] * 5 + [2] + [7] * 11 + [0] * 3, [3] * 12 + [1] * 8])
 CUTS = (0, 5, 6, 17, 20), (0, 12, 20)
@@ -57,31 +56,6 @@ def test_it_is_attention_to_each_segment_alone(name, causal):
     np.testing.assert_allclose(found, alone(layer), atol=2e-6)
     whole = layer(X, query_mask=MASK)
     assert np.abs(found - whole).max() > 1e-2
-
-
-@pytest.mark.parametrize("name", STATEFUL)
-def test_a_packed_sequence_cut_anywhere_into_states(name):
-    layer = MAKERS[name](causal=True)
-    expected = layer(X, segment_ids=IDS)
-    state, outputs = layer.get_initial_state(2, packed=True), []
-    shapes = tf.nest.map_structure(lambda x: (x.shape, x.dtype), state)
-    for piece in (slice(0, 5), slice(5, 6), slice(6, 16), slice(16, 20)):
-        given = dict(segment_ids=IDS[:, piece], state=state, return_state=True)
-        output, state = layer(X[:, piece], **given)
-        assert tf.nest.map_structure(lambda x: (x.shape, x.dtype), state) == shapes
-        outputs.append(output)
-    np.testing.assert_allclose(tf.concat(outputs, 1), expected, atol=2e-6)
-    np.testing.assert_array_equal(state["segment"], [0, 1])
-
-
-@pytest.mark.parametrize("name", ["performer", "window"])
-def test_tokens_without_ids_go_on_with_the_last_segment(name):
-    layer = MAKERS[name](causal=True)
-    _, state = layer(X[:, :18], segment_ids=IDS[:, :18], return_state=True)
-    output, state = layer(X[:, 18:], state=state, return_state=True)
-    expected = layer(X, segment_ids=IDS)[:, 18:]
-    np.testing.assert_allclose(output, expected, atol=2e-6)
-    np.testing.assert_array_equal(state["segment"], IDS[:, 17])
 
 
 @pytest.mark.parametrize("name", ["performer", "window", "exact"])

@@ -10,8 +10,10 @@ import tensorflow as tf
 from keras_performer import PerformerAttention, PerformerLM, generate, layers
 from keras_performer.layers import exact as cached_attention
 from keras_performer.models import exported
+from tests.cases import CASES
 from tests.contract import relative_error
 from tests.layers.inputs import normal, small_layer
+from tests.layers.twins import randomize
 
 LENGTH = 11
 
@@ -61,6 +63,52 @@ def test_prefill_and_steps_give_the_whole(feature_map, pieces):
     assert relative_error(layer(x[:, 4:]), whole[:, 4:]) > 0.05
 
 
+# All that has a state, with what is in it: windows, gates, positions, scales.
+STATEFUL = [
+    name
+    for name, case in CASES.items()
+    if issubclass(case.layer_class, layers.AttentionLayer)
+    and case.layer_class.supports_state
+    and case.arguments.get("causal")
+]
+MASK = np.ones((2, LENGTH), bool)
+MASK[0, :5] = False  # a whole piece of padding, as left padding has it
+MASK[1, 6:9] = False
+# one that ends with a piece, one of a token, and an id that comes back
+IDS = np.array([[7] * 5 + [2] + [7] * 5, [3] * 8 + [1] * 3])
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_pieces_of_every_attention_are_the_whole(name):
+    """Also with masks, and of packed sequences that are cut anywhere."""
+    case = CASES[name]
+    layer = case.make(dtype="float64")
+    layer.build((2, None, 7))
+    randomize(layer)
+    x = normal((2, LENGTH, 7), 1, dtype="float64")
+    for given in ({}, {"segment_ids": IDS}):
+        given = {**given, "key_mask": MASK}
+        whole, last = layer(x, return_state=True, **given)
+        state = layer.get_initial_state(2, packed="segment_ids" in given)
+        outputs = []
+        for here in (slice(0, 5), slice(5, 6), slice(6, 7), slice(7, 11)):
+            call = {name: array[:, here] for name, array in given.items()}
+            output, state = layer(x[:, here], state=state, return_state=True, **call)
+            outputs.append(output)
+        np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-6)
+        tf.nest.assert_same_structure(state, last)
+        flat = zip(*map(tf.nest.flatten, (state, last)), strict=True)
+        for one, other in flat:
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            np.testing.assert_allclose(one, other, atol=1e-6)
+    # tokens without ids go on with the last segment
+    _, state = layer(x[:, :9], segment_ids=IDS[:, :9], return_state=True)
+    output, state = layer(x[:, 9:], state=state, return_state=True)
+    expected = layer(x, segment_ids=IDS)[:, 9:]
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+    np.testing.assert_array_equal(state["segment"], IDS[:, 8])
+
+
 @pytest.mark.parametrize("options", [{}, {"exact_window": 3}, {"value_dim": 2}])
 def test_a_layer_that_is_not_built_has_the_first_state(options):
     """As Keras' linear attention is to have it: keras-team/keras#23555."""
@@ -77,22 +125,11 @@ def test_a_layer_that_is_not_built_has_the_first_state(options):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
 
 
-def test_state_without_projection():
-    layer = small_layer(causal=True, feature_map="sigmoid", num_random_features=None)
-    x = normal((2, LENGTH, 7))
-    output, _ = in_pieces(layer, x, [4, 1, 6])
-    assert relative_error(output, layer(x)) < 3e-6
-
-
 def test_state_with_padding():
     layer = small_layer(causal=True)
     x = normal((2, LENGTH, 7))
-    mask = np.ones((2, LENGTH), bool)
-    mask[0, :5] = False  # a whole piece of padding, as left padding has it
-    mask[1, 6:9] = False
+    mask = MASK
     output, state = in_pieces(layer, x, [4, 3, 4], mask)
-    whole, last = layer(x, key_mask=mask, return_state=True)
-    assert relative_error(output, whole) < 3e-6
     for row in range(2):
         here = slice(row, row + 1)
         alone, dropped = layer(x[here, mask[row]], return_state=True)

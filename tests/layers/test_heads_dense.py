@@ -193,32 +193,9 @@ def test_integers_are_as_good_as_floats(dtype):
     assert layer(keras.Input((9, 7), dtype=dtype)).dtype == "float32"
 
 
-def test_config_makes_the_same_layer():
-    dense = heads_dense("dense", (2, 5, 8), 1, (2, 4), activation="relu", **OPTIONS)
-    again = keras.layers.deserialize(keras.layers.serialize(dense))
-    kernel, bias = dense.get_weights()
-    again.set_weights([kernel, bias])
-    x = normal((2, 5, 8), 0)
-    expected = np.maximum(np.einsum("btd,dnh->btnh", x, kernel) + bias, 0)
-    assert relative_error(again(x), expected) < 1e-6
-    assert relative_error(dense(x), expected) < 1e-6
-
-
 def test_one_row_is_multiplied_as_two():
     """XLA on CPUs takes ten times as long for a single row."""
     dense = heads_dense("dense", (1, 1, 8), 1, (2, 4), **OPTIONS)
     graph = tf.function(dense).get_concrete_function(tf.ones((1, 1, 8))).graph
     products = [op for op in graph.get_operations() if op.type == "MatMul"]
     assert [op.inputs[0].shape for op in products] == [(2, 8)]
-
-
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-def test_a_model_quantizes_its_dense_layers():
-    layer = small_layer()
-    model = keras.Sequential([keras.Input((9, 7)), layer])
-    x = normal((2, 9, 7), 0)
-    before = model(x)
-    model.quantize("int8")
-    assert isinstance(layer.query_dense, HeadsDense)
-    assert layer.query_dense.kernel.dtype == "int8"
-    assert 0 < relative_error(model(x), before) < 0.05

@@ -95,24 +95,6 @@ def test_padding_equals_a_shorter_sequence(make, causal, dtype):
         np.testing.assert_allclose(padded[1:, :4], short, **tolerance)
 
 
-def test_a_functional_model_is_saved_with_its_attention(tmp_path):
-    inputs = keras.Input((None, 5))
-    attention = performer(causal=True, feature_map="relu")
-    outputs = PerformerBlock(attention, 11, dropout=0.1, seed=3)(inputs)
-    outputs = PerformerBlock(None, 4)(outputs)
-    model = keras.Model(inputs, PerformerBlock(exact(value_dim=2), 4)(outputs))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded(X), model(X))
-    first, second, third = loaded.layers[1:]
-    assert type(first.attention) is PerformerAttention
-    assert first.attention.get_config() == attention.get_config()
-    assert (first.dropout.rate, first.seed) == (0.1, 3)
-    assert second.attention is None
-    assert third.attention.value_dim == 2
-    assert [w.name for w in loaded.weights] == [w.name for w in model.weights]
-
-
 def test_inputs_have_three_axes():
     with pytest.raises(
         ValueError, match=r"\(batch, length, features\). Received.*5, 6"

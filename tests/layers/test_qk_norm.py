@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
-from keras_performer.layers import AttentionLayer, ExactAttention, LocalAttention
+from keras_performer.layers import ExactAttention, LocalAttention
 from tests.layers.inputs import normal, value_and_gradients
 
 SCALES = np.array([3.0, 7.0])
@@ -156,16 +156,6 @@ def test_half_precision_is_near_to_float32(options, dtype, tolerance):
     assert error < tolerance * np.linalg.norm(expected)
 
 
-def test_without_it_nothing_is_there():
-    layer = made(qk_norm=False)
-    config = layer.get_config()
-    assert config.pop("qk_norm") is False
-    old = PerformerAttention.from_config(config)
-    old.build((2, None, 8))
-    assert old.query_key_norm is None
-    assert [w.shape for w in old.weights] == [w.shape for w in layer.weights]
-
-
 def test_files_of_attention_without_it_leave_the_scale(tmp_path):
     """As of `MultiHeadAttention`, which has none."""
     inputs = keras.Input((None, 8))
@@ -183,11 +173,3 @@ def test_files_of_attention_without_it_leave_the_scale(tmp_path):
     for name in ("query_dense", "key_dense"):
         given, own = (getattr(layer, name).kernel for layer in layers)
         np.testing.assert_array_equal(given, own)
-
-
-def test_attention_without_queries_raises():
-    class Mean(AttentionLayer):
-        projections = ("value",)
-
-    with pytest.raises(ValueError, match="Mean has no queries and keys to normalize"):
-        Mean(2, 4, qk_norm=True)

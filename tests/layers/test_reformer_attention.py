@@ -6,8 +6,6 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import PerformerBlock
-from keras_performer.testing import check_masks
 from keras_performer.zoo import ReformerAttention
 from tests.layers.inputs import normal
 from tests.ops import lsh_reference
@@ -139,13 +137,6 @@ def test_unknown_shapes():
         part, seen = x[:, :length], hidden(30)[:, :length]
         right = layer(part, key_mask=seen)
         np.testing.assert_allclose(unknown(part, seen), right, atol=1e-6)
-
-
-def test_a_block_heeds_the_mask():
-    attention = ReformerAttention(2, 4, num_hashes=2, num_buckets=2, seed=1)
-    tokens = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(11, 8, mask_zero=True)(tokens)
-    check_masks(keras.Model(tokens, PerformerBlock(attention, 16)(x)))
 
 
 def test_other_keys_are_refused():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, layers, ops
+from keras_performer import PerformerAttention, ops
 from keras_performer.layers import ExactAttention, LocalAttention
 from tests.contract import relative_error
 from tests.layers.inputs import normal
@@ -243,39 +243,7 @@ def test_other_dtypes_far_away_give_the_same(dtype, tolerance):
     assert relative_error(output, layer(x, positions=positions)) < tolerance
 
 
-@pytest.mark.parametrize("off", [None, False])
-def test_without_it_the_layer_is_that_of_before(off):
-    layer, x = made(rotary=off), normal((2, 12, 8), 1)
-    config = layer.get_config()
-    assert config.pop("rotary") is None
-    old = PerformerAttention.from_config(config)  # as files have it
-    old.build((2, None, 8))
-    np.testing.assert_array_equal(weights_of(old, layer)(x), layer(x))
-
-
-def test_positions_are_an_input_of_models():
-    x = keras.Input((None, 8))
-    positions = keras.Input((None,), dtype="int32")
-    model = keras.Model([x, positions], made(causal=True)(x, positions=positions))
-    model.save("rotary.keras")
-    loaded = keras.saving.load_model("rotary.keras")
-    inputs = [normal((2, 5, 8)), np.array([[3, 1, 8, 2, 5], [0, 1, 2, 3, 4]])]
-    np.testing.assert_array_equal(loaded(inputs), model(inputs))
-    shifted = [inputs[0], 2 * inputs[1]]
-    assert np.abs(loaded(shifted) - model(inputs)).max() > 1e-2
-    predicted = loaded.predict(inputs, verbose=0)
-    np.testing.assert_allclose(predicted, model(inputs), atol=1e-5)
-
-
 # -- Errors.
-
-
-def test_a_mechanism_without_queries_raises():
-    class Mean(layers.AttentionLayer):
-        projections = ("value",)
-
-    with pytest.raises(ValueError, match="Mean has no queries and keys to rotate"):
-        Mean(2, 4, rotary=True)
 
 
 @pytest.mark.parametrize(

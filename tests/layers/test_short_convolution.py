@@ -188,20 +188,6 @@ def test_padding_equals_a_shorter_sequence(causal):
     np.testing.assert_allclose(found, block(X[1:, 7:]), atol=1e-6)
 
 
-def test_without_it_a_block_is_as_before():
-    plain, block = PerformerBlock(performer(), 11), block_with(performer())
-    plain.build(X.shape)
-    assert plain.convolution is None
-    assert len(block.weights) == len(plain.weights) + 3
-    config = plain.get_config()
-    assert config.pop("conv_kernel_size") is None
-    del config["conv_padding"]
-    again = PerformerBlock.from_config(config)  # one of before the argument
-    again.build(X.shape)
-    again.set_weights(plain.get_weights())
-    np.testing.assert_array_equal(again(X), plain(X))
-
-
 @pytest.mark.parametrize("attention", [None, performer()])
 def test_no_state_with_a_convolution_to_both_sides(attention):
     block = PerformerBlock(attention, 4, conv_kernel_size=2, conv_padding="same")

@@ -216,31 +216,6 @@ def test_state_in_a_compiled_while_loop():
     assert decode.experimental_get_tracing_count() == 1
 
 
-def test_exported_step_function():
-    layer = small_layer(causal=True)
-    x = normal((3, LENGTH, 7))
-    whole = layer(x)
-    module = tf.Module()
-    module.layer = layer
-    specs = tf.nest.map_structure(
-        lambda s: tf.TensorSpec((None, *s.shape[1:]), s.dtype),
-        layer.get_initial_state(1),
-    )
-    module.step = tf.function(
-        lambda x, state: layer(x, state=state, return_state=True),
-        input_signature=[tf.TensorSpec((None, None, 7)), specs],
-    )
-    module.start = tf.function(
-        layer.get_initial_state, input_signature=[tf.TensorSpec((), tf.int32)]
-    )
-    tf.saved_model.save(module, "step")
-    loaded = tf.saved_model.load("step")
-    state = loaded.start(3)
-    first, state = loaded.step(tf.constant(x[:, :4]), state)
-    second, state = loaded.step(tf.constant(x[:, 4:]), state)
-    assert relative_error(tf.concat([first, second], 1), whole) < 3e-6
-
-
 def test_gradients_flow_through_the_state():
     layer = small_layer(causal=True)
     x = tf.constant(normal((1, LENGTH, 7)))

@@ -190,14 +190,6 @@ def test_a_redraw_reaches_the_compiled_function():
     np.testing.assert_allclose(graph(x), plain(x), rtol=1e-5, atol=1e-6)
 
 
-def test_inside_a_compiled_function():
-    attention = small_layer(jit_compile=True, causal=True, feature_map="relu")
-    x = tf.random.stateless_normal((1, 33, 3), seed=(0, 4))
-    plain = attention(x)
-    inside = tf.function(attention, jit_compile=True)(x)
-    np.testing.assert_allclose(inside, plain, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_a_plain_model_trains_compiled_and_exports_plain(
     tmp_path, two_threads, monkeypatch

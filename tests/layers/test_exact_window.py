@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, convert_to_performer, ops
-from keras_performer.layers import ExactAttention, LocalAttention
+from keras_performer import PerformerAttention, PerformerLM, convert_to_performer
+from keras_performer.layers import ExactAttention
 from tests.layers.inputs import normal
 
 
@@ -17,27 +17,6 @@ def made(**options):
     if layer.exact_window is not None:
         layer.assign_log_gain(normal((4,), 3, std=0.5))
     return layer
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_numbers_are_those_of_the_operation_on_projected_inputs(causal):
-    layer = made(causal=causal, num_key_value_heads=2)
-    x = tf.constant(normal((2, 20, 8), 1))
-    seen = np.arange(20) < [[20], [13]]
-    q, k, v = (layer.project(name, x) for name in ("query", "key", "value"))
-    gain = layer.log_gain
-    visible = ops.Visibility.of(seen, causal)
-    attended, _ = ops.windowed_attention(
-        q, k, v, layer.feature_kernel(), 3, gain, visible
-    )
-    expected = layer.output_dense(attended)
-    output = layer(x, key_mask=seen)
-    np.testing.assert_allclose(output, expected, atol=1e-6)
-    without = made(causal=causal, num_key_value_heads=2, exact_window=None)
-    without.set_weights(
-        [w for w, v in zip(layer.get_weights(), layer.weights) if v.name != "log_gain"]
-    )
-    assert np.abs(without(x, key_mask=seen) - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -103,23 +82,6 @@ def test_a_first_gain_of_each_head_is_that_of_a_layer_with_this_gain(tmp_path):
     assert without.blocks[0].attention.initial_log_gain == 0
 
 
-def test_states_of_pieces_merge_by_their_positions():
-    layer = made(causal=True)
-    x, seen = normal((2, 12, 8), 1), np.arange(12) % 5 != [[2], [4]]
-    whole = layer(x, key_mask=seen)
-
-    def state_of(start, stop):
-        inputs, mask = x[:, start:stop], seen[:, start:stop]
-        _, state = layer(inputs, key_mask=mask, return_state=True)
-        return ops.WindowedState(**state["attention"]), state["position"]
-
-    (left, before), (right, length) = state_of(0, 8), state_of(8, 10)
-    merged = ops.merge_states(layer.feature_kernel(), left, right, length)
-    state = {"position": before + length, "attention": merged._asdict()}
-    last = layer(x[:, 10:], key_mask=seen[:, 10:], state=state)
-    np.testing.assert_allclose(last, whole[:, 10:], atol=1e-5)
-
-
 def test_the_gain_trains_with_the_far_keys_alone():
     layer = made(causal=True, exact_window=6)
     for length, moves in ((6, False), (7, True)):
@@ -146,19 +108,6 @@ def test_half_precision_is_near_to_float32(dtype, tolerance, causal):
     assert output.dtype == dtype.removeprefix("mixed_")
     error = np.linalg.norm(tf.cast(output, "float32") - expected)
     assert error < tolerance * np.linalg.norm(expected)
-
-
-def test_a_state_of_another_layer_raises():
-    x = normal((1, 1, 8), 1)
-    layer = made(causal=True)
-    _, its = LocalAttention(4, 5, sliding_window=3, causal=True)(x, return_state=True)
-    message = r'"value" and "seen": pass.*exact_window=3\).*with the entries \[\'key\','
-    with pytest.raises(ValueError, match=message):
-        layer(x, state=its)
-    state = layer.get_initial_state(1)
-    del state["attention"]["seen"]
-    with pytest.raises(ValueError, match=r"Received: one with.*'key', 'value'\]"):
-        layer(x, state=state)
 
 
 def test_the_gain_is_what_it_was_made_with_and_can_be_set():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_performer.layers import LocalAttention, PerformerAttention
+from keras_performer.layers import LocalAttention
 from tests.layers.inputs import normal
 from tests.layers.like_keras import copy_weights
 
@@ -49,28 +49,3 @@ def test_it_is_keras_attention_with_a_band(length, window, causal):
         np.testing.assert_allclose(got[~sees], np.tile(bias, (np.sum(~sees), 1)))
     both = [np.moveaxis(s, 1, -1)[sees] for s in (scores, right)]
     np.testing.assert_allclose(*both, atol=1e-5)
-
-
-def test_a_state_of_another_layer_raises():
-    x = normal((1, 1, 8), 1)
-    layer = LocalAttention(2, 4, sliding_window=3, causal=True)
-    _, state = layer(x, return_state=True)
-    for other in (PerformerAttention(2, 4, causal=True), made_with_a_window(3)):
-        _, its = other(x, return_state=True)
-        message = r'"key", "value" and "seen": pass.*window=3\).*\[\'running_max\', '
-        with pytest.raises(ValueError, match=message):
-            layer(x, state=its)
-    missing = {"key": state["attention"]["key"]}
-    with pytest.raises(ValueError, match=r"Received: one with the entries \['key'\]"):
-        layer(x, state={**state, "attention": missing})
-    with pytest.raises(ValueError, match="Received: one of type list"):
-        layer(x, state={**state, "attention": [x]})
-    with pytest.raises(ValueError, match=r"Received: state with the .*\['attention'\]"):
-        layer(x, state={"attention": state["attention"]})
-    short = {**state["attention"], "value": state["attention"]["value"][..., :2]}
-    with pytest.raises(ValueError, match=r"value of shape \(1, 3, 2, 4\). Received"):
-        layer(x, state={**state, "attention": short})
-
-
-def made_with_a_window(exact_window):
-    return PerformerAttention(2, 4, causal=True, exact_window=exact_window)

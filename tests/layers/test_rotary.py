@@ -278,19 +278,6 @@ def test_positions_of_another_length_raise_when_a_graph_runs():
         called(x, np.zeros((2, 1), "int32"))
 
 
-def test_attention_to_another_sequence():
-    layer, x = made(), normal((2, 12, 8))
-    # of the same length it is aligned with the query
-    assert layer(x, normal((2, 12, 8), 2)).shape == (2, 12, 8)
-    message = r"one key for each query.*\(2, 12, 8\) and key of shape \(2, 9, 8\)"
-    with pytest.raises(ValueError, match=message):
-        layer(x, normal((2, 9, 8), 2))
-    spec = tf.TensorSpec((None, None, 8))
-    called = tf.function(layer.__call__, input_signature=[spec, spec])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="one key for each query"):
-        called(tf.constant(x), tf.constant(normal((2, 9, 8), 2)))
-
-
 def test_pieces_without_positions_raise():
     layer = made()
     state = layer.empty_state(2)

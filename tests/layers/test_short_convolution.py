@@ -50,18 +50,6 @@ def test_it_is_the_formula(size, causal):
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_without_masks_it_is_that_of_keras(causal):
-    layer = convolution(4, causal)
-    keras_layer = keras.layers.DepthwiseConv1D(
-        4, padding="valid" if causal else "same", use_bias=False, dtype="float64"
-    )
-    x = np.pad(X, ((0, 0), (3, 0), (0, 0))) if causal else X
-    keras_layer.build(x.shape)
-    keras_layer.kernel.assign(layer.kernel.numpy()[..., np.newaxis])
-    np.testing.assert_allclose(layer(X), keras_layer(x), atol=1e-12)
-
-
 def test_the_kernel_is_uniform_in_one_over_the_root_of_its_size():
     layer = ShortConvolution(4, causal=True)
     layer.build((None, None, 2000))

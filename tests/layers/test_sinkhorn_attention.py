@@ -139,17 +139,6 @@ def test_iterations_depend_on_causality_by_default():
         np.testing.assert_array_equal(layer(x, use_causal_mask=call), expected)
 
 
-def test_balancing_a_triangle_leads_to_the_block_before():
-    """The reason of that default: logits of 10 for another block do not help."""
-    logits = np.zeros((1, 1, 8, 8))
-    logits[..., 7, 3] = 10
-    seen, far = tf.ones((1, 8), "bool"), []
-    for num_iterations in (0, 7, 200):
-        p = np.exp(balanced(tf.constant(logits), num_iterations, seen, causal=True))
-        far.append(p[0, 0, 7])
-    assert far[0][3] > 0.99 and far[1][6] > 0.8 and far[2][6] > 0.99
-
-
 @CAUSAL
 def test_masks(causal):
     layer, x, mask = made(causal=causal), normal((4, 13, 5)), some_mask(13)
@@ -207,23 +196,6 @@ def test_huge_later_keys_do_not_move_the_past(dtype):
         output = tf.cast(layer(later, training=True), "float32")
         outputs.append(output)
         np.testing.assert_array_equal(output[:, :first], outputs[0][:, :first])
-
-
-def test_a_shorter_sequence_is_the_beginning_of_a_longer_if_causal():
-    layer, x = made(causal=True), normal((2, 13, 5))
-    for length in (1, 3, 4, 8):
-        np.testing.assert_allclose(
-            layer(x)[:, :length], layer(x[:, :length]), atol=1e-10
-        )
-
-
-def test_the_first_block_sees_itself_alone_if_causal():
-    layer, x = made(causal=True, block_size=4), normal((2, 13, 5))
-    _, scores = layer(x, return_attention_scores=True)
-    scores = scores.numpy()
-    assert not np.triu(scores, 1).any()
-    np.testing.assert_allclose(scores[:, :, :4, :4].sum(-1), 1)
-    assert (scores[:, :, 4:, :4] > 0).all()  # later ones see the first block
 
 
 def test_noise_is_for_training_and_repeats_with_its_seed():

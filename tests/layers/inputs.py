@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_performer import PerformerAttention
+from keras_performer import PerformerAttention, PerformerLM
 
 
 def normal(shape, seed=0, std=1.0, dtype="float32"):
@@ -41,3 +41,21 @@ def value_and_gradients(layer, inputs, output_mask=None, **call):
         loss = tf.reduce_sum(tf.square(weighted))
     variables = [weight.value for weight in layer.trainable_weights]
     return output, tape.gradient(loss, [inputs, *variables])
+
+
+def language_model(
+    vocabulary_size=11,
+    max_length=16,
+    num_layers=1,
+    num_heads=2,
+    hidden_dim=8,
+    **options,
+):
+    return PerformerLM(
+        vocabulary_size,
+        max_length=max_length,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        hidden_dim=hidden_dim,
+        **options,
+    )

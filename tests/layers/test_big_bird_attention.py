@@ -4,11 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_performer import PerformerLM
 from keras_performer.layers import ExactAttention
 from keras_performer.zoo import BigBirdAttention
 from tests.contract import relative_error
-from tests.layers.inputs import normal
+from tests.layers.inputs import language_model, normal
 from tests.layers.twins import (
     assert_is_twin,
     heads,
@@ -154,15 +153,7 @@ def test_random_blocks_are_the_layers_own_and_stay():
     np.testing.assert_array_equal(other(x), one(x))
     # so do the blocks of a model
     attention = BigBirdAttention(2, 4, causal=True, block_size=2)
-    lm = PerformerLM(11, 60, 2, 2, 8, attention=attention, seed=3)
-    lm(np.zeros((1, 60), "int32"))
-    one, other = (tables(block.attention) for block in lm.blocks)
-    assert not np.array_equal(one, other)
-
-
-def test_blocks_of_a_model_differ():
-    attention = BigBirdAttention(2, 4, causal=True, block_size=2)
-    lm = PerformerLM(11, 60, 2, 2, 8, attention=attention, seed=3)
+    lm = language_model(11, 60, 2, 2, 8, attention=attention, seed=3)
     lm(np.zeros((1, 60), "int32"))
     one, other = (tables(block.attention) for block in lm.blocks)
     assert not np.array_equal(one, other)

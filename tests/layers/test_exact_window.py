@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerLM, convert_to_performer
 from keras_performer.layers import ExactAttention
-from tests.layers.inputs import normal
+from tests.layers.inputs import language_model, normal
 
 
 def made(**options):
@@ -69,7 +69,7 @@ def test_a_first_gain_of_each_head_is_that_of_a_layer_with_this_gain(tmp_path):
         np.testing.assert_allclose(scores[:, head], expected[:, head], atol=1e-6)
 
     gains = np.array(gains, "float32")
-    model = PerformerLM(9, 8, 2, 3, 6, exact_window=3, initial_log_gain=gains)
+    model = language_model(9, 8, 2, 3, 6, exact_window=3, initial_log_gain=gains)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for block in loaded.blocks:

@@ -18,7 +18,7 @@ from keras_performer.layers import (
     LocalAttention,
     PerformerDecoder,
 )
-from tests.layers.inputs import normal
+from tests.layers.inputs import language_model, normal
 from tests.layers.reference import softmax_features
 from tests.layers.twins import (
     assert_is_twin,
@@ -229,7 +229,7 @@ def test_the_state_is_of_the_gate():
 @pytest.mark.parametrize("recompute", ["block", "network"])
 def test_a_language_model_trains_the_same_in_chunks(recompute):
     options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
-    model = PerformerLM(30, 40, 2, 2, 8, chunk_size=8, **options)
+    model = language_model(30, 40, 2, 2, 8, chunk_size=8, **options)
     tokens = np.random.default_rng(1).integers(0, 30, (2, 20))
     model.build(tokens.shape)
     again = PerformerLM.from_config({**model.get_config(), "recompute": recompute})
@@ -251,7 +251,7 @@ def test_a_language_model_trains_the_same_in_chunks(recompute):
 def test_it_generates_what_it_predicts():
     """The decays are in the state of the loop over tokens."""
     options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
-    model = PerformerLM(30, 40, 2, 2, 16, **options)
+    model = language_model(30, 40, 2, 2, 16, **options)
     prompt = np.random.default_rng(1).integers(0, 30, (3, 9))
     tokens = np.asarray(generate(model, prompt, 20, temperature=0.0))
     likeliest = np.argmax(model(tokens[:, :-1]), -1)
@@ -260,7 +260,9 @@ def test_it_generates_what_it_predicts():
 
 def test_bidirectional_recompute_is_refused():
     with pytest.raises(ValueError, match="without a forget gate"):
-        PerformerLM(30, 40, 1, 2, 16, causal=False, forget_gate=True, recompute="block")
+        language_model(
+            30, 40, 1, 2, 16, causal=False, forget_gate=True, recompute="block"
+        )
 
 
 def test_the_decoder_has_a_gate_for_its_own_sequence():

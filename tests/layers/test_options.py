@@ -19,7 +19,7 @@ from keras_performer import (
 from keras_performer.conversion import convert_attention
 from keras_performer.feature_maps import GeneralizedFeatures
 from keras_performer.layers import ExactAttention, LinearTransformerAttention
-from tests.layers.inputs import normal
+from tests.layers.inputs import language_model, normal
 
 NAMES = set(inspect.signature(PerformerAttention).parameters) - {"kwargs"}
 # What is around an attention decides these, in all that makes one.
@@ -56,7 +56,7 @@ IDS = np.arange(8)[np.newaxis]
 
 
 def in_model(**options):
-    return PerformerLM(11, 8, 1, 2, 8, **options).blocks[0].attention
+    return language_model(**options).blocks[0].attention
 
 
 def in_encoder(**options):
@@ -119,7 +119,8 @@ def test_signatures_show_options_with_their_defaults(owner):
     for name, parameter in inspect.signature(PerformerAttention).parameters.items():
         if name in shown and name not in {"num_heads", "kwargs", "causal"}:
             assert shown[name].default == parameter.default, name
-    layer = owner(*[8] * 5) if owner is PerformerLM else owner(12, 2)
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8}
+    layer = owner(8, max_length=8, **sizes) if owner is PerformerLM else owner(12, 2)
     config = layer.get_config()
     assert set(config) - {"trainable", "dtype", "name"} == set(shown) - {"kwargs"}
 
@@ -164,8 +165,7 @@ def outputs(make, attention, *inputs):
 
 def test_a_model_with_options_is_that_with_the_attention():
     def make(**attention):
-        sizes = dict(num_layers=1, num_heads=2, hidden_dim=8, dropout=0.3, seed=1)
-        return PerformerLM(11, 8, **sizes, **attention)
+        return language_model(dropout=0.3, seed=1, **attention)
 
     template = PerformerAttention(2, 4, causal=True, **COMMON)
     wanted, one = outputs(make, COMMON, IDS)
@@ -224,7 +224,8 @@ def test_exact_attention_has_options_of_its_own():
     for made in (in_model(**options), in_encoder(**options), in_decoder(**options)):
         assert type(made) is ExactAttention
         assert (made.num_key_value_heads, made.qk_norm) == (1, True)
-    model = PerformerLM(11, 8, 2, 2, 8, attention=["exact", "performer"], chunk_size=2)
+    mixed = ["exact", "performer"]
+    model = language_model(num_layers=2, attention=mixed, chunk_size=2)
     assert model.blocks[1].attention.chunk_size == 2
 
 

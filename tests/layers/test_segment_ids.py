@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerLM
 from keras_performer.layers import (
     AttentionLayer,
     ExactAttention,
@@ -13,6 +12,7 @@ from keras_performer.layers import (
     PerformerAttention,
     PerformerBlock,
 )
+from tests.layers.inputs import language_model
 
 SIZES = dict(num_heads=4, key_dim=3, num_key_value_heads=2, seed=1)
 MAKERS = {
@@ -103,7 +103,7 @@ def test_a_block_and_a_model_pass_them_on():
     alone = block(X[:1, 6:17])
     np.testing.assert_allclose(found[:1, 6:17], alone, atol=5e-6)
 
-    model = PerformerLM(9, 20, 2, 2, 8, num_random_features=8, seed=1)
+    model = language_model(9, 20, 2, 2, 8, num_random_features=8, seed=1)
     tokens = np.random.default_rng(3).integers(0, 9, (2, 20))
     whole = model(tokens, segment_ids=IDS)
     changed = np.where(IDS == 2, (tokens + 1) % 9, tokens)
@@ -145,7 +145,7 @@ class Mean(AttentionLayer):
             "packed=True",
         ),
         (
-            lambda: PerformerLM(9, 20, 1, 2, 8, recompute="block")(
+            lambda: language_model(9, 20, 1, 2, 8, recompute="block")(
                 tf.zeros((2, 20), tf.int32), segment_ids=IDS, training=True
             ),
             "recompute=None",

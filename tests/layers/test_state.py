@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, generate, layers
+from keras_performer import PerformerAttention, generate, layers
 from keras_performer.layers import exact as cached_attention
 from keras_performer.models import exported
 from tests.cases import CASES
 from tests.contract import relative_error
-from tests.layers.inputs import normal, small_layer
+from tests.layers.inputs import language_model, normal, small_layer
 from tests.layers.twins import randomize
 
 LENGTH = 11
@@ -263,9 +263,11 @@ def test_what_has_no_state_says_so():
     kept = cached_attention.CachedPerformerAttention(2, 4)
     assert "state" not in inspect.signature(kept.call).parameters
     assert not kept.supports_state
-    model = PerformerLM(9, 16, 1, 1, 8, attention=PerformerAttention(1, 8, causal=True))
+    model = language_model(
+        9, 16, 1, 1, 8, attention=PerformerAttention(1, 8, causal=True)
+    )
     assert exported.has_state(model)
-    model = PerformerLM(9, 16, 1, 1, 8, attention="exact")
+    model = language_model(attention="exact")
     assert not exported.has_state(model)
     with pytest.raises(ValueError, match="generate needs.*ExactAttention has no state"):
         generate(model, [[1, 2]], 9)
@@ -274,7 +276,7 @@ def test_what_has_no_state_says_so():
 def test_the_earlier_name_of_the_first_state():
     layers = (
         small_layer(causal=True),
-        PerformerLM(11, 9, 1, 2, 8, num_random_features=4),
+        language_model(11, 9, 1, 2, 8, num_random_features=4),
     )
     for layer in layers:
         states = layer.initial_state(2), layer.get_initial_state(2)

@@ -34,14 +34,15 @@ def traced(layer, known=LENGTH, training=True):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "causal, masked, eager", [(True, False, False), (False, True, True)]
+    "feature_map, causal, masked, eager",
+    [("relu", True, False, False), ("softmax", False, True, True)],
 )
-def test_compiled_equals_plain(causal, masked, eager, monkeypatch):
+def test_compiled_equals_plain(feature_map, causal, masked, eager, monkeypatch):
     sizes = blocks.ON_CPU._replace(max_tokens=32)  # three of them
     monkeypatch.setattr(blocks, "ON_CPU", sizes)
     x = normal((2, 70, 3), seed=2)
     mask = np.random.default_rng(3).random((2, 70)) < 0.7 if masked else None
-    options = {"causal": causal, "chunk_size": 16}
+    options = {"feature_map": feature_map, "causal": causal, "chunk_size": 16}
     layer = small_layer(jit_compile=True, **options)
     layer.build(x.shape)
     results = []

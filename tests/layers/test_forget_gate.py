@@ -251,7 +251,7 @@ def test_a_language_model_trains_the_same_in_chunks(recompute):
 def test_it_generates_what_it_predicts():
     """The decays are in the state of the loop over tokens."""
     options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
-    model = language_model(30, 40, 2, 2, 16, **options)
+    model = language_model(30, 40, 1, 2, 8, **options)
     prompt = np.random.default_rng(1).integers(0, 30, (3, 9))
     tokens = np.asarray(generate(model, prompt, 20, temperature=0.0))
     likeliest = np.argmax(model(tokens[:, :-1]), -1)

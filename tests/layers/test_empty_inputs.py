@@ -16,7 +16,6 @@ from tests.cases import CASES
         ("attention", 2, 0),
         ("exact", 2, 0),
         ("linformer_of_two_inputs", 2, 0),
-        ("longformer", 0, 5),
         ("longformer_causal", 2, 0),
     ],
 )

@@ -19,14 +19,8 @@ from keras_performer.layers import (
     PerformerDecoder,
 )
 from tests.layers.inputs import language_model, normal
-from tests.layers.reference import softmax_features
 from tests.layers.twins import (
-    assert_is_twin,
-    heads,
     randomize,
-    softmax,
-    weights_of,
-    written,
 )
 
 LENGTH, WINDOW = 11, 3
@@ -49,99 +43,6 @@ def made(kind, causal=True, **options):
     layer.build((2, None, 8))
     randomize(layer)
     return layer
-
-
-def decays_between(decay):
-    """Sums of log-decays `(B, T, K)` between all pairs, `(B, K, T, T)`, by loops."""
-    batch, length, num_heads = decay.shape
-    sums = np.zeros((batch, num_heads, length, length))
-    for i in range(length):
-        for j in range(length):
-            between = decay[:, min(i, j) + 1 : max(i, j) + 1]
-            sums[:, :, i, j] = between.sum(1)
-    return sums
-
-
-def elu(x):
-    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
-
-
-def twin_of(layer, kind, seen=None, segments=None):
-    """The function of weights and tokens that `layer` is."""
-
-    def twin(weights, x):
-        q, k, v = (heads(weights, name, x) for name in ("query", "key", "value"))
-        k, v = np.repeat(k, 2, 2), np.repeat(v, 2, 2)
-        logits = np.einsum("btnh,bsnh->bnts", q, k) / 6**0.5
-        distance = np.subtract.outer(np.arange(x.shape[1]), np.arange(x.shape[1]))
-        visible = np.broadcast_to(distance >= 0 if layer.causal else True, logits.shape)
-        shown = np.ones(x.shape[:2], bool) if seen is None else seen
-        visible = visible & shown[:, None, None]
-        if segments is not None:
-            visible = visible & (segments[:, :, None] == segments[:, None])[:, None]
-        near = np.abs(distance) < WINDOW
-        far = logits
-        if kind == "elu":
-            far = np.log(np.einsum("btnh,bsnh->bnts", elu(q), elu(k)))
-        elif kind in ("features", "window"):
-            matrix = np.asarray(layer.projection_matrix, "float64")
-            phi = (
-                softmax_features(z @ matrix.T, z) for z in (q / 6**0.25, k / 6**0.25)
-            )
-            far = np.log(np.einsum("btnm,bsnm->bnts", *phi) / len(matrix))
-        if kind == "window":
-            gain = 10 * weights["far_gain/log_gain"][:, None, None]
-            far = np.where(near, logits, far + gain)
-        if kind == "local":
-            visible = visible & near
-        gate = x @ weights["forget_gate/kernel"] + weights["forget_gate/bias"]
-        decay = np.where(shown[..., None], -np.log1p(np.exp(-gate)), 0.0)
-        found = softmax(far + np.repeat(decays_between(decay), 2, 1), visible)
-        return written(weights, np.einsum("bnts,bsnv->btnv", found, v))
-
-    return twin
-
-
-@pytest.mark.parametrize(
-    ("kind", "causal"),
-    [*((kind, True) for kind in KINDS), *((x, False) for x in KINDS if x != "elu")],
-)
-def test_weights_fade_with_the_tokens_between(kind, causal):
-    layer = made(kind, causal)
-    x = normal((2, LENGTH, 8), 1, dtype="float64")
-    # the gain of far keys is float32
-    tolerance = 1e-6 if kind == "window" else 1e-9
-    assert_is_twin(layer, twin_of(layer, kind), [x], tolerance)
-    # and scores are those of the output
-    output, scores = layer(x, return_attention_scores=True)
-    weights = weights_of(layer)
-    values = np.repeat(heads(weights, "value", x), 2, 2)
-    attended = np.einsum("bnts,bsnv->btnv", scores, values)
-    np.testing.assert_allclose(written(weights, attended), output, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["exact", "local", "features", "window"])
-def test_masks_and_segments(kind):
-    """A masked token decays nothing, however large its inputs are."""
-    layer = made(kind)
-    x = normal((2, LENGTH, 8), 1, dtype="float64")
-    seen = np.arange(LENGTH) % 4 != 2
-    seen = np.stack([seen, np.arange(LENGTH) < 7])
-    ids = np.stack([np.arange(LENGTH) // 4, np.arange(LENGTH) // 9])
-    twin = twin_of(layer, kind, seen, ids)
-    expected = twin(weights_of(layer), x)
-    larger = np.where(seen[..., None], x, -50 * x)
-    gate = [w.value for w in layer.trainable_weights if "forget_gate" in w.path]
-    gradients = []
-    for tokens in (x, larger):
-        with tf.GradientTape() as tape:
-            found = layer(tokens, query_mask=seen, segment_ids=ids)
-            loss = tf.reduce_sum(tf.boolean_mask(found, seen) ** 2)
-        np.testing.assert_allclose(found.numpy()[seen], expected[seen], atol=1e-6)
-        gradients.append(tape.gradient(loss, gate))
-    for one, other in zip(*gradients, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-9 * np.abs(one).max())
-        assert np.any(one)
 
 
 @pytest.mark.parametrize("kind", ["exact", "window"])

@@ -6,14 +6,12 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention, feature_maps
 from keras_performer.layers import LinearTransformerAttention, PerformerBlock
-from tests.layers import costs
+from tests.layers import costs, twins
 from tests.layers.inputs import normal
 from tests.layers.twins import (
     assert_is_twin,
-    heads,
     randomize,
     weights_of,
-    written,
 )
 from tests.models.token_models import loss_and_gradients, small_model
 
@@ -26,39 +24,6 @@ def small(shapes=((2, 7, 5),), **options):
     return layer
 
 
-def phi(x):
-    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
-
-
-def linear_transformer(
-    weights,
-    query,
-    value=None,
-    key_mask=None,
-    use_causal_mask=False,
-    segment_ids=None,
-    scores=False,
-):
-    """Equation 5, query after query, with the features of equation 7."""
-    value = query if value is None else value
-    q, k = phi(heads(weights, "query", query)), phi(heads(weights, "key", value))
-    v = heads(weights, "value", value)
-    attended = np.zeros((*q.shape[:3], v.shape[3]))
-    matrix = np.zeros((q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
-    for b, i, n in np.ndindex(q.shape[:3]):
-        head = n // (q.shape[2] // k.shape[2])
-        seen = np.ones(k.shape[1], bool) if key_mask is None else key_mask[b].copy()
-        if use_causal_mask:
-            seen[i + 1 :] = False
-        if segment_ids is not None:
-            seen &= segment_ids[b] == segment_ids[b, i]
-        if seen.any():
-            similarity = seen * (k[b, :, head] @ q[b, i, n])
-            matrix[b, n, i] = similarity / similarity.sum()
-            attended[b, i, n] = matrix[b, n, i] @ v[b, :, head]
-    return matrix if scores else written(weights, attended)
-
-
 @pytest.mark.parametrize(
     "use_causal_mask, num_key_value_heads", [(True, 4), (False, 2)]
 )
@@ -67,7 +32,7 @@ def test_it_is_the_equation(use_causal_mask, num_key_value_heads):
     seen = np.ones((2, 7), bool)
     seen[0, 4:] = seen[1, :2] = seen[1, 4] = False
     call = dict(key_mask=seen, use_causal_mask=use_causal_mask)
-    assert_is_twin(layer, linear_transformer, [normal((2, 7, 5), 1)], **call)
+    assert_is_twin(layer, twins.attention(layer), [normal((2, 7, 5), 1)], **call)
 
 
 @pytest.mark.parametrize(
@@ -77,19 +42,13 @@ def test_it_is_the_equation(use_causal_mask, num_key_value_heads):
 def test_it_is_the_equation_at_any_length(length, chunk_size, use_causal_mask):
     layer = small(chunk_size=chunk_size, use_bias=False)
     call = dict(use_causal_mask=use_causal_mask)
-    assert_is_twin(layer, linear_transformer, [normal((2, length, 5), 1)], **call)
+    assert_is_twin(layer, twins.attention(layer), [normal((2, length, 5), 1)], **call)
 
 
 def test_keys_may_be_of_another_sequence():
     inputs = normal((2, 3, 5), 1), normal((2, 7, 6), 2)
     layer = small([x.shape for x in inputs])
-    assert_is_twin(layer, linear_transformer, inputs)
-
-
-def test_packed_sequences_are_apart():
-    ids = np.array([[4, 4, 4, 1, 1, 2, 2], [3, 3, 3, 3, 3, 3, 7]])
-    call = dict(segment_ids=ids, use_causal_mask=True)
-    assert_is_twin(small(), linear_transformer, [normal((2, 7, 5), 1)], **call)
+    assert_is_twin(layer, twins.attention(layer), inputs)
 
 
 def test_nothing_is_scaled_or_added():
@@ -119,7 +78,7 @@ def test_features_far_below_rounding_count():
     layer = small(use_bias=True, dtype="float32")
     layer.key_dense.bias.assign(tf.fill((4, 3), -30.0))
     x = normal((2, 7, 5), 1)
-    expected = linear_transformer(weights_of(layer), x)
+    expected = twins.attention(layer)(weights_of(layer), x)
     np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -31,7 +31,6 @@ def check_like(found, traced):
 @pytest.mark.parametrize(
     ("shape", "options", "call"),
     [
-        ((None, None, DIM), WINDOW, {}),
         ((None, None, DIM), dict(causal=True, **WINDOW), dict(return_state=True)),
         (
             (B, None, DIM),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, ops
+from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
 from tests.contract import relative_error
 from tests.layers.inputs import normal
@@ -47,77 +47,6 @@ RELATIVE = [
 # -- Softmax attention with rotary positions, in NumPy.
 
 
-def rotation(position, size):
-    """The matrix R of RoFormer's equation 15, with halves paired, not neighbours."""
-    matrix, half = np.zeros((size, size)), size // 2
-    for i in range(half):
-        angle = float(position) * 10000.0 ** (-2 * i / size)
-        cos, sin = np.cos(angle), np.sin(angle)
-        matrix[i, i] = matrix[i + half, i + half] = cos
-        matrix[i, i + half], matrix[i + half, i] = -sin, sin
-    return matrix
-
-
-def turned(heads, places):
-    """Heads `(B, T, N, H)` times a matrix for each place `(B or 1, T, axes)`."""
-    places = np.broadcast_to(places, (len(heads), *places.shape[1:]))
-    axes, result = places.shape[-1], np.zeros_like(heads)
-    size = heads.shape[-1] // axes
-    for b, t, axis in np.ndindex(places.shape):
-        part = slice(axis * size, (axis + 1) * size)
-        matrix = rotation(places[b, t, axis], size)
-        result[b, t, :, part] = heads[b, t, :, part] @ matrix.T
-    return result
-
-
-def softmax_attention(layer, x, places, causal, seen=None, near=None):
-    """What exact attention gives for `x` at `places`, in float64."""
-    wq, bq, wk, bk, wv, bv, wo, bo = (
-        np.asarray(w, "float64") for w in layer.get_weights()[:8]
-    )
-    q, k, v = (
-        np.einsum("btd,dnh->btnh", x, w) + b for w, b in ((wq, bq), (wk, bk), (wv, bv))
-    )
-    q, k = turned(q, places), turned(k, places)
-    k, v = np.repeat(k, 2, 2), np.repeat(v, 2, 2)
-    weights = np.exp(np.einsum("btnh,bsnh->bnts", q, k) / q.shape[-1] ** 0.5)
-    distance = np.subtract.outer(np.arange(x.shape[1]), np.arange(x.shape[1]))
-    visible = np.ones_like(distance, bool)
-    visible &= distance >= 0 if causal else True
-    visible &= np.abs(distance) < (near or len(distance))
-    weights = weights * visible
-    if seen is not None:
-        weights = weights * seen[:, None, None]
-    total = weights.sum(-1, keepdims=True)
-    weights = np.divide(weights, total, where=total > 0, out=0 * weights)
-    return np.einsum("btnv,nvd->btd", np.einsum("bnts,bsnv->btnv", weights, v), wo) + bo
-
-
-@pytest.mark.parametrize(
-    ("rotary", "places", "causal"),
-    [(True, np.arange(12)[None, :, None], True), (GRID, PLACES, False)],
-)
-def test_exact_attention_is_that_of_numpy(causal, rotary, places):
-    x, seen = normal((2, 12, 8), 1), np.arange(12) != [[2], [7]]
-    plain = softmax_attention(made(ExactAttention), x, 0 * places, causal, seen)
-    for kind, near in ((ExactAttention, None), (LocalAttention, 5)):
-        layer = made(kind, causal=causal, rotary=rotary)
-        expected = softmax_attention(layer, x, places, causal, seen, near)
-        output = layer(x, key_mask=seen)
-        np.testing.assert_allclose(output, expected, atol=2e-6)
-        assert np.abs(expected - plain).max() > 0.1
-
-
-def test_far_positions_are_as_right_as_near_ones():
-    """10^6 and more, spread so far that every frequency of a small head matters."""
-    layer, x = made(ExactAttention), normal((2, 12, 8), 1)
-    steps = np.random.default_rng(0).integers(1, 10**7, (2, 12))
-    for positions in (10**6 + np.arange(12)[None], 10**6 + np.cumsum(steps, 1)):
-        expected = softmax_attention(layer, x, positions[..., None], False)
-        output = layer(x, positions=positions)
-        np.testing.assert_allclose(output, expected, atol=3e-6)
-
-
 # -- All attentions, against themselves.
 
 
@@ -125,39 +54,6 @@ def weights_of(layer, other):
     """`layer` with the weights of `other`."""
     layer.set_weights(other.get_weights())
     return layer
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("kind", "options"), KINDS[2:])
-def test_it_is_the_attention_of_rotated_heads(kind, options, causal):
-    """Also features, near and far keys of a window, scores and gradients."""
-    layer = made(kind, causal=causal, **options)
-    x, seen = tf.constant(normal((2, 12, 8), 1)), np.arange(12) != [[2], [7]]
-    positions = np.random.default_rng(0).integers(0, 10**6, (2, 12))
-    plain = weights_of(made(kind, causal=causal, rotary=None, **options), layer)
-
-    def called():
-        inputs = dict(key_mask=seen, positions=positions)
-        return layer(x, **inputs, return_attention_scores=True)
-
-    def by_hand():
-        query, key, value = (plain.project(n, x) for n in ("query", "key", "value"))
-        query, key = (ops.rotary_embedding(h, positions) for h in (query, key))
-        visible = ops.Visibility.of(seen, causal)
-        attended, _ = plain.attend(query, key, value, visible)
-        return plain.write(attended, None), plain.scores(query, key, visible)
-
-    def results(function):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            output, scores = function()
-            loss = tf.reduce_sum(output**2)
-        return output, scores, tape.gradient(loss, x)
-
-    for one, expected in zip(results(called), results(by_hand)):
-        np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-5)
-    # and the positions are not ignored
-    assert np.abs(layer(x, key_mask=seen) - called()[0]).max() > 1e-2
 
 
 @pytest.mark.parametrize(("kind", "options"), RELATIVE)

@@ -46,18 +46,6 @@ def alone(layer, x=X, mask=MASK):
     return tf.concat(outputs, 0)
 
 
-@pytest.mark.parametrize(
-    "name, causal",
-    [*((name, True) for name in MAKERS), ("relu", False), ("window", False)],
-)
-def test_it_is_attention_to_each_segment_alone(name, causal):
-    layer = MAKERS[name](causal=causal)
-    found = layer(X, query_mask=MASK, segment_ids=IDS)
-    np.testing.assert_allclose(found, alone(layer), atol=2e-6)
-    whole = layer(X, query_mask=MASK)
-    assert np.abs(found - whole).max() > 1e-2
-
-
 @pytest.mark.parametrize("name", ["performer", "window", "exact"])
 def test_scores_of_other_segments_are_0(name):
     layer = MAKERS[name]()
@@ -90,7 +78,7 @@ def test_a_functional_model_with_an_input_of_ids():
 
 @pytest.mark.slow
 def test_xla():
-    layer = MAKERS["window"](causal=True)
+    layer = MAKERS["local"](causal=True)
     compiled = tf.function(layer.__call__, jit_compile=True)
     expected = layer(X, segment_ids=IDS)
     found = compiled(tf.constant(X), segment_ids=tf.constant(IDS))

@@ -2,13 +2,20 @@
 
 import inspect
 import json
+import re
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, layers, zoo
+from keras_performer import (
+    PerformerAttention,
+    PerformerEncoder,
+    PerformerLM,
+    layers,
+    zoo,
+)
 from keras_performer.feature_maps import GeneralizedFeatures
 from tests.layers.inputs import normal
 
@@ -17,46 +24,167 @@ ALL_KINDS = [
     for kind in (*vars(layers).values(), *vars(zoo).values())
     if inspect.isclass(kind) and issubclass(kind, layers.AttentionLayer)
 ]
+LM = dict(vocabulary_size=5, max_length=6, num_layers=1, num_heads=2, hidden_dim=4)
+SMALL = dict(num_heads=6, key_dim=4)
+NEAR = dict(**SMALL, sliding_window=3)
+MIXER = dict(max_length=4, intermediate_dim=4)
+BLOCK = dict(attention=None, intermediate_dim=4)
+CAUSAL_BLOCK = {**BLOCK, "attention": PerformerAttention(2, 4, causal=True)}
+# What is made, each of a class and of arguments that are right.
+MADE = {
+    "performer": (PerformerAttention, SMALL),
+    "window": (PerformerAttention, dict(**SMALL, exact_window=3)),
+    "exact": (layers.ExactAttention, SMALL),
+    "gate": (layers.ExactAttention, dict(**SMALL, forget_gate=True)),
+    "local": (layers.LocalAttention, NEAR),
+    "linear": (layers.LinearTransformerAttention, SMALL),
+    "longformer": (zoo.LongformerAttention, NEAR),
+    "big bird": (zoo.BigBirdAttention, SMALL),
+    "linformer": (zoo.LinformerAttention, dict(**SMALL, max_length=11)),
+    "sinkhorn": (zoo.SinkhornAttention, dict(**SMALL, block_size=2, max_length=8)),
+    "synthesizer": (zoo.SynthesizerAttention, dict(**SMALL, max_length=11)),
+    "reformer": (zoo.ReformerAttention, NEAR),
+    "fourier": (zoo.FourierMixing, {}),
+    "gating": (zoo.SpatialGatingUnit, MIXER),
+    "tokens": (zoo.TokenMixing, MIXER),
+    "block": (layers.PerformerBlock, BLOCK),
+    "convolution": (layers.PerformerBlock, dict(**BLOCK, conv_kernel_size=2)),
+    "causal": (layers.PerformerBlock, dict(**CAUSAL_BLOCK, conv_kernel_size=2)),
+    "reversible": (zoo.ReversibleBlock, dict(intermediate_dim=4)),
+    "encoder": (PerformerEncoder, dict(intermediate_dim=11, num_heads=2)),
+    "model": (PerformerLM, dict(LM)),
+}
+# What is made, an argument and a value that are wrong, and what the error wants.
+WRONG = [
+    ("performer", "num_heads", 2.0, "positive int"),
+    ("performer", "num_heads", True, "positive int"),
+    ("performer", "key_dim", -1, "positive int"),
+    ("performer", "key_dim", None, "positive int"),
+    ("performer", "dropout", 1.0, r"\[0, 1\)"),
+    ("performer", "dropout", -0.1, r"\[0, 1\)"),
+    ("performer", "output_shape", "8", "an int or a tuple of ints"),
+    ("performer", "output_shape", 0, "a positive int or a tuple"),
+    ("performer", "output_shape", (4, -1), "a positive int or a tuple"),
+    ("performer", "output_shape", True, "an int or a tuple of ints"),
+    ("performer", "output_shape", "", "an int or a tuple of ints"),
+    ("performer", "seed", True, "an int or None"),
+    ("performer", "causal", "False", "True or False"),
+    ("performer", "causal", np.ones(2), "True or False"),
+    ("performer", "use_bias", "no", "True or False"),
+    ("performer", "chunk_size", 0, "positive int or None"),
+    ("performer", "chunk_size", 2**31, r"positive int below 2\*\*31"),
+    ("performer", "num_random_features", 0, "positive int"),
+    ("performer", "num_key_value_heads", 4, "must divide num_heads"),
+    ("performer", "feature_map", None, "one of softmax, favor"),
+    ("performer", "jit_compile", np.ones(2), "True, False or"),
+    ("performer", "exact_window", 0, "positive int"),
+    ("performer", "exact_window", 1.5, "positive int"),
+    ("performer", "exact_window", True, "positive int"),
+    ("performer", "initial_log_gain", [0.0, -3.0] * 3, "give exact_window as well"),
+    ("performer", "rotary", (2, 2, 2, 2), "divisible by 2 for each axis.*by 8"),
+    ("window", "initial_log_gain", "-3", "a finite float"),
+    ("window", "initial_log_gain", float("nan"), "a finite float"),
+    ("window", "initial_log_gain", True, "a finite float"),
+    ("window", "initial_log_gain", [0.0, "1"], "or a list of one for each head"),
+    ("window", "initial_log_gain", [1.0], "a float for each head"),
+    ("window", "initial_log_gain", np.ones((1, 6)), "a finite float, or a list"),
+    *(
+        ("gate", "forget_gate_bias", wrong, "two finite floats")
+        for wrong in ((1.0,), 3.0, "12", (2.0, np.inf), None, (1, 2, 3), (True, 0))
+    ),
+    ("exact", "forget_gate_bias", (1.0, 9.0), "give forget_gate=True as well"),
+    ("exact", "qk_norm", 3.0, "True or False"),
+    *(
+        ("exact", "rotary", wrong, "must be")
+        for wrong in (64, 0, "line", (0, 2), (2.5,), (), {"grid": 2})
+    ),
+    ("local", "sliding_window", -1, "positive int"),
+    ("linear", "chunk_size", 0, "positive int"),
+    ("linear", "jit_compile", 3, "True, False"),
+    ("longformer", "sliding_window", None, "positive int"),
+    ("longformer", "num_global_tokens", -1, "an int, 0 or more"),
+    ("longformer", "num_global_tokens", None, "an int, 0 or more"),
+    ("big bird", "block_size", None, "positive int"),
+    ("big bird", "num_global_blocks", -1, "an int, 0 or more"),
+    ("big bird", "num_random_blocks", 1.5, "an int, 0 or more"),
+    ("linformer", "max_length", None, "positive int"),
+    ("linformer", "projection_dim", 2.5, "positive int"),
+    ("linformer", "sharing", "layerwise", '"none", "headwise" or "key-value"'),
+    ("sinkhorn", "block_size", 0, "positive int"),
+    ("sinkhorn", "max_length", 2.5, "positive int"),
+    ("sinkhorn", "num_iterations", -1, r"an int, 0 or more and below 2\*\*31 or None"),
+    ("sinkhorn", "temperature", 0.0, "a positive float"),
+    ("sinkhorn", "temperature", True, "a positive float"),
+    ("sinkhorn", "noise", -1.0, "0 or a positive float"),
+    ("sinkhorn", "noise", float("nan"), "0 or a positive float"),
+    ("synthesizer", "max_length", 0, "positive int"),
+    ("synthesizer", "kind", "dens", '"dense", "random" or "factorized_random"'),
+    ("synthesizer", "rank", 8, 'that of kind="factorized_random"'),
+    ("synthesizer", "rotary", True, "no queries and keys to rotate"),
+    ("synthesizer", "qk_norm", True, "no queries and keys to normalize"),
+    ("reformer", "num_buckets", 3, "must be even"),
+    ("reformer", "num_buckets", 0, "positive int"),
+    ("reformer", "num_hashes", None, "positive int"),
+    ("reformer", "sliding_window", 1.5, "positive int"),
+    ("reformer", "num_key_value_heads", 1, "must be num_heads, or None"),
+    ("reformer", "qk_norm", True, "learns those of queries"),
+    ("fourier", "norm", None, '"backward" or "ortho"'),
+    ("gating", "max_length", 0, "positive int"),
+    ("gating", "intermediate_dim", 2.5, "positive int"),
+    ("gating", "intermediate_dim", 7, "must be even"),
+    ("gating", "causal", "yes", "True or False"),
+    ("tokens", "max_length", True, "positive int"),
+    ("tokens", "intermediate_dim", None, "positive int"),
+    ("block", "attention", "performer", "an AttentionLayer or a MixingLayer"),
+    ("block", "intermediate_dim", 0, "positive int"),
+    ("block", "dropout", 1.0, "a float"),
+    ("block", "seed", "a", "an int"),
+    ("block", "conv_kernel_size", 0, "positive int"),
+    ("block", "conv_kernel_size", True, "positive int"),
+    ("convolution", "conv_padding", "valid", '"causal", "same" or None'),
+    ("causal", "conv_padding", "same", "later tokens"),
+    *(
+        ("reversible", "attention", wrong, "an AttentionLayer or the conf")
+        for wrong in (None, [], [None], "performer")
+    ),
+    ("encoder", "intermediate_dim", 0, "positive int"),
+    ("encoder", "num_heads", 0, "positive int"),
+    ("encoder", "num_heads", 4, "must divide hidden_dim"),
+    ("encoder", "dropout", 1.0, "a float"),
+    ("encoder", "normalize_first", "yes", "True or False"),
+    ("encoder", "seed", "a", "an int"),
+    ("encoder", "exact_window", 0, "positive int"),
+    ("encoder", "initial_log_gain", 2.0, "that of keys"),
+    ("encoder", "num_key_value_heads", 3, "must divide"),
+    ("encoder", "rotary", "yes", "None, True"),
+    ("model", "vocabulary_size", 0, "positive int"),
+    ("model", "position_shape", (-2, -3), "a positive int or a"),
+    ("model", "initial_log_gain", -3.0, "give exact_window as well"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(num_heads=0), "num_heads must be a positive int. Received: num_heads=0"),
-        (dict(num_heads=2.0), "num_heads must be a positive int"),
-        (dict(num_heads=True), "num_heads must be a positive int"),
-        (dict(key_dim=-1), "key_dim must be a positive int"),
-        (dict(key_dim=None), "key_dim must be a positive int"),
-        (dict(value_dim=0), "value_dim must be a positive int or None"),
-        (dict(dropout=1.0), r"dropout must be .* \[0, 1\). Received: dropout=1.0"),
-        (dict(dropout=-0.1), "dropout must be"),
-        (dict(dropout="0.1"), "dropout must be"),
-        (dict(output_shape="8"), "output_shape must be an int or a tuple of ints"),
-        (dict(output_shape=0), "output_shape must be a positive int or a tuple"),
-        (dict(output_shape=(4, -1)), "output_shape must be a positive int or a tuple"),
-        (dict(output_shape=True), "output_shape must be an int or a tuple of ints"),
-        (dict(output_shape=""), "output_shape must be an int or a tuple of ints"),
-        (dict(seed=True), "seed must be an int or None. Received: seed=True"),
-        (dict(causal="False"), "causal must be True or False. Received: causal='Fal"),
-        (dict(use_bias="no"), "use_bias must be True or False"),
-        (dict(chunk_size=2**31), r"chunk_size must be a positive int below 2\*\*31"),
-        (dict(num_random_features=0), "num_random_features must be a positive int"),
-        (dict(num_random_features=7), "num_random_features must be even"),
-        (dict(num_random_features=None), "needs random features"),
-        (dict(num_key_value_heads=4), "num_key_value_heads must divide num_heads"),
-        (dict(chunk_size=0), "chunk_size must be a positive int or None"),
-        (dict(feature_map="performer"), "feature_map must be one of softmax, favor"),
-        (dict(feature_map=None), "feature_map must be one of"),
-        (
-            dict(causal=np.ones(2)),
-            "causal must be True or False. Received: causal=array",
-        ),
-        (dict(jit_compile=np.ones(2)), "jit_compile must be True, False or"),
-    ],
-)
-def test_a_wrong_argument_says_what_was_wanted(options, message):
-    with pytest.raises(ValueError, match=message):
-        PerformerAttention(**{"num_heads": 6, "key_dim": 4, **options})
+@pytest.mark.parametrize("made", MADE)
+def test_a_wrong_argument_says_what_was_wanted(made):
+    kind, right = MADE[made]
+    rows = [row for row in WRONG if row[0] == made]
+    assert rows
+    for _, name, value, wanted in rows:
+        message = said(kind, **{**right, name: value})
+        before, _, received = message.partition("Received: ")
+        assert name in message and re.search(wanted, before), message
+        if not isinstance(value, (np.ndarray, list)):
+            assert f"{name}={value!r}" in received.replace('"', "'"), received
+
+
+def said(made, **options):
+    """The error of making a layer."""
+    try:
+        layer = made(**options)
+        if made is PerformerEncoder:  # its attention checks what is passed on
+            layer.build((2, 3, 6))
+    except ValueError as error:
+        return str(error)
+    pytest.fail(f"{made.__name__} takes {options}")
 
 
 @pytest.mark.parametrize("empty", [(), []])
@@ -135,12 +263,6 @@ def test_what_keras_has_beside_is_refused(kind, name, nothing, others, advice):
             kind.from_config({**config, name: value})
 
 
-def test_value_and_key_of_different_lengths_raise():
-    layer = PerformerAttention(2, 4)
-    with pytest.raises(ValueError, match="value and key must have the same shape"):
-        layer(normal((2, 3, 7)), normal((2, 5, 7)), normal((2, 6, 7)))
-
-
 def test_every_argument_that_is_not_default_is_kept():
     options = dict(
         num_heads=6,
@@ -199,36 +321,14 @@ def test_the_first_arguments_are_those_of_multi_head_attention():
         ]
 
     ours = positional(PerformerAttention)
+    for kind in ALL_KINDS:
+        assert positional(kind) == ours
     assert ours == positional(keras.layers.MultiHeadAttention)[:6]
     assert ours[-1] == ("output_shape", None)
     exact_call = positional(keras.layers.MultiHeadAttention.call)
     call = [p[0] for p in positional(PerformerAttention.call)]
     assert {name for name, _ in exact_call} <= set(call)
     assert call[:6] == [name for name, _ in exact_call][:6]
-
-
-def test_lm_checks_what_attention_would_notice_late():
-    good = dict(
-        vocabulary_size=5, max_length=6, num_layers=1, num_heads=2, hidden_dim=4
-    )
-    for options, message in (
-        (dict(vocabulary_size=0), "vocabulary_size must be a positive int"),
-        (dict(num_heads=3), "num_heads must divide hidden_dim"),
-        (dict(position_shape=(2, 2)), "position_shape must be max_length"),
-        (dict(position_shape=(-2, -3)), "position_shape must be a positive int or a"),
-        (dict(num_random_features=7), "must be even"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            PerformerLM(**{**good, **options})
-
-
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_every_attention_has_the_places_of_keras(kind):
-    def places(layer):
-        parameters = inspect.signature(layer).parameters.values()
-        return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-
-    assert places(kind) == places(PerformerAttention)
 
 
 @pytest.mark.parametrize("kind", [layers.LocalAttention, zoo.LongformerAttention])

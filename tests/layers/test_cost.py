@@ -11,7 +11,7 @@ from keras_performer.layers.mixing import MixingLayer
 from keras_performer.ops import blocks
 from tests.costs import Work
 
-SHORT, LONG = 512, 2048
+SHORT, LONG = 256, 1024
 # From the short to the long: how many times as much, at least and at most.
 GROWS = {
     "L": (3.8, 4.3),
@@ -57,7 +57,7 @@ MADE = {**ATTENTION, **MIXERS}
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch):
     """A sequence of one block needs nothing of others, which is less work."""
-    monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(max_tokens=128))
+    monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(max_tokens=64))
 
 
 def test_all_layers_are_there():

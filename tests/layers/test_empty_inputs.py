@@ -7,22 +7,17 @@ import tensorflow as tf
 
 from tests.cases import CASES
 
+
 # One of each attention; all others are made of these.
-NAMES = (
-    "attention",
-    "exact",
-    "linformer_of_two_inputs",
-    "longformer",
-    "longformer_causal",
-)
-# No example of some tokens, and some of none.
-SIZES = (0, 5), (2, 0)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, batch, length",
-    [("attention", 0, 0), *((name, *size) for name in NAMES for size in SIZES)],
+    [
+        ("attention", 0, 5),
+        ("attention", 2, 0),
+        ("exact", 2, 0),
+        ("linformer_of_two_inputs", 2, 0),
+        ("longformer_causal", 2, 0),
+    ],
 )
 def test_empty_inputs_give_empty_outputs_and_no_gradients(name, batch, length):
     case = CASES[name]

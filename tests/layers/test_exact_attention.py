@@ -56,8 +56,8 @@ def inputs_of(batch=6):
 @pytest.mark.parametrize(
     ("kind", "call"),
     [
-        *((kind, call) for kind in KINDS for call in ("plain", "key_mask")),
-        ("exact", "segment_ids"),
+        *((kind, "key_mask") for kind in KINDS),
+        ("exact", "plain"),
         ("causal", "segment_ids"),
     ],
 )
@@ -86,19 +86,20 @@ def test_weights_are_dropped_and_the_others_scaled(kind, call):
             assert abs(same.mean() - (RATE**2 + (1 - RATE) ** 2)) < 6 * error
 
 
-@pytest.mark.parametrize("kind", ["exact", "grouped", "synthesizer, random"])
+@pytest.mark.parametrize("kind", ["grouped", "synthesizer, random"])
 def test_dropout_keeps_the_mean(kind):
     layer, inputs = showing_weights(kind), inputs_of(2)
     clean = layer(*inputs, training=False).numpy()
     np.testing.assert_array_equal(layer(*inputs), clean)
-    dropped = np.stack([layer(*inputs, training=True) for _ in range(100)])
+    many = layer(*(np.tile(x, (100, 1, 1)) for x in inputs), training=True)
+    dropped = np.reshape(many, (100, *clean.shape))
     error = dropped.std(0, ddof=1) / np.sqrt(len(dropped))
     assert np.abs((dropped.mean(0) - clean) / error).max() < 5
 
 
 @pytest.mark.parametrize(
     "policy, jit_compile",
-    [("float32", False), ("mixed_float16", False), ("mixed_bfloat16", True)],
+    [("mixed_float16", False), ("mixed_bfloat16", True)],
 )
 def test_the_gradient_drops_what_the_output_drops(policy, jit_compile):
     """The output is linear in values: it is their product with its gradient."""
@@ -122,7 +123,7 @@ def test_the_gradient_drops_what_the_output_drops(policy, jit_compile):
     first, second = np.split(output, 2, -1)
     np.testing.assert_array_equal(first, second)
     assert abs((first == 0).mean() - RATE) < 0.05
-    tolerance = {"float32": 1e-5, "mixed_float16": 3e-3, "mixed_bfloat16": 2e-2}[policy]
+    tolerance = {"mixed_float16": 3e-3, "mixed_bfloat16": 2e-2}[policy]
     size = np.abs(output * shown).sum()
     assert abs(np.sum(value * gradient) - loss) < tolerance * size / 10
 
@@ -135,8 +136,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("make", [multi_head, grouped_query])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "make, case",
+    [
+        (multi_head, "cross"),
+        (multi_head, "masked"),
+        (grouped_query, "self"),
+        (grouped_query, "causal"),
+    ],
+)
 def test_with_a_seed_the_dropout_and_its_gradients_are_those_of_keras(make, case):
     shapes, call = CASES[case]
     expected, layer = pair(make, "exact", shapes, dropout=0.4, seed=3)

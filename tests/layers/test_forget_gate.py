@@ -18,15 +18,9 @@ from keras_performer.layers import (
     LocalAttention,
     PerformerDecoder,
 )
-from tests.layers.inputs import normal
-from tests.layers.reference import softmax_features
+from tests.layers.inputs import language_model, normal
 from tests.layers.twins import (
-    assert_is_twin,
-    heads,
     randomize,
-    softmax,
-    weights_of,
-    written,
 )
 
 LENGTH, WINDOW = 11, 3
@@ -51,120 +45,7 @@ def made(kind, causal=True, **options):
     return layer
 
 
-def decays_between(decay):
-    """Sums of log-decays `(B, T, K)` between all pairs, `(B, K, T, T)`, by loops."""
-    batch, length, num_heads = decay.shape
-    sums = np.zeros((batch, num_heads, length, length))
-    for i in range(length):
-        for j in range(length):
-            between = decay[:, min(i, j) + 1 : max(i, j) + 1]
-            sums[:, :, i, j] = between.sum(1)
-    return sums
-
-
-def elu(x):
-    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
-
-
-def twin_of(layer, kind, seen=None, segments=None):
-    """The function of weights and tokens that `layer` is."""
-
-    def twin(weights, x):
-        q, k, v = (heads(weights, name, x) for name in ("query", "key", "value"))
-        k, v = np.repeat(k, 2, 2), np.repeat(v, 2, 2)
-        logits = np.einsum("btnh,bsnh->bnts", q, k) / 6**0.5
-        distance = np.subtract.outer(np.arange(x.shape[1]), np.arange(x.shape[1]))
-        visible = np.broadcast_to(distance >= 0 if layer.causal else True, logits.shape)
-        shown = np.ones(x.shape[:2], bool) if seen is None else seen
-        visible = visible & shown[:, None, None]
-        if segments is not None:
-            visible = visible & (segments[:, :, None] == segments[:, None])[:, None]
-        near = np.abs(distance) < WINDOW
-        far = logits
-        if kind == "elu":
-            far = np.log(np.einsum("btnh,bsnh->bnts", elu(q), elu(k)))
-        elif kind in ("features", "window"):
-            matrix = np.asarray(layer.projection_matrix, "float64")
-            phi = (
-                softmax_features(z @ matrix.T, z) for z in (q / 6**0.25, k / 6**0.25)
-            )
-            far = np.log(np.einsum("btnm,bsnm->bnts", *phi) / len(matrix))
-        if kind == "window":
-            gain = 10 * weights["far_gain/log_gain"][:, None, None]
-            far = np.where(near, logits, far + gain)
-        if kind == "local":
-            visible = visible & near
-        gate = x @ weights["forget_gate/kernel"] + weights["forget_gate/bias"]
-        decay = np.where(shown[..., None], -np.log1p(np.exp(-gate)), 0.0)
-        found = softmax(far + np.repeat(decays_between(decay), 2, 1), visible)
-        return written(weights, np.einsum("bnts,bsnv->btnv", found, v))
-
-    return twin
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_weights_fade_with_the_tokens_between(kind, causal):
-    layer = made(kind, causal)
-    x = normal((2, LENGTH, 8), 1, dtype="float64")
-    # the gain of far keys is float32
-    tolerance = 1e-6 if kind == "window" else 1e-9
-    assert_is_twin(layer, twin_of(layer, kind), [x], tolerance)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_masks_and_segments(kind):
-    """A masked token decays nothing, however large its inputs are."""
-    layer = made(kind)
-    x = normal((2, LENGTH, 8), 1, dtype="float64")
-    seen = np.arange(LENGTH) % 4 != 2
-    seen = np.stack([seen, np.arange(LENGTH) < 7])
-    ids = np.stack([np.arange(LENGTH) // 4, np.arange(LENGTH) // 9])
-    twin = twin_of(layer, kind, seen, ids)
-    expected = twin(weights_of(layer), x)
-    larger = np.where(seen[..., None], x, -50 * x)
-    gate = [w.value for w in layer.trainable_weights if "forget_gate" in w.path]
-    gradients = []
-    for tokens in (x, larger):
-        with tf.GradientTape() as tape:
-            found = layer(tokens, query_mask=seen, segment_ids=ids)
-            loss = tf.reduce_sum(tf.boolean_mask(found, seen) ** 2)
-        np.testing.assert_allclose(found.numpy()[seen], expected[seen], atol=1e-6)
-        gradients.append(tape.gradient(loss, gate))
-    for one, other in zip(*gradients, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-9 * np.abs(one).max())
-        assert np.any(one)
-
-
-@pytest.mark.parametrize("kind", ["local", "elu", "features", "window"])
-def test_pieces_with_a_state_are_the_whole(kind):
-    """Training, a prompt at once, and token by token."""
-    layer = made(kind)
-    x = normal((2, LENGTH, 8), 1, dtype="float64")
-    whole, last = layer(x, return_state=True)
-    for cuts in ([5], [1, 2], range(1, LENGTH)):
-        state, found = layer.get_initial_state(2), []
-        for piece in np.split(x, cuts, axis=1):
-            y, state = layer(piece, state=state, return_state=True)
-            found.append(y)
-        np.testing.assert_allclose(tf.concat(found, 1), whole, atol=1e-9)
-        for one, other in zip(*map(tf.nest.flatten, (state, last)), strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-9)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_those_of_the_output(kind, causal):
-    layer = made(kind, causal)
-    x = normal((1, LENGTH, 8), 1, dtype="float64")
-    output, scores = layer(x, return_attention_scores=True)
-    weights = weights_of(layer)
-    values = np.repeat(heads(weights, "value", x), 2, 2)
-    attended = np.einsum("bnts,bsnv->btnv", scores, values)
-    np.testing.assert_allclose(written(weights, attended), output, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["exact", "window"])
 def test_a_gate_that_forgets_nothing_is_none(kind):
     layer, plain = made(kind), made(kind, forget_gate=False)
     names = [x.path.split("/", 1)[1] for x in plain.weights]
@@ -234,19 +115,6 @@ def test_only_self_attention_has_a_gate():
     np.testing.assert_allclose(model(x), layer(x), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "bias", [(1.0,), 3.0, "12", (2.0, np.inf), None, (1, 2, 3), (True, False)]
-)
-def test_wrong_biases(bias):
-    with pytest.raises(ValueError, match="two finite floats.*Received: forget_gate"):
-        ExactAttention(2, 8, forget_gate=True, forget_gate_bias=bias)
-
-
-def test_biases_without_a_gate_are_refused():
-    with pytest.raises(ValueError, match="give forget_gate=True as well.*Received"):
-        ExactAttention(2, 8, forget_gate_bias=(1.0, 9.0))
-
-
 def test_the_state_is_of_the_gate():
     """A state without decays is refused, and says what it lacks."""
     plain = made("window", forget_gate=False)
@@ -262,9 +130,7 @@ def test_the_state_is_of_the_gate():
 @pytest.mark.parametrize("recompute", ["block", "network"])
 def test_a_language_model_trains_the_same_in_chunks(recompute):
     options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
-    model = PerformerLM(
-        30, max_length=40, num_layers=2, num_heads=2, hidden_dim=16, **options
-    )
+    model = language_model(30, 40, 1, 2, 8, chunk_size=8, **options)
     tokens = np.random.default_rng(1).integers(0, 30, (2, 20))
     model.build(tokens.shape)
     again = PerformerLM.from_config({**model.get_config(), "recompute": recompute})
@@ -273,11 +139,11 @@ def test_a_language_model_trains_the_same_in_chunks(recompute):
     before, after = model.get_weights(), []
     for each in (model, again):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        each.compile(keras.optimizers.SGD(1.0), loss)
-        each.fit(tokens, tokens, verbose=0)
+        each.compile(keras.optimizers.SGD(1.0), loss, run_eagerly=True)
+        each.train_on_batch(tokens, tokens)
         after.append(each.get_weights())
     gates = [w.path for w in model.weights if "forget_gate" in w.path]
-    assert len(gates) == 4
+    assert len(gates) == 2
     for weight, start, one, other in zip(model.weights, before, *after, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
         assert not np.array_equal(start, one) or weight.path not in gates
@@ -286,28 +152,17 @@ def test_a_language_model_trains_the_same_in_chunks(recompute):
 def test_it_generates_what_it_predicts():
     """The decays are in the state of the loop over tokens."""
     options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
-    model = PerformerLM(
-        30, max_length=40, num_layers=2, num_heads=2, hidden_dim=16, **options
-    )
+    model = language_model(30, 40, 1, 2, 8, **options)
     prompt = np.random.default_rng(1).integers(0, 30, (3, 9))
     tokens = np.asarray(generate(model, prompt, 20, temperature=0.0))
-    for length in range(9, 20):
-        np.testing.assert_array_equal(
-            np.argmax(model(tokens[:, :length])[:, -1], -1), tokens[:, length]
-        )
+    likeliest = np.argmax(model(tokens[:, :-1]), -1)
+    np.testing.assert_array_equal(likeliest[:, 8:], tokens[:, 9:])
 
 
 def test_bidirectional_recompute_is_refused():
     with pytest.raises(ValueError, match="without a forget gate"):
-        PerformerLM(
-            30,
-            max_length=40,
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=16,
-            causal=False,
-            forget_gate=True,
-            recompute="block",
+        language_model(
+            30, 40, 1, 2, 16, causal=False, forget_gate=True, recompute="block"
         )
 
 
@@ -349,17 +204,3 @@ def test_masks_of_keras_reach_it_without_a_warning():
     tokens = np.array([[3, 4, 5, 6]])
     padded = np.array([[3, 4, 5, 6, 0, 0]])
     np.testing.assert_allclose(model(padded)[:, :4], model(tokens), atol=1e-6)
-
-
-@pytest.mark.parametrize("attention", ["none", PerformerAttention(2, 8, causal=True)])
-def test_an_error_names_the_options_that_were_given(attention):
-    with pytest.raises(ValueError, match=r"forget_gate\. Leave"):
-        PerformerLM(
-            30,
-            max_length=40,
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=16,
-            attention=attention,
-            forget_gate=True,
-        )

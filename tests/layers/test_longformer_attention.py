@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerLM
-from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
+from keras_performer.layers import ExactAttention, LocalAttention
 from keras_performer.zoo import LongformerAttention
 from tests.contract import relative_error
-from tests.layers import costs
 from tests.layers.inputs import normal
 from tests.layers.twins import (
     assert_is_twin,
@@ -90,8 +88,10 @@ def masks(length, seed=0):
 # -- What it computes.
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length, window", [(1, 2), (2, 1), (13, 3), (17, 40)])
+@pytest.mark.parametrize(
+    "length, window, causal",
+    [(1, 2, False), (2, 1, True), (13, 3, False), (13, 3, True), (17, 40, False)],
+)
 def test_it_is_its_definition_with_all_gradients(length, window, causal):
     layer = made(
         sliding_window=window,
@@ -111,9 +111,9 @@ def test_of_several_chunks(causal):
     layer = made(2, 3, sliding_window=30, causal=causal, dtype="float64")
     seen, is_global = masks(151, seed=1)
     x = normal((2, 151, 7), 1, dtype="float64")
-    for call in ({}, {"key_mask": seen, "global_mask": is_global}):
-        expected = twin_of(layer)(weights_of(layer), x, **call)
-        assert relative_error(layer(x, **call), expected) < 1e-12
+    call = {"key_mask": seen, "global_mask": is_global}
+    expected = twin_of(layer)(weights_of(layer), x, **call)
+    assert relative_error(layer(x, **call), expected) < 1e-12
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -121,7 +121,7 @@ def test_scores(causal):
     layer = made(sliding_window=3, causal=causal, num_key_value_heads=2)
     seen, is_global = masks(13)
     x = normal((2, 13, 7), 1)
-    for call in ({}, {"key_mask": seen}, {"global_mask": is_global}):
+    for call in ({"key_mask": seen}, {"global_mask": is_global}):
         _, scores = layer(x, return_attention_scores=True, **call)
         expected = twin_of(layer)(weights_of(layer), x, scores=True, **call)
         np.testing.assert_allclose(scores, expected, atol=1e-5)
@@ -143,7 +143,7 @@ def test_without_global_tokens_it_is_local_attention(causal):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"rotary": True}, {"qk_norm": True}])
+@pytest.mark.parametrize("options", [{}, {"rotary": True, "qk_norm": True}])
 def test_a_new_one_that_sees_all_is_exact_attention(options):
     """As what global tokens see starts as a copy of what others see."""
     x, (seen, is_global) = normal((2, 13, 8), 1), masks(13)
@@ -171,45 +171,6 @@ def test_the_first_tokens_that_are_seen_are_global():
     np.testing.assert_allclose(layer(x), got, atol=1e-6)
     other = layer(x, global_mask=named[:, ::-1])
     assert relative_error(other, got) > 0.1
-
-
-# -- What it must not see.
-
-
-def test_later_tokens_move_nothing():
-    layer = made(sliding_window=3, causal=True)
-    x, later = normal((1, 90, 7), 1), np.arange(90)[None] >= 50
-    is_global = np.isin(np.arange(90), (4, 48, 60))[None]
-    huge = np.where(later[..., None], 1e4, x)
-    for call in ({}, {"global_mask": is_global}):
-        before, after = layer(x, **call), layer(huge, **call)
-        np.testing.assert_array_equal(before[:, :50], after[:, :50])
-        assert relative_error(after[:, 50:], before[:, 50:]) > 1
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_hidden_keys_move_nothing(causal):
-    layer = made(sliding_window=3, causal=causal)
-    x, (seen, is_global) = normal((2, 30, 7), 1), masks(30)
-    is_global[0, np.flatnonzero(~seen[0])[0]] = True
-    is_global[0, np.flatnonzero(is_global[0])[3:]] = False
-    huge = np.where(seen[..., None], x, 1e4).astype("float32")
-    before, after = (layer(z, key_mask=seen, global_mask=is_global) for z in (x, huge))
-    np.testing.assert_array_equal(before[seen], after[seen])
-
-
-def test_rows_that_see_nothing_are_0():
-    layer = made(sliding_window=3, use_bias=False)
-    x, seen = normal((2, 9, 7), 1), np.ones((2, 9), bool)
-    seen[1] = False
-    is_global = np.zeros((2, 9), bool)
-    is_global[1, 4] = True
-    with tf.GradientTape() as tape:
-        tensor = tf.constant(x)
-        tape.watch(tensor)
-        output = layer(tensor, key_mask=seen, global_mask=is_global)
-    assert not output[1].numpy().any() and output[0].numpy().all()
-    assert np.isfinite(tape.gradient(output, tensor)).all()
 
 
 # -- Weights of its own, which start as copies.
@@ -246,13 +207,6 @@ class Around(keras.Model):
         return self.attention(x)
 
 
-def of_a_functional_model():
-    inputs = keras.Input((None, 7))
-    attention = LongformerAttention(2, 3, **OPTIONS)
-    keras.Model(inputs, attention(inputs))
-    return attention
-
-
 def of_a_subclass_that_is_traced():
     model = Around()
     model(keras.Input((None, 7)))
@@ -278,12 +232,12 @@ def of_a_graph():
     return layer
 
 
-def of_a_step_of_training_that_xla_compiles():
+def of_a_model_that_xla_compiles():
     """Keras makes the weights inside of the compiled function."""
     layer = LongformerAttention(2, 3, **OPTIONS)
     model = keras.Sequential([layer])
-    model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=True)
-    model.fit(normal((2, 5, 7)), normal((2, 5, 7)), verbose=0)
+    model.compile(jit_compile=True)
+    model.predict(normal((2, 5, 7)), verbose=0)
     return layer
 
 
@@ -297,11 +251,10 @@ def of_a_clone():
 @pytest.mark.parametrize(
     "make",
     [
-        of_a_functional_model,
         of_a_subclass_that_is_traced,
         of_a_subclass_that_is_called,
         of_a_graph,
-        of_a_step_of_training_that_xla_compiles,
+        of_a_model_that_xla_compiles,
         of_a_clone,
     ],
 )
@@ -321,18 +274,6 @@ def model_around(kind, **options):
     return keras.Model(inputs, attention(inputs))
 
 
-def test_files_of_other_attention_give_copies_too():
-    source = keras.Sequential([keras.Input((None, 7)), ExactAttention(2, 3, name="a")])
-    randomize(source)
-    source.save_weights("exact.weights.h5")
-    own = LongformerAttention(2, 3, sliding_window=20, num_global_tokens=2, name="a")
-    model = keras.Sequential([keras.Input((None, 7)), own])
-    model.load_weights("exact.weights.h5")
-    x = normal((2, 9, 7), 1)
-    np.testing.assert_allclose(model(x), source(x), atol=1e-5)
-    assert are_copies(own)
-
-
 def test_trained_weights_come_back_from_files():
     own = dict(sliding_window=2, num_global_tokens=2)
     model, x = model_around(LongformerAttention, **own), normal((2, 9, 7), 1)
@@ -344,99 +285,7 @@ def test_trained_weights_come_back_from_files():
     np.testing.assert_array_equal(other(x), model(x))
 
 
-# -- Where it runs.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-def test_unknown_shapes_and_xla(causal):
-    layer = made(sliding_window=3, causal=causal)
-    x, (seen, is_global) = normal((2, 13, 7), 1), masks(13)
-    inputs = tf.constant(x), tf.constant(seen), tf.constant(is_global)
-
-    def call(x, seen, is_global):
-        return layer(x, key_mask=seen, global_mask=is_global)
-
-    specs = [
-        tf.TensorSpec([None] * len(z.shape[:2]) + z.shape[2:], z.dtype) for z in inputs
-    ]
-    expected = call(*inputs)
-    unknown = tf.function(call, input_signature=specs)
-    assert relative_error(unknown(*inputs), expected) < 1e-6
-    compiled = tf.function(call, jit_compile=True)
-    assert relative_error(compiled(*inputs), expected) < 1e-5
-    one = [z[:, :1] for z in inputs]
-    assert relative_error(unknown(*one), call(*one)) < 1e-6
-
-
-@pytest.mark.slow
-def test_compiled_windows_give_the_same_gradients():
-    x, (seen, is_global) = tf.constant(normal((2, 70, 7), 1)), masks(70)
-    found = []
-    for jit_compile in (False, True):
-        # without bias: softmax does not see that of keys
-        options = dict(jit_compile=jit_compile, use_bias=False)
-        layer = made(sliding_window=3, **options)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            output = layer(x, key_mask=seen, global_mask=is_global)
-            loss = tf.reduce_sum(output**2)
-        found.append([output, *tape.gradient(loss, [x, *layer.trainable_weights])])
-    for one, other in zip(*found, strict=True):
-        assert relative_error(one, other) < 1e-5
-
-
-def test_memory_is_linear():
-    def largest(length):
-        layer = LongformerAttention(2, 3, sliding_window=16, num_global_tokens=4)
-        return costs.largest_tensor(layer, (3, length, 8))
-
-    assert largest(1024) <= 4 * largest(256)
-
-
-@pytest.mark.slow
-def test_a_block_and_a_model_train():
-    x = normal((2, 9, 8), 1)
-    options = dict(sliding_window=2, num_global_tokens=3)
-    block = PerformerBlock(LongformerAttention(2, 4, **options), 16)
-    attention = LongformerAttention(2, 4, causal=True, **options)
-    lm = PerformerLM(
-        11, max_length=9, num_layers=1, num_heads=2, hidden_dim=8, attention=attention
-    )
-    tokens = np.arange(18).reshape(2, 9) % 11
-    cases = [
-        (keras.Sequential([keras.Input((None, 8)), block]), x, x, "mse"),
-        (lm, tokens, tokens, "sparse_categorical_crossentropy"),
-    ]
-    for model, inputs, targets, loss in cases:
-        model(inputs)
-        before = {w.path: np.asarray(w) for w in model.trainable_weights}
-        if loss != "mse":
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(1.0), loss, run_eagerly=True)
-        assert np.isfinite(model.train_on_batch(inputs, targets))
-        moved = [
-            path
-            for path, old in before.items()
-            for w in model.trainable_weights
-            if w.path == path and not np.array_equal(w, old)
-        ]
-        assert sum("global/kernel" in path for path in moved) >= 3
-
-
 # -- What it refuses.
-
-
-@pytest.mark.parametrize("window", [0, 2.5, True, None])
-def test_a_window_that_is_no_positive_int_raises(window):
-    with pytest.raises(ValueError, match="sliding_window must be a positive int"):
-        LongformerAttention(2, 4, sliding_window=window)
-
-
-@pytest.mark.parametrize("count", [-1, 2.5, True, None])
-def test_a_number_of_tokens_that_is_no_int_raises(count):
-    with pytest.raises(ValueError, match="num_global_tokens must be an int, 0 or more"):
-        LongformerAttention(2, 4, sliding_window=2, num_global_tokens=count)
 
 
 def test_more_global_tokens_than_there_is_room_for_raise():
@@ -446,39 +295,13 @@ def test_more_global_tokens_than_there_is_room_for_raise():
     for call in (lambda x, mask: layer(x, global_mask=mask), graph):
         with pytest.raises(tf.errors.InvalidArgumentError, match="at most num_global"):
             call(tf.constant(x), tf.constant(mask))
-    # XLA leaves the check out: of more the first ones are global
-    compiled = tf.function(graph, jit_compile=True)
-    mask_of_two = mask & (np.arange(5) < 3)
-    expected = layer(x, global_mask=mask_of_two)
-    got = compiled(tf.constant(x), tf.constant(mask))
-    assert relative_error(got, expected) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (dict(global_mask=np.ones((2, 5), bool)), "with num_global_tokens, the most"),
-        (dict(value=normal((2, 6, 7))), "one key for each query"),
-        (dict(segment_ids=np.zeros((2, 5), int)), "cannot keep segments"),
-        (dict(return_state=True), "has no state"),
-    ],
-)
-def test_what_it_cannot_do_is_said(call, message):
-    room = 0 if "global_mask" in call else 1
-    layer = LongformerAttention(2, 4, sliding_window=3, num_global_tokens=room)
-    with pytest.raises(ValueError, match=message):
-        layer(normal((2, 5, 7)), **call)
-
-
-def test_a_mask_of_another_shape_raises():
-    layer = LongformerAttention(2, 4, sliding_window=3, num_global_tokens=1)
-    with pytest.raises(ValueError, match=r"global_mask must have shape \(2, 5\)"):
-        layer(normal((2, 5, 7)), global_mask=np.ones((2, 4), bool))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_no_tokens_at_all(causal):
-    layer = LongformerAttention(
-        2, 4, sliding_window=3, num_global_tokens=2, causal=causal
-    )
-    assert layer(tf.zeros((2, 0, 8))).shape == (2, 0, 8)
+def test_a_mask_that_does_not_fit_raises():
+    for room, length, message in (
+        (0, 5, "with num_global_tokens, the most"),
+        (1, 4, r"global_mask must have shape \(2, 5\)"),
+    ):
+        layer = LongformerAttention(2, 4, sliding_window=3, num_global_tokens=room)
+        with pytest.raises(ValueError, match=message):
+            layer(normal((2, 5, 7)), global_mask=np.ones((2, length), bool))

@@ -31,9 +31,6 @@ def check_like(found, traced):
 @pytest.mark.parametrize(
     ("shape", "options", "call"),
     [
-        ((B, T, DIM), WINDOW, {}),
-        ((None, None, DIM), WINDOW, {}),
-        ((B, T, DIM), dict(causal=True), dict(return_state=True)),
         ((None, None, DIM), dict(causal=True, **WINDOW), dict(return_state=True)),
         (
             (B, None, DIM),

@@ -8,94 +8,28 @@ import tensorflow as tf
 from keras_performer import PerformerAttention
 from keras_performer.feature_maps import SoftmaxFeatures
 from tests.contract import relative_error
+from tests.layers import twins
 from tests.layers.inputs import normal, small_layer, twin, value_and_gradients
-from tests.layers.reference import performer_attention
+from tests.layers.twins import assert_is_twin
 
-QUERY, VALUE, KEY = (
-    normal((2, length, width), seed)
-    for seed, (length, width) in enumerate([(5, 7), (11, 6), (11, 9)])
-)
-KEY_MASK = np.arange(11) % 3 != np.array([[0], [1]])
-EPSILON = 1e-3
-GENERALIZED = {
-    "relu": lambda projected, _: np.maximum(projected, 0) + EPSILON,
-    "square": lambda projected, _: projected**2 + EPSILON,
-    "sigmoid": lambda projected, _: 1 / (1 + np.exp(-projected)) + EPSILON,
-}
-
-
-@pytest.mark.parametrize("feature_map", ["softmax", "favor+", *GENERALIZED])
-@pytest.mark.parametrize("masked", [False, True])
-def test_cross_attention_is_what_the_weights_say(feature_map, masked):
-    layer = small_layer(feature_map=feature_map, value_dim=5, output_shape=8)
-    mask = KEY_MASK if masked else None
-    output, scores = layer(
-        QUERY, VALUE, KEY, key_mask=mask, return_attention_scores=True
-    )
-    expected, weights = performer_attention(
-        layer, QUERY, VALUE, KEY, mask, features=GENERALIZED.get(feature_map)
-    )
-    assert relative_error(output, expected) < 2e-6
-    assert relative_error(scores, weights) < 2e-6
-
-
-@pytest.mark.parametrize("feature_map", ["softmax", "favor+", *GENERALIZED])
-@pytest.mark.parametrize("key_value_heads", [1, 3, 6])
-def test_causal_attention_is_what_the_weights_say(feature_map, key_value_heads):
-    layer = small_layer(
-        feature_map=feature_map,
-        num_heads=6,
-        num_key_value_heads=key_value_heads,
-        causal=True,
-        chunk_size=4,
-    )
-    output, scores = layer(VALUE, return_attention_scores=True)
-    expected, weights = performer_attention(
-        layer, VALUE, causal=True, features=GENERALIZED.get(feature_map)
-    )
-    assert relative_error(output, expected) < 3e-6
-    assert relative_error(scores, weights) < 3e-6
-    assert layer(VALUE).shape == (2, 11, 6)
-
-
-def test_attention_without_projection_is_what_the_weights_say():
-    layer = small_layer(feature_map="sigmoid", num_random_features=None)
-    expected, _ = performer_attention(
-        layer_built(layer, QUERY), QUERY, features=GENERALIZED["sigmoid"]
-    )
-    assert relative_error(layer(QUERY), expected) < 2e-6
-    assert layer.projection_matrix is None
-    assert layer.redraw_count is None
-    with pytest.raises(ValueError, match="num_random_features=None"):
-        layer.redraw_features()
+QUERY = normal((2, 5, 7))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_float64_gradients_are_those_of_the_formula(causal):
     keras.config.set_dtype_policy("float64")
     layer = small_layer(causal=causal, feature_map="favor+", chunk_size=3)
-    x = tf.constant(normal((1, 5, 7), dtype="float64"))
+    layer.build(QUERY.shape)
+    assert_is_twin(layer, twins.attention(layer), [QUERY])
+    x = tf.constant(QUERY, "float64")
     _, gradients = value_and_gradients(layer, x)
-    assert gradients[0].dtype == tf.float64
-    step, random = 1e-5, np.random.default_rng(0)
-    arrays = [x.numpy(), *(w.numpy() for w in layer.trainable_weights)]
-    # the derivative along one random direction for each input and weight
-    for index, gradient in enumerate(gradients):
-        direction = random.standard_normal(arrays[index].shape)
-        losses = []
-        for sign in (1, -1):
-            moved = [a + 0 for a in arrays]
-            moved[index] += sign * step * direction
-            layer.set_weights([*moved[1:], *layer.get_weights()[len(moved) - 1 :]])
-            output, _ = performer_attention(layer, moved[0], causal=causal)
-            weights = np.float64(normal((1, 1, 7), seed=9))
-            losses.append(np.sum((output * weights) ** 2))
-        slope = (losses[0] - losses[1]) / (2 * step)
-        assert np.sum(gradient * direction) == pytest.approx(slope, rel=1e-6, abs=1e-8)
+    assert {x.dtype for x in (layer(x), *gradients)} == {tf.float64}
 
 
-@pytest.mark.parametrize("feature_map", ["softmax", "favor+"])
-@pytest.mark.parametrize("kind", ["bidirectional", "causal", "cross", "masked"])
+@pytest.mark.parametrize(
+    "feature_map, kind",
+    [("softmax", "masked"), ("favor+", "causal"), ("softmax", "cross")],
+)
 def test_many_features_give_the_exact_layer_of_keras(feature_map, kind):
     options = dict(num_heads=2, key_dim=8, value_dim=5, output_shape=6)
     exact = keras.layers.MultiHeadAttention(**options)
@@ -159,39 +93,14 @@ def test_use_causal_mask_is_causal():
     assert relative_error(layer(x), output) > 0.1
 
 
-def test_causal_attention_of_two_lengths_raises():
-    layer = small_layer(causal=True)
-    with pytest.raises(ValueError, match=r"T == S.*\(2, 5, 7\).*\(2, 11, 6\)"):
-        layer(QUERY, VALUE)
-    layer = small_layer()
-    layer(QUERY, VALUE)
-    with pytest.raises(ValueError, match="T == S"):
-        layer(QUERY, VALUE, use_causal_mask=True)
-
-
-def test_rows_of_scores_sum_to_one_and_give_the_output():
-    layer = small_layer(causal=True, num_heads=6, num_key_value_heads=2, value_dim=5)
-    x = normal((2, 9, 7))
-    output, scores = layer(x, return_attention_scores=True)
-    assert scores.shape == (2, 6, 9, 9)
-    np.testing.assert_allclose(tf.reduce_sum(scores, -1), np.ones((2, 6, 9)), 1e-5)
-    value = np.repeat(layer.value_dense(x), 3, axis=2)
-    attended = np.einsum("bnts,bsnv->btnv", scores, value)
-    assert relative_error(output, layer.output_dense(attended)) < 1e-6
-    symbolic, symbolic_scores = small_layer(num_heads=6, num_key_value_heads=2)(
-        keras.Input((None, 7)), return_attention_scores=True
-    )
-    assert symbolic.shape == (None, None, 7)
-    assert symbolic_scores.shape == (None, 6, None, None)
-
-
 def test_dropout_acts_in_training_only_and_keeps_the_mean():
     layer = small_layer(dropout=0.4, seed=8)
     x = normal((2, 9, 7))
     clean = layer(x).numpy()
     np.testing.assert_array_equal(layer(x, training=False), clean)
     np.testing.assert_array_equal(twin(layer, x, seed=8)(x), clean)
-    dropped = np.stack([layer(x, training=True).numpy() for _ in range(200)])
+    many = layer(np.tile(x, (200, 1, 1)), training=True)
+    dropped = np.reshape(many, (200, *x.shape))
     assert (np.abs(dropped - clean).max(axis=(1, 2, 3)) > 0.01).all()
     standard_error = dropped.std(axis=0, ddof=1) / np.sqrt(len(dropped))
     assert np.abs((dropped.mean(axis=0) - clean) / standard_error).max() < 4.5
@@ -233,26 +142,6 @@ def test_regularizers_and_constraints_reach_every_dense_layer():
             assert weight.constraint.max_value == 0.3
 
 
-def test_lora_trains_its_own_weights_and_starts_where_the_layer_is():
-    layer = small_layer()
-    x = normal((2, 9, 7))
-    before = layer(x).numpy()
-    layer.query_dense.enable_lora(2)
-    layer.value_dense.enable_lora(2)
-    np.testing.assert_array_equal(layer(x), before)
-    names = [w.path.split("/", 1)[1] for w in layer.trainable_weights]
-    assert [n for n in names if n.startswith(("query", "value"))] == [
-        "query/bias",
-        "query/lora_kernel_a",
-        "query/lora_kernel_b",
-        "value/bias",
-        "value/lora_kernel_a",
-        "value/lora_kernel_b",
-    ]
-    layer.query_dense.lora_kernel_b.assign(tf.ones((2, 4)))
-    assert relative_error(layer(x), before) > 0.01
-
-
 def test_policy_of_one_layer_and_dtype_of_inputs():
     layer = small_layer(dtype="mixed_bfloat16")
     x = normal((2, 9, 7))
@@ -264,9 +153,8 @@ def test_policy_of_one_layer_and_dtype_of_inputs():
     np.testing.assert_array_equal(wide(x.astype("float64")), wide(x))
 
 
-@pytest.mark.parametrize("hyperbolic", [False, True])
-def test_projection_does_not_train_or_regularize(hyperbolic):
-    feature_map = SoftmaxFeatures(hyperbolic=hyperbolic, orthogonal=False)
+def test_projection_does_not_train_or_regularize():
+    feature_map = SoftmaxFeatures(hyperbolic=False, orthogonal=False)
     layer = small_layer(feature_map=feature_map, kernel_regularizer="l2")
     layer.build((None, None, 7))
     names = [w.name for w in layer.non_trainable_weights]
@@ -280,8 +168,3 @@ def test_projection_does_not_train_or_regularize(hyperbolic):
         tape.watch(layer.projection_matrix.value)
         loss = tf.reduce_sum(layer(QUERY) ** 2)
     assert tape.gradient(loss, layer.projection_matrix.value) is None
-
-
-def layer_built(layer, inputs):
-    layer.build(inputs.shape)
-    return layer

@@ -20,8 +20,7 @@ def decoder(*shapes, **options):
     return with_random_weights(PerformerDecoder(**{**given, **options}), *shapes)
 
 
-@pytest.mark.parametrize("normalize_first", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("normalize_first, causal", [(False, True), (True, False)])
 def test_with_exact_weights_it_is_a_transformer_decoder(normalize_first, causal):
     layer = decoder(X.shape, normalize_first=normalize_first, **EXACT)
     x, visible = X.astype("float64"), EARLIER if causal else np.ones_like(EARLIER)
@@ -37,8 +36,10 @@ def test_with_exact_weights_it_is_a_transformer_decoder(normalize_first, causal)
         np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("normalize_first", [False, True])
-@pytest.mark.parametrize("name", ["encoder_padding_mask", "encoder_attention_mask"])
+@pytest.mark.parametrize(
+    "normalize_first, name",
+    [(False, "encoder_padding_mask"), (True, "encoder_attention_mask")],
+)
 def test_it_sees_the_sequence_of_an_encoder(name, normalize_first):
     layer = decoder(X.shape, ENCODED.shape, normalize_first=normalize_first, **EXACT)
     arrays = X.astype("float64"), EARLIER, ENCODED.astype("float64")
@@ -62,8 +63,7 @@ def in_pieces(layer, state, **masks):
     return tf.concat(parts, 1)
 
 
-@pytest.mark.parametrize("exact_window", [None, 3])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("exact_window, packed", [(None, False), (3, True)])
 def test_a_sequence_in_pieces_is_the_whole(exact_window, packed):
     layer = decoder(X.shape, exact_window=exact_window)
     masks = {"decoder_padding_mask": MASK}

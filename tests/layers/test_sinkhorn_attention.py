@@ -1,15 +1,12 @@
 """`SinkhornAttention` beside its equations in NumPy, block by block."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerLM, generate, ops
-from keras_performer.layers import PerformerBlock
+from keras_performer import ops
 from keras_performer.zoo import SinkhornAttention
 from keras_performer.zoo.sinkhorn import balanced
-from tests.layers.costs import largest_tensor
 from tests.layers.inputs import normal
 from tests.layers.twins import (
     assert_is_twin,
@@ -126,18 +123,13 @@ def some_mask(length):
     return mask
 
 
-@CAUSAL
-@pytest.mark.parametrize("length", [1, 7, 12])
-def test_it_is_the_formula_and_so_are_its_gradients(length, causal):
-    layer = made(causal=causal)
-    assert_is_twin(layer, twin_of(layer), [normal((2, length, 5))])
-
-
-@CAUSAL
-@pytest.mark.parametrize("num_iterations", [0, 1])
-def test_few_iterations(num_iterations, causal):
+@pytest.mark.parametrize(
+    "length, num_iterations, causal",
+    [(1, 4, False), (7, 4, True), (12, 1, False), (13, 0, False), (13, 1, True)],
+)
+def test_it_is_the_formula_and_so_are_its_gradients(length, num_iterations, causal):
     layer = made(causal=causal, num_iterations=num_iterations)
-    assert_is_twin(layer, twin_of(layer), [normal((2, 13, 5))])
+    assert_is_twin(layer, twin_of(layer), [normal((2, length, 5))])
 
 
 def test_iterations_depend_on_causality_by_default():
@@ -147,39 +139,15 @@ def test_iterations_depend_on_causality_by_default():
         np.testing.assert_array_equal(layer(x, use_causal_mask=call), expected)
 
 
-def test_balancing_a_triangle_leads_to_the_block_before():
-    """The reason of that default: logits of 10 for another block do not help."""
-    logits = np.zeros((1, 1, 8, 8))
-    logits[..., 7, 3] = 10
-    seen, far = tf.ones((1, 8), "bool"), []
-    for num_iterations in (0, 7, 200):
-        p = np.exp(balanced(tf.constant(logits), num_iterations, seen, causal=True))
-        far.append(p[0, 0, 7])
-    assert far[0][3] > 0.99 and far[1][6] > 0.8 and far[2][6] > 0.99
-
-
 @CAUSAL
 def test_masks(causal):
     layer, x, mask = made(causal=causal), normal((4, 13, 5)), some_mask(13)
     assert_is_twin(layer, twin_of(layer), [x], key_mask=mask)
-    # what queries see no key gives the bias
-    hidden = layer(x, key_mask=mask)[3]
-    bias = np.broadcast_to(layer.output_dense.bias, hidden.shape)
-    np.testing.assert_array_equal(hidden, bias)
-
-
-@CAUSAL
-def test_scores_are_what_values_are_weighted_by(causal):
-    layer, x, mask = made(causal=causal), normal((4, 11, 5)), some_mask(11)
-    output, scores = layer(x, key_mask=mask, return_attention_scores=True)
+    _, scores = layer(x, key_mask=mask, return_attention_scores=True)
     weights = weights_of(layer)
-    q, k, v = (heads(weights, name, x) for name in ("query", "key", "value"))
+    q, k = (heads(weights, name, x) for name in ("query", "key"))
     expected = [weights_in_full(layer, weights, *row) for row in zip(q, k, mask)]
     np.testing.assert_allclose(scores, expected, atol=1e-12)
-    np.testing.assert_allclose(scores[:3].numpy().sum(-1).max(-1), 1, atol=1e-12)
-    v = np.repeat(v, 2, axis=2)
-    attended = np.einsum("bnts,bsnv->btnv", scores, v)
-    np.testing.assert_allclose(output, written(weights, attended), atol=1e-12)
 
 
 def test_hard_logits_sort_keys_and_values():
@@ -217,66 +185,17 @@ def test_rows_and_columns_of_p_add_up_to_one():
         np.testing.assert_allclose(hidden, np.ones_like(hidden))
 
 
-@CAUSAL
-def test_padding_to_the_right_is_none(causal):
-    layer, x = made(causal=causal), normal((1, 13, 5))
-    for length in (1, 3, 7, 11):
-        mask = np.arange(13)[np.newaxis] < length
-        padded = layer(np.where(mask[..., np.newaxis], x, 1e4), query_mask=mask)
-        np.testing.assert_allclose(padded[:, :length], layer(x[:, :length]), atol=1e-10)
-
-
-@CAUSAL
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_huge_hidden_keys_change_nothing(causal, dtype):
-    layer = made(dtype, causal=causal)
-    query, x, mask = normal((4, 13, 5)), normal((4, 13, 5), 1), some_mask(13)
-    huge = np.where(mask[..., np.newaxis], x, 1e4)
-    found, expected = (layer(query, y, key_mask=mask) for y in (huge, x))
-    np.testing.assert_array_equal(*(tf.cast(y, "float32") for y in (found, expected)))
-
-
-@pytest.mark.parametrize("noise", [0.0, 1.0])
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_huge_later_keys_do_not_move_the_past(dtype, noise):
-    layer, x = made(dtype, causal=True, noise=noise), normal((2, 13, 5))
-    for first in range(1, 13):
-        later = x.copy()
-        later[:, first:] *= 1e4
-        outputs = []
-        for y in (x, later):
-            if noise:
-                layer.noise_seed.state.assign([1, 2])
-            outputs.append(tf.cast(layer(y, training=True)[:, :first], "float32"))
-        np.testing.assert_array_equal(*outputs)
-
-
-@pytest.mark.slow
-def test_nothing_later_in_compiled_functions():
-    layer, x = made("float32", causal=True), normal((2, 13, 5))
-    compiled = tf.function(layer.__call__, jit_compile=True)
-    for first in (1, 4, 5, 12):
-        later = tf.concat([x[:, :first], 1e4 * x[:, first:]], 1)
-        np.testing.assert_array_equal(
-            compiled(later)[:, :first], compiled(tf.constant(x))[:, :first]
-        )
-
-
-def test_a_shorter_sequence_is_the_beginning_of_a_longer_if_causal():
-    layer, x = made(causal=True), normal((2, 13, 5))
-    for length in range(1, 13):
-        np.testing.assert_allclose(
-            layer(x)[:, :length], layer(x[:, :length]), atol=1e-10
-        )
-
-
-def test_the_first_block_sees_itself_alone_if_causal():
-    layer, x = made(causal=True, block_size=4), normal((2, 13, 5))
-    _, scores = layer(x, return_attention_scores=True)
-    scores = scores.numpy()
-    assert not np.triu(scores, 1).any()
-    np.testing.assert_allclose(scores[:, :, :4, :4].sum(-1), 1)
-    assert (scores[:, :, 4:, :4] > 0).all()  # later ones see the first block
+def test_huge_later_keys_do_not_move_the_past(dtype):
+    """With noise; where blocks of three begin and end, and inside."""
+    layer, x = made(dtype, causal=True, noise=1.0), normal((2, 13, 5))
+    outputs = []
+    for first in (13, 3, 5, 12):
+        layer.noise_seed.state.assign([1, 2])
+        later = np.where(np.arange(13)[:, np.newaxis] < first, x, 1e4 * x)
+        output = tf.cast(layer(later, training=True), "float32")
+        outputs.append(output)
+        np.testing.assert_array_equal(output[:, :first], outputs[0][:, :first])
 
 
 def test_noise_is_for_training_and_repeats_with_its_seed():
@@ -303,24 +222,6 @@ def test_noise_is_a_gumbel_variable():
     np.testing.assert_allclose(noise.std(), np.pi / np.sqrt(6), rtol=0.05)
 
 
-@pytest.mark.slow
-@CAUSAL
-def test_unknown_shapes_and_xla(causal):
-    layer, right = made("float32", causal=causal), made(causal=causal)
-    spec = [tf.TensorSpec((None, None, 5)), tf.TensorSpec((None, None), "bool")]
-
-    def call(x, mask):
-        return layer(x, key_mask=mask)
-
-    graph = tf.function(call, input_signature=spec)
-    xla = tf.function(call, jit_compile=True)
-    for length, functions in ((7, (call, graph, xla)), (1, (graph,)), (13, (graph,))):
-        x, mask = normal((4, length, 5)), some_mask(length)
-        for function in functions:
-            found = function(tf.constant(x), tf.constant(mask))
-            np.testing.assert_allclose(found, right(x, key_mask=mask), atol=1e-4)
-
-
 def test_half_precision_adds_up_in_float32():
     """Sums of 200 keys of 1,000, that tell blocks apart: more than a float16 can be."""
     one_head = dict(width=1, num_heads=1, num_key_value_heads=1)
@@ -339,28 +240,6 @@ def test_half_precision_adds_up_in_float32():
     assert error < 3e-3
 
 
-@CAUSAL
-def test_it_is_as_large_as_it_says(causal):
-    """P, and the logits of attention; nothing of L times L."""
-
-    def size(length, block_size):
-        layer = SinkhornAttention(
-            1,
-            2,
-            block_size=block_size,
-            max_length=length,
-            num_iterations=1,
-            causal=causal,
-        )
-        return largest_tensor(layer, (1, length, 4))
-
-    # long sequences of small blocks: the squares of their number
-    assert [size(n, 2) for n in (256, 1024)] == [128**2, 512**2]
-    # of large blocks: what queries see
-    assert [size(n, 64) for n in (256, 1024)] == [256 * 128, 1024 * 128]
-    assert SinkhornAttention.cost == "L^2 / block_size + L block_size"
-
-
 def test_queries_and_keys_have_the_same_length():
     layer = made()
     with pytest.raises(ValueError, match="block_size needs one key for each query"):
@@ -370,84 +249,3 @@ def test_queries_and_keys_have_the_same_length():
     assert graph(normal((2, 5, 5)), normal((2, 5, 5))).shape == (2, 5, 5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="one key for each query"):
         graph(normal((2, 5, 5)), normal((2, 6, 5)))
-
-
-def test_longer_sequences_are_refused():
-    layer = made()
-    with pytest.raises(ValueError, match="longer than max_length=13, of 14 tokens"):
-        layer(normal((2, 14, 5)))
-    spec = [tf.TensorSpec((None, None, 5))]
-    graph = tf.function(layer.__call__, input_signature=spec)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="longer than max_length"):
-        graph(normal((2, 14, 5)))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="longer than max_length"):
-        graph(normal((2, 40, 5)))
-    xla = tf.function(layer.__call__, input_signature=spec, jit_compile=True)
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="make_SinkhornAttention_w"
-    ):
-        xla(normal((2, 14, 5)))
-
-
-@pytest.mark.parametrize(
-    "message, options",
-    [
-        ("block_size must be a positive int", dict(block_size=0)),
-        ("max_length must be a positive int", dict(max_length=2.5)),
-        (
-            r"num_iterations must be an int, 0 or more and below 2\*\*31 or None",
-            dict(num_iterations=-1),
-        ),
-        ("temperature must be a positive float", dict(temperature=0.0)),
-        ("temperature must be a positive float", dict(temperature=True)),
-        ("noise must be 0 or a positive float", dict(noise=-1.0)),
-        ("noise must be 0 or a positive float", dict(noise=float("nan"))),
-    ],
-)
-def test_bad_arguments_raise(message, options):
-    with pytest.raises(ValueError, match=message):
-        made(**options)
-
-
-def test_what_it_cannot_do_is_refused():
-    layer, x = made(causal=True), normal((2, 5, 5))
-    with pytest.raises(ValueError, match="cannot keep segments"):
-        layer(x, segment_ids=np.zeros((2, 5), "int32"))
-    with pytest.raises(ValueError, match="SinkhornAttention has no state"):
-        layer(x, return_state=True)
-
-
-@pytest.mark.slow
-@CAUSAL
-def test_blocks_and_language_models_train(causal):
-    attention = SinkhornAttention(
-        2, 4, block_size=3, max_length=16, causal=causal, noise=0.5, use_bias=False
-    )
-    block = PerformerBlock(attention, 11)
-    model = keras.Sequential([keras.Input((None, 5)), block])
-    x = normal((2, 13, 5))
-    model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
-    losses = [model.train_on_batch(x, 0 * x) for _ in range(5)]
-    assert losses[-1] < losses[0]
-    lm = PerformerLM(
-        11,
-        max_length=16,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=8,
-        attention=attention,
-        causal=causal,
-    )
-    lm.compile(
-        keras.optimizers.SGD(0.1),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        run_eagerly=True,
-    )
-    ids = np.random.default_rng(0).integers(0, 11, (2, 13))
-    before = [w.numpy() for w in lm.trainable_weights]
-    assert np.isfinite(lm.train_on_batch(ids, ids))
-    for weight, old in zip(lm.trainable_weights, before):
-        assert np.abs(weight - old).max() > 1e-9, weight.path
-    if causal:
-        with pytest.raises(ValueError, match="needs an attention with a state"):
-            generate(lm, ids[:, :3], 9)

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, generate, layers
+from keras_performer import PerformerAttention, generate, layers
 from keras_performer.layers import exact as cached_attention
 from keras_performer.models import exported
+from tests.cases import CASES
 from tests.contract import relative_error
-from tests.layers.inputs import normal, small_layer
+from tests.layers.inputs import language_model, normal, small_layer
+from tests.layers.twins import randomize
 
 LENGTH = 11
 
@@ -34,8 +36,15 @@ def attention_of(state):
     return [state["attention"]["running_max"], state["attention"]["sums"]]
 
 
-@pytest.mark.parametrize("feature_map", ["softmax", "favor+", "relu", "exp"])
-@pytest.mark.parametrize("pieces", [[7, 1, 1, 1, 1], [1] * LENGTH, [4, 7], [LENGTH]])
+@pytest.mark.parametrize(
+    "feature_map, pieces",
+    [
+        ("softmax", [7, 1, 1, 1, 1]),
+        ("favor+", [1] * LENGTH),
+        ("relu", [4, 7]),
+        ("exp", [LENGTH]),
+    ],
+)
 def test_prefill_and_steps_give_the_whole(feature_map, pieces):
     layer = small_layer(
         causal=True, num_heads=6, num_key_value_heads=2, feature_map=feature_map
@@ -54,6 +63,52 @@ def test_prefill_and_steps_give_the_whole(feature_map, pieces):
     assert relative_error(layer(x[:, 4:]), whole[:, 4:]) > 0.05
 
 
+# All that has a state, with what is in it: windows, gates, positions, scales.
+STATEFUL = [
+    name
+    for name, case in CASES.items()
+    if issubclass(case.layer_class, layers.AttentionLayer)
+    and case.layer_class.supports_state
+    and case.arguments.get("causal")
+]
+MASK = np.ones((2, LENGTH), bool)
+MASK[0, :5] = False  # a whole piece of padding, as left padding has it
+MASK[1, 6:9] = False
+# one that ends with a piece, one of a token, and an id that comes back
+IDS = np.array([[7] * 5 + [2] + [7] * 5, [3] * 8 + [1] * 3])
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_pieces_of_every_attention_are_the_whole(name):
+    """Also with masks, and of packed sequences that are cut anywhere."""
+    case = CASES[name]
+    layer = case.make(dtype="float64")
+    layer.build((2, None, 7))
+    randomize(layer)
+    x = normal((2, LENGTH, 7), 1, dtype="float64")
+    for given in ({}, {"segment_ids": IDS}):
+        given = {**given, "key_mask": MASK}
+        whole, last = layer(x, return_state=True, **given)
+        state = layer.get_initial_state(2, packed="segment_ids" in given)
+        outputs = []
+        for here in (slice(0, 5), slice(5, 6), slice(6, 7), slice(7, 11)):
+            call = {name: array[:, here] for name, array in given.items()}
+            output, state = layer(x[:, here], state=state, return_state=True, **call)
+            outputs.append(output)
+        np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-6)
+        tf.nest.assert_same_structure(state, last)
+        flat = zip(*map(tf.nest.flatten, (state, last)), strict=True)
+        for one, other in flat:
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            np.testing.assert_allclose(one, other, atol=1e-6)
+    # tokens without ids go on with the last segment
+    _, state = layer(x[:, :9], segment_ids=IDS[:, :9], return_state=True)
+    output, state = layer(x[:, 9:], state=state, return_state=True)
+    expected = layer(x, segment_ids=IDS)[:, 9:]
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+    np.testing.assert_array_equal(state["segment"], IDS[:, 8])
+
+
 @pytest.mark.parametrize("options", [{}, {"exact_window": 3}, {"value_dim": 2}])
 def test_a_layer_that_is_not_built_has_the_first_state(options):
     """As Keras' linear attention is to have it: keras-team/keras#23555."""
@@ -70,22 +125,11 @@ def test_a_layer_that_is_not_built_has_the_first_state(options):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
 
 
-def test_state_without_projection():
-    layer = small_layer(causal=True, feature_map="sigmoid", num_random_features=None)
-    x = normal((2, LENGTH, 7))
-    output, _ = in_pieces(layer, x, [4, 1, 6])
-    assert relative_error(output, layer(x)) < 3e-6
-
-
 def test_state_with_padding():
     layer = small_layer(causal=True)
     x = normal((2, LENGTH, 7))
-    mask = np.ones((2, LENGTH), bool)
-    mask[0, :5] = False  # a whole piece of padding, as left padding has it
-    mask[1, 6:9] = False
+    mask = MASK
     output, state = in_pieces(layer, x, [4, 3, 4], mask)
-    whole, last = layer(x, key_mask=mask, return_state=True)
-    assert relative_error(output, whole) < 3e-6
     for row in range(2):
         here = slice(row, row + 1)
         alone, dropped = layer(x[here, mask[row]], return_state=True)
@@ -128,9 +172,8 @@ def test_a_bfloat16_layer_loses_nothing_of_a_float32_state():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_functional_model_with_a_state(policy):
-    layer = small_layer(causal=True, dtype=policy)
+def test_functional_model_with_a_state():
+    layer = small_layer(causal=True, dtype="mixed_bfloat16")
     x = keras.Input((None, 7))
     state = tf.nest.map_structure(
         lambda part: keras.Input(part.shape[1:], dtype=part.dtype.name),
@@ -146,11 +189,10 @@ def test_functional_model_with_a_state(policy):
     sequence = tf.constant(normal((2, LENGTH, 7)))
     first, middle = restored([sequence[:, :4], layer.get_initial_state(2)])
     second, _ = restored([sequence[:, 4:], middle])
-    tolerance = 3e-6 if policy == "float32" else 1e-2
     whole = layer(sequence)
-    assert relative_error(tf.concat([first, second], 1), whole) < tolerance
+    assert relative_error(tf.concat([first, second], 1), whole) < 1e-2
     predicted = restored.predict([sequence, layer.get_initial_state(2)], verbose=0)
-    assert relative_error(predicted[0], whole) < tolerance
+    assert relative_error(predicted[0], whole) < 1e-2
 
 
 def test_state_in_a_compiled_while_loop():
@@ -172,31 +214,6 @@ def test_state_in_a_compiled_while_loop():
 
     assert relative_error(decode(x), whole) < 1e-5
     assert decode.experimental_get_tracing_count() == 1
-
-
-def test_exported_step_function():
-    layer = small_layer(causal=True)
-    x = normal((3, LENGTH, 7))
-    whole = layer(x)
-    module = tf.Module()
-    module.layer = layer
-    specs = tf.nest.map_structure(
-        lambda s: tf.TensorSpec((None, *s.shape[1:]), s.dtype),
-        layer.get_initial_state(1),
-    )
-    module.step = tf.function(
-        lambda x, state: layer(x, state=state, return_state=True),
-        input_signature=[tf.TensorSpec((None, None, 7)), specs],
-    )
-    module.start = tf.function(
-        layer.get_initial_state, input_signature=[tf.TensorSpec((), tf.int32)]
-    )
-    tf.saved_model.save(module, "step")
-    loaded = tf.saved_model.load("step")
-    state = loaded.start(3)
-    first, state = loaded.step(tf.constant(x[:, :4]), state)
-    second, state = loaded.step(tf.constant(x[:, 4:]), state)
-    assert relative_error(tf.concat([first, second], 1), whole) < 3e-6
 
 
 def test_gradients_flow_through_the_state():
@@ -246,18 +263,11 @@ def test_what_has_no_state_says_so():
     kept = cached_attention.CachedPerformerAttention(2, 4)
     assert "state" not in inspect.signature(kept.call).parameters
     assert not kept.supports_state
-    model = PerformerLM(
-        9,
-        max_length=16,
-        num_layers=1,
-        num_heads=1,
-        hidden_dim=8,
-        attention=PerformerAttention(1, 8, causal=True),
+    model = language_model(
+        9, 16, 1, 1, 8, attention=PerformerAttention(1, 8, causal=True)
     )
     assert exported.has_state(model)
-    model = PerformerLM(
-        9, max_length=16, num_layers=1, num_heads=1, hidden_dim=8, attention="exact"
-    )
+    model = language_model(attention="exact")
     assert not exported.has_state(model)
     with pytest.raises(ValueError, match="generate needs.*ExactAttention has no state"):
         generate(model, [[1, 2]], 9)
@@ -266,14 +276,7 @@ def test_what_has_no_state_says_so():
 def test_the_earlier_name_of_the_first_state():
     layers = (
         small_layer(causal=True),
-        PerformerLM(
-            11,
-            max_length=9,
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=8,
-            num_random_features=4,
-        ),
+        language_model(11, 9, 1, 2, 8, num_random_features=4),
     )
     for layer in layers:
         states = layer.initial_state(2), layer.get_initial_state(2)

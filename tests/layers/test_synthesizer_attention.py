@@ -1,14 +1,9 @@
 """`SynthesizerAttention` beside the equations of its paper."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from keras_performer import PerformerLM
-from keras_performer.layers import PerformerBlock
 from keras_performer.zoo import SynthesizerAttention
-from tests.layers import costs
 from tests.layers.inputs import normal
 from tests.layers.twins import (
     assert_is_twin,
@@ -61,8 +56,9 @@ def synthesizer(weights, query, value=None, key_mask=None, use_causal_mask=False
     return written(weights, attended)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("use_causal_mask", [False, True])
+@pytest.mark.parametrize(
+    "kind, use_causal_mask", [*((kind, True) for kind in KINDS), ("dense", False)]
+)
 def test_it_is_the_equation(kind, use_causal_mask):
     layer = small(kind, num_key_value_heads=2)
     seen = np.ones((2, 7), bool)
@@ -71,15 +67,10 @@ def test_it_is_the_equation(kind, use_causal_mask):
     assert_is_twin(layer, synthesizer, [normal((2, 7, 5), 1)], **call)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [1, 11])
-def test_it_is_the_equation_at_any_length_up_to_the_longest(kind, length):
-    layer = small(kind, use_bias=False)
-    assert_is_twin(layer, synthesizer, [normal((3, length, 5), 1)])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lengths", [(3, 7), (7, 3)])
+@pytest.mark.parametrize(
+    "kind, lengths",
+    [("dense", (3, 11)), ("random", (7, 1)), ("factorized_random", (1, 7))],
+)
 def test_keys_may_be_of_another_sequence(kind, lengths):
     inputs = [normal((2, n, width), n) for n, width in zip(lengths, (5, 6))]
     layer = small(kind, [x.shape for x in inputs])
@@ -119,14 +110,6 @@ def test_weights_are_glorot_uniform_in_each_head(kind, name, sizes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_on_the_right_is_not_there(kind):
-    layer, x, rest = small(kind), normal((2, 5, 5), 1), normal((2, 3, 5), 2, 1e4)
-    seen = np.repeat([np.arange(8) < 5], 2, 0)
-    padded = layer(np.concatenate([x, rest], 1), key_mask=seen)
-    np.testing.assert_allclose(padded[:, :5], layer(x), rtol=1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_padding_on_the_left_shows_the_weights_of_other_places(kind):
     """What is masked counts as a place, and as nothing else."""
     layer, x = small(kind), normal((2, 5, 5), 1)
@@ -147,144 +130,12 @@ def test_padding_on_the_left_shows_the_weights_of_other_places(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_future_does_not_move_the_past(kind):
-    layer = small(kind, causal=True, dtype="float32")
-    x = normal((2, 7, 5), 1)
-    later = np.concatenate([x[:, :4], normal((2, 3, 5), 2, 1e4)], 1)
-    np.testing.assert_array_equal(layer(later)[:, :4], layer(x)[:, :4])
-    assert np.abs(layer(later) - layer(x))[:, 4:].max() > 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_without_keys_are_the_bias_and_hidden_ones_move_nothing(kind):
-    layer = small(kind, causal=True)
-    x = tf.constant(normal((2, 7, 5), 1, dtype="float64"))
-    seen = np.ones((2, 7), bool)
-    seen[0, :2], seen[1] = False, False
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        output, scores = layer(x, key_mask=seen, return_attention_scores=True)
-        loss = tf.reduce_sum(output[1] ** 2)
-    bias = np.broadcast_to(layer.output_dense.bias, (7, 5))
-    np.testing.assert_allclose(output[1], bias, rtol=1e-12)
-    np.testing.assert_allclose(output[0, :2], bias[:2], rtol=1e-12)
-    assert not np.any(scores[1]) and not np.any(scores[0, ..., :2])
-    assert not np.any(tape.gradient(loss, x))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_the_weights_of_values(kind):
-    layer, x = small(kind, causal=True), normal((2, 7, 5), 1)
-    seen = np.ones((2, 7), bool)
-    seen[1, 0] = False
-    output, scores = layer(x, key_mask=seen, return_attention_scores=True)
-    weights = weights_of(layer)
-    attended = np.einsum("bnts,bsnv->btnv", scores, heads(weights, "value", x))
-    np.testing.assert_allclose(output, written(weights, attended), rtol=1e-9)
-    assert not np.any(np.triu(scores, 1))
-    sums = np.ones((2, 4, 7))
-    sums[1, :, 0] = 0
-    np.testing.assert_allclose(np.sum(scores, -1), sums, rtol=1e-9)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_lengths_may_be_unknown(kind):
-    layer, x = small(kind), normal((3, 7, 5), 1, dtype="float64")
-    seen = np.arange(7) < [[7], [4], [2]]
-    unknown = tf.function(
-        lambda x, seen: layer(x, key_mask=seen),
-        input_signature=[
-            tf.TensorSpec((None, None, 5), "float64"),
-            tf.TensorSpec((None, None), "bool"),
-        ],
-    )
-    np.testing.assert_allclose(unknown(x, seen), layer(x, key_mask=seen), rtol=1e-12)
-    longer = np.zeros((1, 12, 5)), np.ones((1, 12), bool)
-    message = "longer than max_length=11"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        unknown(*longer)
-    xla = tf.function(
-        layer.__call__,
-        input_signature=[tf.TensorSpec((None, None, 5), "float64")],
-        jit_compile=True,
-    )
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="make_SynthesizerAttentio"
-    ):
-        xla(longer[0])
-
-
-@pytest.mark.parametrize("kind", ["random", "factorized_random"])
-def test_files_of_keras_attention_are_loaded(kind):
-    def model(attention, *inputs):
-        return keras.Model(inputs[0], attention(*inputs))
-
-    x = keras.Input((None, 5))
-    exact = model(keras.layers.MultiHeadAttention(2, 3, name="attention"), x, x)
-    exact.save_weights("exact.weights.h5")
-    layer = SynthesizerAttention(2, 3, max_length=11, kind=kind, name="attention")
-    model(layer, x).load_weights("exact.weights.h5")
-    loaded, given = weights_of(layer), weights_of(exact.layers[-1])
-    for name in ("value/kernel", "attention_output/kernel"):
-        np.testing.assert_array_equal(loaded[name], given[name])
-
-
-def test_the_largest_tensor_is_the_matrix_of_weights():
-    layers = [SynthesizerAttention(2, 4, max_length=256, kind=kind) for kind in KINDS]
-    sizes = [costs.largest_tensor(layer, (3, 256, 8)) for layer in layers]
-    # weights alone do not differ between sequences
-    assert sizes == [3 * 2 * 256**2, 2 * 256**2, 2 * 256**2]
-    assert SynthesizerAttention.cost == "L^2"
-
-
-@pytest.mark.parametrize(
-    "message, options",
-    [
-        ("max_length must be a positive int", dict(max_length=0)),
-        ("max_length must be a positive int", dict(max_length=None)),
-        ('"dense", "random" or "factorized_random"', dict(kind="factorized_dense")),
-        ("rank must be a positive int", dict(kind="factorized_random", rank=0)),
-        ('rank is that of kind="factorized_random"', dict(rank=8)),
-        ("no queries and keys to rotate", dict(rotary=True)),
-        ("no queries and keys to normalize", dict(kind="random", qk_norm=True)),
-    ],
-)
-def test_what_cannot_be_is_refused(message, options):
-    with pytest.raises(ValueError, match=message):
-        SynthesizerAttention(2, 4, **{"max_length": 11, **options})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_calls_that_cannot_be_are_refused(kind):
+def test_what_a_longer_query_can_see(kind):
     layer = SynthesizerAttention(2, 3, max_length=11, kind=kind)
     message = "longer than max_length=11, of 12 tokens"
-    with pytest.raises(ValueError, match=message):
-        layer(normal((2, 12, 5), 1))
     x = normal((2, 7, 5), 1)
     if kind == "dense":  # a token has weights wherever it is
         assert layer(normal((2, 12, 5), 1), x).shape == (2, 12, 5)
     else:
         with pytest.raises(ValueError, match=message):
             layer(normal((2, 12, 5), 1), x)
-    with pytest.raises(ValueError, match="segment"):
-        layer(x, segment_ids=np.zeros((2, 7), int))
-    with pytest.raises(ValueError, match="has no state"):
-        layer(x, return_state=True, use_causal_mask=True)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_blocks_and_models_take_it(kind):
-    attention = SynthesizerAttention(2, 4, max_length=16, kind=kind, causal=True)
-    block = keras.Sequential([keras.Input((None, 8)), PerformerBlock(attention, 11)])
-    x = normal((2, 7, 8), 1)
-    block.compile("sgd", "mse", run_eagerly=True)
-    assert block.train_on_batch(x, -x) > block.train_on_batch(x, -x)
-
-    model = PerformerLM(
-        11, max_length=16, num_layers=2, num_heads=2, hidden_dim=8, attention=attention
-    )
-    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", cross_entropy, run_eagerly=True)
-    ids = np.random.default_rng(0).integers(0, 11, (2, 13))
-    assert model.train_on_batch(ids, ids) > model.train_on_batch(ids, ids)
-    assert all(block.attention.kind == kind for block in model.blocks)

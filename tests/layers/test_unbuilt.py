@@ -14,7 +14,11 @@ def public_names(layer_class):
     return [x for x in dir(layer_class) if x[0] != "_" and x not in OF_KERAS]
 
 
-@pytest.mark.parametrize("name", CASES)
+# One of each class.
+NAMES = {case.layer_class: name for name, case in CASES.items()}.values()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_public_methods_without_arguments_work_or_say_build_first(name):
     """`get_initial_state` takes a batch size; all else that has no other arguments."""
     for method in public_names(CASES[name].layer_class):

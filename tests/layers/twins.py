@@ -84,3 +84,136 @@ def assert_is_twin(layer, twin, inputs, tolerance=1e-9, **call):
             size = np.linalg.norm(gradient) * np.linalg.norm(direction)
             wrong = abs(slope - (gradient * direction).sum())
             assert wrong < 1e-6 * (size + 1), (point, slope, size)
+
+
+# -- The twin of all attention that sees every visible key, or those of a window.
+
+
+def attention(layer, scores=False):
+    """The twin of a built layer; with `scores` it returns the matrix of weights.
+
+    Args:
+        layer: `ExactAttention`, `LocalAttention`, `LinearTransformerAttention` or
+            `PerformerAttention`, with any of their options.
+    """
+
+    def twin(
+        weights,
+        query,
+        value=None,
+        key=None,
+        key_mask=None,
+        use_causal_mask=False,
+        segment_ids=None,
+        positions=None,
+    ):
+        value = query if value is None else value
+        key = value if key is None else key
+        q, k, v = (
+            heads(weights, name, x)
+            for name, x in (("query", query), ("key", key), ("value", value))
+        )
+        size = q.shape[3]
+        if layer.qk_norm:  # q . k / sqrt(H) is the scale times the cosine
+            each = np.sqrt(np.sqrt(size) * np.exp(weights["query_key_norm/log_scale"]))
+            q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+            q, k = (
+                x * np.repeat(each, x.shape[2] // len(each))[:, None] for x in (q, k)
+            )
+        if layer.rotary is not None:
+            if positions is None:
+                positions = np.arange(q.shape[1])[None]
+            q, k = (rotated(x, positions, layer.rotary) for x in (q, k))
+        group = q.shape[2] // k.shape[2]
+        k, v = np.repeat(k, group, 2), np.repeat(v, group, 2)
+        logits = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(size)
+        distance = np.subtract.outer(np.arange(q.shape[1]), np.arange(k.shape[1]))
+        causal = layer.causal or use_causal_mask
+        seen = np.broadcast_to(distance >= 0 if causal else True, logits.shape)
+        if key_mask is not None:
+            seen = seen & np.asarray(key_mask)[:, None, None]
+        if segment_ids is not None:  # an id that comes back is another segment
+            number = np.cumsum(np.diff(segment_ids, axis=1, prepend=0) != 0, axis=1)
+            seen = seen & (number[:, :, None] == number[:, None])[:, None]
+        window = getattr(layer, "exact_window", None)
+        near = np.abs(distance) < (window or getattr(layer, "sliding_window", np.inf))
+        found = logits
+        if hasattr(layer, "feature_kernel"):
+            found = log_estimates(layer, q, k, logits)
+        if window is None:
+            seen = seen & near
+        else:
+            gain = 10 * weights["far_gain/log_gain"][:, None, None]
+            found = np.where(near, logits, found + gain)
+        if getattr(layer, "forget_gate", False):
+            gate = query @ weights["forget_gate/kernel"] + weights["forget_gate/bias"]
+            decay = -np.log1p(np.exp(-gate))
+            if key_mask is not None:
+                decay = np.where(np.asarray(key_mask)[..., None], decay, 0.0)
+            found = found + np.repeat(decays_between(decay), group, 1)
+        found = softmax(found, seen)
+        return (
+            found
+            if scores
+            else written(weights, np.einsum("bnts,bsnv->btnv", found, v))
+        )
+
+    return twin
+
+
+def log_estimates(layer, q, k, logits):
+    """Logarithms of the weights that features give, `(B, N, T, S)`."""
+    if not hasattr(layer, "feature_map"):  # the features of Linear Transformers
+        phi = [np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k)]
+        return np.log(np.einsum("btnm,bsnm->bnts", *phi))
+    config = layer.feature_map.get_config()
+    if "activation" not in config and layer.projection_matrix is None:
+        return np.log(1 + logits + logits**2 / 2)  # Taylor's
+    x = [z / q.shape[3] ** 0.25 for z in (q, k)]
+    projected = x
+    if layer.projection_matrix is not None:
+        matrix = np.asarray(layer.projection_matrix, "float64")
+        projected = [z @ matrix.T for z in x]
+    if "activation" in config:
+        phi = [ACTIVATIONS[config["activation"]](z) + 1e-3 for z in projected]
+        return np.log(np.einsum("btnm,bsnm->bnts", *phi))
+    # Lemma 1 of the paper
+    phi = [np.exp(z - (y**2).sum(-1, keepdims=True) / 2) for z, y in zip(projected, x)]
+    return np.log(np.einsum("btnm,bsnm->bnts", *phi) / len(matrix))
+
+
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "square": np.square,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+def rotated(x, positions, rotary):
+    """Heads `(B, T, N, H)` by RoFormer's equation 15, with halves paired."""
+    places = positions[..., None]
+    if rotary is not True:
+        rows = positions // np.prod(rotary[1:])
+        places = np.stack([rows, *np.unravel_index(positions, rotary)[1:]], -1)
+    parts, axes = np.split(x, places.shape[-1], axis=-1), range(places.shape[-1])
+    made = []
+    for part, axis in zip(parts, axes):
+        half = part.shape[-1] // 2
+        angles = places[..., axis, None, None] * 10000.0 ** (-np.arange(half) / half)
+        cos, sin, a, b = (
+            np.cos(angles),
+            np.sin(angles),
+            part[..., :half],
+            part[..., half:],
+        )
+        made += [cos * a - sin * b, sin * a + cos * b]
+    return np.concatenate(made, -1)
+
+
+def decays_between(decay):
+    """Sums of log-decays `(B, T, K)` between all pairs, `(B, K, T, T)`, by loops."""
+    batch, length, num_heads = decay.shape
+    sums = np.zeros((batch, num_heads, length, length))
+    for i, j in np.ndindex(length, length):
+        sums[:, :, i, j] = decay[:, min(i, j) + 1 : max(i, j) + 1].sum(1)
+    return sums

@@ -19,16 +19,22 @@ def one_block(monkeypatch):
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    """Spares short trainings XLA, which takes longer than they do.
+    """Spares short trainings XLA, which takes longer than they do."""
+    _compile_with(monkeypatch, jit_compile=False)
 
-    The whole ImageNet64 example and the quickstart's full training keep what Keras
-    chooses.
-    """
+
+@pytest.fixture
+def eagerly(monkeypatch):
+    """Trains without graphs: two steps are made before one is traced."""
+    _compile_with(monkeypatch, jit_compile=False, run_eagerly=True)
+
+
+def _compile_with(monkeypatch, **given):
     # where it is defined, as Keras does not load models that override it
     trainer = next(x for x in keras.Model.__mro__ if "compile" in vars(x))
     compile_model = trainer.compile
 
-    def compile_for_graphs(self, *args, **options):
-        compile_model(self, *args, **{"jit_compile": False, **options})
+    def compile_otherwise(self, *args, **options):
+        compile_model(self, *args, **{**given, **options})
 
-    monkeypatch.setattr(trainer, "compile", compile_for_graphs)
+    monkeypatch.setattr(trainer, "compile", compile_otherwise)

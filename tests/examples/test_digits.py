@@ -80,7 +80,7 @@ def test_the_embedding_knows_the_place_and_goes_on_from_a_state():
 
 @pytest.mark.slow
 def test_bits_are_those_of_the_models_and_given_rows_stay(
-    made_up, monkeypatch, one_block, uncompiled, capsys
+    made_up, monkeypatch, one_block, eagerly, capsys
 ):
     rows = ("no attention", "Performer")  # the others are traced in more time
     monkeypatch.setattr(digits, "ROWS", {name: digits.ROWS[name] for name in rows})

@@ -38,6 +38,7 @@ outputs["count"] = layer.redraw_count
 np.savez("with_package.npz", **{k: np.asarray(v) for k, v in outputs.items()})
 """
 
+
 @pytest.mark.slow
 def test_a_fresh_process_computes_the_same(tmp_path):
     """What runs without this package has `tests/models/test_export.py`."""

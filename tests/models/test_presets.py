@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 import keras_performer
-from keras_performer import PerformerLM, convert_to_performer, generate
+from keras_performer import PerformerLM, convert_to_performer
 from keras_performer.layers.keras_privates import all_layers
 from keras_performer.models import from_preset, preset_metadata, presets, save_to_preset
 from tests.contract import assert_equal_bits, relative_error
@@ -70,16 +71,6 @@ def test_a_model_comes_back_with_its_features():
     assert_equal_bits(loaded(TOKENS), model(TOKENS))
 
 
-@pytest.mark.slow
-def test_a_model_that_comes_back_draws_the_same_tokens():
-    model = language_model()
-    model.save_to_preset(FOLDER)
-    options = dict(max_length=14, temperature=0)
-    tokens = generate(model, TOKENS[:, :4], **options)
-    loaded = PerformerLM.from_preset(FOLDER)
-    np.testing.assert_array_equal(generate(loaded, TOKENS[:, :4], **options), tokens)
-
-
 def lora(model):
     for layer in all_layers(model):
         if hasattr(layer, "enable_lora"):
@@ -90,15 +81,13 @@ def lora(model):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
-@pytest.mark.parametrize("is_sharded", [False, True])
-def test_a_quantized_model_with_lora_comes_back(is_sharded):
+def test_a_quantized_model_with_lora_comes_back_in_parts():
     model = language_model()
     model.quantize("int8")
     lora(model)
-    kilobytes = 1e-6 if is_sharded else None
-    model.save_to_preset(FOLDER, max_shard_size=kilobytes)
+    model.save_to_preset(FOLDER, max_shard_size=1e-6)  # kilobytes
     parts = [path for path in FOLDER.iterdir() if path.suffix == ".h5"]
-    assert (len(parts) > 1) == (is_sharded and WRITES_PARTS)
+    assert (len(parts) > 1) == WRITES_PARTS
     assert (FOLDER / "model.weights.json").exists() == (len(parts) > 1)
     assert_equal_bits(from_preset(FOLDER)(TOKENS), model(TOKENS))
 
@@ -252,12 +241,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("damage", "message"), WRONG.items())
-def test_what_cannot_be_loaded_says_why(damage, message):
-    language_model().save_to_preset(FOLDER)
-    damage()
-    with pytest.raises(ValueError, match=message):
-        from_preset(FOLDER)
+def test_what_cannot_be_loaded_says_why():
+    language_model().save_to_preset("good")
+    for damage, message in WRONG.items():
+        shutil.copytree("good", FOLDER)
+        damage()
+        with pytest.raises(ValueError, match=message):
+            from_preset(FOLDER)
+        shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 def test_versions_are_compared_by_their_numbers():

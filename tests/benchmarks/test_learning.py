@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -95,13 +94,6 @@ def test_windows_cover_an_eighth_at_most():
         tasks.digits(0, **{**OPTIONS, "window": 5})
 
 
-def test_tasks_travel_to_workers():
-    for task, _ in (*command.core(), *command.further()):
-        copy = pickle.loads(pickle.dumps(task))
-        batches = [t.draw(np.random.default_rng(5), 2) for t in (task, copy)]
-        np.testing.assert_array_equal(batches[0][0], batches[1][0])
-
-
 @pytest.mark.slow
 def test_all_rows_have_as_many_parameters():
     task, hidden_dim = tasks.recall(32, 4, **OPTIONS), 64
@@ -174,44 +166,6 @@ def test_training_ends_where_enough_is_recalled(monkeypatch, eagerly):
     assert run["result"] == 0.996 and run["steps"] == 3
 
 
-def planned(monkeypatch, *flags):
-    found = []
-    monkeypatch.setattr(
-        command, "complete", lambda train, wanted, *_: found.extend(wanted) or []
-    )
-    monkeypatch.setattr(report, "write", lambda runs, folder: "")
-    command.main(flags)
-    return found
-
-
-def test_what_is_compared_is_planned_alike(monkeypatch):
-    core, whole = planned(monkeypatch), planned(monkeypatch, "--full")
-    for runs in core, whole:
-        names = [*map(command.name_of, runs)]
-        assert len({*names}) == len(names)
-        # one seed after another, and of each size of heads
-        order = [(run["key_dim"], run["seed"]) for run in runs]
-        assert order == sorted(order)
-    assert {*map(command.name_of, whole)} >= {*map(command.name_of, core)}
-    for name in ("recall 512", "images 768", "digits"):
-        of_task = [run for run in core if run["task"].name == name]
-        for row in (*models.ROWS[:3], "softmax", "window + softmax"):
-            seeds = [run["seed"] for run in of_task if run["row"] == row]
-            assert seeds == ([0, 1, 2, 3, 4] if name == "digits" else [0, 1, 2])
-        assert len({(run["steps"], run["learning_rate"]) for run in of_task}) == 1
-        rates = {
-            (run["row"], round(run["learning_rate"] / of_task[0]["learning_rate"], 2))
-            for run in whole
-            if run["task"].name == name and run["seed"] == 0 and run["key_dim"] == 16
-        }
-        assert rates >= {(row, rate) for row in models.ROWS for rate in (0.33, 1, 3)}
-    some = planned(
-        monkeypatch,
-        *("--quick", "--tasks", "recall 512", "--rows", "elu", "exact"),
-    )
-    assert [(run["row"], run["steps"]) for run in some] == [("exact", 30), ("elu", 30)]
-
-
 @pytest.mark.slow
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, eagerly):
     tiny = tasks.recall(64, 8, **OPTIONS)
@@ -270,17 +224,3 @@ def test_tables_by_hand(tmp_path):
     assert timed["curve"] == [[50, 1.0, 3.0, 2.0], [100, 2.0, 2.0, 3.0]]
     assert other == runs[3]  # not timed
     assert report.write([], tmp_path) == "# Does it learn?\n\nNo runs."
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--tasks", "recal 512"], ["recal 512", "'recall 512'", "'needle 1,024'"]),
-        (["--tasks", "recall 128", "--seeds", "4"], ["No chosen task has seed 4"]),
-    ],
-)
-def test_unknown_names_say_what_there_is(flags, words, capsys):
-    with pytest.raises(SystemExit):
-        command.main(flags)
-    message = capsys.readouterr().err
-    assert all(word in message for word in words), message

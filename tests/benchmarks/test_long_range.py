@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pickle
 import statistics
 
 import numpy as np
@@ -120,15 +119,6 @@ def test_a_digit_stands_enlarged_on_an_empty_canvas():
 DIGITS = short.read_digits().images.astype(int)
 
 
-def test_tasks_travel_to_workers():
-    for task in (*command.core(), *command.further()):
-        copy = pickle.loads(pickle.dumps(task))
-        batches = [t.draw(np.random.default_rng(5), 2) for t in (task, copy)]
-        np.testing.assert_array_equal(batches[0][0], batches[1][0])
-        assert batches[0][0].shape == (2, task.length)
-        assert batches[0][0].max() < task.vocabulary_size
-
-
 @pytest.mark.slow
 def test_models_are_of_one_size():
     task = tasks.list_operations(128, **{**SMALL, "hidden_dim": 64})
@@ -224,42 +214,6 @@ def test_controls_count_tokens():
     asked = np.array([[0, 1]]), np.array([[2, 2]]), np.array([[1.0, 1.0]])
     bits = training.pair_bits([pairs], [asked], 3)
     assert bits == pytest.approx((np.log2(5.5 / 3.5) + np.log2(3)) / 2)
-
-
-def planned(monkeypatch, *flags):
-    found = []
-    monkeypatch.setattr(
-        command, "complete", lambda train, wanted, *_: found.extend(wanted) or []
-    )
-    monkeypatch.setattr(report, "write", lambda runs, folder: "")
-    command.main(flags)
-    return found
-
-
-def test_what_is_compared_is_planned_alike(monkeypatch):
-    core, whole = planned(monkeypatch), planned(monkeypatch, "--full")
-    for runs in core, whole:
-        assert len({command.name_of(run) for run in runs}) == len(runs)
-    assert {*map(command.name_of, whole)} >= {*map(command.name_of, core)}
-    for task in command.core():
-        of_task = [run for run in core if run["task"].name == task.name]
-        for warm_up in {0, task.warm_up_steps}:
-            same = [run for run in of_task if run["warm_up_steps"] == warm_up]
-            there = {(run["row"], run["seed"]) for run in same if run["steps"]}
-            seeds = (0,) if warm_up else (0, 1, 2)
-            trained = {*models.CORE} - {*models.NO_MODELS}
-            assert there == {(row, seed) for row in trained for seed in seeds}
-            assert {run["steps"] for run in same if run["steps"]} == {task.steps}
-    tried = {
-        (run["row"], run["task"].name, run["seed"])
-        for run in whole
-        if run["learning_rate"] and run["learning_rate"] != run["task"].learning_rate
-    }
-    assert ("FNet", "digits 144", 0) in tried and ("FNet", "digits 144", 1) not in tried
-    quick = planned(monkeypatch, "--quick", "--tasks", "ListOps 512")
-    assert {run["steps"] for run in quick} == {0, 15} and not any(
-        run["seed"] for run in quick
-    )
 
 
 @pytest.mark.slow

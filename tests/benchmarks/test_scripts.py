@@ -1,7 +1,6 @@
 """The short scripts, each at a tiny size."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from benchmarks import (
     input_pipeline,
     machine,
     options,
-    processes,
-    recompute,
     turns,
 )
 from benchmarks.contenders import ours
@@ -84,25 +81,6 @@ def test_generation(tmp_path, monkeypatch):
     sizes = dict(vocabulary_size=11, num_layers=1, num_heads=1, hidden_dim=8)
     case = dict(part="generate", prompt_length=3, new_tokens=4, batch=2, sizes=sizes)
     ours.program(case)[1]()  # which looks at the shape of what it makes
-
-
-def test_recompute_measures_every_case(monkeypatch, capsys):
-    monkeypatch.setattr(recompute, "LENGTH_OF_BLOCKS", 128)
-    few = {"blocks": (False, False), "reversible": (True, False)}
-    monkeypatch.setattr(recompute, "BLOCKS", few)
-
-    def call(function, *arguments, initializer=None):
-        # the tests of `ReversibleBlock` check what it keeps in memory
-        return (2**22, 0.5) if initializer is None else function(*arguments)
-
-    monkeypatch.setattr(processes, "call", call)
-    recompute.main(["--depths", "1"])
-    *_, plain, reversible = capsys.readouterr().out.splitlines()
-    for line, name in ((plain, "blocks"), (reversible, "reversible")):
-        assert re.fullmatch(rf"\| {name} \| -?[\d,]+ MB, \d+\.\d\d s \|", line)
-    recompute.main(["--lengths", "256", "512"])
-    *_, last = capsys.readouterr().out.splitlines()
-    assert last == "| network | 4 MB, 0.50 s | 4 MB, 0.50 s |"
 
 
 def test_options(capsys, monkeypatch):

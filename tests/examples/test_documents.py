@@ -40,10 +40,6 @@ def stands_in(source, words):
     return any((source[i : i + len(words)] == words).all() for i in starts)
 
 
-def test_the_most_frequent_place_by_hand():
-    assert documents.most_frequent(np.array([[0, 1, 1, 3], [2, 2, 2, 2]])) == 6 / 8
-
-
 @pytest.mark.slow
 def test_it_trains_and_draws(monkeypatch, capsys, eagerly):
     names = ("no attention", "Performer")

@@ -108,7 +108,7 @@ def _compile_with(monkeypatch, **given):
     compile_model = trainer.compile
 
     def compile_otherwise(self, *args, **options):
-        compile_model(self, *args, **{**given, **options})
+        compile_model(self, *args, **{**options, **given})
 
     monkeypatch.setattr(trainer, "compile", compile_otherwise)
 

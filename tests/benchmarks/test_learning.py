@@ -121,11 +121,11 @@ def test_rows_are_what_their_names_say():
     assert kinds == ["LocalAttention", "ExactAttention"]
 
 
-@pytest.mark.parametrize("window", [128, 16])
+@pytest.mark.parametrize("window", [64, 8])
 def test_a_window_of_the_whole_length_loses_nothing(window):
     """Of a model that looks at few tokens, as trained ones do."""
-    task = tasks.sources(128, **{**OPTIONS, "window": 16})
-    held_out = task.held_out()[:2]
+    task = tasks.sources(64, **{**OPTIONS, "window": 8})
+    held_out = task.held_out()[:1]
     task = dataclasses.replace(task, held_out=lambda: held_out)
     model = models.make_model(task, models.EXACT, 16, seed=3)
     for block in model.blocks:
@@ -137,9 +137,9 @@ def test_a_window_of_the_whole_length_loses_nothing(window):
     training.copy_weights(model, other)
     bits = [training.measuring(one, task)() for one in (other, model)]
     lost = bits[0] - bits[1]
-    assert abs(lost) < 1e-5 if window == 128 else abs(lost) > 1e-3
+    assert abs(lost) < 1e-5 if window == 64 else abs(lost) > 1e-3
     swapped = training.swapped(model, task, "window", 16, seed=5)
-    if window == 16:  # that of the task
+    if window == 8:  # that of the task
         assert training.measuring(swapped, task)() == pytest.approx(bits[0], abs=1e-5)
 
 

@@ -35,7 +35,7 @@ def test_docstrings_are_those_of_the_standard_library():
 
 @pytest.mark.slow
 def test_packed_documents_are_predicted_as_alone(capsys, one_block, eagerly):
-    table, difference = packing.main(documents=20, passes=1, length=96)
+    table, difference = packing.main(documents=40, passes=1, length=128)
     assert difference < 1e-4
     padded, packed, mixed = table.values()
     assert packed[0] < padded[0] / 2 and packed[1] < padded[1]

@@ -28,7 +28,7 @@ class Here:
 
 
 @pytest.mark.skipif(not HAS_WINDOW, reason="This Keras has no sliding_window.")
-@pytest.mark.parametrize("comparison", OF_KERAS[-1:], ids=lambda c: c["name"])
+@pytest.mark.parametrize("comparison", OF_KERAS[-3:-2], ids=lambda c: c["name"])
 def test_comparisons_with_keras_come_out_as_expected(comparison):
     row = numbers.compare(comparison, Here())
     assert numbers.is_expected(row)

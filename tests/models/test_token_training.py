@@ -65,7 +65,7 @@ def losses(recompute, loss, metrics=(), x=IDS, y=TARGETS, sample_weight=None):
 
 # Both modes hand chunks of outputs to the same losses.
 @pytest.mark.slow
-@pytest.mark.parametrize("name, recompute", zip(LOSSES, 4 * MODES))
+@pytest.mark.parametrize("name, recompute", list(zip(LOSSES, 4 * MODES)))
 def test_losses(name, recompute):
     results, expected = (losses(r, **LOSSES[name]) for r in (recompute, None))
     assert results == {k: pytest.approx(v, rel=1e-5) for k, v in expected.items()}

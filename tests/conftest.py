@@ -90,6 +90,29 @@ def two_threads(monkeypatch):
     monkeypatch.setattr(performer, "cpu_threads", lambda: 2)
 
 
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Spares short trainings XLA, which takes longer than they do."""
+    _compile_with(monkeypatch, jit_compile=False)
+
+
+@pytest.fixture
+def eagerly(monkeypatch):
+    """Trains without graphs: two steps are made before one is traced."""
+    _compile_with(monkeypatch, jit_compile=False, run_eagerly=True)
+
+
+def _compile_with(monkeypatch, **given):
+    # where it is defined, as Keras does not load models that override it
+    trainer = next(x for x in keras.Model.__mro__ if "compile" in vars(x))
+    compile_model = trainer.compile
+
+    def compile_otherwise(self, *args, **options):
+        compile_model(self, *args, **{**options, **given})
+
+    monkeypatch.setattr(trainer, "compile", compile_otherwise)
+
+
 _collective_keys = itertools.count(0, 100_000)
 
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from examples.imagenet64 import multi_worker
 from keras_performer import PerformerAttention, RedrawFeatures
 
-BATCH, STEPS_PER_EPOCH, EPOCHS = 4, 3, 4
+BATCH, STEPS_PER_EPOCH, EPOCHS = 4, 2, 3
 
 
 def main(folder, run, step_to_die_at=None):

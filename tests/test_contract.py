@@ -10,117 +10,75 @@ from tests import contract
 from tests.cases import CASES
 from tests.contract import PROMISES, check_layer
 
-# Compiled in the tests of their own files, with masks, or in those of their functions.
-COMPILED_ELSEWHERE = {
-    "local",
-    "local_causal",
-    "longformer",
-    "longformer_causal",
-    "big_bird",
-    "big_bird_causal",
-    "sinkhorn",
-    "sinkhorn_causal",
-    "fourier_mixing",
-    "token_mixing",
-    "spatial_gating",
-    "spatial_gating_causal",
-}
-# Each has the loops and branches of another case of the class, which is compiled.
-COMPILED_AS_ANOTHER = {
-    "grouped_heads",
-    "no_projection",
-    "qk_norm",
-    "linformer",
-    "reformer",
-    "synthesizer_of_two_inputs",
-    "synthesizer_factorized_random",
-    "block_without_attention",
-    "block_mixing",
-    "lm",
-    "lm_exact",
-    "lm_mixing",
-    "lm_recompute",
-}
-# One of each class, and of `PerformerAttention` one of each kind of loop.
-EXPORTED = {
+# One of each kind of loop and of each gradient that we wrote. Windows to both sides,
+# Longformer's and BigBird's are compiled with masks in the tests of their functions;
+# blocks and models are made of layers that are compiled here.
+COMPILED = {
     "attention",
-    "favor_plus_causal",
     "relu_causal",
-    "exact_window",
     "exact_window_causal",
     "taylor",
     "exact",
-    "local",
-    "linear_transformer_causal",
+    "local_causal",
+    "forget_gate",
+    "forget_gate_window",
     "linformer_of_two_inputs",
     "synthesizer",
-    "longformer",
-    "big_bird",
     "sinkhorn_causal",
-    "fourier_mixing",
-    "token_mixing",
-    "spatial_gating_causal",
     "reformer_causal",
     "reversible",
+    "lm_conv",
+}
+# One of each class of the core, and of each kind of mechanism in the zoo.
+EXPORTED = {
+    "attention",
+    "exact_window_causal",
+    "exact",
+    "local",
+    "linear_transformer_causal",
     "block_conv_causal",
     "encoder",
     "decoder_of_two_inputs",
     "lm_rotary",
-}
-# What others train is in the graphs of their own tests, or has no loop and no gradient
-# that we wrote.
-TRAINED_IN_A_GRAPH = {
-    "attention",
-    "favor_plus_causal",
-    "exact_window_causal",
-    "linformer_of_two_inputs",
-    "synthesizer",
-    "block_conv_causal",
-    "decoder_of_two_inputs",
-    "lm_rotary",
-}
-# One of each class and kind of weights; what the others add has tests of gradients in
-# its own file.
-DIFFERENTIATED = {
-    "attention",
-    "taylor",
-    "exact",
-    "local_causal",
-    "linear_transformer_causal",
-    "longformer",
-    "big_bird",
-    "linformer_of_two_inputs",
-    "synthesizer",
-    "synthesizer_factorized_random",
-    "sinkhorn",
-    "sinkhorn_causal",
     "reformer_causal",
+    "sinkhorn_causal",
     "reversible",
-    "fourier_mixing",
-    "token_mixing",
-    "spatial_gating",
     "spatial_gating_causal",
 }
-# Promises that trace: some cases keep them for all.
-COMPILED = CASES.keys() - COMPILED_ELSEWHERE - COMPILED_AS_ANOTHER
-TRACED = {
-    contract.eager_graph_and_xla_agree: COMPILED,
+# What others do in a graph, exported ones do, or another case of the class does.
+IN_GRAPHS = {
+    "favor_plus_causal",
+    "relu_causal",
+    "exact_window",
+    "taylor",
+    "forget_gate",
+    "forget_gate_window",
+    "forget_gate_linear_transformer",
+    "linformer_of_two_inputs",
+    "synthesizer",
+    "synthesizer_random",
+    "longformer",
+    "longformer_causal",
+    "big_bird",
+    "big_bird_causal",
+    "fourier_mixing",
+    "token_mixing",
+    "rotary_grid",
+    "lm_recompute",
+}
+CHOSEN = {
+    contract.xla_agrees: COMPILED,
     contract.saved_model_gives_the_same_numbers: EXPORTED,
-    contract.one_step_of_a_graph_moves_the_same: TRAINED_IN_A_GRAPH,
-    contract.gradients_agree: DIFFERENTIATED,
+    contract.graph_of_unknown_lengths_agrees: IN_GRAPHS,
 }
-# tracing a model takes long, for a SavedModel and for XLA
-SLOW = {
-    contract.saved_model_gives_the_same_numbers,
-    contract.eager_graph_and_xla_agree,
-    contract.gradients_agree,
-}
+# compiling takes long, and so does a SavedModel
+SLOW = {contract.xla_agrees, contract.saved_model_gives_the_same_numbers}
 
 
 def pairs():
     for name in CASES:
         for promise in PROMISES:
-            if name in TRACED.get(promise, CASES):
+            if name in CHOSEN.get(promise, CASES):
                 # models of several layers take long for most promises
                 slow = promise in SLOW or name.startswith("lm")
                 yield pytest.param(
@@ -136,13 +94,10 @@ def test_layer_keeps_its_promises(name, promise):
     check_layer(CASES[name], [promise])
 
 
-def test_chosen_cases_exist_and_each_class_is_exported():
-    chosen = COMPILED_ELSEWHERE | COMPILED_AS_ANOTHER | EXPORTED | TRAINED_IN_A_GRAPH
-    assert chosen <= CASES.keys()
-    exported = {CASES[name].layer_class for name in EXPORTED}
-    assert exported == {case.layer_class for case in CASES.values()}
-    compiled = {CASES[name].layer_class for name in COMPILED}
-    assert {CASES[name].layer_class for name in COMPILED_AS_ANOTHER} <= compiled
+def test_chosen_cases_exist_and_a_graph_is_made_of_each_class():
+    assert COMPILED | EXPORTED | IN_GRAPHS <= CASES.keys()
+    in_graphs = {CASES[name].layer_class for name in EXPORTED | IN_GRAPHS}
+    assert in_graphs == {case.layer_class for case in CASES.values()}
 
 
 def test_every_exported_layer_has_a_case():

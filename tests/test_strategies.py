@@ -1,7 +1,5 @@
 """Logical CPUs as replicas: the numbers of one device, and identical features."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ import tensorflow as tf
 from keras_performer import PerformerAttention, PerformerLM, RedrawFeatures
 from tests.layers.inputs import normal
 
-BATCH, STEPS, EPOCHS = 8, 5, 3
+BATCH, STEPS, EPOCHS = 8, 3, 2
 X, Y = normal((BATCH * STEPS, 6, 5), seed=2), normal((BATCH * STEPS, 6, 1), seed=3)
 
 
@@ -63,14 +61,8 @@ def on_replicas(strategy, variable):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [dict(causal=True), dict(jit_compile="auto")],  # what Keras chooses
-    ids=["causal", "default"],
-)
-def test_two_replicas_do_what_one_device_does(options, tmp_path):
-    """Four do in the next test: tracing takes a time in proportion."""
-    strategy = mirrored(2)
+def test_two_replicas_do_what_one_device_does(tmp_path):
+    strategy, options = mirrored(2), dict(causal=True)
     model, alone = make_model(strategy, **options), make_model(one_device(), **options)
     losses, expected = fit(model), fit(alone)
     assert losses == pytest.approx(expected, rel=1e-5)
@@ -98,87 +90,50 @@ def test_two_replicas_do_what_one_device_does(options, tmp_path):
     served = keras.layers.TFSMLayer(tmp_path / "exported", call_endpoint="serve")
     np.testing.assert_allclose(served(X), predicted, atol=1e-6)
 
-
-@pytest.mark.slow
-def test_training_goes_on_under_another_number_of_replicas(tmp_path):
-    alone = make_model(one_device())
-    fit(alone)
-    expected = fit(alone)
-
-    few = make_model(mirrored(2))
+    # and it goes on where it was under another number of replicas
     # not the default, which allows only one number of devices in a process
     many = mirrored(4, cross_device_ops=tf.distribute.ReductionToOneDevice())
-    fit(few)
-    few.save(tmp_path / "model.keras")
     with many.scope():
         loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert len(on_replicas(many, loaded.layers[0].projection_matrix)) == 4
-    assert fit(loaded) == pytest.approx(expected, rel=1e-4)
-    assert int(to_numpy(loaded.layers[0].redraw_count)) == STEPS * EPOCHS
+    assert int(to_numpy(loaded.optimizer.iterations)) == STEPS * EPOCHS
+    loaded.layers[0].redraw_features()
+    alone.layers[0].redraw_features()
+    of_each = on_replicas(many, loaded.layers[0].projection_matrix)
+    assert len(of_each) == 4
+    for one in of_each:
+        expected = to_numpy(alone.layers[0].projection_matrix)
+        np.testing.assert_array_equal(one, expected)
 
 
 @pytest.mark.slow
-def test_mixed_precision_on_two_replicas():
-    exact = fit(make_model(one_device()))
+def test_mixed_precision_on_two_replicas_as_keras_compiles_it():
     keras.config.set_dtype_policy("mixed_bfloat16")
-    alone, model = make_model(one_device()), make_model(mirrored(2))
+    alone = make_model(one_device())
+    model = make_model(mirrored(2), jit_compile="auto")
     expected, losses = fit(alone), fit(model)
     assert model.layers[0].compute_dtype == "bfloat16"
     # bfloat16 keeps 8 bits: one rounding is 2^-9 of a value
     assert losses == pytest.approx(expected, rel=0.01)
-    assert losses == pytest.approx(exact, rel=0.03)
-    assert losses != pytest.approx(exact, rel=1e-5)
     matrices = [to_numpy(m.layers[0].projection_matrix) for m in (alone, model)]
     np.testing.assert_array_equal(*matrices)
     assert matrices[0].dtype == np.float32
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_unseeded_replicas_are_identical_after_each_redraw(replicas):
-    strategy = mirrored(replicas)
+def test_unseeded_replicas_are_identical_after_each_redraw():
+    strategy = mirrored(4)
     with strategy.scope():
         layer = PerformerAttention(2, 3, num_random_features=8)
         layer.build((None, None, 5))
     seen = []
     for _ in range(3):
         first, *others = on_replicas(strategy, layer.projection_matrix)
-        assert len(others) == replicas - 1
+        assert len(others) == 3
         for replica in others:
             np.testing.assert_array_equal(replica, first)
         seen.append(first)
         layer.redraw_features()
     assert np.abs(seen[0] - seen[1]).max() > 0.1
     assert np.abs(seen[1] - seen[2]).max() > 0.1
-
-
-@pytest.mark.slow
-def test_a_language_model_trains_as_on_one_device():
-    ids = np.random.default_rng(0).integers(0, 11, (16, 24))
-
-    def losses(strategy):
-        keras.utils.set_random_seed(7)
-        with strategy.scope():
-            model = PerformerLM(
-                11,
-                max_length=24,
-                num_layers=1,
-                num_heads=2,
-                hidden_dim=8,
-                num_random_features=6,
-                seed=1,
-            )
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
-        data = tf.data.Dataset.from_tensor_slices((ids, ids)).batch(8)
-        redraw = RedrawFeatures(2)
-        history = model.fit(
-            data, epochs=3, shuffle=False, verbose=0, callbacks=[redraw]
-        )
-        return history.history["loss"]
-
-    expected = losses(one_device())
-    assert expected[-1] < expected[0] - 0.1
-    assert losses(mirrored(2)) == pytest.approx(expected, rel=1e-5)
 
 
 def recomputed_losses(strategy, recompute):
@@ -193,6 +148,7 @@ def recomputed_losses(strategy, recompute):
             num_heads=2,
             hidden_dim=8,
             num_random_features=6,
+            feature_map="relu",
             chunk_size=5,
             recompute=recompute,
             seed=1,
@@ -207,16 +163,11 @@ def recomputed_losses(strategy, recompute):
     return [*history["loss"], *history["accuracy"], *evaluated]
 
 
-@functools.cache
-def losses_of_one_device():
-    return recomputed_losses(one_device(), None)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("recompute", ["block", "network"])
-def test_recomputed_training_is_that_of_one_device(recompute):
-    losses = recomputed_losses(mirrored(2), recompute)
-    assert losses == pytest.approx(losses_of_one_device(), rel=1e-5)
+def test_recomputed_training_is_that_of_one_device():
+    expected = recomputed_losses(one_device(), None)
+    losses = recomputed_losses(mirrored(2), "network")
+    assert losses == pytest.approx(expected, rel=1e-5)
 
 
 # On one device without a strategy: callbacks/test_redraw_features.py.

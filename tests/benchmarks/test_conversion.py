@@ -13,7 +13,7 @@ import tensorflow as tf
 from scipy.special import erf
 
 from benchmarks.conversion import __main__ as command
-from benchmarks.conversion import bert, scores, small, sources, speed
+from benchmarks.conversion import bert, scores, small, sources
 from benchmarks.conversion.sources import Pretrained
 from benchmarks.learning import models
 from keras_performer import convert_to_performer
@@ -265,31 +265,6 @@ def test_rows_are_fitted_to_other_families():
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
 
 
-def test_rows_of_more_data_are_fitted_to_it_without_what_is_asked():
-    sequences = long_sequences()
-    random = np.random.default_rng(1)
-    new = random.integers(5, 25, 50).tolist()
-    alike = sequences[2][:40] + sequences[2][41:]
-    seen = []
-
-    def fit(model, source, tokens):
-        seen.append(tokens)
-        return Constant(np.zeros(25))
-
-    row = scores.Row("fitted", lambda source: None, fit=fit, further=True)
-    given = scores.examples(sequences, MASK, scores.SEED)
-    model = made_up(sequences)
-    assert scores.parts_of(row, model) == []
-    model = dataclasses.replace(model, further=lambda: [new, alike])
-    for family in scores.parts_of(row, model):
-        scores.losses_of(row, row.make(model), model, given, 1, family)
-    # each sequence stands first as it is, then with masks
-    starts = [[x[:20].tolist() for x in tokens[:4]] for tokens in seen]
-    assert starts[0][:3] == [sequences[2][:20], new[:20], alike[:20]]
-    assert starts[1][:3] == [sequences[0][:20], sequences[1][:20], new[:20]]
-    assert alike[:20] not in starts[1]
-
-
 def test_the_command(tmp_path, monkeypatch):
     made = made_up(long_sequences())
     monkeypatch.setitem(command.SOURCES, "antiberty", lambda folder: made)
@@ -356,28 +331,3 @@ def test_answers_of_small_models_are_those_of_the_logits():
         asked_for += weights.sum()
     assert result.accuracy == pytest.approx(right / asked_for)
     np.testing.assert_allclose(result.bits, bits, rtol=1e-5)
-
-
-def test_pages_of_small_models(tmp_path, monkeypatch, capsys):
-    name = "window + taylor, transferred"
-    found = [
-        small.Result(models.EXACT, 0.99951, [0.01, 0.02]),
-        small.Result(name, 0.5, [1.01, 3.02], 61.0, steps=200),
-        small.Result(name, 0.9, [0.51, 0.52], 30.0, 200, further_steps=40),
-    ]
-    monkeypatch.setattr(small, "exact_model", lambda case, folder: None)
-    monkeypatch.setattr(small, "results", lambda case, ways, options: found)
-    monkeypatch.setattr(small, "converted", lambda *given: ())
-    monkeypatch.setattr(small, "controls", lambda *given: ())
-    flags = "--cases recall --steps 3 --further-steps 1 2 --feature-maps taylor"
-    small.main([*flags.split(), "--output", str(tmp_path)])
-    lines = (tmp_path / "recall.md").read_text().splitlines()
-    written = "python -m benchmarks.conversion.small --cases recall --steps 3 "
-    assert f"    {written}--further-steps 1 2" in lines
-    assert f"| {name} | 200 | 0 | 0.5000 | 2.015 | +2.000 | 1.000 | 61 |" in lines
-    assert f"| {name} | 200 | 40 | 0.9000 | 0.515 | +0.500 | 0.000 | 30 |" in lines
-    # 4 heads, and 8 bytes of each of 2^40 pairs
-    assert speed.cell(models.EXACT, 2**20) == "needs 32768 GB"
-    monkeypatch.setattr(speed, "cell", lambda row, length: f"{row} at {length}")
-    speed.main(["--lengths", "8", "16"])
-    assert "| exact | exact at 8 | exact at 16 |" in capsys.readouterr().out

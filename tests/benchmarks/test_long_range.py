@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pickle
 import statistics
 
 import numpy as np
@@ -120,15 +119,6 @@ def test_a_digit_stands_enlarged_on_an_empty_canvas():
 DIGITS = short.read_digits().images.astype(int)
 
 
-def test_tasks_travel_to_workers():
-    for task in (*command.core(), *command.further()):
-        copy = pickle.loads(pickle.dumps(task))
-        batches = [t.draw(np.random.default_rng(5), 2) for t in (task, copy)]
-        np.testing.assert_array_equal(batches[0][0], batches[1][0])
-        assert batches[0][0].shape == (2, task.length)
-        assert batches[0][0].max() < task.vocabulary_size
-
-
 @pytest.mark.slow
 def test_models_are_of_one_size():
     task = tasks.list_operations(128, **{**SMALL, "hidden_dim": 64})
@@ -138,10 +128,6 @@ def test_models_are_of_one_size():
     }
     for row, size in sizes.items():
         assert abs(size / sizes[models.EXACT] - 1) < 0.01, row
-    # and costs are those of equal feed-forward networks
-    for row in ("exact", "no attention", "gMLP"):
-        blocks = costs.made(costs.task(1024), row).encoder.blocks
-        assert {block.intermediate_dim for block in blocks} == {256}
 
 
 def test_every_row_has_an_attention_of_its_own():
@@ -183,7 +169,9 @@ def test_some_tokens_are_hidden_and_asked_for():
 
 
 @pytest.mark.slow
-def test_a_warm_up_trains_the_model_that_is_trained_then(few_held_out, monkeypatch):
+def test_a_warm_up_trains_the_model_that_is_trained_then(
+    few_held_out, monkeypatch, eagerly
+):
     task = tasks.digits(8, 1, **SMALL)
     kept = []
     learn = training.learn
@@ -228,44 +216,8 @@ def test_controls_count_tokens():
     assert bits == pytest.approx((np.log2(5.5 / 3.5) + np.log2(3)) / 2)
 
 
-def planned(monkeypatch, *flags):
-    found = []
-    monkeypatch.setattr(
-        command, "complete", lambda train, wanted, *_: found.extend(wanted) or []
-    )
-    monkeypatch.setattr(report, "write", lambda runs, folder: "")
-    command.main(flags)
-    return found
-
-
-def test_what_is_compared_is_planned_alike(monkeypatch):
-    core, whole = planned(monkeypatch), planned(monkeypatch, "--full")
-    for runs in core, whole:
-        assert len({command.name_of(run) for run in runs}) == len(runs)
-    assert {*map(command.name_of, whole)} >= {*map(command.name_of, core)}
-    for task in command.core():
-        of_task = [run for run in core if run["task"].name == task.name]
-        for warm_up in {0, task.warm_up_steps}:
-            same = [run for run in of_task if run["warm_up_steps"] == warm_up]
-            there = {(run["row"], run["seed"]) for run in same if run["steps"]}
-            seeds = (0,) if warm_up else (0, 1, 2)
-            trained = {*models.CORE} - {*models.NO_MODELS}
-            assert there == {(row, seed) for row in trained for seed in seeds}
-            assert {run["steps"] for run in same if run["steps"]} == {task.steps}
-    tried = {
-        (run["row"], run["task"].name, run["seed"])
-        for run in whole
-        if run["learning_rate"] and run["learning_rate"] != run["task"].learning_rate
-    }
-    assert ("FNet", "digits 144", 0) in tried and ("FNet", "digits 144", 1) not in tried
-    quick = planned(monkeypatch, "--quick", "--tasks", "ListOps 512")
-    assert {run["steps"] for run in quick} == {0, 15} and not any(
-        run["seed"] for run in quick
-    )
-
-
 @pytest.mark.slow
-def test_the_command(few_held_out, tmp_path, monkeypatch):
+def test_the_command(few_held_out, tmp_path, monkeypatch, eagerly):
     task = dataclasses.replace(tasks.digits(8, 1, **SMALL), name="ListOps 512")
     monkeypatch.setattr(command, "further", lambda: [task])
     of = processes.results
@@ -278,15 +230,6 @@ def test_the_command(few_held_out, tmp_path, monkeypatch):
     assert [run["warm_up_steps"] for run in runs] == [0, 0, 2]
     # 8 images of ten classes
     assert all(8 * run["result"] == round(8 * run["result"]) for run in runs)
-    command.main([*flags, "--times"])
-    times = json.loads((tmp_path / "times.json").read_text())
-    assert [*times["ListOps 512"]] == [models.WITHOUT]
-    monkeypatch.setattr(costs, "LENGTHS", (1024,))
-    monkeypatch.setattr(processes, "call", lambda f, *given, initializer: f(*given))
-    command.main(["--costs", "--rows", models.WITHOUT, "--output", str(tmp_path)])
-    found = json.loads((tmp_path / "costs.json").read_text())[models.WITHOUT]["1024"]
-    speed = f"{found['tokens_a_second']:,}"
-    assert f"| no attention | {speed} | " in (tmp_path / "tables.md").read_text()
     large = {1024: {"tokens_a_second": 1, "bytes": costs.LARGEST / 15}}
     assert costs.measured(models.EXACT, 4096, large) is None
 

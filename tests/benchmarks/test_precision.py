@@ -42,8 +42,7 @@ BOUNDS = {0.5: (0.3, 0.8), 1.0: (1.2, 2.0), 3.0: (2.2, 2.8)}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "causal", "std"),
-    [("softmax", True, 0.5), ("favor+", False, 1.0), ("softmax", False, 3.0)],
+    ("name", "causal", "std"), [("softmax", True, 0.5), ("favor+", False, 1.0)]
 )
 def test_rounded_products_cost_little_beside_random_features(name, causal, std):
     output, gradient = BOUNDS[std]
@@ -58,7 +57,7 @@ def test_rounded_products_cost_little_beside_random_features(name, causal, std):
 
 def test_the_command_prints_a_row_of_each_case(capsys, monkeypatch):
     monkeypatch.setattr(precision, "CASES", precision.CASES[:1])
-    precision.main("--length 64 --long 512 --draws 1".split())
+    precision.main("--length 64 --long 128 --draws 1".split())
     lines = capsys.readouterr().out.splitlines()
     assert lines[4].startswith("| softmax | bidirectional | 16 | 0.5 | ")
     assert [line.split(" | ")[:2] for line in lines[-6:]] == [

@@ -110,24 +110,3 @@ def test_clients_note_when_each_token_came_and_when_all_have_begun(port):
 def test_a_session_that_ends_early_is_an_error(port):
     with pytest.raises(RuntimeError, match='Received: 3 tokens, and .*200 OK.*"time"'):
         client.drive(port, [[1]], 4, lambda: None)
-
-
-@pytest.mark.slow
-def test_the_command(tmp_path, capsys):
-    arguments = ["--quick", "--prompts", "6", "--sessions", "3", "--new-tokens", "4"]
-    serving.main([*arguments, "--output", str(tmp_path)])
-    results = json.loads((tmp_path / "results.json").read_text())
-    ours, cache = results["served"]
-    # a layer, 2 heads of 16: 17 x 16 sums and 16 maxima of each, 2 positions and more
-    assert ours["state_bytes"] == 4 * (2 * (17 * 16 + 16) + 2)
-    # two caches of 10 places, and 3 counts
-    assert cache["state_bytes"] == 4 * (2 * 10 * 32 + 3)
-    for row in (ours, cache):
-        assert row["rounds"][0]["between_p50"] > 0
-    for row in results["alone"]:
-        assert row["reason"] is None and "folder" not in row
-    speeds = [3 * 4 / row["times"][0] for row in results["alone"]]  # of 4 tokens each
-    written = (tmp_path / "tables.md").read_text()
-    assert written.count("| 6 | 3 |") == 3
-    assert f"| 6 | 3 | {speeds[0]:.1f} | " in written
-    assert written.strip() in capsys.readouterr().out

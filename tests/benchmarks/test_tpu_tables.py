@@ -3,7 +3,7 @@
 import json
 import os
 
-from benchmarks.tpu import checks, lengths, rows, table
+from benchmarks.tpu import checks, rows
 
 SENTENCES = {
     "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
@@ -12,40 +12,10 @@ SENTENCES = {
     "space hbm. Used 1.50T of 15.75G hbm. Exceeded hbm capacity by 1.48T.": 1536.0,
     "RESOURCE_EXHAUSTED: for another reason": None,
 }
-ROW = {
-    "configuration": "v5e-4",
-    "exact": False,
-    "slice": "v5e-1",
-    "recompute": "block",
-    "tokens": 2**18,
-    "gib": 9.6875,
-    "available_gib": 15.75,
-    "fits": True,
-    "lower_seconds": 8.4,
-    "compile_seconds": 56.6,
-}
 
 
 def test_what_a_refusal_says():
     assert {s: rows.refused_gib(s) for s in SENTENCES} == SENTENCES
-
-
-def test_memory_as_the_tables_print_it():
-    assert rows.needed(ROW) == "9.69 of 15.75"
-    too_large = {**ROW, "gib": 15.64, "fits": False}
-    assert rows.needed(too_large) == "15.64 of 15.75, too much"
-    refused = {**too_large, "refusal": "...", "gib": 34.19}
-    assert rows.needed(refused) == "refused: 34.2 of 15.75"
-    assert rows.needed({**refused, "gib": None}) == "refused: more of 15.75"
-
-
-def test_lines_of_the_tables():
-    assert table.cells(ROW) == ["v5e-4", "Performer", "262,144", "9.69 of 15.75", "57"]
-    assert lengths.cells(ROW) == ["2^18", "block", "9.69 of 15.75", "8", "57"]
-    failed = {"case": ["v5e-4", True], "error": "ValueError: no"}
-    assert table.cells(failed) == ["v5e-4", "exact", "ValueError: no", "", ""]
-    failed = {"case": ["none", 13, "v5e-1"], "error": "ValueError: no"}
-    assert lengths.cells(failed) == ["2^13", "none", "ValueError: no", "", ""]
 
 
 def double(number):

@@ -55,15 +55,3 @@ def test_an_existing_dataset_is_not_overwritten(tmp_path):
     convert.convert(*arguments)
     with pytest.raises(ValueError, match="Choose another folder"):
         convert.convert(*arguments)
-
-
-@pytest.mark.parametrize("shards", [0, 7])
-def test_shards_must_not_be_empty(tmp_path, shards):
-    archives.write_pngs(tmp_path / "png", train=6)
-    with pytest.raises(ValueError, match=f"between 1 and .* 6. Received: .*{shards}"):
-        convert.convert(str(tmp_path / "png"), str(tmp_path / "shards"), shards)
-
-
-def test_the_command_reports_a_missing_folder_without_a_traceback(tmp_path):
-    with pytest.raises(SystemExit, match="image-net.org/download-images"):
-        convert.main(["--source", str(tmp_path / "x"), "--output", str(tmp_path)])

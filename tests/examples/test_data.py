@@ -54,13 +54,6 @@ def test_training_crops_never_reach_the_held_out_region(monkeypatch):
     assert len(loaded.training_pixels) == 2 * 427 * 512
 
 
-def test_both_photographs_are_cropped(monkeypatch):
-    use_photographs(monkeypatch, [np.full((427, 640, 3), c, np.uint8) for c in (3, 5)])
-    crops = data.load(Config(batch_size=20)).train.take(5).as_numpy_iterator()
-    # 100 tosses of a fair coin: 20 or fewer heads has a probability of 6e-10.
-    assert 20 < (np.stack(list(crops))[..., 0, 0, 0] == 3).sum() < 80
-
-
 def test_batch_k_is_a_function_of_the_seed():
     batches = first_batches(7, seed=3, batch_size=2)
     np.testing.assert_array_equal(batches, first_batches(7, seed=3, batch_size=2))
@@ -69,7 +62,7 @@ def test_batch_k_is_a_function_of_the_seed():
     assert (first_batches(7, seed=4, batch_size=2) != batches).mean() > 0.5
 
 
-@pytest.mark.parametrize("start_step", [1, 2, 5, 9])
+@pytest.mark.parametrize("start_step", [2, 9])
 def test_resuming_skips_blocks_and_epochs(tmp_path, start_step):
     archives.write_npz(tmp_path)  # 8 training images: 4 steps are one epoch
     settings = {"data_dir": str(tmp_path), "batch_size": 2, "seed": 1}
@@ -85,14 +78,6 @@ def test_each_epoch_has_every_image_once_in_another_order(tmp_path):
     assert archives.as_set(first) == archives.as_set(images)
     assert archives.as_set(second) == archives.as_set(images)
     assert (first != second).any() and (first != images).any()
-
-
-def test_each_epoch_has_the_blocks_in_another_order():
-    split = data.Split([1] * 6, lambda block: np.full((1, 64, 64, 3), block, np.uint8))
-    stream = itertools.islice(split.shuffled(seed=0), 12)
-    order = [int(image.max()) for image in stream]
-    assert sorted(order[:6]) == sorted(order[6:]) == list(range(6))
-    assert order[:6] != order[6:]
 
 
 def test_blocks_are_read_one_at_a_time_and_only_when_needed():
@@ -122,24 +107,12 @@ def test_shapes_are_static_and_batches_full():
     np.testing.assert_array_equal(np.concatenate(batches), loaded.held_out)
 
 
-def test_the_name_says_how_many_images_were_held_out():
-    photographs = "64x64 crops of scikit-learn's sample photographs"
-    assert data.load(Config()).name == photographs
-    name = data.load(Config(held_out_images=6)).name
-    assert name == f"{photographs}, 6 of its 24 held-out images"
-
-
 def test_held_out_images_are_spread_over_all_blocks():
     split = data.Split(
         [3, 4, 3], lambda block: np.arange([0, 3, 7][block], [3, 7, 10][block])
     )
     np.testing.assert_array_equal(split.evenly_spaced(4), [0, 3, 6, 9])
     np.testing.assert_array_equal(split.evenly_spaced(10), np.arange(10))
-
-
-def test_a_batch_larger_than_the_held_out_images_is_refused():
-    with pytest.raises(ValueError, match="at most the number of held-out.*24 exist"):
-        data.load(Config(batch_size=25))
 
 
 def test_two_replicas_share_each_batch():

@@ -96,7 +96,3 @@ def test_what_does_not_resume_another_model(tmp_path, changes):
     (tmp_path / "elsewhere").mkdir()
     settings = {"output_dir": "out", "resume": True, "hidden_dim": 16, **changes}
     folders.refuse_another_model(Config(**settings))
-
-
-def test_settings_of_the_model_exist():
-    assert {f.name for f in dataclasses.fields(Config)} >= {*folders.OF_THE_MODEL}

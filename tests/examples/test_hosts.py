@@ -14,7 +14,7 @@ from tests.examples import archives
 IMAGES = 11  # no multiple of a batch, nor of the shards
 
 
-@pytest.fixture(params=["npz", "1 shard", "3 shards", "5 shards"])
+@pytest.fixture(params=["npz", "3 shards"])
 def folder(request, tmp_path):
     archives.write_npz(tmp_path / "npz", train=(7, 4))
     if request.param == "npz":
@@ -35,7 +35,7 @@ def batches(images, count, context=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hosts", "replicas"), [(2, 2), (2, 4), (4, 4), (1, 4)])
+@pytest.mark.parametrize(("hosts", "replicas"), [(2, 4), (4, 4)])
 def test_the_parts_of_all_hosts_are_the_batch(folder, hosts, replicas):
     steps = 6  # two epochs
     images = load(folder)
@@ -50,7 +50,7 @@ def test_the_parts_of_all_hosts_are_the_batch(folder, hosts, replicas):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [1, 2, 3, 7])
+@pytest.mark.parametrize("start", [2, 7])
 def test_a_resumed_run_goes_on_where_it_was(folder, start):
     whole = batches(load(folder), 10)
     resumed = batches(load(folder, start), 10 - start)
@@ -71,18 +71,6 @@ def test_an_epoch_has_every_image_once_in_an_order_of_its_own(folder):
         assert archives.as_set(epoch) == archives.as_set(every)
         assert (epoch != every).any()
     assert (first != second).any()
-
-
-def test_the_order_is_a_function_of_the_seed(folder):
-    first = batches(load(folder, seed=3), 5)
-    np.testing.assert_array_equal(first, batches(load(folder, seed=3), 5))
-    assert (np.stack(first) != batches(load(folder, seed=4), 5)).any()
-
-
-def test_shapes_are_static(folder):
-    context = tf.distribute.InputContext(2, 1, 4)
-    spec = load(folder).training_batches(context).element_spec
-    assert spec == tf.TensorSpec((1, 64, 64, 3), tf.uint8)
 
 
 def test_a_batch_that_replicas_cannot_share_is_refused(folder):

@@ -111,7 +111,7 @@ def test_midi_has_the_notes(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_held_out_piece_is_continued(monkeypatch, capsys, uncompiled):
+def test_a_held_out_piece_is_continued(monkeypatch, capsys, one_block, eagerly):
     monkeypatch.delitem(music.ATTENTIONS, "window alone")
     random = np.random.default_rng(0)
     pieces = []

@@ -55,9 +55,7 @@ def step_by_hand(config):
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-@pytest.mark.parametrize("clip", [None, 4.0])
+@pytest.mark.parametrize("replicas, clip", [(1, 4.0), (2, None), (4, 4.0)])
 def test_a_step_is_that_of_the_whole_batch(replicas, clip):
     config = dataclasses.replace(CONFIG, global_clipnorm=clip)
     keras.utils.set_random_seed(1)
@@ -69,7 +67,7 @@ def test_a_step_is_that_of_the_whole_batch(replicas, clip):
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = make_model()
-        model.compile(optimizer.make(config), "mse")
+        model.compile(optimizer.make(config), "mse", jit_compile=False)
     model.fit(TOKENS, TARGETS, batch_size=4, shuffle=False, verbose=0)
     for value, wanted in zip(model.get_weights(), expected, strict=True):
         np.testing.assert_allclose(value, wanted, atol=2e-6)

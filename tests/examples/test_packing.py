@@ -34,7 +34,7 @@ def test_docstrings_are_those_of_the_standard_library():
 
 
 @pytest.mark.slow
-def test_packed_documents_are_predicted_as_alone(capsys, one_block, uncompiled):
+def test_packed_documents_are_predicted_as_alone(capsys, one_block, eagerly):
     table, difference = packing.main(documents=40, passes=1, length=128)
     assert difference < 1e-4
     padded, packed, mixed = table.values()

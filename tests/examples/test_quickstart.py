@@ -28,38 +28,30 @@ def test_questions_are_far_from_the_answers_in_the_list():
     assert len(firsts) > 4  # the order says nothing
 
 
-def run(capsys, **options):
-    """The rows of the table as `{name: (seconds, accuracy)}`, and what follows it."""
-    quickstart.main(**options)
-    _, table, rest = capsys.readouterr().out.split("\n\n")
-    header, *lines = table.splitlines()
-    assert header.split() == ["attention", "seconds", "accuracy"]
-    found = [re.fullmatch(r"(\S.*\S) +(\d+\.\d) +([01]\.\d\d)", line) for line in lines]
-    rows = {match[1]: (float(match[2]), float(match[3])) for match in found}
-    same, listed, generated = (
-        ast.literal_eval(line.partition(":")[2].strip()) for line in rest.splitlines()
-    )
-    assert same is True
-    assert listed == bytes(quickstart.texts(1, quickstart.HELD_OUT)[0, :16].tolist())
-    return rows, listed, generated
-
-
 @pytest.mark.slow
-def test_it_prints_its_table_saves_loads_and_generates(capsys, uncompiled):
-    rows, listed, generated = run(capsys, steps=2)
-    assert list(rows) == ROWS
-    assert all(seconds > 0 and right < 0.3 for seconds, right in rows.values())
-    assert len(generated) == 16 and generated[::2] == listed[::2]
-
-
-@pytest.mark.slow
-def test_this_attention_finds_the_answers(capsys, monkeypatch):
+def test_attention_finds_the_answers_saves_loads_and_generates(
+    capsys, monkeypatch, uncompiled
+):
+    assert list(quickstart.attentions()) == ROWS
+    small = {"PAIRS": 4, "DOTS": 16, "WINDOW": 8, "LIST": 24, "LENGTH": 32}
+    for name, value in small.items():
+        monkeypatch.setattr(quickstart, name, value)
     names = ROWS[0], ROWS[-1]
     attentions = quickstart.attentions()
     chosen = {name: attentions[name] for name in names}
     monkeypatch.setattr(quickstart, "attentions", lambda: chosen)
-    rows, listed, generated = run(capsys, seed=1)
-    (_, found), (_, guessed) = (rows[name] for name in names)
-    assert found > 0.95
-    assert guessed < 0.6
-    assert sum(a == b for a, b in zip(listed, generated)) >= 15
+    quickstart.main(steps=120)
+    _, table, rest = capsys.readouterr().out.split("\n\n")
+    header, *lines = table.splitlines()
+    assert header.split() == ["attention", "seconds", "accuracy"]
+    found = [re.fullmatch(r"(\S.*\S) +(\d+\.\d) +([01]\.\d\d)", line) for line in lines]
+    assert [match[1] for match in found] == list(names)
+    assert all(float(match[2]) > 0 for match in found)
+    learned, guessed = (float(match[3]) for match in found)
+    assert learned > 0.9 and guessed < 0.3
+    # that loaded models have equal outputs, is seen in `tests/test_saving.py`
+    *_, listed, generated = (
+        ast.literal_eval(line.partition(":")[2].strip()) for line in rest.splitlines()
+    )
+    assert listed == bytes(quickstart.texts(1, quickstart.HELD_OUT)[0, :8].tolist())
+    assert sum(a == b for a, b in zip(listed, generated)) >= 7

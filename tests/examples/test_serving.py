@@ -68,13 +68,6 @@ def test_equal_seeds_give_equal_tokens_whatever_others_do(folder):
     serve(folder, scenario)
 
 
-def test_all_tokens_that_may_be_drawn_are_the_default(folder):
-    async def scenario(app):
-        assert len(await Exchange(app, {"tokens": [4]}).tokens()) == 17
-
-    serve(folder, scenario, max_new_tokens=17)
-
-
 def test_text_comes_in_whole_characters():
     prompt, rest = "a é".encode()[:-1], "é 𝄞".encode()[1:] + b"\xffz\xe2\x82"
 
@@ -130,16 +123,6 @@ def test_what_is_wrong_is_refused_with_a_sentence(folder):
             assert sentence in answer["error"]
 
     serve(folder, scenario, max_prompt_length=5, max_new_tokens=7)
-
-
-def test_other_addresses_are_refused_in_json(folder):
-    async def scenario(app):
-        unknown, wrong_method = Exchange(app, path="/nothing"), Exchange(app)
-        assert await unknown.answer() == {"error": "Not Found"}
-        assert await wrong_method.answer() == {"error": "Method Not Allowed"}
-        assert (unknown.status, wrong_method.status) == (404, 405)
-
-    serve(folder, scenario)
 
 
 def test_a_full_service_refuses_until_a_client_leaves(folder):

@@ -46,19 +46,6 @@ def test_npz_planes_are_red_green_blue(tmp_path):
     assert image.sum() == 16
 
 
-def test_all_ten_npz_files_in_the_folders_of_their_zip_files(tmp_path):
-    for index in range(1, 11):
-        part = tmp_path / f"Imagenet64_train_part{1 + index // 6}_npz"
-        part.mkdir(exist_ok=True)
-        images = np.full((1, 12288), index, np.uint8)
-        np.savez_compressed(part / f"train_data_batch_{index}.npz", data=images)
-    (tmp_path / "Imagenet64_val_npz").mkdir()
-    np.savez(tmp_path / "Imagenet64_val_npz" / "val_data.npz", data=images)
-    name, train, _ = sources.open_folder(tmp_path)
-    assert name == sources.RESIZED
-    assert everything(train)[:, 0, 0, 0].tolist() == list(range(1, 11))
-
-
 @pytest.mark.parametrize("tar", [False, True])
 def test_png_files(tmp_path, tar):
     images, held_out = archives.write_pngs(tmp_path, tar=tar)
@@ -68,22 +55,6 @@ def test_png_files(tmp_path, tar):
     assert archives.as_set(everything(validation)) == archives.as_set(held_out)
 
 
-def test_png_files_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "PNG_BLOCK", 4)
-    images, _ = archives.write_pngs(tmp_path, train=6)
-    _, train, _ = sources.open_folder(tmp_path)
-    assert train.block_sizes == [4, 2]
-    assert archives.as_set(everything(train)) == archives.as_set(images)
-
-
-def test_grey_png_files_become_colour(tmp_path):
-    archives.write_pngs(tmp_path, train=1)
-    grey = np.arange(4096, dtype=np.uint8).reshape(64, 64)
-    Image.fromarray(grey).save(tmp_path / "train_64x64" / "0000000.png")
-    image = everything(sources.open_folder(tmp_path)[1])[0]
-    np.testing.assert_array_equal(image, np.repeat(grey[..., None], 3, axis=-1))
-
-
 def test_folders_that_hold_no_dataset(tmp_path):
     assert_unusable(tmp_path / "nowhere", "no folder", "nowhere")
     assert_unusable(tmp_path, "it holds nothing")
@@ -91,11 +62,6 @@ def test_folders_that_hold_no_dataset(tmp_path):
     assert_unusable(tmp_path, "it holds notes.txt")
     (tmp_path / "Imagenet64_val_npz.zip").touch()
     assert_unusable(tmp_path, "unpack its .zip files")
-
-
-def test_load_passes_the_error_on(tmp_path):
-    with pytest.raises(FileNotFoundError, match="image-net.org/download-images"):
-        data.load(Config(data_dir=str(tmp_path / "nowhere")))
 
 
 def test_half_a_dataset(tmp_path):
@@ -155,12 +121,6 @@ def test_broken_png_files(tmp_path):
     assert_unusable(tmp_path, "but is RGBA [64, 64, 4]")
 
 
-def test_a_broken_tar_file(tmp_path):
-    archives.write_pngs(tmp_path, tar=True)
-    (tmp_path / "train_64x64.tar").write_bytes(b"not an archive" * 100)
-    assert_unusable(tmp_path, "train_64x64.tar", "cannot be read as a tar file")
-
-
 @pytest.fixture
 def shards(tmp_path):
     archives.write_npz(tmp_path / "npz")
@@ -204,8 +164,3 @@ def test_a_broken_manifest(shards, change, message):
     path = shards / "dataset.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     assert_unusable(shards, message)
-
-
-def test_a_manifest_that_is_no_json(shards):
-    (shards / "dataset.json").write_text("{")
-    assert_unusable(shards, "dataset.json", "not written by convert.py")

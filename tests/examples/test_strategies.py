@@ -8,15 +8,6 @@ from examples.imagenet64 import strategies
 from examples.imagenet64.config import Config
 
 
-def test_none_is_one_device():
-    strategy = strategies.make(Config(strategy="none", steps_per_execution=2))
-    assert strategy is tf.distribute.get_strategy()
-
-
-def test_one_replica_may_train_in_float16():
-    strategies.make(Config(dtype_policy="mixed_float16"))
-
-
 def test_mirrored_takes_all_devices_of_a_kind():
     cpus = tf.config.list_logical_devices("CPU")
     strategy = strategies.make(Config(strategy="mirrored", batch_size=2 * len(cpus)))

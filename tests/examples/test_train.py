@@ -29,7 +29,9 @@ def run(*flags):
 
 
 @pytest.mark.slow
-def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
+def test_the_example_trains_generates_and_writes(
+    tmp_path, capsys, monkeypatch, uncompiled
+):
     # drawing all 12,288 sub-pixels is what generation's own tests are about
     monkeypatch.setattr(
         train.keras_performer,
@@ -43,7 +45,8 @@ def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
         save_curve(path, training, held_out, baselines)
 
     monkeypatch.setattr(train.report, "save_curve", note_and_save)
-    results = run("--control", "true", "--num_steps", "4", "--steps_per_epoch", "2")
+    steps = "--num_steps", "4", "--steps_per_epoch", "2"
+    results = run(*PLAIN, *steps, "--control", "true")
     training, held_out = curves
     assert [step for step, _ in training] == [step for step, _ in held_out] == [2, 4]
     assert held_out[-1][1] == pytest.approx(results["this model"], abs=1e-5)
@@ -61,6 +64,10 @@ def test_the_example_trains_generates_and_writes(tmp_path, capsys, monkeypatch):
     model = keras.models.load_model(tmp_path / "out/model.keras")
     assert int(model.optimizer.iterations) == 4
     assert int(model.blocks[0].attention.redraw_count) == 2
+    # the control is the run without attention
+    alone = run(*NO_ATTENTION, *steps, "--output_dir", "alone")
+    expected = pytest.approx(alone["this model"], abs=1e-5)
+    assert results["without attention"] == expected
 
 
 def sequences(count, start_step=0, replicas=1, **settings):
@@ -117,16 +124,6 @@ def test_noise_is_added_to_what_is_read_and_not_to_what_is_predicted():
 
 
 @pytest.mark.slow
-def test_the_control_is_the_run_without_attention(uncompiled, monkeypatch):
-    monkeypatch.setattr(train, "pictures", lambda *_: None)
-    flags = [*PLAIN, "--num_steps", "2", "--steps_per_epoch", "2"]
-    both = run(*flags, "--control", "true")
-    alone = run(*flags, "--attention", "none", "--control", "true")
-    assert both["without attention"] == pytest.approx(alone["this model"], abs=1e-5)
-    assert "without attention" not in alone
-
-
-@pytest.mark.slow
 def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch, uncompiled):
     # from shards, as on a TPU
     two = tf.config.list_logical_devices("CPU")[:2]
@@ -134,14 +131,13 @@ def test_replicas_train_what_one_device_trains(tmp_path, monkeypatch, uncompiled
     monkeypatch.setattr(train, "pictures", lambda *_: None)
     archives.write_npz(tmp_path / "npz", train=(13,), validation=4)
     convert(str(tmp_path / "npz"), str(tmp_path / "shards"), shards=2)
-    flags = [*PLAIN, "--num_steps", "4", "--steps_per_epoch", "2", "--batch_size", "2"]
-    flags += ["--data_dir", "shards", "--held_out_images", "4"]
+    flags = [*NO_ATTENTION, "--num_steps", "4", "--steps_per_epoch", "2"]
+    flags += ["--data_dir", "shards", "--held_out_images", "4", "--batch_size", "2"]
     one = run(*flags)
     several = run(*flags, "--strategy", "mirrored", "--output_dir", "several")
     assert several["this model"] == pytest.approx(one["this model"], abs=1e-4)
     model = keras.models.load_model("several/model.keras")
     assert int(model.optimizer.iterations) == 4
-    assert int(model.blocks[0].attention.redraw_count) == 2
 
 
 def test_steps_per_execution_reaches_the_model():
@@ -229,14 +225,6 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(
     weights = keras.models.load_model("interrupted/model.keras").get_weights()
     for continued, uninterrupted in zip(weights, expected, strict=True):
         np.testing.assert_allclose(continued, uninterrupted, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_training_stops_when_its_time_is_up_and_draws_nothing_if_not_asked(uncompiled):
-    flags = ["--num_steps", "1000", "--steps_per_epoch", "2", "--max_minutes", "1e-4"]
-    run(*NO_ATTENTION, *flags)
-    model = keras.models.load_model("out/model.keras")
-    assert int(model.optimizer.iterations) == 1
 
 
 @pytest.mark.slow

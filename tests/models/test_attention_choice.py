@@ -71,10 +71,10 @@ def test_none_is_a_model_of_single_tokens(recompute):
         tf.nest.flatten(loss_and_gradients(model)), tf.nest.flatten(expected)
     ):
         np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
-    drawn = generate(model, IDS[:, :3], 8, temperature=0)
-    np.testing.assert_array_equal(
-        drawn[:, 3:], model(drawn[:, :-1]).numpy().argmax(-1)[:, 2:]
-    )
+    if recompute is None:
+        drawn = generate(model, IDS[:, :3], 8, temperature=0)
+        likeliest = model(drawn[:, :-1]).numpy().argmax(-1)[:, 2:]
+        np.testing.assert_array_equal(drawn[:, 3:], likeliest)
 
 
 def test_none_need_not_be_causal():
@@ -109,7 +109,7 @@ def test_a_layer_is_copied_for_each_block():
     assert named.blocks[1].attention.seed == second.seed
 
 
-@pytest.mark.parametrize("attention", ["exact", "none", wide(value_dim=5)])
+@pytest.mark.parametrize("attention", ["exact", wide(value_dim=5)])
 def test_a_model_is_saved_with_its_attention(attention, tmp_path):
     model = model_with(attention)
     model.save(tmp_path / "model.keras")
@@ -122,14 +122,12 @@ def test_a_model_is_saved_with_its_attention(attention, tmp_path):
     "message, options",
     [
         ("an AttentionLayer or the config of one", dict(attention="softmax")),
-        ("an AttentionLayer or the config of one", dict(attention=None)),
         (
             "has no argument exact_widow: .*exact_window",
             dict(exact_widow=4),
         ),
         ("PerformerLM has no argument num_layer: .*num_layers", dict(num_layer=4)),
         ("rotary is no option of PerformerLM", dict(rotary=True)),
-        ("PerformerLM has no argument exact_below", dict(exact_below=4)),
         ("num_key_value_heads must divide num_heads", dict(num_key_value_heads=3)),
         ("must be an AttentionLayer", dict(attention=keras.layers.Dense(1))),
         ("chunk_size is .* which ExactAttention has not", dict(chunk_size=4)),
@@ -142,7 +140,6 @@ def test_a_model_is_saved_with_its_attention(attention, tmp_path):
         ("have the causal of the", dict(attention=wide(), causal=False)),
         ("have the num_heads of the", dict(attention=wide(), num_heads=4)),
         ("attention needs a state: use recompute=None", dict(recompute="block")),
-        ("attention needs a state: use recompute=None", dict(recompute="network")),
     ],
 )
 def test_what_does_not_fit_is_refused(message, options):

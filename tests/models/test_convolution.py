@@ -42,14 +42,13 @@ def test_a_model_that_is_not_causal_sees_both_sides():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "recompute, length, size",
-    [("block", 11, 7), ("block", 8, 4), ("block", 3, 2)]
-    + [("network", 11, 4), ("network", 8, 2), ("network", 3, 7)],
+    [("block", 11, 7), ("network", 11, 2), ("network", 3, 7)],
 )
 def test_gradients_are_those_of_plain_training(recompute, length, size):
     """Chunks of 4 tokens: shorter than the kernel, too, and with a rest."""
     keras.config.set_floatx("float64")
     ids, targets = IDS[:, :length], TARGETS[:, :length]
-    options = dict(conv_kernel_size=size, dtype="float64")
+    options = dict(conv_kernel_size=size, dtype="float64", feature_map="relu")
     results = loss_and_gradients(model_with(recompute, **options), ids, targets)
     expected = loss_and_gradients(model_with(**options), ids, targets)
     for result, wanted in zip(*map(tf.nest.flatten, (results, expected)), strict=True):
@@ -57,9 +56,8 @@ def test_gradients_are_those_of_plain_training(recompute, length, size):
         np.testing.assert_allclose(result, wanted, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("attention", ["performer", "none"])
-def test_what_is_drawn_is_the_likeliest_of_the_whole(attention):
-    model = model_with(attention=attention)
+def test_what_is_drawn_is_the_likeliest_of_the_whole():
+    model = model_with()
     drawn = generate(model, IDS[:, :3], 14, temperature=0)
     likeliest = model(drawn[:, :-1]).numpy().argmax(-1)
     np.testing.assert_array_equal(drawn[:, 3:], likeliest[:, 2:])

@@ -5,7 +5,6 @@ import functools
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_performer import PerformerLM, generate, generate_stream
 from keras_performer.layers.embeddings import TokenEmbedding
@@ -31,34 +30,26 @@ def fresh_model():
         ("prompt must be ints", dict(prompt=[[1.0, 2.0]])),
         (r"from 0 to 10.*prompt\[0, 1\] = 4294967299", dict(prompt=[[1, 2**32 + 3]])),
         (r"prompt\[1, 0\] = -1", dict(prompt=[[2, 1], [-1, 3]])),
-        (r"prompt\[0, 2\] = 11", dict(prompt=tf.constant([[1, 2, VOCABULARY]]))),
         ("prompt must be ints", dict(prompt=[["a", "b"]])),
         ("seed must", dict(seed="a")),
         ("max_length must", dict(max_length=5)),
         ("max_length must", dict(max_length=42)),
         ("temperature must", dict(temperature=-1.0)),
         ("temperature must", dict(temperature=None)),
-        ("temperature must", dict(temperature="1")),
-        ("temperature must", dict(temperature=[1.0])),
         ("temperature must.*Received: temperature=1e-39", dict(temperature=1e-39)),
         ("temperature must", dict(temperature=float("nan"))),
-        ("temperature must", dict(temperature=float("inf"))),
         ("top_k must", dict(top_k=0)),
         ("top_p must", dict(top_p=1.5)),
-        ("top_p must", dict(top_p=0.0)),
-        ("top_p must", dict(top_p="0.5")),
         ("top_p must.*Received: top_p=1e-46", dict(top_p=1e-46)),
         (r"min_p must.*Received: min_p=0$", dict(min_p=0)),
         ("min_p must", dict(min_p=1.1)),
         ("repetition_penalty must", dict(repetition_penalty=0.0)),
-        ("repetition_penalty must", dict(repetition_penalty=-1.5)),
         ("repetition_penalty must", dict(repetition_penalty=None)),
         ("num_samples must", dict(num_samples=0)),
         ("num_samples must", dict(num_samples=1.0)),
         ("stop_tokens must.*from 0 to 10", dict(stop_tokens=[3, VOCABULARY])),
         ("stop_tokens must", dict(stop_tokens=-1)),
         ("stop_tokens must", dict(stop_tokens="\n")),
-        ("stop_tokens must", dict(stop_tokens=[[1], [2]])),
         ("stop_tokens must", dict(stop_tokens=2.0)),
         (r"at least one token in each.*prompt\[1\] of l", dict(prompt=[[1], []])),
         (r"prompt\[1, 1\] = 11", dict(prompt=[[1], [2, VOCABULARY]])),
@@ -66,16 +57,12 @@ def fresh_model():
         (r"a list of sequences.*shapes \[\(\), \(1,\)\]", dict(prompt=[[1], 2])),
         ("a list of sequences", dict(prompt=[[1], [[1, 2], [3]]])),
         ("a list of sequences", dict(prompt=[])),
-        ("a list of sequences", dict(prompt=3)),
         ("encode text", dict(prompt="abc")),
-        ("encode text", dict(prompt=["abc", "ab"])),
         ("prompt of 9 tokens", dict(prompt=[[1], 9 * [2]])),
         ("at least one token", dict(prompt=b"")),
         ("from 0 to 10", dict(prompt=[b"\x01", b"abc"])),
         ("prompt must be ints", dict(prompt=[b"\x01", [1]])),
         ("verbose must", dict(verbose="loud")),
-        ("verbose must", dict(verbose=2)),
-        ("verbose must", dict(verbose=None)),
     ],
 )
 def test_bad_arguments_raise(message, options):
@@ -156,9 +143,9 @@ def test_a_model_with_inputs_of_its_own_may_read_other_ints():
         generate(model, [[-(2**32) - 3, 0]], 3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, dict(temperature=0), dict(top_k=2)])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "value, options", [(float("nan"), dict(temperature=0)), (float("inf"), {})]
+)
 def test_logits_that_are_not_finite_raise(value, options):
     model = small_model()
     model.head.bias.assign(bias_with(value, 6))
@@ -166,14 +153,12 @@ def test_logits_that_are_not_finite_raise(value, options):
         generate(model, PROMPT, 9, **options)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_logits_that_turn_nan_after_some_tokens_raise(temperature):
+def test_logits_that_turn_nan_after_some_tokens_raise():
     model = small_model()
     model.head.bias.assign(bias_with(1e4, 2))  # 2 is drawn, and then read
     embeddings = model.embedding.embeddings.numpy()
     embeddings[2] = np.nan
     model.embedding.embeddings.assign(embeddings)
-    assert generate(model, PROMPT, 6, temperature)[0, -1] == 2
+    assert generate(model, PROMPT, 6, temperature=1)[0, -1] == 2
     with pytest.raises(ValueError, match="logits are not finite"):
-        generate(model, PROMPT, 9, temperature)
+        generate(model, PROMPT, 9, temperature=1)

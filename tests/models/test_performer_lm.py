@@ -41,16 +41,17 @@ def test_no_logit_depends_on_a_later_token():
         assert (moved[:13] < 1e-6).all() if causal else (moved[:13] > 1e-6).all()
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64", "float32"])
-def test_ids_may_have_any_dtype_that_holds_them(dtype):
+def test_ids_may_have_any_dtype_that_holds_them():
     model = small_model(vocabulary_size=256)  # which uint8 does not hold
     ids = 251 - IDS
-    np.testing.assert_array_equal(model(ids.astype(dtype)), model(ids.astype("int32")))
+    for dtype in ("uint8", "int16", "int64", "float32"):
+        found = model(ids.astype(dtype))
+        np.testing.assert_array_equal(found, model(ids.astype("int32")))
     # attention, which never sees ids, would compile long
     options = dict(attention="none", num_layers=1)
     model = small_model(vocabulary_size=256, **options)
     compiled = tf.function(model, jit_compile=True, autograph=False)
-    given, wanted = (compiled(tf.constant(ids, t)) for t in (dtype, "int32"))
+    given, wanted = (compiled(tf.constant(ids, t)) for t in ("uint8", "int32"))
     np.testing.assert_allclose(given, wanted, atol=1e-6)
 
 
@@ -138,20 +139,6 @@ def test_blocks_have_features_of_their_own_and_a_seed_repeats_them():
     assert np.abs(matrices(small_model(seed=2))[0] - first).max() > 0.1
 
 
-@pytest.mark.slow
-def test_it_learns_to_continue_a_sequence():
-    """Token t repeats token t - 6: the model must find it by attention."""
-    pattern = np.random.default_rng(1).integers(0, 11, (512, 6))
-    tokens = np.tile(pattern, (1, 4))
-    model = small_model(num_layers=1, hidden_dim=32, num_random_features=32)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile=False)
-    model.fit(tokens[:, :-1], tokens[:, 1:], epochs=10, batch_size=64, verbose=0)
-    logits = model.predict(tokens[:64, :-1], verbose=0)
-    right = logits.argmax(-1)[:, 6:] == tokens[:64, 7:]
-    assert right.mean() > 0.6  # chance is 1 / 11
-
-
 @pytest.mark.parametrize(
     "message, options",
     [
@@ -192,12 +179,12 @@ def test_a_state_of_another_depth_raises(num_layers):
 
 
 @pytest.mark.parametrize("recompute", [None, "network"])
-@pytest.mark.parametrize("inputs, name", [({"a": IDS}, "dict"), ([IDS], "tuple")])
-def test_inputs_are_one_tensor(inputs, name, recompute):
+def test_inputs_are_one_tensor(recompute):
     model = small_model(recompute=recompute)
-    model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match=f"one int tensor .* of type {name}"):
-        model.fit(inputs, IDS, verbose=0)
+    model.compile("sgd", "mse", run_eagerly=True)
+    for inputs, name in (({"a": IDS}, "dict"), ([IDS], "tuple")):
+        with pytest.raises(ValueError, match=f"one int tensor .* of type {name}"):
+            model.fit(inputs, IDS, verbose=0)
 
 
 def test_autocast_is_false():
@@ -213,9 +200,15 @@ def lora(model):
     model.embedding.lora_embeddings_b.assign(np.ones((2, 8)))
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("prepare", [None, lora])
+@pytest.mark.parametrize(
+    "prepare, policy, jit_compile",
+    [
+        (None, "float32", True),
+        (None, "mixed_bfloat16", False),
+        (lora, "mixed_bfloat16", True),
+        (lora, "mixed_float16", False),
+    ],
+)
 def test_the_gradient_of_the_embedding_is_one_tensor(prepare, policy, jit_compile):
     """The sum over all times a token comes; in half precision LoRA's would stop."""
     model = small_model(dtype=policy)
@@ -356,14 +349,8 @@ def test_a_config_is_read_with_custom_objects():
 @pytest.mark.parametrize("position_embedding", ["learned", "rotary"])
 def test_longer_sequences_are_refused_where_xla_compiles(position_embedding):
     """It leaves assertions out, and positions would begin anew."""
-    model = PerformerLM(
-        9,
-        max_length=6,
-        num_layers=1,
-        num_heads=1,
-        hidden_dim=4,
-        position_embedding=position_embedding,
-    )
+    options = dict(position_embedding=position_embedding, feature_map="relu")
+    model = PerformerLM(9, 6, 1, 1, 4, **options)
     compiled = tf.function(
         lambda ids: model(ids),
         input_signature=[tf.TensorSpec((None, None), tf.int32)],
@@ -379,7 +366,7 @@ def test_longer_sequences_are_refused_where_xla_compiles(position_embedding):
 
 def test_a_model_without_a_longest_sequence(tmp_path):
     """Nothing of a model with rotary positions is as long as a sequence."""
-    given = dict(position_embedding="rotary", recompute=None)
+    given = dict(position_embedding="rotary", num_layers=1, feature_map="relu")
     short, free = small_model(**given), small_model(max_length=None, **given)
     tokens = np.random.default_rng(0).integers(0, 11, (2, 60))
     for model in (short, free):
@@ -387,7 +374,9 @@ def test_a_model_without_a_longest_sequence(tmp_path):
     free.set_weights(short.get_weights())
     assert free.get_config()["position_shape"] is None
     np.testing.assert_array_equal(free(tokens[:, :24]), short(tokens[:, :24]))
-    assert generate(free, tokens[:, :20], 100).shape == (2, 100)
+    drawn = generate(free, tokens[:, :20], 40, temperature=0)
+    likeliest = np.argmax(free(drawn), -1)[:, 19:-1]
+    np.testing.assert_array_equal(drawn[:, 20:], likeliest)
     whole, state = free(tokens), free.get_initial_state(2)
     _, state = free(tokens[:, :50], state=state, return_state=True)
     rest, state = free(tokens[:, 50:], state=state, return_state=True)

@@ -19,8 +19,7 @@ def test_it_is_that_of_the_blocks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recompute", ["block", "network"])
-@pytest.mark.parametrize("exact_window", [None, 3])
+@pytest.mark.parametrize("recompute, exact_window", [("block", 3), ("network", None)])
 def test_chunks_that_are_computed_again_give_the_same_gradients(
     recompute, exact_window
 ):

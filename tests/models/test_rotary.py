@@ -54,15 +54,13 @@ def test_the_default_is_what_the_attention_can():
         model = small_model(**options)
         given = small_model(**options, position_embedding=expected)
         assert model.position_embedding == expected
-        given.set_weights(model.get_weights())
-        np.testing.assert_array_equal(model(IDS), given(IDS))
         copy = PerformerLM.from_config(model.get_config())
-        assert copy.position_embedding == expected
+        assert copy.get_config() == {**given.get_config(), "name": model.name}
 
 
 @pytest.mark.slow
 def test_steps_and_generation_give_the_whole():
-    model = small_model(**OPTIONS, position_shape=(8, 2))
+    model = small_model(**OPTIONS, position_shape=(8, 2), num_layers=1)
     model.head.kernel.assign(4 * model.head.kernel)
     whole = model(IDS)
     first, state = model(IDS[:, :6], return_state=True)
@@ -94,7 +92,8 @@ def test_chunks_that_are_computed_again_are_where_they_were(recompute, options):
 
 
 def test_chunks_of_a_call_with_a_mask():
-    plain, again = (small_model(r, causal=False, **OPTIONS) for r in (None, "block"))
+    options = dict(OPTIONS, causal=False, num_layers=1)
+    plain, again = (small_model(r, **options) for r in (None, "block"))
     again.set_weights(plain.get_weights())
     mask = np.arange(11) >= [[0], [4], [2], [7]]
     expected = plain(IDS, mask=mask, training=True)

@@ -50,7 +50,9 @@ def decoder():
 
 
 def language_model():
-    return PerformerLM(11, 17, 1, 2, 8, **FEATURES)
+    return PerformerLM(
+        11, max_length=17, num_layers=1, num_heads=2, hidden_dim=8, **FEATURES
+    )
 
 
 MODELS = {

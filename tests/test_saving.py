@@ -43,7 +43,14 @@ np.savez("with_package.npz", **{k: np.asarray(v) for k, v in outputs.items()})
 def test_a_fresh_process_computes_the_same(tmp_path):
     """What runs without this package has `tests/models/test_export.py`."""
     lm = PerformerLM(
-        11, 16, 1, 2, 8, num_random_features=8, feature_map="relu", seed=None
+        11,
+        max_length=16,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        num_random_features=8,
+        feature_map="relu",
+        seed=None,
     )
     lm(TOKENS)
     lm.blocks[0].attention.redraw_features(3)

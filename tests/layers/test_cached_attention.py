@@ -56,11 +56,15 @@ def test_masks_are_those_of_keras(kind, mask):
 
 
 @pytest.mark.parametrize(
-    "exact_window, compiled",
-    [(None, False), (3, False), pytest.param(3, True, marks=pytest.mark.slow)],
+    "kind, options, compiled",
+    [
+        (CachedPerformerAttention, {}, False),
+        (CachedPerformerAttention, {"exact_window": 3}, False),
+        (CachedExactAttention, {}, True),
+    ],
 )
-def test_with_a_cache_it_is_the_whole(exact_window, compiled):
-    layer = cached(exact_window=exact_window)
+def test_with_a_cache_it_is_the_whole(kind, options, compiled):
+    layer = cached(kind, **options)
     whole = layer(X, X, attention_mask=MASKS["causal"])
 
     def step(x, cache, index):

@@ -196,20 +196,14 @@ def test_a_plain_model_trains_compiled_and_exports_plain(
     tmp_path, two_threads, monkeypatch
 ):
     monkeypatch.setattr(performer, "MIN_COMPILED_LENGTH", 40)
-    x, y = np.random.default_rng(5).standard_normal((2, 6, 40, 3)).astype("float32")
-    losses = []
-    for jit_compile in ("auto", False):
-        keras.utils.set_random_seed(6)
-        options = dict(jit_compile=jit_compile, causal=True, feature_map="relu")
-        model = keras.Sequential([keras.Input((40, 3)), small_layer(**options)])
-        model.compile("adam", "mse", jit_compile=False)
-        history = model.fit(x, y, batch_size=6, epochs=3, verbose=0, shuffle=False)
-        losses.append(history.history["loss"])
-        if jit_compile == "auto":
-            model.export(tmp_path / "model", verbose=False)
-            predicted = model.predict(x, verbose=0)
-    np.testing.assert_allclose(*losses, rtol=1e-5)
-    assert losses[0][2] < losses[0][0]
+    x, y = np.random.default_rng(5).standard_normal((2, 2, 40, 3)).astype("float32")
+    layer = small_layer(causal=True, feature_map="relu")
+    model = keras.Sequential([keras.Input((40, 3)), layer])
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    losses = [model.train_on_batch(x, y) for _ in range(3)]
+    assert losses[2] < losses[0]
+    model.export(tmp_path / "model", verbose=False)
+    predicted = model.predict(x, verbose=0)
     loaded = tf.saved_model.load(tmp_path / "model")
     assert not compiled_functions(loaded.signatures["serve"].graph)
     np.testing.assert_allclose(loaded.serve(x), predicted, rtol=1e-4, atol=1e-5)

@@ -75,7 +75,8 @@ def test_a_step_of_training(name):
     check(MADE[name]())
 
 
-@pytest.mark.parametrize("name", [n for n in MADE if MADE[n]().supports_causal])
+# Those of whose loops a causal form is another: of others it is a mask.
+@pytest.mark.parametrize("name", ["performer", "performer with a window", "linear"])
 def test_a_causal_step_of_training(name):
     check(MADE[name](causal=True))
 

@@ -358,27 +358,6 @@ def test_attention_to_a_longer_sequence_stays(window, x):
         assert all(row.became for row in report.layers)
 
 
-def test_attention_to_a_longer_sequence_stays_outside_of_a_graph(x):
-    class Across(keras.Model):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            self.own, self.across = attention(name="own"), attention(name="across")
-
-        def build(self, shape):
-            other = (None, LENGTH + 4, DIM)
-            self.own.build(shape, shape)
-            self.across.build(shape, other)
-
-        def call(self, x):
-            other = keras.ops.pad(x, [[0, 0], [0, 4], [0, 0]])
-            return self.across(self.own(x, x), other)
-
-    model = Across()
-    model(x)
-    notes = {"across": "exact_window needs one key for each query"}
-    assert_what_stays(model, x, notes)
-
-
 def test_attention_with_a_mask_of_queries_stays(x):
     start = keras.Input((LENGTH, DIM))
     masks = keras.Input((LENGTH, LENGTH), dtype="bool")

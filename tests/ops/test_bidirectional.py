@@ -61,26 +61,6 @@ def test_lengths_of_several_blocks(name, masked):
     assert_equals(fast(kernel, mask), slow(kernel, mask), inputs)
 
 
-@pytest.mark.parametrize(
-    ("name", "where", "dtype"),
-    [("softmax", "left", "float64"), ("favor+", "interior", "float32")],
-)
-def test_a_masked_key_equals_no_key(name, where, dtype):
-    kernel, mask = KERNELS[name](), masks(13)[where][:1]
-    query, key, value = qkv(1, queries=11, keys=13, heads=2, dtype=dtype)
-    visible = np.flatnonzero(mask[0])
-    # whatever is written in masked positions
-    junk = tf.constant(np.where(mask, 1.0, 30.0)[..., None, None], dtype)
-    actual = value_and_gradients(fast(kernel, mask), (query, key * junk, value * junk))
-    dropped = query, tf.gather(key, visible, axis=1), tf.gather(value, visible, axis=1)
-    expected = value_and_gradients(fast(kernel), dropped)
-    hidden = np.flatnonzero(~mask[0])
-    for gradient in actual[2:]:
-        np.testing.assert_array_equal(gradient.numpy()[:, hidden], 0)
-    actual[2:] = [tf.gather(gradient, visible, axis=1) for gradient in actual[2:]]
-    assert_all_close(actual, expected, 1e-12 if dtype == "float64" else 2e-6)
-
-
 # Every kernel, and a kernel of each kind with every size.
 SIZES = [1e30, -1e30, 3e38, np.inf]
 KERNELS_AND_SIZES = {

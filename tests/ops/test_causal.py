@@ -71,30 +71,6 @@ def test_default_chunks_over_several_blocks(name):
     assert_equals(fast(kernel, mask), slow(kernel, mask), inputs)
 
 
-@pytest.mark.parametrize(
-    ("name", "where", "dtype"),
-    [("softmax", "left", "float64"), ("favor+", "interior", "float32")],
-)
-def test_a_masked_token_equals_no_token(name, where, dtype):
-    kernel, mask = KERNELS[name](), masks(29)[where][:1]
-    query, key, value = qkv(1, queries=29, keys=29, heads=2, dtype=dtype)
-    visible, hidden = np.flatnonzero(mask[0]), np.flatnonzero(~mask[0])
-    # whatever is written in masked positions; the loss does not look there
-    junk = tf.constant(np.where(mask, 1.0, 30.0)[..., None, None], dtype)
-
-    def padded(q, k, v):
-        output = fast(kernel, mask, chunk_size=3)(q, k * junk, v * junk)
-        return tf.gather(output, visible, axis=1)
-
-    actual = value_and_gradients(padded, (query, key, value))
-    for gradient in actual[1:]:
-        np.testing.assert_array_equal(gradient.numpy()[:, hidden], 0)
-    actual[1:] = [tf.gather(gradient, visible, axis=1) for gradient in actual[1:]]
-    dropped = [tf.gather(x, visible, axis=1) for x in (query, key, value)]
-    expected = value_and_gradients(fast(kernel, chunk_size=3), dropped)
-    assert_all_close(actual, expected, 1e-12 if dtype == "float64" else 2e-6)
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_masked_key_of_any_size_equals_a_small_one(name):
     mask = np.arange(13)[np.newaxis] != 4

@@ -172,20 +172,6 @@ def test_a_sequence_cut_anywhere(name, cuts):
     assert_equals(pieces, twin(KERNELS[name](), True), inputs())
 
 
-def test_steps_of_one_token():
-    kernel, ids = KERNELS["softmax"](), segment_ids(FIRSTS, LENGTH)
-    outputs, state, last = [], None, None
-    for t in range(20):
-        starts = ops.segment_starts(ids[:, t : t + 1], last)
-        token = (x[:, t : t + 1] for x in inputs())
-        visible = ops.Visibility(causal=True, starts=starts)
-        output, state = linear(kernel)(*token, visible, state)
-        outputs.append(output)
-        last = ids[:, t]
-    expected = twin(kernel, True)(*inputs())[:, :20]
-    assert_all_close([tf.concat(outputs, 1)], [expected], 1e-12)
-
-
 def test_blocks_in_which_no_segment_starts_keep_every_bit():
     attend, given = linear(KERNELS["softmax"]()), inputs("float32")
     whole = packed(attend, True, starts=None)(*given)

@@ -167,14 +167,15 @@ CUT = [
     ("causal, window", (1, 63, 70, 71, 72, 129), 8.0),
     ("causal, long window", (64, 65, 101), 1.0),
     ("packed causal", (1, 63, 70, 71, 72, 129), 1.0),
-    ("packed causal, window", (9, 70, 71, 120), 1.0),
+    # less than a window after a start, too
+    ("packed causal, window", (9, 66, 70, 71, 73, 120), 1.0),
     ("gated causal", (1, 63), 1.0),
     ("gated causal, window", (64, 65, 101), 8.0),
     ("gated causal, long window", (70, 71, 72, 129), 1.0),
-    ("gated packed causal, window", (9, 70, 71, 120), 1.0),
+    ("gated packed causal, window", (9, 66, 70, 71, 73, 120), 1.0),
     ("taylor, gated packed causal", (64, 65, 101), 1.0),
     ("relu, gated causal", (70, 71, 72, 129), 1.0),
-    ("gated packed local", (64, 65, 101), 1.0),
+    ("gated packed local", (9, 66, 70, 71, 73, 120), 1.0),
 ]
 
 

@@ -100,33 +100,6 @@ def test_a_hidden_key_of_any_size_is_not_there(size, causal):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize(
-    "window, pieces", [(1, (5, 1, 6)), (3, (1, 1, 2, 8)), (12, (2, 10))]
-)
-def test_pieces_with_a_state_are_the_whole(pieces, window):
-    kernel = softmax_kernel()
-    query, key, value = qkv(3, 12, 12, 2, groups=2)
-    gain, key_mask = normal((4,), 9), mask(12)
-    visible = ops.Visibility.of(key_mask, causal=True)
-    whole, end = ops.windowed_attention(
-        query, key, value, kernel, window, gain, visible
-    )
-    state = ops.initial_state(3, 2, 22, 7, tf.float64)
-    state = ops.with_recent_keys(state, window, 5, tf.float64)
-    outputs = []
-    for q, k, v, seen in zip(
-        *(tf.split(x, pieces, 1) for x in (query, key, value, key_mask))
-    ):
-        visible = ops.Visibility.of(seen, causal=True)
-        output, state = ops.windowed_attention(
-            q, k, v, kernel, window, gain, visible, state
-        )
-        outputs.append(output)
-    np.testing.assert_allclose(tf.concat(outputs, 1), whole, rtol=1e-12, atol=1e-12)
-    for x, y in zip(tf.nest.flatten(state), tf.nest.flatten(end), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
-
-
 def attended_in_pieces(query, key, value, gain, kernel, window, key_mask, pieces):
     """Both sides, by a pass from the last piece on and one from the first on."""
     whole = query, key, value, key_mask

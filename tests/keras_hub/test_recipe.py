@@ -1,11 +1,17 @@
 """The recipe that converts a BERT, at small size."""
 
+import pytest
+
 from tests.docs import test_recipes as recipes
 from tests.docs.test_recipes import clean  # noqa: F401
 
 SIZES = {"VOCABULARY": 31, "LAYERS": 2, "HEADS": 2, "WIDTH": 8, "LENGTH": 12}
 
 
+# KerasHub's models have a `compile` that Keras cannot repeat, and their `fit` makes a
+# data set of arrays.
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")
+@pytest.mark.filterwarnings("ignore:`compile..` was not called:UserWarning")
 def test_convert_bert(clean):  # noqa: F811
     code = recipes.code_of(recipes.NEEDS_KERAS_HUB)
     names = recipes.run(code, {**SIZES, "EXAMPLES": 8}, "convert_bert.md")

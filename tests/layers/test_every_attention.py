@@ -92,7 +92,9 @@ def test_later_tokens_move_nothing(name):
     first = 5  # inside of blocks of two and of three
     later = np.where(np.arange(LENGTH)[:, np.newaxis] < first, x, 1e4)
     before, after = layer(x).numpy(), layer(later.astype("float32")).numpy()
-    np.testing.assert_array_equal(after[:, :first], before[:, :first])
+    # hashing sorts tokens, so that later ones change the order of sums
+    rounding = 1e-5 if isinstance(layer, zoo.ReformerAttention) else 0
+    np.testing.assert_allclose(after[:, :first], before[:, :first], 0, rounding)
     assert np.abs(after - before).max() > 1e-2
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.docs import test_recipes as recipes
 from tests.docs.test_recipes import clean  # noqa: F401
 
-SIZES = {"VOCABULARY": 31, "LAYERS": 2, "HEADS": 2, "WIDTH": 8, "LENGTH": 12}
+SIZES = {"VOCABULARY": 31, "LAYERS": 2, "HEADS": 2, "WIDTH": 8, "LENGTH": 80}
 
 
 # KerasHub's models have a `compile` that Keras cannot repeat, and their `fit` makes a

@@ -26,7 +26,7 @@ def model_of(class_name):
 
 
 def test_lora_of_keras_itself_is_dead_once_it_is_loaded():
-    """What docs/replace.md says of it."""
+    """The example of docs/save.md."""
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
     model.layers[0].enable_lora(2)
     model.save("model.keras")

@@ -30,7 +30,7 @@ def small_model(**changes):
 def with_every_state():
     """A window, a short convolution, a block without attention, learned positions."""
     attention = keras_performer.PerformerAttention(
-        2, 4, feature_map="relu", causal=True, exact_window=3, seed=2
+        2, 4, num_random_features=6, causal=True, exact_window=3, seed=2
     )
     return small_model(
         attention=[attention, "none"],

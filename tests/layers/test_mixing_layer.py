@@ -100,7 +100,7 @@ def test_a_convolution_is_causal_where_the_mixer_is():
 
 
 def test_segments_positions_and_states_are_refused():
-    place = "SpatialGatingUnit mixes tokens by their place.*without "
+    place = "SpatialGatingUnit mixes tokens by their position.*without "
     for each in (causal_gating(), PerformerBlock(causal_gating(), 4)):
         for name in ("segment_ids", "positions"):
             given = {name: np.zeros((2, 7), "int32")}

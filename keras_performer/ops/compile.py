@@ -1,6 +1,7 @@
-"""Functions of a kernel and tensors: traced once in a graph, compiled by XLA if wished.
+"""Functions of a kernel and tensors: traced once to be trained, compiled by XLA if wished.
 
-Layers of one model share what is traced, and what XLA compiles, where shapes agree.
+Layers of a model that trains share what is traced, and what XLA compiles, where shapes
+agree.
 """
 
 import weakref
@@ -22,17 +23,19 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
         kernel: a `Kernel`, or `None` for functions that need none.
         *arguments: nests of tensors, ints, bools and `None`.
         jit_compile: bool.
-        inline: bool, whether TensorFlow copies the function into the graph at each
-            call, which LiteRT needs. If not, it optimizes the function once, at its
-            first call: the forms for rare inputs then mostly cost nothing. Under a tape
-            no function is inline.
+        inline: bool, whether the function becomes a part of the graph where no tape
+            records, as in inference: LiteRT converts no loop that two layers share. If
+            not, TensorFlow optimizes it once, at its first call: the forms for rare
+            inputs then mostly cost nothing. Under a tape no function is inline.
     """
-    if not jit_compile and (tf.executing_eagerly() or not _has_identity(kernel)):
+    apart = tapes.recording() or not inline
+    shares = apart and not tf.executing_eagerly() and _has_identity(kernel)
+    if not (jit_compile or shares):
         return function(kernel, *arguments)
     # one function for each shape: TensorFlow warns where one has many
     shapes = [str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments)]
     options = {"jit_compile": True} if jit_compile else {}
-    if tapes.recording() or not inline:
+    if apart:
         options["experimental_attributes"] = {"_noinline": True}
     shared = _shared(function, kernel, *shapes, **options)
     return shared(_parameters(kernel), *arguments)

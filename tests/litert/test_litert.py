@@ -57,7 +57,7 @@ def language_model(**options):
     return keras_performer.PerformerLM(
         vocabulary_size=11,
         max_length=LENGTH,
-        num_layers=1,
+        num_layers=2,  # which must not share a loop
         num_heads=2,
         hidden_dim=8,
         seed=1,

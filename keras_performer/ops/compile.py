@@ -1,4 +1,4 @@
-"""Functions of a kernel and tensors: traced once to be trained, compiled by XLA if wished.
+"""Functions of a kernel and tensors: traced once for training, compiled if wished.
 
 Layers of a model that trains share what is traced, and what XLA compiles, where shapes
 agree.

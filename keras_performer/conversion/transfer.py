@@ -82,7 +82,7 @@ def transfer_attention(
     >>> x = start = keras.Input((50, 8))
     >>> x = keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x)
     >>> teacher = keras.Model(start, x)
-    >>> performer, _ = convert_to_performer(teacher, feature_map="relu", seed=0)
+    >>> performer, _ = convert_to_performer(teacher, exact_window=8, seed=0)
     >>> data = keras.random.normal((4, 50, 8), seed=0)
     >>> performer, report = transfer_attention(
     ...     performer, teacher, data, num_steps=5, verbose=0

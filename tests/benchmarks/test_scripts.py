@@ -84,7 +84,7 @@ def test_generation(tmp_path, monkeypatch):
 
 
 def test_options(capsys, monkeypatch):
-    flags = "--lengths 64 --pairs 3 --modes graph --no-memory --only"
+    flags = "--lengths 128 --pairs 3 --modes graph --no-memory --only"
     monkeypatch.setattr(options.tf.config.threading, SET_THREADS, lambda number: None)
     name = "segments of 512 and a window, causal"
     options.main([*flags.split(), name])

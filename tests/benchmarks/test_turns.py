@@ -40,11 +40,10 @@ def made_up(tmp_path, monkeypatch):
     (package / "worker.py").write_text(source)
     monkeypatch.setattr(turns, "ROOT", tmp_path)
     monkeypatch.setattr(turns, "FOLDER", tmp_path / ".bench")
-    # another is not there, and pip cannot get it
-    module, _ = turns.ENVIRONMENTS["torch"]
-    monkeypatch.setitem(turns.ENVIRONMENTS, "torch", (module, ["./no such folder"]))
-    module, _ = turns.ENVIRONMENTS["kernel_attention"]
-    monkeypatch.setitem(turns.ENVIRONMENTS, "kernel_attention", (module, None))
+    # the others are not there, and pip cannot get them
+    for name in ("torch", "kernel_attention"):
+        module, _ = turns.ENVIRONMENTS[name]
+        monkeypatch.setitem(turns.ENVIRONMENTS, name, (module, ["./no such folder"]))
     return tmp_path
 
 
@@ -61,8 +60,8 @@ def test_the_measurement_of_real_processes(made_up):
     assert reasons["returns V"] == "the process ended with code 3 (memory?)"
     assert reasons["exact"] == "ValueError: no such layer"
     assert results["versions"] == {"ours": {"it": "1"}} and not results["memory"]
-    (missing,) = results["missing"].values()
-    assert missing.startswith("torch: ") and "no such folder" in missing
+    missing = turns.install_missing(["torch"])
+    assert missing["torch"].startswith("torch: ") and "no such folder" in str(missing)
 
 
 def test_what_is_too_large_or_too_slow_is_left_out():
@@ -96,7 +95,7 @@ def test_two_checkouts_in_real_processes(made_up, capsys):
         (made_up / name / "benchmarks" / "__init__.py").write_text("1 / 0")
         folders.append(str(package.parent))
     checkouts.main(
-        f"{folders[1]} --this {folders[0]} --lengths 7 --pairs 3 --sittings 2 "
+        f"{folders[1]} --this {folders[0]} --lengths 7 --pairs 5 --sittings 2 "
         "--processes 1 --modes xla --steps training "
         f"--output {made_up / 'out'}".split()
     )
@@ -105,7 +104,7 @@ def test_two_checkouts_in_real_processes(made_up, capsys):
     assert versions == {"this": "slow", "other": "quick"}
     assert [row["form"] for row in results["rows"]] == ["bidirectional", "causal"]
     for row in results["rows"]:
-        assert len(row["pairs"]) == 3 and len(row["made"]) == 2
+        assert len(row["pairs"]) == 5 and len(row["made"]) == 2
         # neither side always goes first
         assert {next(iter(pair)) for pair in row["pairs"]} == {"this", "other"}
         assert 2 < statistics.median(checkouts.ratios(row["pairs"]))

@@ -10,7 +10,7 @@ def one_block(monkeypatch):
     """Models of the examples have one block, which TensorFlow traces in less time."""
     model = keras_performer.PerformerLM
 
-    def smaller(**options):
-        return model(**{**options, "num_layers": 1})
+    def smaller(vocabulary_size, **options):
+        return model(vocabulary_size, **{**options, "num_layers": 1})
 
     monkeypatch.setattr(keras_performer, "PerformerLM", smaller)

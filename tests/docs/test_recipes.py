@@ -27,7 +27,7 @@ SIZES = {
         "EPOCHS": 2,
     },
     "serve": {**LANGUAGE_MODEL, "NEW": 8},
-    "several_gpus": {**LANGUAGE_MODEL, "WIDTH": 64, "EXAMPLES": 16},
+    "several_gpus": {**LANGUAGE_MODEL, "WIDTH": 64, "EXAMPLES": 64},
     "text_classifier": {"LENGTH": 80, "EXAMPLES": 8, "EPOCHS": 2},
     "time_series": {"LENGTH": 66, "EXAMPLES": 8, "EPOCHS": 3},
     "vision_transformer": {"IMAGE": 24, "EXAMPLES": 8, "EPOCHS": 3},

@@ -53,11 +53,11 @@ def runners(folder, *names, xnnpack=True):
         ]
 
 
-def language_model(**options):
+def language_model(num_layers=1, **options):
     return keras_performer.PerformerLM(
         vocabulary_size=11,
         max_length=LENGTH,
-        num_layers=2,  # which must not share a loop
+        num_layers=num_layers,
         num_heads=2,
         hidden_dim=8,
         seed=1,
@@ -66,7 +66,8 @@ def language_model(**options):
 
 
 def plain():
-    return language_model(num_random_features=6)
+    """Two blocks, which must not share a loop."""
+    return language_model(num_layers=2, num_random_features=6)
 
 
 def with_every_state():

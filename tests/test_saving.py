@@ -41,7 +41,7 @@ np.savez("with_package.npz", **{k: np.asarray(v) for k, v in outputs.items()})
 
 @pytest.mark.slow
 def test_a_fresh_process_computes_the_same(tmp_path):
-    """What runs without this package has `tests/models/test_export.py`."""
+    """Runs without this package are in `tests/models/test_export.py`."""
     lm = PerformerLM(
         11,
         max_length=16,

@@ -44,7 +44,7 @@ def write(runs, folder):
 
 
 def explanation(runs):
-    """How the figures came about."""
+    """Explanation of the figures."""
     where = " or ".join(
         "each on one core, others beside it"
         if threads == 1

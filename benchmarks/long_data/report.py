@@ -36,7 +36,7 @@ def write(runs, folder):
 
 
 def explanation(runs):
-    """How the figures came about."""
+    """Explanation of the figures."""
     machines, versions, hours = made_by(runs)
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\

@@ -90,7 +90,7 @@ class Strains:
         return region if there and len(region) == size else None
 
     def begins(self, name, codes):
-        """Where anchors of these codes begin in a strain, and whether they do."""
+        """Starts of anchors with these codes in a strain, and a bool for each found."""
         theirs, places = self.anchors[name]
         at = np.searchsorted(theirs[:-1], codes)
         return places[at], theirs[at] == codes

@@ -1,4 +1,4 @@
-"""Which keys each query sees, by the scores of a layer: visible or hidden."""
+"""Draws the keys that each query sees, by the scores of a layer: visible or hidden."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""What holds for every attention and mixer, of all cases: masks, scores, files, XLA."""
+"""Promises of every attention and mixer, for all cases: masks, scores, files, XLA."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from tests.layers.twins import randomize
 
 
 def kind_of(case):
-    """What cases differ in that have other code for masks."""
+    """Differences between cases that have other code for masks."""
     options = case.arguments
     return case.layer_class, options.get("causal"), options.get("exact_window")
 

@@ -1,4 +1,4 @@
-"""What Keras holds its attention layers to, held against ours.
+"""Keras' own tests of its attention layers, for ours.
 
 Exact attention, and `PerformerAttention` with exact weights for its estimates, give the
 numbers of Keras' `MultiHeadAttention` and `GroupQueryAttention`. What Keras tests of

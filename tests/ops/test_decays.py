@@ -1,4 +1,4 @@
-"""What is particular to weights that decay; `test_trunk.py` has their forms."""
+"""Tests of decays beside the forms; `test_trunk.py` has their forms."""
 
 import numpy as np
 import pytest

@@ -194,7 +194,7 @@ def test_short_bidirectional_sequences(length):
 
 @pytest.mark.slow
 def test_compiled_alone():
-    """To both sides, which is the causal loop twice."""
+    """Bidirectional, as two causal loops."""
 
     def attend(query, key, value, visible):
         options = KERNELS["softmax"](), visible

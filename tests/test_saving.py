@@ -14,7 +14,7 @@ import keras_performer
 from keras_performer import PerformerAttention, PerformerLM, RedrawFeatures
 from keras_performer.layers.keras_privates import all_layers
 from tests.contract import assert_equal_bits, relative_error
-from tests.layers.inputs import normal
+from tests.layers.inputs import language_model, normal
 
 TOKENS = np.random.default_rng(0).integers(11, size=(3, 8)).astype("int32")
 
@@ -42,16 +42,7 @@ np.savez("with_package.npz", **{k: np.asarray(v) for k, v in outputs.items()})
 @pytest.mark.slow
 def test_a_fresh_process_computes_the_same(tmp_path):
     """Runs without this package are in `tests/models/test_export.py`."""
-    lm = PerformerLM(
-        11,
-        max_length=16,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=8,
-        num_random_features=8,
-        feature_map="relu",
-        seed=None,
-    )
+    lm = language_model(num_random_features=8, feature_map="relu", seed=None)
     lm(TOKENS)
     lm.blocks[0].attention.redraw_features(3)
     attention = keras.Sequential(
@@ -174,9 +165,7 @@ WAYS = "load", "clone", "json"
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_frozen_comes_back_frozen(way):
     start = keras.Input((None,), dtype="int32")
-    x = PerformerLM(
-        11, max_length=8, num_layers=1, num_heads=2, hidden_dim=8, num_random_features=8
-    )(start)
+    x = language_model(max_length=8, num_random_features=8)(start)
     model = keras.Model(start, keras.layers.Dense(3)(PerformerAttention(2, 4)(x)))
     for layer in model.layers[1:-1]:
         layer.trainable = False
@@ -212,9 +201,7 @@ def test_frozen_parts_come_back_frozen(way):
 
 def test_attention_that_was_given_frozen_comes_back_as_it_is():
     attention = PerformerAttention(2, 4, causal=True, trainable=False)
-    model = PerformerLM(
-        11, max_length=8, num_layers=2, num_heads=2, hidden_dim=8, attention=attention
-    )
+    model = language_model(max_length=8, num_layers=2, attention=attention)
     model.blocks[0].attention.trainable = True
     again = made_again(model, "clone")
     frozen = [
@@ -224,9 +211,7 @@ def test_attention_that_was_given_frozen_comes_back_as_it_is():
 
 
 def test_frozen_layers_that_a_class_does_not_make_are_left_out():
-    model = PerformerLM(
-        11, max_length=8, num_layers=2, num_heads=2, hidden_dim=8, attention="exact"
-    )
+    model = language_model(max_length=8, num_layers=2, attention="exact")
     model.teacher = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.teacher.trainable = False
     again = PerformerLM.from_config(model.get_config())

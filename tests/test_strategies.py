@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, RedrawFeatures
-from tests.layers.inputs import normal
+from keras_performer import PerformerAttention, RedrawFeatures
+from tests.layers.inputs import language_model, normal
 
 BATCH, STEPS, EPOCHS = 8, 3, 2
 X, Y = normal((BATCH * STEPS, 6, 5), seed=2), normal((BATCH * STEPS, 6, 1), seed=3)
@@ -141,12 +141,8 @@ def recomputed_losses(strategy, recompute):
     ids = np.random.default_rng(0).integers(0, 11, (8, 12))
     keras.utils.set_random_seed(7)
     with strategy.scope():
-        model = PerformerLM(
-            11,
+        model = language_model(
             max_length=12,
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=8,
             num_random_features=6,
             feature_map="relu",
             chunk_size=5,

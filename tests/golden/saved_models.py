@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, generate
+from keras_performer import PerformerAttention, generate
 from tests.golden.numbers import ids, normal, set_weights
+from tests.layers.inputs import language_model
 
 INPUTS = {
     "functional": ids("functional", (3, 9), 7),
@@ -43,12 +44,7 @@ def sequential(seed=1):
 
 
 def lm(seed=1):
-    return PerformerLM(
-        11,
-        max_length=16,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=8,
+    return language_model(
         intermediate_dim=12,
         num_random_features=6,
         feature_map="favor+",

@@ -13,6 +13,7 @@ from keras_performer import (
     generate,
 )
 from keras_performer.layers import EmbeddingLayer, ExactAttention
+from tests.layers.inputs import language_model
 from tests.models.token_models import IDS, MODES, loss_and_gradients, small_model
 
 
@@ -272,9 +273,7 @@ def test_an_embedding_of_another_width_is_refused():
 
 
 def test_the_default_number_of_features_goes_with_every_map(tmp_path):
-    model = PerformerLM(
-        11, max_length=16, num_layers=1, num_heads=2, hidden_dim=8, feature_map="taylor"
-    )
+    model = language_model(feature_map="taylor")
     assert model.blocks[0].attention.projection_matrix is None
     assert model.get_config()["num_random_features"] == "auto"
     model.save(tmp_path / "model.keras")
@@ -282,28 +281,12 @@ def test_the_default_number_of_features_goes_with_every_map(tmp_path):
     assert loaded.get_config() == model.get_config()
     np.testing.assert_allclose(loaded(IDS), model(IDS), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="has no random features"):
-        PerformerLM(
-            11,
-            max_length=16,
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=8,
-            feature_map="taylor",
-            num_random_features=256,
-        )
+        language_model(feature_map="taylor", num_random_features=256)
 
 
 @pytest.mark.parametrize("attention", ["performer", "exact", "none"])
 def test_configs_of_before_have_all_options_with_any_attention(attention):
-    model = PerformerLM(
-        11,
-        max_length=16,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=8,
-        attention=attention,
-        seed=1,
-    )
+    model = language_model(attention=attention, seed=1)
     before = dict(
         feature_map=feature_maps.serialize(feature_maps.get("softmax")),
         num_random_features=256,

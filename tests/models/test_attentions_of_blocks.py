@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, PerformerLM, generate
+from keras_performer import PerformerAttention, generate
 from keras_performer.layers import ExactAttention, LocalAttention
+from tests.layers.inputs import language_model
 from tests.models.token_models import IDS, MODES, loss_and_gradients, small_model
 
 
@@ -100,9 +101,7 @@ def test_a_sequence_is_continued():
 )
 def test_what_does_not_fit_is_refused(message, options):
     with pytest.raises(ValueError, match=message):
-        PerformerLM(
-            11, max_length=16, num_layers=2, num_heads=2, hidden_dim=8, **options
-        )
+        language_model(num_layers=2, **options)
 
 
 def test_no_state_if_one_block_has_none():

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, convert_to_performer, generate, testing
+from tests.layers.inputs import language_model
 from tests.models.token_models import IDS, TARGETS, loss_and_gradients, small_model
 
 
@@ -105,12 +106,4 @@ def test_a_converted_model_keeps_its_convolutions():
 )
 def test_what_does_not_fit_is_refused(message, options):
     with pytest.raises(ValueError, match=message):
-        PerformerLM(
-            11,
-            max_length=16,
-            num_layers=2,
-            num_heads=2,
-            hidden_dim=8,
-            causal=False,
-            **{"conv_kernel_size": 3, **options},
-        )
+        language_model(num_layers=2, causal=False, **{"conv_kernel_size": 3, **options})

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_performer import PerformerAttention, PerformerLM, generate
+from keras_performer import PerformerAttention, generate
 from keras_performer.zoo import FourierMixing, SpatialGatingUnit, TokenMixing
+from tests.layers.inputs import language_model
 from tests.models.token_models import IDS, loss_and_gradients, small_model
 
 MIXERS = [
@@ -79,29 +80,14 @@ def test_the_dtype_is_that_of_the_model():
 def test_what_does_not_fit_is_refused(message, options):
     defaults = dict(attention=TokenMixing(16, 6), causal=False)
     with pytest.raises(ValueError, match=message):
-        PerformerLM(
-            11,
-            max_length=16,
-            num_layers=2,
-            num_heads=2,
-            hidden_dim=8,
-            **{**defaults, **options},
-        )
+        language_model(num_layers=2, **{**defaults, **options})
 
 
 @pytest.mark.parametrize("recompute", ["block", "network"])
 def test_nothing_goes_in_chunks_or_token_by_token(recompute):
     gating = SpatialGatingUnit(16, 6, causal=True)
     with pytest.raises(ValueError, match="needs a state.*SpatialGatingUnit"):
-        PerformerLM(
-            11,
-            max_length=16,
-            num_layers=2,
-            num_heads=2,
-            hidden_dim=8,
-            attention=gating,
-            recompute=recompute,
-        )
+        language_model(num_layers=2, attention=gating, recompute=recompute)
     model = model_with(gating)
     message = "generate needs an attention with a state.*SpatialGatingUnit"
     with pytest.raises(ValueError, match=message):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerLM, generate
+from tests.layers.inputs import language_model
 
 IDS = np.random.default_rng(0).integers(0, 11, (3, 24))
 
@@ -260,15 +261,7 @@ def masking_model(**changes):
         embeddings_initializer=keras.initializers.RandomNormal(seed=1),
     )
     given = dict(causal=False, num_random_features=8, seed=0, chunk_size=4)
-    return PerformerLM(
-        11,
-        max_length=8,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=8,
-        embedding=embedding,
-        **{**given, **changes},
-    )
+    return language_model(max_length=8, embedding=embedding, **{**given, **changes})
 
 
 PADDED = np.array([[3, 4, 5, 0, 0]])
@@ -323,9 +316,7 @@ def test_subclasses_may_add_layers_and_metrics():
 
 def test_a_config_is_a_copy():
     attention = PerformerAttention(2, 4, causal=True, num_random_features=8)
-    model = PerformerLM(
-        11, max_length=8, num_layers=1, num_heads=2, hidden_dim=8, attention=attention
-    )
+    model = language_model(max_length=8, attention=attention)
     config = model.get_config()
     config["attention"]["config"]["num_random_features"] = 16
     again = PerformerLM.from_config(model.get_config())
@@ -337,9 +328,7 @@ def test_a_config_is_read_with_custom_objects():
     class Head(keras.layers.Dense):
         """Registered nowhere."""
 
-    config = PerformerLM(
-        11, max_length=8, num_layers=1, num_heads=2, hidden_dim=8, head=Head(3)
-    ).get_config()
+    config = language_model(max_length=8, head=Head(3)).get_config()
     with pytest.raises(TypeError, match="Could not locate class 'Head'"):
         PerformerLM.from_config(config)
     model = PerformerLM.from_config(config, custom_objects={"Head": Head})

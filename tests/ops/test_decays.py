@@ -1,4 +1,4 @@
-"""Tests of decays beside the forms; `test_trunk.py` has their forms."""
+"""Decays: gradients, states and extremes; `test_trunk.py` compares their forms."""
 
 import numpy as np
 import pytest

@@ -38,9 +38,11 @@ LAYERS = {
     EXACT: ExactAttention,
 }
 MODELS = {
-    "plain": PerformerLM,
-    "window": functools.partial(PerformerLM, exact_window=WINDOW),
-    EXACT: functools.partial(PerformerLM, attention="exact"),
+    "window, gate": PerformerLM,
+    "window": functools.partial(PerformerLM, forget_gate=False),
+    "plain": functools.partial(PerformerLM, exact_window=None, forget_gate=False),
+    f"{EXACT}, gate": functools.partial(PerformerLM, attention=EXACT),
+    EXACT: functools.partial(PerformerLM, attention=EXACT, forget_gate=False),
 }
 
 

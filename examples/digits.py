@@ -40,8 +40,8 @@ ROWS = {
             HEADS, DIM // HEADS, sliding_window=WINDOW, causal=True, rotary=(SIDE, SIDE)
         )
     ),
-    "Performer": dict(exact_window=WINDOW, num_random_features=32),
-    "exact attention": dict(attention="exact"),
+    "Performer": dict(exact_window=WINDOW, num_random_features=32, forget_gate=False),
+    "exact attention": dict(attention="exact", forget_gate=False),
 }
 GIVEN, DRAWN = to_rgb("#0b5cab"), to_rgb("#1a1a1a")
 

@@ -35,7 +35,12 @@ ATTENTIONS = {
     "no attention": dict(attention="none"),
     "window alone": dict(attention=LOCAL),
     # without a first gain 4,000 far tokens drown the 64 near ones
-    "Performer": dict(feature_map="taylor", exact_window=WINDOW, initial_log_gain=-3.5),
+    "Performer": dict(
+        feature_map="taylor",
+        exact_window=WINDOW,
+        initial_log_gain=-3.5,
+        forget_gate=False,
+    ),
 }
 
 

@@ -141,6 +141,7 @@ def make_model(length, with_ids):
         hidden_dim=64,
         feature_map="taylor",
         exact_window=16,
+        forget_gate=False,
         position_embedding="rotary",
         seed=0,
     )

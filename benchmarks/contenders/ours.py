@@ -254,7 +254,12 @@ def generating(case):
     """`generate` of a `PerformerLM`."""
     length = case["prompt_length"] + case["new_tokens"]
     model = keras_performer.PerformerLM(
-        max_length=length, num_random_features=FEATURES, seed=0, **case["sizes"]
+        max_length=length,
+        num_random_features=FEATURES,
+        exact_window=None,
+        forget_gate=False,
+        seed=0,
+        **case["sizes"],
     )
     random = np.random.default_rng(0)
     shape = case["batch"], case["prompt_length"]

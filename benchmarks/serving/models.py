@@ -43,7 +43,11 @@ def export(contender, longest, sizes, folder):
     options = dataclasses.asdict(sizes)
     features = options.pop("num_random_features")
     if contender == "performer":
-        choice = {"num_random_features": features}
+        choice = {
+            "num_random_features": features,
+            "exact_window": None,
+            "forget_gate": False,
+        }
     else:
         head_dim = sizes.hidden_dim // sizes.num_heads
         choice = {

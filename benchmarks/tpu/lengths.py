@@ -84,6 +84,8 @@ def training_step(recompute, log2_length):
             intermediate_dim=2048,
             # learned positions of rows and columns: a table of all would fill the chip
             position_shape=(2**half, 2 ** (log2_length - half)),
+            exact_window=None,
+            forget_gate=False,
             seed=0,
             **options(recompute, log2_length),
         )

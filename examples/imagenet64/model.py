@@ -37,6 +37,8 @@ def make(config):
         recompute=config.recompute,
         seed=config.seed,
     )
+    if config.attention in ("performer", "exact"):
+        options["forget_gate"] = False
     if config.attention == "performer":
         options |= dict(
             feature_map=config.feature_map,

@@ -29,8 +29,7 @@ def train_text(steps: int = 600, length: int = 2048, folder: str = "runs/serving
     """
     sources, _ = text.read_sources()
     starts = np.random.default_rng(0).integers(0, len(sources) - length, steps * 2)
-    options = {"exact_window": 64, "forget_gate": True}
-    model = text.make_model("performer", None, **options)
+    model = text.make_model("performer", None)
     inputs, targets = text.windows(sources, starts, length)
     model.fit(inputs, targets, batch_size=2, shuffle=False, verbose=2)
     export(model, folder, vocabulary.Text())

@@ -62,7 +62,8 @@ def options_of(kind, decided=DECIDED):
 def takes_options(cls):
     """Decorator of a class whose `**kwargs` are options of its attention, and Keras'.
 
-    Its signature gets the options of `PerformerAttention`. Those that it has itself, as
+    Its signature gets the options of `PerformerAttention`, with other defaults where
+    the class has them as `_option_defaults`. Those that it has itself, as
     `kernel_initializer` of an encoder, and positions where it has `position_embedding`
     are decided by it.
     """
@@ -71,8 +72,10 @@ def takes_options(cls):
     if "position_embedding" in names:
         names.add("rotary")
     cls.decided = DECIDED | names
-    options = options_of(PerformerAttention, cls.decided).values()
-    arguments.show_signature(cls, [*own, *options, kwargs])
+    options = options_of(PerformerAttention, cls.decided)
+    for name, default in getattr(cls, "_option_defaults", {}).items():
+        options[name] = options[name].replace(default=default)
+    arguments.show_signature(cls, [*own, *options.values(), kwargs])
     return cls
 
 
@@ -103,15 +106,29 @@ def check_options(owner, options, kinds):
         raise arguments.unknown(owner, option, value, known | decided - DECIDED)
 
 
-def without_unused(config):
-    """The config of a model, without options that its attention has not.
+def named_kinds(attention):
+    """The classes of attention that a choice names, each once."""
+    several = attention if isinstance(attention, (list, tuple)) else [attention]
+    names = [one for one in several if isinstance(one, str) and one in NAMED]
+    return [NAMED[name] for name in dict.fromkeys(names)]
 
-    Configs of before 2026-11-28 have these with any attention, each at its default.
+
+def fitting(options, attention):
+    """The options, a dict, that a class of attention has which the choice names."""
+    known = {name for kind in named_kinds(attention) for name in options_of(kind)}
+    return {name: value for name, value in options.items() if name in known}
+
+
+def of_older_file(config, option_defaults):
+    """The config of a model, with the options that its attention has.
+
+    Configs of before 2026-11-28 have some with any attention, each at its default.
+    Configs that lack an option of `option_defaults` are older than its default: it has
+    the one of the attention then.
     """
     attention = config.get("attention", "performer")
-    several = attention if isinstance(attention, (list, tuple)) else [attention]
-    kinds = [NAMED[one] for one in several if isinstance(one, str) and one in NAMED]
-    known = {name for kind in kinds for name in options_of(kind)}
+    of_layer = options_of(PerformerAttention)
+    lacking = {x: of_layer[x].default for x in option_defaults if x not in config}
     unused = {
         "feature_map",
         "num_random_features",
@@ -119,8 +136,9 @@ def without_unused(config):
         "exact_window",
         "initial_log_gain",
         "qk_norm",
-    }
-    return {x: value for x, value in config.items() if x not in unused - known}
+    } - fitting(of_layer, attention).keys()
+    used = {x: value for x, value in config.items() if x not in unused}
+    return {**used, **fitting(lacking, attention)}
 
 
 # -- The choice.
@@ -150,8 +168,7 @@ class AttentionChoice:
         self._several = [_checked(one, num_blocks is not None) for one in several]
         for one in self._several:
             _check_fits(one, num_heads=num_heads, causal=causal)
-        names = [one for one in self._several if isinstance(one, str)]
-        kinds = [NAMED[one] for one in dict.fromkeys(names) if one in NAMED]
+        kinds = named_kinds(self._several)
         if options and not kinds:
             _check_none_given(owner, attention, options)
         check_options(owner, options, kinds)
@@ -214,12 +231,6 @@ class AttentionChoice:
             if value is not None and name in config:
                 self._options[name] = config[name]
         return layer
-
-
-def has_named(attention):
-    """True if a choice has a name that takes options."""
-    several = attention if isinstance(attention, (list, tuple)) else [attention]
-    return any(isinstance(one, str) and one in NAMED for one in several)
 
 
 def positions_of(position_embedding, attention, position_shape, key_dim):

@@ -2,11 +2,13 @@
 
 import math
 import random
+import types
 import typing
 
 import keras
 import tensorflow as tf
 
+from keras_performer import feature_maps
 from keras_performer.layers import EmbeddingLayer, arguments, call_inputs, choice
 from keras_performer.layers.block import PerformerBlock
 from keras_performer.layers.config import KeepsInnerChanges, as_layer, config_of
@@ -33,6 +35,8 @@ class PerformerLM(
     Embedding and positions, blocks of `PerformerAttention` and feed-forward
     network (each normalized before), a last normalization, and logits in float32
     (float64 under that policy). Other attentions, embeddings and heads are passed in.
+    A causal model attends exactly to the last 64 tokens, and has forget gates;
+    `exact_window=None` and `forget_gate=False` turn them off.
 
     Args:
         vocabulary_size: int, number of token ids.
@@ -80,10 +84,17 @@ class PerformerLM(
             `compute_output_shape`. If outputs are not logits, `generate`
             needs a method `next_token_logits` of it, from outputs `(B, dim)` to logits
             `(B, vocabulary_size)`. Defaults to `Dense(vocabulary_size)`.
-        **kwargs: further arguments of `PerformerAttention`, such as `exact_window`,
-            `feature_map` or `num_key_value_heads`, for each block that has one, or
-            those that `ExactAttention` has; and of `keras.Model`, such as `name` and
-            `dtype`.
+        exact_window: as in `PerformerAttention`. Defaults to 64 in a causal model whose
+            features estimate softmax, as it then learns more: docs/exact_window.md;
+            else to `None`, no window.
+        forget_gate: as in `PerformerAttention` and `ExactAttention`. Defaults to `True`
+            in a causal model, for the same reason; else to `False`.
+        forget_gate_bias: as in `PerformerAttention`. Defaults to `(2.0, 7.0)`; with a
+            `max_length` above 274 to `(2.0, log(4 * max_length))`, so that a head
+            remembers over the longest sequence.
+        **kwargs: further arguments of `PerformerAttention`, such as `feature_map` or
+            `num_key_value_heads`, for each block that has one, or those that
+            `ExactAttention` has; and of `keras.Model`, such as `name` and `dtype`.
 
     Call arguments:
         inputs: int tensor of shape `(B, T)`.
@@ -108,6 +119,9 @@ class PerformerLM(
     >>> model(keras.ops.zeros((1, 10), "int32")).shape
     TensorShape([1, 10, 256])
     """
+
+    # of the attentions of causal models, where a call does not name them
+    _option_defaults = types.MappingProxyType({"exact_window": 64, "forget_gate": True})
 
     def __init__(
         self,
@@ -160,11 +174,7 @@ class PerformerLM(
                 'one, or use position_embedding="rotary" with heads of an even size. '
                 "Received: max_length=None"
             )
-        gated = options.get("forget_gate") and choice.has_named(attention)
-        if gated and self.max_length is not None:
-            # a gate that forgets half within 760 tokens finds nothing beyond
-            biases = 2.0, max(7.0, math.log(4 * self.max_length))
-            options.setdefault("forget_gate_bias", biases)
+        options = {**choice.fitting(self._defaults(options), attention), **options}
         self.seed = arguments.seed(seed)
         # what makes these blocks again, whatever replaces them later
         self._attentions = choice.AttentionChoice(
@@ -226,6 +236,18 @@ class PerformerLM(
         # at once, for sequences of any length: exported models then take any too
         self.build((None, None))
         unlock(self)  # subclasses may add layers, as those of functional models may
+
+    def _defaults(self, options):
+        """Options of the attentions beside those of the call."""
+        defaults = dict(self._option_defaults) if self.causal else {}
+        features = feature_maps.get(options.get("feature_map", "softmax"))
+        if not features.estimates_softmax:
+            defaults.pop("exact_window", None)
+        if {**defaults, **options}.get("forget_gate") and self.max_length is not None:
+            # a gate that forgets half within 760 tokens finds nothing beyond
+            biases = 2.0, max(7.0, math.log(4 * self.max_length))
+            defaults["forget_gate_bias"] = biases
+        return defaults
 
     @property
     def input_dtype(self):
@@ -416,7 +438,8 @@ class PerformerLM(
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return super().from_config(choice.without_unused(config), custom_objects)
+        made_of = choice.of_older_file(config, cls._option_defaults)
+        return super().from_config(made_of, custom_objects)
 
     def get_config(self):
         names = (

@@ -171,9 +171,10 @@ def decays_of(gates, pairs, mask, group, start):
             kernels with a stabilizer.
     """
     matrix = between(gates, size(gates, 2))
-    # so that an axis of one is known as such
-    to_last, from_first = matrix[:, :, -1, :, tf.newaxis], matrix[..., 0, tf.newaxis]
-    first, past = gates[:, :, 0, tf.newaxis], from_first[:, :, -1, tf.newaxis]
+    # axes of one that are known as such; LiteRT has no tf.newaxis of so many axes
+    to_last = tf.expand_dims(matrix[:, :, -1], -1)
+    from_first = tf.expand_dims(matrix[..., 0], -1)
+    first, past = (tf.expand_dims(x, 2) for x in (gates[:, :, 0], from_first[:, :, -1]))
     added = _shown(to_last, pairs.lasts, mask)
     latest = tf.reduce_max(added, 2, keepdims=True)
     level = tf.zeros_like(past)

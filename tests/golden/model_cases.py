@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_performer import PerformerLM, RedrawFeatures, generate
 from tests.golden.numbers import ids, normal, set_weights, state_arrays
+from tests.layers.inputs import plain_options
 
 VOCABULARY = 11
 IDS = ids("inputs", (3, 12), VOCABULARY)
@@ -19,6 +20,7 @@ def _model(projections=True, **options):
     defaults = dict(num_layers=2, num_heads=2, hidden_dim=8, num_random_features=6)
     defaults.update(intermediate_dim=12, chunk_size=4, seed=1)
     defaults.update(position_embedding="learned")
+    defaults.update(plain_options(options.get("attention", "performer")))
     if options.get("attention") == "exact":
         del defaults["num_random_features"], defaults["chunk_size"]
     model = PerformerLM(VOCABULARY, max_length=24, **{**defaults, **options}, name="lm")

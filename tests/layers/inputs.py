@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerLM
+from keras_performer.layers import choice
 
 
 def normal(shape, seed=0, std=1.0, dtype="float32"):
@@ -43,6 +44,11 @@ def value_and_gradients(layer, inputs, output_mask=None, **call):
     return output, tape.gradient(loss, [inputs, *variables])
 
 
+def plain_options(attention="performer"):
+    """Options that turn off the window and the gate of a causal `PerformerLM`."""
+    return choice.fitting({"exact_window": None, "forget_gate": False}, attention)
+
+
 def language_model(
     vocabulary_size=11,
     max_length=16,
@@ -51,11 +57,13 @@ def language_model(
     hidden_dim=8,
     **options,
 ):
+    """A small model without window and gate, where `options` have neither."""
+    plain = plain_options(options.get("attention", "performer"))
     return PerformerLM(
         vocabulary_size,
         max_length=max_length,
         num_layers=num_layers,
         num_heads=num_heads,
         hidden_dim=hidden_dim,
-        **options,
+        **{**plain, **options},
     )

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_performer import PerformerLM
 from keras_performer.recompute import WithTargets
+from tests.layers.inputs import plain_options
 
 RANDOM = np.random.default_rng(0)
 IDS, TARGETS = RANDOM.integers(0, 11, (2, 4, 11))
@@ -22,7 +23,7 @@ def small_model(recompute=None, cls=PerformerLM, prepare=None, **changes):
     attention = changes.get("attention", "performer")
     if "performer" in (attention if isinstance(attention, list) else [attention]):
         options.update(num_random_features=6, chunk_size=4)
-    options.update(recompute=recompute)
+    options.update(recompute=recompute, **plain_options(attention))
     model = cls(11, **{**options, **changes})
     if prepare:
         prepare(model)

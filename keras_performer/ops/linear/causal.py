@@ -200,7 +200,7 @@ def _gates_and_fade(decay, reach, dtype):
     found = [gates]
     if reach.delay:
         found.append(decays.over_last(gates, reach.delay)[:, reach.before :])
-    return tuple(x[..., tf.newaxis] for x in found)
+    return tuple(tf.expand_dims(x, -1) for x in found)
 
 
 def _of_no_examples(query, keys, gain):

@@ -134,7 +134,7 @@ def attend(
     fades = ()
     if decay is not None:
         dtype = compute_dtype(query, keys.key, keys.value)
-        fades = (gates(decay, dtype)[..., tf.newaxis],)
+        fades = (tf.expand_dims(gates(decay, dtype), -1),)
 
     @custom_gradient
     def attention(query, key, value, *fades):

@@ -247,7 +247,7 @@ class Local:
             band += hidden_unless(visible, self.heads.dtype)
         if self.gates is None:
             return band
-        gates = self._part(self.gates, i)[:, tf.newaxis]
+        gates = tf.expand_dims(self._part(self.gates, i), 1)
         gates = self._spans(self.heads.key_rows(gates, 0))
         decays = between(gates, self.chunk, None if self.causal else self.trail)
         return band + repeat(decays, self.heads.group, 2)

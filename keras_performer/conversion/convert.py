@@ -45,9 +45,9 @@ def convert_to_performer(
     """Converts the attention of a trained model to `PerformerAttention`.
 
     The new model keeps the weights. Time and memory of its attention are linear in the
-    length, and its outputs are estimates: measure on your data what it has lost
-    (`approximation_report` does for each head). Without an exact window trained models
-    lose nearly all that they have learned.
+    length, and its outputs are estimates: measure on your data how much is lost
+    (`approximation_report` does so for each head). Without an exact window, trained
+    models lose nearly everything they have learned.
 
     It replaces attention at any depth: `keras.layers.MultiHeadAttention` and
     `GroupQueryAttention`, KerasHub's `CachedMultiHeadAttention`, `ExactAttention`, and

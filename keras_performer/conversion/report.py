@@ -138,8 +138,9 @@ class TransferReport(typing.NamedTuple):
 
     @property
     def learned(self):
-        """List of paths of the layers that learned: `layers` of a conversion that
-        leaves the others exact.
+        """Paths of the layers that learned, a list.
+
+        Pass it as `layers` to `convert_to_performer` to keep the others exact.
         """
         return [layer.path for layer in self.layers if not layer.advice]
 

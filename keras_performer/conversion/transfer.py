@@ -69,8 +69,8 @@ def transfer_attention(
         error on held-out batches did not fall keeps its old weights.
 
     Raises:
-        ValueError: for a model without layers to train, a teacher that is not like it,
-            and too few tokens for all of these layers.
+        ValueError: if the model has no layers to train, if the teacher does not match
+            it, or if there are too few tokens for all of these layers.
 
     Reference:
         Zhang et al. 2024, LoLCATs, arXiv 2410.10254, section 3.2: attention transfer.

@@ -42,7 +42,7 @@ class LinearTransformerAttention(ForgettingAttention):
             `PerformerAttention`. Defaults to `"auto"`.
         forget_gate: bool, let weights fade with distance, as in `PerformerAttention`.
             Defaults to `False`.
-        forget_gate_bias: two floats or one for each key-value head, initial biases of
+        forget_gate_bias: two floats, or one for each key-value head: initial biases of
             the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.

@@ -20,37 +20,39 @@ EMPTY = -1e30
 
 
 class Kernel:
-    """The base class of kernels: the whole of what the attention loops call.
+    """Base class of kernels: everything that the attention loops call.
 
-    A subclass defines `query_features` and `key_features`. All else has a default that
-    is right for any features: queries and keys are multiplied by the projection matrix,
-    gradients come from a tape, and nothing scales the features. `ExponentialKernel`
-    replaces most of it, for features whose exponents need a stabilizer.
+    A subclass defines `query_features` and `key_features`. All other methods have
+    defaults that are right for any features: queries and keys are multiplied by the
+    projection matrix, gradients come from a tape, and nothing scales the features.
+    `ExponentialKernel` replaces most of them, for features whose exponents need a
+    stabilizer.
 
     Shapes, where X = batch size times key-value heads (the batch varies slowest).
-    Features and their gradients are also computed of chunks, `(X, chunks, rows, ...)`.
+    Features and their gradients are also computed for chunks, `(X, chunks, rows, ...)`.
 
         x, y    block of queries or of keys, `(X, rows, H)`
-        a       what `project_queries` makes of x, one tensor `(X, rows, ...)`
-        b       what `project_keys` makes of y, a tuple of tensors `(X, tokens, ...)`
+        a       the result of `project_queries` for x, one tensor `(X, rows, ...)`
+        b       the result of `project_keys` for y, a tuple of tensors
+                `(X, tokens, ...)`
         phi     features in `num_parts` equal parts (`parts.py` says why), a tuple of
                 tensors `(X, rows, M / num_parts)`
         r       the stabilizer, parts `(X, 1, M / num_parts)`: logarithms that scale the
-                features of all keys so far. What is computed does not depend on it, so
-                that it carries no gradient. Kernels without one leave it as it is
+                features of all keys so far. Results do not depend on it, so it has no
+                gradient. Kernels without a stabilizer do not change it
         sums    values, with a column of ones, weighted by the features of keys and
                 added up, parts `(X, V + 1, M / num_parts)`
         mask    bool tensor `(X, tokens, 1)`, true for visible keys, or `None`
 
-    Attributes that hold no tensors are options: hashable, they and the class tell
-    kernels apart where functions are compiled. Every conversion keeps the class and the
-    options. Tensors belong into the parameters; what is derived of them is made in
-    `_hold`. A subclass with features in two parts defines `in_one_part` too, and one
-    with a stabilizer of its own the gradients of features.
+    Attributes without tensors are options. They must be hashable: together with the
+    class they identify a kernel in compiled functions. Every conversion keeps the class
+    and the options. Tensors belong into the parameters; make tensors derived from them
+    in `_hold`. A subclass with features in two parts also defines `in_one_part`, and
+    one with its own stabilizer the gradients of features.
 
     Args:
-        parameters: dict of named tensors. A leaf is of any shape, or has a first axis
-            of K key-value heads; `"projection_matrix"`, if there, is `(M, H)` or
+        parameters: dict of named tensors of any shape, or with a first axis of K
+            key-value heads. `"projection_matrix"`, if there is one, is `(M, H)` or
             `(K, M, H)`.
         trainable: bool, whether gradients flow to the parameters. Defaults to `False`.
 

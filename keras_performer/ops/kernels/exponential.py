@@ -30,18 +30,19 @@ class ExponentialKernel(Kernel):
 
         l_q = W x - |x|^2 / 2        l_k = W y - |y|^2 / 2 + log_weights
 
-    |x|^2 / 2 is common to all features of a query, cancels, and is never computed.
+    |x|^2 / 2 is the same for all features of a query, so it cancels and is never
+    computed.
 
     Args:
         projection_matrix: tensor `(M, H)`, the matrix W, or `(K, M, H)` with one for
             each key-value head.
-        hyperbolic: bool, the second half of W's rows is minus the first half; only the
+        hyperbolic: bool, the second half of W's rows is minus the first half. Only the
             first half is then multiplied, and features come in two parts. Defaults to
             `False`.
         log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights log N(w;
             0, I) - log p(w) of rows drawn from another density p. Defaults to `None`.
-        trainable: bool, whether gradients flow to the matrix and the log-weights. Of a
-            hyperbolic matrix only the first half is read, so that it alone trains.
+        trainable: bool, whether gradients flow to the matrix and the log-weights. If
+            `hyperbolic`, only the first half of the matrix is read and trained.
             Defaults to `False`.
 
     Reference:

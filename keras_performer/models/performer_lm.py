@@ -402,11 +402,10 @@ class PerformerLM(
         return self.head(x, extra) if tf.nest.flatten(extra) else self.head(x)
 
     def next_token_logits(self, outputs):
-        """Returns logits `(B, vocabulary_size)` of the next token from outputs
-        `(B, dim)`.
+        """Returns logits `(B, vocabulary_size)` of the next token.
 
-        `generate` samples from them. They are the outputs themselves, unless the head
-        has a method `next_token_logits`.
+        `generate` samples from them. They are the `outputs`, `(B, dim)`, themselves,
+        unless the head has a method `next_token_logits`.
         """
         if hasattr(self.head, "next_token_logits"):
             return self.head.next_token_logits(outputs)

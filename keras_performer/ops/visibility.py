@@ -50,8 +50,7 @@ class Visibility(typing.NamedTuple):
         causal: bool = False,
         sliding_window: int | None = None,
     ) -> "Visibility":
-        """Returns the `Visibility` for a mask of keys, for `None`, or for a
-        `Visibility`."""
+        """Returns the `Visibility` for a mask of keys, `None` or a `Visibility`."""
         starts = global_tokens = None
         if isinstance(key_mask, cls):
             causal = key_mask.causal or causal
@@ -76,8 +75,7 @@ class Visibility(typing.NamedTuple):
         return self.rows(tf.range(num_queries), num_keys)
 
     def rows(self, queries: TensorLike, num_keys: int | tf.Tensor) -> tf.Tensor:
-        """Returns the mask of some queries: bool, `(B, rows, S)` or broadcastable to
-        it.
+        """Returns the mask of some queries: bool, broadcasts to `(B, rows, S)`.
 
         Args:
             queries: int tensor `(rows,)`, indices of the queries.

@@ -108,8 +108,7 @@ def _each_once(table):
 
 
 def _drawn_from_others(table, end, number):
-    """A random one of the blocks before `end` that a table has not; `NONE` if there is
-    no other.
+    """Draws one of the blocks before `end` that are not in a table; or `NONE`.
 
     Args:
         table: int32 tensor `(K, count, seen)`, of blocks before the end.
@@ -276,8 +275,10 @@ class _Cut:
         return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
 
     def seen(self, key_mask, causal):
-        """Mask of these keys, `(X, tokens, seen * tokens)`; or `(X, 1,`
-        where all queries of a block see the same."""
+        """Mask of these keys, `(X, tokens, seen * tokens)`.
+
+        It has one row where all queries of a block see the same keys.
+        """
         mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
         mask = tf.gather(mask, self._positions(), axis=2, batch_dims=2)
         there = self.table != NONE

@@ -205,8 +205,9 @@ def lsh_scores(
 
 
 def _checked(query, value, buckets, window, key_mask, causal):
-    """The `Visibility` and the window, no longer than a length that is known, if inputs
-    are those of one attention.
+    """Checks inputs, and returns the `Visibility` and the window.
+
+    The window is at most a known length.
     """
     visible = Visibility.of(key_mask, causal)
     check_attention_inputs(query, query, value, visible)

@@ -96,7 +96,7 @@ class Recent(typing.NamedTuple):
         return earlier.followed_by(keys).between(-count, None)
 
     def _if_true(self, mask):
-        """These keys, hidden where the mask is false."""
+        """Returns these keys, hidden where the mask is false."""
         return self._replace(seen=tf.logical_and(self.seen, mask))
 
 

@@ -189,7 +189,7 @@ def convert_attention(
 
 
 def _seeds(seed):
-    """One for each layer, from that of all."""
+    """Returns a seed for each layer, derived from one seed."""
     return itertools.repeat(None) if seed is None else itertools.count(seed)
 
 
@@ -227,7 +227,7 @@ def _convert(model, make, names):
 
 
 def attention_layers(model):
-    """Attention in a model, each with what hinders its replacement; "" if nothing."""
+    """Attention layers of a model, each with the obstacle to replacing it, or ""."""
     lists_layers = functools.cache(lists_its_layers)  # which reads a whole config
     if is_attention(model):
         yield model, _unknown_class(model)
@@ -285,12 +285,12 @@ def _chosen(layers, names):
 
 
 def with_layers(model, replacements):
-    """A copy of a model with other layers in the place of some.
+    """Copies a model with some layers replaced.
 
     Args:
         model: a built model.
-        replacements: dict of layers of the model to their replacements, of which the
-            copy gets new layers with the same config and weights.
+        replacements: dict of layers of the model to their replacements. The copy gets
+            new layers with the same config and weights.
     """
     config = keras.saving.serialize_keras_object(model)
     copy = keras.saving.deserialize_keras_object(
@@ -312,7 +312,7 @@ def with_layers(model, replacements):
 
 
 def _custom_objects(model):
-    """Classes and functions of a model, as those nobody registered can be copied."""
+    """Classes and functions of a model, so that unregistered ones can be copied."""
     named: dict = {}
     for layer in keras_privates.all_layers(model):
         made_of = [getattr(layer, "made_from", type(layer))]

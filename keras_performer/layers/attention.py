@@ -583,9 +583,9 @@ class ForgettingAttention(AttentionLayer):
             `rotary`.
 
     Reference:
-        Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6;
-        with features alone the gate of Random Feature Attention, arXiv 2103.02143,
-        section 3.2, without its factor of new keys.
+        Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6.
+        With random features only, this is the gate of Random Feature Attention,
+        arXiv 2103.02143, section 3.2, without its factor of new keys.
     """
 
     def __init__(
@@ -711,11 +711,11 @@ def _biases(biases, num_heads):
 
 
 def output_spec(layer, *args, **kwargs):
-    """Shapes and dtypes of what `call` returns, which is traced: it has its errors.
+    """Returns shapes and dtypes of the outputs of `call`, with its errors.
 
-    A layer that is not built stays so. Where a mechanism has an `outline`, a function
-    of the arguments of `attend` whose results have the same shapes and dtypes in a
-    smaller graph, `attention_of` takes that.
+    It traces `call`; a layer that is not built stays so. If a mechanism defines
+    `outline`, a function of the arguments of `attend` whose results have the same
+    shapes and dtypes in a smaller graph, `attention_of` takes it.
 
     Args:
         layer: an `AttentionLayer`.
@@ -729,9 +729,9 @@ def output_spec(layer, *args, **kwargs):
 
 
 def attention_of(layer):
-    """The `attend` of a layer, or its `outline` where Keras asks for shapes only.
+    """Returns the `attend` of a layer, or its `outline` if Keras only asks for shapes.
 
-    These are symbolic calls, and the trace of a whole model before it trains under a
+    Keras does so in symbolic calls, and when it traces a model before training under a
     `tf.distribute` strategy.
     """
     if tf.executing_eagerly() or not in_symbolic_scope():

@@ -184,10 +184,10 @@ class PerformerAttention(InPieces, ForgettingAttention):
             window.
         initial_log_gain: float, or a list with one for each head: the initial value of
             a trainable number that is added to the log-weights of far keys. Needs
-            `exact_window`. A model that is trained from scratch learns more if its
-            heads differ, as with (-4, 2, -4, 2): heads at -4 attend mostly to near
-            keys, heads at 2 mostly to far keys. Defaults to `0.0`, the plain estimate
-            of softmax.
+            `exact_window`. A model that is trained from scratch without a forget gate
+            learns more if its heads differ, as with (-4, 2, -4, 2): heads at -4 attend
+            mostly to near keys, heads at 2 mostly to far keys. Defaults to `0.0`, the
+            plain estimate of softmax.
         rotary: `True` to rotate queries and keys by their positions before they become
             features (RoFormer, arXiv 2104.09864, equation 34; see
             `ops.rotary_embedding`). For images and other grids, a tuple of ints: the
@@ -389,7 +389,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
         self._random_projection.redraw(num_redraws)
 
     def feature_kernel(self):
-        """The kernel of the features as they are drawn now, for `ops`."""
+        """Returns the kernel of the current features, for `ops`."""
         if self._random_projection is None:
             if self.num_random_features is not None and not self.built:
                 raise AttributeError(must_be_built(self))
@@ -542,7 +542,7 @@ class RandomProjection(keras.layers.Layer):
             self.parameters = self._add_parameter("projection_matrix", values)
 
     def feature_kernel(self):
-        """The kernel of the features as they are drawn now."""
+        """Returns the kernel of the current features."""
         kernel = self.feature_map.kernel(
             tf.nest.map_structure(tf.convert_to_tensor, self._nest())
         )
@@ -623,12 +623,12 @@ SPEED = 10.0
 class FarGain(keras.layers.Layer):
     """Trainable addend of the log-weights of keys outside of an exact window.
 
-    An estimate is biased and noisy, exact weights are not: beside them attention learns
-    to retrieve far keys only if it can find the ratio of the two.
+    An estimate is biased and noisy, exact weights are not: with both, attention learns
+    to retrieve far keys only if it can find their ratio.
 
     Args:
         num_heads: int N.
-        initial: float, what is added at first, or one for each head.
+        initial: float, the initial log-gain, or one for each head.
     """
 
     def __init__(self, num_heads, initial=0.0):
@@ -673,7 +673,8 @@ def should_compile(jit_compile, query, key, training, on_cpu):
         query: tensor `(B, T, ...)`.
         key: tensor `(B, S, ...)`.
         training: bool, or `None`.
-        on_cpu: function of nothing, whether it pays where there is no GPU; asked last.
+        on_cpu: function without arguments, true if compiling pays without a GPU; called
+            last.
     """
     if jit_compile != "auto":
         return jit_compile
@@ -700,7 +701,7 @@ def pays_on_cpu(causal):
 
 
 def window_pays_on_cpu():
-    """False: a compiled window alone is not faster.
+    """False: compiled local attention is not faster.
 
     It was a tenth faster with two threads and windows of 64, and took up to twice as
     long with one thread or windows of 257.

@@ -115,16 +115,16 @@ class TransformerLayer(
         return tf.identity(tf.cast(inputs, self.compute_dtype)), padding_mask
 
     def before(self, norm, x):
-        """Input of a part of the layer."""
+        """Returns the input of a part of the layer."""
         return norm(x) if self.normalize_first else x
 
     def after(self, norm, x, made, training=None):
-        """Tokens x with what a part of the layer made of them."""
+        """Returns tokens x with the output of a part of the layer added."""
         x += self._dropout_layer(made, training=training)
         return x if self.normalize_first else norm(x)
 
     def feed_forward(self, x, training=None):
-        """Tokens with what the feed-forward network makes of each."""
+        """Adds the output of the feed-forward network to each token."""
         norm = self.feedforward_norm
         made = self.contract(self.expand(self.before(norm, x)))
         return self.after(norm, x, made, training)
@@ -273,7 +273,7 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
     """Transformer decoder block with attention of linear cost.
 
     Causal self-attention, cross-attention to an encoder's sequence if the layer is
-    built with one, and a feed-forward network. Constructor and call are those in
+    built with one, and a feed-forward network, with the constructor and call of
     `keras_hub.layers.TransformerDecoder` (KerasHub need not be installed), except that
     a state of fixed size replaces the caches of keys and values. The differences of
     `PerformerEncoder` apply here, too.

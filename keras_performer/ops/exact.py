@@ -70,7 +70,7 @@ def exact_scores(
 
 
 def attend_to_seen(query, key, value, seen):
-    """Exact attention where any query may see any keys.
+    """Exact attention with any mask.
 
     Args:
         query, key, value: as in `exact_attention`.

@@ -265,7 +265,7 @@ class LongformerAttention(AttentionLayer):
         __call__ = call
 
     def project(self, name, x, positions=None):
-        """Two tensors of heads: of most tokens, and of what global ones see.
+        """Returns two tensors of heads: for most queries, and for global tokens.
 
         Args: as in `AttentionLayer.project`.
         """

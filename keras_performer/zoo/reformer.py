@@ -69,7 +69,7 @@ def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
 
 
 def codes_of_tokens(buckets, window, visible):
-    """Places of tokens among those of their buckets.
+    """Places of tokens within their buckets.
 
     Args:
         buckets: int tensor of shape `(B, T, N, rounds)`.
@@ -108,7 +108,7 @@ def codes_of_tokens(buckets, window, visible):
 
 
 def near(query, key, window, causal):
-    """True if codes are those of two tokens of a bucket, near enough to be seen."""
+    """True if codes belong to two tokens of a bucket, near enough to be seen."""
     distance = query - key
     if causal:
         return tf.logical_and(distance > 0, distance < window)
@@ -243,9 +243,9 @@ def _unit(x):
 
 
 def attend_in_rounds(query, key, value, tokens, window, causal):
-    """Attention to near tokens of one's buckets, each once, in all rounds together.
+    """Attention to near tokens of the same buckets, each once, in all rounds.
 
-    Its gradient keeps what goes in and comes out, and computes weights again.
+    The backward pass keeps inputs and outputs only, and computes weights again.
 
     Args:
         query, key: tensors of shape `(X, T, 1, H)`.

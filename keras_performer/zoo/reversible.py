@@ -192,7 +192,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
 
     Reference:
         Kitaev et al. 2020, Reformer, arXiv 2001.04451, section 3, equations 8 and 9.
-        Inputs and outputs of the streams are those of the authors' and others' code.
+        Streams begin and end as in the authors' code.
 
     Example:
 

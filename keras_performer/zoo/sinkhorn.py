@@ -17,14 +17,14 @@ HIDDEN = -1e30
 
 
 def block_sums(key, block_size, visible):
-    """Summaries that blocks are sorted by: the sum of the visible keys of each.
+    """Summaries that blocks are sorted by: for each block the sum of its visible keys.
 
-    If causal, of all keys up to the first of the block, as its first query may see no
-    more.
+    If causal, the sum of all keys up to the first of the block, because its first query
+    may see no more.
 
     Args:
         key: tensor of shape `(B, S, K, H)`.
-        block_size: int, tokens of a block; the last may have less.
+        block_size: int, tokens of a block; the last may have fewer.
         visible: a `Visibility`.
 
     Returns:
@@ -43,21 +43,21 @@ def block_sums(key, block_size, visible):
 def balanced(logits, num_iterations, seen, causal=False):
     """Logarithms of a soft permutation: rows and columns add up to 1, by turns.
 
-    Columns first of all rows, or if causal of those up to the own: row i then depends
-    on rows 0 to i, and has columns before i only. Rows are the last to be normalized. A
-    block without visible keys is in no row; unless causal its own row is a softmax, and
-    does not count in columns.
+    Columns are normalized over all rows, or if causal over rows up to the own: row i
+    then depends on rows 0 to i only, and has only columns before i. Rows are normalized
+    last. A block without visible keys is in no row; unless causal its own row is a
+    softmax, and does not count in columns.
 
     Args:
         logits: tensor of shape `(B, K, blocks, blocks)`.
         num_iterations: int, how often rows and columns are normalized before. If
-            causal, many lead to the block before: the rows and columns of no other
-            triangle all add up to 1.
+            causal, many iterations lead to the previous block: no other triangle has
+            rows and columns that all add up to 1.
         seen: bool tensor `(B, blocks)`, whether a block has visible keys.
         causal: bool.
 
     Returns:
-        Tensor of the shape of `logits`, `HIDDEN` for what a row does not have.
+        Tensor of the shape of `logits`, `HIDDEN` for columns that a row does not have.
 
     Reference:
         Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, sections 3.1.1 and
@@ -90,20 +90,20 @@ def balanced(logits, num_iterations, seen, causal=False):
 def sinkhorn_attention(query, key, value, logits, block_size, visible, num_iterations):
     """Softmax attention to the own block and to the block that is sorted to it.
 
-    Place s of the block that is sorted to block i has the mean of the visible keys and
-    values at place s of all blocks, weighted by row i of the permutation P:
+    Position s of the block that is sorted to block i holds the average of the visible
+    keys and values at position s of all blocks, weighted by row i of the permutation P:
 
         c_is = sum_j P_ij visible_js
         key_is = sum_j P_ij visible_js key_js / c_is, and the same for values
 
-    and its weight in the softmax is multiplied by `c_is`, the part of P that is of
-    visible keys; so that hidden keys count for nothing.
+    Its weight in the softmax is multiplied by `c_is`, the part of P that belongs to
+    visible keys, so hidden keys count for nothing.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, T, K, V)`.
-        logits: tensor of shape `(B, K, blocks, blocks)`, those of P.
+        logits: tensor of shape `(B, K, blocks, blocks)`, the logits of P.
         block_size: int, tokens of a block; the last may have less.
         visible: a `Visibility`.
         num_iterations: int, as in `balanced`.

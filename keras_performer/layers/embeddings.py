@@ -33,8 +33,7 @@ class EmbeddingLayer(keras.layers.Layer):
 
     Example:
 
-    An embedding of pairs of neighbouring tokens, which also passes the tokens to the
-    head:
+    An embedding of pairs of neighbouring tokens that also passes the tokens on:
 
     >>> class Pairs(EmbeddingLayer):
     ...     extra_dtypes = "int32"

@@ -106,7 +106,7 @@ class ExponentialKernel(Kernel):
         self._weights = matrix[..., :drawn, :] * scale(matrix)
 
     def bias(self, y, mask):
-        """-|y|^2 / 2, which all log-features of a key have in common, `(..., 1)`."""
+        """Returns -|y|^2 / 2, common to all log-features of a key, `(..., 1)`."""
         bias = -0.5 * scale(y) ** 2 * tf.reduce_sum(y * y, -1, keepdims=True)
         if mask is None:
             return bias
@@ -141,7 +141,7 @@ class ExponentialKernel(Kernel):
         return each(lambda b, r: tf.exp(b - r), b, r)
 
     def query_features(self, a, r):
-        """Features whose largest is 1, and the logarithm of their common divisor."""
+        """Returns features whose largest is 1, and the logarithm of their divisor."""
         logs = self.query_logs(a, r)
         peaks = [tf.reduce_max(x, -1, keepdims=True) for x in logs]
         # a stabilizer too, of each row
@@ -149,7 +149,7 @@ class ExponentialKernel(Kernel):
         return each(lambda x: tf.exp(x - peak), logs), peak
 
     def normalizer(self, peak, denominator):
-        """The logarithm of the sum of weights."""
+        """Returns the logarithm of the sum of weights."""
         visible = denominator > 0
         log = tf.math.log(tf.where(visible, denominator, tf.ones_like(denominator)))
         return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
@@ -198,10 +198,10 @@ class ExponentialKernel(Kernel):
         return each(lambda old, new: tf.exp(old - new), old, new)
 
     def balance(self, r, sums):
-        """The stabilizer under which every normalizer is 1 ("two softmaxes").
+        """Returns the stabilizer for which every normalizer is 1 ("two softmaxes").
 
-        The query features then are a softmax over features, and the sums are convex
-        averages of the values.
+        Query features are then a softmax over features, and sums are convex averages of
+        the values.
         """
         z = each(lambda s: s[:, -1:], sums)
         z = each(lambda z: tf.where(z > 0, z, tf.ones_like(z)), z)

@@ -54,8 +54,8 @@ class PerformerLM(
             keeps one `(B, T, hidden_dim)` tensor for each block; "network" (causal
             only) keeps only the states between chunks. With both, `fit` and `evaluate`
             compute logits one chunk at a time. Sequences must have a known length,
-            metrics must be means over tokens, and layers must not add losses. Custom
-            loops, and models inside other models, can use "block" only. Defaults to
+            metrics must be means over tokens, and layers must not add losses. In custom
+            loops and inside other models only "block" has an effect. Defaults to
             `None`, keep all.
         position_shape: tuple of ints whose product is `max_length`, for sequences that
             run through a grid, such as (64, 64, 3). Positions are then embedded by row,
@@ -72,10 +72,9 @@ class PerformerLM(
         attention: "performer", "exact" (`ExactAttention`), "none" (the no-attention
             baseline), an `AttentionLayer` or a `MixingLayer`, or the config of one; or
             a list of these, one for each block. Each block gets a copy of a layer, with
-            its own seed and the dtype and positions of the model; its dropout is that
-            of the model if the layer has 0. Exact attention and mixers have no state,
-            so `generate` and `recompute` do not work with them. Defaults to
-            `"performer"`.
+            its own seed, the dtype and positions of the model, and the model's dropout
+            if the layer has 0. Exact attention and mixers have no state, so `generate`
+            and `recompute` do not work with them. Defaults to `"performer"`.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added. Use an `EmbeddingLayer` if it needs a state or passes something
             to the head. Defaults to a table of `vocabulary_size` tokens.

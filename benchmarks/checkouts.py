@@ -70,7 +70,7 @@ def parsed(argv):
 
 
 def cases(options):
-    """What is compared, as `benchmarks/contenders/__init__.py` describes a case."""
+    """Cases to compare, as `benchmarks/contenders/__init__.py` describes them."""
     chosen = itertools.product(
         options.contenders,
         sorted(options.lengths),
@@ -132,7 +132,7 @@ def run_pair(pool, first):
 
 
 def ratios(entries, figure=None):
-    """This checkout's numbers divided by the other's, or one figure of dicts."""
+    """Numbers of this checkout divided by the other's, or one figure of dicts."""
     pairs = [[entry[side] for side in SIDES] for entry in entries]
     if figure is not None:
         pairs = [[numbers[figure] for numbers in pair] for pair in pairs]

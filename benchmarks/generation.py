@@ -62,7 +62,7 @@ def groups(prompts, batches, new_tokens):
 
 
 def too_large(case):
-    """Why memory does not hold a case; `None` if it does.
+    """Reason why a case does not fit in memory; `None` if it does.
 
     KerasHub reads a prompt by matrices of all tokens and all places of the cache.
     """

@@ -29,7 +29,7 @@ def describe(threads):
 
 
 def commit():
-    """This checkout's commit, "-dirty" if files differ from it; `None` without git."""
+    """Commit of this checkout, "-dirty" if files differ from it; `None` without git."""
     git = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
     folder = pathlib.Path(__file__).parent
     try:

@@ -126,7 +126,7 @@ def cases(entries, dtype="float32", **shared):
 
 
 def too_large(case, free_bytes):
-    """Why the case does not fit in memory; `None` if it does."""
+    """Reason why the case does not fit in memory; `None` if it does."""
     three_arrays = 3 * 4 * contenders.NUM_HEADS * case["length"]  # of float32
     causal_training = case["form"] == "causal" and case["step"] == "training"
     needed = 0
@@ -140,7 +140,7 @@ def too_large(case, free_bytes):
 
 
 def too_slow(case, rows, limit):
-    """Why a run would be longer than `limit` seconds, from shorter ones in `rows`."""
+    """Reason why a run would take over `limit` seconds, from shorter ones in `rows`."""
     keys = "contender", "mode", "dtype", "form", "step"
     for row in reversed(rows):
         seconds = row.get("times") or [row.get("first_call_seconds")]

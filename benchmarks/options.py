@@ -1,4 +1,4 @@
-"""What options of the layer cost: a training step with one beside a step without.
+"""Measures the cost of the layer's options: training steps with and without one.
 
     python -m benchmarks.options [--lengths 4096 16384] [--pairs 20] [--threads 2]
 

@@ -1,4 +1,4 @@
-"""What the reduced precision of TPUs costs, emulated on a CPU.
+"""Measures the cost of the reduced precision of TPUs, emulated on a CPU.
 
     python -m benchmarks.precision [--length 2048] [--draws 3]
 

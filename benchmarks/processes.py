@@ -33,7 +33,7 @@ def call(function, *arguments, initializer=None):
 
 
 def in_new_process(function, *arguments, initializer=None):
-    """As `call`, in a process that keeps memory as TensorFlow does by itself."""
+    """Calls like `call`, in a process that keeps memory as TensorFlow itself does."""
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(
         1, spawn, initializer=initializer

@@ -278,7 +278,7 @@ def row(case, reason=None):
 
 
 def takes_part(row, turn, rounds):
-    """Whether the row's program runs in that round: slow ones do in some only."""
+    """True if the row's program runs in that round: slow ones skip some."""
     slow = row["times"] and row["times"][0] > SLOW_SECONDS
     if not slow or rounds <= SLOW_ROUNDS:
         return True

@@ -83,7 +83,7 @@ def target(source, link):
 
 
 def site_path(path):
-    """Where a file of the repository is in the source of the site."""
+    """Path of a file of the repository in the source of the site."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):

@@ -20,7 +20,7 @@ def blocks(text, language):
 
 
 def promised_output(code):
-    """What the comments behind `print(...)` say that it prints."""
+    """Output that the comments behind `print(...)` promise."""
     return re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
 
 

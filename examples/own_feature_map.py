@@ -159,7 +159,7 @@ def train(model, training, test):
 
 
 def predicts_the_same_when_loaded(model, inputs):
-    """Whether a model is the same when it is saved and loaded."""
+    """True if a model is the same after saving and loading."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.keras"
         model.save(path)

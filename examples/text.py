@@ -150,7 +150,7 @@ def train(model, batches, test):
 
 
 def sample(model):
-    """What the model writes after the prompt."""
+    """Text that the model writes after the prompt."""
     text = keras_performer.generate(
         model, PROMPT, model.max_length, temperature=0.7, seed=0, verbose=0
     )

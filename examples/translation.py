@@ -182,7 +182,7 @@ class Translator(keras.Model):
 
 
 def exact_match(text, logits):
-    """Whether each byte is the likeliest one after those before it.
+    """True if each byte is the likeliest one after the bytes before it.
 
     It is so exactly where `translate` writes this text.
     """

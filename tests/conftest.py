@@ -1,4 +1,4 @@
-"""What every test gets: four CPUs, fixed seeds, an empty folder and no network.
+"""Fixtures of every test: four CPUs, fixed seeds, an empty folder and no network.
 
 And what every test gives back: its memory.
 """

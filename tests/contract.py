@@ -1,4 +1,4 @@
-"""What every exported layer promises; `check_layer` holds a layer to it."""
+"""Promises of every exported layer, which `check_layer` checks."""
 
 import inspect
 import json
@@ -132,7 +132,7 @@ def xla_agrees(case):
 
 
 def saved_model_gives_the_same_numbers(case):
-    """Of `export`; `tests/test_saving.py` has `tf.saved_model.save` too."""
+    """Checks `export`; `tests/test_saving.py` has `tf.saved_model.save` too."""
     model = model_of(case)
     redraw(model)
     model.export("exported", verbose=False)
@@ -163,7 +163,7 @@ def layer_of(case, **overrides):
 
 
 def output_and_gradients(layer, inputs):
-    """Of inputs and trained weights, for one random cotangent of the output."""
+    """Output and gradients of inputs and weights, for one random cotangent."""
     floats = [x for x in inputs if x.dtype.is_floating]
     with tf.GradientTape() as tape:
         tape.watch(floats)

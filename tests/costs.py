@@ -1,4 +1,4 @@
-"""What a function costs: read from its graph, or counted as it runs."""
+"""Costs of a function: read from its graph, or counted as it runs."""
 
 import math
 
@@ -67,7 +67,7 @@ def kept_for_gradients(function, shapes, dtype="float32"):
 
 
 class Work:
-    """What a function does, operation by operation, when it runs eagerly.
+    """Work of a function, operation by operation, when it runs eagerly.
 
     Loops count with all their rounds, which neither graphs nor XLA's analysis tell.
 

@@ -94,7 +94,7 @@ def held_out():
 
 
 class FirstStep(keras.callbacks.Callback):
-    """Where the data begins: after restoring, and before a step counts itself.
+    """Start of the data: after restoring, and before a step counts itself.
 
     A generator that reads `iterations` when it is first asked for data may read 1: the
     first step counts itself without waiting for its data.

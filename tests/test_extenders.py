@@ -1,4 +1,4 @@
-"""What a stranger writes, an attention and feature maps, keeps the whole contract."""
+"""A stranger's attention and feature maps keep the whole contract."""
 
 import math
 

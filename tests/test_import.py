@@ -1,4 +1,4 @@
-"""What `import keras_performer` promises, each promise in a fresh Python."""
+"""`import keras_performer` keeps its promises, each in a fresh Python."""
 
 import importlib.machinery
 import json

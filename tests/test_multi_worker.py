@@ -59,7 +59,7 @@ def run_workers(folder, run, *more):
 
 
 def notes(folder, run, worker):
-    """Of each step done, in the order of doing: step, loss, redraws and matrix."""
+    """Notes of each step in order: step, loss, redraws and matrix."""
     lines = (folder / f"{run}-{worker}.txt").read_text().splitlines()
     parts = [line.split() for line in lines]
     return [(int(step), float(loss), int(n), matrix) for step, loss, n, matrix in parts]

@@ -1,4 +1,4 @@
-"""What pip is told about the package."""
+"""Metadata that pip reads about the package."""
 
 import configparser
 import importlib.metadata
@@ -95,7 +95,7 @@ def description_for_indexes():
 
 
 def targets(markdown):
-    """Where the links and pictures of a text lead, in Markdown and in HTML."""
+    """Targets of the links and pictures of a text, in Markdown and in HTML."""
     links = re.findall(r"\]\(([^)\s]*)", markdown)
     return links + re.findall(r"""(?:href|src)=["']([^"']*)""", markdown)
 

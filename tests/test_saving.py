@@ -1,4 +1,4 @@
-"""What was saved after a redraw is the same in another process."""
+"""Models saved after a redraw are the same in another process."""
 
 import os
 import pathlib

@@ -135,7 +135,7 @@ def private_attributes(source):
 
 
 def own_names(source):
-    """What `source` defines: functions, classes, and attributes of `self`."""
+    """Names that `source` defines: functions, classes, and attributes of `self`."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):

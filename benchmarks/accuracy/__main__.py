@@ -109,7 +109,7 @@ def rows(part, options):
 
 
 def line(part, row):
-    """What is printed of a row."""
+    """Line that is printed for a row."""
     if part == "checks":
         holds = "holds" if row["passed"] else "DOES NOT HOLD"
         return f"{row['law']}, {row['what']}: {holds}"

@@ -53,7 +53,7 @@ def runs(quick=False, workers=2):
 
 
 def without_times(result):
-    """What does not depend on the machine's speed: equal in every run of the command.
+    """Results without times: equal in every run of the command.
 
     The curve of a run that had learned enough ends earlier than its steps.
     """

@@ -1,4 +1,4 @@
-"""This package, Keras' exact layer, and the layer whose attention returns V."""
+"""The layers of this package, Keras' exact layer, and a layer that returns V."""
 
 import keras
 import numpy as np

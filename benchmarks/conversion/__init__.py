@@ -1,1 +1,1 @@
-"""What trained models lose when linear attention takes the place of theirs."""
+"""Measures what trained models lose when linear attention replaces theirs."""

@@ -1,4 +1,4 @@
-"""What trained models lose when linear attention takes the place of theirs.
+"""Measures what trained models lose when linear attention replaces theirs.
 
     python -m benchmarks.conversion
     python -m benchmarks.conversion --full     # further rows; some hours on two cores

@@ -268,7 +268,7 @@ def questions(source):
 
 
 def parts_of(row, source):
-    """Of which families of sequences the losses of a row are found one by one.
+    """Families of sequences for which a row finds its losses one by one.
 
     Returns:
         List of ints, or `[None]` for all at once if nothing is fitted to the others;
@@ -364,7 +364,7 @@ def check_exact(source, nll):
 
 
 def standard_error(values, clusters):
-    """Of the mean of values, those of a cluster not being independent.
+    """Standard error of the mean of values that depend on each other in a cluster.
 
     Args:
         values: array `(n,)`.

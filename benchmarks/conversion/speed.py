@@ -1,4 +1,4 @@
-"""How fast a converted model reads long sequences, and what memory that takes.
+"""Times a converted model on long sequences, and measures its memory.
 
     python -m benchmarks.conversion.speed
 
@@ -45,7 +45,7 @@ def main(argv=None):
 
 
 def cell(row, length):
-    """What the table says of a row at a length."""
+    """Entry of the table for a row at a length."""
     case = cases()["bytes"]
     num_heads = case.task.hidden_dim // case.key_dim
     if row == models.EXACT:

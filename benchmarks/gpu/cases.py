@@ -1,4 +1,4 @@
-"""What runs on the GPU: numbers of every layer, and the time of some."""
+"""Cases that run on the GPU: numbers of every layer, and the time of some."""
 
 import itertools
 

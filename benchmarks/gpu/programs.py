@@ -82,7 +82,7 @@ def lowered_as(case, step, x):
 
 
 def described(x):
-    """What `run.py` draws in place of a tensor where numbers do not matter."""
+    """Description that `run.py` turns into a random tensor of that shape."""
     described = {"shape": x.shape.as_list(), "dtype": x.dtype.name}
     if isinstance(x, tf.TensorSpec):
         return {**described, "std": 1.0}

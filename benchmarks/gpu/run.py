@@ -33,7 +33,7 @@ MATMUL_SIZE = 8192
 
 @dataclasses.dataclass
 class Program:
-    """What was compiled of a case.
+    """The compiled program of a case.
 
     Attributes:
         call: function of a list of arrays, to a list of arrays.
@@ -166,7 +166,7 @@ def fused(case):
 
 
 def run(case, program, folder):
-    """What a row says of a program, and of its numbers or its time."""
+    """Runs a program, and returns a row about its numbers or its time."""
     row = {
         "temporary_bytes": program.temporary_bytes,
         "compile_seconds": round(program.compile_seconds, 1),

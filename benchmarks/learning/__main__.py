@@ -106,7 +106,7 @@ def core():
 
 
 def further():
-    """What the core leaves out."""
+    """Cases that the core leaves out."""
     recall = dict(steps=250, batch_size=32, learning_rate=3e-3)
     short = tasks.recall(128, 16, window=16, **recall)
     yield short, SEEDS
@@ -219,14 +219,14 @@ def is_asked(x, some):
 
 
 def cases(runs):
-    """What differs in the time of a step: each task, row and size of heads once."""
+    """Cases whose steps are timed: each task, row and head size once."""
     names = "task", "row", "key_dim"
     found = {(run["task"].name, run["row"], run["key_dim"]): run for run in runs}
     return [{name: run[name] for name in names} for run in found.values()]
 
 
 def name_of(run):
-    """What tells runs apart, in a plan and in `runs.jsonl`."""
+    """Name that tells runs apart, in a plan and in `runs.jsonl`."""
     task = run["task"]
     task = task if isinstance(task, str) else task.name
     names = "row", "key_dim", "seed", "learning_rate", "steps"

@@ -210,7 +210,7 @@ def attention_of(row, task, num_heads, key_dim):
 
 
 def numbers_in_state(row, task, num_heads, key_dim):
-    """How many numbers a layer keeps of a sequence in causal use, for one example.
+    """Numbers that a causal layer keeps of a sequence, for one example.
 
     Where the last is exact, the first; a convolution's few are left out.
     """

@@ -77,7 +77,7 @@ def made_by(runs):
 
 
 def summary(runs):
-    """What each attention reaches in each task, and its time; of the smallest heads."""
+    """Table of the result of each attention in each task, and its time."""
     key_dim = min(run["key_dim"] for run in runs)
     of_size = [run for run in runs if run["key_dim"] == key_dim]
     results, steps = [], []
@@ -164,12 +164,12 @@ def swap_table(runs):
 
 
 def with_count(text, runs, num_seeds):
-    """What is said of runs, with the number of seeds if some are missing."""
+    """Text about runs, with the number of seeds if some are missing."""
     return text if len(runs) == num_seeds else f"{text} (n = {len(runs)})"
 
 
 def best(runs):
-    """Those of the learning rate with the best mean result, of rates of most seeds."""
+    """Runs with the best learning rate by mean result, of rates with most seeds."""
     groups = [same for _, same in by(runs, "learning_rate")]
     if not groups:
         return []

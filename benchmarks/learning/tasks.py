@@ -179,7 +179,7 @@ def fixed(draw, num_examples, length):
 
 
 def same_batches(draw, num_examples, batch_size):
-    """As many batches as that many examples fill, the same in every run."""
+    """Batches for that many examples, the same in every run."""
     random = np.random.default_rng(12345)
     return [
         draw(random, batch_size) for _ in range(math.ceil(num_examples / batch_size))
@@ -230,7 +230,7 @@ def read_sources(by_package=False):
 
 
 def digits(fold, num_folds=5, **options):
-    """Which digit an image of 8 x 8 pixels shows; every fifth image is held out."""
+    """The task of naming the digit in 8 x 8 pixels; each fifth image is held out."""
     return Task(
         name="digits",
         length=64,

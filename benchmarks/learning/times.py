@@ -1,4 +1,4 @@
-"""How long a training step takes, of all rows on one machine: runs are of several."""
+"""Times a training step of all rows on one machine: runs are from several."""
 
 import itertools
 import json
@@ -86,13 +86,13 @@ def retold(runs, folder):
 
 
 def explanation(folder):
-    """What the report says of the folder's times; `None` where there are none."""
+    """Text about the folder's times; `None` if there are none."""
     times = read(folder / FILE)
     return EXPLANATION.format(**times) if times else None
 
 
 def row_of(run):
-    """What a file of times calls the row of a run."""
+    """Name in a file of times for the row of a run."""
     return f"{run['row']}, {run['key_dim']}" if "key_dim" in run else run["row"]
 
 

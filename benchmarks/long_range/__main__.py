@@ -91,7 +91,7 @@ def core():
 
 
 def further():
-    """What the core leaves out: two cores learn little of what is far away from it."""
+    """Cases that the core leaves out: two cores learn little from far tokens there."""
     warmed = dict(warm_up_steps=150, hidden_dim=64, learning_rate=2e-3)
     return [
         tasks.list_operations(512, steps=300, batch_size=16, **warmed),
@@ -177,7 +177,7 @@ def arguments(task, row, seed, warm_up, factor, quick):
 
 
 def name_of(run):
-    """What tells runs apart, in a plan and in `runs.jsonl`."""
+    """Name that tells runs apart, in a plan and in `runs.jsonl`."""
     task = run["task"]
     task = task if isinstance(task, str) else task.name
     names = "row", "seed", "learning_rate", "steps", "warm_up_steps"

@@ -1,4 +1,4 @@
-"""What a training step of the small models costs: tokens a second, and memory."""
+"""Measures a training step of the small models: tokens a second, and memory."""
 
 import dataclasses
 import itertools

@@ -63,7 +63,7 @@ NARROWEST = 8
 
 
 def attention_of(row, length, window, num_heads, key_dim, causal=False, rotates=False):
-    """What `PerformerLM(attention=)` is given for a row.
+    """Argument `attention` of `PerformerLM` for a row.
 
     Blocks, Linformer's mixtures and units of MLP-Mixer are of the window, too.
 

@@ -66,7 +66,7 @@ def how(runs):
 
 
 def explanation(runs):
-    """How the figures came about."""
+    """Text about the origin of the figures."""
     machines, versions, hours = made_by(runs)
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
@@ -95,7 +95,7 @@ hours, summed over runs; written {datetime.date.today()}."""
 
 
 def summary(runs):
-    """What each attention reaches in each task, alone and after a warm-up."""
+    """Table of results of each attention in each task, with and without pretraining."""
     columns, cells = [], {}
     for (task, warmed), same in of_tasks(runs):
         columns.append(f"{task}{', warmed up' if warmed else ''}")

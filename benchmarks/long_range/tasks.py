@@ -1,4 +1,4 @@
-"""What the models are to learn, small for two cores or as published."""
+"""Tasks for the models to learn, small for two cores or as published."""
 
 import dataclasses
 import functools
@@ -111,7 +111,7 @@ def of_learning(task):
 
 
 def draw_digits(part, size, scale, random, batch_size):
-    """Which digit do these pixels show, read line by line?
+    """Draws digits as pixels, read line by line, and the digits as labels.
 
     Every place of the canvas that holds the whole digit is equally likely; the rest of
     the canvas is 0. Every fifth image of scikit-learn's is held out.

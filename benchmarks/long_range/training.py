@@ -71,7 +71,7 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
 
 
 def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
-    """What only training tells."""
+    """Trains a model, and returns its figures."""
     encoder = models.make_encoder(task, row, seed)
     model = models.Reader(encoder, task, task.num_classes)
     random = np.random.default_rng([seed, 7])

@@ -68,7 +68,7 @@ def dense(name, width, heads, case, random):
 
 
 def differences(ours, theirs, seen):
-    """How far the results of two sides are apart.
+    """Differences between the results of two sides.
 
     Args:
         ours, theirs: dicts of arrays: "output", and gradients, whose names start
@@ -102,7 +102,7 @@ def differences(ours, theirs, seen):
 
 
 def about(random_blocks):
-    """What a table of Big Bird's random blocks has in it.
+    """Description of a table of Big Bird's random blocks.
 
     Args:
         random_blocks: int array `(heads, count - 2, random)`, of all but the first and
@@ -161,7 +161,7 @@ def compare(comparison, pool):
 
 
 def verdict(row):
-    """What came out: "agree", "differ", "fails", or "not run"."""
+    """Verdict of a case: "agree", "differ", "fails", or "not run"."""
     if "missing" in row:
         return "not run"
     if "reason" in row:
@@ -171,6 +171,6 @@ def verdict(row):
 
 
 def is_expected(row):
-    """Whether it came out as `cases` says; to fail is for theirs."""
+    """True if a case came out as `cases` says; only theirs may fail."""
     ours_failed = row.get("reason", "").startswith("ours")
     return verdict(row) == row["expected"] and not ours_failed

@@ -1,4 +1,4 @@
-"""What was compared and timed, as Markdown."""
+"""Tables of comparisons and times, as Markdown."""
 
 from benchmarks import tables
 from benchmarks.peers import numbers

@@ -58,7 +58,7 @@ class Service:
         return worker.resident("VmRSS", self._process.pid)
 
     def processor_seconds(self):
-        """What it has used so far; `None` where the system does not tell."""
+        """Processor time used so far; `None` where the system does not tell."""
         try:
             with open(f"/proc/{self._process.pid}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What a training step is made of, read from the text of the program.
+"""Checks of a training step, read from the text of the program.
 
 `lowered` is StableHLO, as from `compiler.text_of`; `compiled` is the text of a
 `compiler.Compiled`.
@@ -51,6 +51,6 @@ def all_reduces(compiled):
 
 
 def arguments(lowered):
-    """How many arguments of each type, such as `2x3xf32`, the program has."""
+    """Number of arguments of each type, such as `2x3xf32`, in the program."""
     main = re.search(r"func @main\((.*)", lowered).group(1).split(") -> ")[0]
     return collections.Counter(re.findall(r"%arg\d+: tensor<([^>]*)>", main))

@@ -68,7 +68,7 @@ class Compiled:
 
 
 def text_of(stablehlo):
-    """What `stablehlo.lower` returned, for people to read."""
+    """Readable text of the result of `stablehlo.lower`."""
     with mlir.make_ir_context():
         return str(ir.Module.parse(stablehlo))
 

@@ -97,7 +97,7 @@ def training_step(recompute, log2_length):
 
 
 def options(recompute, log2_length):
-    """What differs between the models."""
+    """Options that differ between the models."""
     if recompute == "exact":
         return {"attention": "exact"}
     return {} if recompute == "none" else {"recompute": recompute}

@@ -23,7 +23,7 @@ class Slice:
     chip_config: str = "default"
 
     def fits(self, memory):
-        """Whether a `Memory` fits; the compiler accepts programs that do not."""
+        """True if a `Memory` fits; the compiler accepts programs that do not."""
         return memory.total < USABLE * self.gib_per_chip * 2**30
 
 

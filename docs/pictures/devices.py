@@ -1,4 +1,4 @@
-"""Why sums over the sequence stay in float32: sums in bfloat16 stop growing."""
+"""Draws why sums over the sequence stay in float32: sums in bfloat16 stop growing."""
 
 import numpy as np
 import tensorflow as tf

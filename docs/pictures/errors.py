@@ -1,4 +1,4 @@
-"""Which sizes of what is given to a layer belong together."""
+"""Draws which sizes of a layer's inputs belong together."""
 
 from matplotlib.patches import FancyBboxPatch
 

@@ -1,4 +1,4 @@
-"""How all pictures look."""
+"""Style of all pictures."""
 
 import io
 import pathlib

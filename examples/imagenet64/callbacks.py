@@ -1,4 +1,4 @@
-"""What happens between the steps of a run, besides checkpoints."""
+"""Callbacks between the steps of a run, besides checkpoints."""
 
 import time
 

@@ -187,7 +187,7 @@ class Config:
 
     @property
     def backup_dir(self):
-        """Where checkpoints are written."""
+        """Folder for checkpoints."""
         return self.checkpoint_dir or f"{self.output_dir}/checkpoint"
 
     @classmethod

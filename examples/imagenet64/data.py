@@ -29,7 +29,7 @@ PHOTOGRAPHS = "64x64 crops of scikit-learn's sample photographs"
 
 @dataclasses.dataclass(frozen=True)
 class ImageData:
-    """What `load` returns.
+    """Data that `load` returns.
 
     Attributes:
         held_out: uint8 array `[n, 64, 64, 3]`, always the same images, n a multiple of

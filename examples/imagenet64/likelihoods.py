@@ -1,4 +1,4 @@
-"""What the model's outputs say about the next colour value: two likelihoods.
+"""Two likelihoods of the next colour value, from the outputs of the model.
 
 Both turn a vector of outputs into a distribution over the values 0..255 of one
 sub-pixel (one colour channel of one pixel) and share one interface:

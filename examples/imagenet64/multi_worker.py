@@ -1,4 +1,4 @@
-"""What Keras 3 needs to train on several machines, and to go on after one was lost.
+"""Code that Keras 3 needs to train on several machines, and resume after a loss.
 
 Every machine runs the same program, with `TF_CONFIG` in its environment; the first
 worker is the chief.
@@ -29,7 +29,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 def is_chief(strategy):
-    """Whether this process is the one that writes files.
+    """True if this process is the one that writes files.
 
     Args:
         strategy: a `tf.distribute.Strategy`.

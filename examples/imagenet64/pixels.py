@@ -1,4 +1,4 @@
-"""How pixels go into the model and out of it: an embedding and a head.
+"""Embedding and head for pixels.
 
 Sub-pixel i is row, column and channel i // 192, i // 3 % 64, i % 3.
 """
@@ -54,7 +54,7 @@ class PixelEmbedding(EmbeddingLayer):
 
     @property
     def reach(self):
-        """How many sub-pixels back the furthest one is."""
+        """Distance in sub-pixels to the furthest one."""
         return ROW if self.start_of_row == "above" else self.num_last
 
     def build(self, input_shape):

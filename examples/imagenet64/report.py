@@ -1,4 +1,4 @@
-"""What the example shows at its end: a table, a picture and the loss curve."""
+"""Report at the end of the example: a table, a picture and the loss curve."""
 
 import io
 import math

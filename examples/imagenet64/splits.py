@@ -1,4 +1,4 @@
-"""What all sources of 64x64 images have in common: a `Split` that is read in blocks."""
+"""Common code of all sources of 64x64 images: a `Split` that is read in blocks."""
 
 import dataclasses
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Which devices share the work of a run: settings to a `tf.distribute` strategy."""
+"""Chooses the devices of a run: settings to a `tf.distribute` strategy."""
 
 import contextlib
 

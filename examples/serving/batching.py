@@ -77,7 +77,7 @@ class Batch:
         self._arrived = asyncio.Event()
 
     def __len__(self):
-        """How many sessions have not ended."""
+        """Number of sessions that have not ended."""
         return len(_going_on(self._waiting + self._running))
 
     def add(self, session):

@@ -1,4 +1,4 @@
-"""What may be asked of the service, and the sentence that says why not."""
+"""Checks of requests to the service, with the sentence that refuses one."""
 
 import json
 
@@ -11,7 +11,7 @@ _BYTES_PER_TOKEN, _BYTES_OF_THE_REST = 12, 1000
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one request, and all together, may take.
+    """Limits of one request, and of all together.
 
     Args:
         max_prompt_length: tokens of a prompt.
@@ -103,7 +103,7 @@ def prompt_of(request, vocabulary, vocabulary_size, limits):
 
 
 def new_tokens_of(request, prompt_length, vocabulary, limits):
-    """How many tokens are to be drawn after a prompt, `start` included."""
+    """Number of tokens to sample after a prompt, `start` included."""
     allowed = limits.max_new_tokens
     if vocabulary.max_length is not None:
         left = vocabulary.max_length - prompt_length

@@ -1,4 +1,4 @@
-"""How a token is drawn from logits."""
+"""Samples a token from logits."""
 
 import numpy as np
 

@@ -50,7 +50,7 @@ def train_digits(steps: int = 300, folder: str = "runs/serving/digits"):
 
 
 def pixels_of_digits():
-    """What the tokens of `examples.digits` mean."""
+    """Meaning of the tokens of `examples.digits`."""
     inks = np.linspace(1, 0, digits.LEVELS)[:, np.newaxis]
     colors = inks + (1 - inks) * digits.DRAWN
     return vocabulary.Pixels(

@@ -1,4 +1,4 @@
-"""What the tokens of a model mean: a file beside it says so."""
+"""Meaning of a model's tokens, from a file beside the model."""
 
 import pathlib
 import typing
@@ -49,7 +49,7 @@ _any = pydantic.TypeAdapter(
 
 
 def read(folder):
-    """What the file beside a model says; ids if there is none."""
+    """Reads the file beside a model; ids if there is none."""
     path = pathlib.Path(folder) / FILE
     return _any.validate_json(path.read_bytes()) if path.exists() else Tokens()
 

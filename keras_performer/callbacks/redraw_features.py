@@ -17,29 +17,29 @@ _SKIPPED_STEPS = 64
 class RedrawFeatures(keras.callbacks.Callback):
     """Callback that redraws the random features of a model during training.
 
-    It redraws the features of every `PerformerAttention` in the model.
-    It counts optimizer steps (`optimizer.iterations`), not batches, so that it is
-    right under `steps_per_execution` above 1, gradient accumulation and resumed
-    training. The features after step s are redraw number `s // every_n_steps` of each
-    layer, counted from where a fresh optimizer starts. If training starts at a step
-    that should have seen more redraws than the layer has, they are made up for first;
-    where a checkpoint is restored in between, at the next redraw.
-    Layers whose features train, or that have no random features, are left as they are.
+    It redraws every `PerformerAttention` in the model every `every_n_steps` optimizer
+    steps. Layers whose features train, or that have no random features, stay as they
+    are.
 
-    Where one execution passes several redraws, only the last is drawn; the count and
-    the sequence stay the same.
+    It counts optimizer steps (`optimizer.iterations`), not batches, so
+    `steps_per_execution` above 1, gradient accumulation and resumed training give the
+    same features. After step s each layer has redraw number `s // every_n_steps`; with
+    a new optimizer, this number adds to the redraws that the layer already had. If a
+    resumed model lags behind, the callback catches up when training starts; if you
+    restore a checkpoint during training, at the next redraw. If one execution spans
+    several redraws, only the last is drawn.
 
-    The model must be compiled with the optimizer that trains it. At the end of an epoch
-    the callback warns if batches should have moved `optimizer.iterations`, and did not.
+    The model must be compiled with the optimizer that trains it. The callback warns at
+    the end of an epoch if `optimizer.iterations` should have moved and has not.
 
     Args:
-        every_n_steps: int, optimizer steps between redraws. The paper's experiments
-            have 1000. Defaults to `1000`.
+        every_n_steps: int, optimizer steps between redraws. The paper's experiments use
+            1,000. Defaults to `1000`.
         verbose: 0 or 1, whether to print each redraw. Defaults to `0`.
 
     Raises:
-        ValueError: in training, for a model without random features or an optimizer,
-            and for one that is not built although its optimizer has made steps.
+        ValueError: in training, if the model has no random features or no optimizer, or
+            is not built although its optimizer has made steps.
 
     Example:
 

@@ -31,7 +31,7 @@ MORE = "more features"
 
 
 class HeadReport(typing.NamedTuple):
-    """One head of one layer; numbers are means over the queries that were looked at.
+    """One head of one layer; numbers are means over the sampled queries.
 
     Attributes:
         layer: str, path of the layer.
@@ -39,15 +39,16 @@ class HeadReport(typing.NamedTuple):
         phi: float, the mean of |x + y|^2 of queries x = q / H^(1/4) and keys
             y = k / H^(1/4). The variance of random features grows as exp(phi).
         spread: float, the standard deviation of a row's logits.
-        near_share: float, the share of exact weights within the window; 0 without.
+        near_share: float, share of the exact weights within the window; 0 without a
+            window.
         window_needed: int, the smallest window that holds nine tenths of the weights.
-        mean, window, features, both: floats, relative errors of the attended values:
-            of the mean of the visible values (what an attention without any idea says),
-            of the exact window alone, of random features alone, and of
+        mean, window, features, both: floats, relative errors of the attended values if
+            attention is replaced by: the average of all visible values (the
+            no-attention baseline); local attention; random features only;
             `PerformerAttention(exact_window=...)`. nan without a window.
-        doubled: float, that of features, or with a window of both, by another draw of
-            twice `num_random_features`; nan of features that train, or are not random.
-        advice: str, what the errors speak for.
+        doubled: float, the same error as `both`, or as `features` without a window,
+            with twice `num_random_features`; nan if features train or are not random.
+        advice: str, what the errors suggest.
     """
 
     layer: str
@@ -69,7 +70,7 @@ class ApproximationReport(typing.NamedTuple):
 
     Attributes:
         heads: list of `HeadReport`.
-        left_out: dict of paths of attention layers that could not be looked at to the
+        left_out: dict from paths of attention layers that could not be measured to the
             reasons.
     """
 
@@ -117,30 +118,31 @@ def approximation_report(
 ) -> ApproximationReport:
     """Measures the error of linear attention in every head of a model.
 
-    Every attention layer computes what it computes; beside it, from the same queries,
-    keys and values, stand `PerformerAttention` and its controls, in time linear in the
-    length but for the exact weights of a few queries. Errors do not add up over layers:
-    each is given exact inputs.
+    Each attention layer runs as usual. From the same queries, keys and values the
+    report also computes `PerformerAttention` and its baselines. Time is linear in the
+    length, except for the exact weights of `num_rows` queries. Each layer gets exact
+    inputs, so errors do not add up over layers.
 
     Args:
         model: a Keras model with `keras.layers.MultiHeadAttention`,
             `GroupQueryAttention`, `ExactAttention` or `PerformerAttention`, at any
             depth; or such a layer.
-        data: what the model is called with: nest of arrays, one batch; or a
-            `tf.data.Dataset` of batches, with or without targets.
-        num_rows: int, of how many queries of each sequence exact weights are computed.
+        data: inputs of the model: nested arrays, as one batch; or a `tf.data.Dataset`
+            of batches, with or without targets.
+        num_rows: int, number of queries in each sequence to compare with exact weights.
             Defaults to `64`.
-        max_batches: int, the most batches of a data set that are taken. Defaults to
-            `4`.
-        seed: as in `PerformerAttention`. Defaults to what the layer has.
+        max_batches: int, the most batches to take from a dataset. Defaults to `4`.
+        seed: int, as in `PerformerAttention`. Defaults to `None`, the seed of the
+            layer.
         **options: further arguments of `PerformerAttention`, such as `exact_window` and
-            `num_random_features`. What is not given is as in the layer, or the default.
+            `num_random_features`. Those you leave out are taken from the layer, or have
+            their defaults.
 
     Returns:
-        `ApproximationReport`.
+        An `ApproximationReport`.
 
     Raises:
-        ValueError: if no attention layer could be looked at, and for other options.
+        ValueError: if no attention layer can be measured, or an option is unknown.
 
     Example:
 
@@ -235,13 +237,13 @@ def _cells(head):
 
 
 class ImpliedAttention(typing.NamedTuple):
-    """Weights of one layer; what is not visible has 0.
+    """Attention weights of one layer; 0 for keys that are not visible.
 
     Attributes:
         layer: str, path of the layer.
-        rows: int array `(rows,)`, the queries.
-        exact: float32 array `(B, N, rows, S)`, the softmax.
-        implied: float32 array `(B, N, rows, S)`, what the estimate gives to each key.
+        rows: int array `(rows,)`, indices of the queries.
+        exact: float32 array `(B, N, rows, S)`, the softmax weights.
+        implied: float32 array `(B, N, rows, S)`, the estimated weights.
     """
 
     layer: str
@@ -252,12 +254,12 @@ class ImpliedAttention(typing.NamedTuple):
     def plot(self, head: int = 0, example: int = 0) -> typing.Any:
         """Plots the weights of one head, exact and implied, side by side.
 
-        Square roots, so that small weights show. Weights below 0, which only features
-        with signs have, are drawn as 0.
+        The plot shows square roots, which make small weights visible. Weights below 0,
+        which only features with signs have, are drawn as 0.
 
         Args:
-            head: int, which of the N heads. Defaults to `0`.
-            example: int, which of the batch. Defaults to `0`.
+            head: int, index of the head. Defaults to `0`.
+            example: int, index in the batch. Defaults to `0`.
 
         Returns:
             A `matplotlib.figure.Figure`, to be saved or shown.
@@ -285,15 +287,15 @@ def implied_attention(
     seed: int | None = None,
     **options: typing.Any,
 ) -> list[ImpliedAttention]:
-    """Computes exact attention matrices, and those that linear attention implies.
+    """Computes exact attention matrices, and those that the features imply.
 
-    Linear attention never makes a matrix; this one is what it multiplies the values by.
-    Memory is quadratic in the length: give it short sequences.
+    Linear attention itself never computes this matrix. Memory is quadratic in the
+    length: use short sequences.
 
     Args:
         model: as in `approximation_report`.
-        data: as in `approximation_report`; of a data set the first batch.
-        rows: sequence of ints, indices of queries. Defaults to all.
+        data: as in `approximation_report`; only the first batch of a dataset is used.
+        rows: sequence of ints, indices of the queries. Defaults to `None`, all.
         seed: as in `approximation_report`. Defaults to `None`.
         **options: as in `approximation_report`.
 
@@ -302,7 +304,7 @@ def implied_attention(
         calls.
 
     Raises:
-        ValueError: as `approximation_report`, and for a row that is not there.
+        ValueError: as in `approximation_report`, or if a row is out of range.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Estimates of attention fitted to the data that a model is for, without training."""
+"""Fits linear attention to the data of a model, without training."""
 
 import typing
 
@@ -27,34 +27,36 @@ def calibrate(
 ) -> tuple[keras.layers.Layer, CalibrationReport]:
     """Fits the linear attention of a model to data, without training.
 
-    Softmax attention does not change when keys are moved by a constant, or queries and
-    keys are multiplied by matrices that cancel; its estimates do. So each layer of
-    `PerformerAttention` is given, by its weights: keys of mean 0, or queries and keys
-    of equal covariances (if it has biases, as the mean moves into that of the key);
-    Taylor features of the elements that vary most, as many as it has random features
-    at the most; and gains of its heads, with an exact window. What is kept is what
-    comes nearest to exact attention, on the second half of the batches, where there are
-    two: the first half gives means and covariances. Each layer is fitted to the queries
-    and keys of the model with exact attention. Finally the output of the whole model is
-    compared, for some of the sequences: if another gain for all layers, or layers as
-    they were, come clearly nearer, these are kept.
+    Softmax attention does not change if keys are shifted by a constant, or if queries
+    and keys are multiplied by matrices that cancel; its estimates do change. For each
+    `PerformerAttention`, this function tries:
+
+    - keys of mean 0, or queries and keys of equal covariances, by changing weights (the
+      key needs a bias to get mean 0);
+    - Taylor features of the elements that vary most, at most as many as the layer has
+      random features;
+    - with an exact window, other gains of the heads.
+
+    It keeps what is closest to exact attention on the second half of the batches; the
+    first half gives means and covariances (a single batch gives both). Then it compares
+    the output of the whole model on some sequences. If another gain for all layers, or
+    the original layers, are clearly closer to exact attention, it takes these.
 
     Args:
-        model: a built model with `PerformerAttention` of the softmax kernel, as from
-            `convert_to_performer`. It stays as it is.
-        data: as in `approximation_report`. A few thousand tokens suffice; at least
-            `key_dim` are needed, or a layer stays as it is.
-        num_rows: int, at how many queries of each sequence errors are measured.
-            Defaults to `64`.
-        max_batches: int, the most batches of a data set that are taken. Defaults to
-            `8`.
+        model: a built model with `PerformerAttention` whose features estimate softmax,
+            as from `convert_to_performer`. It stays unchanged.
+        data: as in `approximation_report`. A few thousand tokens are enough; a layer
+            with fewer than `key_dim` tokens stays as it is.
+        num_rows: int, number of queries in each sequence to measure errors at. Defaults
+            to `64`.
+        max_batches: int, the most batches to take from a dataset. Defaults to `8`.
         verbose: 0 for silence, 1 for a progress bar of batches. Defaults to `1`.
 
     Returns:
-        The new model, and a `CalibrationReport`; `print` shows a table.
+        The new model and a `CalibrationReport`; `print` shows it as a table.
 
     Raises:
-        ValueError: for a model without a layer that can be fitted, and too few tokens
+        ValueError: if no layer of the model can be fitted, or there are too few tokens
             for all of them.
 
     Example:

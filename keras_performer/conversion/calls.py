@@ -25,7 +25,7 @@ _NAMES = (
 
 
 def attention_calls(model, batches, options, measure):
-    """Measures every call of an attention layer, and says which could not be.
+    """Measures every call of an attention layer; returns layers that it left out.
 
     Args:
         model: a Keras model or layer.
@@ -73,7 +73,7 @@ def _reader(layer, options):
 
 
 def what_is_read(layer, arguments):
-    """Inputs that an attention layer reads of a call of one like it, whole sequences.
+    """Reads the inputs of a call of an attention layer, without a state.
 
     Args:
         layer: an `AttentionLayer`.

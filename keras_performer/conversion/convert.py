@@ -45,37 +45,37 @@ def convert_to_performer(
     """Converts the attention of a trained model to `PerformerAttention`.
 
     The new model keeps the weights. Time and memory of its attention are linear in the
-    length, and its outputs are estimates: measure on your data what it has lost
-    (`approximation_report` does for each head). Without an exact window trained models
-    lose nearly all that they have learned.
+    length, and its outputs are estimates: measure on your data how much is lost
+    (`approximation_report` does so for each head). Without an exact window, trained
+    models lose nearly everything they have learned.
 
-    Attention is found at any depth: `keras.layers.MultiHeadAttention` and
+    It replaces attention at any depth: `keras.layers.MultiHeadAttention` and
     `GroupQueryAttention`, KerasHub's `CachedMultiHeadAttention`, `ExactAttention`, and
-    `PerformerAttention`, which gets the options given here. Layers with
-    `sliding_window` become `LocalAttention`, which computes the same. What cannot be
-    replaced stays, and the report says why.
+    `PerformerAttention`, which gets the new options. Layers with `sliding_window`
+    become `LocalAttention`, which computes the same. A layer that cannot be replaced
+    stays, and the report says why.
 
     Args:
-        model: a built Keras model or layer, which stays as it is. Classes of one's own
-            are copied by their `get_config` and `from_config`, and stay instances of
-            their class; it must make the attention that is replaced when it is
-            constructed or built. Compiled models get a new optimizer.
-        exact_window: int, keys nearer than this keep their exact weights; `None` for no
-            window. Defaults to `64`.
-        seed: as in `PerformerAttention`; each layer gets another that follows from it.
-            Defaults to `None`.
-        layers: sequence of str, paths of the attention layers to replace, or names
-            that are the path of none. Defaults to all.
+        model: a built Keras model or layer, which stays unchanged. Your own classes are
+            copied by `get_config` and `from_config`; they must create the attention in
+            their constructor or in `build`. Compiled models get a new optimizer.
+        exact_window: int W, keys less than W tokens away keep their exact weights;
+            `None` for no window. Defaults to `64`.
+        seed: int, as in `PerformerAttention`. Each layer gets a different seed derived
+            from it. Defaults to `None`.
+        layers: sequence of str, paths of the attention layers to replace, or names of
+            them. Defaults to `None`, all.
         **options: further arguments of `PerformerAttention`, such as `feature_map`.
-            What is not given is as in the layer, or the default.
+            Those you leave out are taken from the replaced layer, or have their
+            defaults.
 
     Returns:
-        The new model, and a `ConversionReport`; `print` shows a table.
+        The new model and a `ConversionReport`; `print` shows it as a table.
 
     Raises:
-        ValueError: for a model that is not built, one without attention that can be
-            replaced, a name in `layers` that none has, and what `PerformerAttention`
-            cannot be made with.
+        ValueError: if the model is not built or has no attention that can be replaced,
+            if no layer has a name in `layers`, or if `PerformerAttention` refuses the
+            options.
 
     Reference:
         Choromanski et al. 2020, arXiv 2009.14794, section 4.3: weights of Transformers
@@ -112,20 +112,20 @@ def convert_to_softmax(
 ) -> tuple[keras.layers.Layer, ConversionReport]:
     """Converts the attention of a model to `ExactAttention`.
 
-    The way back from `convert_to_performer`, or what a model that was trained with
-    `PerformerAttention` of the softmax kernel says with exact weights. Those of other
-    kernels estimate no softmax attention, and stay. Dropout falls on weights, as it
-    does in `keras.layers.MultiHeadAttention`.
+    Use it to undo `convert_to_performer`, or to see how a model that was trained with
+    `PerformerAttention` works with exact weights. Layers whose feature map does not
+    estimate softmax stay. Dropout acts on weights, as in
+    `keras.layers.MultiHeadAttention`.
 
     Args:
         model: as in `convert_to_performer`.
         layers: as in `convert_to_performer`. Defaults to `None`.
 
     Returns:
-        The new model, and a `ConversionReport`.
+        The new model and a `ConversionReport`.
 
     Raises:
-        ValueError: as `convert_to_performer`.
+        ValueError: as in `convert_to_performer`.
     """
     return _convert(model, lambda layer: attention_like(ExactAttention, layer), layers)
 
@@ -140,26 +140,25 @@ def convert_attention(
 ) -> tuple[keras.layers.Layer, ConversionReport]:
     """Converts the attention of a model to another class of attention.
 
-    For attention that has the weights of `keras.layers.MultiHeadAttention`:
-    `LocalAttention`, `BigBirdAttention`, and `LongformerAttention`, whose global dense
-    layers begin as copies. `LinearTransformerAttention` says something else with such
-    weights, and has to be trained on. Attention with further weights, or fewer, is
-    refused.
+    The new attention must have the weights of `keras.layers.MultiHeadAttention`, as
+    `LocalAttention`, `BigBirdAttention` and `LongformerAttention` have (the global
+    dense layers of the last start as copies). Attention with other weights is refused.
+    `LinearTransformerAttention` accepts the weights, but must be trained on.
 
     Args:
         model: as in `convert_to_performer`.
         attention: subclass of `AttentionLayer`.
-        seed: int; each layer gets another that follows from it. Defaults to what the
-            layer has.
+        seed: int, each layer gets a different seed derived from it. Defaults to `None`,
+            the seed of each layer.
         layers: as in `convert_to_performer`. Defaults to `None`.
         **options: arguments of `attention`, such as `sliding_window`.
 
     Returns:
-        The new model, and a `ConversionReport`.
+        The new model and a `ConversionReport`.
 
     Raises:
-        ValueError: as `convert_to_performer`, and if for no layer the weights fit and
-            `attention` can be made with the options.
+        ValueError: as in `convert_to_performer`, or if the weights fit no layer, or
+            `attention` refuses the options for every layer.
 
     Example:
 
@@ -190,7 +189,7 @@ def convert_attention(
 
 
 def _seeds(seed):
-    """One for each layer, from that of all."""
+    """Returns a seed for each layer, derived from one seed."""
     return itertools.repeat(None) if seed is None else itertools.count(seed)
 
 
@@ -228,7 +227,7 @@ def _convert(model, make, names):
 
 
 def attention_layers(model):
-    """Attention in a model, each with what hinders its replacement; "" if nothing."""
+    """Attention layers of a model, each with the obstacle to replacing it, or ""."""
     lists_layers = functools.cache(lists_its_layers)  # which reads a whole config
     if is_attention(model):
         yield model, _unknown_class(model)
@@ -286,12 +285,12 @@ def _chosen(layers, names):
 
 
 def with_layers(model, replacements):
-    """A copy of a model with other layers in the place of some.
+    """Copies a model with some layers replaced.
 
     Args:
         model: a built model.
-        replacements: dict of layers of the model to their replacements, of which the
-            copy gets new layers with the same config and weights.
+        replacements: dict of layers of the model to their replacements. The copy gets
+            new layers with the same config and weights.
     """
     config = keras.saving.serialize_keras_object(model)
     copy = keras.saving.deserialize_keras_object(
@@ -313,7 +312,7 @@ def with_layers(model, replacements):
 
 
 def _custom_objects(model):
-    """Classes and functions of a model, as those nobody registered can be copied."""
+    """Classes and functions of a model, so that unregistered ones can be copied."""
     named: dict = {}
     for layer in keras_privates.all_layers(model):
         made_of = [getattr(layer, "made_from", type(layer))]

@@ -9,10 +9,10 @@ class ConvertedLayer(typing.NamedTuple):
     """One attention layer of a model.
 
     Attributes:
-        path: str, that of the layer.
-        was: str, its class.
-        became: str, the class that took its place; empty if it stayed.
-        note: str, how, or why not.
+        path: str, path of the layer.
+        was: str, its class before.
+        became: str, its class after; empty if it stayed.
+        note: str, details, or why it stayed.
     """
 
     path: str
@@ -39,15 +39,16 @@ class ConversionReport(typing.NamedTuple):
 
 
 class CalibratedLayer(typing.NamedTuple):
-    """One layer of `PerformerAttention` that was fitted.
+    """One `PerformerAttention` that was fitted.
 
     Attributes:
-        path: str, that of the layer.
+        path: str, path of the layer.
         basis: str, "as it is", "centred" (keys of mean 0) or "balanced" (queries and
             keys of equal covariances, and keys of mean 0 if the layer has biases).
-        feature_map: str, the kind of features that it has now.
-        before, after: floats, relative errors of the attended values, the root of the
-            mean square over heads; after, without the change of all gains.
+        feature_map: str, the kind of features after fitting.
+        before, after: floats, relative errors of the attended values (root of the mean
+            square over heads) before and after fitting, without
+            `CalibrationReport.change`.
     """
 
     path: str
@@ -62,11 +63,13 @@ class CalibrationReport(typing.NamedTuple):
 
     Attributes:
         layers: list of `CalibratedLayer`.
-        left_out: dict of paths of layers that could not be fitted to the reasons.
-        before, after: floats, relative errors of the output of the model, the root of
-            squared differences from that with exact attention over its squares.
-        fitted: bool, false if fitted layers clearly harmed the output, and stay.
-        change: float, what was added to the log-gains of all fitted layers at last.
+        left_out: dict from paths of layers that could not be fitted to the reasons.
+        before, after: floats, relative errors of the model's output: the root of
+            squared differences from the output with exact attention, divided by its
+            squares.
+        fitted: bool, false if fitting clearly harmed the output, so that all layers
+            stayed as they were.
+        change: float, number added to the log-gains of all fitted layers at the end.
     """
 
     layers: list[CalibratedLayer]
@@ -101,14 +104,14 @@ LOST = 0.5
 
 
 class TransferredLayer(typing.NamedTuple):
-    """One layer of `PerformerAttention` that was trained.
+    """One `PerformerAttention` that was trained.
 
     Attributes:
-        path: str, that of the layer of the teacher.
-        before, after: floats, relative errors of its output on the last eighth of the
-            batches, on which it was not trained; on that which it was trained on, where
-            there is but one. Equal where training did not help: the layer is as it was.
-        seconds: float, what its steps took.
+        path: str, path of the teacher's layer.
+        before, after: floats, relative errors of the output on the held-out last eighth
+            of the batches; with a single batch, on that batch. Equal if training did
+            not help: the layer then keeps its old weights.
+        seconds: float, time of its training steps.
     """
 
     path: str
@@ -118,7 +121,7 @@ class TransferredLayer(typing.NamedTuple):
 
     @property
     def advice(self):
-        """A str, what the error speaks for; empty if the layer learned."""
+        """Advice from the error, a str; empty if the layer learned."""
         return "" if self.after <= LOST else "keep it exact"
 
 
@@ -127,7 +130,7 @@ class TransferReport(typing.NamedTuple):
 
     Attributes:
         layers: list of `TransferredLayer`.
-        left_out: dict of paths of layers that could not be trained to the reasons.
+        left_out: dict from paths of layers that could not be trained to the reasons.
     """
 
     layers: list[TransferredLayer]
@@ -135,8 +138,9 @@ class TransferReport(typing.NamedTuple):
 
     @property
     def learned(self):
-        """List of paths of the layers that learned: `layers` of a conversion that
-        leaves the others exact.
+        """Paths of the layers that learned, a list.
+
+        Pass it as `layers` to `convert_to_performer` to keep the others exact.
         """
         return [layer.path for layer in self.layers if not layer.advice]
 

@@ -49,7 +49,7 @@ class SharedCopy:
         return self._compiled_sums(*call)
 
     def gradients(self, layer, *call):
-        """Those of the squared differences over the squares of what is wanted."""
+        """Gradients of the squared differences over squared targets."""
         self._load(layer)
         return self._compiled_gradients(*call)
 

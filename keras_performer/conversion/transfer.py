@@ -1,4 +1,4 @@
-"""Linear attention trained, layer by layer, to say what exact attention says."""
+"""Trains linear attention, layer by layer, to return what exact attention returns."""
 
 import functools
 import math
@@ -36,41 +36,41 @@ def transfer_attention(
 ) -> tuple[keras.layers.Layer, TransferReport]:
     """Trains linear attention to return what a trained model's attention returns.
 
-    Each layer of `PerformerAttention` is trained to return what the layer of exact
-    attention in its place in the teacher returns, given the same inputs, those of the
-    teacher: errors of one layer do not reach the next, and all layers learn in one pass
-    of the teacher. What trains are the weights of queries and keys, and the gains of
-    heads; all other weights stay. Steps are those of Adam with a learning rate that
-    falls to 0 as a cosine, on the squared differences over the squares of the teacher,
-    padding left out.
+    Each `PerformerAttention` is trained to return what the exact attention layer in the
+    same place of the teacher returns. Both get the teacher's inputs, so errors do not
+    pass from layer to layer, and one pass of the teacher trains all layers. Only the
+    weights of queries and keys and the gains of heads are trained. The optimizer is
+    Adam with a learning rate that falls to 0 along a cosine; the loss is the squared
+    difference divided by the square of the teacher's output, without padding.
 
-    For each batch the teacher runs once; then the layers train one after another. So
-    peak memory is one prediction of the teacher, the inputs and outputs of its
-    attention layers for one batch, and one layer in training. Layers that are alike are
-    compiled together.
+    For each batch the teacher runs once; then the layers train one after another. Peak
+    memory is one prediction of the teacher, the inputs and outputs of its attention
+    layers for one batch, and one layer in training. Layers that are alike are compiled
+    together.
 
     Args:
         model: a built model with `PerformerAttention`, as from `convert_to_performer`
-            or `calibrate`. It stays as it is.
-        teacher: the model that it was made from, with exact attention:
-            `keras.layers.MultiHeadAttention`, `GroupQueryAttention`, `ExactAttention`.
-        data: as in `approximation_report`, such as what the teacher was trained on. Of
-            several batches the last eighth is held out: it says what is kept. Batches
-            of one shape save time.
-        num_steps: int, how many steps each layer takes, one for a batch, beginning anew
-            with the first where batches end. Defaults to `200`.
-        learning_rate: float, learning rate of the first step. Defaults to `0.01`.
-        max_batches: int, the most batches of a data set that are taken; they stay in
-            memory. Defaults to `64`.
+            or `calibrate`. It stays unchanged.
+        teacher: the model that it was converted from, with exact attention:
+            `keras.layers.MultiHeadAttention`, `GroupQueryAttention` or
+            `ExactAttention`.
+        data: as in `approximation_report`, such as the teacher's training data. The
+            last eighth of several batches is held out to decide which layers to keep.
+            Batches of one shape save time.
+        num_steps: int, training steps of each layer, one batch each. If batches run
+            out, they start again from the first. Defaults to `200`.
+        learning_rate: float, initial learning rate. Defaults to `0.01`.
+        max_batches: int, the most batches to take from a dataset; they stay in memory.
+            Defaults to `64`.
         verbose: 0 for silence, 1 for a progress bar of steps. Defaults to `1`.
 
     Returns:
-        The new model, and a `TransferReport`; `print` shows a table. A layer whose
-        error on held-out batches did not fall has the weights that it had.
+        The new model and a `TransferReport`; `print` shows it as a table. A layer whose
+        error on held-out batches did not fall keeps its old weights.
 
     Raises:
-        ValueError: for a model without layers to train, a teacher that is not like it,
-            and too few tokens for all of these layers.
+        ValueError: if the model has no layers to train, if the teacher does not match
+            it, or if there are too few tokens for all of these layers.
 
     Reference:
         Zhang et al. 2024, LoLCATs, arXiv 2410.10254, section 3.2: attention transfer.

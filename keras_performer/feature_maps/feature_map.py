@@ -16,15 +16,14 @@ class FeatureMap:
     """Describes the features of queries and keys whose products are the attention.
 
     A subclass defines `draw`, which makes the parameters of the features, and `kernel`,
-    which joins such parameters and the feature map into what `keras_performer.ops`
-    computes with. One without random features defines `kernel` alone. Register it with
-    `keras.saving.register_keras_serializable` and define `get_config`, so that layers
-    which use it can be saved. Maps with equal attributes are equal, and layers with
-    equal maps share compiled functions: the attributes must be hashable, and must not
-    change.
+    which returns the kernel that `keras_performer.ops` computes with. A subclass
+    without random features defines only `kernel`. To save layers that use it, define
+    `get_config` and register the class with `keras.saving.register_keras_serializable`.
+    Layers with equal maps (equal attributes) share compiled functions, so attributes
+    must be hashable and must not change.
 
     Parameters are one array, which is saved as the weight `projection_matrix`, or a
-    dict of named arrays. An array may have a first axis of key-value heads.
+    dict of named arrays. An array may have a first axis for key-value heads.
     """
 
     # Whether the map is defined without a random projection.
@@ -42,8 +41,8 @@ class FeatureMap:
     def default_num_random_features(self) -> int | None:
         """The number that `num_random_features="auto"` stands for.
 
-        256 as in the paper's experiments; `None` for a map that defines no `draw`, and
-        so has no random features.
+        It is 256, as in the paper's experiments, or `None` for a map that does not
+        define `draw` and so has no random features.
         """
         kind = type(self)
         is_fixed = (
@@ -84,7 +83,7 @@ class FeatureMap:
     def draw_for_heads(
         self, num_heads: int, num_features: int, head_dim: int, seed: TensorLike
     ) -> Parameters:
-        """Draws parameters as `draw` does, where they differ between heads.
+        """Draws parameters like `draw`, for maps with other parameters in each head.
 
         Args:
             num_heads: int K, the key-value heads.
@@ -101,7 +100,7 @@ class FeatureMap:
         raise NotImplementedError(f"{type(self).__name__} must define `kernel`.")
 
     def num_features(self, num_random_features: int | None, head_dim: int) -> int:
-        """Number of features of a query or key of `head_dim`, an int."""
+        """Number of features of a query or key of size `head_dim`, an int."""
         return num_random_features or head_dim
 
     def __eq__(self, other):

@@ -39,17 +39,17 @@ NAMES = (
 class GeneralizedFeatures(FeatureMap):
     """Features `activation(W x) + epsilon` with x = q / H^(1/4).
 
-    This is a different model from softmax attention, not an approximation of it:
-    choose it when a model is trained from scratch. Where features can be negative
-    ("gelu", "tanh", "cos", "identity") the weights can be too, and a row's sum of
-    weights can come close to zero; "elu" is elu(x) + 1, which cannot.
+    This is another model than softmax attention, not an estimate of it: use it to train
+    from scratch. With "gelu", "tanh", "cos" and "identity" features can be negative, so
+    weights can be negative too, and their sum can come close to zero. "elu" is elu(x) +
+    1, which is positive.
 
     Args:
         activation: a name from "relu", "elu", "square", "abs", "exp", "gelu",
             "sigmoid", "tanh", "cos", "identity", or a function of a tensor that is
             registered with `keras.saving.register_keras_serializable`. A lambda works
             until the model is saved.
-        epsilon: float added to every feature. The paper's code has 1e-3. Defaults to
+        epsilon: float, added to every feature; 1e-3 as in the paper's code. Defaults to
             `0.001`.
 
     Reference:

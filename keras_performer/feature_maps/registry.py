@@ -11,7 +11,7 @@ from keras_performer.feature_maps.taylor import TaylorFeatures
 
 
 def get(identifier: str | FeatureMap | dict[str, Any]) -> FeatureMap:
-    """Returns a feature map, as `keras.initializers.get` does an initializer.
+    """Returns the feature map for a name, object or config.
 
     Args:
         identifier: "softmax" (the default of the layers), "favor+" (the paper's
@@ -20,7 +20,7 @@ def get(identifier: str | FeatureMap | dict[str, Any]) -> FeatureMap:
             "cos", "identity"), a `FeatureMap`, or the config of one.
 
     Raises:
-        ValueError: if the identifier is none of these.
+        ValueError: if it is none of these.
 
     Example:
 

@@ -14,19 +14,19 @@ from keras_performer.ops.tensors import TensorLike
 class SoftmaxFeatures(FeatureMap):
     """Positive random features that estimate exp(q . k / sqrt(H)).
 
-    The string "softmax" is this class with its defaults, the most accurate cheap
-    setting where heads have 16 dimensions and more. "favor+" is the paper's default,
-    `SoftmaxFeatures(hyperbolic=False, regularized=False)`: its estimates are unbiased
-    but vary more. At L = 4096, H = 16, 256 features, and queries and keys of standard
-    deviation 0.5, the errors of the output are 0.058 and 0.142, where the mean of all
-    values has 0.232 (`make bench-accuracy`).
+    The name "softmax" stands for this class with its defaults: the most accurate
+    setting at this cost for heads of size 16 and above. The name "favor+" stands for
+    the paper's setting, `SoftmaxFeatures(hyperbolic=False, regularized=False)`, which
+    is unbiased but has a larger variance. `make bench-accuracy` compares them.
 
     Args:
         hyperbolic: bool, sample half of the rows w and use both w and -w. Odd moments
-            are then exact, and the projection costs half. Defaults to `True`.
-        regularized: bool, give every row the length sqrt(H) (SMREG) instead of chi(H)
-            lengths: a small bias, a much smaller variance. Defaults to `True`.
-        orthogonal: bool, make rows orthogonal within blocks of H. Defaults to `True`.
+            are then exact, and the projection costs half as much. Defaults to `True`.
+        regularized: bool, give every row the length sqrt(H) (SMREG in the paper)
+            instead of a chi(H) distributed length: a small bias, a much smaller
+            variance. Defaults to `True`.
+        orthogonal: bool, make rows orthogonal to each other in blocks of H rows.
+            Defaults to `True`.
 
     Reference:
         arXiv 2009.14794: Lemma 1 (positive and hyperbolic features), section 2.3

@@ -12,13 +12,14 @@ from keras_performer.feature_maps.feature_map import FeatureMap, Parameters
 class TaylorFeatures(FeatureMap):
     """Features whose products are 1 + t + t^2 / 2 of t = q . k / sqrt(H).
 
-    exp(t) up to its second order, and without noise: for small heads, as there are
-    1 + H + H (H + 1) / 2 features (153 of heads of 16, 2,145 of heads of 64).
+    This is the Taylor polynomial of exp(t) of order 2, without random noise. It is for
+    small heads: there are 1 + H + H (H + 1) / 2 features, which is 153 for head size 16
+    and 2,145 for head size 64.
 
     Args:
-        rank: int R; only the first R elements of queries and keys count, in 1 + R +
-            R (R + 1) / 2 features. `calibrate` makes them those that matter. Defaults
-            to all, as does one that is larger than the head.
+        rank: int R, use only the first R elements of queries and keys: 1 + R + R (R +
+            1) / 2 features. `calibrate` puts the elements that matter first. Defaults
+            to `None`, all; so does a rank above the head size.
 
     Reference:
         arXiv 2402.18668.

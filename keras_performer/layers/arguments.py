@@ -112,7 +112,7 @@ def int_tuple(name, value):
 
 
 def sizes(name, value):
-    """As `int_tuple`, of positive ints."""
+    """Returns an int or ints as a tuple, like `int_tuple`; all must be positive."""
     values = int_tuple(name, value)
     if values is not None and not (values and min(values) > 0):
         raise ValueError(

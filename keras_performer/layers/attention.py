@@ -1,4 +1,4 @@
-"""The base of all attention layers: what does not depend on the mechanism."""
+"""The base class of all attention layers: the part that all mechanisms share."""
 
 import inspect
 import math
@@ -41,44 +41,51 @@ class AttentionLayer(
 ):
     """Base class of attention layers with the interface of Keras' own.
 
-    It has all of `keras.layers.MultiHeadAttention` that does not depend on how
+    It has everything in `keras.layers.MultiHeadAttention` that does not depend on how
     attention is computed: arguments, dense layers and their names, masks, positions,
-    states, output and config. A subclass is a mechanism. It defines
+    states, output and config. A subclass implements one mechanism, by defining
 
         attend(query, key, value, visible, state=None, training=None)
 
     with query `(B, T, N, H)`, key `(B, S, K, H)` and value `(B, S, K, V)`, where N is a
     multiple of K; `visible` is the `ops.Visibility` of the keys. It returns the
-    attended values `(B, T, N, V)`, 0 where a query sees no key, and what is to be the
-    entry `"attention"` of the state, or `None`. Where it makes sense it also defines
-    `scores(query, key, visible)`, which returns the weights `(B, N, T, S)`,
-    `empty_state(batch_size)`, a nest of tensors with the batch first, and
-    `build_attention()`, which makes weights of its own. An argument of its own goes
-    into `__init__` and `get_config`; register the class with
+    attended values `(B, T, N, V)`, 0 where a query sees no key, and the entry
+    `"attention"` of the state, or `None`. Optional methods:
+
+    - `scores(query, key, visible)` returns the weights `(B, N, T, S)`;
+    - `empty_state(batch_size)` returns nested tensors with the batch first;
+    - `build_attention()` makes weights of the mechanism.
+
+    A new argument goes into `__init__` and `get_config`. Register the class with
     `keras.saving.register_keras_serializable`.
 
-    Class attributes say what a mechanism can do: `supports_causal`, `supports_state`,
-    `supports_segments` (that `attend` heeds `visible.starts`),
-    `supports_cross_attention` (that keys may be of another sequence), `drops_weights`
-    (that `attend` drops weights of keys, so that `write` must not drop attended
-    values), `cost` (how time and memory grow with the length L, such as "L" or "L^2"),
-    and `projections`, those of "query", "key", "value" that it has a dense layer for;
-    `attend` gets `None` for the others. With `shared_query_key` queries are keys, too:
-    it then has no dense layer for "key".
+    Class attributes say what a mechanism can do:
 
-    A model loads the weights of the same model with `keras.layers.MultiHeadAttention`
-    by `load_weights`, if all its attention layers are swapped and keep their names;
-    weights that only a mechanism has stay. The other way Keras finds them as attributes
-    only, not in functional and Sequential models: there `set_weights` moves them.
+    - `supports_causal` and `supports_state`;
+    - `supports_segments`: `attend` uses `visible.starts`;
+    - `supports_cross_attention`: keys may come from another sequence;
+    - `drops_weights`: `attend` applies dropout to weights, so `write` must not apply it
+      to attended values;
+    - `cost`: how time and memory grow with the length L, such as "L" or "L^2";
+    - `projections`: the inputs ("query", "key", "value") that have a dense layer;
+      `attend` gets `None` for the others;
+    - `shared_query_key`: queries are also the keys, and there is no dense layer for
+      "key".
+
+    To load the weights of a model with `keras.layers.MultiHeadAttention`, swap all its
+    attention layers, keep their names and call `load_weights`; weights that only the
+    mechanism has keep their values. In the other direction Keras finds attention layers
+    only as attributes, not in functional and Sequential models: use `set_weights`
+    there.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
         value_dim: int V, size of each head of value. Defaults to `key_dim`.
         dropout: float, dropout rate. `ExactAttention`, `LinformerAttention` and
-            `SynthesizerAttention` drop weights, as `MultiHeadAttention` does. The
-            others, which have no matrix of weights, drop attended values before the
-            output projection. Defaults to `0.0`.
+            `SynthesizerAttention` drop weights, as `MultiHeadAttention` does. All
+            others have no attention matrix and drop attended values, before the output
+            projection. Defaults to `0.0`.
         use_bias: bool, whether the dense layers use bias vectors. Defaults to `True`.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
@@ -93,56 +100,62 @@ class AttentionLayer(
             `None`.
         kernel_constraint: constraint of the dense layers' kernels. Defaults to `None`.
         bias_constraint: constraint of the dense layers' biases. Defaults to `None`.
-        seed: int, seeds dropout, and what a mechanism draws. Defaults to `None`.
+        seed: int, seeds dropout and the random numbers of the mechanism. Defaults to
+            `None`.
         causal: bool, hide later tokens. Defaults to `False`.
-        num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
-            value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
-        rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
-            a grid that tokens run through row by row: its axes share the head, so that
-            `key_dim` must be divisible by 2 for each. Queries and keys are rotated by
-            `ops.rotary_embedding`. Defaults to no positions.
+        num_key_value_heads: int K, number of heads of key and value (grouped-query
+            attention). It must divide `num_heads`; each is shared by `num_heads / K`
+            query heads. Defaults to `num_heads`.
+        rotary: `True` to rotate queries and keys by their positions
+            (`ops.rotary_embedding`). For images and other grids, a tuple of ints: the
+            shape of the grid, whose tokens run row by row. Each axis rotates an equal
+            part of the head, so `key_dim` must be divisible by twice the number of
+            axes. Defaults to `None`, no positions.
         qk_norm: bool, divide queries and keys by their lengths, so that the logit is
-            `scale * cos(query, key)`, with a scale that each head learns. Its logarithm
-            is the weight `query_key_norm.log_scale`. Defaults to `False`.
+            `scale * cos(query, key)`. Each key-value head learns its scale; the
+            logarithm is the weight `query_key_norm.log_scale`. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         query: tensor of shape `(B, T, dim)`.
         value: tensor of shape `(B, S, dim)`. Defaults to `query` (self-attention).
         key: tensor of shape `(B, S, dim)`. Defaults to `value`.
-        query_mask: bool tensor `(B, T)`; rows where it is false see no key. With
-            `value=None` it also hides them as keys.
-        value_mask, key_mask: bool tensors `(B, S)`; keys where one is false are not
-            seen. All three default to Keras' implicit masks.
-        attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
-            It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
-        return_attention_scores: bool, also return the implied attention matrix
-            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic.
+        query_mask: bool tensor of shape `(B, T)`, false for padding. Masked queries
+            attend to nothing. In self-attention (`value=None`) it also hides these
+            tokens as keys.
+        value_mask, key_mask: bool tensors of shape `(B, S)`. A key is hidden if either
+            is false. All three masks default to Keras' implicit masks.
+        attention_mask: bool tensor of shape `(B, 1, S)` or `(B, 1, 1, S)`, true for
+            keys that may be seen. All queries must have the same mask: a `(T, S)` or
+            `(B, T, S)` mask raises an error. For causal attention use `causal` or
+            `use_causal_mask`.
+        return_attention_scores: bool, also return the attention matrix `(B, N, T, S)`.
+            Its cost is quadratic: use it to look at short sequences.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
-        segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
-            several: a token sees its own segment, a run of equal ids. An id that comes
-            back after another is a new segment. Rotary positions go on along the row
-            unless `positions` start anew.
-        positions: int tensor `(B, T)`, where the tokens are, or for a grid also
-            `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
-            queries and keys alike. Defaults to 0, 1, ..., or on from where the state
-            ends. Given ones are taken as they are, with a state too.
+        segment_ids: int tensor of shape `(B, T)`, for rows that pack several sequences
+            (self-attention only). A token sees its own segment only, which is a run of
+            equal ids: an id that returns after another starts a new segment. Rotary
+            positions count along the whole row unless you give `positions`.
+        positions: int tensor of shape `(B, T)`, positions for `rotary`, below 2**31;
+            for a grid also `(B, T, axes)`, the coordinates. They apply to queries and
+            keys. Defaults to 0, 1, ..., or with a state to the positions that follow
+            it. Positions that you give are never shifted by the state.
         state: the state after earlier tokens (causal only), from `get_initial_state`
             or an earlier call.
         return_state: bool, also return the state after the last token.
 
     Returns:
-        Tensor of shape `(B, T, output_shape)`; then the scores and the state, if asked
-        for. Where no key is visible the attended values are 0.
+        Tensor of shape `(B, T, output_shape)`, followed by the scores and the state if
+        you asked for them. Where a query sees no key, the attended values are 0.
 
     Raises:
-        ValueError: for a mask that differs by query, causal or rotary attention with
-            T != S, and what the mechanism cannot do.
+        ValueError: if a mask differs by query, if T != S in causal or rotary attention,
+            or if the mechanism does not support an argument.
 
     Example:
 
-    A mechanism that gives all visible keys the same weight:
+    A mechanism with equal weights for all visible keys:
 
     >>> class MeanAttention(AttentionLayer):
     ...     projections = ("value",)
@@ -221,19 +234,19 @@ class AttentionLayer(
 
     @property
     def can_rotate(self):
-        """True if there are queries and keys, which `rotary` is for."""
+        """True if the layer has queries and keys, which `rotary` needs."""
         keys = "query" if self.shared_query_key else "key"
         return {"query", keys} <= set(self.projections)
 
     @property
     def in_two_passes(self):
-        """True if two passes over pieces of a sequence compute it bidirectionally."""
+        """True if bidirectional attention can be computed in two passes over pieces."""
         return hasattr(self, "absorb") and hasattr(self, "answer")
 
     def cross_config(self):
-        """The config of such an attention to another sequence.
+        """Returns the config of the same attention to another sequence.
 
-        A query then has no place among the keys: rotary positions are left out.
+        It has no rotary positions: a query has no place among the keys.
         """
         if not self.supports_cross_attention:
             raise ValueError(
@@ -288,12 +301,11 @@ class AttentionLayer(
         __call__ = call
 
     def respond(self, inputs, with_scores, training, positions, state, with_state):
-        """Output of `call` once it has read its inputs.
+        """Returns the output of `call` from the inputs that `read` returned.
 
         Args:
-            inputs: what `read` returned.
-            with_scores, training, positions, state, with_state: as in `call`, where the
-                names are `return_attention_scores` and `return_state`.
+            inputs: from `read`.
+            with_scores, training, positions, state, with_state: as in `call`.
         """
         causal = inputs.visible.causal
         if state is not None or with_state:
@@ -329,7 +341,7 @@ class AttentionLayer(
         use_causal_mask=False,
         segment_ids=None,
     ):
-        """Checks the inputs of a call, and joins all that says who may see whom.
+        """Checks the inputs of a call, and joins all masks.
 
         Returns:
             `Inputs`.
@@ -351,13 +363,14 @@ class AttentionLayer(
         return Inputs(query, key, value, query_mask, visible, segment_ids)
 
     def project(self, name, x, positions=None):
-        """Heads of an input, `(B, length, heads, dim)`; `None` without a dense layer.
+        """Returns the heads of an input, `(B, length, heads, dim)`.
 
-        Queries and keys are normalized with `qk_norm`, and rotated with `rotary`.
+        Queries and keys are normalized with `qk_norm` and rotated with `rotary`. An
+        input without a dense layer gives `None`.
 
         Args:
-            name: "query", "key" or "value"; or such a name with more after it, as in
-                "key_global", for a dense layer that a mechanism has beside these.
+            name: "query", "key" or "value"; or a longer name that begins with one of
+                them, such as "key_global", for an extra dense layer of a mechanism.
             x: tensor of shape `(B, length, features)`.
             positions: int tensor `(B, length)`, needed to rotate; `(B, length, axes)`
                 for coordinates in a grid. Defaults to `None`.
@@ -384,10 +397,10 @@ class AttentionLayer(
         raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
 
     def write(self, attended, query_mask, training=None):
-        """The output of the layer from attended values `(B, T, N, V)`.
+        """Returns the output of the layer from attended values `(B, T, N, V)`.
 
         Args:
-            attended: what `attend` returned.
+            attended: from `attend`.
             query_mask: as in `Inputs`.
             training: bool, whether to apply dropout. Defaults to `None`.
         """
@@ -408,28 +421,28 @@ class AttentionLayer(
         )
 
     def decays(self, inputs: Inputs) -> dict[str, tf.Tensor]:
-        """Further arguments of `attend` and `scores`: a forget gate has some."""
+        """Returns further arguments of `attend` and `scores`, as a forget gate has."""
         return {}
 
     def build_attention(self) -> None:
-        """Makes what a mechanism needs beside the dense layers."""
+        """Makes the weights of a mechanism that are not in the dense layers."""
 
     def empty_state(self, batch_size: int | tf.Tensor) -> typing.Any:
-        """The entry `"attention"` of the state before the first token."""
+        """Returns the entry `"attention"` of the state before the first token."""
         raise layer_state.no_state(self)
 
     def get_initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
     ) -> dict[str, typing.Any]:
-        """The state before the first token.
+        """Returns the state before the first token.
 
         Args:
             batch_size: int or scalar tensor B.
-            packed: bool, whether calls are to have `segment_ids`. Defaults to `False`.
+            packed: bool, whether you will pass `segment_ids`. Defaults to `False`.
 
         Returns:
             Dict of `"position"`, an int32 tensor `(B,)` that counts tokens, and
-            `"attention"`, a nest of tensors with the batch first; if packed also
+            `"attention"`, nested tensors with the batch first; if packed also
             `"segment"`, the id of the last token, int64 `(B,)`.
         """
         batch_size = layer_state.checked_batch_size(self, batch_size)
@@ -497,12 +510,12 @@ def check_qk_norm(layer, value):
 
 
 class QueryKeyNorm(keras.layers.Layer):
-    """Makes the logit of a query and a key `scale * cos(query, key)`.
+    """Normalizes queries and keys so that their logit is `scale * cos(query, key)`.
 
     Args:
         num_heads: int K, key-value heads; query heads that share one share its scale.
         head_dim: int H.
-        initial_scale: float, the scale at first.
+        initial_scale: float, the initial scale.
     """
 
     def __init__(self, num_heads, head_dim, initial_scale):
@@ -548,13 +561,12 @@ class ForgettingAttention(AttentionLayer):
 
         f_t = sigmoid(w_n . x_t + b_n)
 
-    and the weight of key j for query i, exact or estimated, is multiplied by
-    f_(j+1) ... f_i, for a later key by f_(i+1) ... f_j. A token that is masked as a key
-    has a gate of 1.
+    and the weight of key j for query i, exact or estimated, is multiplied by f_(j+1)
+    ... f_i; for a later key by f_(i+1) ... f_j. A token that is masked as a key has a
+    gate of 1.
 
-    A mechanism gets the logarithms of the gates as the argument `decay` of `attend`,
-    `scores` and, if it has one, `outline`: a float32 tensor `(B, T, K)`, float64 with
-    float64 inputs.
+    `attend`, `scores` and, if defined, `outline` get the logarithms of the gates as the
+    argument `decay`: a float32 tensor `(B, T, K)`, or float64 for float64 inputs.
 
     Args:
         num_heads: int N, number of attention heads.
@@ -562,18 +574,18 @@ class ForgettingAttention(AttentionLayer):
         forget_gate: bool, whether the layer has a forget gate. It adds the sublayer
             `forget_gate_layer`, with a kernel `(dim, K)` and a bias `(K,)` in float32.
             For self-attention only. Defaults to `False`.
-        forget_gate_bias: two floats, the biases of the first and of the last head at
-            first, between which those of the others are spread evenly; or one for each
-            key-value head. A single head has the last. A bias of 2 forgets half of a
-            weight within 5 tokens, one of 7 within 760, one of 20 nothing. Defaults to
-            (2, 7).
+        forget_gate_bias: two floats, the initial biases of the first and of the last
+            key-value head; the heads between them are spaced evenly. Or one float for
+            each key-value head. A single head takes the last value. At the start a
+            weight halves within 5 tokens for a bias of 2, within 760 for 7, and never
+            for 20. Defaults to `(2.0, 7.0)`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.
 
     Reference:
-        Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6;
-        with features alone the gate of Random Feature Attention, arXiv 2103.02143,
-        section 3.2, without its factor of new keys.
+        Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6.
+        With random features only, this is the gate of Random Feature Attention,
+        arXiv 2103.02143, section 3.2, without its factor of new keys.
     """
 
     def __init__(
@@ -699,11 +711,11 @@ def _biases(biases, num_heads):
 
 
 def output_spec(layer, *args, **kwargs):
-    """Shapes and dtypes of what `call` returns, which is traced: it has its errors.
+    """Returns shapes and dtypes of the outputs of `call`, with its errors.
 
-    A layer that is not built stays so. Where a mechanism has an `outline`, a function
-    of the arguments of `attend` whose results have the same shapes and dtypes in a
-    smaller graph, `attention_of` takes that.
+    It traces `call`; a layer that is not built stays so. If a mechanism defines
+    `outline`, a function of the arguments of `attend` whose results have the same
+    shapes and dtypes in a smaller graph, `attention_of` takes it.
 
     Args:
         layer: an `AttentionLayer`.
@@ -717,9 +729,9 @@ def output_spec(layer, *args, **kwargs):
 
 
 def attention_of(layer):
-    """The `attend` of a layer, or its `outline` where Keras asks for shapes only.
+    """Returns the `attend` of a layer, or its `outline` if Keras only asks for shapes.
 
-    These are symbolic calls, and the trace of a whole model before it trains under a
+    Keras does so in symbolic calls, and when it traces a model before training under a
     `tf.distribute` strategy.
     """
     if tf.executing_eagerly() or not in_symbolic_scope():

@@ -1,4 +1,4 @@
-"""A Transformer block of any attention or mixer, and its short convolution."""
+"""A Transformer block for any attention or mixer, and its short convolution."""
 
 import typing
 
@@ -27,43 +27,43 @@ from keras_performer.ops.shapes import compute_dtype, size
 class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
     """Transformer block of self-attention and a feed-forward network.
 
-    Each part gets normalized tokens, and its output is added to the tokens.
-    With `conv_kernel_size` a short convolution goes before, normalized and added too:
-    each channel of a token sees that of its neighbours.
+    Each part normalizes its input and adds its output to the tokens (pre-norm). With
+    `conv_kernel_size` a short convolution over neighbouring tokens comes first, also
+    normalized and added; it handles each channel by itself.
 
     Args:
         attention: an `AttentionLayer`, such as `PerformerAttention(...)`, a
             `MixingLayer`, such as `FourierMixing()`, or the config of one. `None`
-            leaves the attention out, with its normalization: tokens then know nothing
-            of each other, which is the control of every comparison.
+            leaves out the attention and its normalization: the no-attention baseline,
+            whose tokens know nothing of each other.
         intermediate_dim: int, width of the feed-forward network.
         dropout: float, dropout rate after each part. Defaults to `0.0`.
         seed: int, seeds dropout. Defaults to `None`.
-        conv_kernel_size: int, how many tokens the convolution sees; 4 is a good choice.
-            Tokens hidden by the mask, and those of other segments, count as zeros.
-            Defaults to no convolution.
-        conv_padding: "causal" or "same", whether these are a token and those before it,
-            or those to both sides, as in `keras.layers.Conv1D`. Defaults to "same"
-            beside attention that is not causal, and else to "causal".
+        conv_kernel_size: int, number of tokens that the convolution sees; 4 is a good
+            choice. Masked tokens and tokens of other segments count as zeros. Defaults
+            to `None`, no convolution.
+        conv_padding: "causal" (a token and tokens before it) or "same" (bidirectional),
+            as in `keras.layers.Conv1D`. Defaults to "same" if the attention is not
+            causal, otherwise to "causal".
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         x: tensor of shape `(B, T, dim)`.
-        mask: bool tensor `(B, T)`, false for padding. Defaults to Keras' implicit mask.
+        mask: bool tensor of shape `(B, T)`, false for padding. Defaults to Keras'
+            implicit mask.
         training: bool, whether to apply dropout.
-        segment_ids: int tensor `(B, T)`, as in the attention.
-        positions: int tensor `(B, T)` or `(B, T, axes)`, as in `AttentionLayer`, whose
-            `rotary` reads it.
-        state: the state after earlier tokens (causal only), from `get_initial_state`
-            or an earlier call: that of the attention, or with a convolution a dict of
-            `"convolution"` and `"attention"`.
+        segment_ids: int tensor of shape `(B, T)`, as in the attention.
+        positions: int tensor of shape `(B, T)` or `(B, T, axes)`, for attention with
+            `rotary`, as in `AttentionLayer`.
+        state: the state after earlier tokens (causal only), from `get_initial_state` or
+            an earlier call.
         return_state: bool, also return the state after the last token.
 
     Returns:
         Tensor of shape `(B, T, dim)`, or `(tensor, state)`.
 
     Raises:
-        ValueError: for what the attention cannot do.
+        ValueError: if the attention does not support an argument.
 
     Example:
 
@@ -244,13 +244,13 @@ class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
         return (x, state) if return_state else x
 
     def add(self, x, attended, training=None):
-        """Adds what attention gave, then the feed-forward network."""
+        """Adds the attended values, then applies the feed-forward network."""
         return self.feed_forward(
             x + self.dropout(attended, training=training), training
         )
 
     def feed_forward(self, x, training=None):
-        """Adds what the feed-forward network makes of each token."""
+        """Adds the output of the feed-forward network to each token."""
         return x + self.transformed(x, training)
 
     def transformed(self, x, training=None):
@@ -261,13 +261,14 @@ class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
     def get_initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
     ) -> typing.Any:
-        """The state before the first token: the attention's, `()` without attention.
+        """Returns the state before the first token.
 
-        With a convolution a dict of `"convolution"` and `"attention"`.
+        It is the state of the attention, `()` without attention; with a convolution, a
+        dict of `"convolution"` and `"attention"`.
 
         Args:
             batch_size: int or scalar tensor B.
-            packed: bool, whether calls are to have `segment_ids`. Defaults to `False`.
+            packed: bool, whether you will pass `segment_ids`. Defaults to `False`.
         """
         state = ()
         if self.attention is not None:
@@ -301,23 +302,23 @@ class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
-    """A depthwise convolution of `(B, T, dim)` that can go through it in pieces.
+    """Depthwise convolution of `(B, T, dim)` that can go on from an earlier piece.
 
-    `keras.layers.DepthwiseConv1D` without bias, of which a sequence can be continued, a
-    masked token and tokens of other segments count as zeros, and sums are in float32.
+    It is `keras.layers.DepthwiseConv1D` without bias, with a state. Masked tokens and
+    tokens of other segments count as zeros, and sums are in float32.
 
         causal      y_i = sum_k kernel_k x_(i - kernel_size + 1 + k)
         otherwise   y_i = sum_k kernel_k x_(i - (kernel_size - 1) // 2 + k)
 
     Args:
         kernel_size: int, the number of tokens that a token sees.
-        causal: bool, whether these are itself and the ones before it.
+        causal: bool, whether these are the token itself and tokens before it.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         x: tensor of shape `(B, T, dim)`.
-        mask: bool tensor `(B, T)`, false for padding.
-        segment_ids: int tensor `(B, T)`, as in `AttentionLayer`.
+        mask: bool tensor of shape `(B, T)`, false for padding.
+        segment_ids: int tensor of shape `(B, T)`, as in `AttentionLayer`.
         state: the state after earlier tokens (causal only), from `get_initial_state`
             or an earlier call.
         return_state: bool, also return the state after the last token.
@@ -382,7 +383,7 @@ class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
         return y, {"inputs": inputs, **call_inputs.last_segment(segment_ids, state)}
 
     def get_initial_state(self, batch_size, packed=False):
-        """The state before the first token: a dict of tensors, batch first."""
+        """Returns the state before the first token, a dict of tensors, batch first."""
         shape = batch_size, self._before, self.dim
         state = {"inputs": tf.zeros(shape, self.compute_dtype)}
         if packed:

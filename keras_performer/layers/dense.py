@@ -46,7 +46,7 @@ class DenseNames:
 
 
 def dense_layers(layer, query_shape, value_shape, key_shape):
-    """Those of the projections of an `AttentionLayer`, and last that of its output.
+    """Builds the dense layers of an `AttentionLayer`; the output layer comes last.
 
     Args:
         layer: an `AttentionLayer`.
@@ -80,12 +80,12 @@ def dense_layers(layer, query_shape, value_shape, key_shape):
 
 
 def dense_options(layer):
-    """Those options of an `AttentionLayer`, by name."""
+    """Options of the dense layers of an `AttentionLayer`, by name."""
     return {name: getattr(layer, name) for name in _NAMES}
 
 
 def serialized_options(layer):
-    """The same as entries of the layer's config."""
+    """Options of the dense layers as entries of the config."""
     config = {}
     for name, value in dense_options(layer).items():
         kind = getattr(keras, name.split("_")[1] + "s")  # keras.initializers, ...

@@ -14,26 +14,26 @@ from keras_performer.ops.shapes import compute_dtype
 
 
 class EmbeddingLayer(keras.layers.Layer):
-    """Base class of embeddings that remember inputs, or tell the head something.
+    """Base class of embeddings with a state, or with an output for the head.
 
-    Any layer that turns inputs `(B, T)` into `(B, T, hidden_dim)` can be the embedding
-    of a `PerformerLM`. One that needs more is a subclass of this. It defines
+    Any layer from inputs `(B, T)` to `(B, T, hidden_dim)` can be the embedding of a
+    `PerformerLM`. Subclass this one if the embedding needs earlier inputs, or must pass
+    something to the head. A subclass defines
 
         call(inputs, state)
 
-    which returns `(x, extra, state)`: the embedded tokens; a nest of tensors
-    `(B, T, ...)` that go round the blocks to the model's head, which is then called
-    with `(x, extra)`; and the state after these inputs. Where the state holds anything,
-    `empty_state(batch_size)` is it before the first token, a nest of tensors with the
-    batch first. The class attribute `extra_dtypes` has the dtypes of `extra`, `()` for
-    nothing.
+    which returns `(x, extra, state)`: the embedded tokens; nested tensors `(B, T, ...)`
+    that bypass the blocks, so that the head is called with `(x, extra)`; and the state
+    after these inputs. If there is a state, define `empty_state(batch_size)`: the state
+    before the first token, nested tensors with the batch first. The class attribute
+    `extra_dtypes` has the dtypes of `extra`, `()` for nothing.
 
     Args:
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Example:
 
-    Tokens that are embedded together with the token before, and reach the head:
+    An embedding of pairs of neighbouring tokens that also passes the tokens on:
 
     >>> class Pairs(EmbeddingLayer):
     ...     extra_dtypes = "int32"
@@ -55,7 +55,7 @@ class EmbeddingLayer(keras.layers.Layer):
     extra_dtypes: typing.Any = ()
 
     def empty_state(self, batch_size: int | tf.Tensor) -> typing.Any:
-        """The state before the first token."""
+        """Returns the state before the first token."""
         return ()
 
     def call(self, inputs: LayerInput, state: typing.Any) -> typing.Any:
@@ -69,11 +69,11 @@ class EmbeddingLayer(keras.layers.Layer):
 class TokenEmbedding(KeepsLora, keras.layers.Embedding):
     """`keras.layers.Embedding` whose table has a tensor as its gradient.
 
-    TensorFlow's gradient of a look-up is one row for each token, and a token that
-    comes again has several. Optimizers that square gradients (Adam, RMSprop), and
-    clipping by norm, take them one by one: the table would train in another way than
-    with the sum of its rows, which is what other passes over the sequence come to.
-    The sum is in float32, as one in half precision stops growing.
+    In TensorFlow the gradient of a look-up has one row for each token, and several for
+    a repeated token. Optimizers that square gradients (Adam, RMSprop) and clipping by
+    norm use these rows one by one, and so train the table differently than the sum of
+    its rows would. Here rows are summed, in float32, because a sum in half precision
+    stops growing.
     """
 
     lora_names = "embeddings", "lora_embeddings_a", "lora_embeddings_b"
@@ -99,7 +99,7 @@ class TokenEmbedding(KeepsLora, keras.layers.Embedding):
 
 
 def with_dense_gradient(table):
-    """The table, whose gradient adds up the rows of look-ups."""
+    """Returns the table, with a gradient that sums the rows of look-ups."""
 
     @custom_gradient
     def identity(table):
@@ -118,11 +118,11 @@ def with_dense_gradient(table):
 
 
 class AxialPositionEmbedding(keras.layers.Layer):
-    """Adds up one learned vector for each coordinate of a position.
+    """Sums one learned vector for each coordinate of a position.
 
     Position p of a sequence that runs through a grid in row-major order, such as an
-    image of shape (rows, columns, channels), has one coordinate for each axis. With
-    one axis this is the usual table of positions.
+    image of shape (rows, columns, channels), has one coordinate for each axis. A grid
+    with one axis is the usual table of positions.
 
     Args:
         grid_shape: tuple of ints, the lengths of the axes.

@@ -1,4 +1,4 @@
-"""Exact attention, and cached attention for models that decode with a cache."""
+"""Exact attention, and layers that decode with a cache of keys and values."""
 
 import functools
 
@@ -16,18 +16,18 @@ from keras_performer.ops.visibility import mask_or_all
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ExactAttention(ForgettingAttention):
-    """Exact softmax attention, whose cost is quadratic in the length.
+    """Exact softmax attention, at a cost quadratic in the length.
 
-    It computes what `keras.layers.MultiHeadAttention` computes, dropout included, with
-    the masks, grouped heads and weights of `PerformerAttention`: the baseline that
-    linear attention is compared with. It has no state.
+    It computes the same as `keras.layers.MultiHeadAttention`, dropout included, and
+    takes the masks, grouped heads and weights of `PerformerAttention`. Use it as the
+    baseline for linear attention. It has no state.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        forget_gate: bool, let the weights of keys fade with the distance, as in
-            `PerformerAttention`. Defaults to `False`.
-        forget_gate_bias: two floats or one for each key-value head, initial biases of
+        forget_gate: bool, let weights fade with distance, as in `PerformerAttention`.
+            Defaults to `False`.
+        forget_gate_bias: two floats, or one for each key-value head: initial biases of
             the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.
@@ -78,22 +78,24 @@ class CachedAttention(AttentionLayer):
 
     Call arguments:
         query: tensor of shape `(B, T, dim)`.
-        value: tensor of shape `(B, S, dim)`; `(B, T, dim)` where it goes into a cache.
-        key: tensor of the shape of `value` but for the last axis. Defaults to `value`.
-        attention_mask: bool or int tensor `(B, 1, S)`, which keys are seen; or
-            `(B, T, S)`, such a mask times causality: all others are refused. Keras'
-            implicit masks of query, value and key join it; those of earlier calls are
-            not in the cache.
+        value: tensor of shape `(B, S, dim)`; with a cache `(B, T, dim)`, the new
+            values.
+        key: tensor of the shape of `value` except for the last axis. Defaults to
+            `value`.
+        attention_mask: bool or int tensor of shape `(B, 1, S)`, true for keys that may
+            be seen; or `(B, T, S)`, such a mask combined with a causal mask. Any other
+            mask raises an error. Keras' implicit masks of query, value and key also
+            apply; the cache does not keep them for later calls.
         cache: tensor of shape `(B, 2, S, num_heads, key_dim)`, keys and values.
-        cache_update_index: int or scalar tensor, where in the cache the first key and
-            value of this call go. Defaults to a cache that has all.
-        return_attention_scores: bool, also return the attention matrix; not with a
-            cache.
+        cache_update_index: int or scalar tensor, index in the cache for the first key
+            and value of this call. Defaults to `None`: the cache is complete.
+        return_attention_scores: bool, also return the attention matrix. Not possible
+            with a cache.
         training: bool, whether to apply dropout.
 
     Returns:
-        Tensor of shape `(B, T, dim)`; then the scores or the cache, if there are any.
-        A call with a cache costs what S tokens cost, also for one new token.
+        Tensor of shape `(B, T, dim)`, followed by the scores or the cache, if any. A
+        call with a cache costs as much as S tokens, even for one new token.
     """
 
     supports_state = False  # the model keeps keys and values
@@ -195,7 +197,7 @@ class CachedPerformerAttention(CachedAttention, PerformerAttention):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class CachedExactAttention(CachedAttention, ExactAttention):
-    """The same with exact weights."""
+    """`CachedPerformerAttention` with exact weights."""
 
 
 WITH_CACHE = {
@@ -205,15 +207,15 @@ WITH_CACHE = {
 
 
 def read_mask(mask, start=0):
-    """Reads a mask of keys, or one times causality.
+    """Reads a mask of keys, alone or combined with a causal mask.
 
     Args:
         mask: tensor of shape `(B, 1, S)` or `(B, T, S)`, or `None`.
-        start: int or scalar tensor, the place of the first query among the keys.
+        start: int or scalar tensor, index of the first query among the keys.
 
     Returns:
-        An `ops.Visibility`, and a scalar that is 0, or NaN for another mask where XLA
-        left out the assertion.
+        An `ops.Visibility`, and a scalar: 0, or NaN if the mask is of another kind and
+        XLA left out the assertion.
     """
     if mask is None:
         return ops.Visibility(), 0.0

@@ -131,12 +131,12 @@ def wrapped_function(wrapper):
 
 
 def same_named_entry(store, layer):
-    """Where a file of weights has those of `layer`, if not where Keras looks.
+    """Finds the weights of `layer` in a file if they are not where Keras looks.
 
-    Keras looks for the layers of a functional model by their class and their order:
-    what a file of `keras.layers.MultiHeadAttention` has, no other class finds. But each
-    entry has the name of its layer. This takes the entry beside the one where Keras
-    looks that is named like the layer around `layer`, if there is one such.
+    Keras looks for the layers of a functional model by class and order, so no other
+    class finds the weights of `keras.layers.MultiHeadAttention`. But each entry has the
+    name of its layer. This function takes the neighbouring entry named like the layer
+    around `layer`, if there is one.
 
     Args:
         store: what `load_own_variables` is given, empty if nothing was found.

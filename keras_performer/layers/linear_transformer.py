@@ -23,26 +23,26 @@ from keras_performer.ops.shapes import size, sum_dtype
 class LinearTransformerAttention(ForgettingAttention):
     """Attention of the Linear Transformer, with the features elu(x) + 1.
 
-    Key j has the weight phi(q) . phi(k_j), divided by the sum of those of all keys that
-    the query sees, with phi(x) = elu(x) + 1: a kernel of its own, no estimate of
-    softmax. Time and memory are linear in the length, and a causal layer has a state,
-    as in `PerformerAttention`.
+    With phi(x) = elu(x) + 1, the weight of key j is phi(q) . phi(k_j), divided by the
+    sum over all keys that the query sees. It does not estimate softmax: train it from
+    scratch, or train on after a conversion. Time and memory are linear in the length,
+    and a causal layer has a state, as in `PerformerAttention`.
 
-    `PerformerAttention(feature_map="elu", num_random_features=None)` is nearly this
-    layer, but divides queries and keys by H^(1/4), and adds 0.001 to features. Nothing
-    is added here: where the weights of all keys that a query sees round to 0 (below
-    1e-38 in float32), its attended values are 0.
+    `PerformerAttention(feature_map="elu", num_random_features=None)` is nearly the
+    same, but divides queries and keys by H^(1/4) and adds 0.001 to each feature. This
+    layer adds nothing: if all weights of a query round to 0 (below 1e-38 in float32),
+    its attended values are 0.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        chunk_size: int, the most tokens in a chunk, as in `PerformerAttention`.
-            Defaults to `None`.
+        chunk_size: int, the largest number of tokens processed at once, as in
+            `PerformerAttention`. Defaults to `None`.
         jit_compile: bool or "auto", whether XLA compiles the attention, as in
             `PerformerAttention`. Defaults to `"auto"`.
-        forget_gate: bool, let the weights of keys fade with the distance, as in
-            `PerformerAttention`. Defaults to `False`.
-        forget_gate_bias: two floats or one for each key-value head, initial biases of
+        forget_gate: bool, let weights fade with distance, as in `PerformerAttention`.
+            Defaults to `False`.
+        forget_gate_bias: two floats, or one for each key-value head: initial biases of
             the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.

@@ -1,4 +1,4 @@
-"""Local attention: exact weights for near keys, and nothing else."""
+"""Local attention: exact weights for near keys only."""
 
 import typing
 
@@ -16,28 +16,28 @@ class LocalAttention(ForgettingAttention):
     """Local attention: exact weights for near keys, at a cost linear in the length.
 
     Query i sees the keys j with `|i - j| < sliding_window`, or if causal those with
-    `0 <= i - j < sliding_window`: masked keys count in the distance. It is what
-    `PerformerAttention(exact_window=...)` has beside its random features, and the row
-    to compare that layer with. `dropout` falls on the attended values: weights, which
-    `keras.layers.MultiHeadAttention` drops, are made block by block and never kept.
+    `0 <= i - j < sliding_window`. Masked tokens count in the distance. This is
+    `PerformerAttention(exact_window=...)` without its far keys; compare the two to see
+    if far keys matter. The layer keeps no attention matrix, so `dropout` acts on the
+    attended values, not on the weights as in `keras.layers.MultiHeadAttention`.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        sliding_window: int W, required, how near a key is that is seen; 1 is the own
-            alone.
-        jit_compile: as in `PerformerAttention`; `"auto"` compiles on GPUs alone.
-            Defaults to `"auto"`.
-        forget_gate: bool, let the weights of keys fade with the distance, as in
-            `PerformerAttention`. Defaults to `False`.
-        forget_gate_bias: two floats or one for each key-value head, initial biases of
+        sliding_window: int W, required. A query sees keys less than W tokens away; with
+            1 it sees only its own token.
+        jit_compile: bool or "auto", as in `PerformerAttention`, but "auto" compiles on
+            GPUs only. Defaults to `"auto"`.
+        forget_gate: bool, let weights fade with distance, as in `PerformerAttention`.
+            Defaults to `False`.
+        forget_gate_bias: two floats, or one for each key-value head: initial biases of
             the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.
 
     Raises:
-        ValueError: for query and key of different lengths, and a state of another
-            window or layer, beside what `AttentionLayer` raises.
+        ValueError: if query and key have different lengths, if the state comes from
+            another layer or window, and as in `AttentionLayer`.
 
     Reference:
         Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1.

@@ -1,4 +1,4 @@
-"""The base of mixers, layers without queries and keys in the place of attention."""
+"""Base class of mixers, which take the place of attention without queries and keys."""
 
 import typing
 
@@ -13,21 +13,21 @@ from keras_performer.layers.config import KeepsInnerChanges
 
 
 class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
-    """Base class of mixers, which join tokens by position, without queries and keys.
+    """Base class of mixers, which combine tokens by position.
 
-    A mixer stands where `PerformerBlock` and `PerformerLM` take an `AttentionLayer`,
-    and has the call of `PerformerBlock`. A subclass defines
+    `PerformerBlock` and `PerformerLM` take a mixer in place of an `AttentionLayer`. It
+    is called like a `PerformerBlock`. A subclass defines
 
         mix(x, mask, training=None)
 
     with x `(B, T, dim)` in the compute dtype and `mask` a bool tensor `(B, T)`, false
-    for tokens that must not count, or `None`. It returns `(B, T, dim)`, in which this
-    class makes the rows of masked tokens 0. Sums over tokens belong in float32. Weights
-    are made in `build`; an argument of its own goes into `__init__` and `get_config`;
-    register the class with `keras.saving.register_keras_serializable`.
+    for tokens that must not count, or `None`. It returns `(B, T, dim)`; this class then
+    sets masked tokens to 0. Compute sums over tokens in float32, and make weights in
+    `build`. A new argument goes into `__init__` and `get_config`. Register the class
+    with `keras.saving.register_keras_serializable`.
 
-    Class attributes say what a mixer can do: `supports_causal` and `cost`,
-    as in `AttentionLayer`. None has a state, or keeps segments apart.
+    Class attributes say what a mixer can do: `supports_causal` and `cost`, as in
+    `AttentionLayer`. Mixers have no state and no segments.
 
     Args:
         causal: bool, hide later tokens. Defaults to `False`.
@@ -35,15 +35,17 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
 
     Call arguments:
         x: tensor of shape `(B, T, dim)`.
-        mask: bool tensor `(B, T)`, false for padding. Defaults to Keras' implicit mask.
-        training: bool, handed to `mix`.
-        segment_ids, positions, state, return_state: as in `PerformerBlock`; refused.
+        mask: bool tensor of shape `(B, T)`, false for padding. Defaults to Keras'
+            implicit mask.
+        training: bool, passed to `mix`.
+        segment_ids, positions, state, return_state: not supported; they raise an error.
 
     Returns:
-        Tensor of shape `(B, T, dim)`; 0 for masked tokens.
+        Tensor of shape `(B, T, dim)`, 0 for masked tokens.
 
     Raises:
-        ValueError: for what a mixer cannot do, and inputs of other shapes.
+        ValueError: if a mixer does not support an argument, or inputs have other
+            shapes.
 
     Example:
 

@@ -24,36 +24,36 @@ from keras_performer.ops.shapes import size, sum_dtype
 class InPieces:
     """The two passes of bidirectional self-attention of a `PerformerAttention`.
 
-    Without a window `absorb` and `answer`, with one `look_ahead` and `look_back`.
+    Without a window they are `absorb` and `answer`, with a window `look_ahead` and
+    `look_back`.
     """
 
     def absorb(self, x, mask, state, positions=None):
-        """The first pass of bidirectional self-attention in pieces of a sequence.
+        """Adds a piece of a sequence to the state: the first pass.
 
-        With `answer` it is what a call of the layer does at once.
+        Both passes together compute what one call of the layer computes.
 
         Args:
             x: tensor of shape `(B, tokens, dim)`, one piece.
-            mask: bool tensor of shape `(B, tokens)`, false for keys that nothing sees,
-                or `None`.
-            state: the entry "attention" of a state, from `empty_state` or the piece
-                before.
-            positions: int tensor of shape `(B, tokens)`, those in the whole sequence;
-                needed with `rotary`. Defaults to `None`.
+            mask: bool tensor of shape `(B, tokens)`, false for hidden keys, or `None`.
+            state: the entry "attention" of a state, from `empty_state` or the previous
+                piece.
+            positions: int tensor of shape `(B, tokens)`, positions in the whole
+                sequence; needed with `rotary`. Defaults to `None`.
 
         Returns:
-            The same after the keys and values of this piece.
+            The state after the keys and values of this piece.
         """
         key, value = self.project("key", x, positions), self.project("value", x)
         state = self._as_state(state)
         return ops.absorb_keys(key, value, self.feature_kernel(), mask, state)._asdict()
 
     def answer(self, x, mask, state, training=None, positions=None):
-        """The second pass: what the layer returns for a piece.
+        """Returns the output of the layer for a piece: the second pass.
 
         Args:
-            x, mask: as in `absorb`; rows where the mask is false see no key.
-            state: after the last piece's `absorb`.
+            x, mask: as in `absorb`; masked queries attend to nothing.
+            state: from `absorb` of the last piece.
             training: bool, whether to apply dropout. Defaults to `None`.
             positions: as in `absorb`. Defaults to `None`.
 
@@ -67,19 +67,19 @@ class InPieces:
         return self.write(attended, mask, training)
 
     def look_ahead(self, x, mask, state, positions=None):
-        """With a window, the first pass: what later keys add, from the last piece on.
+        """Attends to later keys, from the last piece to the first: the first pass.
 
-        With `look_back` it is what a call of the layer does at once.
+        Both passes together compute what one call of the layer computes.
 
         Args:
             x, mask: as in `absorb`.
             state: the entry "attention" of a state, from `empty_state` or the piece
-                after.
+                that follows in the sequence.
             positions: as in `absorb`.
 
         Returns:
-            `(later, state)`: a pair of tensors for `look_back`, and the same state
-            after the keys and values of this piece.
+            `(later, state)`: a pair of tensors for `look_back`, and the state after the
+            keys and values of this piece.
         """
         x, mask, positions = (
             z if z is None else tf.reverse(z, [1]) for z in (x, mask, positions)
@@ -88,12 +88,12 @@ class InPieces:
         return tuple(tf.reverse(z, [1]) for z in later), state
 
     def look_back(self, x, mask, state, later, training=None, positions=None):
-        """The second pass, from the first piece on: what the layer returns.
+        """Returns the output of the layer, from the first piece to the last.
 
         Args:
-            x, mask: as in `absorb`; rows where the mask is false see no key.
-            state: the entry "attention" of a state, from `empty_state` or the piece
-                before.
+            x, mask: as in `absorb`; masked queries attend to nothing.
+            state: the entry "attention" of a state, from `empty_state` or the previous
+                piece.
             later: from `look_ahead` of this piece.
             training: bool, whether to apply dropout.
             positions: as in `absorb`.
@@ -129,22 +129,22 @@ class InPieces:
 class PerformerAttention(InPieces, ForgettingAttention):
     """Multi-head attention whose cost is linear in the length of the sequence.
 
-    It takes the place of `keras.layers.MultiHeadAttention`, with the same dense layers.
-    Products of positive random features estimate the softmax kernel
-    exp(q . k / sqrt(key_dim)), so that time and memory are linear in the length of the
-    sequence (FAVOR+).
+    Use it in place of `keras.layers.MultiHeadAttention`: it has the same dense layers.
+    Random projections turn queries and keys into positive features, whose products
+    estimate the softmax weights exp(q . k / sqrt(key_dim)). No attention matrix is
+    computed, so time and memory are linear in the length of the sequence (FAVOR+). In a
+    trained model also set `exact_window`.
 
-    `load_weights` takes a file of the same model with `keras.layers.MultiHeadAttention`
-    if all attention layers are swapped and keep their names; the random features are
-    this layer's own.
+    To load the weights of a model with `keras.layers.MultiHeadAttention`, swap all its
+    attention layers, keep their names and call `load_weights` on the new model. The
+    random features keep the values that the new layers made.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
         value_dim: int V, size of each head of value. Defaults to `key_dim`.
-        dropout: float, dropout rate. The attention matrix does not exist here, so
-            dropout falls on the attended values, before the output projection. Defaults
-            to `0.0`.
+        dropout: float, dropout rate. There is no attention matrix, so dropout acts on
+            the attended values, before the output projection. Defaults to `0.0`.
         use_bias: bool, whether the dense layers use bias vectors. Defaults to `True`.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
@@ -159,92 +159,104 @@ class PerformerAttention(InPieces, ForgettingAttention):
             `None`.
         kernel_constraint: constraint of the dense layers' kernels. Defaults to `None`.
         bias_constraint: constraint of the dense layers' biases. Defaults to `None`.
-        seed: int, seeds the random features and dropout. `None` samples a seed when the
-            layer is built and saves it with the weights. Defaults to `None`.
-        feature_map: "softmax", "favor+", "relu" or another name, object or config of
-            `keras_performer.feature_maps.get`. Defaults to `"softmax"`.
-        num_random_features: int M, number of features; `None` for no random projection,
-            which generalized kernels can do without. "auto" is 256, as in the paper's
-            experiments, and `None` for feature maps without random features, such as
+        seed: int, seeds the random features and dropout. With `None` the layer chooses
+            a seed when it is built and saves it with the weights. Defaults to `None`.
+        feature_map: str, `FeatureMap` or config of one: how queries and keys become
+            features. `keras_performer.feature_maps.get` lists the names, such as
+            "softmax", "favor+", "taylor" and "relu". Defaults to `"softmax"`.
+        num_random_features: int M, number of random features. More of them make the
+            estimate better and slower. `None` means no random projection: "relu" works
+            without one, "softmax" does not. "auto" is 256, as in the paper's
+            experiments, or `None` for feature maps without random features, such as
             "taylor". Defaults to `"auto"`.
         causal: bool, hide later tokens. Defaults to `False`.
-        num_key_value_heads: int K, a divisor of `num_heads`: that many heads of key and
-            value, each shared by `num_heads / K` query heads. Defaults to `num_heads`.
-        chunk_size: int, the most tokens in a chunk; it changes speed and rounding only.
-            `None` takes 64 in causal attention, 256 with a GPU, and 32 or more in
-            bidirectional attention with a window. Defaults to `None`.
-        exact_window: int W, keys at less than this distance from a query have their
-            exact softmax weight, and only those further off an estimated one. Distance
-            counts tokens, masked ones included, so that query and key must have the
-            same length. For feature maps that estimate softmax only. It adds the gain,
-            see `log_gain`. Defaults to no window.
-        initial_log_gain: float, the initial value of the log-gain, which is added to
-            the log-weights of keys outside of the window; or a list of floats, one for
-            each head. A model that is trained from scratch learns more with heads that
-            differ, such as (-4, 2, -4, 2): heads at -4 attend mostly to near keys,
-            heads at 2 mostly to far keys. Defaults to 0: an estimate of softmax.
-        rotary: `True` for rotary positions on a line, or a tuple of ints, the shape of
-            a grid that tokens run through row by row: its axes share the head, so that
-            `key_dim` must be divisible by 2 for each. Queries and keys are rotated
-            before the features are taken (RoFormer, arXiv 2104.09864, equation 34; by
-            `ops.rotary_embedding`). Defaults to no positions.
+        num_key_value_heads: int K, number of heads of key and value (grouped-query
+            attention). It must divide `num_heads`; each is shared by `num_heads / K`
+            query heads. Defaults to `num_heads`.
+        chunk_size: int, the largest number of tokens processed at once where attention
+            is causal or has a window or a gate. It changes speed and rounding only.
+            `None` chooses a size for the device. Defaults to `None`.
+        exact_window: int W, keys less than W tokens away from a query have exact
+            softmax weights; only more distant (far) keys have estimated ones. 64 is a
+            good choice. Masked tokens count in the distance. Query and key must have
+            the same length, and the feature map must estimate softmax. A window adds a
+            trainable gain for each head, see `initial_log_gain`. Defaults to `None`, no
+            window.
+        initial_log_gain: float, or a list with one for each head: the initial value of
+            a trainable number that is added to the log-weights of far keys. Needs
+            `exact_window`. A model that is trained from scratch without a forget gate
+            learns more if its heads differ, as with (-4, 2, -4, 2): heads at -4 attend
+            mostly to near keys, heads at 2 mostly to far keys. Defaults to `0.0`, the
+            plain estimate of softmax.
+        rotary: `True` to rotate queries and keys by their positions before they become
+            features (RoFormer, arXiv 2104.09864, equation 34; see
+            `ops.rotary_embedding`). For images and other grids, a tuple of ints: the
+            shape of the grid, whose tokens run row by row. Each axis rotates an equal
+            part of the head, so `key_dim` must be divisible by twice the number of
+            axes. Defaults to `None`, no positions.
         qk_norm: bool, divide queries and keys by their lengths, so that the logit is
-            `scale * cos(query, key)` (arXiv 2010.04245). The scale is a weight of each
-            key-value head, at first 4 for positive features and 16 for "taylor", which
-            has no noise; its logarithm is the weight `query_key_norm.log_scale`.
+            `scale * cos(query, key)` (arXiv 2010.04245). Each key-value head learns its
+            scale: it starts at 4, or at 16 for "taylor", and its logarithm is the
+            weight `query_key_norm.log_scale`. Defaults to `False`.
+        forget_gate: bool, let weights fade with distance (arXiv 2503.02130). Each token
+            has a gate f = sigmoid(w . x + b) for each key-value head; the weight of a
+            key is multiplied by the gates of all tokens between it and the query. w and
+            b are weights of the sublayer `forget_gate_layer`. For self-attention only.
             Defaults to `False`.
-        forget_gate: bool, multiply the weight of each key by a factor that falls with
-            the tokens between it and the query: the product of their gates
-            f = sigmoid(w . x + b) (arXiv 2503.02130). w and b are weights of each
-            key-value head, in the sublayer `forget_gate_layer`. For self-attention
-            only. Defaults to no gate.
-        forget_gate_bias: two floats, the b of the first and of the last head at first,
-            between which those of the others are spread evenly; or one for each
-            key-value head. A single head has the last. 2 forgets half of a weight
-            within 5 tokens, 7 within 760, 20 nothing. Defaults to (2, 7).
-        jit_compile: bool, whether XLA compiles the attention alone; it takes seconds
-            for each shape. "auto" compiles in training, on a known length >= 1,024, in
-            a graph without `tf.distribute`, on a GPU or by <= 4 CPU threads (there, if
-            causal, from TensorFlow 2.21 on). Defaults to `"auto"`.
+        forget_gate_bias: two floats, the initial b of the first and of the last
+            key-value head; the heads between them are spaced evenly. Or one float for
+            each key-value head. A single head takes the last value. At the start a
+            weight halves within 5 tokens for b = 2, within 760 for b = 7, and never for
+            b = 20. Defaults to `(2.0, 7.0)`.
+        jit_compile: bool or "auto", whether XLA compiles the attention, which takes
+            seconds for each shape. "auto" compiles only in training, in a graph, with a
+            known length of at least 1,024 and without `tf.distribute`, if TensorFlow
+            has a GPU or uses at most 4 CPU threads. On CPUs, attention that is causal
+            or has a window or a gate also needs TensorFlow 2.21. Defaults to `"auto"`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         query: tensor of shape `(B, T, dim)`.
         value: tensor of shape `(B, S, dim)`. Defaults to `query` (self-attention).
         key: tensor of shape `(B, S, dim)`. Defaults to `value`.
-        query_mask: bool tensor `(B, T)`; rows where it is false see no key. With
-            `value=None` it also hides them as keys.
-        value_mask, key_mask: bool tensors `(B, S)`; keys where one is false are not
-            seen. All three default to Keras' implicit masks.
-        attention_mask: bool tensor `(B, 1, S)` or `(B, 1, 1, S)`: which keys are seen.
-            It cannot differ by query; rank 2, which is `(T, S)` in Keras, is refused.
-        return_attention_scores: bool, also return the implied attention matrix
-            `(B, N, T, S)`, for looking at short sequences: its cost is quadratic.
+        query_mask: bool tensor of shape `(B, T)`, false for padding. Masked queries
+            attend to nothing. In self-attention (`value=None`) it also hides these
+            tokens as keys.
+        value_mask, key_mask: bool tensors of shape `(B, S)`. A key is hidden if either
+            is false. All three masks default to Keras' implicit masks.
+        attention_mask: bool tensor of shape `(B, 1, S)` or `(B, 1, 1, S)`, true for
+            keys that may be seen. All queries must have the same mask: a `(T, S)` or
+            `(B, T, S)` mask raises an error. For causal attention use `causal` or
+            `use_causal_mask`.
+        return_attention_scores: bool, also return the attention matrix `(B, N, T, S)`
+            that the features imply. Its cost is quadratic: use it to look at short
+            sequences.
         training: bool, whether to apply dropout.
         use_causal_mask: bool, hide later tokens in this call.
-        segment_ids: int tensor `(B, T)`, for self-attention to sequences packed of
-            several: a token sees its own segment, a run of equal ids. An id that comes
-            back after another is a new segment. Rotary positions go on along the row
-            unless `positions` start anew. States then have the last id as their
-            entry `"segment"`, from `get_initial_state(batch_size, packed=True)` on;
-            tokens without ids go on with that segment.
-        positions: int tensor `(B, T)`, where the tokens are, or for a grid also
-            `(B, T, axes)`, their coordinates; below 2**31. With `rotary` only, for
-            queries and keys alike. Defaults to 0, 1, ..., or on from where the state
-            ends. Given ones are taken as they are, with a state too.
-        state: the state after earlier tokens (causal only), a dict from
-            `get_initial_state` or an earlier call. T new tokens cost the same however
-            many came before.
+        segment_ids: int tensor of shape `(B, T)`, for rows that pack several sequences
+            (self-attention only). A token sees its own segment only, which is a run of
+            equal ids: an id that returns after another starts a new segment. Rotary
+            positions count along the whole row unless you give `positions`. To use ids
+            and states together, start from
+            `get_initial_state(batch_size, packed=True)`. The state then holds the last
+            id as `"segment"`, and a call without ids continues that segment.
+        positions: int tensor of shape `(B, T)`, positions for `rotary`, below 2**31;
+            for a grid also `(B, T, axes)`, the coordinates. They apply to queries and
+            keys. Defaults to 0, 1, ..., or with a state to the positions that follow
+            it. Positions that you give are never shifted by the state.
+        state: dict, the state after earlier tokens (causal only), from
+            `get_initial_state` or an earlier call. The cost of a call does not depend
+            on the number of earlier tokens.
         return_state: bool, also return the state after the last token.
 
     Returns:
-        Tensor of shape `(B, T, output_shape)`; then the scores and the state, if asked
-        for. Where no key is visible the attended values are 0.
+        Tensor of shape `(B, T, output_shape)`, followed by the scores and the state if
+        you asked for them. Where a query sees no key, the attended values are 0.
 
     Raises:
-        ValueError: for a mask that differs by query; for causal or rotary attention, a
-            window or a gate with another sequence as key; for a state without causal
-            attention; and for `initial_log_gain` without `exact_window`.
+        ValueError: if a mask differs by query; if causal or rotary attention, a window
+            or a gate gets another sequence as key; if there is a state without causal
+            attention; or if `initial_log_gain` is given without `exact_window`.
 
     Example:
 
@@ -252,7 +264,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
     >>> layer(keras.ops.ones((1, 100, 16))).shape
     TensorShape([1, 100, 16])
 
-    Token by token, at a cost that does not grow:
+    Token by token, at a constant cost for each:
 
     >>> layer = PerformerAttention(num_heads=2, key_dim=8, causal=True)
     >>> state = layer.get_initial_state(batch_size=1)
@@ -321,22 +333,23 @@ class PerformerAttention(InPieces, ForgettingAttention):
 
     @property
     def projection_matrix(self):
-        """The random features, a float32 weight `(M, H)`; `None` if there are none.
+        """The random projection, a float32 weight `(M, H)`; `None` if there is none.
 
-        A dict of weights where the feature map has several parameters.
+        A dict of weights if the feature map has several parameters.
         """
         return self._random_projection and self._random_projection.parameters
 
     @property
     def log_gain(self):
-        """Addend of the log-weights of far keys, a float32 tensor `(N,)`.
+        """The current log-gain of each head, a float32 tensor `(N,)`.
 
-        At first `initial_log_gain`; `None` without `exact_window`.
+        It is added to the log-weights of far keys, and starts at `initial_log_gain`.
+        `None` without `exact_window`.
         """
         return self._far_gain and self._far_gain.of_heads()
 
     def assign_log_gain(self, log_gain: float | Sequence[float]) -> None:
-        """Sets the addend of the log-weights of far keys.
+        """Sets the log-gain, which is added to the log-weights of far keys.
 
         Args:
             log_gain: float, or one for each head.
@@ -356,12 +369,12 @@ class PerformerAttention(InPieces, ForgettingAttention):
         return self._random_projection and self._random_projection.redraw_count
 
     def redraw_features(self, num_redraws: int = 1) -> None:
-        """Replaces the random features by the next ones.
+        """Replaces the random features by the next ones of their sequence.
 
-        The n-th matrix is a function of the layer's seed and n alone.
+        The seed of the layer determines the whole sequence.
 
         Args:
-            num_redraws: int, how many draws to move on in the sequence. Defaults to
+            num_redraws: int, how many steps to move on in the sequence. Defaults to
                 `1`.
         """
         num_redraws = arguments.count("num_redraws", num_redraws)
@@ -376,7 +389,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
         self._random_projection.redraw(num_redraws)
 
     def feature_kernel(self):
-        """The kernel of the features as they are drawn now, for `ops`."""
+        """Returns the kernel of the current features, for `ops`."""
         if self._random_projection is None:
             if self.num_random_features is not None and not self.built:
                 raise AttributeError(must_be_built(self))
@@ -529,7 +542,7 @@ class RandomProjection(keras.layers.Layer):
             self.parameters = self._add_parameter("projection_matrix", values)
 
     def feature_kernel(self):
-        """The kernel of the features as they are drawn now."""
+        """Returns the kernel of the current features."""
         kernel = self.feature_map.kernel(
             tf.nest.map_structure(tf.convert_to_tensor, self._nest())
         )
@@ -610,12 +623,12 @@ SPEED = 10.0
 class FarGain(keras.layers.Layer):
     """Trainable addend of the log-weights of keys outside of an exact window.
 
-    An estimate is biased and noisy, exact weights are not: beside them attention learns
-    to retrieve far keys only if it can find the ratio of the two.
+    An estimate is biased and noisy, exact weights are not: with both, attention learns
+    to retrieve far keys only if it can find their ratio.
 
     Args:
         num_heads: int N.
-        initial: float, what is added at first, or one for each head.
+        initial: float, the initial log-gain, or one for each head.
     """
 
     def __init__(self, num_heads, initial=0.0):
@@ -660,7 +673,8 @@ def should_compile(jit_compile, query, key, training, on_cpu):
         query: tensor `(B, T, ...)`.
         key: tensor `(B, S, ...)`.
         training: bool, or `None`.
-        on_cpu: function of nothing, whether it pays where there is no GPU; asked last.
+        on_cpu: function without arguments, true if compiling pays without a GPU; called
+            last.
     """
     if jit_compile != "auto":
         return jit_compile
@@ -687,7 +701,7 @@ def pays_on_cpu(causal):
 
 
 def window_pays_on_cpu():
-    """False: a compiled window alone is not faster.
+    """False: compiled local attention is not faster.
 
     It was a tenth faster with two threads and windows of 64, and took up to twice as
     long with one thread or windows of 257.

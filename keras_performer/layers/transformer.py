@@ -1,4 +1,4 @@
-"""Encoder and decoder blocks that stand where those of KerasHub stand."""
+"""Encoder and decoder blocks with the interface of KerasHub's."""
 
 import typing
 from collections.abc import Callable
@@ -22,8 +22,8 @@ class TransformerLayer(
 ):
     """The base class of `PerformerEncoder` and `PerformerDecoder`.
 
-    It has their arguments, and their feed-forward network. Whatever a part of the layer
-    makes of the tokens is added to them, and normalized before or after.
+    It has their arguments and their feed-forward network. Each part adds its output to
+    the tokens, and normalizes before or after.
     """
 
     def __init__(
@@ -115,16 +115,16 @@ class TransformerLayer(
         return tf.identity(tf.cast(inputs, self.compute_dtype)), padding_mask
 
     def before(self, norm, x):
-        """Input of a part of the layer."""
+        """Returns the input of a part of the layer."""
         return norm(x) if self.normalize_first else x
 
     def after(self, norm, x, made, training=None):
-        """Tokens x with what a part of the layer made of them."""
+        """Returns tokens x with the output of a part of the layer added."""
         x += self._dropout_layer(made, training=training)
         return x if self.normalize_first else norm(x)
 
     def feed_forward(self, x, training=None):
-        """Tokens with what the feed-forward network makes of each."""
+        """Adds the output of the feed-forward network to each token."""
         norm = self.feedforward_norm
         made = self.contract(self.expand(self.before(norm, x)))
         return self.after(norm, x, made, training)
@@ -172,15 +172,15 @@ class TransformerLayer(
 class PerformerEncoder(TransformerLayer):
     """Transformer encoder block with attention of linear cost.
 
-    Self-attention and a feed-forward network. Constructor and call are those of
-    `keras_hub.layers.TransformerEncoder`, which need not be installed. What differs: by
-    default keys have estimated weights, those of `PerformerAttention`; `dropout` falls
-    on attended values; and an `attention_mask` cannot differ by query.
+    Self-attention and a feed-forward network, with the constructor and call of
+    `keras_hub.layers.TransformerEncoder` (KerasHub need not be installed). Differences:
+    keys have the estimated weights of `PerformerAttention` by default; `dropout` acts
+    on attended values; and all queries must have the same `attention_mask`.
 
     Args:
         intermediate_dim: int, width of the feed-forward network.
-        num_heads: int, number of attention heads; it divides the width of the inputs,
-            which the heads share.
+        num_heads: int, number of attention heads. It must divide the width of the
+            inputs; each head has an equal part of it.
         dropout: float, dropout rate, in the attention and after each part. Defaults to
             `0.0`.
         activation: name or function, the activation of the feed-forward network.
@@ -188,31 +188,33 @@ class PerformerEncoder(TransformerLayer):
         layer_norm_epsilon: float, epsilon of the normalizations. Defaults to `1e-05`.
         kernel_initializer: initializer of the kernels. Defaults to `"glorot_uniform"`.
         bias_initializer: initializer of the biases. Defaults to `"zeros"`.
-        normalize_first: bool, normalize what each part gets (as GPT-2), not what is
-            there after it (as BERT). Defaults to `False`.
+        normalize_first: bool, normalize the input of each part (pre-norm, as in GPT-2),
+            not the sum after it (post-norm, as in BERT). Defaults to `False`.
         seed: int, seeds the random features and dropout. Defaults to `None`.
-        attention: "performer", "exact" (`ExactAttention`), or an `AttentionLayer` that
-            is copied, or the config of one: with its own arguments but for the seed and
-            the dtype, and for `dropout` where its own is 0. Defaults to `"performer"`.
-        **kwargs: further arguments of `PerformerAttention`, such as `exact_window`,
-            `feature_map` or `rotary`, or those that `ExactAttention` has; and of
+        attention: "performer", "exact" (`ExactAttention`), or an `AttentionLayer` or
+            the config of one, of which this layer uses a copy. The copy gets the seed
+            and dtype of this layer, and its `dropout` if its own is 0. Defaults to
+            `"performer"`.
+        **kwargs: further arguments of the attention, such as `exact_window`,
+            `feature_map` or `rotary` of `PerformerAttention`; and of
             `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         inputs: tensor of shape `(B, T, hidden_dim)`.
-        padding_mask: bool or int tensor `(B, T)`, false for padding, which no token
-            sees. Defaults to Keras' implicit mask.
-        attention_mask: bool or int tensor `(B, 1, T)`: which keys are seen.
+        padding_mask: bool or int tensor of shape `(B, T)`, false for padding, which no
+            token sees. Defaults to Keras' implicit mask.
+        attention_mask: bool or int tensor of shape `(B, 1, T)`, true for keys that may
+            be seen.
         training: bool, whether to apply dropout.
-        return_attention_scores: bool, also return the implied attention matrix
-            `(B, N, T, T)`, for looking at short sequences.
+        return_attention_scores: bool, also return the attention matrix `(B, N, T, T)`
+            that the features imply. Use it to look at short sequences.
         segment_ids, positions: as in `PerformerAttention`.
 
     Returns:
         Tensor of shape `(B, T, hidden_dim)`, or `(tensor, scores)`.
 
     Raises:
-        ValueError: for a mask that differs by query.
+        ValueError: if a mask differs by query.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762, section 3.1.
@@ -270,16 +272,16 @@ class PerformerEncoder(TransformerLayer):
 class PerformerDecoder(HasInitialState, TransformerLayer):
     """Transformer decoder block with attention of linear cost.
 
-    Causal self-attention, attention to an encoder's sequence if the layer is built with
-    one, and a feed-forward network. Constructor and call are those of
-    `keras_hub.layers.TransformerDecoder`, which need not be installed, but for its
-    caches of keys and values: in their place is a state of fixed size. What else
-    differs is what differs in `PerformerEncoder`.
+    Causal self-attention, cross-attention to an encoder's sequence if the layer is
+    built with one, and a feed-forward network, with the constructor and call of
+    `keras_hub.layers.TransformerDecoder` (KerasHub need not be installed), except that
+    a state of fixed size replaces the caches of keys and values. The differences of
+    `PerformerEncoder` apply here, too.
 
     Args:
         intermediate_dim: int, width of the feed-forward network.
-        num_heads: int, number of attention heads; it divides the width of the tokens,
-            which the heads share.
+        num_heads: int, number of attention heads. It must divide the width of the
+            tokens; each head has an equal part of it.
         dropout: float, dropout rate, in the attention and after each part. Defaults to
             `0.0`.
         activation: name or function, the activation of the feed-forward network.
@@ -287,23 +289,24 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         layer_norm_epsilon: float, epsilon of the normalizations. Defaults to `1e-05`.
         kernel_initializer: initializer of the kernels. Defaults to `"glorot_uniform"`.
         bias_initializer: initializer of the biases. Defaults to `"zeros"`.
-        normalize_first: bool, normalize what each part gets (as GPT-2), not what is
-            there after it. Defaults to `False`.
+        normalize_first: bool, normalize the input of each part (pre-norm, as in GPT-2),
+            not the sum after it (post-norm). Defaults to `False`.
         seed: int, seeds the random features and dropout. Defaults to `None`.
-        attention: "performer", "exact" (`ExactAttention`), or an `AttentionLayer` that
-            is copied, or the config of one: with its own arguments but for the seed and
-            the dtype, and for `dropout` where its own is 0. Defaults to `"performer"`.
+        attention: as in `PerformerEncoder`. Defaults to `"performer"`.
         **kwargs: as in `PerformerEncoder`. `exact_window`, `initial_log_gain` and
-            `rotary` are for the self-attention: no key of another sequence is near.
+            `rotary` apply to the self-attention only: keys of another sequence are
+            never near.
 
     Call arguments:
         decoder_sequence: tensor of shape `(B, T, hidden_dim)`.
-        encoder_sequence: tensor of shape `(B, S, dim)`, in each call or in none. A
-            `state` knows it: it is left out beside one.
-        decoder_padding_mask: bool or int tensor `(B, T)`, false for padding, which no
-            token sees. Defaults to Keras' implicit mask.
-        decoder_attention_mask: bool or int tensor `(B, 1, T)`: which keys are seen.
-        encoder_padding_mask, encoder_attention_mask: the same of `encoder_sequence`.
+        encoder_sequence: tensor of shape `(B, S, dim)`. Pass it in every call or in
+            none; with a `state`, which already contains it, leave it out.
+        decoder_padding_mask: bool or int tensor of shape `(B, T)`, false for padding,
+            which no token sees. Defaults to Keras' implicit mask.
+        decoder_attention_mask: bool or int tensor of shape `(B, 1, T)`, true for keys
+            that may be seen.
+        encoder_padding_mask, encoder_attention_mask: as the decoder's masks, for
+            `encoder_sequence`.
         use_causal_mask: bool, hide later tokens.
         training: bool, whether to apply dropout.
         segment_ids, positions: as in `PerformerAttention`, for the self-attention.
@@ -315,8 +318,8 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         Tensor of shape `(B, T, hidden_dim)`, or `(tensor, state)`.
 
     Raises:
-        ValueError: for a mask that differs by query, an encoder's sequence that is
-            there in some calls only, and a state where there can be none.
+        ValueError: if a mask differs by query, if only some calls have an
+            `encoder_sequence`, or if there is a state without causal attention.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762, section 3.1.
@@ -327,7 +330,7 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
     >>> layer(keras.ops.ones((1, 100, 16)), keras.ops.ones((1, 30, 16))).shape
     TensorShape([1, 100, 16])
 
-    Token by token, at a cost that does not grow:
+    Token by token, at a constant cost for each:
 
     >>> state = layer.get_initial_state(1, keras.ops.ones((1, 30, 16)))
     >>> y, state = layer(keras.ops.ones((1, 1, 16)), state=state, return_state=True)
@@ -413,17 +416,18 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         encoder_attention_mask: LayerInput | None = None,
         packed: bool = False,
     ) -> dict[str, typing.Any]:
-        """The state of a built layer before the first token.
+        """Returns the state of a built layer before the first token.
 
         Args:
             batch_size: int or scalar tensor B.
             encoder_sequence, encoder_padding_mask, encoder_attention_mask: as in the
                 call. Defaults to `None`.
-            packed: bool, whether calls are to have `segment_ids`. Defaults to `False`.
+            packed: bool, whether you will pass `segment_ids`. Defaults to `False`.
 
         Returns:
-            Dict of `"self_attention"`, the state of that attention, and if the layer
-            has one `"cross_attention"`, all that it knows of the encoder's sequence.
+            Dict of `"self_attention"`, the state of the self-attention, and if the
+            layer has cross-attention, `"cross_attention"`, its state after the
+            encoder's sequence.
         """
         if not self.built:
             raise ValueError(

@@ -86,49 +86,51 @@ def generate(
 ) -> typing.Any:
     """Generates continuations of prompts with a causal model.
 
-    A compiled loop carries the model's recurrent state, so that a token costs the same
-    at the end of a long sequence as at its start.
+    A compiled loop carries the model's recurrent state, so that each token costs the
+    same, however long the sequence.
 
     Args:
-        model: a `PerformerLM` with `causal=True`, of whose attention a state is all
-            that later tokens need: not `attention="exact"`.
-        prompt: int array of shape `(B, P)`, or a list of B sequences of any lengths, at
-            least one token in each; ids below `model.vocabulary_size`. A model of
-            bytes, of `vocabulary_size=256`, also takes bytes, or a list of them.
-        max_length: int, length of the sequences that are returned, prompt included; at
-            most `model.max_length + 1`, as the last token is not read again, where the
-            model has a `max_length`.
-        temperature: float that divides the logits; 0 takes the likeliest token.
-            Defaults to `1.0`.
-        top_k: int, sample from the k likeliest tokens only; of equally likely ones
-            lower ids come first. Defaults to `None`.
+        model: a causal `PerformerLM` with a state. Models with `attention="exact"` or a
+            mixer have none.
+        prompt: int array of shape `(B, P)`, or a list of B sequences of any lengths,
+            each with at least one token; ids below `model.vocabulary_size`. A model
+            with `vocabulary_size` of at most 256 also takes bytes, or a list of bytes.
+        max_length: int, length of the returned sequences, prompt included. If the model
+            has a `max_length`, at most that plus 1: the model does not read the last
+            token.
+        temperature: float, divides the logits; 0 takes the likeliest token. Defaults to
+            `1.0`.
+        top_k: int, sample from the k likeliest tokens only; among equally likely ones
+            the lower ids. Defaults to `None`.
         top_p: float in (0, 1], sample from the likeliest tokens whose probabilities
-            together reach p ("nucleus"), after `temperature` and `top_k`. Defaults to
+            together reach p ("nucleus sampling"). Applies after `temperature` and
+            `top_k`. Defaults to `None`.
+        seed: int, equal seeds give equal sequences. With `None` each call samples anew.
+            Defaults to `None`.
+        verbose: 0, 1 or "auto", whether to show a progress bar; "auto" shows one from
+            1,000 tokens on. Defaults to `"auto"`.
+        stop_tokens: an id or several. A sequence ends when one of them is sampled, and
+            keeps it. Stop tokens in the prompt have no effect. Defaults to `None`.
+        num_samples: int, number of continuations for each prompt. The model reads each
+            prompt once. Defaults to `None`, one continuation without the extra axis.
+        repetition_penalty: float. For tokens that are already in the sequence or the
+            prompt, positive logits are divided by it and negative ones multiplied.
+            Applies before `temperature`, also if that is 0. Defaults to `1.0`.
+        min_p: float in (0, 1], sample only from tokens whose probability is at least
+            `min_p` times the highest one. Applies after all other options. Defaults to
             `None`.
-        seed: int; equal seeds give equal sequences. `None` takes a new one each time.
-            Defaults to `None`.
-        verbose: 0, 1 or "auto", whether to show a progress bar; "auto" shows one for
-            1,000 tokens and more. Defaults to `"auto"`.
-        stop_tokens: an id or several. A sequence ends with the first of them that is
-            sampled, which is kept; those of the prompt end nothing. Defaults to `None`.
-        num_samples: int, continue each prompt that many times; it is read once.
-            Defaults to `None`.
-        repetition_penalty: float; positive logits of tokens that the sequence already
-            has, in the prompt too, are divided by it, and negative ones multiplied.
-            Before `temperature`, and also where that is 0. Defaults to `1.0`.
-        min_p: float in (0, 1], sample from the tokens that are at least that many times
-            as likely as the likeliest one, after all other options. Defaults to `None`.
 
     Returns:
-        int32 array of shape `(B, max_length)` that begins with the prompt. With
-        `num_samples` its shape is `(B, num_samples, max_length)`. With `stop_tokens` a
-        list of arrays as long as the sequences, with both a list of such lists. Bytes
-        for bytes, in a list where a list came; with `num_samples` always in a list.
+        int32 array of shape `(B, max_length)` that begins with the prompt; with
+        `num_samples`, of shape `(B, num_samples, max_length)`. With `stop_tokens`
+        lengths differ, so the result is a list of B arrays; with both, a list of B
+        lists of arrays. Prompts of bytes give bytes in place of arrays: one value for
+        one prompt, a list for a list or with `num_samples`.
 
     Raises:
-        ValueError: for a model that is not causal, has no state or whose logits are not
-            finite, a prompt that is empty or holds other ids, or lengths and sampling
-            options out of range.
+        ValueError: if the model is not causal, has no state or returns logits that are
+            not finite; if a prompt is empty or has ids out of range; or if a length or
+            a sampling option is out of range.
 
     Example:
 
@@ -178,20 +180,23 @@ def generate_stream(
     min_p: float | None = None,
     chunk_size: int = 1,
 ) -> Iterator[typing.Any]:
-    """Generates as `generate` does, and yields the tokens as the model makes them.
+    """Generates like `generate`, and yields tokens as soon as they are sampled.
 
     Args:
-        model: as all other arguments but one, as in `generate`.
-        chunk_size: int, how many tokens of a sequence come at once, but for the first,
-            which comes alone. More take less time for each. Defaults to `1`.
+        model: as in `generate`, like all arguments except `chunk_size`.
+        chunk_size: int, number of tokens of each sequence to yield at once. The first
+            token always comes alone. Larger chunks take less time for each token.
+            Defaults to `1`.
 
     Yields:
-        A list of B int32 arrays, the new tokens of each sequence, without the prompt:
-        none after its end. With `num_samples` a list of B lists of such. Bytes for
-        bytes, in a list where a list came. Joined they are what `generate` returns.
+        A list of B int32 arrays, the new tokens of each sequence, without the prompt;
+        empty after a sequence has ended. With `num_samples` a list of B lists of
+        arrays. For bytes as in `generate`. The pieces joined after the prompt are what
+        `generate` returns.
 
     Raises:
-        ValueError: as `generate`, at once, but for logits that are not finite.
+        ValueError: as in `generate`. Arguments are checked at once, logits as they are
+            computed.
 
     Example:
 

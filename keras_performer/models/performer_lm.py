@@ -41,44 +41,47 @@ class PerformerLM(
     Args:
         vocabulary_size: int, number of token ids.
         num_layers: int, number of blocks.
-        num_heads: int, attention heads of a block; it divides `hidden_dim`.
+        num_heads: int, number of attention heads of a block. It must divide
+            `hidden_dim`.
         hidden_dim: int, width of the model.
         intermediate_dim: int, width of the feed-forward networks. Defaults to
             `4 * hidden_dim`, as in the paper's models.
         dropout: float, dropout rate. Defaults to `0.0`.
         causal: bool, hide later tokens. `generate` needs it. Defaults to `True`.
-        max_length: int, the longest sequence. Learned positions and a grid need it.
-            Defaults to `None`, no limit.
-        conv_kernel_size: as in `PerformerBlock`. With `recompute` only if causal.
-            Defaults to `None`.
-        recompute: "block" or "network", what training computes again in chunks of the
-            sequence instead of keeping it. "block" keeps one `(B, T, hidden_dim)` for
-            each block, "network" (causal only) only the states between chunks; in both
-            `fit` and `evaluate` logits exist for a chunk at a time. Sequences must have
-            a known length, metrics be means over tokens, and layers add no losses. In
-            custom loops and inside other models only "block" acts. Defaults to nothing.
+        max_length: int, the longest sequence. Required for learned positions and for a
+            grid. Defaults to `None`, no limit.
+        conv_kernel_size: int, width of a convolution in each block, as in
+            `PerformerBlock`. With `recompute` the model must be causal. Defaults to
+            `None`, no convolution.
+        recompute: "block" or "network", saves memory in training: activations are
+            computed again, in chunks of the sequence, instead of being kept. "block"
+            keeps one `(B, T, hidden_dim)` tensor for each block; "network" (causal
+            only) keeps only the states between chunks. With both, `fit` and `evaluate`
+            compute logits one chunk at a time. Sequences must have a known length,
+            metrics must be means over tokens, and layers must not add losses. In custom
+            loops and inside other models only "block" has an effect. Defaults to
+            `None`, keep all.
         position_shape: tuple of ints whose product is `max_length`, for sequences that
-            run through a grid, such as (64, 64, 3): positions are then embedded by
-            row, column and channel. Defaults to `(max_length,)`.
-        position_embedding: "learned", vectors that are added to the tokens, or
-            "rotary", queries and keys that are rotated in every block: as `rotary` in
-            `PerformerAttention`, with `position_shape` as the grid. It has no weights,
-            and without attention nothing knows the position then. Defaults to "rotary"
-            for an `AttentionLayer` with `rotary`, "learned" without attention, with
-            a mixer, in a grid and with heads of an odd size, and else "rotary", with
-            which models learn in fewer steps: benchmarks/results/learning/tables.md.
-            A mixer knows positions by itself: to it "rotary" is no positions.
+            run through a grid, such as (64, 64, 3). Positions are then embedded by row,
+            column and channel. Defaults to `(max_length,)`.
+        position_embedding: "learned", vectors added to the tokens, or "rotary", queries
+            and keys rotated in every block (the `rotary` of `PerformerAttention`, with
+            `position_shape` as the grid). Rotary positions have no weights; models
+            learn in fewer steps with them (benchmarks/results/learning/tables.md), but
+            without attention they have no effect. A mixer knows positions by itself;
+            there "rotary" adds none. Defaults to "rotary" for an `AttentionLayer` with
+            `rotary`; to "learned" without attention, with a mixer, in a grid and with
+            heads of an odd size; otherwise to "rotary".
         seed: int, seeds random features and dropout. Defaults to `None`.
-        attention: "performer", "exact" (`ExactAttention`), "none" (blocks without
-            attention, the baseline of every comparison), an `AttentionLayer` that each
-            block gets a copy of, or the config of one; or a `MixingLayer`, which is
-            copied likewise; or a list of these, one for each block. A copy has a seed
-            of its own, the dtype and the positions of the model, and its dropout where
-            the layer has 0. Exact attention and mixers have no state, for `recompute`
-            or `generate`. Defaults to `"performer"`.
+        attention: "performer", "exact" (`ExactAttention`), "none" (the no-attention
+            baseline), an `AttentionLayer` or a `MixingLayer`, or the config of one; or
+            a list of these, one for each block. Each block gets a copy of a layer, with
+            its own seed, the dtype and positions of the model, and the model's dropout
+            if the layer has 0. Exact attention and mixers have no state, so `generate`
+            and `recompute` do not work with them. Defaults to `"performer"`.
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
-            are added; an `EmbeddingLayer` if it remembers inputs or tells the head
-            something. Defaults to a table of `vocabulary_size` tokens.
+            are added. Use an `EmbeddingLayer` if it needs a state or passes something
+            to the head. Defaults to a table of `vocabulary_size` tokens.
         head: layer from `(B, T, hidden_dim)` to the outputs; it is called with `extra`
             too if the embedding returns any. `recompute` asks for its
             `compute_output_shape`. If outputs are not logits, `generate`
@@ -101,17 +104,16 @@ class PerformerLM(
         mask: bool tensor of shape `(B, T)`, false for padding.
         training: bool, whether to apply dropout.
         segment_ids: int tensor of shape `(B, T)`, as in `PerformerAttention`. Positions
-            still count from the start of the row, not of the segment. Without
-            `recompute` only.
+            count from the start of the row, not of the segment. Not with `recompute`.
         state: the state after earlier tokens (causal only), from `get_initial_state`
             or an earlier call.
         return_state: bool, also return the state after the last token.
 
     Returns:
-        Logits of shape `(B, T, vocabulary_size)`, or what `head` returns; with
-        `return_state` also the state: a dict of `"position"`, an int32 tensor `(B,)`
-        that counts tokens, `"embedding"`, what the embedding remembers (`()` for a
-        table), and `"blocks"`, a list of the states of the blocks.
+        Logits of shape `(B, T, vocabulary_size)`, or the output of `head`; with
+        `return_state` also the state. The state is a dict: `"position"` is an int32
+        tensor `(B,)` that counts tokens, `"embedding"` the state of the embedding (`()`
+        for a table), and `"blocks"` a list of the states of the blocks.
 
     Example:
 
@@ -266,27 +268,28 @@ class PerformerLM(
                 layer.build(shape)
 
     def export(self, filepath, format="tf_saved_model", verbose=None, **kwargs):
-        """Writes a file or folder that runs without this package, as in Keras.
+        """Exports the model for use without this package, as in Keras.
 
-        A SavedModel of a causal model with a state has three signatures, each for any
-        batch, whose state has a fixed size:
+        The SavedModel of a causal model with a state has three signatures. They take
+        any batch size, and the state has a fixed size:
 
-        - `serve`, also `serving_default`: tokens `(B, T)` to outputs, the whole pass;
-        - `prefill`: `tokens` `(B, T)`, a prompt without padding, to `logits` `(B, V)`
-          of the next token and the state, a flat dict of tensors such as
+        - `serve`, also named `serving_default`: tokens `(B, T)` to outputs, the whole
+          model;
+        - `prefill`: `tokens` `(B, T)`, a prompt without padding, to the `logits`
+          `(B, V)` of the next token and the state, a flat dict of tensors such as
           `state_position` and `state_blocks_0_attention_sums`;
-        - `decode`: `tokens` `(B, 1)` and the state to the same.
+        - `decode`: `tokens` `(B, 1)` and the state to the same outputs.
 
-        One without a state has `serve` alone: if it is not causal, if an attention or a
-        mixer has none (`attention="exact"`). So has what is exported with keywords of
-        Keras' own beside `input_signature`.
+        A model without a state has `serve` only: a model that is not causal, or with
+        `attention="exact"` or a mixer. So does any model that you export with Keras'
+        own keywords other than `input_signature`.
 
         Args:
-            filepath: where to write.
+            filepath: path to write to.
             format: as in `keras.Model.export`. Defaults to `"tf_saved_model"`.
             verbose: as in `keras.Model.export`. Defaults to `None`.
-            **kwargs: as in `keras.Model.export`; `input_signature` is that of `serve`,
-                by default any batch and length.
+            **kwargs: as in `keras.Model.export`. `input_signature` applies to `serve`;
+                it defaults to any batch size and length.
         """
         write = super().export
         return exported.write(self, write, filepath, format, verbose=verbose, **kwargs)
@@ -294,17 +297,17 @@ class PerformerLM(
     def get_initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
     ) -> dict[str, typing.Any]:
-        """The state before the first token: a nest of tensors, batch first.
+        """Returns the state before the first token: nested tensors, batch first.
 
         Args:
             batch_size: int or scalar tensor B.
-            packed: bool, whether calls are to have `segment_ids`. Defaults to `False`.
+            packed: bool, whether you will pass `segment_ids`. Defaults to `False`.
         """
         states = [block.get_initial_state(batch_size, packed) for block in self.blocks]
         return {**self.embedding_state(batch_size), "blocks": states}
 
     def embedding_state(self, batch_size):
-        """The part of the state that `embed` reads and returns."""
+        """Returns the part of the state that `embed` reads and returns."""
         remembered = ()
         if isinstance(self.embedding, EmbeddingLayer):
             remembered = self.embedding.empty_state(batch_size)
@@ -333,7 +336,7 @@ class PerformerLM(
 
     @property
     def extra_dtypes(self):
-        """The dtypes of what the embedding hands round the blocks."""
+        """The dtypes of `extra`, which the embedding passes to the head."""
         return getattr(self.embedding, "extra_dtypes", ())
 
     def call(
@@ -365,18 +368,18 @@ class PerformerLM(
         return (outputs, {**new_state, "blocks": states}) if return_state else outputs
 
     def embed(self, inputs, state=None, training=None):
-        """Embeds tokens, and their positions where those are learned.
+        """Embeds tokens, and adds learned positions if there are any.
 
         Args:
             inputs: int tensor of shape `(B, T)`.
-            state: a dict with the entries of `embedding_state` after earlier tokens, or
+            state: dict with the entries of `embedding_state` after earlier tokens, or
                 `None`. Defaults to `None`.
             training: bool, whether to apply dropout. Defaults to `None`.
 
         Returns:
             `(x, extra, state)`: embedded tokens `(B, T, hidden_dim)`; what the
-            embedding hands round the blocks to `read_out`, `()` for nothing; and the
-            state after these tokens.
+            embedding passes to `read_out`, `()` for nothing; and the state after these
+            tokens.
         """
         positions = self._positions(size(inputs, 1), state)
         call_inputs.check_ids(inputs, self.embedding)
@@ -415,15 +418,15 @@ class PerformerLM(
         return x, new_states
 
     def read_out(self, x, extra):
-        """The outputs for what the blocks give, `(B, T, hidden_dim)`."""
+        """Returns the outputs for `(B, T, hidden_dim)` tokens of the last block."""
         x = self.norm(x)
         return self.head(x, extra) if tf.nest.flatten(extra) else self.head(x)
 
     def next_token_logits(self, outputs):
-        """Logits `(B, vocabulary_size)` of the token after outputs `(B, dim)`.
+        """Returns logits `(B, vocabulary_size)` of the next token.
 
-        `generate` samples from them. They are the outputs themselves if the head does
-        not say otherwise.
+        `generate` samples from them. They are the `outputs`, `(B, dim)`, themselves,
+        unless the head has a method `next_token_logits`.
         """
         if hasattr(self.head, "next_token_logits"):
             return self.head.next_token_logits(outputs)

@@ -185,7 +185,7 @@ class Blocks:
         )[1]
 
     def after(self, count):
-        """These blocks after so many more, as long as they."""
+        """Returns these blocks with `count` more of the same length before them."""
         blocks = copy.copy(self)
         blocks.count += count
         blocks.length += count * self.tokens

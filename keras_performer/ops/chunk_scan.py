@@ -1,4 +1,4 @@
-"""A loop over the chunks of a sequence that keeps only what chunks hand on."""
+"""A loop over the chunks of a sequence that keeps only the states between chunks."""
 
 import itertools
 from collections.abc import Callable
@@ -20,17 +20,17 @@ def chunk_scan(
     output_dtypes: Any,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """Applies a function to chunk after chunk; the gradient computes each chunk again.
+    """Applies a function to one chunk after another, and recomputes for gradients.
 
-    For the backward pass it keeps the sequences and the state before each chunk,
-    nothing of what happens inside a chunk. It is exact, and nests. One case is slow:
-    bfloat16 outputs under XLA on a CPU, which copies them all at each chunk.
+    For the backward pass it keeps the sequences and the state before each chunk, and
+    computes everything inside a chunk again. Gradients are exact, and calls can be
+    nested. One case is slow: bfloat16 outputs under XLA on a CPU, which copies all
+    outputs at each chunk.
 
     Args:
         function: takes a chunk of the sequences, the state and the params, each nested
-            as given here; returns the chunk's outputs and the next state. It must be a
-            pure function: of equal arguments it is the same when called again, and it
-            reads no variables.
+            as here, and returns the outputs of the chunk and the next state. It must be
+            pure: equal arguments give equal results, and it reads no variables.
         chunk_size: int, tokens in a chunk; the last may have fewer.
         sequences: nest of tensors `(B, L, ...)`, all of one known length L.
         state: nest of tensors, the state before the first chunk.
@@ -42,8 +42,8 @@ def chunk_scan(
             `False`.
 
     Returns:
-        `(outputs, state)`: the outputs of all chunks, `(B, L, ...)`, and the state
-        at the end. Integer tensors are passed on and have no gradients.
+        `(outputs, state)`: the outputs of all chunks, `(B, L, ...)`, and the state at
+        the end. Integer tensors may pass through, but have no gradients.
 
     Reference:
         Likhosherstov et al. 2020, Sub-Linear Memory: How to Make Performers SLiM,

@@ -149,7 +149,7 @@ class Decays(typing.NamedTuple):
     level: tf.Tensor
 
     def added(self, rare):
-        """Of keys as they are added to the sums; less where a rare chunk has it."""
+        """Log-decays of keys as added to the sums, and the rest in rare chunks."""
         # a hidden key after the last visible one may be above its scale
         logs = tf.minimum(self.keys - self.end, 0.0)
         if rare is None:

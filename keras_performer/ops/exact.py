@@ -30,8 +30,8 @@ def exact_attention(
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
             `Visibility`. Defaults to `None`.
         causal: bool, hide later keys. Defaults to `False`.
-        dropout: function of the weights `(B, N, T, S)`, float32 or float64, that drops
-            some of them. Defaults to `None`.
+        dropout: function that drops some of the weights `(B, N, T, S)`, float32 or
+            float64. Defaults to `None`.
         decay: as in `causal_attention` and `bidirectional_attention`. Defaults to
             `None`.
 
@@ -64,13 +64,13 @@ def exact_scores(
     *,
     decay: TensorLike | None = None,
 ) -> tf.Tensor:
-    """The weights of `exact_attention`, `(B, N, T, S)` in the dtype of `query`."""
+    """Returns the weights of `exact_attention`, `(B, N, T, S)` in `query`'s dtype."""
     seen = _matrix(query, key, key_mask, causal)[:, tf.newaxis]
     return scores_of_seen(query, key, seen, check_decay(decay, key, query))
 
 
 def attend_to_seen(query, key, value, seen):
-    """Exact attention where any query may see any keys.
+    """Exact attention with any mask.
 
     Args:
         query, key, value: as in `exact_attention`.

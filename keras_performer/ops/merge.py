@@ -1,4 +1,4 @@
-"""States of pieces of a sequence become the state of the whole, in any bracketing."""
+"""Merges the states of pieces of a sequence, in any order of merging."""
 
 import typing
 
@@ -19,27 +19,27 @@ def merge_states(
     right: AnyState,
     right_length: TensorLike | None = None,
 ) -> AnyState:
-    """The state of two pieces of a sequence, from the states of each.
+    """Merges the states of two pieces of a sequence.
 
-    It is associative: pieces may be merged in any bracketing. Both must come from the
-    same kernel with the same parameters. Keys that leave the window of the left piece
-    are absorbed.
+    It is associative: you may merge neighbouring pieces in any order. Both states must
+    come from the same kernel with the same parameters. Keys that leave the window are
+    absorbed into the sums.
 
     Args:
         kernel: as in `bidirectional_attention`; `None` for `Recent` states.
-        left, right: states of the earlier and of the later keys, each from the state
-            before the first token on: `State`, `WindowedState` or `Recent`, both alike.
-        right_length: int, or int tensor `()` or `(B,)`, how many tokens the right piece
-            has, masked ones included: the entry `"position"` of a layer's state. States
-            with a window need it, as they do not tell a masked token from no token.
-            Defaults to `None`.
+        left, right: states of the earlier and of the later keys, of the same class
+            (`State`, `WindowedState` or `Recent`). Each must have started from the
+            state before the first token.
+        right_length: int, or int tensor `()` or `(B,)`, number of tokens of the right
+            piece, masked ones included: the entry `"position"` of a layer's state.
+            States with a window need it, because a masked token looks like no token
+            there. Defaults to `None`.
 
     Returns:
-        The state of all keys, of the same kind and shapes. Its piece is as long as both
-        together.
+        The state of the joined piece, of the same class and shapes.
 
     Raises:
-        ValueError: for states that are not alike, or a missing kernel or length.
+        ValueError: if the states are not alike, or the kernel or length is missing.
 
     Example:
 
@@ -54,7 +54,7 @@ def merge_states(
     >>> bool(tf.reduce_max(tf.abs(difference)) < 1e-5)
     True
 
-    With a window of two tokens, of which the right piece has one:
+    With a window of two tokens, and one token in the right piece:
 
     >>> visible = ops.Visibility(causal=True)
     >>> left, right, whole = (

@@ -1,4 +1,4 @@
-"""Random projection matrices, a pure function of a stateless seed."""
+"""Random projection matrices, pure functions of a stateless seed."""
 
 import math
 
@@ -40,9 +40,9 @@ def orthogonal_gaussian_matrix(
 ) -> tf.Tensor:
     """Draws Gaussian rows that are orthogonal within blocks of `num_cols`.
 
-    Each block is a Haar-distributed orthogonal matrix: the Q of a Gaussian matrix
-    with the signs of R's diagonal made positive. Without that sign the estimate of
-    the kernel along (1, ..., 1) is biased.
+    Each block is a Haar-distributed orthogonal matrix: the Q of a Gaussian matrix with
+    the diagonal of R made positive. Otherwise the estimate of the kernel along (1, ...,
+    1) would be biased.
 
     Args:
         num_rows: int M, the number of random features.

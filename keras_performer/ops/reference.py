@@ -334,7 +334,7 @@ def _distances(query, key):
 
 
 def _visible(query, key, key_mask, causal, starts=None):
-    """Who sees whom, bool, broadcasts to `(B, N, T, S)`."""
+    """Visible pairs, a bool tensor that broadcasts to `(B, N, T, S)`."""
     distances = _distances(query, key)[None, None]
     visible = distances >= 0 if causal else tf.ones_like(distances, tf.bool)
     if key_mask is not None:

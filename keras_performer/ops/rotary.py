@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by angles in proportion to them."""
+"""Rotary positions: queries and keys rotated by angles proportional to positions."""
 
 import math
 
@@ -21,19 +21,19 @@ _FINENESS = 2.0**13
 def rotary_embedding(x: TensorLike, positions: TensorLike) -> tf.Tensor:
     """Rotates heads of queries or keys by their positions.
 
-    Pairs (x_i, x_(i + H/2)) turn by the angle `p * 10000 ** (-2i / H)`, so that the
+    Pairs (x_i, x_(i + H/2)) rotate by the angle `p * 10000 ** (-2i / H)`, so that the
     product of a rotated query and a rotated key depends on the difference of their
-    positions, and norms stay. The halves of a head are paired as KerasHub's
-    `RotaryEmbedding` does. In a grid, each axis has an equal part of the head for
-    itself, the first axis the first part.
+    positions, and norms stay. Pairing the two halves is what KerasHub's
+    `RotaryEmbedding` does. In a grid each axis rotates an equal part of the head, the
+    first axis the first part.
 
-    Angles are right to 1e-6 for all int32 positions, also in half precision: they are
-    computed in float32 (float64 for such inputs) from the digits of the position.
+    Angles are correct to 1e-6 for all int32 positions, also in half precision: they are
+    computed in float32 (float64 for float64 inputs) from the digits of the position.
 
     Args:
-        x: tensor of shape `(B, T, N, H)`; H is divisible by 2 for each axis.
-        positions: int32 tensor of shape `(B, T)`, or `(B, T, axes)`: the coordinates
-            in a grid. B may be 1 for all sequences alike.
+        x: tensor of shape `(B, T, N, H)`; H is divisible by twice the number of axes.
+        positions: int32 tensor of shape `(B, T)`, or `(B, T, axes)` for coordinates in
+            a grid. B may be 1 if all sequences have the same positions.
 
     Returns:
         Tensor of the shape and dtype of `x`.

@@ -1,4 +1,4 @@
-"""The attention matrix that a kernel implies: for looking at, quadratic."""
+"""The attention matrix that a kernel implies, at quadratic cost."""
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ def attention_scores(
     *,
     decay: TensorLike | None = None,
 ) -> tf.Tensor:
-    """The weights that linear attention gives to each key, in quadratic memory.
+    """Returns the weight of each key in linear attention, in quadratic memory.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.

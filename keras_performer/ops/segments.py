@@ -11,14 +11,14 @@ def segment_starts(
 ) -> tf.Tensor:
     """Finds the tokens of a packed sequence that start a segment.
 
-    A segment is a run of equal ids: neighbours are compared, so that an id which comes
-    back later is another segment.
+    A segment is a run of equal ids: an id that returns after another starts a new
+    segment.
 
     Args:
         segment_ids: int tensor of shape `(B, T)`.
-        last_id: int tensor of shape `(B,)`, the id of the token before the first. The
-            first token continues its segment if the ids are equal. Defaults to no
-            tokens before.
+        last_id: int tensor of shape `(B,)`, the id of the token before the first. If it
+            equals the first id, that token continues its segment. Defaults to `None`,
+            no earlier tokens.
 
     Returns:
         bool tensor of shape `(B, T)`, for `Visibility(starts=...)`.

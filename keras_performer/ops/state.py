@@ -29,13 +29,13 @@ from keras_performer.ops.visibility import Visibility
 
 
 class State(typing.NamedTuple):
-    """The state of attention: sums over the keys that it has seen.
+    """The state of linear attention: sums over the keys that it has seen.
 
     Attributes:
-        running_max: tensor `(B, K, M)`, the largest log-feature so far; kernels without
-            a stabilizer leave it as it is.
+        running_max: tensor `(B, K, M)`, the largest log-feature so far. Kernels without
+            a stabilizer do not change it.
         sums: tensor `(B, K, V + 1, M)`, sums of values and of ones, weighted by the
-            features divided by `exp(running_max)`.
+            features, which are divided by `exp(running_max)`.
     """
 
     running_max: tf.Tensor
@@ -49,7 +49,7 @@ def initial_state(
     value_dim: int | tf.Tensor,
     dtype: str | tf.DType = "float32",
 ) -> State:
-    """The state before the first token.
+    """Returns the state before the first token.
 
     Args:
         batch_size: int or scalar tensor B.
@@ -76,11 +76,11 @@ def absorb_keys(
     key_mask: TensorLike | Visibility | None,
     state: State,
 ) -> State:
-    """The state of attention after further keys, all of which later queries see.
+    """Adds keys to the state of attention; all later queries see them.
 
-    With `answer_queries` it is `bidirectional_attention` in two passes over a sequence
-    that comes in pieces. Both are differentiated as they stand, so that memory is
-    linear in the piece times M.
+    Together with `answer_queries` it computes `bidirectional_attention` in two passes
+    over a sequence that comes in pieces. Gradients come from TensorFlow's tape, so
+    memory is linear in the length of the piece times M.
 
     Args:
         key: tensor of shape `(B, S, K, H)`.

@@ -1,4 +1,4 @@
-"""Who may see whom: one object for every mask of an attention."""
+"""Visibility: one object for all masks of an attention."""
 
 import typing
 
@@ -12,24 +12,23 @@ from keras_performer.ops.tensors import TensorLike
 class Visibility(typing.NamedTuple):
     """Masks of one attention: the keys that each query may see.
 
-    It is a nest of tensors, as compiled functions and branches of a graph take it; what
-    is not a tensor is known when a graph is made.
+    It is a nest of tensors, so it can pass through compiled functions and branches of a
+    graph; everything else in it is known when a graph is made. `causal`, `starts` and
+    `global_tokens` need as many queries as keys.
 
     Attributes:
         key_mask: bool tensor of shape `(B, S)`, true for keys that may be seen, or
             `None` for all.
-        causal: bool, whether query t sees keys 0 to t only. There are as many queries
-            as keys then.
-        sliding_window: int W, query t sees keys at less than this distance only; or
-            `None` for any distance.
+        causal: bool, whether query t sees only keys 0 to t.
+        sliding_window: int W, query t sees only keys less than W tokens away; `None`
+            for any distance.
         starts: bool tensor of shape `(B, S)`, true for the first token of each segment
-            of a packed sequence, as `segment_starts` makes it: query t sees keys of its
-            own segment only. Tokens before the first start go on with the segment of a
-            state. There are as many queries as keys then. Or `None` for one segment.
-        global_tokens: bool tensor of shape `(B, S)`, true for tokens that the window
-            does not bind: as a query such a token sees keys at any distance, and as a
-            key it is seen from there. There are as many queries as keys then. Or `None`
-            for no such token.
+            of a packed sequence, from `segment_starts`; or `None` for one segment. A
+            query sees keys of its own segment only. Tokens before the first start
+            continue the segment of a state.
+        global_tokens: bool tensor of shape `(B, S)`, true for tokens that ignore the
+            window: they see all keys, and all queries see them; or `None` for no such
+            token.
 
     Example:
 
@@ -51,7 +50,7 @@ class Visibility(typing.NamedTuple):
         causal: bool = False,
         sliding_window: int | None = None,
     ) -> "Visibility":
-        """A `Visibility` of a mask of keys, of `None`, or of a `Visibility`."""
+        """Returns the `Visibility` for a mask of keys, `None` or a `Visibility`."""
         starts = global_tokens = None
         if isinstance(key_mask, cls):
             causal = key_mask.causal or causal
@@ -67,7 +66,7 @@ class Visibility(typing.NamedTuple):
     def matrix(
         self, num_queries: int | tf.Tensor, num_keys: int | tf.Tensor
     ) -> tf.Tensor:
-        """Mask of all pairs: bool, `(B, T, S)` or broadcastable to it.
+        """Returns the mask of all pairs: bool, `(B, T, S)` or broadcastable to it.
 
         Args:
             num_queries: int or scalar tensor T.
@@ -76,10 +75,10 @@ class Visibility(typing.NamedTuple):
         return self.rows(tf.range(num_queries), num_keys)
 
     def rows(self, queries: TensorLike, num_keys: int | tf.Tensor) -> tf.Tensor:
-        """Mask of some queries: bool, `(B, rows, S)` or broadcastable to it.
+        """Returns the mask of some queries: bool, broadcasts to `(B, rows, S)`.
 
         Args:
-            queries: int tensor `(rows,)`, which queries.
+            queries: int tensor `(rows,)`, indices of the queries.
             num_keys: int or scalar tensor S.
         """
         queries = tf.convert_to_tensor(queries, tf.int32)
@@ -104,19 +103,19 @@ class Visibility(typing.NamedTuple):
         return visible
 
     def in_blocks(self, blocks, heads, batch_size):
-        """The mask as a loop over `blocks` of keys reads it."""
+        """Returns the mask for a loop over `blocks` of keys."""
         return VisibleBlocks(self, blocks, heads, batch_size)
 
 
 def mask_or_all(key_mask, key):
-    """A mask of keys, bool `(B, S)`: `key_mask`, or true for all if that is `None`."""
+    """Returns a bool mask of keys `(B, S)`, true for all if `key_mask` is `None`."""
     if key_mask is None:
         return tf.ones((size(key, 0), size(key, 1)), tf.bool)
     return key_mask
 
 
 def without_hidden(x, key_mask):
-    """Keys or values `(..., K, dim)`, 0 where a mask `(...)`, if any, hides them."""
+    """Sets keys or values `(..., K, dim)` to 0 where a mask `(...)` hides them."""
     if key_mask is None:
         return x
     return tf.where(key_mask[..., tf.newaxis, tf.newaxis], x, tf.zeros_like(x))

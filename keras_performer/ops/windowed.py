@@ -1,4 +1,4 @@
-"""Exact weights for near keys and estimated ones for far keys, under one normalizer.
+"""Exact weights for near keys and estimated ones for far keys, with one normalizer.
 
 The first W queries have no far key before them; of the others, number i sees the far
 keys 0 to i. With attention to both sides the same holds from the end on.
@@ -35,8 +35,8 @@ class WindowedState(typing.NamedTuple):
     """The state of causal attention with an exact window.
 
     Attributes:
-        running_max, sums: the `State` of keys that no later window reaches.
-        key, value, seen: the `Recent` keys, as many as the window.
+        running_max, sums: the `State` of keys that have left the window.
+        key, value, seen: the `Recent` keys in the window.
     """
 
     running_max: tf.Tensor
@@ -47,10 +47,11 @@ class WindowedState(typing.NamedTuple):
 
 
 class DecayingState(typing.NamedTuple):
-    """The state of causal attention with an exact window, and decays.
+    """The state of causal attention with an exact window and a forget gate.
 
     Attributes:
-        running_max, sums, key, value, seen: as in `WindowedState`; the sums are those
+        running_max, sums, key, value, seen: as in `WindowedState`, with sums as the
+        newest of their keys sees them.
             that the newest of their keys sees.
         decay: the log-decays of the recent keys, `(B, W, K)`.
     """
@@ -82,9 +83,9 @@ def windowed_attention(
 ) -> tuple[tf.Tensor, AnyWindowed | None]:
     """Attention with exact weights for near keys, and estimated ones for the others.
 
-    A near key has the weight exp(q . k / sqrt(H)), a far one
-    exp(log_gain) phi(q) . phi(k); a query's weights are divided by their sum. Key j is
-    near to query i if `|i - j| < exact_window`; masked keys count in the distance.
+    A near key has the weight exp(q . k / sqrt(H)), a far one exp(log_gain) phi(q) .
+    phi(k). Each query's weights are divided by their sum. Key j is near to query i if
+    `|i - j| < exact_window`; masked tokens count in the distance.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -92,20 +93,20 @@ def windowed_attention(
         value: tensor of shape `(B, T, K, V)`.
         kernel: a `Kernel` that estimates exp(q . k / sqrt(H)).
         exact_window: int W.
-        log_gain: tensor of shape `(N,)`. Defaults to `None`.
+        log_gain: tensor of shape `(N,)`. Defaults to `None`, 0.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
-            `Visibility`, which also says whether later keys are hidden. Defaults to
+            `Visibility`, which also says whether attention is causal. Defaults to
             `None`.
-        state: causal only: the state after earlier tokens. Defaults to none.
+        state: the state after earlier tokens (causal only). Defaults to `None`.
         chunk_size: as in `causal_attention`. Defaults to `None`.
-        decay: as in `causal_attention` and `bidirectional_attention`, of near keys and
-            of far ones. Defaults to `None`.
+        decay: as in `causal_attention` and `bidirectional_attention`, for near and far
+            keys. Defaults to `None`.
         jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible, and the state after the last token: a `WindowedState`,
-        with decays a `DecayingState`; `None` unless causal.
+        where no key is visible; and the state after the last token, a `WindowedState`,
+        or with decays a `DecayingState`; `None` unless causal.
 
     Example:
 
@@ -152,18 +153,18 @@ def with_recent_keys(
     dtype: str | tf.DType = "float32",
     with_decay: bool = False,
 ) -> AnyWindowed:
-    """The state of `windowed_attention` before the first token.
+    """Returns the state of `windowed_attention` before the first token.
 
     Args:
         state: from `initial_state`.
         exact_window: int W.
         key_dim: int H.
         dtype: the dtype of keys and values. Defaults to `"float32"`.
-        with_decay: bool, whether `decay` will be given. Defaults to `False`.
+        with_decay: bool, whether you will pass `decay`. Defaults to `False`.
 
     Returns:
-        `WindowedState`; its keys and values are of shapes `(B, W, K, H)` and
-        `(B, W, K, V)`. With decays `DecayingState`.
+        `WindowedState`, or with decays `DecayingState`; its keys and values have the
+        shapes `(B, W, K, H)` and `(B, W, K, V)`.
     """
     batch_size, num_heads = size(state.sums, 0), state.sums.shape[1]
     shape = batch_size, exact_window, num_heads, key_dim, size(state.sums, 2) - 1

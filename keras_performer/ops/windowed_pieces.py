@@ -1,7 +1,7 @@
-"""Attention with an exact window, to both sides, of a sequence that comes in pieces.
+"""Bidirectional attention with an exact window, for a sequence in pieces.
 
-What a query sees are the keys up to its own and those after it. Each part is causal,
-the second over the reversed sequence, so that a state goes from piece to piece.
+A query sees the keys up to its own, and the keys after it. Each part is causal, the
+second over the reversed sequence, so a state goes from piece to piece.
 """
 
 import tensorflow as tf
@@ -33,21 +33,21 @@ def attend_to_earlier(
     own_key: bool = True,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor, WindowedState]:
-    """The share of the keys up to a query's own, with an exact window.
+    """Attends to the keys up to a query's own, with an exact window.
 
     Args:
         query, key, value, kernel, exact_window, log_gain: as in `windowed_attention`.
         key_mask: bool tensor of shape `(B, T)`, true for visible keys, or `None`.
-        state: from `with_recent_keys`, or of the piece before.
+        state: from `with_recent_keys`, or after the previous piece.
         chunk_size: as in `causal_attention`. Defaults to `None`.
         own_key: bool, whether a query sees the key of its own token. Defaults to
             `True`.
         jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
-        `(output, log_sums, state)`: the weighted mean of values, `(B, T, N, V)`, and
-        the logarithm of the sum of weights, `(B, T, N, 1)`, float32 or for float64
-        inputs float64, which `join_parts` takes; and the state for the next piece.
+        `(output, log_sums, state)`: the weighted average of values, `(B, T, N, V)`; the
+        logarithm of the sum of weights, `(B, T, N, 1)`, float32 or for float64 inputs
+        float64; both for `join_parts`; and the state for the next piece.
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     visible = Visibility.of(key_mask, causal=True)
@@ -69,12 +69,12 @@ def attend_to_earlier(
 def join_parts(
     first: tuple[tf.Tensor, tf.Tensor], second: tuple[tf.Tensor, tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Attention to two sets of keys from attention to each.
+    """Joins attention to two sets of keys.
 
     Args:
-        first, second: `(output, log_sums)` for the same queries, such as
-            `attend_to_earlier` gives them for a sequence, and without the own keys for
-            the reversed one.
+        first, second: `(output, log_sums)` for the same queries, such as those from
+            `attend_to_earlier` for a sequence, and with `own_key=False` for the
+            reversed one.
 
     Returns:
         `(output, log_sums)`, of the same shapes.

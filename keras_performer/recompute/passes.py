@@ -90,7 +90,7 @@ def network(model, measure, inputs, targets, training):
 
 
 def block_by_block(model, measure, inputs, targets, training):
-    """As `network`, in a scan for each block; the model need not be causal."""
+    """Passes like `network`, one scan for each block; the model need not be causal."""
     start = _embedding(model, tf.shape(inputs)[0], training)
     end = _read_out(model, measure)
     sides = Sides(targets=targets)

@@ -17,26 +17,26 @@ LOOKS_AHEAD = (
 def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
     """Raises if outputs of a model depend on later tokens.
 
-    It calls the model on inputs, and again with other values from a token on, and
-    compares the outputs before it; the error names the layer that looks ahead. Three
-    positions are tried, from the second token to the last: it finds faults, and cannot
-    prove that there are none. Layers that keep something from call to call, or draw
-    numbers though they do not train, look as if they looked ahead.
+    It calls the model on inputs and on inputs whose later tokens are changed, and
+    compares the outputs before the change. The error names the layer that looks ahead.
+    It tries three positions, from the second token to the last: it finds faults, but
+    cannot prove that there are none. Layers that keep something from call to call, or
+    use random numbers outside of training, are reported too.
 
     Args:
-        model: a Keras model or layer, of any layers.
-        inputs: what the model is called with: an array `(B, T, ...)`, or lists and
-            dicts of some. Values for the change are drawn from them: give many
-            different token ids. Defaults to random inputs of `model.inputs`, with ids
-            that all its embeddings have.
-        tolerance: float, the change that is still rounding, as a part of what numbers
-            of an output typically are, their median. Defaults to `1e-05`.
-        seed: int, seeds what is random. Defaults to `0`.
+        model: a Keras model or layer of any kind.
+        inputs: inputs of the model: an array `(B, T, ...)`, or nested lists and dicts
+            of arrays. The changed values are taken from them, so give many different
+            token ids. Defaults to random inputs for `model.inputs`, with ids that fit
+            all its embeddings.
+        tolerance: float, the largest change that counts as rounding, relative to the
+            median size of the numbers in an output. Defaults to `1e-05`.
+        seed: int, seeds the random inputs and changes. Defaults to `0`.
 
     Raises:
         AssertionError: if an output depends on later tokens.
-        ValueError: if the model cannot be checked so: inputs are missing or too few, or
-            no output has T tokens that change.
+        ValueError: if the model cannot be checked: inputs are missing or too few, or no
+            output has T tokens that change.
 
     Example:
 

@@ -19,28 +19,28 @@ NUM_PADDED = 4
 def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
     """Raises if outputs of a model depend on masked tokens.
 
-    It calls the model twice with different values where tokens are masked, and compares
-    the outputs of the other tokens, and those of whole sequences; the error names the
-    layer that looks at masked tokens. Without `mask`, the masks are those that layers
-    of the model make of their inputs (`keras.layers.Embedding(mask_zero=True)`,
-    `keras.layers.Masking`), and what such a layer says of masked tokens is changed.
+    It calls the model twice, with different values at masked tokens, and compares the
+    outputs of all other tokens and of whole sequences. The error names the layer that
+    looks at masked tokens. Without `mask` it uses the masks that layers of the model
+    make from their inputs (`keras.layers.Embedding(mask_zero=True)`,
+    `keras.layers.Masking`), and changes the outputs of these layers at masked tokens.
 
     Args:
-        model: a Keras model or layer, of any layers.
-        inputs: what the model is called with: an array `(B, T, ...)`, or lists and
-            dicts of some, with masked tokens. Defaults to random inputs of
-            `model.inputs` whose last tokens are 0.
-        mask: bool array `(B, T)`, true for tokens that are not masked, of a model that
-            is given its mask among `inputs`, as bools or as 0 and 1. Defaults to the
-            masks that layers make.
-        tolerance: float, the change that is still rounding, as a part of what numbers
-            of an output typically are, their median. Defaults to `1e-05`.
-        seed: int, seeds what is random. Defaults to `0`.
+        model: a Keras model or layer of any kind.
+        inputs: inputs of the model: an array `(B, T, ...)`, or nested lists and dicts
+            of arrays, with masked tokens. Defaults to random inputs for `model.inputs`
+            whose last tokens are 0.
+        mask: bool array of shape `(B, T)`, false for masked tokens. Use it if the model
+            takes its mask among `inputs`, as bools or as 0 and 1. Defaults to the masks
+            that layers make.
+        tolerance: float, the largest change that counts as rounding, relative to the
+            median size of the numbers in an output. Defaults to `1e-05`.
+        seed: int, seeds the random inputs and changes. Defaults to `0`.
 
     Raises:
         AssertionError: if an output depends on masked tokens.
-        ValueError: if the model cannot be checked so: inputs are missing, or none of
-            their tokens, or all, are masked.
+        ValueError: if the model cannot be checked: inputs are missing, or none or all
+            of their tokens are masked.
 
     Example:
 
@@ -86,7 +86,7 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
 
 
 class ChangesOfMasked:
-    """Changes what layers that make masks say of masked tokens.
+    """Changes the outputs of mask-making layers at masked tokens.
 
     Attributes:
         kept: dict of shapes `(B, T)` to bool arrays, true for tokens that no such layer

@@ -1,4 +1,4 @@
-"""Other attentions of the field, and mixers: each file is one system."""
+"""Attention layers and mixers from other papers, one system in each file."""
 
 from keras_performer.zoo.big_bird import (
     BigBirdAttention,

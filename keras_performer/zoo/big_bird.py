@@ -1,7 +1,7 @@
 """Big Bird: block-sparse attention with global and random blocks.
 
-The random ones come from numbers that depend on a seed, the head and the block alone,
-by integer operations: TensorFlow's own random numbers are others where XLA compiles.
+Random blocks come from a seed, the head and the block, by integer operations:
+TensorFlow's own random numbers change when XLA compiles.
 """
 
 import typing
@@ -29,9 +29,9 @@ class SeenBlocks(typing.NamedTuple):
 
     Attributes:
         table: int32 tensor `(K, count, seen)`, for each key-value head and each block
-            of queries the blocks of keys that it sees, none twice; -1 is none.
-        all_seeing: int32 tensor `(count of such,)`, the blocks of queries that see all
-            keys; one may stand there twice.
+            of queries the blocks of keys that it sees, none twice; -1 means none.
+        all_seeing: int32 tensor, indices of the blocks of queries that see all keys; an
+            index may occur twice.
     """
 
     table: tf.Tensor
@@ -46,21 +46,21 @@ def big_bird_blocks(
     seed: TensorLike,
     causal: bool = False,
 ) -> SeenBlocks:
-    """The blocks that Big Bird's attention lets each block see.
+    """Chooses the blocks of keys that each block sees in Big Bird.
 
-    These are its window, the block itself and one to each side; the global blocks,
-    the first and last of all in turn, which also see all; and random ones of the
-    others. Where there are not so many others, all are seen. If causal, none of them is
-    later: the window is the block itself and the one before, the global blocks are the
-    first ones, and random ones are drawn from earlier ones.
+    Each block sees its window (the block itself and its neighbours), the global blocks
+    (the first and the last of all, alternately), and random blocks of the others.
+    Global blocks see all. If there are too few other blocks, a block sees all of them.
+    If causal, no block is later: the window is the block itself and the previous one,
+    the global blocks are the first ones, and random blocks come from earlier ones.
 
     Args:
         count: int or scalar tensor, how many blocks there are.
-        num_heads: int K, key-value heads: each has random blocks of its own.
-        num_global_blocks: int.
-        num_random_blocks: int.
+        num_heads: int K, key-value heads; each has its own random blocks.
+        num_global_blocks: int, number of global blocks.
+        num_random_blocks: int, number of random blocks for each block.
         seed: int32 scalar.
-        causal: bool. Defaults to `False`.
+        causal: bool, hide later blocks. Defaults to `False`.
 
     Returns:
         `SeenBlocks`: a table of `3 + num_global_blocks + num_random_blocks` entries for
@@ -108,8 +108,7 @@ def _each_once(table):
 
 
 def _drawn_from_others(table, end, number):
-    """A random one of the blocks before `end` that a table has not; `NONE` if there is
-    no other.
+    """Draws one of the blocks before `end` that are not in a table; or `NONE`.
 
     Args:
         table: int32 tensor `(K, count, seen)`, of blocks before the end.
@@ -178,16 +177,16 @@ def block_sparse_attention(
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, T, K, V)`.
-        blocks: `SeenBlocks` of K heads and as many blocks as T tokens need.
+        blocks: `SeenBlocks` for K heads and for all blocks of T tokens.
         block_size: int, tokens of a block.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
-            `Visibility`, which may hide later keys. Those that see all do so only where
-            it does not. Defaults to `None`.
+            `Visibility`, which may hide later keys, also from blocks that see all.
+            Defaults to `None`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`, 0 where no key is
-        visible. Time and memory are those of `block_size` keys for each block seen and
-        each query.
+        visible. For each query, time and memory grow with `block_size` and the number
+        of blocks that it sees.
 
     Example:
 
@@ -225,7 +224,7 @@ def block_sparse_scores(
     block_size: int,
     visible: Visibility,
 ) -> tf.Tensor:
-    """The weights of `block_sparse_attention`, `(B, N, T, T)`, for looking."""
+    """The weights of `block_sparse_attention`, `(B, N, T, T)`, at quadratic cost."""
     length = size(query, 1)
     count = size(blocks.table, 1)
     numbers = tf.range(count)
@@ -276,8 +275,10 @@ class _Cut:
         return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
 
     def seen(self, key_mask, causal):
-        """Mask of these keys, `(X, tokens, seen * tokens)`; or `(X, 1,`
-        where all queries of a block see the same."""
+        """Mask of these keys, `(X, tokens, seen * tokens)`.
+
+        It has one row where all queries of a block see the same keys.
+        """
         mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
         mask = tf.gather(mask, self._positions(), axis=2, batch_dims=2)
         there = self.table != NONE
@@ -325,7 +326,7 @@ class _Cut:
 
 
 class SavedSeed(keras.layers.Layer):
-    """Holds a seed as a weight, so that what is drawn of it is the same once loaded.
+    """Saves a seed as a weight, so that a loaded model draws the same numbers.
 
     Args:
         seed: int or `None`.
@@ -359,40 +360,42 @@ class SavedSeed(keras.layers.Layer):
 class BigBirdAttention(AttentionLayer):
     """Big Bird attention to near, global and random blocks, linear in the length.
 
-    Tokens stand in blocks, the last of which may be shorter. A block sees itself and
-    one to each side, global blocks, and random ones of the others, each once, under one
-    softmax; where there are not so many others it sees all. Global blocks, the first
-    and the last, see all. That is ITC of the paper, without tokens of its own for it.
+    Tokens are cut into blocks, the last of which may be shorter. Each block sees itself
+    and its neighbours, the global blocks, and random blocks of the others, each once,
+    in one softmax. If there are too few other blocks it sees all of them. Global
+    blocks, the first and the last, see all. This is the ITC variant of the paper,
+    without extra tokens.
 
-    If causal a token sees no later one: its own block up to itself and the block
-    before, the first blocks as global ones, and random ones of the earlier blocks. The
-    paper has no such form.
+    If causal, a token sees no later token: it sees its own block up to itself, the
+    previous block, the first blocks as global ones, and random earlier blocks. The
+    paper has no causal form.
 
-    Which random blocks a block sees depends on the number of blocks, and on a seed, the
-    weight `random_blocks_seed`: a table would end at some length. They are the same in
-    training and inference, in every batch, on every machine, and once loaded; and
-    others in each key-value head. A layer has others than the next unless both have the
-    same seed.
+    Random blocks depend on the number of blocks and on a seed, the weight
+    `random_blocks_seed`. They are the same in training and inference, in every batch,
+    on every machine and after loading, but differ between key-value heads. Layers have
+    the same random blocks only if they have the same seed.
 
-    Hidden keys have no weight, but their positions count: more padding makes more
-    blocks, with other random and last global ones. Pad to one length always.
+    Masked keys have no weight, but their positions count: more padding makes more
+    blocks, and so other random blocks and another last block. Always pad to one length.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        seed: int, seeds dropout and the random blocks. `None` samples the blocks when
-            the layer is built and saves them with the weights. Defaults to `None`.
-        block_size: int, tokens of a block. The paper's models have the defaults of this
-            and the next two. Defaults to `64`.
-        num_global_blocks: int, how many blocks see all and are seen by all: the first
-            and last in turn, or if causal the first. Defaults to `2`.
-        num_random_blocks: int, how many random blocks a block sees. Defaults to `3`.
+        seed: int, seeds dropout and the random blocks. With `None` the layer chooses a
+            seed for the blocks when it is built and saves it with the weights. Defaults
+            to `None`.
+        block_size: int, tokens of a block. This and the next two defaults are those in
+            the paper's models. Defaults to `64`.
+        num_global_blocks: int, number of blocks that see all and are seen by all: the
+            first and the last ones alternately; if causal the first ones. Defaults to
+            `2`.
+        num_random_blocks: int, number of random blocks that a block sees. Defaults to
+            `3`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.
 
     Raises:
-        ValueError: for query and key of different lengths, beside what `AttentionLayer`
-            raises.
+        ValueError: if query and key have different lengths, and as in `AttentionLayer`.
 
     Reference:
         Zaheer et al. 2020, Big Bird, arXiv 2007.14062, section 2 and appendix D.
@@ -430,7 +433,7 @@ class BigBirdAttention(AttentionLayer):
         return self._random_blocks.seed
 
     def seen_blocks(self, length: int | tf.Tensor, causal: bool) -> SeenBlocks:
-        """The blocks that each block sees.
+        """Returns the blocks that each block sees.
 
         Args:
             length: int or scalar tensor, tokens of a sequence.

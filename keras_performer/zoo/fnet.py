@@ -16,24 +16,22 @@ class FourierMixing(MixingLayer):
 
         y_tc = Re sum_sd exp(-2 pi i (t s / T + c d / dim)) x_sd
 
-    It has no weights. Masked tokens count as zeros, and their values change nothing;
-    but the frequencies are those of the row with its padding, so that a longer row of
-    the same tokens gives other numbers: pad to one length in training and after it. In
-    float16 and bfloat16 the transform is float32, and its result cast: the first of the
-    formula above, the sum of all numbers, is infinite in float16 beyond 65,504, which
-    `norm="ortho"` avoids.
+    It has no weights. Masked tokens count as zeros. But frequencies depend on the
+    length with padding, so the same tokens with more padding give other outputs: always
+    pad to one length. In float16 and bfloat16 the transform is computed in float32 and
+    then cast. In float16, large sums overflow to infinity; `norm="ortho"` avoids this.
 
     Args:
-        norm: "backward" for the formula above, that of the paper, or "ortho", as in
-            `numpy.fft.fft2`: divided by `sqrt(T * dim)`, which makes the output as
-            large as the input. Then a block that normalizes before it mixes, as
-            `PerformerBlock`, adds something of the size of its other parts. Defaults to
+        norm: "backward", the formula above, as in the paper; or "ortho", as in
+            `numpy.fft.fft2`: divided by `sqrt(T * dim)`, so that the output is about as
+            large as the input. Use "ortho" where the input is normalized first, as in
+            `PerformerBlock`, so that all parts are of similar size. Defaults to
             `"backward"`.
-        causal: bool, must be false: each token becomes a sum over all. Defaults to
+        causal: bool, must be false: each output depends on all tokens. Defaults to
             `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
-    Call arguments, Returns and Raises: those of `MixingLayer`.
+    Call arguments, returns and raises are those in `MixingLayer`.
 
     Reference:
         Lee-Thorp et al. 2021, FNet, arXiv 2105.03824, section 3.2, equation 3.

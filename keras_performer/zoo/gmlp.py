@@ -13,32 +13,33 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SpatialGatingUnit(MixingLayer):
-    """gMLP's gate: half of the channels times a matrix over tokens of the others.
+    """gMLP's gate: multiplies half of the channels by a mix of the others over tokens.
 
         z1, z2 = gelu(expand(x)), cut in two along the channels
         y = contract(z1 * (W norm(z2) + b))
 
-    with the dense layers `expand`, U in the paper, and `contract`, V. At first W, the
-    weight `spatial_kernel`, is close to 0 and b, `spatial_bias`, is 1, so that training
-    begins with a network for each token by itself. The block of the paper,
-    `x + contract(...)` of a normalized x, is the first half of a `PerformerBlock`.
+    with the dense layers `expand` (U in the paper) and `contract` (V). W, the weight
+    `spatial_kernel`, starts close to 0 and b, `spatial_bias`, at 1, so that at first
+    each token is processed by itself. The block of the paper, `x + contract(...)` of a
+    normalized x, is the first half of a `PerformerBlock`.
 
-    Row t of W weighs the tokens by their positions: rows shorter than `max_length` have
-    the first weights, and masked tokens count as zeros, after the norm. So padding to
-    the right changes nothing, and to the left it moves the tokens to other weights.
+    W weighs tokens by position. Sequences shorter than `max_length` use the first
+    positions, and masked tokens count as zeros, after the norm. So padding on the right
+    changes nothing; padding on the left moves tokens to other weights.
 
     Args:
         max_length: int, the longest sequence.
-        intermediate_dim: int, the channels that are cut in two, so that it must be
-            even. In the paper the width that a feed-forward network would have.
-        causal: bool, hide later tokens: W is a triangle. Defaults to `False`.
+        intermediate_dim: int, number of channels before they are cut in two; must be
+            even. The paper uses the usual width of a feed-forward network.
+        causal: bool, hide later tokens: W is triangular. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
-    Call arguments and Returns: those of `MixingLayer`.
+    Call arguments and returns are those in `MixingLayer`.
 
     Raises:
-        ValueError: for longer sequences (`tf.errors.InvalidArgumentError` in graphs
-            of unknown length), beside what `MixingLayer` raises.
+        ValueError: if a sequence is longer than `max_length`
+            (`tf.errors.InvalidArgumentError` in graphs of unknown length), and as in
+            `MixingLayer`.
 
     Reference:
         Liu et al. 2021, Pay attention to MLPs, arXiv 2105.08050, section 2.

@@ -19,47 +19,48 @@ SHARING = "none", "headwise", "key-value"
 class LinformerAttention(AttentionLayer):
     """Linformer attention to k mixtures of the keys, linear in the length.
 
-    With learned matrices E and F, which mix S keys and S values into k each, it is
+    With learned matrices E and F, which mix S keys and S values into k each, it
+    computes
 
         softmax(Q (E K)^T / sqrt(H)) F V
 
-    A place in the sequence has its own weights in E and F, so that sequences have at
-    most `max_length` keys; shorter ones use the first positions. Each mixture is of the
-    whole sequence: there is no causal form.
+    E and F have weights for each position, so sequences have at most `max_length` keys;
+    shorter ones use the first positions. Every mixture contains the whole sequence, so
+    there is no causal form.
 
-    Masked keys and values are 0 before they are mixed. Those at the end of a sequence
-    are as good as not there. Those before others still hold their positions: padding on
-    the left changes which weights a token meets. No mixture is ever masked.
+    Masked keys and values are set to 0 before mixing. Padding at the end changes
+    nothing; padding on the left moves tokens to other weights. Mixtures are never
+    masked.
 
-    The initial E and F, `key_projection` and `value_projection`, are Glorot uniform,
-    times 1/sqrt(2), as in the authors' code. Regularizers and constraints are for the
-    dense layers alone.
+    E and F, the weights `key_projection` and `value_projection`, start as Glorot
+    uniform times 1/sqrt(2), as in the authors' code. Regularizers and constraints apply
+    to the dense layers only.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        max_length: int, the most keys of a sequence.
-        projection_dim: int k, the number of mixtures. 256 is the largest of the paper's
-            experiments (section 5), at 512 and 1,024 tokens. Defaults to `256`.
-        sharing: "none": each key-value head has its own E and F. "headwise", as in the
-            authors' code: all heads share them. "key-value": they do, and E and F are
-            the same. Defaults to `"headwise"`.
+        max_length: int, the most keys in a sequence.
+        projection_dim: int k, the number of mixtures. 256 is the largest value in the
+            paper's experiments (section 5), for 512 and 1,024 tokens. Defaults to
+            `256`.
+        sharing: "none", E and F for each key-value head; "headwise", E and F shared by
+            all heads, as in the authors' code; or "key-value", one matrix for all heads
+            and for both E and F. Defaults to `"headwise"`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.
 
     Call arguments:
         return_attention_scores: bool, also return the weights of values, the softmax
-            times F: they can be negative, and do not sum to 1.
+            times F. They can be negative, and do not sum to 1.
 
     Raises:
-        ValueError: for more than `max_length` keys, beside what `AttentionLayer`
-            raises; where lengths are known in a running graph only, an
-            `InvalidArgumentError` there.
+        ValueError: if there are more than `max_length` keys (`InvalidArgumentError` in
+            graphs of unknown length), and as in `AttentionLayer`.
 
     Reference:
         Wang et al. 2020, Linformer, arXiv 2006.04768, equation 7, and section 4 for
-        what is shared. Its layerwise sharing, one E for all layers, is not here: Keras
-        saves and loads each layer's weights as its own.
+        `sharing`. Layerwise sharing (one E for all layers) is left out: Keras saves and
+        loads the weights of each layer separately.
 
     Example:
 

@@ -1,9 +1,8 @@
 """Longformer: local attention with global tokens.
 
-Queries that are not global see near keys and global tokens under one softmax; a
-global token counts as one, near or not. Global tokens are few: their keys,
-and then their queries, are taken out of the sequence, so that no array has the length
-twice.
+Queries that are not global see near keys and global tokens in one softmax, each once.
+Global tokens are few: their keys, and then their queries, are gathered from the
+sequence, so that no array has the length twice.
 """
 
 import typing
@@ -44,27 +43,27 @@ def global_token_attention(
     *,
     jit_compile: bool = False,
 ) -> tf.Tensor:
-    """Attention to the keys near a query and to global tokens, of which few are.
+    """Attention to the keys near a query and to a few global tokens.
 
-    Global tokens are those of `visible.global_tokens`. One of them sees all keys, by
+    `visible.global_tokens` marks the global tokens. A global token sees all keys, by
     `global_query`, `global_key` and `global_value`. Any other query i sees the keys j
-    with `|i - j| < sliding_window` and those of global tokens under one softmax, by
-    `query`, `key` and `value`. With `visible.causal` no query sees a later key.
+    with `|i - j| < sliding_window` and all global tokens in one softmax, by `query`,
+    `key` and `value`. With `visible.causal` no query sees a later key.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, T, K, V)`.
         global_query, global_key, global_value: tensors of the same shapes.
-        sliding_window: int W, the keys to each side that are seen, with the own.
-        num_global_tokens: int G, the most global tokens of a sequence. Of more the
-            first G are global.
-        visible: a `Visibility` of the keys, with `global_tokens`; of one segment.
+        sliding_window: int W, a query sees keys less than W tokens away.
+        num_global_tokens: int G, the most global tokens in a sequence. If more are
+            marked, the first G are global.
+        visible: a `Visibility` with `global_tokens`, of one segment.
         jit_compile: as in `local_attention`, for the window. Defaults to `False`.
 
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`, 0 where no key is
-        visible. Time and memory are linear in T, and in T * G.
+        visible. Time and memory are linear in T * (W + G).
 
     Reference:
         Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1.
@@ -165,39 +164,38 @@ class LongformerAttention(AttentionLayer):
 
     A global token sees all keys, and all queries see it. Any other query i sees the
     keys j with `|i - j| < sliding_window`, or if causal those with
-    `0 <= i - j < sliding_window`, and the global tokens under one softmax; one that is
-    near, too, counts once. If causal a global token sees no later key either, and is
-    seen by no earlier query.
+    `0 <= i - j < sliding_window`, and the global tokens, each once, in one softmax. If
+    causal, nothing sees a later token, global or not.
 
-    What global tokens see has dense layers of its own, `query_global`, `key_global` and
-    `value_global`, which start as copies of `query`, `key` and `value`, and as copies
-    again where a file of weights has none for them. The others see global tokens, too,
+    Global tokens attend through their own dense layers, `query_global`, `key_global`
+    and `value_global`. These start as copies of `query`, `key` and `value`, and become
+    copies again if you load weights without them. All other queries see global tokens
     by `query`, `key` and `value`.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        sliding_window: int W, required, how near a key is that is seen; 1 is the own
-            alone. The window of the paper, w, is `2 W - 1` keys.
-        num_global_tokens: int G, room for so many global tokens: XLA needs to know. The
-            first G tokens that may be seen are global, unless `global_mask` names
-            others. Defaults to 0: `LocalAttention`, without the further dense layers.
-            The paper has 1 for classification, and as many as the question has tokens
-            for question answering.
+        sliding_window: int W, required. A query sees keys less than W tokens away; with
+            1 it sees only its own token. The paper's window is `2 W - 1` keys.
+        num_global_tokens: int G, the most global tokens in a sequence; XLA needs this
+            number. The first G visible tokens are global, unless `global_mask` marks
+            others. The paper has 1 for classification, and the tokens of the question
+            for question answering. Defaults to `0`, as `LocalAttention`, without extra
+            dense layers.
         jit_compile: as in `LocalAttention`, for the window. Defaults to `"auto"`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.
 
     Call arguments: those of `AttentionLayer`, and
-        global_mask: bool tensor `(B, T)`, true for the global tokens, at most G in a
-            sequence. More raise an error; where XLA compiles the call it leaves such
-            checks out, and the first G are global. A token whose key is hidden by a
-            mask is seen by nobody, global or not. Blocks and models pass none: the
-            first G tokens are global there.
+        global_mask: bool tensor of shape `(B, T)`, true for global tokens, at most G in
+            a sequence. More raise an error, except under XLA, which leaves out such
+            checks and takes the first G. No query sees a token whose key is masked,
+            global or not. Blocks and models do not pass this argument, so the first G
+            tokens are global there.
 
     Raises:
-        ValueError: for query and key of different lengths, and a `global_mask` without
-            `num_global_tokens`, beside what `AttentionLayer` raises.
+        ValueError: if query and key have different lengths, if there is a `global_mask`
+            without `num_global_tokens`, and as in `AttentionLayer`.
 
     Reference:
         Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1.
@@ -267,7 +265,7 @@ class LongformerAttention(AttentionLayer):
         __call__ = call
 
     def project(self, name, x, positions=None):
-        """Two tensors of heads: of most tokens, and of what global ones see.
+        """Returns two tensors of heads: for most queries, and for global tokens.
 
         Args: as in `AttentionLayer.project`.
         """

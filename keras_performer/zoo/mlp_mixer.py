@@ -17,27 +17,28 @@ class TokenMixing(MixingLayer):
         h_kc = gelu(sum_s expand_kernel_sk x_sc + expand_bias_k)
         y_tc = sum_k contract_kernel_kt h_kc + contract_bias_t
 
-    A token is its place: rows shorter than `max_length` have the first weights of each,
-    and masked tokens count as zeros. So padding to the right changes nothing, and to
-    the left it moves the tokens to other weights.
+    Weights belong to positions. Sequences shorter than `max_length` use the first
+    positions, and masked tokens count as zeros. So padding on the right changes
+    nothing; padding on the left moves tokens to other weights.
 
     Args:
         max_length: int, the longest sequence.
         intermediate_dim: int, width of the network, D_S in the paper, where it is about
             as large as the length.
-        causal: bool, must be false: each token becomes a function of all. Defaults to
+        causal: bool, must be false: each output depends on all tokens. Defaults to
             `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
-    Call arguments and Returns: those of `MixingLayer`.
+    Call arguments and returns are those in `MixingLayer`.
 
     Raises:
-        ValueError: for longer sequences (`tf.errors.InvalidArgumentError` in graphs
-            of unknown length), beside what `MixingLayer` raises.
+        ValueError: if a sequence is longer than `max_length`
+            (`tf.errors.InvalidArgumentError` in graphs of unknown length), and as in
+            `MixingLayer`.
 
     Reference:
-        Tolstikhin et al. 2021, MLP-Mixer, arXiv 2105.01601, section 2, equation 1, of
-        which normalization and residual are those of `PerformerBlock`.
+        Tolstikhin et al. 2021, MLP-Mixer, arXiv 2105.01601, section 2, equation 1.
+        `PerformerBlock` adds its normalization and residual.
 
     Example:
 

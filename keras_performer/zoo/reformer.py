@@ -1,7 +1,7 @@
 """Reformer: attention within buckets of locality-sensitive hashing.
 
 Tokens are sorted by bucket, and by position within a bucket. A query then sees the keys
-near it in that order: local attention with other neighbours in each round of hashing.
+near it in this order: local attention, with other neighbours in each round of hashing.
 """
 
 import typing
@@ -27,14 +27,15 @@ from keras_performer.ops.visibility import Visibility
 
 
 def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
-    """The bucket of each vector in each round of hashing, argmax([x R; -x R]).
+    """Returns the bucket of each vector in each round, argmax([x R; -x R]).
 
-    Vectors in about the same direction are likely to share it; lengths do not matter.
+    Vectors of similar direction are likely to share a bucket; their lengths do not
+    matter.
 
     Args:
         x: tensor of shape `(B, T, N, H)`.
-        rotations: tensor of shape `(rounds, N, H, buckets / 2)`, independent Gaussians:
-            the matrices R.
+        rotations: tensor of shape `(rounds, N, H, buckets / 2)`, the matrices R of
+            independent Gaussian numbers.
 
     Returns:
         int32 tensor of shape `(B, T, N, rounds)`, from 0 to `buckets - 1`. It has no
@@ -68,7 +69,7 @@ def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
 
 
 def codes_of_tokens(buckets, window, visible):
-    """Places of tokens among those of their buckets.
+    """Places of tokens within their buckets.
 
     Args:
         buckets: int tensor of shape `(B, T, N, rounds)`.
@@ -107,7 +108,7 @@ def codes_of_tokens(buckets, window, visible):
 
 
 def near(query, key, window, causal):
-    """True if codes are those of two tokens of a bucket, near enough to be seen."""
+    """True if codes belong to two tokens of a bucket, near enough to be seen."""
     distance = query - key
     if causal:
         return tf.logical_and(distance > 0, distance < window)
@@ -130,20 +131,21 @@ def lsh_attention(
     key_mask: TensorLike | Visibility | None = None,
     causal: bool = False,
 ) -> tf.Tensor:
-    """Softmax attention to the other tokens that share a bucket in some round.
+    """Softmax attention to other tokens that share a bucket in some round.
 
     Keys are the queries divided by their lengths. Query i sees key j if in some round
-    both are in one bucket, fewer than `sliding_window` positions apart. Positions count
-    the visible tokens of that bucket. A key counts once, in however many rounds it is
-    found. A query that sees no other key has its own value.
+    both are in one bucket, fewer than `sliding_window` positions apart, counting only
+    visible tokens of that bucket. A key counts once, even if several rounds find it. A
+    query that sees no other key returns its own value.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
         value: tensor of shape `(B, T, N, V)`.
         buckets: int tensor of shape `(B, T, N, rounds)`, as `lsh_buckets` makes it.
-        sliding_window: int W, how near in its bucket a key is that is seen.
+        sliding_window: int W, a query sees keys less than W positions away in its
+            bucket.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible tokens; or a
-            `Visibility`. What is masked sees nothing either: its key is its query.
+            `Visibility`. Masked tokens also see nothing, because keys are queries.
             Defaults to `None`.
         causal: bool, hide later keys. Defaults to `False`.
 
@@ -152,7 +154,7 @@ def lsh_attention(
 
     Reference:
         Kitaev et al. 2020, Reformer, arXiv 2001.04451, equations 4, 6 and 12. The
-        window stands for the chunks of equation 5, whose borders move with tokens of
+        window replaces the chunks of equation 5, whose borders move with tokens of
         other buckets, and with later ones.
 
     Example:
@@ -203,8 +205,9 @@ def lsh_scores(
 
 
 def _checked(query, value, buckets, window, key_mask, causal):
-    """The `Visibility` and the window, no longer than a length that is known, if inputs
-    are those of one attention.
+    """Checks inputs, and returns the `Visibility` and the window.
+
+    The window is at most a known length.
     """
     visible = Visibility.of(key_mask, causal)
     check_attention_inputs(query, query, value, visible)
@@ -240,9 +243,9 @@ def _unit(x):
 
 
 def attend_in_rounds(query, key, value, tokens, window, causal):
-    """Attention to near tokens of one's buckets, each once, in all rounds together.
+    """Attention to near tokens of the same buckets, each once, in all rounds.
 
-    Its gradient keeps what goes in and comes out, and computes weights again.
+    The backward pass keeps inputs and outputs only, and computes weights again.
 
     Args:
         query, key: tensors of shape `(X, T, 1, H)`.
@@ -352,51 +355,51 @@ class ReformerAttention(AttentionLayer):
     """Reformer self-attention within buckets of locality-sensitive hashing.
 
     One dense layer makes queries and keys: the key of a token is its query divided by
-    its length. In each round of hashing, random rotations put tokens that point in
-    about one direction into one bucket, `argmax([x R; -x R])`. A query attends to the
-    other tokens of its buckets, all rounds together, each token once, and to itself
-    only where it finds no other.
+    its length. In each round of hashing, random rotations put tokens of similar
+    direction into one bucket, `argmax([x R; -x R])`. A query attends to the other
+    tokens of its buckets, each once, over all rounds; and to itself only if there is no
+    other.
 
-    It differs from the paper, and from code that follows it, where that lets tokens
-    disturb each other:
+    It differs from the paper, and from code based on it, where tokens would disturb
+    each other:
 
     - In a large bucket a query sees keys fewer than `sliding_window` positions away.
-      The paper cuts the sorted tokens into chunks, of which a query sees its own and
-      the one before: their borders move with the tokens of other buckets, and with
-      later tokens. Buckets of up to `sliding_window` tokens are seen whole in both.
-    - The number of buckets does not depend on the length. It would change with padding
-      and with every token that is generated.
-    - A token counts once in however many rounds it is seen. The paper's N counts also
-      rounds that put it into the bucket, but too far away.
-    - Rotations are drawn once, and saved: training, recomputed gradients and inference
-      hash alike.
+      The paper cuts the sorted tokens into chunks; a query sees its own chunk and the
+      previous one. The borders of chunks move with the tokens of other buckets, and
+      with later tokens. Buckets of up to `sliding_window` tokens are seen whole in
+      both.
+    - The number of buckets does not depend on the length, which changes with padding
+      and with every generated token.
+    - A token counts once, in however many rounds it is seen. The paper's N also counts
+      rounds in which a token is in the bucket, but too far away.
+    - Rotations are sampled once and saved, so training, recomputed gradients and
+      inference hash alike.
 
-    So with `causal=True` nothing of a later token reaches an earlier one; that tokens
-    are sorted together can change the rounding of sums.
+    So with `causal=True` no later token changes an earlier output, except by rounding:
+    sorting tokens together can change the order of sums.
 
-    Tokens that a mask hides, be it as queries or as keys, are left out altogether: they
-    see nothing, nothing sees them, and they take no positions.
+    Masked tokens, as queries or as keys, are left out altogether: they see nothing,
+    nothing sees them, and they take up no positions.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        num_hashes: int, rounds of hashing. Defaults to 8, with which the paper almost
-            matches full attention (section 5); cost is in proportion.
-        num_buckets: int, even. It belongs near `2 * length / sliding_window` (section
-            2); 64 is for 4,096 tokens. Defaults to `64`.
-        sliding_window: int W, how near in its bucket a key is that is seen. Defaults to
-            128, the paper's chunk (section 5).
+        num_hashes: int, rounds of hashing; cost grows in proportion. With 8 the paper
+            almost matches full attention (section 5). Defaults to `8`.
+        num_buckets: int, even, best near `2 * length / sliding_window` (section 2). 64
+            is for 4,096 tokens. Defaults to `64`.
+        sliding_window: int W, a query sees keys less than W positions away in its
+            bucket. 128 is the paper's chunk (section 5). Defaults to `128`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`, which acts before hashing. `num_key_value_heads` must be
-            `num_heads`. Leave `qk_norm` out: keys have the length one, and the length
-            of queries is learned.
+            `num_heads`. Do not use `qk_norm`: keys have length 1 already, and the
+            length of queries is learned.
 
-    Call arguments: those of `AttentionLayer`; `value` and `key` are the query, or left
-        out.
+    Call arguments: as in `AttentionLayer`, but `value` and `key` must be the query, or
+    be left out.
 
     Raises:
-        ValueError: for a value or key that is not the query, beside what
-            `AttentionLayer` raises.
+        ValueError: if a value or key is not the query, and as in `AttentionLayer`.
 
     Reference:
         Kitaev et al. 2020, Reformer, arXiv 2001.04451, section 2 and appendix A.

@@ -1,4 +1,4 @@
-"""Reversible residual blocks: inputs are computed again from outputs."""
+"""Reversible residual blocks, whose inputs are computed again from their outputs."""
 
 import random
 import typing
@@ -31,24 +31,24 @@ def reversible_chain(
     params: Sequence[Any],
     state: Any = (),
 ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-    """Adds functions of one stream to the other, by turns, and keeps only the ends.
+    """Applies functions to two streams alternately, and keeps only the outputs.
 
     Each function takes `(a, b)` to `(b, a + f(b))`. With F and G in turn that is
 
         y1 = x1 + F(x2),  y2 = x2 + G(y1)
 
-    The gradient goes back from the outputs, as `a` is what is left of `a + f(b)`
-    without `f(b)`: its memory does not grow with the number of functions, but for
-    params and states. What it computes again differs from what was by the rounding of
-    the streams; in float64 that is nothing to functions of float32.
+    The backward pass recovers inputs from outputs: it takes `a + f(b)`, subtracts
+    `f(b)`, and gets `a`. So memory does not grow with the number of functions, except
+    for params and states. Recovered values differ from the originals by the rounding of
+    the streams; in float64 the difference does not matter to functions in float32.
 
     Args:
         functions: list of functions that take `(x, params, state)`, with x of the shape
             and dtype of the streams, and return a tensor like x and the next state.
-            They must be pure, and read no variables.
-        first, second: tensors of one shape and dtype, x1 and x2.
-        params: list of nests of tensors, for each function one.
-        state: nest of integer tensors that goes from function to function, such as
+            They must be pure, and must not read variables.
+        first, second: tensors of the same shape and dtype, x1 and x2.
+        params: list of nested tensors, one entry for each function.
+        state: nested integer tensors that pass from function to function, such as
             seeds. Defaults to `()`.
 
     Returns:
@@ -151,29 +151,29 @@ _ADVICE = "In a ReversibleBlock", "PerformerBlock"
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
-    """Reversible blocks of self-attention and feed-forward network on two streams.
+    """Reversible Transformer blocks on two streams, to save memory in training.
 
-    Both streams begin as the input. A block adds what attention makes of the second to
-    the first, and then what the feed-forward network makes of the first to the second,
-    each normalized first:
+    Both streams start as the input. A block adds the attention of the second stream to
+    the first, and then the feed-forward network of the first to the second. Each part
+    normalizes its input:
 
         y1 = x1 + attention(x2),  y2 = x2 + feed_forward(y1)
 
-    The output is the mean of the streams after the last block. The gradient takes the
-    inputs of a block from its outputs, x2 = y2 - feed_forward(y1) and so on, and
-    computes the block again: in training only the streams of the last are kept, however
-    many blocks there are. That holds within a layer, so that a deep model is one
-    `ReversibleBlock` of many; between two layers the input of each is kept. Compiled by
-    XLA a block still took the memory of two streams; there the gradient belongs into
-    what is compiled, as in `fit`: a tape around it finds operations that XLA lacks.
+    The output is the average of both streams after the last block. In training only
+    these two streams are kept, however many blocks there are: the backward pass
+    computes the inputs of a block from its outputs, x2 = y2 - feed_forward(y1) and so
+    on, and runs the block again. This holds within one layer, so make a deep model from
+    one `ReversibleBlock` with many attentions; between two such layers the input of
+    each is kept. Compiled by XLA, each block still used the memory of two streams.
+    There, compile the gradient too, as `fit` does: a tape around compiled code finds
+    operations that XLA lacks.
 
-    Streams are float64, which is twice their memory, and no more: what is taken back
-    is then rounded to the very inputs that were, so that dropout, hashes and all else
-    are as they were.
+    Streams are float64, at twice the memory, so that the recovered inputs round to
+    exactly the original ones: dropout and hashes repeat exactly.
 
     Args:
-        attention: an `AttentionLayer`, or the config of one; or a list of them, for as
-            many blocks.
+        attention: an `AttentionLayer` or the config of one; or a list of them, one for
+            each block.
         intermediate_dim: int, width of the feed-forward networks.
         dropout: float, dropout rate after each part. Defaults to `0.0`.
         seed: int, seeds dropout. Defaults to `None`.
@@ -187,12 +187,12 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         Tensor of shape `(B, T, dim)`.
 
     Raises:
-        ValueError: for what an attention cannot do, and for layers that add losses or
-            update weights that do not train.
+        ValueError: if an attention does not support an argument, and for layers that
+            add losses or update weights that do not train.
 
     Reference:
         Kitaev et al. 2020, Reformer, arXiv 2001.04451, section 3, equations 8 and 9.
-        Inputs and outputs of the streams are those of the authors' and others' code.
+        Streams begin and end as in the authors' code.
 
     Example:
 

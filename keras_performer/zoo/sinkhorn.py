@@ -1,4 +1,4 @@
-"""Sinkhorn attention: the own block, and one that is softly sorted to it."""
+"""Sinkhorn attention: to the own block, and to another that is sorted next to it."""
 
 import typing
 
@@ -17,14 +17,14 @@ HIDDEN = -1e30
 
 
 def block_sums(key, block_size, visible):
-    """Summaries that blocks are sorted by: the sum of the visible keys of each.
+    """Summaries that blocks are sorted by: for each block the sum of its visible keys.
 
-    If causal, of all keys up to the first of the block, as its first query may see no
-    more.
+    If causal, the sum of all keys up to the first of the block, because its first query
+    may see no more.
 
     Args:
         key: tensor of shape `(B, S, K, H)`.
-        block_size: int, tokens of a block; the last may have less.
+        block_size: int, tokens of a block; the last may have fewer.
         visible: a `Visibility`.
 
     Returns:
@@ -43,21 +43,21 @@ def block_sums(key, block_size, visible):
 def balanced(logits, num_iterations, seen, causal=False):
     """Logarithms of a soft permutation: rows and columns add up to 1, by turns.
 
-    Columns first of all rows, or if causal of those up to the own: row i then depends
-    on rows 0 to i, and has columns before i only. Rows are the last to be normalized. A
-    block without visible keys is in no row; unless causal its own row is a softmax, and
-    does not count in columns.
+    Columns are normalized over all rows, or if causal over rows up to the own: row i
+    then depends on rows 0 to i only, and has only columns before i. Rows are normalized
+    last. A block without visible keys is in no row; unless causal its own row is a
+    softmax, and does not count in columns.
 
     Args:
         logits: tensor of shape `(B, K, blocks, blocks)`.
         num_iterations: int, how often rows and columns are normalized before. If
-            causal, many lead to the block before: the rows and columns of no other
-            triangle all add up to 1.
+            causal, many iterations lead to the previous block: no other triangle has
+            rows and columns that all add up to 1.
         seen: bool tensor `(B, blocks)`, whether a block has visible keys.
         causal: bool.
 
     Returns:
-        Tensor of the shape of `logits`, `HIDDEN` for what a row does not have.
+        Tensor of the shape of `logits`, `HIDDEN` for columns that a row does not have.
 
     Reference:
         Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, sections 3.1.1 and
@@ -90,20 +90,20 @@ def balanced(logits, num_iterations, seen, causal=False):
 def sinkhorn_attention(query, key, value, logits, block_size, visible, num_iterations):
     """Softmax attention to the own block and to the block that is sorted to it.
 
-    Place s of the block that is sorted to block i has the mean of the visible keys and
-    values at place s of all blocks, weighted by row i of the permutation P:
+    Position s of the block that is sorted to block i holds the average of the visible
+    keys and values at position s of all blocks, weighted by row i of the permutation P:
 
         c_is = sum_j P_ij visible_js
         key_is = sum_j P_ij visible_js key_js / c_is, and the same for values
 
-    and its weight in the softmax is multiplied by `c_is`, the part of P that is of
-    visible keys; so that hidden keys count for nothing.
+    Its weight in the softmax is multiplied by `c_is`, the part of P that belongs to
+    visible keys, so hidden keys count for nothing.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, T, K, V)`.
-        logits: tensor of shape `(B, K, blocks, blocks)`, those of P.
+        logits: tensor of shape `(B, K, blocks, blocks)`, the logits of P.
         block_size: int, tokens of a block; the last may have less.
         visible: a `Visibility`.
         num_iterations: int, as in `balanced`.
@@ -237,55 +237,54 @@ def _seen(key, blocks, visible):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SinkhornAttention(AttentionLayer):
-    """Sinkhorn attention to the own block of tokens and to one that is sorted to it.
+    """Sinkhorn attention to the own block of tokens and to one sorted next to it.
 
-    The sequence is cut into blocks of `block_size`. What block i is sorted by is the
-    sum of its keys; with the weights W, `sort_kernel`, of a key-value head that gives
-    the logits of row i of a matrix, which is balanced to a soft permutation:
+    The sequence is cut into blocks of `block_size`. For each key-value head, the sum of
+    the keys of block i and the weights W, `sort_kernel`, give row i of a matrix, which
+    is balanced to a soft permutation P:
 
         R_ij = (sum_s key_is) . W_j / temperature
         P = exp(R), whose rows and columns are divided by their sums, by turns
         sorted_key_is = sum_j P_ij key_js, and the same for values
 
-    Rows are the last to be divided, a half step more than in the paper, so that sorted
-    values are means. A query of block i sees the keys of block i and of the one sorted
-    to it, in one softmax. As in the paper W ends at `max_length`: a column is a place.
+    Rows are divided last, half a step more than in the paper, so that sorted values are
+    averages. A query of block i sees the keys of block i and those sorted to it, in one
+    softmax. As in the paper, W has a column for each block position, so `max_length` is
+    fixed.
 
-    If causal a query sees no later key of its own block, P has blocks before the own
-    only, R is made of the keys up to the first of block i, and columns are divided by
-    their sums over rows up to the own: nothing later has a part in row i. The first
-    block sees itself alone.
+    If causal, nothing later affects row i: a query sees no later key of its own block,
+    P has only earlier blocks, R uses the keys up to the first of block i, and columns
+    are divided by sums over rows up to i. The first block sees only itself.
 
-    Hidden keys keep their positions and count for nothing: they are in no sum, sorted
-    keys are means over visible keys at their place, and a sorted key counts by the part
-    of P that is of visible ones. A block without visible keys is left out of P. Padding
-    to the right therefore changes nothing; padding to the left moves the blocks.
+    Masked keys keep their positions but count for nothing: sums leave them out, sorted
+    keys are averages over visible keys at their place, and a sorted key counts by the
+    part of P that belongs to visible keys. Blocks without visible keys are left out of
+    P. So padding on the right changes nothing; padding on the left moves the blocks.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        block_size: int, tokens of a block. Time and memory of P are least near the root
-            of the length, and of the rest they grow with it.
-        max_length: int, the most tokens of a sequence.
-        num_iterations: int, how often columns are divided, too. Defaults to 7 if not
-            causal, which with the temperature of 0.75 is the default of the public
-            lucidrains/sinkhorn-transformer, after the comparisons of the paper; and to
-            0 if causal, where P then is a softmax over earlier blocks: all rows and
-            columns of a triangle add up to 1 in the identity only, so that each
-            division of columns brings P nearer to the block before, whatever R says.
-        temperature: float, smaller ones make P harder. Defaults to `0.75`.
-        noise: float, how much Gumbel noise is added to the logits in training, before
-            the division by the temperature; 1 as in the paper. Defaults to none.
+        block_size: int, tokens of a block. Time and memory are L^2 / block_size +
+            L * block_size, least near the square root of the length L.
+        max_length: int, the most tokens in a sequence.
+        num_iterations: int, how often columns are divided, too. More iterations push a
+            causal P towards the previous block, whatever R says, so 0 is the causal
+            default: P is then a softmax over earlier blocks. Otherwise the default is
+            7, as in the public lucidrains/sinkhorn-transformer (with the temperature
+            0.75). Defaults to `None`: 7, or 0 if causal.
+        temperature: float, smaller values make P harder. Defaults to `0.75`.
+        noise: float, amount of Gumbel noise added to the logits in training, before
+            they are divided by the temperature; 1 in the paper. Defaults to `0.0`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.
 
-    Call arguments: those of `AttentionLayer`; `return_attention_scores` gives the
-        weights of keys wherever they were sorted to, without noise.
+    Call arguments: as in `AttentionLayer`; `return_attention_scores` gives the weights
+    of keys in their original places, without noise.
 
     Raises:
-        ValueError: for query and key of different lengths, and more than `max_length`
-            tokens (`tf.errors.InvalidArgumentError` in graphs of unknown length),
-            beside what `AttentionLayer` raises.
+        ValueError: if query and key have different lengths, if there are more than
+            `max_length` tokens (`tf.errors.InvalidArgumentError` in graphs of unknown
+            length), and as in `AttentionLayer`.
 
     Reference:
         Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, section 3.

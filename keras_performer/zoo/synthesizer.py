@@ -14,47 +14,46 @@ KINDS = "dense", "random", "factorized_random"
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SynthesizerAttention(AttentionLayer):
-    """Synthesizer attention, whose weights compare no queries with keys.
+    """Synthesizer attention, whose weights do not compare queries with keys.
 
-    Where softmax attention has the logits q . k, each head has, for token x at place i
-    and the key at place j,
+    In place of the logits q . k of softmax attention, each head has, for token x at
+    position i and the key at position j,
 
         "dense"                 (W2 relu(W1 x + b1) + b2)[j]
         "random"                R[i, j]
         "factorized_random"     (R1 R2^T)[i, j]
 
-    all of which is learned. It is quadratic: a control for what comparing queries with
-    keys is worth, not a fast attention. A softmax over the keys that are seen follows.
+    with all parameters learned, followed by a softmax over the visible keys. The cost
+    is quadratic: use it to find out what comparing queries with keys is worth, not as a
+    fast attention.
 
     Weights belong to positions: sequences have at most `max_length` tokens, and shorter
-    ones use the first positions. Masked keys have no weight, and those at the end are
-    as good as not there. Those before others still hold their positions: padding on the
-    left changes which weights a token has.
+    ones use the first positions. Masked keys have no weight. Padding at the end changes
+    nothing; padding on the left moves tokens to other weights.
 
-    W2, `place_kernel`, is Glorot uniform, b2, `place_bias`, is 0. R, `alignment`, is
-    Glorot uniform, as are its factors, `query_factor` and `key_factor`. Regularizers
-    and constraints are for the dense layers alone.
+    W2, `place_kernel`, R, `alignment`, and its factors, `query_factor` and
+    `key_factor`, start as Glorot uniform, b2, `place_bias`, as 0. Regularizers and
+    constraints apply to the dense layers only.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, number of rows of W1, the dense layer `query`
             (kind="dense" only).
-        max_length: int, the most tokens of a sequence.
-        kind: "dense", the paper's first, "random" or "factorized_random". Defaults to
-            `"dense"`.
-        rank: int, the columns of R1 and R2 (kind="factorized_random" only). Defaults
-            to 8 (section 3.2).
+        max_length: int, the most tokens in a sequence.
+        kind: "dense" (the first in the paper), "random" or "factorized_random".
+            Defaults to `"dense"`.
+        rank: int, number of columns of R1 and R2 (kind="factorized_random" only).
+            Defaults to `None`, 8 as in section 3.2.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.
 
     Raises:
-        ValueError: for more than `max_length` tokens, beside what `AttentionLayer`
-            raises; where lengths are known in a running graph only, an
-            `InvalidArgumentError` there.
+        ValueError: if there are more than `max_length` tokens (`InvalidArgumentError`
+            in graphs of unknown length), and as in `AttentionLayer`.
 
     Reference:
         Tay et al. 2020, Synthesizer, arXiv 2005.00743, section 3. Its factorized dense
-        kind, and mixtures with softmax attention, are not here.
+        kind and mixtures with softmax attention are left out.
 
     Example:
 

@@ -190,7 +190,7 @@ def test_the_regularized_kernel_by_an_integral_over_the_sphere(dim, squared_norm
 
 
 def test_lemma_2_by_an_integral():
-    """Of one feature in one dimension, where the mean is over one normal number."""
+    """One feature in one dimension: the mean is over one normal number."""
     x, y = np.array([0.4]), np.array([0.9])
 
     def error(estimate):

@@ -13,7 +13,7 @@ from benchmarks.gpu import cases, programs, report
 
 
 def run(module, arguments, like):
-    """What a program gives; the outputs have the shapes and types of `like`."""
+    """Outputs of a program, with the shapes and types of `like`."""
 
     @tf.function(jit_compile=True)
     def call(*arguments):

@@ -123,7 +123,7 @@ def test_rows_are_what_their_names_say():
 
 @pytest.mark.parametrize("window", [64, 8])
 def test_a_window_of_the_whole_length_loses_nothing(window):
-    """Of a model that looks at few tokens, as trained ones do."""
+    """The model looks at few tokens, as trained models do."""
     task = tasks.sources(64, **{**OPTIONS, "window": 8})
     held_out = task.held_out()[:1]
     task = dataclasses.replace(task, held_out=lambda: held_out)

@@ -1,4 +1,4 @@
-"""What rounding the factors of matrix products costs; and that it is emulated."""
+"""Rounding the factors of matrix products has its cost, and is emulated."""
 
 import re
 
@@ -68,7 +68,7 @@ def test_the_command_prints_a_row_of_each_case(capsys, monkeypatch):
 
 
 def test_switch_asks_for_the_highest_precision_of_every_product():
-    """What the documentation names for those who want float32 products on a TPU."""
+    """The documentation names this switch for float32 products on a TPU."""
     x = tf.zeros((1, 64, 1, 8))
     kernel = ops.ExponentialKernel(ops.orthogonal_gaussian_matrix(16, 8, (0, 1)))
 

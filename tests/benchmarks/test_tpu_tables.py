@@ -1,4 +1,4 @@
-"""How the tables of the TPU compiler are made; the compiler itself has `tests/tpu`."""
+"""Tables of the TPU compiler; the compiler itself has `tests/tpu`."""
 
 import json
 import os

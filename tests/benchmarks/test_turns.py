@@ -161,7 +161,7 @@ class FakeWorker:
 
 
 def turns_of(contenders, rounds=2, limit=60, **behaviour):
-    """What workers were asked, and the rows; "a/x" is contender x in environment a."""
+    """Requests to workers, and the rows; "a/x" is contender x in environment a."""
     log = []
 
     def start(environment, threads):

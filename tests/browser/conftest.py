@@ -1,4 +1,4 @@
-"""These tests run in the environment of `make browser-check`, and need a Chromium."""
+"""Fixtures for the environment of `make browser-check`, which needs a Chromium."""
 
 import importlib.util
 

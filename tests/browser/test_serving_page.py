@@ -103,7 +103,7 @@ def test_ids_are_shown_where_no_more_is_known(serve):
 
 
 def colors_on(page):
-    """What is on the canvas, as RGBA `(height, width, 4)`."""
+    """Content of the canvas, as RGBA `(height, width, 4)`."""
     width, height, data = page.evaluate(
         """() => {
           const { width, height } = canvas, context = canvas.getContext("2d");

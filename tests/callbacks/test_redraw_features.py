@@ -34,7 +34,7 @@ def build_model(dtype=None, num_layers=1, **options):
 
 
 def batches(number):
-    """That many batches of 4, all different."""
+    """Makes that many batches of 4, all different."""
     x, y = normal((4 * number, 6, 5), seed=2), normal((4 * number, 6, 1), seed=3)
     return dict(x=x, y=y, batch_size=4, shuffle=False, verbose=0)
 

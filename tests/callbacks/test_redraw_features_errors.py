@@ -1,4 +1,4 @@
-"""What stops RedrawFeatures from redrawing, it says in words."""
+"""RedrawFeatures says in words if it cannot redraw."""
 
 import warnings
 

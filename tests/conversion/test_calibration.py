@@ -200,7 +200,7 @@ def test_subclasses_stay_as_they_are():
 
 @pytest.mark.parametrize("bias", [0.0, 1.0])
 def test_heads_without_queries_are_fitted(bias):
-    """As of pruned heads: their queries are constant, or 0."""
+    """Pruned heads are such: their queries are constant, or 0."""
     keras.utils.set_random_seed(0)
     layer = keras.layers.MultiHeadAttention(2, 4)
     start = keras.Input((20, 8))

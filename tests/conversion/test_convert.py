@@ -227,7 +227,7 @@ def test_the_default_number_of_features_goes_with_every_map(x):
 
 
 def test_a_number_of_features_does_not_go_with_another_map(x):
-    """Of a layer that is converted again; the caller gave none."""
+    """Converts a converted layer again, without a number from the caller."""
     number = 8
     model, _ = convert_to_performer(
         graph(attention(name="own")), num_random_features=number, exact_window=3

@@ -1,4 +1,4 @@
-"""What the README and the documentation refer to exists."""
+"""Everything that the README and the documentation refer to exists."""
 
 import importlib.util
 import json

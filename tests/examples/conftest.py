@@ -1,4 +1,4 @@
-"""What tests of several examples need."""
+"""Fixtures for tests of several examples."""
 
 import pytest
 

@@ -16,7 +16,7 @@ def test_dropout_is_a_function_of_the_seed_and_the_step(replicas):
         strategy = tf.distribute.MirroredStrategy(devices)
 
     def dropped(seed, step, calls_before=0):
-        """What two layers drop on each replica, in another model each time."""
+        """Values that two layers drop on each replica, in another model each time."""
         with strategy.scope():
             layers = [keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)]
             model = keras.Sequential([keras.Input((50,)), *layers])

@@ -1,4 +1,4 @@
-"""What a run finds, deletes and refuses before its first step."""
+"""A run finds, deletes and refuses files before its first step."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""What the models to be served are trained on, and what is said of their tokens."""
+"""Served models are trained on data whose tokens are described."""
 
 import numpy as np
 import pytest

@@ -30,7 +30,7 @@ def compute(name):
 
 
 def rounding(numbers, seeds=(1, 2, 3)):
-    """How far rounding of inputs and weights moves each of the `numbers`.
+    """Largest change of each of the `numbers` by rounding of inputs and weights.
 
     Raises:
         ValueError: for one that rounding alone decides, which compares nothing.

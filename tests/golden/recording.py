@@ -59,7 +59,7 @@ def save(path, numbers):
 
 
 def load(path):
-    """What `save` wrote."""
+    """Loads the result of `save`."""
     with np.load(path) as file:
         index = json.loads(str(file["index"]))
         return {

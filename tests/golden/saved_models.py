@@ -80,7 +80,7 @@ def weights(model):
 
 
 def outputs(name, model):
-    """What the model computes; then what it would after one more redraw."""
+    """Outputs of the model; then its outputs after one more redraw."""
     inputs = tf.constant(INPUTS[name])
     numbers = {"output": model(inputs)}
     if name == "lm":

@@ -42,7 +42,7 @@ def bound(name, key):
 
 
 def sums_are_float32():
-    """Whether TensorFlow's products of bfloat16 matrices are rounded only once."""
+    """True if TensorFlow's products of bfloat16 matrices are rounded only once."""
     rows = np.random.RandomState(0).standard_normal((2, 64, 64))
     one, other = tf.cast(rows, "bfloat16")
     product = tf.cast(tf.matmul(one, other), "float32")

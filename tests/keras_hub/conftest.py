@@ -1,4 +1,4 @@
-"""These tests run in the environment of `make hub-check`, which has KerasHub."""
+"""Fixtures for the environment of `make hub-check`, which has KerasHub."""
 
 import importlib.util
 import warnings

@@ -21,7 +21,7 @@ def bert():
 
 
 def albert():
-    """Its four layers are one layer, called four times."""
+    """A model whose four layers are one layer, called four times."""
     return keras_hub.models.AlbertBackbone(VOCABULARY, 4, 2, 6, 8, 16)
 
 

@@ -1,4 +1,4 @@
-"""How large the tensors of a training step of a layer are."""
+"""Sizes of the tensors of a training step of a layer."""
 
 import tensorflow as tf
 

@@ -34,7 +34,7 @@ def multi_head(kind, num_heads=3, key_dim=4, **options):
 def grouped_query(
     kind, head_dim=4, num_query_heads=6, num_key_value_heads=2, **options
 ):
-    """As `multi_head`, of `keras.layers.GroupQueryAttention`."""
+    """Layers like `multi_head`, but of `keras.layers.GroupQueryAttention`."""
     if kind == "keras":
         options.setdefault(
             "bias_initializer", keras.initializers.RandomNormal(stddev=0.5, seed=6)

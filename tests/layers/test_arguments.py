@@ -189,7 +189,7 @@ def said(made, **options):
 
 @pytest.mark.parametrize("empty", [(), []])
 def test_an_empty_output_shape_is_none(empty):
-    """As in Keras, whose layer has the features of the query then."""
+    """Keras' layer then has the features of the query, too."""
     layer = PerformerAttention(2, 4, output_shape=empty)
     assert layer.get_config()["output_shape"] is None
     assert layer(normal((2, 3, 7))).shape == (2, 3, 7)

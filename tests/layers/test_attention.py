@@ -1,4 +1,4 @@
-"""What every attention layer has, whatever its mechanism."""
+"""Properties of every attention layer, whatever its mechanism."""
 
 import random
 

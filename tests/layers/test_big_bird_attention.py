@@ -113,7 +113,7 @@ def test_scores_and_outputs(num_global, num_random, causal):
 
 @pytest.mark.parametrize("length, causal", [(64, True), (65, False), (400, True)])
 def test_short_sequences_are_exact_attention(length, causal):
-    """Of the default blocks 7 are all, of which a middle one sees 5 and 3 more."""
+    """Seven default blocks are all: a middle one sees 5 and 3 more."""
     layer = BigBirdAttention(2, 3, causal=causal, use_bias=False)
     exact = ExactAttention(2, 3, causal=causal, use_bias=False)
     x, seen = normal((2, length, 7), 1), mask(length)

@@ -25,7 +25,7 @@ def compiled_functions(graph):
 
 
 def traced(layer, known=LENGTH, training=True):
-    """Whether the graph of a call holds a function that is to be compiled."""
+    """True if the graph of a call holds a function that is to be compiled."""
     layer.build((None, None, 3))
     spec = tf.TensorSpec((None, known, 3))
     graph = tf.function(lambda x: layer(x, training=training))

@@ -43,7 +43,7 @@ def test_masked_tokens_count_as_zeros():
 
 
 def test_the_length_of_the_row_counts_with_its_padding():
-    """As the docstring says: the same tokens in a longer row are other numbers."""
+    """The same tokens in a longer row give other numbers, as the docstring says."""
     layer, x = FourierMixing(), normal((1, 5, 4))
     padded = layer(np.pad(x, [(0, 0), (0, 3), (0, 0)]), mask=[[True] * 5 + [False] * 3])
     assert np.abs(padded[:, :5] - layer(x)).max() > 0.1

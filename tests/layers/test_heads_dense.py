@@ -143,7 +143,7 @@ def test_what_the_product_would_ignore_raises(message):
 
 
 def test_letters_of_the_bias_in_any_order():
-    """As in `EinsumDense`, which takes their order from the equation."""
+    """`EinsumDense` takes their order from the equation."""
     options = dict(output_shape=(None, 2, 4), bias_axes="hn", **OPTIONS)
     del options["use_bias"]
     dense, expected = (

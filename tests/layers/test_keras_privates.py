@@ -1,4 +1,4 @@
-"""What `keras_privates` says of Keras is true of the Keras that is installed."""
+"""Statements of `keras_privates` about Keras are true of the installed Keras."""
 
 import keras
 import numpy as np

@@ -52,7 +52,7 @@ def test_keys_may_be_of_another_sequence():
 
 
 def test_nothing_is_scaled_or_added():
-    """What `PerformerAttention` makes of the same weights is another kernel."""
+    """`PerformerAttention` makes another kernel from the same weights."""
     layer, x = small(), normal((2, 7, 5), 1)
 
     def other(epsilon):

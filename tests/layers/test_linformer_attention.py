@@ -101,7 +101,7 @@ def test_matrices_are_glorot_uniform_over_the_root_of_two(sharing):
 
 
 def test_padding_on_the_left_shows_the_weights_of_other_places():
-    """What is masked counts as a place, and as nothing else."""
+    """A masked token counts as a place, and as nothing else."""
     layer, x = small(), normal((2, 5, 5), 1)
     seen = np.repeat([np.arange(8) >= 3], 2, 0)
     paddings = normal((2, 3, 5), 2), normal((2, 3, 5), 3, 1e4)

@@ -145,7 +145,7 @@ def test_without_global_tokens_it_is_local_attention(causal):
 
 @pytest.mark.parametrize("options", [{}, {"rotary": True, "qk_norm": True}])
 def test_a_new_one_that_sees_all_is_exact_attention(options):
-    """As what global tokens see starts as a copy of what others see."""
+    """The dense layers of global tokens start as copies."""
     x, (seen, is_global) = normal((2, 13, 8), 1), masks(13)
     bias = keras.initializers.RandomNormal(stddev=0.5, seed=6)
     options = {**options, "causal": True, "bias_initializer": bias}
@@ -197,7 +197,7 @@ OPTIONS = dict(sliding_window=2, num_global_tokens=2, bias_initializer=BIAS)
 
 
 class Around(keras.Model):
-    """It has no `build`: Keras makes the weights inside of a trace of the call."""
+    """Layer without `build`: Keras makes its weights inside of a trace of the call."""
 
     def __init__(self):
         super().__init__(dtype="mixed_bfloat16")
@@ -214,7 +214,7 @@ def of_a_subclass_that_is_traced():
 
 
 class Halfway(Around):
-    """It makes the weights in its call, where those that are read are cast."""
+    """Layer that makes its weights in its call, where reading casts them."""
 
     def build(self, input_shape):
         pass

@@ -129,7 +129,7 @@ def test_other_inputs_are_refused():
 
 @keras.saving.register_keras_serializable(package="tests")
 class Fading(MixingLayer):
-    """What a stranger writes: a token and half of the mixture before it."""
+    """A stranger's mixer: a token and half of the mixture before it."""
 
     supports_causal = True
 

@@ -103,7 +103,7 @@ def test_half_precision_is_near_to_float32(options, dtype, tolerance):
 
 
 def test_files_of_attention_without_it_leave_the_scale(tmp_path):
-    """As of `MultiHeadAttention`, which has none."""
+    """`MultiHeadAttention` has none, for example."""
     inputs = keras.Input((None, 8))
     layers = (
         keras.layers.MultiHeadAttention(4, 6, name="attention"),

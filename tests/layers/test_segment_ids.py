@@ -58,7 +58,7 @@ def test_scores_of_other_segments_are_0(name):
 
 @pytest.mark.slow
 def test_a_functional_model_with_an_input_of_ids():
-    """Of unknown length, with Keras' mask, saved, and in half precision."""
+    """Checks unknown lengths, Keras' mask, saving, and half precision."""
     tokens = keras.Input((None,), dtype="int32")
     segment_ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(9, 8, mask_zero=True)(tokens)
@@ -111,7 +111,7 @@ def test_a_block_and_a_model_pass_them_on():
 
 
 class Mean(AttentionLayer):
-    """It knows nothing of segments."""
+    """Attention that knows nothing of segments."""
 
     projections = ("value",)
 

@@ -61,7 +61,7 @@ def test_the_kernel_is_uniform_in_one_over_the_root_of_its_size():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_gradients_are_those_of_the_formula(causal):
-    """It is linear in the inputs and in the kernel: unit vectors give its matrix."""
+    """Unit vectors give its matrix: it is linear in the inputs and in the kernel."""
     layer, given = convolution(3, causal), dict(mask=MASK, ids=IDS)
     kernel, dy = layer.kernel.numpy(), normal(X.shape, seed=8).astype("float64")
     x = tf.constant(X)

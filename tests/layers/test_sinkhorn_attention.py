@@ -212,7 +212,7 @@ def test_noise_is_for_training_and_repeats_with_its_seed():
 
 
 def test_noise_is_a_gumbel_variable():
-    """Where logits are 0 the larger of two is either, and its lead is logistic."""
+    """For logits of 0 the larger of two is either, and its lead is logistic."""
     layer = made(noise=2.0, max_length=6, temperature=1.0)
     key = tf.zeros((4000, 6, 2, 3), "float64")
     noise = layer._logits(key, ops.Visibility(), training=True).numpy() / 2

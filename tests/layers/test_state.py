@@ -111,7 +111,7 @@ def test_pieces_of_every_attention_are_the_whole(name):
 
 @pytest.mark.parametrize("options", [{}, {"exact_window": 3}, {"value_dim": 2}])
 def test_a_layer_that_is_not_built_has_the_first_state(options):
-    """As Keras' linear attention is to have it: keras-team/keras#23555."""
+    """Keras' linear attention is to have it, too: keras-team/keras#23555."""
     layer = layers.PerformerAttention(
         4, 3, causal=True, num_key_value_heads=2, **options
     )

@@ -26,7 +26,7 @@ def small(kind="dense", shapes=((2, 7, 5),), **options):
 
 
 def logit(weights, hidden, head, i, j):
-    """What key j has of the query at place i, whose hidden layer has values."""
+    """Logit of key j for the query at place i, whose hidden layer has values."""
     if "alignment" in weights:
         return weights["alignment"][head, i, j]
     if "query_factor" in weights:
@@ -111,7 +111,7 @@ def test_weights_are_glorot_uniform_in_each_head(kind, name, sizes):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_on_the_left_shows_the_weights_of_other_places(kind):
-    """What is masked counts as a place, and as nothing else."""
+    """A masked token counts as a place, and as nothing else."""
     layer, x = small(kind), normal((2, 5, 5), 1)
     seen = np.repeat([np.arange(8) >= 3], 2, 0)
     paddings = normal((2, 3, 5), 2), normal((2, 3, 5), 3, 1e4)

@@ -48,7 +48,7 @@ def feed_forward(layer, x):
 
 
 def encoder(layer, x, visible):
-    """What a `PerformerEncoder` with exact attention returns."""
+    """Output of a `PerformerEncoder` with exact attention."""
 
     def attend(x):
         return multi_head_attention(layer.attention, x, x, visible)
@@ -57,7 +57,7 @@ def encoder(layer, x, visible):
 
 
 def decoder(layer, x, visible, encoded=None, encoded_visible=None):
-    """What a `PerformerDecoder` with exact attention returns."""
+    """Output of a `PerformerDecoder` with exact attention."""
 
     def attend(x):
         return multi_head_attention(layer.self_attention, x, x, visible)

@@ -1,4 +1,4 @@
-"""What tests of attention layers share that have a twin in NumPy.
+"""Helpers for tests of attention layers with a twin in NumPy.
 
 A twin is a function of a dict of weights, named as in `weights_of`, and of inputs and
 masks; it returns the layer's output from a paper's equations, in float64 and without a
@@ -26,7 +26,7 @@ def randomize(layer, std=0.5):
 
 
 def heads(weights, name, x):
-    """What a dense layer makes of `(B, length, dim)`: `(B, length, heads, size)`."""
+    """Heads `(B, length, heads, size)` from a dense layer and `(B, length, dim)`."""
     made = np.einsum("btd,dnh->btnh", x, weights[f"{name}/kernel"])
     return made + weights.get(f"{name}/bias", 0)
 

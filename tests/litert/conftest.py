@@ -1,4 +1,4 @@
-"""These tests run in the environment of `make litert-check`, which has LiteRT."""
+"""Fixtures for the environment of `make litert-check`, which has LiteRT."""
 
 import importlib.util
 

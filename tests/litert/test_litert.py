@@ -126,7 +126,7 @@ def test_a_classifier_with_padding():
 
 @pytest.mark.parametrize("std", [1.0, 8.0, 60.0])
 def test_keys_that_dwarf_others_take_the_same_form(std):
-    """Of standard deviation 8 blocks take the stable form, of 60 single tokens."""
+    """Blocks take the stable form for standard deviation 8, single tokens for 60."""
     kernel = ops.ExponentialKernel(
         ops.orthogonal_gaussian_matrix(6, 4, seed=(0, 1)), hyperbolic=True
     )
@@ -145,7 +145,7 @@ def test_keys_that_dwarf_others_take_the_same_form(std):
 
 
 def test_the_smallest_program_is_right_without_xnnpack():
-    """That of `tests.litert.xnnpack`, which shows by hand what XNNPACK does to it."""
+    """`tests.litert.xnnpack` shows by hand what XNNPACK does to it."""
     calls = [xnnpack.some_inputs(2, seed) for seed in range(xnnpack.CALLS)]
     outputs = [xnnpack.step(**inputs) for inputs in calls]
     file = xnnpack.converted({x: (None, *y.shape[1:]) for x, y in calls[0].items()})

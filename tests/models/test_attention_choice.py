@@ -233,7 +233,7 @@ def test_layers_that_are_passed_in_are_saved(tmp_path):
 
 
 class Scaled(PerformerLM):
-    """What a subclass sets after the constructor is there when it is first called."""
+    """Subclass that sets an attribute after the constructor, before the first call."""
 
     def __init__(self, *args, scale, **kwargs):
         super().__init__(*args, **kwargs)

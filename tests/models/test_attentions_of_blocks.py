@@ -20,7 +20,7 @@ def with_each(*attention, **options):
 
 
 def by_hand(model):
-    """What the blocks of a model make of `IDS`, called one after another."""
+    """Output of the blocks of a model for `IDS`, called one after another."""
     x, extra, _ = model.embed(IDS)
     for block in model.blocks:
         if block.attention is not None:

@@ -1,4 +1,4 @@
-"""What `generate` cannot do, it says in words."""
+"""`generate` says in words what it cannot do."""
 
 import functools
 

@@ -337,7 +337,7 @@ def test_a_config_is_read_with_custom_objects():
 
 @pytest.mark.parametrize("position_embedding", ["learned", "rotary"])
 def test_longer_sequences_are_refused_where_xla_compiles(position_embedding):
-    """It leaves assertions out, and positions would begin anew."""
+    """XLA leaves assertions out, and positions would begin anew."""
     options = dict(position_embedding=position_embedding, feature_map="relu")
     model = PerformerLM(
         9, max_length=6, num_layers=1, num_heads=1, hidden_dim=4, **options

@@ -50,7 +50,7 @@ LOSSES = {
 
 
 def losses(recompute, loss, metrics=(), x=IDS, y=TARGETS, sample_weight=None):
-    """What `fit` and `evaluate` report of batches of 3 sequences and 1."""
+    """Losses that `fit` and `evaluate` report for batches of 3 sequences and 1."""
     # losses see the outputs of chunks, whatever made them
     options = dict(attention="none", num_layers=1)
     model = small_model(recompute, loss=loss, metrics=list(metrics), **options)

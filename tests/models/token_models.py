@@ -34,7 +34,7 @@ def small_model(recompute=None, cls=PerformerLM, prepare=None, **changes):
 
 
 def loss_and_gradients(model, ids=IDS, targets=TARGETS, sample_weight=None):
-    """Of a training step as Keras takes it."""
+    """Loss and gradients of a training step as Keras takes it."""
     with tf.GradientTape() as tape:
         x = WithTargets(ids, targets) if model.recompute else ids
         x = tf.nest.map_structure(tf.convert_to_tensor, x)

@@ -10,7 +10,7 @@ def buckets(x, rotations):
 
 
 def sees(buckets, window, seen=None, causal=False, segments=None):
-    """Whom each token sees, bool `(B, N, T, T)`: equations 4 and 6."""
+    """Tokens that each token sees, bool `(B, N, T, T)`: equations 4 and 6."""
     batch, length, heads, rounds = buckets.shape
     seen = np.ones((batch, length), bool) if seen is None else seen
     segments = np.zeros((batch, length), int) if segments is None else segments

@@ -1,4 +1,4 @@
-"""Which blocks see which, against sets of Python ints."""
+"""Blocks see the blocks that sets of Python ints say."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_a_table_is_the_same_wherever_it_runs(causal):
 
 
 def test_random_blocks_are_uniform():
-    """Of 40 blocks block 20 has 35 others; which of them are drawn, over 400 seeds."""
+    """Block 20 of 40 has 35 others; counts each over 400 seeds."""
     table = tf.function(lambda seed: zoo.big_bird_blocks(40, 8, 2, 3, seed).table)
     draws = np.stack([table(tf.constant(i))[:, 20, -3:] for i in range(400)])
     counts = np.bincount(draws.ravel(), minlength=40)

@@ -35,7 +35,7 @@ def inputs(std=1.0, length=96):
 
 
 class Forms:
-    """What the blocks of a computation did, in their order, backward too.
+    """Forms that the blocks of a computation took, in their order, backward too.
 
     Attributes:
         rare: list of bool arrays `(X, chunks)`, which chunks were rare.
@@ -46,7 +46,7 @@ class Forms:
         self.rare, self.log_pairs = [], 0
 
     def chunks(self):
-        """Of each block how many chunks were rare."""
+        """Number of rare chunks in each block."""
         return [int(np.sum(rare)) for rare in self.rare]
 
 
@@ -79,7 +79,7 @@ def test_ordinary_and_left_padded_sequences_have_no_rare_chunk(forms, std, paddi
 
 
 def test_the_chunk_whose_first_key_is_dwarfed_is_rare_and_no_other(forms):
-    """Of one head of one example: of no other does it take time."""
+    """Only one head of one example takes time for it."""
     query, key, value = inputs()
     scale = np.ones((2, 96, 2, 1), "float32")
     scale[1, 16, 0] = 8

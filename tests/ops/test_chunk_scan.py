@@ -44,7 +44,7 @@ def scan(chunk_size):
 
 
 def value_and_gradients(function, jit_compile=None):
-    """Of everything; eagerly, or in a graph that XLA compiles or not."""
+    """Value and all gradients; eagerly, or in a graph that XLA compiles or not."""
 
     def compute():
         return _value_and_gradients(function)

@@ -1,4 +1,4 @@
-"""What a kernel may be: subclasses, parameters of each head, parameters that train."""
+"""Kernels may be subclasses, have parameters of each head, and be trained."""
 
 import functools
 

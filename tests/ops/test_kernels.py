@@ -1,4 +1,4 @@
-"""What the features of the kernels estimate, and how well."""
+"""Features of the kernels estimate their weights as well as promised."""
 
 import numpy as np
 import pytest

@@ -52,7 +52,7 @@ def test_it_is_exact_attention_in_a_band(length, window, masked, causal):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_several_blocks(causal, monkeypatch):
-    """Of few chunks each: what one block says of another's keys is handed on."""
+    """Blocks have few chunks each, and hand on gradients of each other's keys."""
     monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(weights=2**16))
     inputs = qkv(2, 300, 300, 2, std=2.0)
     both = near_and_band(causal, 100)

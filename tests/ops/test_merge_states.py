@@ -125,7 +125,7 @@ def test_recent_keys_merge_without_a_kernel_and_each_example_by_its_length():
     """Two examples, whose right pieces have one and three tokens."""
 
     def recent(rows):
-        """Of lists of tokens with hidden ones below 0, and places before them."""
+        """`Recent` keys from token lists, hidden ones below 0, after empty ones."""
         filled = [[0.0] * (4 - len(row)) + row for row in rows]
         key = tf.constant(np.abs(filled)[..., None, None])
         return ops.Recent(key, 10 * key, tf.constant(np.array(filled) > 0))

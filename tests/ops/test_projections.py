@@ -25,7 +25,7 @@ def draws(draw, num_rows, num_cols, count=NUM_DRAWS, **options):
 
 
 def without_sign_fix(num_rows, num_cols, seed):
-    """What public implementations draw: the Q of a QR decomposition as it comes."""
+    """Matrix of public implementations: the Q of a QR decomposition as it comes."""
     gaussian = ops.gaussian_matrix(num_cols, num_cols, seed)
     lengths = tf.norm(
         ops.gaussian_matrix(num_rows, num_cols, (seed[1], seed[0])), axis=1

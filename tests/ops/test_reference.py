@@ -146,7 +146,7 @@ IS_NEAR = {
 
 
 def matrix_and_log_sums(**options):
-    """Of the three tokens: arrays `(3, 3)` and `(3,)`."""
+    """Arrays `(3, 3)` and `(3,)` for the three tokens."""
     for name in options.keys() & {"decay", "starts", "key_mask"}:
         options[name] = tf.constant(options[name])[None]
     if "decay" in options:

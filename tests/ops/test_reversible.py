@@ -109,7 +109,7 @@ def test_nothing_is_computed_again_before_its_gradient_is_there():
 
 
 def waits(op, for_op):
-    """Whether one operation needs the result of another."""
+    """True if one operation needs the result of another."""
     to_do, seen = [op], set()
     while to_do:
         one = to_do.pop()

@@ -1,4 +1,4 @@
-"""What GPUs and TPUs round in products leaves weights that sum to 1.
+"""Rounding in products of GPUs and TPUs leaves weights that sum to 1.
 
 Of a float32 they multiply 10 bits after the first (TensorFloat-32), or 7 (bfloat16).
 """

@@ -1,4 +1,4 @@
-"""What stands in for operations of TensorFlow has their results."""
+"""Replacements for operations of TensorFlow have the same results."""
 
 import numpy as np
 import pytest

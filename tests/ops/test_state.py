@@ -33,7 +33,7 @@ def in_pieces(kernel, inputs, lengths, mask=None, chunk_size=None, state=None):
 
 
 def without_stabilizer(state):
-    """What the state stands for: `sums * exp(running_max)`, free of the stabilizer."""
+    """Sums that the state stands for: `sums * exp(running_max)`."""
     running_max, sums = state
     return sums * tf.exp(running_max)[:, :, tf.newaxis]
 

@@ -189,7 +189,7 @@ def shared(forms, first, second):
 
 
 def assert_is_twin(found, twin, std=1.0, tolerance=1e-8):
-    """Of outputs and gradients of inputs of this std; float32 is about twice as close.
+    """Compares outputs and gradients; float32 bounds are about twice the errors.
 
     The gain's gradient, a small difference of large sums, has the largest errors.
     """
@@ -315,7 +315,7 @@ CHANGED = 100
     ],
 )
 def test_no_later_key_or_gate_moves_a_bit(name, size):
-    """Of outputs of earlier chunks and their gradients; of its own only by rounding."""
+    """Outputs of earlier chunks and their gradients stay; its own move by rounding."""
     form = ALL[name]
     given = form.inputs(1.0 if size else 12.0)
     scale = np.where(np.arange(LENGTH) == CHANGED, size, 1.0)[:, None, None]

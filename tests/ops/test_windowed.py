@@ -26,7 +26,7 @@ def assert_all_close(found, expected, tolerance=1e-10):
 
 
 def mask(length):
-    """Of three examples: the first keys hidden, some within, and all."""
+    """Masks of three examples: the first keys hidden, some within, and all."""
     seen = np.ones((3, length), bool)
     seen[0, : length // 3] = False
     seen[1, length // 2 :: 3] = False

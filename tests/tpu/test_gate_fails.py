@@ -1,4 +1,4 @@
-"""What must not pass the gate does not."""
+"""The gate stops everything that must not pass."""
 
 import dataclasses
 

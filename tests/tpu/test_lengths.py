@@ -1,4 +1,4 @@
-"""How long a sequence one v5e chip of 16 GB can train on."""
+"""One v5e chip of 16 GB can train on sequences of the promised length."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whether the slices are what the TPU compiler takes them for."""
+"""Slices have the devices and the memory that the TPU compiler finds."""
 
 import pytest
 import tensorflow as tf

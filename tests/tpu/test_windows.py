@@ -45,7 +45,7 @@ def compiled_step(name, causal, length):
 
 
 def growth(name, causal, lengths, on_chip=0):
-    """How the memory of the two lengths compares, and the programs."""
+    """Growth of memory from one length to the other, and the programs."""
     programs = [compiled_step(name, causal, length) for length in lengths]
     less, more = (compiled.memory.temporaries + on_chip for _, compiled in programs)
     return more / less, programs

@@ -1,4 +1,4 @@
-"""What is in the graphs that Keras runs, and what of it a TPU can run."""
+"""Lists the operations of Keras' graphs, and those that a TPU cannot run."""
 
 import collections
 import inspect
@@ -17,7 +17,7 @@ def run_by(function, iterator):
 
 
 def cluster_ops(graph):
-    """What the TPU cores run: op type to number of nodes.
+    """Operations that the TPU cores run: op type to number of nodes.
 
     Args:
         graph: of a function that contains `strategy.run`, at any depth.
@@ -42,7 +42,7 @@ def cluster_ops(graph):
 
 
 def without_tpu_kernel(ops):
-    """Those of the ops that a TPU cannot run."""
+    """Operations that a TPU cannot run."""
     return set(ops) - TPU_OPS
 
 

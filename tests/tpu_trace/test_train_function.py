@@ -34,7 +34,7 @@ def load(name, **changes):
 
 
 def compiled_model(config, strategy):
-    """As in `train.main`, with the optimizer's variables, which `fit` makes first."""
+    """Compiles like `train.main`; makes the optimizer's variables as `fit` does."""
     keras.config.set_dtype_policy(config.dtype_policy)
     with strategy.scope():
         model = image_model.make(config)
@@ -44,7 +44,7 @@ def compiled_model(config, strategy):
 
 
 def data_iterators(config, strategy):
-    """What the run trains on and evaluates on, with other images."""
+    """Training and evaluation data of the run, with other images."""
     some = data.load(dataclasses.replace(config, data_dir=None, batch_size=1))
     images = dataclasses.replace(some, batch_size=config.batch_size)
     training = strategy.distribute_datasets_from_function(

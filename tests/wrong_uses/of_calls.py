@@ -1,4 +1,4 @@
-"""What is wrong when a layer is called."""
+"""Errors in calls of a layer."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What is wrong when a layer is made."""
+"""Errors in making a layer."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""What is wrong with models, and with what is done to them."""
+"""Errors with models."""
 
 import keras
 import numpy as np

@@ -11,13 +11,13 @@ from keras_performer.ops.tensors import TensorLike
 class ActivationKernel(Kernel):
     """Features `activation(W x) + epsilon` of the paper's generalized attention.
 
-    A different model from softmax attention, not an approximation of it.
+    It is another model than softmax attention, not an estimate of it.
 
     Args:
         projection_matrix: tensor `(M, H)`, or `(K, M, H)` with one for each key-value
             head, or `None` for `activation(x) + epsilon`.
         activation: function of a tensor, applied to every element.
-        epsilon: float added to each feature. The paper's code has 1e-3. Defaults to
+        epsilon: float, added to each feature; 1e-3 as in the paper's code. Defaults to
             `0.001`.
         trainable: bool, whether gradients flow to the projection matrix. Defaults to
             `False`.

@@ -20,37 +20,39 @@ EMPTY = -1e30
 
 
 class Kernel:
-    """The base class of kernels: the whole of what the attention loops call.
+    """Base class of kernels: everything that the attention loops call.
 
-    A subclass defines `query_features` and `key_features`. All else has a default that
-    is right for any features: queries and keys are multiplied by the projection matrix,
-    gradients come from a tape, and nothing scales the features. `ExponentialKernel`
-    replaces most of it, for features whose exponents need a stabilizer.
+    A subclass defines `query_features` and `key_features`. All other methods have
+    defaults that are right for any features: queries and keys are multiplied by the
+    projection matrix, gradients come from a tape, and nothing scales the features.
+    `ExponentialKernel` replaces most of them, for features whose exponents need a
+    stabilizer.
 
     Shapes, where X = batch size times key-value heads (the batch varies slowest).
-    Features and their gradients are also computed of chunks, `(X, chunks, rows, ...)`.
+    Features and their gradients are also computed for chunks, `(X, chunks, rows, ...)`.
 
         x, y    block of queries or of keys, `(X, rows, H)`
-        a       what `project_queries` makes of x, one tensor `(X, rows, ...)`
-        b       what `project_keys` makes of y, a tuple of tensors `(X, tokens, ...)`
+        a       the result of `project_queries` for x, one tensor `(X, rows, ...)`
+        b       the result of `project_keys` for y, a tuple of tensors
+                `(X, tokens, ...)`
         phi     features in `num_parts` equal parts (`parts.py` says why), a tuple of
                 tensors `(X, rows, M / num_parts)`
         r       the stabilizer, parts `(X, 1, M / num_parts)`: logarithms that scale the
-                features of all keys so far. What is computed does not depend on it, so
-                that it carries no gradient. Kernels without one leave it as it is
+                features of all keys so far. Results do not depend on it, so it has no
+                gradient. Kernels without a stabilizer do not change it
         sums    values, with a column of ones, weighted by the features of keys and
                 added up, parts `(X, V + 1, M / num_parts)`
         mask    bool tensor `(X, tokens, 1)`, true for visible keys, or `None`
 
-    Attributes that hold no tensors are options: hashable, they and the class tell
-    kernels apart where functions are compiled. Every conversion keeps the class and the
-    options. Tensors belong into the parameters; what is derived of them is made in
-    `_hold`. A subclass with features in two parts defines `in_one_part` too, and one
-    with a stabilizer of its own the gradients of features.
+    Attributes without tensors are options. They must be hashable: together with the
+    class they identify a kernel in compiled functions. Every conversion keeps the class
+    and the options. Tensors belong into the parameters; make tensors derived from them
+    in `_hold`. A subclass with features in two parts also defines `in_one_part`, and
+    one with its own stabilizer the gradients of features.
 
     Args:
-        parameters: dict of named tensors. A leaf is of any shape, or has a first axis
-            of K key-value heads; `"projection_matrix"`, if there, is `(M, H)` or
+        parameters: dict of named tensors of any shape, or with a first axis of K
+            key-value heads. `"projection_matrix"`, if there is one, is `(M, H)` or
             `(K, M, H)`.
         trainable: bool, whether gradients flow to the parameters. Defaults to `False`.
 
@@ -83,15 +85,15 @@ class Kernel:
     # -- Features: what a subclass defines.
 
     def query_features(self, a, r):
-        """Features of queries, and the logarithm of what they were divided by.
+        """Returns features of queries, and the logarithm of their common divisor.
 
         Returns:
-            `(phi, peak)`; peak is `(X, rows, 1)`, zeros if nothing was divided.
+            `(phi, peak)`; peak is `(X, rows, 1)`, zeros if nothing is divided.
         """
         raise NotImplementedError(f"{type(self).__name__} must define query_features.")
 
     def key_features(self, b, r, mask):
-        """Features of keys, divided by exp(r); 0 where the mask is false."""
+        """Returns features of keys, divided by exp(r); 0 where the mask is false."""
         raise NotImplementedError(f"{type(self).__name__} must define key_features.")
 
     # -- Projections.
@@ -107,72 +109,74 @@ class Kernel:
         return (self.project_queries(y),)
 
     def pull_queries(self, x, da):
-        """Gradients of a block of queries, and a list of those of `trained`."""
+        """Returns gradients of a block of queries, and a list for `trained`."""
         return self._pull(lambda kernel, x: kernel.project_queries(x), x, da)
 
     def pull_keys(self, y, mask, db, v, dv):
-        """Gradients of a block of keys, as `pull_queries`.
+        """Returns gradients of a block of keys, like `pull_queries`.
 
         Args:
             y, mask: the block of keys.
             db: gradient of b.
             v: values with their ones, `(X, tokens, V + 1)`.
-            dv: their gradient: the row sums of `v * dv` and of features times their
-                gradients are the same.
+            dv: gradient of v. The row sums of `v * dv` equal those of features times
+                their gradients.
         """
         return self._pull(lambda kernel, y: kernel.project_keys(y, mask), y, db)
 
     # -- Weights of single pairs.
 
     def pair_weights(self, p, e):
-        """Weights `(..., rows, tokens)` of features of queries and of keys."""
+        """Returns weights `(..., rows, tokens)` from features of queries and keys."""
         return over_features(p, e)
 
     def pull_pairs(self, p, e, dweights):
-        """Gradients of p and e for `query_gradient` and `key_gradient`.
+        """Returns gradients of p and e, for `query_gradient` and `key_gradient`.
 
-        It need not be the gradient of each feature, as where some follow from others.
+        They need not be the gradients of each feature, as where some features follow
+        from others.
         """
         return per_feature(dweights, e), over_rows(dweights, p)
 
     # -- Gradients of features.
 
     def query_gradient(self, a, features, dfeatures):
-        """Gradient of a; `features` are those of `normalized_query_features`."""
+        """Returns the gradient of a, for features from `normalized_query_features`."""
         return _derivative(lambda a: self.query_features(a, None)[0], a, dfeatures)
 
     def key_gradient(self, b, features, dfeatures, mask):
-        """Gradient of b."""
+        """Returns the gradient of b."""
         return _derivative(lambda b: self.key_features(b, None, mask), b, dfeatures)
 
     def normalizer(self, peak, denominator):
-        """The form of sums of weights that a backward pass needs: here 1 / the sum."""
+        """Returns sums of weights in the form of a backward pass, here 1 / the sum."""
         return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
 
     def log_normalizer(self, normalizer):
-        """Logarithm of the size of the sums of weights; `EMPTY` where a sum is 0.
+        """Returns the logarithm of the sums' sizes; `EMPTY` where a sum is 0.
 
         Args:
-            normalizer: what `normalizer` returned.
+            normalizer: from `normalizer`.
         """
         visible = normalizer != 0
         size = tf.abs(tf.where(visible, normalizer, tf.ones_like(normalizer)))
         return tf.where(visible, -tf.math.log(size), tf.constant(EMPTY, size.dtype))
 
     def sign(self, normalizer):
-        """The sign of the sums of weights, as of features that may be negative."""
+        """Returns the signs of sums of weights, for features that may be negative."""
         return tf.sign(normalizer)
 
     def normalizer_of(self, log_sums):
-        """The inverse of `log_normalizer`."""
+        """Inverts `log_normalizer`."""
         found = log_sums > EMPTY
         log = tf.where(found, log_sums, tf.zeros_like(log_sums))
         return tf.where(found, tf.exp(-log), tf.zeros_like(log))
 
     def log_left_out(self, query):
-        """Logarithm of a factor of a query's weights, which cancels in their mean.
+        """Returns the logarithm of a factor that the features of a query leave out.
 
-        Features leave it out; it counts where weights of another kind stand beside.
+        It cancels in the average, but counts beside weights of another kind, such as
+        exact ones.
 
         Args:
             query: tensor `(..., H)`.
@@ -183,29 +187,29 @@ class Kernel:
         return tf.zeros_like(query[..., :1])
 
     def pull_left_out(self, query, dlog):
-        """The gradient of `log_left_out`, of the same shape as the query."""
+        """Returns the gradient of `log_left_out`, of the shape of the query."""
         return _derivative(self.log_left_out, query, dlog)
 
     def normalized_query_features(self, a, r, normalizer):
-        """Features whose weights sum to 1, or plain ones if `divided` divides."""
+        """Returns features with weights that sum to 1, unless `divided` divides."""
         return self.query_features(a, r)[0]
 
     def divided(self, d, normalizer):
-        """Gradients of weighted sums, divided by the sum of weights."""
+        """Returns gradients of weighted sums, divided by the sum of weights."""
         return d * normalizer
 
     # -- The stabilizer.
 
     def running_max(self, r, b):
-        """The stabilizer after a further block of keys, or that of later keys as b."""
+        """Returns the stabilizer after another block of keys."""
         return r
 
     def rescale(self, old, new):
-        """Factors from sums under one stabilizer to sums under another, parts."""
+        """Returns factors for sums under one stabilizer to fit another, in parts."""
         return each(tf.ones_like, old)
 
     def balance(self, r, sums):
-        """The stabilizer and sums of all keys as queries read them."""
+        """Returns the stabilizer and sums of all keys in the form that queries read."""
         return r, sums
 
     # -- Parameters and conversions.
@@ -216,7 +220,7 @@ class Kernel:
         return self.parameters.get("projection_matrix")
 
     def num_features(self, head_dim: int) -> int:
-        """int M, how many features heads of size `head_dim` have."""
+        """Number M of features for heads of size `head_dim`, an int."""
         matrix = self.projection_matrix
         return head_dim if matrix is None else matrix.shape[-2]
 
@@ -226,7 +230,7 @@ class Kernel:
         return tf.nest.flatten(self.parameters) if self.trainable else []
 
     def with_trained(self, tensors):
-        """Returns this kernel with other tensors in the place of `trained`."""
+        """Returns this kernel with other tensors as `trained`."""
         if not tensors:
             return self
         return self.with_parameters(tf.nest.pack_sequence_as(self.parameters, tensors))
@@ -266,17 +270,17 @@ class Kernel:
         return kernel
 
     def made_by(self, maker):
-        """Returns this kernel with its maker, which then stands for its options.
+        """Returns this kernel with a maker, which then identifies its options.
 
         Args:
-            maker: hashable; kernels of one class that equal makers made are equal.
+            maker: hashable; kernels of one class with equal makers are equal.
         """
         kernel = copy.copy(self)
         kernel.stands_for = maker
         return kernel
 
     def identity(self):
-        """Class and options, or maker: hashable, equal for kernels of equal numbers."""
+        """Class and options, or maker; hashable, equal if numbers are equal."""
         if self.stands_for is not None:
             return (type(self), self.trainable, self.stands_for)
         options = sorted(vars(self.blank()).items(), key=lambda item: item[0])
@@ -293,7 +297,7 @@ class Kernel:
         return identity
 
     def check_heads(self, num_key_value_heads):
-        """Raises a `ValueError` unless parameters of heads are of so many heads."""
+        """Raises a `ValueError` unless parameters fit that number of heads."""
         matrix = self.projection_matrix
         if matrix is not None and matrix.shape.rank == 3:
             check_axis_of_heads("projection_matrix", matrix, num_key_value_heads)
@@ -314,14 +318,15 @@ class Kernel:
 
 
 def scale(x):
-    """H^(-1/4): queries and keys each take half of the softmax's 1 / sqrt(H)."""
+    """H^(-1/4), for queries and keys: half of the softmax's 1 / sqrt(H) each."""
     return x.shape[-1] ** -0.25
 
 
 def flat_matmul(x, w, transpose=False):
-    """`x @ w` for x `(X, rows, D)`, with w one matrix or `(K, ...)` one for each head.
+    """`x @ w` for x `(X, rows, D)`, with one matrix w or one for each head.
 
-    One matrix is one flat product, faster than X small ones.
+    A matrix for each head is `(K, ...)`. A single matrix makes one flat product, which
+    is faster than X small ones.
     """
     rows = size(x, 1)
     dim = w.shape[-2 if transpose else -1]

@@ -8,8 +8,8 @@ from keras_performer.ops.kernels.base import Kernel
 class EluKernel(Kernel):
     """Features elu(x) + 1 of queries and keys as they are.
 
-    That is x + 1 where x is positive, else exp(x). Unlike `ActivationKernel`, neither
-    are queries and keys divided by H^(1/4), nor is anything added to their features.
+    That is x + 1 where x is positive, otherwise exp(x). Unlike in `ActivationKernel`,
+    queries and keys are not divided by H^(1/4), and nothing is added to their features.
 
     Reference:
         Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equation 7.

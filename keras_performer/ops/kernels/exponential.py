@@ -30,18 +30,19 @@ class ExponentialKernel(Kernel):
 
         l_q = W x - |x|^2 / 2        l_k = W y - |y|^2 / 2 + log_weights
 
-    |x|^2 / 2 is common to all features of a query, cancels, and is never computed.
+    |x|^2 / 2 is the same for all features of a query, so it cancels and is never
+    computed.
 
     Args:
         projection_matrix: tensor `(M, H)`, the matrix W, or `(K, M, H)` with one for
             each key-value head.
-        hyperbolic: bool, the second half of W's rows is minus the first half; only the
+        hyperbolic: bool, the second half of W's rows is minus the first half. Only the
             first half is then multiplied, and features come in two parts. Defaults to
             `False`.
         log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights log N(w;
             0, I) - log p(w) of rows drawn from another density p. Defaults to `None`.
-        trainable: bool, whether gradients flow to the matrix and the log-weights. Of a
-            hyperbolic matrix only the first half is read, so that it alone trains.
+        trainable: bool, whether gradients flow to the matrix and the log-weights. If
+            `hyperbolic`, only the first half of the matrix is read and trained.
             Defaults to `False`.
 
     Reference:
@@ -105,7 +106,7 @@ class ExponentialKernel(Kernel):
         self._weights = matrix[..., :drawn, :] * scale(matrix)
 
     def bias(self, y, mask):
-        """-|y|^2 / 2, which all log-features of a key have in common, `(..., 1)`."""
+        """Returns -|y|^2 / 2, common to all log-features of a key, `(..., 1)`."""
         bias = -0.5 * scale(y) ** 2 * tf.reduce_sum(y * y, -1, keepdims=True)
         if mask is None:
             return bias
@@ -140,7 +141,7 @@ class ExponentialKernel(Kernel):
         return each(lambda b, r: tf.exp(b - r), b, r)
 
     def query_features(self, a, r):
-        """Features whose largest is 1, and the logarithm of their common divisor."""
+        """Returns features whose largest is 1, and the logarithm of their divisor."""
         logs = self.query_logs(a, r)
         peaks = [tf.reduce_max(x, -1, keepdims=True) for x in logs]
         # a stabilizer too, of each row
@@ -148,7 +149,7 @@ class ExponentialKernel(Kernel):
         return each(lambda x: tf.exp(x - peak), logs), peak
 
     def normalizer(self, peak, denominator):
-        """The logarithm of the sum of weights."""
+        """Returns the logarithm of the sum of weights."""
         visible = denominator > 0
         log = tf.math.log(tf.where(visible, denominator, tf.ones_like(denominator)))
         return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
@@ -197,10 +198,10 @@ class ExponentialKernel(Kernel):
         return each(lambda old, new: tf.exp(old - new), old, new)
 
     def balance(self, r, sums):
-        """The stabilizer under which every normalizer is 1 ("two softmaxes").
+        """Returns the stabilizer for which every normalizer is 1 ("two softmaxes").
 
-        The query features then are a softmax over features, and the sums are convex
-        averages of the values.
+        Query features are then a softmax over features, and sums are convex averages of
+        the values.
         """
         z = each(lambda s: s[:, -1:], sums)
         z = each(lambda z: tf.where(z > 0, z, tf.ones_like(z)), z)

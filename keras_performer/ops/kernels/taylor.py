@@ -10,14 +10,14 @@ from keras_performer.ops.kernels.base import Kernel, scale
 
 
 class TaylorKernel(Kernel):
-    """The kernel 1 + t + t^2 / 2 of t = q . k / sqrt(H), which is never below 1/2.
+    """The kernel 1 + t + t^2 / 2 with t = q . k / sqrt(H), which is never below 1/2.
 
-    Its features are 1, the elements of x = q / H^(1/4), and their products in pairs:
-    1 + H + H (H + 1) / 2 of them, nothing drawn at random.
+    Its 1 + H + H (H + 1) / 2 features are 1, the elements of x = q / H^(1/4), and their
+    products in pairs. Nothing is random.
 
     Args:
-        rank: int R; only the first R elements of q and k count, as if the others were
-            0, in 1 + R + R (R + 1) / 2 features. Defaults to all.
+        rank: int R, use only the first R elements of q and k, as if the others were 0:
+            1 + R + R (R + 1) / 2 features. Defaults to `None`, all.
 
     Reference:
         Arora et al. 2024, Simple linear attention language models balance the

@@ -44,24 +44,25 @@ def bidirectional_attention(
 ) -> tf.Tensor:
     """Attention of every query to every key, through the features of a kernel.
 
-    For the exponential kernel this equals the two-softmax form, which needs no epsilon:
-    one softmax over keys for each feature, one over features for each query.
+    For the exponential kernel this equals two softmaxes, over the keys for each feature
+    and over the features for each query, so no epsilon is needed.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, S, K, H)`. N is a multiple of K; the query head n
             attends to the key-value head `n // (N // K)`.
         value: tensor of shape `(B, S, K, V)`.
-        kernel: a `Kernel`, such as `ExponentialKernel` or `ActivationKernel`. Gradients
-            flow to its parameters only if it is made with `trainable=True`.
+        kernel: a `Kernel`, such as `ExponentialKernel` or `ActivationKernel`. Its
+            parameters get gradients only if it is made with `trainable=True`.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
-            `Visibility`. With segments each side is a causal loop: about twice the
-            arithmetic. Defaults to `None`.
-        decay: as in `causal_attention`: the logarithms of the tokens after one of a
-            pair, up to the other, are added to that of its weight. Each side is a
-            causal loop then, too, and there are as many queries as keys. Defaults to
-            `None`.
-        jit_compile: bool, whether XLA compiles the passes, forward and backward. It
+            `Visibility`. Segments cost about twice the arithmetic, because earlier and
+            later keys need a causal loop each. Defaults to `None`.
+        decay: optional tensor of shape `(B, T, K)`, the logarithm of each token's gate,
+            at most 0, as in `causal_attention`. The weight of an earlier key is
+            multiplied by the gates after the key up to the query, that of a later key
+            by the gates after the query up to the key. Needs as many queries as keys,
+            and costs as much as segments. Defaults to `None`.
+        jit_compile: bool, whether XLA compiles the forward and backward passes, which
             takes seconds for each shape. Defaults to `False`.
 
     Returns:

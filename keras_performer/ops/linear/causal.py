@@ -40,9 +40,10 @@ def causal_attention(
 ) -> tuple[tf.Tensor, State]:
     """Attention of every query to the keys up to its own position.
 
-    A loop over blocks of tokens carries the state: for every feature the running
-    maximum of its key log-features, and the sums of values weighted by that feature.
-    No output depends on a later key, also not through a stabilizer or an epsilon.
+    A loop over chunks of tokens carries the state: for every feature, the running
+    maximum of the log-features of keys, and the sums of values weighted by that
+    feature. No output depends on a later key, not even through a stabilizer or an
+    epsilon.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -54,18 +55,19 @@ def causal_attention(
             `Visibility`. Defaults to `None`.
         state: the state after earlier tokens, from `initial_state` or an earlier
             call. Defaults to no earlier tokens.
-        chunk_size: int, the most tokens in a chunk. Changes speed and rounding only.
-            Defaults to `None`.
-        decay: optional tensor of shape `(B, T, K)`, the logarithm, at most 0, of the
-            factor that each token multiplies the weights of all earlier keys with. One
-            of -1e30 or less hides them. Defaults to `None`.
+        chunk_size: int, the largest number of tokens processed at once. It changes
+            speed and rounding only. `None` chooses a size for the device. Defaults to
+            `None`.
+        decay: optional tensor of shape `(B, T, K)`, the logarithm of each token's gate,
+            at most 0. A gate multiplies the weights of all earlier keys; one of -1e30
+            or less hides them. Defaults to `None`.
         jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible, and the state after the last token, `State(running_max,
-        sums)` of shapes `(B, K, M)` and `(B, K, V + 1, M)`, float32 (float64 for
-        float64 inputs).
+        where no key is visible; and the state after the last token,
+        `State(running_max, sums)` of shapes `(B, K, M)` and `(B, K, V + 1, M)`, float32
+        (float64 for float64 inputs).
 
     Reference:
         arXiv 2009.14794, section 2.2 and appendix B.1 (prefix sums).

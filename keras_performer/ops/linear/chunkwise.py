@@ -64,7 +64,7 @@ class Block(typing.NamedTuple):
         return _scaled(self.before, self.references.to_rows)
 
     def of_rows(self, parts):
-        """Of the features of rows, or their gradients, those that read the sums."""
+        """Returns the features of rows, or their gradients, that read the sums."""
         parts = _of(self.pairs.goes_on, parts)
         return parts if self.decays is None else _times(parts, self.decays.rows)
 
@@ -73,7 +73,7 @@ class Block(typing.NamedTuple):
         return x if self.decays is None else x * tf.exp(self.decays.pairs)
 
     def of_added(self, parts):
-        """Of the features of keys, or their gradients, those that are added."""
+        """Returns the features of keys, or their gradients, that sums take."""
         parts = _of(self.pairs.lasts, parts)
         if self.decays is None:
             return parts

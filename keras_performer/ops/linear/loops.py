@@ -150,7 +150,7 @@ class Causal:
         return slice_of(x, i * tokens, self.halo + tokens + further)
 
     def far(self, x):
-        """Of what `keys` gives the far ones, `(X, tokens, dim)`."""
+        """Far keys in the result of `keys`, `(X, tokens, dim)`."""
         if not self.halo:
             return x
         return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)

@@ -1,4 +1,4 @@
-"""Who sees whom in the chunks of a block of causal attention.
+"""Visible pairs in the chunks of a block of causal attention.
 
 Keys stand `delay` tokens later than they are, so that row i of a chunk of queries sees
 the keys 0 to i of the chunk of keys beside it, and the sums over all chunks before.

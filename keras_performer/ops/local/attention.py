@@ -45,19 +45,20 @@ def local_attention(
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, T, K, V)`.
-        sliding_window: int W, the keys to each side that are seen, with the own.
+        sliding_window: int W, a query sees keys less than W tokens away; with 1 it sees
+            only its own token.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
             `Visibility`. Defaults to `None`.
         causal: bool, hide later keys. Defaults to `False`.
-        state: causal only: the keys before these, from `Recent.empty` or an earlier
-            call, with decays from `DecayingRecent.empty`. Defaults to none.
+        state: the last keys before these (causal only), from `Recent.empty` or an
+            earlier call; with decays from `DecayingRecent.empty`. Defaults to `None`.
         decay: as in `causal_attention` and `bidirectional_attention`. Defaults to
             `None`.
         jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible, and the last W keys, `Recent`, with decays
+        where no key is visible; and the last W keys, as `Recent`, or with decays
         `DecayingRecent`; `None` unless causal.
 
     Reference:

@@ -253,7 +253,7 @@ class Local:
         return band + repeat(decays, self.heads.group, 2)
 
     def visible_pairs(self, i):
-        """Whom block i sees in its band, `(X, chunks, rows, span)`; `None` for all."""
+        """Visible pairs of block i, `(X, chunks, rows, span)`; `None` for all pairs."""
         if self.key_numbers is None:
             return None
         keys = self._part(self.key_numbers, i)

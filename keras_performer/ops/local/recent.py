@@ -15,7 +15,8 @@ class Recent(typing.NamedTuple):
     Attributes:
         key: tensor `(B, W, K, H)`.
         value: tensor `(B, W, K, V)`.
-        seen: bool tensor `(B, W)`, false for keys that are hidden, or before the first.
+        seen: bool tensor `(B, W)`, false for hidden keys and for places before the
+            first.
     """
 
     key: tf.Tensor
@@ -24,7 +25,7 @@ class Recent(typing.NamedTuple):
 
     @classmethod
     def empty(cls, batch_size, sliding_window, num_heads, key_dim, value_dim, dtype):
-        """Before the first token."""
+        """Returns the state before the first token."""
         shape = batch_size, sliding_window, num_heads
         return cls(
             tf.zeros((*shape, key_dim), dtype),
@@ -34,7 +35,7 @@ class Recent(typing.NamedTuple):
 
     @classmethod
     def of(cls, key, value, key_mask):
-        """All keys that a mask does not hide; `None` hides none."""
+        """Returns all keys that a mask does not hide; `None` hides none."""
         # or a huge hidden key would rise above what hides it
         key = without_hidden(key, key_mask)
         return cls(key, value, mask_or_all(key_mask, key))
@@ -45,7 +46,7 @@ class Recent(typing.NamedTuple):
         return Recent(*joined)
 
     def joined(self, later, count):
-        """The last keys of two pieces, from those of each.
+        """Returns the last keys of two joined pieces, from those of each.
 
         Args:
             later: `Recent` of the later piece, of the same window.
@@ -53,7 +54,7 @@ class Recent(typing.NamedTuple):
 
         Returns:
             `(recent, left_out)`, both `Recent`: the last W keys of the joined piece;
-            and these keys, of which those alone are seen that are not among them.
+            and these keys, of which only those are seen that are not in `recent`.
         """
         shape = size(self.seen, 0), size(self.seen, 1)
         window = shape[1]
@@ -70,17 +71,17 @@ class Recent(typing.NamedTuple):
         return Recent(*(pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 
     def between(self, start, stop):
-        """Some of these keys, as slices name them."""
+        """Returns a slice of these keys."""
         return Recent(*(x[:, start:stop] for x in self))
 
     def last(self, count, earlier, starts=None):
-        """The last of these keys, after `Recent` earlier ones or hidden slots.
+        """Returns the last of these keys, after earlier ones or hidden slots.
 
         Args:
             count: int, how many.
-            earlier: `Recent` as many, or `None`.
-            starts: as in `Visibility`. Keys that are not of the last token's segment
-                are hidden then: no later token sees them. Defaults to `None`.
+            earlier: `Recent` of that many keys, or `None`.
+            starts: as in `Visibility`. Keys of other segments than the last token's are
+                hidden then: no later token sees them. Defaults to `None`.
         """
         if starts is not None:
             numbers = segment_numbers(starts)
@@ -95,12 +96,12 @@ class Recent(typing.NamedTuple):
         return earlier.followed_by(keys).between(-count, None)
 
     def _if_true(self, mask):
-        """These keys, hidden where the mask is false."""
+        """Returns these keys, hidden where the mask is false."""
         return self._replace(seen=tf.logical_and(self.seen, mask))
 
 
 class DecayingRecent(typing.NamedTuple):
-    """The last keys of a sequence, and their decays.
+    """The last keys of a sequence and their decays: the state with a forget gate.
 
     Attributes:
         key, value, seen: as in `Recent`.
@@ -114,7 +115,7 @@ class DecayingRecent(typing.NamedTuple):
 
     @classmethod
     def empty(cls, batch_size, sliding_window, num_heads, key_dim, value_dim, dtype):
-        """Before the first token."""
+        """Returns the state before the first token."""
         shape = batch_size, sliding_window, num_heads
         keys = Recent.empty(*shape, key_dim, value_dim, dtype)
         return cls(*keys, tf.zeros(shape, sum_dtype(dtype)))

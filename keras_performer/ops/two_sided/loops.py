@@ -70,8 +70,9 @@ class TwoSided:
         self.far = {k: x for k, x in zip(offsets, far) if abs(k) >= least}
 
     def forward(self, query, key, value):
-        """The output `(B, T, N, V)`, log-sums `(B, T, N, 1)`, and a bool scalar,
-        whether far weights were lost.
+        """Returns the output, log-sums, and if far weights were lost.
+
+        Their shapes are `(B, T, N, V)`, `(B, T, N, 1)` and `()`, the last bool.
         """
         kernel, blocks, chunks = self.kernel, self.blocks, self.chunks
         queries, keys, values = map(blocks.cut, (query, key, value))
@@ -177,7 +178,7 @@ class TwoSided:
     # -- Pairs of queries and keys.
 
     def _far_weights(self, k, p, e):
-        """Those of far keys, `(chunks * X, rows, tokens)`, k chunks after queries."""
+        """Weights of far keys k chunks after queries, `(chunks * X, rows, tokens)`."""
         p = each(lambda x: self.chunks.queries_at(x, k), p)
         e = each(lambda x: self.chunks.keys_at(x, k), e)
         return self._where_far(k, self.kernel.pair_weights(p, e))
@@ -186,7 +187,7 @@ class TwoSided:
         return tf.where(self.far[k], x, tf.zeros_like(x))
 
     def _pair_gradients(self, k, p, e, v, d):
-        """Those of features, and of values with their ones."""
+        """Gradients of features, and of values with their ones."""
         chunks = self.chunks
         found = self._far_weights(k, p, e)
         p, d = each(lambda x: chunks.queries_at(x, k), p), chunks.queries_at(d, k)

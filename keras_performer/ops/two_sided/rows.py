@@ -30,8 +30,11 @@ class Rows:
         self.far_seen = chunks.marks(_sees_far(mask, window))
 
     def queries(self, queries, r, i, around):
-        """Queries, log-sums of all keys, and d; for far keys projected queries,
-        features whose weights are shares of all, and the gradients that go with them.
+        """Reads block i of the queries for a backward pass.
+
+        Returns:
+            Queries, log-sums of all keys, and d; and for far keys projected queries,
+            features normalized over all keys, and the gradients for these features.
         """
         kernel = self.kernel
         x, output, log, doutput = (self.chunks.read(z, i, around) for z in queries)

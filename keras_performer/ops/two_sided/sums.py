@@ -25,8 +25,9 @@ class Sums:
         self.nothing = split(nothing, self.kernel.num_parts)
 
     def before_keys(self, keys, values):
-        """The stabilizer of all keys; and what gives the sums before block i, parts,
-        `None` if there is but one.
+        """Returns the stabilizer of all keys, and a source of the sums before blocks.
+
+        The source is `None` if there is only one block.
         """
         kernel, blocks, nothing = self.kernel, self.blocks, self.nothing
         shape = self.chunks.examples, 1, nothing[0].shape[2]

@@ -35,7 +35,7 @@ class PerformerLM(
     Embedding and positions, blocks of `PerformerAttention` and feed-forward
     network (each normalized before), a last normalization, and logits in float32
     (float64 under that policy). Other attentions, embeddings and heads are passed in.
-    A causal model attends exactly to the last 64 tokens, and has forget gates;
+    A causal model has exact weights for the last 64 tokens, and forget gates.
     `exact_window=None` and `forget_gate=False` turn them off.
 
     Args:
@@ -82,22 +82,22 @@ class PerformerLM(
         embedding: layer from inputs `(B, T)` to `(B, T, hidden_dim)`, before positions
             are added. Use an `EmbeddingLayer` if it needs a state or passes something
             to the head. Defaults to a table of `vocabulary_size` tokens.
-        head: layer from `(B, T, hidden_dim)` to the outputs; it is called with `extra`
-            too if the embedding returns any. `recompute` asks for its
-            `compute_output_shape`. If outputs are not logits, `generate`
-            needs a method `next_token_logits` of it, from outputs `(B, dim)` to logits
+        head: layer from `(B, T, hidden_dim)` to the outputs, called with `(x, extra)`
+            if the embedding returns `extra`. `recompute` needs its
+            `compute_output_shape`. If outputs are not logits, `generate` needs its
+            method `next_token_logits`, from outputs `(B, dim)` to logits
             `(B, vocabulary_size)`. Defaults to `Dense(vocabulary_size)`.
-        exact_window: as in `PerformerAttention`. Defaults to 64 in a causal model whose
-            features estimate softmax, as it then learns more: docs/exact_window.md;
-            else to `None`, no window.
-        forget_gate: as in `PerformerAttention` and `ExactAttention`. Defaults to `True`
-            in a causal model, for the same reason; else to `False`.
-        forget_gate_bias: as in `PerformerAttention`. Defaults to `(2.0, 7.0)`; with a
-            `max_length` above 274 to `(2.0, log(4 * max_length))`, so that a head
-            remembers over the longest sequence.
+        exact_window: int, as in `PerformerAttention`. Defaults to 64 in a causal model
+            with features that estimate softmax, which learns more with it
+            (docs/exact_window.md); otherwise to `None`, no window.
+        forget_gate: bool, as in `PerformerAttention` and `ExactAttention`. Defaults to
+            `True` in a causal model, which learns more with it; otherwise to `False`.
+        forget_gate_bias: pair of floats, as in `PerformerAttention`. Defaults to
+            `(2.0, max(7.0, log(4 * max_length)))`, so that a head remembers the longest
+            sequence; without `max_length` to `(2.0, 7.0)`.
         **kwargs: further arguments of `PerformerAttention`, such as `feature_map` or
-            `num_key_value_heads`, for each block that has one, or those that
-            `ExactAttention` has; and of `keras.Model`, such as `name` and `dtype`.
+            `num_key_value_heads`, or of `ExactAttention`, for the blocks that have it
+            by name; and of `keras.Model`, such as `name` and `dtype`.
 
     Call arguments:
         inputs: int tensor of shape `(B, T)`.

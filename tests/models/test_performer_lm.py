@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerAttention, PerformerLM, generate
-from tests.layers.inputs import language_model
+from tests.layers.inputs import language_model, plain_options
 
 IDS = np.random.default_rng(0).integers(0, 11, (3, 24))
 
@@ -22,7 +22,9 @@ def small_model(**changes):
         hidden_dim=8,
         seed=1,
     )
-    if changes.get("attention") != "none":
+    attention = changes.get("attention", "performer")
+    options.update(plain_options(attention))
+    if attention != "none":
         options["num_random_features"] = 6
     return PerformerLM(**{**options, **changes})
 

@@ -11,7 +11,8 @@ attention and keep its weights. You will
 4. train the attention layer by layer,
 5. compare with local attention, which is cheaper.
 
-[This page as a notebook](convert.ipynb). Install `keras_performer` before you run it.
+[This page as a notebook](convert.ipynb). Install `keras_performer` and
+matplotlib before you run it.
 """
 
 # %%

@@ -14,7 +14,8 @@ You will
 2. train a model with `PerformerAttention`, and the same model with `LocalAttention`,
 3. plot the attention scores of a question.
 
-[This page as a notebook](documents.ipynb). Install `keras_performer` before you run it.
+[This page as a notebook](documents.ipynb). Install `keras_performer` and
+matplotlib before you run it.
 """
 
 # %%
@@ -132,9 +133,9 @@ for name, value in accuracy.items():
 
 # %% [markdown]
 """
-Guessing gives 0.25. To answer always with the most frequent place of the document gives
-about half. The longer program [`examples/documents.py`](../../examples/README.md) has
-the same task: it reaches 0.873 with `PerformerAttention`, 0.232 with local attention,
+Guessing gets 0.25 right, and the most frequent place of each document about half. The
+longer program [`examples/documents.py`](../../examples/README.md) has the same task: it
+reaches 0.873 with `PerformerAttention`, 0.232 with local attention,
 and 0.908 with exact attention.
 
 ## Visualize the attention scores

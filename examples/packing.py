@@ -1,15 +1,15 @@
-"""Documents of different lengths share rows: `segment_ids`, and what they save.
+"""Pack documents of different lengths into rows with `segment_ids`.
 
     python -m examples.packing                    # some minutes on 2 cores
-    python -m examples.packing --documents 40     # seconds, only to see that it runs
+    python -m examples.packing --documents 40     # seconds, to see that it runs
 
-The docstrings of Python's standard library are documents of some bytes to some hundred.
-A model of bytes reads each padded to a row of its own; or several packed into a row, of
-which each sees itself alone; or, the control, packed without `segment_ids`, so that a
-document sees those before it in its row. The table says what a pass over the same
-documents costs, and what the model learned in it. (Padded, a pass has more steps, as a
-batch has as many rows, which hold less: bits at equal passes are those of more steps.)
-Then the packed model reads one document alone: its predictions are the same.
+The documents are docstrings of Python's standard library, of some bytes to some hundred
+bytes. A model of bytes trains on them in three ways: each document padded to a row of
+its own; several documents in a row, with `segment_ids` that hide them from each other;
+and, as a control, packed without `segment_ids`, so that a document sees the earlier
+documents of its row. The table shows the time of a pass over the documents and the bits
+per byte after it. Padded documents fill more rows, so a pass has more steps. At the end
+the packed model reads one document alone: its predictions are the same.
 """
 
 import ast

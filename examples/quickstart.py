@@ -2,15 +2,15 @@
 
     make quickstart        # less than two minutes on two CPU cores
 
-A text lists eight letters, each with a digit, then 64 dots. Then it asks for the
-letters in another order, and each digit follows its letter:
+A text lists eight letters, each with a digit. Then come 64 dots, and then the letters
+in another order, each followed by its digit:
 
     K3X0B7M9A1T4Q6C2 ................ B7K3C2A1X0T4M9Q6
 
 The digits are random: a model has to find the letter in the list, at least 65
-characters back, and copy its digit. Four small language models differ in attention
-only. Right answers in new texts, where guessing gives 0.10, after 250 steps (seed 0;
-two cores of an AMD EPYC, TensorFlow 2.21.0, Keras 3.15.1):
+characters back, and copy its digit. Four small language models differ only in their
+attention. Right answers in new texts after 250 steps, where guessing gives 0.10 (seed
+0; two cores of an AMD EPYC, TensorFlow 2.21.0, Keras 3.15.1):
 
     PerformerAttention  1.00 (seeds 1 and 2, too)    ExactAttention  1.00
     LocalAttention      0.10 (sees 16 characters)    no attention    0.10

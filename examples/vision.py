@@ -1,23 +1,23 @@
-"""A vision encoder reads digits that lie anywhere on photographs, patch by patch.
+"""Recognize digits anywhere on photographs with a Vision Transformer.
 
     python -m examples.vision               # five minutes on 2 busy cores
-    python -m examples.vision --steps 20    # a minute, only to see that it runs
+    python -m examples.vision --steps 20    # a minute, to see that it runs
 
-A page is a dimmed crop of 16x16 pixels of a photograph, a temple or a flower, with a
-handwritten digit of 8x8 pixels somewhere on it; all of them ship with scikit-learn. It
-is cut into 64 patches of 2x2, tokens in rows on a grid. Rotary positions of two axes
-say how patches lie to each other, and attention, which is blind to where the digit is,
-puts strokes together. The class is read from the mean of the tokens, normalized over
-the batch. Digits and the lower halves of the photographs are held out.
+Each image is a dimmed crop of 16x16 pixels of a photograph, of a temple or a flower,
+with a handwritten digit of 8x8 pixels somewhere on it. All of them come with
+scikit-learn. An image is cut into 64 patches of 2x2 pixels, row by row. Rotary
+positions of two axes encode the distances between patches, so the model does not depend
+on where the digit lies. The class is read from the average of the tokens, normalized
+over the batch. Digits and the lower halves of the photographs are held out.
 
-Beside Performer attention (a window of two rows exactly, all patches by random
-features) stand no attention, a bag of patches; the window alone; and exact attention.
-Curves and some pages go to `runs/vision`.
+The example compares `PerformerAttention` (with a window of two rows) with no attention,
+local attention ("window alone") and exact attention. Curves and some images go to
+`runs/vision`.
 
-Accuracy on 450 held-out pages (one run, seed 0; 2 busy cores of an AMD EPYC, Zen 4,
-where it took 5.3 minutes of CPU time): no attention 0.320, window alone 0.629,
-Performer 0.624, exact attention 0.580. A digit is small: all that attention is worth
-here is the window, and the features beside it give nothing. None has learned all.
+Accuracy on 450 held-out images (one run, seed 0; 2 busy cores of an AMD EPYC, Zen 4,
+5.3 minutes of CPU time): no attention 0.320, local attention 0.629, Performer 0.624,
+exact attention 0.580. Digits are small, so near patches are enough, and the features
+add nothing. No model has learned the task fully.
 """
 
 import pathlib

@@ -2,16 +2,17 @@
 """
 # Convert a trained model and calibrate it
 
-A model that was trained with `keras.layers.MultiHeadAttention` can run with linear
+Take a model that was trained with `keras.layers.MultiHeadAttention`, swap in linear
 attention and keep its weights. You will
 
 1. train a small model with exact attention,
-2. look at its heads: how well can linear attention estimate them?
+2. measure how well linear attention can estimate each of its heads,
 3. convert it with a window, and calibrate it on data without labels,
 4. train the attention layer by layer,
 5. compare with local attention, which is cheaper.
 
-[This page as a notebook](convert.ipynb). Install `keras_performer` before you run it.
+[This page as a notebook](convert.ipynb). Install `keras_performer` and
+matplotlib before you run it.
 """
 
 # %%
@@ -29,8 +30,8 @@ from keras_performer.layers import LocalAttention
 LENGTH = 512
 STEPS = 600
 WIDTH = 64
-WINDOW = 32
-TEST = 32  # held-out windows
+WINDOW = 32  # keys less than 32 tokens away keep their exact weights
+TEST = 32  # held-out sequences
 TRANSFER = 100  # steps of transfer_attention
 
 keras.utils.set_random_seed(0)
@@ -39,7 +40,7 @@ keras.utils.set_random_seed(0)
 """
 ## A model with exact attention
 
-It predicts the next byte of Python sources. It stands for your own trained model.
+This model predicts the next byte of Python sources. Replace it with your trained model.
 """
 
 # %%
@@ -49,7 +50,7 @@ codes = np.frombuffer(text, np.uint8)
 training, held_out = np.split(codes, [9 * len(codes) // 10])
 
 
-def windows(codes, count, seed):
+def sequences(codes, count, seed):
     starts = np.random.default_rng(seed).integers(len(codes) - LENGTH, size=count)
     cut = codes[starts[:, None] + np.arange(LENGTH + 1)]
     return cut[:, :-1], cut[:, 1:]
@@ -69,13 +70,13 @@ trained = keras.Model(tokens, logits)
 
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 trained.compile(keras.optimizers.Adam(3e-3, clipnorm=1.0), loss)
-trained.fit(*windows(training, 8 * STEPS, seed=1), batch_size=8, verbose=2)
+trained.fit(*sequences(training, 8 * STEPS, seed=1), batch_size=8, verbose=2)
 
 
 def bits(model):
     """Bits per held-out byte."""
     model.compile(loss=loss)
-    test = windows(held_out, TEST, seed=2)
+    test = sequences(held_out, TEST, seed=2)
     return model.evaluate(*test, batch_size=8, verbose=0) / np.log(2)
 
 
@@ -86,13 +87,15 @@ print(table)
 """
 ## Look at the heads
 
-`approximation_report` computes exact attention and estimates of it from the same
-queries and keys. `90% within` is the window that holds nine tenths of a head's weights.
-Heads that look far have small errors only if features estimate them well.
+`approximation_report` runs the model on your data. For each head it compares exact
+attention with estimates from the same queries and keys. `90% within` is the window that
+holds nine tenths of the head's weights; the other columns are [errors of the
+estimates](../replace.md#measure-the-error-of-each-head). If a head attends to far
+tokens and has large errors, keep its layer exact.
 """
 
 # %%
-data = windows(training, 16, seed=3)[0]  # without labels
+data = sequences(training, 16, seed=3)[0]  # without labels
 report = keras_performer.approximation_report(
     trained, data, exact_window=WINDOW, seed=0
 )
@@ -105,8 +108,8 @@ report.plot()
 """
 ## Convert
 
-Both conversion and calibration return a new model and a report. The given model stays
-as it is.
+`convert_to_performer` returns a new model and a report, and leaves your model as it is.
+So does `calibrate` below.
 """
 
 # %%
@@ -120,8 +123,8 @@ table["converted"] = bits(performer)
 """
 ## Calibrate
 
-`calibrate` fits the estimates of far keys to data. It needs no labels and trains
-nothing.
+`calibrate` fits the estimated weights of far tokens to your data. It needs no labels
+and no training steps.
 """
 
 # %%
@@ -131,7 +134,8 @@ table["converted, calibrated"] = bits(calibrated)
 
 # %% [markdown]
 """
-The weights of one head, exact and as the features imply them:
+Compare the attention weights of one head in the second layer, exact and as converted,
+before calibration:
 """
 
 # %%
@@ -142,8 +146,8 @@ found[1].plot(head=0)
 """
 ## Train the attention, layer by layer
 
-`transfer_attention` trains queries and keys of each layer to give what exact attention
-gives. It needs no labels either.
+`transfer_attention` trains the queries and keys of each layer, so that the layer
+returns nearly what exact attention returns. It needs no labels either.
 """
 
 # %%
@@ -164,16 +168,16 @@ Local attention takes the same weights and needs no features. If it is as good, 
 local, _ = convert_attention(trained, LocalAttention, sliding_window=WINDOW)
 table["local attention"] = bits(local)
 for name, value in table.items():
-    print(f"{name:40}{value:.3f} bits a byte")
+    print(f"{name:40}{value:.3f} bits per byte")
 
 # %% [markdown]
 """
-## What to take along
+## Summary
 
 - Always convert with a window.
 - Calibrate on a few thousand tokens, then measure on your own task.
-- If too much is lost, use `transfer_attention`, keep some layers exact with `layers=`,
-  or train on.
-- [Convert a trained model](../convert.md) has what can be converted, and figures of
-  larger models.
+- If the model loses too much, use `transfer_attention`, convert only some layers with
+  `layers=`, or train on.
+- [Convert a trained model](../convert.md) lists the layers that can be converted, and
+  has results of larger models.
 """

@@ -2,18 +2,20 @@
 """
 # Questions about a long document
 
-Eight people are somewhere. A document of 2,048 words says where, in eight short lines
-far apart from each other. A model reads the document once and answers eight questions
-about it. For each answer it must find one line far away. Local attention cannot reach
-it. Exact attention can, at a cost that grows with the square of the length.
+A document of 2,048 words says where eight people are, in eight short lines far apart
+from each other. A model reads the document once and answers eight questions: where is
+Anna, where is Ben? For each answer it must find one line far away. Local attention
+cannot reach that line. Exact attention can, at a cost that grows with the square of the
+length.
 
 You will
 
 1. make such documents from the sources of Python's standard library,
 2. train a model with `PerformerAttention`, and the same model with `LocalAttention`,
-3. look at the words to which a question attends.
+3. plot the attention scores of a question.
 
-[This page as a notebook](documents.ipynb). Install `keras_performer` before you run it.
+[This page as a notebook](documents.ipynb). Install `keras_performer` and
+matplotlib before you run it.
 """
 
 # %%
@@ -30,9 +32,9 @@ from keras import layers
 from keras_performer import PerformerAttention
 from keras_performer.layers import LocalAttention, PerformerBlock
 
-SHORT = 256  # words of a document at first
-LONG = 2048  # and later
-STEPS = 240  # on short documents, then 2 / 3 as many on long ones
+SHORT = 256  # words of a document in the first part of training
+LONG = 2048  # words of a document in the second part, and in the test
+STEPS = 240  # on short documents; two thirds as many follow on long documents
 WIDTH = 64
 TEST = 64  # held-out documents
 
@@ -42,9 +44,9 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-A question is a name and a question mark at the beginning of the document. An answer is
-a line such as `Clara school .` in the midst of other words. Every document sends people
-elsewhere, so words alone say nothing.
+Each document begins with the questions, such as `Clara ?`. The answers are lines such
+as `Clara school .` among the other words. In each document people are at other places,
+so the model cannot learn the answers by heart.
 """
 
 # %%
@@ -62,7 +64,7 @@ background = np.array([ids.get(word, 0) for word in words])  # 0 is "<other>"
 
 
 def documents(count, length, seed):
-    """Documents `(count, length)`, and the place of each person asked for."""
+    """Documents `(count, length)`, and the places that answer their questions."""
     random = np.random.default_rng(seed)
     rows, answers = [], []
     for _ in range(count):
@@ -87,9 +89,10 @@ print(" ".join(spelled[i] for i in document[0, :60]))
 """
 ## The model
 
-Two blocks of attention and a feed-forward network. A short convolution joins each place
-to the name before it. The window of 32 words has exact weights; `PerformerAttention`
-estimates the weights of all other words.
+The model has two blocks, each with a short convolution, attention and a feed-forward
+network. The convolution joins each place to the name before it. Both kinds of attention
+give words less than 32 words away their exact weights. `PerformerAttention` also
+estimates the weights of all other words; `LocalAttention` ignores them.
 """
 
 
@@ -106,7 +109,7 @@ def make_model(attention_class, **options):
 
 
 def train(model):
-    """Fits to short documents, then to long ones; returns the accuracy on new ones."""
+    """Trains on short and then long documents; returns the accuracy on new ones."""
     steps = STEPS + 2 * STEPS // 3
     rate = keras.optimizers.schedules.CosineDecay(
         0.0, steps, warmup_target=4e-3, warmup_steps=min(50, steps // 2)
@@ -130,19 +133,20 @@ for name, value in accuracy.items():
 
 # %% [markdown]
 """
-Guessing gives 0.25, and the most frequent place of a document is right about half the
-time. A longer program with the same task,
-[`examples/documents.py`](../../examples/README.md), reaches 0.873 with
-`PerformerAttention`, 0.232 with local attention, and 0.908 with exact attention.
+Guessing gets 0.25 right, and the most frequent place of each document about half. The
+longer program [`examples/documents.py`](../../examples/README.md) has the same task: it
+reaches 0.873 with `PerformerAttention`, 0.232 with local attention,
+and 0.908 with exact attention.
 
-## Visualize the attention
+## Visualize the attention scores
 
-`return_attention_scores=True` returns the weights that the features imply, for short
-inputs. Here the first block shows where the first question looks.
+With `return_attention_scores=True` a layer also returns its attention weights, one for
+each pair of words: ask for them on short inputs only. Here you see which words the
+first question attends to, in each head of the first block.
 """
 
 # %%
-inputs = performer.layers[1](document)  # the embedding
+inputs = performer.layers[1](document)  # the embedding of the short document
 block = performer.layers[2]
 x = inputs + block.convolution(block.convolution_norm(inputs))
 x = block.attention_norm(x)
@@ -157,10 +161,10 @@ plt.show()
 
 # %% [markdown]
 """
-## What to take along
+## Summary
 
-- Where an answer must be found far away, local attention fails and this layer works.
-- Train on short sequences first. A long document costs more and asks no more.
-- A short convolution helps each token to know its neighbours.
+- When the answer is far away, use `PerformerAttention`: local attention fails.
+- Train on short sequences first. Long documents cost more and have no more questions.
+- Add a short convolution, so that each token knows its neighbours.
 - Always train local attention as a baseline. If it is as good, keep it: it is cheaper.
 """

@@ -2,8 +2,8 @@
 """
 # A language model that generates at constant cost
 
-A causal language model with `PerformerAttention` keeps a state of a fixed size. So a
-new token costs the same after ten tokens and after a million. You will
+A causal language model with `PerformerAttention` sums up the past in a *state* of fixed
+size, so a new token costs the same after ten tokens and after a million. You will
 
 1. train a model of bytes on the sources of Python's standard library,
 2. compare it with local attention,
@@ -28,7 +28,7 @@ from keras_performer.layers import LocalAttention
 LENGTH = 512
 STEPS = 600
 WIDTH = 128
-TEST = 64  # held-out windows
+TEST = 64  # held-out sequences
 
 keras.utils.set_random_seed(0)
 
@@ -36,8 +36,8 @@ keras.utils.set_random_seed(0)
 """
 ## The data
 
-Every tenth file is held out. A window is `LENGTH` bytes, and its targets are the bytes
-that follow.
+Every tenth file is held out. `sequences` cuts random pieces of `LENGTH` bytes from the
+text. The target of each byte is the next byte.
 """
 
 # %%
@@ -49,7 +49,7 @@ training = np.frombuffer(
 )
 
 
-def windows(codes, count, seed):
+def sequences(codes, count, seed):
     starts = np.random.default_rng(seed).integers(len(codes) - LENGTH, size=count)
     cut = codes[starts[:, None] + np.arange(LENGTH + 1)]
     return cut[:, :-1], cut[:, 1:]
@@ -61,7 +61,7 @@ def windows(codes, count, seed):
 
 `exact_window=64` gives near bytes their exact weights. `forget_gate=True` lets weights
 fade with the distance, at a rate that each head learns. These are the recommended
-settings of a language model.
+settings of a language model. [Window, gain and gate](../exact_window.md) explains them.
 """
 
 
@@ -69,7 +69,7 @@ settings of a language model.
 def make_model(**options):
     return keras_performer.PerformerLM(
         vocabulary_size=256,
-        max_length=None,  # rotary positions have no longest sequence
+        max_length=None,  # rotary positions work at any length
         num_layers=2,
         num_heads=WIDTH // 32,
         hidden_dim=WIDTH,
@@ -78,7 +78,7 @@ def make_model(**options):
 
 
 def train(model):
-    """Fits a model; returns its bits per held-out byte."""
+    """Trains a model; returns its bits per held-out byte."""
     rate = keras.optimizers.schedules.CosineDecay(
         0.0, STEPS, warmup_target=3e-3, warmup_steps=STEPS // 10
     )
@@ -86,20 +86,20 @@ def train(model):
         keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    model.fit(*windows(training, 8 * STEPS, seed=1), batch_size=8, verbose=2)
-    loss = model.evaluate(*windows(held_out, TEST, seed=2), batch_size=8, verbose=0)
+    model.fit(*sequences(training, 8 * STEPS, seed=1), batch_size=8, verbose=2)
+    loss = model.evaluate(*sequences(held_out, TEST, seed=2), batch_size=8, verbose=0)
     return loss / np.log(2)
 
 
 model = make_model(exact_window=64, forget_gate=True)
-print("PerformerAttention:", train(model), "bits a byte")
+print("PerformerAttention:", train(model), "bits per byte")
 
 # %% [markdown]
 """
 ## Compare with local attention
 
-Text depends mostly on near bytes. So train local attention with the same gate, too. If
-it is as good on your text, keep it: it is cheaper and also has a state.
+In text, near bytes matter most. Train local attention with the same gate as a baseline.
+If it is as good on your text, keep it: it is cheaper and also has a state.
 """
 
 # %%
@@ -107,14 +107,15 @@ attention = LocalAttention(
     WIDTH // 32, 32, sliding_window=64, causal=True, rotary=True, forget_gate=True
 )
 local = make_model(attention=attention)
-print("LocalAttention:", train(local), "bits a byte")
+print("LocalAttention:", train(local), "bits per byte")
 
 # %% [markdown]
 """
 ## Generate
 
-`generate` takes bytes and returns bytes where the model has 256 tokens. `top_p` keeps
-the likeliest bytes only.
+A model with `vocabulary_size=256` also takes bytes as a prompt, and then returns bytes.
+The result has 100 bytes, prompt included. `top_p` samples from the likeliest bytes
+only.
 """
 
 # %%
@@ -123,7 +124,7 @@ print(keras_performer.generate(model, prompt, 100, top_p=0.9, seed=0).decode("la
 
 # %% [markdown]
 """
-Several prompts may have different lengths, and `num_samples` continues each prompt
+You can pass several prompts of different lengths. `num_samples` continues each prompt
 several times:
 """
 
@@ -146,12 +147,13 @@ print(written == keras_performer.generate(model, prompt, 40, seed=0))  # True
 """
 ## Token by token
 
-A model returns its state if you ask for it, and takes it back with the tokens that
-follow. Pieces give the same logits as one call.
+You can also feed the model token by token, or piece by piece. With `return_state=True`
+it returns its state; pass the state back with the tokens that follow. The logits are
+the same as in one call.
 """
 
 # %%
-tokens = windows(held_out, 1, seed=3)[0]
+tokens = sequences(held_out, 1, seed=3)[0]
 whole = model(tokens)
 state = model.get_initial_state(batch_size=1)
 pieces = []
@@ -165,9 +167,9 @@ print(int(state["position"][0]) == LENGTH)  # True
 """
 ## Save and load
 
-Random features and states come back with the weights. `model.export` writes a folder
-for a server without this package: see the recipe [Export and
-serve](../recipes/serve.md).
+The file holds the random features as well as the weights. To serve the model where this
+package is not installed, see the recipe [Export and serve a
+model](../recipes/serve.md).
 """
 
 # %%
@@ -177,11 +179,11 @@ print(np.array_equal(loaded(tokens), whole))  # True
 
 # %% [markdown]
 """
-## What to take along
+## Summary
 
 - Start with `exact_window=64, forget_gate=True`, and compare with
   `LocalAttention(forget_gate=True)`.
-- A state has a fixed size, so generating costs the same for every token.
-- For short texts a key-value cache of exact attention is faster: see
-  [Generate](../decoding.md).
+- The state has a fixed size, so each generated token costs the same.
+- For short texts exact attention with a key-value cache is faster: see
+  [Generate](../decoding.md#when-a-cache-is-faster).
 """

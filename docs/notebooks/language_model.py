@@ -59,9 +59,9 @@ def sequences(codes, count, seed):
 """
 ## The model
 
-`exact_window=64` gives near bytes their exact weights. `forget_gate=True` lets weights
-fade with the distance, at a rate that each head learns. These are the recommended
-settings of a language model. [Window, gain and gate](../exact_window.md) explains them.
+By default, a causal model gives the last 64 bytes their exact weights
+(`exact_window=64`), and lets weights fade with the distance, at a rate that each head
+learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explains both.
 """
 
 
@@ -91,7 +91,7 @@ def train(model):
     return loss / np.log(2)
 
 
-model = make_model(exact_window=64, forget_gate=True)
+model = make_model()
 print("PerformerAttention:", train(model), "bits per byte")
 
 # %% [markdown]
@@ -181,8 +181,7 @@ print(np.array_equal(loaded(tokens), whole))  # True
 """
 ## Summary
 
-- Start with `exact_window=64, forget_gate=True`, and compare with
-  `LocalAttention(forget_gate=True)`.
+- Start with the defaults, and compare with `LocalAttention(forget_gate=True)`.
 - The state has a fixed size, so each generated token costs the same.
 - For short texts exact attention with a key-value cache is faster: see
   [Generate](../decoding.md#when-a-cache-is-faster).

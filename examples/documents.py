@@ -12,7 +12,7 @@ A short convolution joins each place to the name before it. A model first trains
 short documents, then on a few long ones: short documents cost less and have as many
 questions. Rotary positions and attention work at any length. The example compares
 `PerformerAttention` (with a window of 32 words) with no attention, local attention
-("window alone"), exact attention, and with the most frequent place of each document.
+, exact attention, and with the most frequent place of each document.
 Curves go to `runs/documents`.
 
 Share of 512 right answers in held-out documents of 2,048 words (one run, seed 0; 2 busy
@@ -46,7 +46,7 @@ HEADS, DIM, WINDOW = 4, 64, 32
 SIZES = {"num_heads": HEADS, "key_dim": DIM // HEADS, "rotary": True}
 ROWS = {
     "no attention": {"make": lambda: None, "color": "#8a8a8a"},
-    "window alone": {
+    "local attention": {
         "make": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
         "color": "#2f9e44",
     },

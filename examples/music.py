@@ -5,7 +5,7 @@
 The scores are quartets of Haydn, Mozart, Beethoven and Schumann in the package music21.
 Each note is four tokens: the time since the note before, the part, the pitch and the
 duration. A sequence of 4,096 tokens has 1,024 notes. Without attention a model sees the
-last eight tokens, with local attention ("window alone") the last 64, with
+last eight tokens, with local attention the last 64, with
 `PerformerAttention` all earlier tokens. The example continues a held-out movement, as
 MIDI and as a picture.
 """
@@ -34,7 +34,7 @@ WINDOW = 64
 LOCAL = LocalAttention(8, 16, sliding_window=WINDOW, causal=True, rotary=True)
 ATTENTIONS = {
     "no attention": dict(attention="none"),
-    "window alone": dict(attention=LOCAL),
+    "local attention": dict(attention=LOCAL),
     # without a first gain 4,000 far tokens drown the 64 near ones
     "Performer": dict(
         feature_map="taylor",

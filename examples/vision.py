@@ -11,7 +11,7 @@ on where the digit lies. The class is read from the average of the tokens, norma
 over the batch. Digits and the lower halves of the photographs are held out.
 
 The example compares `PerformerAttention` (with a window of two rows) with no attention,
-local attention ("window alone") and exact attention. Curves and some images go to
+local attention and exact attention. Curves and some images go to
 `runs/vision`.
 
 Accuracy on 450 held-out images (one run, seed 0; 2 busy cores of an AMD EPYC, Zen 4,
@@ -39,7 +39,7 @@ WINDOW = 2 * SIDE + 1
 SIZES = {"num_heads": HEADS, "key_dim": DIM // HEADS, "rotary": (SIDE, SIDE)}
 ROWS = {
     "no attention": {"make": lambda: None, "color": "#8a8a8a"},
-    "window alone": {
+    "local attention": {
         "make": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
         "color": "#2f9e44",
     },

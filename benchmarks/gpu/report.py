@@ -18,7 +18,7 @@ RESULTS = pathlib.Path(__file__).parents[1] / "results/gpu"
 NAMES = {
     "Performer": "Performer",
     models.PERFORMER: "with `exact_window=64`",
-    models.WINDOW: "the window alone",
+    models.WINDOW: "local attention",
     models.EXACT: "exact, Keras",
     cases.FUSED: "exact, fused by cuDNN",
 }

@@ -5,7 +5,7 @@
     python -m benchmarks.learning --full       # a day; goes on where it was stopped
     python -m benchmarks.learning --times      # of a step of each row and task
 
-Every task has its controls: no attention, exact attention, the exact window alone. Each
+Every task has its controls: no attention, exact attention, local attention. Each
 run appends a line to `runs.jsonl` in `--output`, and is not made again as long as it
 stands there; `--tasks`, `--rows`, `--key-dims` and `--seeds` choose some, of the core
 and of what it leaves out. It then writes `tables.md`, after `--full` of all runs in

@@ -30,7 +30,7 @@ class AlibiExact(WithPlaces, ExactAttention):
 
 @keras.saving.register_keras_serializable(package="benchmarks")
 class AlibiLocal(WithPlaces, LocalAttention):
-    """The window alone with ALiBi, causal."""
+    """Local attention with ALiBi, causal."""
 
 
 @keras.saving.register_keras_serializable(package="benchmarks")

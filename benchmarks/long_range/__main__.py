@@ -6,7 +6,7 @@
     python -m benchmarks.long_range --costs      # tokens a second, and memory
     python -m benchmarks.long_range --times      # of a step of each row and task
 
-Every task has its controls: no attention, exact attention, the window alone, and a
+Every task has its controls: no attention, exact attention, local attention, and a
 logistic regression on how often each token occurs. Each run appends a line to
 `runs.jsonl` in `--output`, and is not made again as long as it stands there; `--tasks`,
 `--rows`, `--seeds` and `--warm-up` choose some. It then writes `tables.md`,

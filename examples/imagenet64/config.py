@@ -39,7 +39,7 @@ class Config:
         hidden_dim: width of the model, a multiple of num_heads.
         intermediate_dim: width inside the feed-forward parts.
         dropout: rate of dropout while training.
-        attention: local is the exact window alone, without features; none is the
+        attention: local is local attention, without features; none is the
             control: the same model without attention.
         feature_map: kernel of the attention, as in keras_performer.feature_maps.get.
         num_random_features: features of each attention head; null: those of "taylor",

@@ -23,7 +23,7 @@ WORTH_IT = 0.8
 SHARE_NEEDED = 0.9
 # What estimates are called, the simplest first.
 ADVICE = {
-    "window": "the window alone",
+    "window": "local attention",
     "features": "features alone",
     "both": "window and features",
 }

@@ -13,7 +13,7 @@ import numpy as np
 from keras_performer.ops.shapes import ceil_div
 
 # What is added to the logarithms of far weights of all layers at once; the further ones
-# are tried if -1 is the best of the first. With the last the window alone is left.
+# are tried if -1 is the best of the first. The last leaves local attention.
 CHANGES, FURTHER_CHANGES = (0.0, 1.0, -1.0), (-2.0, -4.0, -8.0)
 # Something else than the fitted model is chosen if it leaves less than this part of the
 # error of its output.

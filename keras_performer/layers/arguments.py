@@ -250,7 +250,7 @@ REMOVED = {
     ),
     "sliding_window": (
         [None],
-        "use LocalAttention for a window alone, or "
+        "use LocalAttention for local attention, or "
         "PerformerAttention(exact_window=...) for exact near keys",
     ),
     "flash_attention": (

@@ -101,8 +101,8 @@ def pair_weights(
     Args:
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, S, K, H)`.
-        kernel: the kernel object that the fast operation takes; `None` for keys within
-            the window alone.
+        kernel: the kernel object that the fast operation takes; `None` for local
+            attention.
         key_mask: boolean tensor of shape `(B, S)`, true where a key is visible.
         causal: whether query t sees keys 0..t only.
         exact_window: int W, or `None` for features alone.

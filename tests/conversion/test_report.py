@@ -229,7 +229,7 @@ def test_more_features_are_advised_where_they_help():
     for doubled in 0.55, np.nan:
         assert advice_on({**lost, "doubled": doubled}) == "keep it exact"
     window = dict(mean=1.0, window=0.4, features=2.0, both=0.39, doubled=0.2)
-    assert advice_on(window) == "the window alone"
+    assert advice_on(window) == "local attention"
 
 
 def test_sharp_heads_are_to_stay_exact_and_flat_ones_not():

@@ -56,7 +56,7 @@ def test_it_trains_and_draws(monkeypatch, capsys, eagerly):
     assert min(picture.shape[:2]) > 200 and picture.std() > 5
 
 
-@pytest.mark.parametrize("name", ["window alone", "Performer"])
+@pytest.mark.parametrize("name", ["local attention", "Performer"])
 def test_each_row_answers_the_questions_of_a_document(name):
     library = documents.Library()
     model = documents.make_model(documents.ROWS[name]["make"], len(library.ids), 10)

@@ -112,7 +112,7 @@ def test_midi_has_the_notes(tmp_path):
 
 @pytest.mark.slow
 def test_a_held_out_piece_is_continued(monkeypatch, capsys, one_block, eagerly):
-    monkeypatch.delitem(music.ATTENTIONS, "window alone")
+    monkeypatch.delitem(music.ATTENTIONS, "local attention")
     random = np.random.default_rng(0)
     pieces = []
     for size in random.integers(40, 80, 12):

@@ -62,7 +62,7 @@ WRONG_USES = {
         WrongUse(
             "PerformerAttention has no argument sliding_window",
             "sliding_window=64",
-            "use LocalAttention for a window alone",
+            "use LocalAttention for local attention",
             lambda: made(sliding_window=64),
         ),
         WrongUse(

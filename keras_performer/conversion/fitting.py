@@ -19,8 +19,8 @@ from keras_performer.conversion.report import CalibratedLayer
 from keras_performer.layers import PerformerAttention
 from keras_performer.ops.pair_weights import pair_weights
 
-# What is added to the logarithm of far weights, tried for each head. The last leaves local
-# attention.
+# What is added to the logarithm of far weights, tried for each head. The last leaves
+# local attention.
 LOG_GAINS = 0.5, 1.0, 2.0, -0.5, -1.0, -2.0, -4.0, -8.0
 # Something else is chosen if it leaves less than this part of the error, so that noise
 # changes nothing; and not at all where the error is smaller than this.

@@ -29,24 +29,24 @@ RECORDED = (
     "GroupQueryAttention.__init__",
     "GroupQueryAttention.call",
 )
-# The tables of the page; the others say nothing new.
+# The tables on the page.
 TABLES = (RECORDED[0], RECORDED[1], RECORDED[5])
 # Where the name here is another.
 RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 # What the signatures do not say.
 NOTES = {
-    "dropout": "applies to attended values: there is no matrix to drop from",
-    "attention_mask": "names visible keys; refused if it differs by query",
-    "return_attention_scores": "returns the weights that the features imply",
-    "value": "optional: self-attention",
-    "value_shape": "optional: self-attention",
+    "dropout": "applies to the attention output, before the output projection",
+    "attention_mask": "must be the same for all queries and all heads",
+    "return_attention_scores": "returns the estimated weights",
+    "value": "optional; without it, self-attention",
+    "value_shape": "optional; without it, self-attention",
 }
-# What is not here, and refused.
+# Arguments of Keras that are an error here.
 REFUSED = {
-    "attention_axes": "refused except for axis 1: reshape",
-    "sliding_window": "refused unless `None`: `LocalAttention` has it",
-    "flash_attention": "refused unless `None` or `False`",
-    "use_gate": "refused unless `False`",
+    "attention_axes": "an error, unless it is axis 1: reshape the inputs",
+    "sliding_window": "an error, unless `None`: use `LocalAttention`",
+    "flash_attention": "an error, unless `None` or `False`",
+    "use_gate": "an error, unless `False`",
 }
 MARK = "<!-- {} -->"
 
@@ -148,7 +148,7 @@ def _place_here(argument, named):
 def _here(argument, default, ours, named):
     """The position and the note of an argument of Keras."""
     if argument not in dict(ours):
-        return ["not here", REFUSED.get(argument, "missing")]
+        return ["", REFUSED.get(argument, "missing")]
     note = NOTES.get(argument, "")
     is_other = dict(ours)[argument] != default and not note
     note = note or (

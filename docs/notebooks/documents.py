@@ -45,8 +45,8 @@ keras.utils.set_random_seed(0)
 ## The data
 
 Each document begins with the questions, such as `Clara ?`. The answers are lines such
-as `Clara school .` among the other words. In each document people are at other places,
-so the model cannot learn the answers by heart.
+as `Clara school .` among the other words. The places change from document to document,
+so the model cannot memorize the answers.
 """
 
 # %%
@@ -133,15 +133,16 @@ for name, value in accuracy.items():
 
 # %% [markdown]
 """
-Guessing gets 0.25 right, and the most frequent place of each document about half. The
-longer program [`examples/documents.py`](../../examples/README.md) has the same task: it
-reaches 0.873 with `PerformerAttention`, 0.232 with local attention,
-and 0.908 with exact attention.
+Guessing has an accuracy of 0.25. Always naming the document's most frequent place is
+right about half of the time. The longer program
+[`examples/documents.py`](../../examples/README.md) trains on the same task. It reaches
+0.873 with `PerformerAttention`, 0.232 with local attention, and 0.908 with exact
+attention.
 
 ## Visualize the attention scores
 
 With `return_attention_scores=True` a layer also returns its attention weights, one for
-each pair of words: ask for them on short inputs only. Here you see which words the
+each pair of words: ask for them on short inputs only. The plot shows which words the
 first question attends to, in each head of the first block.
 """
 

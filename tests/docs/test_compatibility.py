@@ -28,7 +28,7 @@ def test_a_missing_argument_is_noticed():
     name = "MultiHeadAttention.__init__"
     changed["3.99"][name] = [*changed["3.99"][name], ["new", "None"]]
     table = signatures.table(name, changed)
-    assert "| `new` | `None` | 3.99 | not here | missing |" in table
+    assert "| `new` | `None` | 3.99 |  | missing |" in table
     assert re.search(r"\| `num_heads` \| required \|  \| 1 \| the same \|", table)
 
 

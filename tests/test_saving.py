@@ -181,6 +181,7 @@ def test_what_is_frozen_comes_back_frozen(way):
 @pytest.mark.parametrize("way", WAYS)
 def test_frozen_parts_come_back_frozen(way):
     options = dict(num_layers=3, num_heads=2, hidden_dim=8, exact_window=2)
+    options |= dict(forget_gate=False)
     options |= dict(vocabulary_size=11, max_length=8, num_random_features=8)
     model = PerformerLM(**options)
     blocks = model.blocks

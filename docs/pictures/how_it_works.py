@@ -15,7 +15,7 @@ def main():
     tokens, transposed = (SHORT, LONG), (LONG, SHORT)
     product(exact, ["(", ("Q", tokens), ("K$^T$", transposed), ")", ("V", tokens)])
     result(exact, (LONG, LONG), "L x L", style.EXACT)
-    title(exact, "Exact attention makes a matrix that grows with L$^2$", style.EXACT)
+    title(exact, "Exact attention makes an L x L matrix", style.EXACT)
     product(
         linear,
         [
@@ -27,7 +27,7 @@ def main():
         ],
     )
     result(linear, (SHORT, SHORT), "M x V", style.OURS)
-    title(linear, "Linear attention makes one whose size does not grow", style.OURS)
+    title(linear, "Linear attention makes a matrix of fixed size", style.OURS)
     style.save(figure, __file__)
 
 

@@ -26,7 +26,7 @@ TASKS = {  # titles, names and limits of the axis: better is to the right
     ),
     "bytes 512": (
         "Predict code: local attention is enough",
-        "bits a byte, less is better",
+        "bits per byte, less is better",
         (2.9, 2.27),
     ),
 }

@@ -17,6 +17,7 @@ from keras_performer.ops.checks import (
     check_window,
 )
 from keras_performer.ops.decays import last_decays
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.linear import both_sides, causal
 from keras_performer.ops.linear.near import Reach
@@ -194,6 +195,7 @@ def attend(kernel, query, key, value, visible, gain, far, near, decay, options):
     if _sees_all(window, length):
         options = window, visible.causal, jit_compile, starts, decay
         output, _ = local.attend(None, query, keys, None, *options)
+        output = _unchanged(output, gain)
     elif visible.causal:
         given = query, keys, gain, far, *others, decay
         found = causal.attend_within(kernel, Reach(reach), *given)
@@ -244,6 +246,12 @@ def attend_with_state(
     far = _of_last_segment(found.state, starts, window)
     state = *far, *keys.last(window, near, starts), *_last(decay, window)
     return found.output, found.log_sums, *state
+
+
+@custom_gradient
+def _unchanged(output, gain):
+    """The output where no key is far; optimizers warn of a gain without a gradient."""
+    return tf.identity(output), lambda doutput: (doutput, tf.zeros_like(gain))
 
 
 def _last(decay, window):

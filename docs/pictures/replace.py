@@ -34,7 +34,7 @@ def exact(x):
 VARIANTS = [
     ("MultiHeadAttention", exact, style.EXACT),
     ("PerformerAttention", performer("softmax"), style.OURS),
-    ('the same, "relu"', performer("relu"), style.FURTHER[0]),
+    ('PerformerAttention, feature_map="relu"', performer("relu"), style.FURTHER[0]),
     ("no attention", lambda x: keras.ops.zeros_like(x), style.CONTROL),
 ]
 

@@ -577,7 +577,7 @@ class ForgettingAttention(AttentionLayer):
         forget_gate_bias: two floats, the initial biases of the first and of the last
             key-value head; the heads between them are spaced evenly. Or one float for
             each key-value head. A single head takes the last value. At the start a
-            weight halves within 5 tokens for a bias of 2, within 760 for 7, and never
+            weight halves within 6 tokens for a bias of 2, within 760 for 7, and never
             for 20. Defaults to `(2.0, 7.0)`.
         **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
             `rotary`.

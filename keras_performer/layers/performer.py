@@ -206,7 +206,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
         forget_gate_bias: two floats, the initial b of the first and of the last
             key-value head; the heads between them are spaced evenly. Or one float for
             each key-value head. A single head takes the last value. At the start a
-            weight halves within 5 tokens for b = 2, within 760 for b = 7, and never for
+            weight halves within 6 tokens for b = 2, within 760 for b = 7, and never for
             b = 20. Defaults to `(2.0, 7.0)`.
         jit_compile: bool or "auto", whether XLA compiles the attention, which takes
             seconds for each shape. "auto" compiles only in training, in a graph, with a

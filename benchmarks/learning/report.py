@@ -208,6 +208,8 @@ def at_equal_time(runs, seconds, part=0):
     if seconds is None:
         return NOTHING
     curves = [np.array(run["curve"]) for run in runs]
+    if any(np.isnan(c[:, 1]).any() for c in curves):
+        return NOTHING
     values = [
         np.interp(seconds, c[:, 1], c[:, 3 + part], left=math.nan) for c in curves
     ]
@@ -222,13 +224,11 @@ def equal_time(runs):
     learned enough ended earlier: time for all steps counts.
     """
     runs = [run for run in runs if not run["row"].startswith(models.WITHOUT)]
-    return min(
-        (
-            statistics.mean(seconds_of_step(run) * run["steps"] for run in same)
-            for _, same in by(runs, "row")
-        ),
-        default=None,
+    seconds = (
+        statistics.mean(seconds_of_step(run) * run["steps"] for run in same)
+        for _, same in by(runs, "row")
     )
+    return min((x for x in seconds if not math.isnan(x)), default=None)
 
 
 def steps_to_reach(run, value):
@@ -244,4 +244,5 @@ def seconds_of_step(run):
 def milliseconds(runs):
     if not runs:
         return NOTHING
-    return f"{1e3 * statistics.median(map(seconds_of_step, runs)):.0f}"
+    seconds = statistics.median(map(seconds_of_step, runs))
+    return NOTHING if math.isnan(seconds) else f"{1e3 * seconds:.0f}"

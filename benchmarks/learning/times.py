@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import statistics
 import time
 
@@ -72,13 +73,17 @@ def of_steps(model, task):
 
 
 def retold(runs, folder):
-    """Runs whose curves have the seconds of the folder's times, where it has some."""
+    """Runs whose curves have the seconds of the folder's times.
+
+    Rows that are not timed have nan, where others of their task are: seconds of
+    training, on any machine, cannot stand beside them.
+    """
     times = read(folder / FILE)
 
     def of_run(run):
-        seconds = times.get(run["task"], {}).get(row_of(run))
-        if seconds is None:
+        if run["task"] not in times:
             return run
+        seconds = times[run["task"]].get(row_of(run), math.nan)
         curve = [[steps, steps * seconds, *rest] for steps, _, *rest in run["curve"]]
         return {**run, "curve": curve}
 

@@ -222,5 +222,9 @@ def test_tables_by_hand(tmp_path):
     (tmp_path / "times.json").write_text(json.dumps(times_of))
     timed, other = times.retold([runs[1], runs[3]], tmp_path)
     assert timed["curve"] == [[50, 1.0, 3.0, 2.0], [100, 2.0, 2.0, 3.0]]
-    assert other == runs[3]  # not timed
+    assert other["curve"][-1][0] == 100 and np.isnan(other["curve"][-1][1])
+    text = report.write(runs, tmp_path)  # a row that is not timed shows no times
+    (untimed,) = (line for line in text.splitlines() if "| 3.500 / 3.300 |" in line)
+    assert "| +0.300 ± 0.200 | – | – | 4,096 |" in untimed
+    assert "after 2 s" in text
     assert report.write([], tmp_path) == "# Does it learn?\n\nNo runs."

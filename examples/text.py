@@ -26,11 +26,13 @@ from matplotlib.figure import Figure
 
 import keras_performer
 
+# Features alone and exact attention, both without a gate.
 ROWS = {
-    "no attention": {"attention": "none", "color": "#8a8a8a"},
-    "Performer": {"attention": "performer", "color": "#0b5cab"},
-    "exact attention": {"attention": "exact", "color": "#d1701c"},
+    "no attention": dict(attention="none"),
+    "Performer": dict(attention="performer", exact_window=None, forget_gate=False),
+    "exact attention": dict(attention="exact", forget_gate=False),
 }
+COLORS = dict(zip(ROWS, ("#8a8a8a", "#0b5cab", "#d1701c")))
 EVALUATIONS = 10
 PROMPT = b"    def "
 
@@ -63,7 +65,7 @@ def main(steps: int = 1500, output_dir: str = "runs/text", length: int = 128):
     models, curves = {}, {}
     for label, row in ROWS.items():
         print(f"\n{label}: {steps} steps")
-        models[label] = make_model(row["attention"], length)
+        models[label] = make_model(length=length, **row)
         curves[label] = train(models[label], batches, test)
 
     for label in ("no attention", "Performer"):
@@ -169,7 +171,7 @@ def draw(path, steps, tables, curves):
     at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
     for label, curve in curves.items():
         name = f"{label}, {curve[-1]:.2f}"
-        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label]["color"], label=name)
+        axes.plot(at, curve, "o-", markersize=3, color=COLORS[label], label=name)
     axes.set_xlim(0)
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("bits per held-out byte")

@@ -159,7 +159,6 @@ WRONG = [
     ("encoder", "rotary", "yes", "None, True"),
     ("model", "vocabulary_size", 0, "positive int"),
     ("model", "position_shape", (-2, -3), "a positive int or a"),
-    ("model", "initial_log_gain", -3.0, "give exact_window as well"),
 ]
 
 

@@ -3,9 +3,8 @@
     weight_ij *= exp(g_(j+1) + ... + g_i)        j <= i, gates g <= 0
     weight_ij *= exp(g_(i+1) + ... + g_j)        j > i
 
-A difference of two long sums would lose small gates beside a huge one. In a chunk a
-pair's decay is summed up from the later token to the earlier; of all pairs it is a
-difference of sums that are kept in three parts.
+A difference of two sums would lose small gates beside a huge one, so the sums are kept in
+three parts.
 """
 
 import functools
@@ -28,7 +27,11 @@ def gates(decay, dtype):
 
 
 def between(gates, tokens, after=None):
-    """Log-decays of pairs, `(..., tokens, span)`.
+    """Log-decays of pairs, `(..., tokens, span)`; `FORGET` where a gate hides the key.
+
+    They are differences of running sums. No small gate is lost beside a large one: each
+    gate is split into multiples of 256, multiples of 1/256 and a rest, whose sums lose
+    nothing up to 4e9 and 65,536, and almost nothing.
 
     Args:
         gates: of the keys, `(..., span, 1)`.
@@ -37,58 +40,42 @@ def between(gates, tokens, after=None):
         after: int, how many keys there are after the last query; `None` if no query
             sees a later key, whose log-decays are then 0.
     """
-    up_to_query = _up_to_query(tokens, size(gates, -2), after)
-    row = tf.linalg.matrix_transpose(gates)
-    none = tf.zeros_like(row)
-    earlier = tf.where(up_to_query, row, none)
-    earlier = tf.cumsum(earlier, axis=-1, exclusive=True, reverse=True)
-    if after is None:
-        return earlier
-    return earlier + tf.cumsum(tf.where(up_to_query, none, row), axis=-1)
-
-
-def of_all_pairs(gates):
-    """Log-decays of each token for each other, and which of them no gate hides.
-
-    They are differences of running sums. No small gate is lost beside a large one: each
-    gate is split into multiples of 256, multiples of 1/256 and a rest, whose sums lose
-    nothing up to 4e9 and 65,536, and almost nothing.
-
-    Args:
-        gates: of all tokens, `(..., T, 1)`.
-
-    Returns:
-        Tensors `(..., T, T)`: of queries and keys the log-decays, and bool.
-    """
+    first = size(gates, -2) - tokens - (after or 0)
     hides = gates <= EMPTY
-    hidden = tf.cumsum(tf.cast(hides, tf.int32), axis=-2)
     rest = tf.where(hides, tf.zeros_like(gates), gates)
     parts = []
     for unit in 256.0, 1 / 256:
         parts.append(tf.stop_gradient(tf.round(rest / unit) * unit))
         rest -= parts[-1]
-    differences = map(_differences, (*parts, rest))
-    token = tf.range(size(gates, -2))
-    sign = tf.where(token[:, tf.newaxis] >= token, 1.0, -1.0)
-    found = functools.reduce(tf.add, differences) * tf.cast(sign, gates.dtype)
-    return found, hidden == tf.linalg.matrix_transpose(hidden)
 
+    def differences(gates):
+        sums = tf.cumsum(gates, axis=-2)
+        rows = sums[..., first : first + tokens, :]
+        return rows, tf.linalg.matrix_transpose(sums)
 
-def _differences(gates):
-    """The sum of the gates up to each token, less that up to each other."""
-    sums = tf.cumsum(gates, axis=-2)
-    return sums - tf.linalg.matrix_transpose(sums)
+    pairs = (differences(part) for part in (*parts, rest))
+    found = functools.reduce(tf.add, (rows - keys for rows, keys in pairs))
+    rows, keys = differences(tf.cast(hides, tf.int32))
+    if after is None:
+        hidden, found = rows > keys, tf.minimum(found, tf.zeros_like(found))
+    else:
+        hidden, found = rows != keys, -tf.abs(found)
+    return tf.where(hidden, tf.constant(FORGET, found.dtype), found)
 
 
 def pull_between(dpairs, after=None):
     """The gradient of the gates from that of `between`, `(..., span, 1)`."""
-    drow = tf.cumsum(dpairs, axis=-1, exclusive=True)
-    if after is None:
-        later = tf.zeros_like(drow)
-    else:
-        later = tf.cumsum(dpairs, axis=-1, reverse=True)
-    up_to_query = _up_to_query(size(dpairs, -2), size(dpairs, -1), after)
-    return tf.reduce_sum(tf.where(up_to_query, drow, later), -2)[..., tf.newaxis]
+    tokens, span = size(dpairs, -2), size(dpairs, -1)
+    first = span - tokens - (after or 0)
+    queries = first + tf.range(tokens)[:, tf.newaxis]
+    later = tf.zeros_like(dpairs) if after is None else -dpairs
+    dsums = tf.where(tf.range(span) <= queries, dpairs, later)
+    keys = tf.reduce_sum(dsums, -2)
+    # each query's is at its own place among the keys
+    outside = tf.zeros_like(keys)
+    parts = outside[..., :first], tf.reduce_sum(dsums, -1), outside[..., first + tokens :]
+    found = tf.cumsum(tf.concat(parts, -1) - keys, axis=-1, reverse=True)
+    return tf.expand_dims(found, -1)
 
 
 def sum_of_rows(x, tokens):
@@ -216,8 +203,3 @@ def _levels(start, first, past, latest):
         levels.append(level + gate)
         level = _largest(levels[-1] + decay, own)
     return tf.stack(levels, 1)
-
-
-def _up_to_query(tokens, span, after):
-    queries = tf.range(tokens)[:, tf.newaxis] + (span - tokens - (after or 0))
-    return tf.range(span) <= queries

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_performer.ops.checks import check_decay
-from keras_performer.ops.decays import gates, of_all_pairs
+from keras_performer.ops.decays import between, gates
+from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
@@ -143,8 +144,8 @@ def _weights(query, key, seen, decay=None):
     logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
     if decay is not None:
         found = gates(tf.transpose(decay, (0, 2, 1))[..., tf.newaxis], dtype)
-        decays, not_hidden = of_all_pairs(found)
-        seen = tf.logical_and(seen, not_hidden)
+        decays = between(found, size(found, 2), after=0)
+        seen = tf.logical_and(seen, decays > EMPTY)
         logits += decays[:, :, tf.newaxis]
     seen = seen[:, :, tf.newaxis]
     # not -inf, whose softmax is NaN where no key is visible

@@ -86,9 +86,11 @@ LM = dict(
     hidden_dim=6,
     intermediate_dim=10,
     num_random_features=8,
+    exact_window=None,  # within a window the gain has no gradient
     seed=1,
 )
-OTHER_LM = {name: LM[name] for name in LM if name != "num_random_features"}
+OF_FEATURES = {"num_random_features", "exact_window"}
+OTHER_LM = {name: LM[name] for name in LM if name not in OF_FEATURES}
 
 
 def reformer(arguments):

@@ -63,7 +63,7 @@ def takes_options(cls):
     """Decorator of a class whose `**kwargs` are options of its attention, and Keras'.
 
     Its signature gets the options of `PerformerAttention`, with other defaults where
-    the class has them as `_option_defaults`. Those that it has itself, as
+    the class has them as `option_defaults`. Those that it has itself, as
     `kernel_initializer` of an encoder, and positions where it has `position_embedding`
     are decided by it.
     """
@@ -73,7 +73,7 @@ def takes_options(cls):
         names.add("rotary")
     cls.decided = DECIDED | names
     options = options_of(PerformerAttention, cls.decided)
-    for name, default in getattr(cls, "_option_defaults", {}).items():
+    for name, default in getattr(cls, "option_defaults", {}).items():
         options[name] = options[name].replace(default=default)
     arguments.show_signature(cls, [*own, *options.values(), kwargs])
     return cls

@@ -123,7 +123,7 @@ class PerformerLM(
     """
 
     # of the attentions of causal models, where a call does not name them
-    _option_defaults = types.MappingProxyType({"exact_window": 64, "forget_gate": True})
+    option_defaults = types.MappingProxyType({"exact_window": 64, "forget_gate": True})
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class PerformerLM(
 
     def _defaults(self, options):
         """Options of the attentions beside those of the call."""
-        defaults = dict(self._option_defaults) if self.causal else {}
+        defaults = dict(self.option_defaults) if self.causal else {}
         features = feature_maps.get(options.get("feature_map", "softmax"))
         if not features.estimates_softmax:
             defaults.pop("exact_window", None)
@@ -441,7 +441,7 @@ class PerformerLM(
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        made_of = choice.of_older_file(config, cls._option_defaults)
+        made_of = choice.of_older_file(config, cls.option_defaults)
         return super().from_config(made_of, custom_objects)
 
     def get_config(self):

@@ -3,8 +3,8 @@
     weight_ij *= exp(g_(j+1) + ... + g_i)        j <= i, gates g <= 0
     weight_ij *= exp(g_(i+1) + ... + g_j)        j > i
 
-A difference of two sums would lose small gates beside a huge one, so the sums are kept in
-three parts.
+A difference of two sums would lose small gates beside a huge one, so the sums are kept
+in three parts.
 """
 
 import functools
@@ -71,10 +71,11 @@ def pull_between(dpairs, after=None):
     later = tf.zeros_like(dpairs) if after is None else -dpairs
     dsums = tf.where(tf.range(span) <= queries, dpairs, later)
     keys = tf.reduce_sum(dsums, -2)
-    # each query's is at its own place among the keys
-    outside = tf.zeros_like(keys)
-    parts = outside[..., :first], tf.reduce_sum(dsums, -1), outside[..., first + tokens :]
-    found = tf.cumsum(tf.concat(parts, -1) - keys, axis=-1, reverse=True)
+    rows = tf.reduce_sum(dsums, -1)
+    # each query stands among the keys
+    none = tf.zeros_like(keys)
+    rows = tf.concat([none[..., :first], rows, none[..., first + tokens :]], -1)
+    found = tf.cumsum(rows - keys, axis=-1, reverse=True)
     return tf.expand_dims(found, -1)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_performer import PerformerLM, zoo
 from keras_performer.layers import AttentionLayer, MixingLayer
 from keras_performer.testing import check_causal
-from tests.cases import CASES, LM
+from tests.cases import CASES, OTHER_LM
 from tests.contract import relative_error
 from tests.layers.inputs import normal
 from tests.layers.twins import randomize
@@ -159,8 +159,8 @@ def test_a_model_of_all_causal_attention_trains_and_does_not_look_ahead():
         zoo.SynthesizerAttention(**sizes, max_length=16),
         zoo.SpatialGatingUnit(16, 8, causal=True),
     ]
-    options = {**LM, "hidden_dim": 8, "max_length": 16, "num_layers": len(zoo_of_all)}
-    del options["num_random_features"]
+    depth = len(zoo_of_all)
+    options = {**OTHER_LM, "hidden_dim": 8, "max_length": 16, "num_layers": depth}
     model = PerformerLM(**{**options, "attention": zoo_of_all, "vocabulary_size": 11})
     ids = np.random.default_rng(0).integers(0, 11, (2, 13))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -158,7 +158,6 @@ WRONG = [
     ("encoder", "num_key_value_heads", 3, "must divide"),
     ("encoder", "rotary", "yes", "None, True"),
     ("model", "vocabulary_size", 0, "positive int"),
-    ("model", "initial_log_gain", -3.0, "give exact_window as well"),
     ("model", "position_shape", (-2, -3), "a positive int or a"),
 ]
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.ops import decays
 from keras_performer.ops.linear import chunkwise, log_pairs
 from keras_performer.ops.linear_attention import linear_attention
 
@@ -235,3 +236,25 @@ def test_errors_say_what_is_wanted():
     _, state = ops.local_attention(*local, decay=tf.zeros((1, 6, 1)))
     with pytest.raises(ValueError, match="must be a Recent"):
         ops.local_attention(*local, state=state)
+
+
+@pytest.mark.parametrize("tokens, after", [(9, None), (4, None), (4, 3), (9, 0)])
+def test_small_gates_are_not_lost_beside_large_ones(tokens, after):
+    """Float32 sums over pairs, and their gradient, beside sums in float64."""
+    rng = np.random.default_rng(0)
+    gates = -rng.exponential(size=(2, 9, 1)).astype("float32")
+    gates[0, 2], gates[1, 5] = -3e7, -2e4
+    first = 9 - tokens - (after or 0)
+    spans = np.zeros((tokens, 9, 9))  # which gates a pair has
+    for query in range(tokens):
+        for key in range(9 if after is not None else first + query + 1):
+            near, far = sorted((first + query, key))
+            spans[query, key, near + 1 : far + 1] = 1
+    expected = np.einsum("qkt,xt->xqk", spans, gates[..., 0].astype("float64"))
+    found = decays.between(tf.constant(gates), tokens, after)
+    # rounded once, as the largest part of a sum is; pairs without it are exact to 1e-6
+    np.testing.assert_allclose(found, expected, rtol=2e-7, atol=1e-6)
+    dpairs = rng.normal(size=expected.shape) * spans.any(-1)
+    pulled = decays.pull_between(tf.constant(dpairs, "float32"), after)
+    wanted = np.einsum("qkt,xqk->xt", spans, dpairs)
+    np.testing.assert_allclose(pulled[..., 0], wanted, atol=1e-5)

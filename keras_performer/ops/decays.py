@@ -48,16 +48,16 @@ def between(gates, tokens, after=None):
         parts.append(tf.stop_gradient(tf.round(rest / unit) * unit))
         rest -= parts[-1]
 
-    def differences(gates):
+    def rows_and_keys(gates):
         sums = tf.cumsum(gates, axis=-2)
         rows = sums[..., first : first + tokens, :]
         return rows, tf.linalg.matrix_transpose(sums)
 
-    pairs = (differences(part) for part in (*parts, rest))
+    pairs = (rows_and_keys(part) for part in (*parts, rest))
     found = functools.reduce(tf.add, (rows - keys for rows, keys in pairs))
-    rows, keys = differences(tf.cast(hides, tf.int32))
+    rows, keys = rows_and_keys(tf.cast(hides, tf.int32))
     if after is None:
-        hidden, found = rows > keys, tf.minimum(found, tf.zeros_like(found))
+        hidden, found = rows > keys, tf.minimum(found, 0.0)
     else:
         hidden, found = rows != keys, -tf.abs(found)
     return tf.where(hidden, tf.constant(FORGET, found.dtype), found)

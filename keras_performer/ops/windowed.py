@@ -51,9 +51,8 @@ class DecayingState(typing.NamedTuple):
     """The state of causal attention with an exact window and a forget gate.
 
     Attributes:
-        running_max, sums, key, value, seen: as in `WindowedState`, with sums as the
-        newest of their keys sees them.
-            that the newest of their keys sees.
+        running_max, sums, key, value, seen: as in `WindowedState`; the sums have
+            decayed up to the newest of their keys.
         decay: the log-decays of the recent keys, `(B, W, K)`.
     """
 

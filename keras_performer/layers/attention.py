@@ -26,7 +26,11 @@ from keras_performer.layers.call_inputs import (
     token_positions,
     visible_keys,
 )
-from keras_performer.layers.config import KeepsInnerChanges, built_copy
+from keras_performer.layers.config import (
+    KeepsInnerChanges,
+    KeepsWithoutEntry,
+    built_copy,
+)
 from keras_performer.layers.dense import DenseNames, dense_layers, serialized_options
 from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_scope
 from keras_performer.ops.shapes import compute_dtype
@@ -37,6 +41,7 @@ class AttentionLayer(
     layer_state.HasInitialState,
     DenseNames,
     KeepsInnerChanges,
+    KeepsWithoutEntry,
     keras.layers.Layer,
 ):
     """Base class of attention layers with the interface of Keras' own.
@@ -455,11 +460,6 @@ class AttentionLayer(
     def compute_output_spec(self, *args, **kwargs):
         return output_spec(self, *args, **kwargs)
 
-    def load_own_variables(self, store):
-        # a file of another attention has none: they stay as they were drawn
-        if store.keys():
-            super().load_own_variables(store)
-
     def get_config(self):
         names = (
             "num_heads",
@@ -509,7 +509,7 @@ def check_qk_norm(layer, value):
     return value
 
 
-class QueryKeyNorm(keras.layers.Layer):
+class QueryKeyNorm(KeepsWithoutEntry, keras.layers.Layer):
     """Normalizes queries and keys so that their logit is `scale * cos(query, key)`.
 
     Args:
@@ -540,11 +540,6 @@ class QueryKeyNorm(keras.layers.Layer):
         wide = tf.cast(x, compute_dtype(x))
         unit = tf.math.l2_normalize(wide, -1, epsilon=SMALLEST_SQUARE)
         return tf.cast(unit * tf.cast(length, wide.dtype), x.dtype)
-
-    def load_own_variables(self, store):
-        # a file of attention without it has none: it stays
-        if store.keys():
-            super().load_own_variables(store)
 
 
 # -- A forget gate: the weight of a key fades with the tokens between it and a query.
@@ -649,7 +644,7 @@ class ForgettingAttention(AttentionLayer):
         }
 
 
-class ForgetGate(keras.layers.Layer):
+class ForgetGate(KeepsWithoutEntry, keras.layers.Layer):
     """Log-decays of tokens, at most 0, one for each key-value head.
 
     Args:
@@ -687,11 +682,6 @@ class ForgetGate(keras.layers.Layer):
             return decays
         seen = tf.expand_dims(key_mask, -1)
         return tf.where(seen, decays, tf.zeros_like(decays))
-
-    def load_own_variables(self, store):
-        # a file of attention without a gate has none: it stays
-        if store.keys():
-            super().load_own_variables(store)
 
 
 def _biases(biases, num_heads):

@@ -29,6 +29,17 @@ class SaysWhenUnbuilt:
         raise AttributeError(message, name=name, obj=self)
 
 
+class KeepsWithoutEntry:
+    """Mixin for layers that a file of another attention has no weights for: they stay.
+
+    So attention loads the weights of `keras.layers.MultiHeadAttention`.
+    """
+
+    def load_own_variables(self, store):
+        if store.keys():
+            super().load_own_variables(store)
+
+
 # -- LoRA, quantization and freezing of layers inside others, kept by their configs.
 
 

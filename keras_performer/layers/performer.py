@@ -14,7 +14,7 @@ from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.attention import ForgettingAttention
-from keras_performer.layers.config import must_be_built
+from keras_performer.layers.config import KeepsWithoutEntry, must_be_built
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.devices import has_gpu
 from keras_performer.ops.linear_attention import linear_attention
@@ -620,7 +620,7 @@ def add_drawn_weight(layer, name, value, trainable=False):
 SPEED = 10.0
 
 
-class FarGain(keras.layers.Layer):
+class FarGain(KeepsWithoutEntry, keras.layers.Layer):
     """Trainable addend of the log-weights of keys outside of an exact window.
 
     An estimate is biased and noisy, exact weights are not: with both, attention learns
@@ -647,11 +647,6 @@ class FarGain(keras.layers.Layer):
     def of_heads(self):
         """The gain of each head, a tensor `(N,)`."""
         return SPEED * tf.convert_to_tensor(self.log_gain)
-
-    def load_own_variables(self, store):
-        # a file of attention without a window has none: it stays
-        if store.keys():
-            super().load_own_variables(store)
 
 
 # -- The choice of `jit_compile="auto"`.

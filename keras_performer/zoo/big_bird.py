@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.config import KeepsWithoutEntry
 from keras_performer.layers.performer import seed_or_random
 from keras_performer.ops.checks import check_attention_inputs
 from keras_performer.ops.exact import attend_to_seen, scores_of_seen
@@ -325,7 +326,7 @@ class _Cut:
 # -- A seed that a layer saves, of which it draws in each call alike.
 
 
-class SavedSeed(keras.layers.Layer):
+class SavedSeed(KeepsWithoutEntry, keras.layers.Layer):
     """Saves a seed as a weight, so that a loaded model draws the same numbers.
 
     Args:
@@ -346,11 +347,6 @@ class SavedSeed(keras.layers.Layer):
             trainable=False,
             autocast=False,
         )
-
-    def load_own_variables(self, store):
-        # a file of an attention that draws nothing has none: it stays
-        if store.keys():
-            super().load_own_variables(store)
 
 
 # -- Big Bird's attention: blocks that see a window, global blocks and random ones.

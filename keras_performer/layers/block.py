@@ -12,6 +12,7 @@ from keras_performer.layers.call_inputs import as_mask
 from keras_performer.layers.config import (
     KeepsInnerChanges,
     SaysWhenUnbuilt,
+    TracesSpec,
     as_layer,
     config_of,
 )
@@ -24,7 +25,9 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
+class PerformerBlock(
+    HasInitialState, TracesSpec, KeepsInnerChanges, keras.layers.Layer
+):
     """Transformer block of self-attention and a feed-forward network.
 
     Each part normalizes its input and adds its output to the tokens (pre-norm). With
@@ -281,10 +284,6 @@ class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
 
-    def compute_output_spec(self, *args, **kwargs):
-        # by tracing `call`: it may also return a state
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -301,7 +300,7 @@ class PerformerBlock(HasInitialState, KeepsInnerChanges, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
+class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
     """Depthwise convolution of `(B, T, dim)` that can go on from an earlier piece.
 
     It is `keras.layers.DepthwiseConv1D` without bias, with a state. Masked tokens and
@@ -392,10 +391,6 @@ class ShortConvolution(SaysWhenUnbuilt, keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
-
-    def compute_output_spec(self, *args, **kwargs):
-        # by tracing `call`: it may also return a state
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         config = super().get_config()

@@ -29,6 +29,13 @@ class SaysWhenUnbuilt:
         raise AttributeError(message, name=name, obj=self)
 
 
+class TracesSpec:
+    """Mixin that traces `call` for shapes of outputs: with a state, and its errors."""
+
+    def compute_output_spec(self, *args, **kwargs):
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
 class KeepsWithoutEntry:
     """Mixin for layers that a file of another attention has no weights for: they stay.
 

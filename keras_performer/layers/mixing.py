@@ -9,10 +9,10 @@ from keras_performer.layers import arguments, call_inputs
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.arguments import LayerInput
 from keras_performer.layers.call_inputs import as_mask
-from keras_performer.layers.config import KeepsInnerChanges
+from keras_performer.layers.config import KeepsInnerChanges, TracesSpec
 
 
-class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
+class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
     """Base class of mixers, which combine tokens by position.
 
     `PerformerBlock` and `PerformerLM` take a mixer in place of an `AttentionLayer`. It
@@ -119,10 +119,6 @@ class MixingLayer(KeepsInnerChanges, keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
-
-    def compute_output_spec(self, *args, **kwargs):
-        # by tracing `call`: it has its errors
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

@@ -10,7 +10,7 @@ from keras_performer.layers import arguments, call_inputs
 from keras_performer.layers.arguments import Initializer, LayerInput
 from keras_performer.layers.call_inputs import visible_keys
 from keras_performer.layers.choice import AttentionChoice, OneChoice, takes_options
-from keras_performer.layers.config import KeepsInnerChanges
+from keras_performer.layers.config import KeepsInnerChanges, TracesSpec
 from keras_performer.layers.dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.state import HasInitialState
@@ -18,7 +18,7 @@ from keras_performer.layers.state import HasInitialState
 
 @takes_options
 class TransformerLayer(
-    arguments.JoinsSignatures, KeepsInnerChanges, keras.layers.Layer
+    arguments.JoinsSignatures, TracesSpec, KeepsInnerChanges, keras.layers.Layer
 ):
     """The base class of `PerformerEncoder` and `PerformerDecoder`.
 
@@ -128,10 +128,6 @@ class TransformerLayer(
         norm = self.feedforward_norm
         made = self.contract(self.expand(self.before(norm, x)))
         return self.after(norm, x, made, training)
-
-    def compute_output_spec(self, *args, **kwargs):
-        # by tracing `call`: it may return more than the tokens
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         names = (

@@ -11,7 +11,12 @@ import tensorflow as tf
 from keras_performer import feature_maps
 from keras_performer.layers import EmbeddingLayer, arguments, call_inputs, choice
 from keras_performer.layers.block import PerformerBlock
-from keras_performer.layers.config import KeepsInnerChanges, as_layer, config_of
+from keras_performer.layers.config import (
+    KeepsInnerChanges,
+    TracesSpec,
+    as_layer,
+    config_of,
+)
 from keras_performer.layers.dense import LogitsDense
 from keras_performer.layers.embeddings import AxialPositionEmbedding, TokenEmbedding
 from keras_performer.layers.keras_privates import implicit_mask, unlock, with_mask
@@ -27,6 +32,7 @@ from keras_performer.recompute import TokenTraining, WithTargets, passes
 class PerformerLM(
     arguments.JoinsSignatures,
     HasInitialState,
+    TracesSpec,
     KeepsInnerChanges,
     TokenTraining,
 ):
@@ -434,10 +440,6 @@ class PerformerLM(
 
     def compute_output_shape(self, input_shape):
         return self.head.compute_output_shape((*input_shape, self.hidden_dim))
-
-    def compute_output_spec(self, *args, **kwargs):
-        """Traces `call`, which may also return a state."""
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

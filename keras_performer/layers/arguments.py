@@ -90,10 +90,15 @@ def rate(name, value):
     return float(value)
 
 
+def is_finite(value):
+    """True for a finite number, which a bool is not."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
 def nonnegative(name, value, zero=True):
     """A finite float of 0 or more; without `zero`, of more."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < 0 or not (value or zero):
+    if not is_finite(value) or value < 0 or not (value or zero):
         wanted = "0 or a positive float" if zero else "a positive float"
         raise ValueError(f"{name} must be {wanted}. Received: {name}={value!r}")
     return float(value)
@@ -154,12 +159,6 @@ def exact_window(value, feature_map):
             f"exact_window={value}"
         )
     return value
-
-
-def is_finite(value):
-    """True for a finite number, which a bool is not."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
 
 
 def initial_log_gain(value, exact_window, num_heads):

@@ -122,11 +122,7 @@ class PerformerBlock(
         self.dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=dtype)
 
     def build(self, input_shape):
-        if len(input_shape) != 3:
-            raise ValueError(
-                "PerformerBlock needs inputs of shape (batch, length, features). "
-                f"Received: inputs of shape {tuple(input_shape)}"
-            )
+        call_inputs.check_input_shape(self, input_shape)
         dim = input_shape[-1]
         self.contract = token_dense("contract", dim, dtype=self.dtype_policy)
         if self.convolution is not None:

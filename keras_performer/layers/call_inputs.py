@@ -56,6 +56,15 @@ def check_ids(inputs, embedding):
         tf.debugging.assert_equal(outside, tf.zeros_like(ids), message)
 
 
+def check_input_shape(layer, shape):
+    """Raises a `ValueError` for a shape that is not `(B, T, features)`."""
+    if len(shape) != 3:
+        raise ValueError(
+            f"{type(layer).__name__} needs inputs of shape (batch, length, features). "
+            f"Received: inputs of shape {tuple(shape)}"
+        )
+
+
 def check_inputs(**inputs):
     for name, x in inputs.items():
         if not _is_dense(x):
@@ -380,7 +389,7 @@ def checked_rotary(layer, value):
             f"{type(layer).__name__} has no queries and keys to rotate: use "
             f"rotary=None. Received: rotary={value!r}"
         )
-    divisor = 2 * _num_axes(value)
+    divisor = 2 * (1 if value is True else len(value))
     if layer.key_dim % divisor:
         raise ValueError(
             "rotary needs a key_dim divisible by 2 for each axis of positions, here by "
@@ -435,10 +444,6 @@ def apply_rotary(layer, x, positions):
     if layer.rotary is not True and len(positions.shape) == 2:
         positions = tf.stack(coordinates(positions, layer.rotary), -1)
     return ops.rotary_embedding(x, positions)
-
-
-def _num_axes(rotary):
-    return 1 if rotary is True else len(rotary)
 
 
 def _check_aligned(query, key):

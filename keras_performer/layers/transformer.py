@@ -88,11 +88,7 @@ class TransformerLayer(
             name: str, name of the layer.
             shape: tuple, the shape of the tokens.
         """
-        if len(shape) != 3:
-            raise ValueError(
-                f"{type(self).__name__} needs inputs of shape (batch, length, "
-                f"features). Received: inputs of shape {tuple(shape)}"
-            )
+        call_inputs.check_input_shape(self, shape)
         attention = self._attentions.make(
             num_heads=self.num_heads,
             key_dim=arguments.head_dim(shape[-1], self.num_heads),

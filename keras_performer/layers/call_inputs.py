@@ -283,13 +283,7 @@ def _head_and_query_axes(attention_mask, key):
 
 
 def token_ids(layer, segment_ids, query, key):
-    """Ids of the segment of each token, checked, `(B, T)` int64; `None` stays.
-
-    Args:
-        layer: the `AttentionLayer` that got them.
-        segment_ids: int tensor of the shape of the query without its last axis.
-        query, key: tensors, as the layer was given them.
-    """
+    """Ids of the segment of each token of a call, `(B, T)` int64; `None` stays."""
     if segment_ids is None:
         return None
     if not layer.supports_segments:
@@ -323,12 +317,7 @@ def checked_ids(segment_ids, x):
 
 
 def with_starts(inputs, state):
-    """The `Inputs` of a call, of which `visible` says where segments start.
-
-    Args:
-        inputs: `Inputs` with what `token_ids` returned.
-        state: the state of the layer, or `None`.
-    """
+    """The `Inputs` of a call after a state; `visible` has the starts of segments."""
     if inputs.segment_ids is None:
         return inputs
     starts = segment_starts(inputs.segment_ids, state)
@@ -336,14 +325,12 @@ def with_starts(inputs, state):
 
 
 def segment_starts(segment_ids, state):
-    """Starts of segments, bool `(B, T)`; `None` without ids.
+    """Starts of segments, bool `(B, T)`, where a state has the id of the token before.
 
     Args:
-        segment_ids: int64 tensor `(B, T)`, or `None`.
-        state: dict whose entry `"segment"` is the id of the token before, or `None`.
+        segment_ids: int64 tensor `(B, T)`.
+        state: dict with the entry `"segment"`, or `None`.
     """
-    if segment_ids is None:
-        return None
     last_id = None
     if state is not None:
         if "segment" not in state:
@@ -359,9 +346,7 @@ def segment_starts(segment_ids, state):
 def last_segment(segment_ids, state):
     """The entry `"segment"` of the state after a call, in a dict; `{}` if not packed.
 
-    Args:
-        segment_ids, state: as in `segment_starts`. Without ids tokens go on with the
-            segment of the state.
+    Without ids tokens go on with the segment of the state.
     """
     earlier = {} if state is None else state
     if segment_ids is not None:
@@ -400,14 +385,7 @@ def checked_rotary(layer, value):
 
 
 def token_positions(layer, query, key, positions, state):
-    """Positions for `rotated`, of queries and of keys; `None` without rotary.
-
-    Args:
-        layer: an `AttentionLayer`.
-        query, key: tensors, as the layer was given them.
-        positions: what the call was given, or `None`.
-        state: the layer's state after earlier tokens, or `None`.
-    """
+    """Positions for `apply_rotary`, of queries and of keys; `None` without rotary."""
     if layer.rotary is None:
         if positions is not None:
             raise ValueError(
@@ -430,11 +408,7 @@ def token_positions(layer, query, key, positions, state):
 def apply_rotary(layer, x, positions):
     """Heads `(B, T, N, H)` of queries or keys, rotated.
 
-    Args:
-        layer: an `AttentionLayer` with rotary.
-        x: tensor of shape `(B, T, N, H)`.
-        positions: int tensor of shape `(B, T)`, or `(B, T, axes)` for the coordinates
-            in a grid. B may be 1.
+    Positions are ints `(B, T)`, or coordinates in a grid `(B, T, axes)`. B may be 1.
     """
     if positions is None:
         raise ValueError(

@@ -13,13 +13,7 @@ class HasInitialState:
 
 
 def first(attention, batch_size, packed):
-    """The state before the first token.
-
-    Args:
-        attention: nest of tensors, the entry of the mechanism.
-        batch_size: int or scalar tensor B.
-        packed: bool, whether calls are to have `segment_ids`.
-    """
+    """The state before the first token; packed if calls are to have `segment_ids`."""
     position = tf.zeros((batch_size,), tf.int32)
     state = {"position": position, "attention": attention}
     return {**state, "segment": tf.cast(position, tf.int64)} if packed else state
@@ -33,14 +27,7 @@ def checked_batch_size(layer, batch_size):
 
 
 def later(state, inputs, attention):
-    """The state after the tokens of a call.
-
-    Args:
-        state: the state before them, or `None`.
-        inputs: the `Inputs` of the call. Without ids its tokens go on with the segment
-            of the state, if it has one.
-        attention: the entry of the mechanism.
-    """
+    """The state after the tokens of a call, where a mechanism has the entry given."""
     batch, length = tf.unstack(tf.shape(inputs.query)[:2])
     position = tf.fill((batch,), length)
     if state is not None:

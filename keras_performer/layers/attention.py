@@ -458,7 +458,13 @@ class AttentionLayer(
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
-        return output_spec(self, *args, **kwargs)
+        # by tracing `call`, with its errors; a layer that is not built stays so
+        layer = self
+        if not self.built:
+            given = inspect.signature(self.call).bind(*args, **kwargs).arguments
+            inputs = [given.get(name) for name in ("query", "value", "key")]
+            layer = built_copy(self, [None if x is None else x.shape for x in inputs])
+        return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
     def get_config(self):
         names = (
@@ -700,29 +706,12 @@ def _biases(biases, num_heads):
 # -- Shapes and dtypes of a symbolic call.
 
 
-def output_spec(layer, *args, **kwargs):
-    """Returns shapes and dtypes of the outputs of `call`, with its errors.
-
-    It traces `call`; a layer that is not built stays so. If a mechanism defines
-    `outline`, a function of the arguments of `attend` whose results have the same
-    shapes and dtypes in a smaller graph, `attention_of` takes it.
-
-    Args:
-        layer: an `AttentionLayer`.
-        *args, **kwargs: arguments of its `call`, with `keras.KerasTensor` for tensors.
-    """
-    if not layer.built:
-        given = inspect.signature(layer.call).bind(*args, **kwargs).arguments
-        inputs = [given.get(name) for name in ("query", "value", "key")]
-        layer = built_copy(layer, [None if x is None else x.shape for x in inputs])
-    return keras.Operation.compute_output_spec(layer, *args, **kwargs)
-
-
 def attention_of(layer):
     """Returns the `attend` of a layer, or its `outline` if Keras only asks for shapes.
 
     Keras does so in symbolic calls, and when it traces a model before training under a
-    `tf.distribute` strategy.
+    `tf.distribute` strategy. An `outline` takes the arguments of `attend`, and its
+    results have the same shapes and dtypes in a smaller graph.
     """
     if tf.executing_eagerly() or not in_symbolic_scope():
         return layer.attend

@@ -1,6 +1,5 @@
 """The attention of the Linear Transformer."""
 
-import functools
 import typing
 
 import keras
@@ -12,7 +11,6 @@ from keras_performer.layers import state as layer_state
 from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.performer import (
     PerformerAttention,
-    pays_on_cpu,
     should_compile,
 )
 from keras_performer.ops.linear_attention import linear_attention
@@ -81,13 +79,7 @@ class LinearTransformerAttention(ForgettingAttention):
 
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
         in_order = visible.causal or decay is not None
-        compiles = should_compile(
-            self.jit_compile,
-            query,
-            key,
-            training,
-            functools.partial(pays_on_cpu, in_order),
-        )
+        compiles = should_compile(self.jit_compile, query, key, training, in_order)
         attended, state = linear_attention(
             query,
             key,

@@ -8,7 +8,7 @@ from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.attention import ForgettingAttention
-from keras_performer.layers.performer import should_compile, window_pays_on_cpu
+from keras_performer.layers.performer import should_compile
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -66,9 +66,7 @@ class LocalAttention(ForgettingAttention):
         self.jit_compile = arguments.jit_compile(jit_compile)
 
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
-        compiles = should_compile(
-            self.jit_compile, query, key, training, window_pays_on_cpu
-        )
+        compiles = should_compile(self.jit_compile, query, key, training, in_order=None)
         window = self.sliding_window
         if state is not None:
             kind = self._kind_of_state

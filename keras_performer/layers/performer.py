@@ -1,6 +1,5 @@
 """Performer attention: its layer, random features, gain of far keys, compilation."""
 
-import functools
 import os
 import random
 import typing
@@ -404,13 +403,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
         # a window to both sides carries sums from block to block, as causal loops do
         in_order = visible.causal or self.exact_window is not None or decay is not None
-        compiles = should_compile(
-            self.jit_compile,
-            query,
-            key,
-            training,
-            functools.partial(pays_on_cpu, in_order),
-        )
+        compiles = should_compile(self.jit_compile, query, key, training, in_order)
         if state is not None:
             state = self._as_state(state)
         attended, state = linear_attention(
@@ -660,16 +653,16 @@ MIN_COMPILED_LENGTH = 1024
 MAX_CPU_THREADS = 4
 
 
-def should_compile(jit_compile, query, key, training, on_cpu):
-    """Decides if XLA compiles attention of these queries and keys.
+def should_compile(jit_compile, query, key, training, in_order):
+    """Decides if XLA compiles attention of `(B, T, ...)` to `(B, S, ...)`.
 
     Args:
         jit_compile: True, False or "auto".
-        query: tensor `(B, T, ...)`.
-        key: tensor `(B, S, ...)`.
         training: bool, or `None`.
-        on_cpu: function without arguments, true if compiling pays without a GPU; called
-            last.
+        in_order: bool, whether loops carry sums from block to block, as causal ones do;
+            `None` for local attention, which "auto" does not compile on CPUs. It was a
+            tenth faster with two threads and windows of 64, and took up to twice as
+            long with one thread or windows of 257.
     """
     if jit_compile != "auto":
         return jit_compile
@@ -682,26 +675,17 @@ def should_compile(jit_compile, query, key, training, on_cpu):
         and not tf.distribute.has_strategy()
         and None not in lengths
         and max(lengths) >= MIN_COMPILED_LENGTH
-        and (has_gpu() or on_cpu())
+        and (has_gpu() or (in_order is not None and pays_on_cpu(in_order)))
     )
 
 
-def pays_on_cpu(causal):
+def pays_on_cpu(in_order):
     """True if compiled attention is faster here, as far as it was measured."""
     major, minor = tf.__version__.split(".")[:2]
     # before, XLA on CPUs ran the many small products of causal attention in sequence
-    if causal and (int(major), int(minor)) < (2, 21):
+    if in_order and (int(major), int(minor)) < (2, 21):
         return False
     return cpu_threads() <= MAX_CPU_THREADS
-
-
-def window_pays_on_cpu():
-    """False: compiled local attention is not faster.
-
-    It was a tenth faster with two threads and windows of 64, and took up to twice as
-    long with one thread or windows of 257.
-    """
-    return False
 
 
 def cpu_threads():

@@ -18,7 +18,7 @@ from keras_performer.layers.arguments import (
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask
 from keras_performer.layers.dense import copied_dense
-from keras_performer.layers.performer import should_compile, window_pays_on_cpu
+from keras_performer.layers.performer import should_compile
 from keras_performer.ops import compile
 from keras_performer.ops.checks import check_attention_inputs, check_window
 from keras_performer.ops.exact import attend_to_seen, attend_with_log_sums
@@ -276,9 +276,7 @@ class LongformerAttention(AttentionLayer):
 
     def attend(self, query, key, value, visible, state=None, training=None):
         heads, global_heads = zip(query, key, value)
-        compiles = should_compile(
-            self.jit_compile, *heads[:2], training, window_pays_on_cpu
-        )
+        compiles = should_compile(self.jit_compile, *heads[:2], training, in_order=None)
         sizes = self.sliding_window, self.num_global_tokens
         if not self.num_global_tokens:
             local = ops.local_attention(*heads, sizes[0], visible, jit_compile=compiles)

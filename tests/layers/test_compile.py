@@ -97,17 +97,18 @@ def test_auto_compiles_where_it_pays(
     )
     monkeypatch.setattr(tf, "__version__", version)
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus)
-    on_cpu = functools.partial(performer.pays_on_cpu, causal)
     with tf.Graph().as_default():
         x = tf.zeros((1, LENGTH, 3))
         decided = functools.partial(performer.should_compile, query=x, key=x)
-        given = dict(training=True, on_cpu=on_cpu)
+        given = dict(training=True, in_order=causal)
         assert decided("auto", **given) == expected
         assert decided(True, **given) and not decided(False, **given)
-        assert not decided("auto", training=None, on_cpu=on_cpu)
+        assert not decided("auto", training=None, in_order=causal)
+        assert decided("auto", training=True, in_order=None) == bool(gpus)
         with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
             assert not decided("auto", **given)
-    assert not performer.should_compile("auto", x, x, True, on_cpu=lambda: True)
+    monkeypatch.setattr(performer, "pays_on_cpu", lambda in_order: True)
+    assert not performer.should_compile("auto", x, x, True, in_order=False)
 
 
 def test_threads_are_the_cores_at_hand_unless_set(monkeypatch):

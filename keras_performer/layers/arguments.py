@@ -365,12 +365,7 @@ def check_causal(layer, causal):
 
 
 def up_to_max_length(layer, length):
-    """`length`, checked: an int now, a scalar tensor when a graph runs.
-
-    Args:
-        layer: a layer with `max_length`.
-        length: what `ops.shapes.size` returned.
-    """
+    """`length`, checked: an int now, a scalar tensor when a graph runs."""
     name = type(layer).__name__
     message = (
         f"{name} ends at max_length: make it with the max_length of the longest "

@@ -43,14 +43,9 @@ DECIDED = frozenset(
 
 
 def options_of(kind, decided=DECIDED):
-    """Arguments that an attention can be given from outside.
+    """Options of a subclass of `AttentionLayer`, read from its signature.
 
-    Args:
-        kind: subclass of `AttentionLayer`, whose signature is the list.
-        decided: set of the names of arguments that are none.
-
-    Returns:
-        Dict of names to `inspect.Parameter`, all of them by name.
+    A dict of names to `inspect.Parameter`, without those that are `decided`.
     """
     return {
         name: parameter.replace(kind=parameter.KEYWORD_ONLY)
@@ -80,13 +75,7 @@ def takes_options(cls):
 
 
 def check_options(owner, options, kinds):
-    """Raises a `ValueError` for options that no class of attention has.
-
-    Args:
-        owner: the class or function that was given them.
-        options: dict.
-        kinds: sequence of subclasses of `AttentionLayer`.
-    """
+    """Raises a `ValueError` for options of `owner` that none of the kinds has."""
     decided = getattr(owner, "decided", DECIDED)
     known = {option for kind in kinds for option in options_of(kind, decided)}
     for option, value in options.items():
@@ -234,16 +223,9 @@ class AttentionChoice:
 
 
 def positions_of(position_embedding, attention, position_shape, key_dim):
-    """Position embedding of a model, and the `rotary` of its attentions.
+    """Position embedding of a model, and the argument `rotary` of its attentions.
 
-    Args:
-        position_embedding: "learned", "rotary", or `None` for what the attentions can.
-        attention: what a model takes as `attention`.
-        position_shape: tuple of ints.
-        key_dim: int, the size of a head.
-
-    Returns:
-        "learned" or "rotary", and the argument of attentions.
+    `None` becomes "rotary" if all attentions can rotate, else "learned".
     """
     if position_embedding is None:
         rotates = _rotates(attention, position_shape, key_dim)

@@ -217,11 +217,8 @@ def config_of(layer):
 def built_copy(attention, shapes):
     """An attention layer like this one with weights, which draws none of them.
 
-    What the layer itself will draw stays the same.
-
-    Args:
-        attention: an `AttentionLayer`.
-        shapes: shapes of query, value and key; `None` for those not given.
+    What the layer itself will draw stays the same. Shapes are those of query, value and
+    key, `None` for those not given.
     """
     quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros", "seed": 0}
     config = without_inner_changes(attention.get_config())
@@ -270,12 +267,8 @@ def all_inside(layer):
 def pairs(one, other, leaves=()):
     """Layers in the same places of two models, each pair once, from outside inwards.
 
-    Args:
-        one, other: layers; the other has a layer in each place where the one has.
-        leaves: layers of the one that are not looked into.
-
-    Yields:
-        Pairs of layers, the first the two themselves.
+    The first pair are the models themselves. Layers of the one model that are `leaves`
+    are not looked into.
     """
     seen, waiting = set(), [(one, other)]
     while waiting:

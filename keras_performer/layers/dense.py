@@ -46,15 +46,7 @@ class DenseNames:
 
 
 def dense_layers(layer, query_shape, value_shape, key_shape):
-    """Builds the dense layers of an `AttentionLayer`; the output layer comes last.
-
-    Args:
-        layer: an `AttentionLayer`.
-        query_shape, value_shape, key_shape: tuples, of its inputs.
-
-    Returns:
-        Dict of built layers by their names.
-    """
+    """Builds the dense layers of a layer, by name; the output layer comes last."""
     dense = functools.partial(
         heads_dense,
         use_bias=layer.use_bias,
@@ -229,13 +221,7 @@ def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options
 
 
 def token_dense(name, output_dim, **options):
-    """A `HeadsDense` from `(B, T, dim)` to `(B, T, output_dim)`, not built.
-
-    Args:
-        name: str, name of the layer.
-        output_dim: int.
-        **options: further arguments of `keras.layers.EinsumDense`.
-    """
+    """A `HeadsDense` from `(B, T, dim)` to `(B, T, output_dim)`, not built."""
     dense = HeadsDense(
         "abc,cd->abd",
         output_shape=(None, output_dim),
@@ -371,12 +357,7 @@ def _product(rows, matrix):
 
 
 def copied_dense(dense, name):
-    """A built dense layer that starts with the weights of another, and has its own.
-
-    Args:
-        dense: a built `HeadsDense`.
-        name: str, name of the layer.
-    """
+    """A built layer with weights of its own, which start as those of a built one."""
     copy = CopiedDense.from_config({**dense.get_config(), "name": name})
     copy.start_as(dense)
     copy.build_from_config(dense.get_build_config())

@@ -67,11 +67,8 @@ def symbolic_calls(layer):
 def dense_layer(attention, name):
     """A dense layer of an attention layer, built.
 
-    `GroupQueryAttention` publishes none of them, `MultiHeadAttention` all.
-
-    Args:
-        attention: a built attention layer.
-        name: "query_dense", "key_dense", "value_dense" or "output_dense".
+    `GroupQueryAttention` publishes none of them, `MultiHeadAttention` all. Names are
+    "query_dense", "key_dense", "value_dense" and "output_dense".
     """
     return getattr(attention, f"_{name}")
 

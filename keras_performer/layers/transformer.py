@@ -82,12 +82,7 @@ class TransformerLayer(
         return norm
 
     def made_attention(self, name, shape):
-        """A built attention of tokens, with heads that share their width.
-
-        Args:
-            name: str, name of the layer.
-            shape: tuple, the shape of the tokens.
-        """
+        """A built attention of tokens of that shape; heads share their width."""
         call_inputs.check_input_shape(self, shape)
         attention = self._attentions.make(
             num_heads=self.num_heads,

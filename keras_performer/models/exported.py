@@ -16,13 +16,7 @@ def has_state(model):
 
 
 def write(model, keras_export, filepath, format, **kwargs):
-    """`PerformerLM.export`: what has a state with all signatures, the rest by Keras.
-
-    Args:
-        model: a `PerformerLM`.
-        keras_export: its method `export` as Keras has it.
-        filepath, format, **kwargs: as there.
-    """
+    """`PerformerLM.export`: what has a state with all signatures, the rest by Keras."""
     if kwargs.get("input_signature") is None:
         # Keras knows the inputs only of models that have been called
         tokens = keras.InputSpec(dtype=model.input_dtype, shape=(None, None))
@@ -37,12 +31,6 @@ def export(model, filepath, input_signature, verbose=None):
     """Writes a SavedModel with the signatures `serve`, `prefill` and `decode`.
 
     TensorFlow Serving passes tensors by name, so that the state is a flat dict there.
-
-    Args:
-        model: a model with a state.
-        filepath: folder to write.
-        input_signature: of `serve`, as in `keras.Model.export`.
-        verbose: as in `keras.Model.export`.
     """
     structure = model.get_initial_state(1)
     names = state_names(structure)

@@ -116,7 +116,7 @@ class AttentionLayer(
             shape of the grid, whose tokens run row by row. Each axis rotates an equal
             part of the head, so `key_dim` must be divisible by twice the number of
             axes. Defaults to `None`, no positions.
-        qk_norm: bool, divide queries and keys by their lengths, so that the logit is
+        qk_norm: bool, divide queries and keys by their norms, so that the logit is
             `scale * cos(query, key)`. Each key-value head learns its scale; the
             logarithm is the weight `query_key_norm.log_scale`. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.

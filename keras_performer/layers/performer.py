@@ -193,7 +193,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
             shape of the grid, whose tokens run row by row. Each axis rotates an equal
             part of the head, so `key_dim` must be divisible by twice the number of
             axes. Defaults to `None`, no positions.
-        qk_norm: bool, divide queries and keys by their lengths, so that the logit is
+        qk_norm: bool, divide queries and keys by their norms, so that the logit is
             `scale * cos(query, key)` (arXiv 2010.04245). Each key-value head learns its
             scale: it starts at 4, or at 16 for "taylor", and its logarithm is the
             weight `query_key_norm.log_scale`. Defaults to `False`.

@@ -102,10 +102,6 @@ class Visibility(typing.NamedTuple):
             visible = tf.logical_and(visible, same)
         return visible
 
-    def in_blocks(self, blocks, heads, batch_size):
-        """Returns the mask for a loop over `blocks` of keys."""
-        return VisibleBlocks(self, blocks, heads, batch_size)
-
 
 def mask_or_all(key_mask, key):
     """Returns a bool mask of keys `(B, S)`, true for all if `key_mask` is `None`."""
@@ -119,22 +115,3 @@ def without_hidden(x, key_mask):
     if key_mask is None:
         return x
     return tf.where(key_mask[..., tf.newaxis, tf.newaxis], x, tf.zeros_like(x))
-
-
-class VisibleBlocks:
-    """A `Visibility` in a loop over the blocks of a sequence.
-
-    Args:
-        visible: a `Visibility`.
-        blocks: the `Blocks` of the keys; what pads the last block is hidden.
-        heads: a `Heads`.
-        batch_size: int or scalar tensor B.
-    """
-
-    def __init__(self, visible, blocks, heads, batch_size):
-        self._mask = blocks.cut_mask(visible.key_mask, batch_size)
-        self._heads = heads
-
-    def rows(self, i):
-        """Keys of block i that may be seen, `(X, tokens, 1)`; `None` for all."""
-        return self._heads.mask_rows(self._mask, i)

@@ -28,7 +28,6 @@ from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.state import State
 from keras_performer.ops.tensors import TensorLike
-from keras_performer.ops.two_sided import attention as two_sided
 from keras_performer.ops.visibility import Visibility
 
 
@@ -199,13 +198,10 @@ def attend(kernel, query, key, value, visible, gain, far, near, decay, options):
         given = query, keys, gain, far, *others, decay
         found = causal.attend_within(kernel, Reach(reach), *given)
         output, far = found.output, found.state
-    elif starts is None and decay is None:
-        inputs = query, keys.key, keys.value, visible.key_mask, gain
-        output = two_sided.attend(kernel, *inputs, *options)
     else:
-        inputs = query, keys.key, keys.value, reach, gain
+        inputs = query, keys.key, keys.value
         options = chunk_size, jit_compile, decay
-        output = both_sides.attend(kernel, visible, *inputs, *options)
+        output = both_sides.attend(kernel, visible, *inputs, reach, gain, *options)
     if not visible.causal:
         return (output,)
     far = _of_last_segment(far, starts, window)

@@ -143,11 +143,33 @@ def bidirectional(x, starts):
     return ops.bidirectional_attention(x, x, x, softmax_kernel(), visible)
 
 
+def bidirectional_window(x, starts):
+    visible = ops.Visibility(starts=starts)
+    return ops.windowed_attention(x, x, x, softmax_kernel(), 3, key_mask=visible)[0]
+
+
 def unpacked(x, starts):
     return ops.bidirectional_attention(x, x, x, softmax_kernel())
 
 
-FORMS = [causal, window, bidirectional]
+FORMS = [causal, window, bidirectional, bidirectional_window]
+
+
+@pytest.mark.parametrize(
+    "both, one", [(bidirectional, causal), (bidirectional_window, window)]
+)
+def test_the_loops_of_two_directions_are_traced_once(both, one):
+    def count(attend):
+        def gradients(x, starts):
+            return value_and_gradients(lambda x: attend(x, starts), [x])
+
+        specs = tf.TensorSpec((1, 600, 2, 5)), tf.TensorSpec((1, 600), tf.bool)
+        traced = tf.function(gradients, autograph=False)
+        graph = traced.get_concrete_function(*specs).graph.as_graph_def()
+        bodies = [function.node_def for function in graph.library.function]
+        return sum(len(body) for body in (graph.node, *bodies))
+
+    assert count(both) < 1.2 * count(one)
 
 
 @pytest.mark.parametrize("attend", FORMS)
@@ -180,7 +202,14 @@ def test_one_key_value_head_of_an_unknown_batch_and_length():
 
 @pytest.mark.parametrize(
     "attend, length",
-    [(causal, 1), (causal, 600), (window, 70), (bidirectional, 5), (unpacked, 600)],
+    [
+        (causal, 1),
+        (causal, 600),
+        (window, 70),
+        (bidirectional, 5),
+        (bidirectional_window, 70),
+        (unpacked, 600),
+    ],
 )
 def test_gradients_of_no_examples_in_a_graph(attend, length):
     """TensorFlow dies optimizing a loop over none."""

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops import reference
+from keras_performer.ops import blocks, reference
 from tests.ops.cases import favor_plus_kernel, normal, qkv, softmax_kernel
 
 KERNELS = {"softmax": softmax_kernel, "favor+": favor_plus_kernel}
@@ -54,13 +54,15 @@ def matrix(kernel, window, key_mask=None, causal=False):
 
 
 # Tokens, window and tokens of a chunk. Of 4, blocks are of 32: keys of windows of 64
-# and 70 stand whole blocks further, and a part of one.
+# and 70 stand whole blocks further, and a part of one. `test_trunk.py` has inputs of
+# every size.
 @pytest.mark.parametrize(
     "length, window, chunk, name, masked, causal",
     [
         (1, 1, 16, "softmax", False, True),
         (67, 1, 16, "favor+", True, True),
         (67, 1, 16, "softmax", True, False),
+        (67, 20, 6, "softmax", False, False),
         (67, 200, 16, "softmax", True, True),
         (151, 70, 16, "favor+", True, False),
         (151, 33, 4, "softmax", True, True),
@@ -98,6 +100,61 @@ def test_a_hidden_key_of_any_size_is_not_there(size, causal):
     )
     for x, y in zip(found, right, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def far_keys_of_tiny_features():
+    """Far keys so large that their features are e^-60 of a near one's, and a gain."""
+    query, key, value = qkv(1, 40, 40, 1)
+    far = 24 * key / tf.norm(key, axis=-1, keepdims=True)
+    key = tf.where(np.arange(40)[:, None, None] == 20, 0 * key, far)
+    return [query, key, value, tf.constant([120.0], query.dtype)]
+
+
+@pytest.mark.slow
+def test_an_unknown_batch_and_length(monkeypatch):
+    """Bidirectional, with features and, for the second inputs, with log-sum-exp."""
+    sizes = blocks.ON_CPU._replace(min_tokens=16, max_tokens=16)
+    monkeypatch.setattr(blocks, "ON_CPU", sizes)
+    kernel, weights = softmax_kernel(), normal((3, 40, 1, 7), 11)
+
+    @tf.function(
+        input_signature=[
+            *(tf.TensorSpec((None, None, 1, dim), tf.float64) for dim in (5, 5, 7)),
+            tf.TensorSpec((1,), tf.float64),
+            tf.TensorSpec((None, None), tf.bool),
+            tf.TensorSpec((None, None, 1, 7), tf.float64),
+        ]
+    )
+    def attend(query, key, value, gain, key_mask, weights):
+        inputs = [query, key, value, gain]
+        return with_gradients(ours(kernel, 4, key_mask, False, 4), inputs, weights)
+
+    ordinary = [*qkv(3, 40, 40, 1), normal((1,), 9)]
+    hard = far_keys_of_tiny_features()
+    for inputs, seen in (ordinary, mask(40)), (hard, tf.ones((1, 40), tf.bool)):
+        weights_ = weights[: len(seen)]
+        found = attend(*inputs, seen, weights_)
+        right = with_gradients(matrix(kernel, 4, seen), inputs, weights_)
+        assert_all_close(found, right, 1e-10 if inputs is ordinary else 1e-7)
+
+
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_far_weights_below_float32s_range_of_near_features_count(jit_compile):
+    inputs = query, key, value, _ = far_keys_of_tiny_features()
+    kernel, weights = softmax_kernel(), normal((1, 40, 1, 7), 11)
+    right = with_gradients(matrix(kernel, 3), inputs, weights)
+    # without them these rows would be the mean of a few near values
+    near_alone = ops.exact_attention(
+        query, key, value, ops.Visibility(sliding_window=3)
+    )
+    assert tf.reduce_max(tf.abs(right[0] - near_alone)[:, 19:22]) > 0.5
+    inputs = [tf.cast(x, tf.float32) for x in inputs]
+    attend = ours(kernel, 3, None, False, 4, jit_compile=jit_compile)
+    found = with_gradients(attend, inputs, tf.cast(weights, tf.float32))
+    for x, y in zip(found, right, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max())
 
 
 def attended_in_pieces(query, key, value, gain, kernel, window, key_mask, pieces):

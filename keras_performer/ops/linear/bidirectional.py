@@ -159,7 +159,7 @@ class _Bidirectional:
         tokens = block_tokens or tokens_per_block(key, self.num_features)
         self.query_blocks = Blocks(size(query, 1), max(tokens // self.heads.group, 1))
         self.key_blocks = Blocks(size(key, 1), tokens)
-        self.visible = visible.in_blocks(self.key_blocks, self.heads, size(key, 0))
+        self.mask = self.key_blocks.cut_mask(visible.key_mask, size(key, 0))
 
     def forward(self, query, key, value):
         """The output, and what `backward` needs of it.
@@ -173,7 +173,7 @@ class _Bidirectional:
         keys, values = self.key_blocks.cut(key), self.key_blocks.cut(value)
 
         def key_step(i, r, sums):
-            mask = self.visible.rows(i)
+            mask = heads.mask_rows(self.mask, i)
             b = kernel.project_keys(heads.key_rows(keys, i), mask)
             v = with_ones(heads.key_rows(values, i))
             return absorb(kernel, b, v, r, sums, mask)
@@ -227,7 +227,7 @@ class _Bidirectional:
             return dqueries, dsums, each(tf.add, dtrained, more)
 
         def key_step(i, dkeys, dvalues, dtrained):
-            mask = self.visible.rows(i)
+            mask = heads.mask_rows(self.mask, i)
             y = heads.key_rows(keys, i)
             b = kernel.project_keys(y, mask)
             e = kernel.key_features(b, r, mask)

@@ -1,4 +1,4 @@
-"""Bidirectional attention as two causal ones, the second over the reversed sequence.
+"""Bidirectional attention as causal attention to a sequence and to its reverse.
 
 The first gives a query the keys up to its own, the second those after it. Sums start
 anew with a segment, and no key is far enough above another to lose a weight.
@@ -6,6 +6,7 @@ anew with a segment, and no key is far enough above another to lose a weight.
 
 import tensorflow as tf
 
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.linear.causal import attend_within
 from keras_performer.ops.linear.near import Reach
@@ -29,6 +30,9 @@ def attend(
 ):
     """Attention to all visible keys of a query's segment.
 
+    The sequence and its reverse are examples of one batch, so that loops are traced and
+    compiled once. In each a query sees its own key, with half the weight.
+
     Args:
         kernel: a `Kernel` in the dtype of the loops.
         visible: a `Visibility`.
@@ -39,49 +43,66 @@ def attend(
         chunk_size: as in `causal_attention`.
         jit: bool, `jit_compile` of `causal_attention`.
         decay: log-decays of the keys, `(B, T, K)`, or `None`. The later token of a pair
-            decays its weight, and those between: on this side the query, on the other
-            the key.
+            decays its weight, and those between: in the sequence the query, in its
+            reverse the key.
 
     Returns:
         Tensor `(B, T, N, V)` in the dtype of the loops.
     """
-    dtype = compute_dtype(query, key, value)
-    features = kernel.num_features(key.shape[3])
-    start = initial_state(size(key, 0), key.shape[2], features, size(value, 3), dtype)
     mask, starts = visible.key_mask, visible.starts
-
-    def part(nearest, query, key, value, mask, starts, decay):
-        reach = Reach(max(window, nearest), nearest)
-        if window > 1:  # both sides are then one function, traced once
-            reach = reach._replace(nearest=tf.constant(nearest))
-        keys = Recent(key, value, mask)
-        options = starts, chunk_size, jit
-        found = attend_within(
-            kernel, reach, query, keys, gain, start, *options, decay, logs=True
-        )
-        signs = found.signs
-        if signs is None:
-            signs = tf.ones_like(found.log_sums)
-        return found.output, found.log_sums, signs
-
-    earlier = part(0, query, key, value, mask, starts, decay)
-    backwards = (
-        None if x is None else tf.reverse(x, [1]) for x in (query, key, value, mask)
-    )
-    starts = None if starts is None else reversed_starts(starts)
+    if mask is not None:
+        mask = tf.concat([mask, tf.reverse(mask, [1])], 0)
+    if starts is not None:
+        starts = tf.concat([starts, reversed_starts(starts)], 0)
     if decay is not None:
-        none = tf.zeros_like(decay[:, :1])
-        decay = tf.concat([none, tf.reverse(decay[:, 1:], [1])], 1)
-    later = part(1, *backwards, starts, decay)
-    return _joined(earlier, [tf.reverse(x, [1]) for x in later])
+        # of a pair the key is the later token
+        moved = tf.pad(tf.reverse(decay[:, 1:], [1]), [[0, 0], [1, 0], [0, 0]])
+        decay = tf.concat([decay, moved], 0)
+    features, dtype = (
+        kernel.num_features(key.shape[3]),
+        compute_dtype(query, key, value),
+    )
+    shape = 2 * size(key, 0), key.shape[2], features, size(value, 3)
+    state, keys = initial_state(*shape, dtype), Recent(key, value, mask)
+    reach = Reach(window, bidirectional=True)
+    options = starts, chunk_size, jit, decay
+    found = attend_within(kernel, reach, query, keys, gain, state, *options, logs=True)
+    signs = found.signs
+    if signs is None:
+        signs = tf.ones_like(found.log_sums)
+    return _joined(found.output, found.log_sums, signs)
 
 
-def _joined(*parts):
-    """Weighted means of sets of keys as one, whatever signs their sums have."""
-    outputs, logs, signs = map(tf.stack, zip(*parts))
-    peak = tf.stop_gradient(tf.reduce_max(logs, 0))
-    # what decays hide has a logarithm, too
-    signs = tf.where(logs > EMPTY, signs, tf.zeros_like(signs))
-    sums = signs * tf.exp(logs - peak)
-    weighted = tf.reduce_sum(sums * outputs, 0)
-    return tf.math.divide_no_nan(weighted, tf.reduce_sum(sums, 0))
+@custom_gradient
+def _joined(output, log_sums, signs):
+    """The means of sequences and those of their reverses as means over all keys.
+
+    The sums of weights, whose logarithms are `log_sums`, may have any `signs`.
+    """
+
+    def shares():
+        logs = _halves(log_sums)
+        # what decays hide has a logarithm, too
+        seen = tf.where(logs > EMPTY, _halves(signs), tf.zeros_like(logs))
+        sums = seen * tf.exp(logs - tf.reduce_max(logs, 0))
+        return tf.math.divide_no_nan(sums, tf.reduce_sum(sums, 0))
+
+    def gradient(d):
+        means, share = _halves(output), shares()
+        further = means - tf.reduce_sum(share * means, 0)
+        dlogs = share * tf.reduce_sum(d * further, -1, keepdims=True)
+        return _batch_of(share * d), _batch_of(dlogs), tf.zeros_like(signs)
+
+    return tf.reduce_sum(shares() * _halves(output), 0), gradient
+
+
+def _halves(x):
+    """Sequences, and their reverses turned back, `(2, B, T, ...)`."""
+    first, second = tf.split(x, 2)
+    return tf.stack([first, tf.reverse(second, [1])])
+
+
+def _batch_of(x):
+    """The inverse of `_halves`."""
+    first, second = tf.unstack(x)
+    return tf.concat([first, tf.reverse(second, [1])], 0)

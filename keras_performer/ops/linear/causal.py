@@ -164,7 +164,8 @@ def attend_within(
         reach: a `Reach`.
         query: tensor `(B, T, N, H)`.
         keys: `Recent`: `reach.before` keys of a state, and a key for each query; `seen`
-            may be `None`.
+            may be `None`. If the reach is bidirectional, all but queries, keys and
+            values have the reverses in their batch; so have the results.
         gain: tensor `(N, 1)`, the logarithm of what multiplies far weights; `None`
             for 0, if no key is near.
         state: `State` before the far key of the first query.
@@ -185,8 +186,9 @@ def attend_within(
     if query.shape[0] == 0:
         found = _of_no_examples(query, keys, gain)
     elif query.shape[1] == 1:
-        inputs = query, keys.key, keys.value, gain, fades, r, sums
-        *found, r, sums = call(one_token, kernel, reach, masks, *inputs)
+        inputs = reach.with_reverses(query, keys.key, keys.value)
+        state = gain, fades, r, sums
+        *found, r, sums = call(one_token, kernel, reach, masks, *inputs, *state)
     else:
         options = call, kernel, reach, chunk_size, masks, logs
         inputs = query, keys.key, keys.value, sums
@@ -272,19 +274,23 @@ def _sorted(others, gains, fades):
 
 
 def _forward(kernel, reach, chunk_size, masks, query, key, value, gain, fades, r, sums):
+    query, key, value = reach.with_reverses(query, key, value)
     loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
     return loops.forward(query, key, value, r, sums)
 
 
 def _backward(kernel, reach, chunk_size, masks, query, key, value, gain, fades, *ends):
+    query, key, value = reach.with_reverses(query, key, value)
     loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
-    return loops.backward(query, key, value, *ends)
+    (*dtensors, dsums), *others = loops.backward(query, key, value, *ends)
+    return (*reach.pull_reverses(*dtensors), dsums), *others
 
 
 def _sums_of_weights(
     kernel, reach, chunk_size, masks, query, key, value, gain, fades, lacks, saved
 ):
     """Logarithms of the sizes of sums of weights, and their signs, `(B, T, N, 1)`."""
+    query, key, value = reach.with_reverses(query, key, value)
     loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
     normalizers, _ = saved
     numbers = kernel.log_normalizer(normalizers), kernel.sign(normalizers)

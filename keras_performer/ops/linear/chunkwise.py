@@ -69,7 +69,9 @@ class Block(typing.NamedTuple):
         return parts if self.decays is None else _times(parts, self.decays.rows)
 
     def faded(self, x):
-        """Weights of pairs, or their gradients, times the decays of the pairs."""
+        """Weights of pairs, or their gradients, times their shares and decays."""
+        if self.pairs.log_shares is not None:
+            x *= tf.exp(self.pairs.log_shares)
         return x if self.decays is None else x * tf.exp(self.decays.pairs)
 
     def of_added(self, parts):

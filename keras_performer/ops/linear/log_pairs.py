@@ -84,13 +84,13 @@ def _weighted_sums(kernel, sources, others, decays, scale=None):
 
     Args:
         sources: projected queries and keys, values and ones, sums before the chunk.
-        others: the reference of the sums, pairs that are seen, and rows that see the
-            sums, or `None` for all.
+        others: the reference of the sums, pairs that are seen, rows that see the sums,
+            or `None` for all, and `Pairs.log_shares`.
         decays: log-decays of pairs and of the sums before, or `()`.
         scale: logarithm of what to divide by; `None` for the largest weight of a row.
     """
     a, b, v, before = sources
-    reference, visible, goes_on = others
+    reference, visible, goes_on, shares = others
     nothing = each(lambda x: tf.zeros((1, 1, x.shape[-1]), x.dtype), b)
     queries = join(kernel.query_logs(a, nothing))
     logs = queries[:, :, tf.newaxis] + join(b)[:, tf.newaxis]
@@ -98,6 +98,8 @@ def _weighted_sums(kernel, sources, others, decays, scale=None):
     earlier = queries + join(reference)
     if decays:
         logs, earlier = logs + decays[0], earlier + decays[1]
+    if shares is not None:
+        logs += shares
     logs = _where(visible, logs)
     if goes_on is not None:
         earlier = _where(goes_on, earlier)
@@ -142,7 +144,7 @@ class _RareChunks:
         )
         goes_on = pairs.goes_on
         goes_on = None if goes_on is None else tf.gather_nd(goes_on, indices)
-        return sources, (reference, visible, goes_on), decays
+        return sources, (reference, visible, goes_on, pairs.log_shares), decays
 
     def loop(self, step, tensors):
         """Runs `tensors = step(indices, valid, *tensors)` over all rare chunks.

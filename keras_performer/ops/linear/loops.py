@@ -28,7 +28,12 @@ from keras_performer.ops.kernels.parts import each, join, split
 from keras_performer.ops.linear import chunkwise
 from keras_performer.ops.linear.chunkwise import from_chunks, to_chunks
 from keras_performer.ops.linear.near import Near
-from keras_performer.ops.linear.pairs import pairs_of, pairs_of_segments, triangle
+from keras_performer.ops.linear.pairs import (
+    log_halves,
+    pairs_of,
+    pairs_of_segments,
+    triangle,
+)
 from keras_performer.ops.normalizer import (
     joined,
     normalize,
@@ -167,9 +172,11 @@ class Causal:
     def _pairs(self, i, mask):
         """`Pairs` of block i."""
         tokens, group = self.blocks.tokens // self.chunks, self.heads.group
-        visible = triangle(tokens, group)
+        visible, shares = triangle(tokens, group), None
+        if self.reach.bidirectional and not self.reach.delay:
+            shares = log_halves(tokens, group, self.heads.dtype)
         if self.numbers is None:
-            return pairs_of(visible, mask)
+            return pairs_of(visible, mask)._replace(log_shares=shares)
         # of the token before those that the block reads, and of these
         numbers = self._slice(self.numbers, i, 1)
         keys = slice_of(numbers, self.halo - self.reach.delay, self.blocks.tokens + 1)
@@ -185,7 +192,7 @@ class Causal:
             repeat(in_chunks(queries, 0, None), group, 2),
             in_chunks(keys[:, 1:], 0, None),
             in_chunks(keys[:, :-1], 0, 1),
-        )
+        )._replace(log_shares=shares)
 
     def _block(self, i, x, y, v, r, sums):
         """Block i from rows of queries, keys and values, and its mask."""

@@ -1,5 +1,6 @@
 """Exact weights of the keys near a query, in the blocks of causal attention."""
 
+import math
 import typing
 
 import tensorflow as tf
@@ -17,20 +18,35 @@ class Reach(typing.NamedTuple):
 
     Attributes:
         delay: int, the distance from which on keys are far.
-        nearest: int, 0 or 1, the distance from which on keys are seen; with a delay of
-            2 and more it may be a scalar tensor.
+        nearest: int, 0 or 1, the distance from which on keys are seen.
         before: int, how many keys of a state come before the key of the first query:
             `delay` or none.
+        bidirectional: bool, true if the batch has each sequence and its reverse; a
+            query's own key then has half the weight in each.
     """
 
     delay: int = 0
     nearest: int = 0
     before: int = 0
+    bidirectional: bool = False
 
     @property
     def near(self):
         """True if there are near keys."""
         return self.delay > 1 or self.delay > self.nearest
+
+    def with_reverses(self, *tensors):
+        """Sequences `(B, T, ...)`, with their reverses where the batch has these."""
+        if not self.bidirectional:
+            return tensors
+        return tuple(tf.concat([x, tf.reverse(x, [1])], 0) for x in tensors)
+
+    def pull_reverses(self, *gradients):
+        """The gradients of the arguments of `with_reverses`."""
+        if not self.bidirectional:
+            return gradients
+        halves = (tf.split(x, 2) for x in gradients)
+        return tuple(x + tf.reverse(y, [1]) for x, y in halves)
 
 
 class Near:
@@ -107,6 +123,8 @@ class Near:
             keys = tf.transpose(self._read(numbers), (0, 1, 3, 2))
             near = tf.logical_and(near, queries == keys)
         band = weights.hidden_unless(near, y.dtype)
+        if self.reach.bidirectional:
+            band -= math.log(2) * tf.cast(distance == 0, band.dtype)
         if gates is not None:
             read = self._read(slice_of(gates, first, length))
             band += repeat(between(read, self.chunk), group, 2)

@@ -4,6 +4,7 @@ Keys stand `delay` tokens later than they are, so that row i of a chunk of queri
 the keys 0 to i of the chunk of keys beside it, and the sums over all chunks before.
 """
 
+import math
 import typing
 
 import tensorflow as tf
@@ -35,6 +36,8 @@ class Pairs(typing.NamedTuple):
         first_of_rows, first_of_keys: int32 `(X, chunks, rows)` and `(X, chunks,
             tokens)`, the first visible key of the own segment.
         rows_see, keys_see: bool, `(..., 1)`, whether there is such a key.
+        log_shares: logarithms of factors of the weights, `(rows, tokens)`; `None` for
+            0.
     """
 
     visible: tf.Tensor
@@ -48,12 +51,20 @@ class Pairs(typing.NamedTuple):
     first_of_keys: tf.Tensor | None = None
     rows_see: tf.Tensor | None = None
     keys_see: tf.Tensor | None = None
+    log_shares: tf.Tensor | None = None
 
 
 def triangle(tokens, group):
     """Earlier keys and the own, bool `(tokens * group, tokens)`."""
     keys = tf.range(tokens)
     return repeat(keys, group, 0)[:, tf.newaxis] >= keys
+
+
+def log_halves(tokens, group, dtype):
+    """Log-shares of a `triangle` that halve the weight of a query's own key."""
+    keys = tf.range(tokens)
+    own = repeat(keys, group, 0)[:, tf.newaxis] == keys
+    return tf.cast(own, dtype) * -math.log(2)
 
 
 def pairs_of(visible, mask):

@@ -301,13 +301,12 @@ class Local:
         return tf.reshape(x, (-1, rows, size(x, 3)))
 
 
-def chunk_for(reach, least=LEAST):
+def chunk_for(reach):
     """Tokens of a chunk, as few as do not make products too small.
 
     Args:
         reach: int, how many keys to one side a query may see.
-        least: int, power of two, the fewest on a CPU.
     """
     small = not (has_gpu() or has_tpu())
-    tokens = min(max(1 << reach.bit_length(), least), MOST) if small else MOST
+    tokens = min(max(1 << reach.bit_length(), LEAST), MOST) if small else MOST
     return max(tokens, ceil_div(reach, MAX_REACH))

@@ -1,1 +1,0 @@
-"""Attention with an exact window to both sides: near and far keys in one pass."""

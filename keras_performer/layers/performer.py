@@ -14,8 +14,8 @@ from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.config import KeepsWithoutEntry, must_be_built
+from keras_performer.ops.blocks import has_gpu
 from keras_performer.ops.checks import check_window
-from keras_performer.ops.devices import has_gpu
 from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.shapes import size, sum_dtype
 

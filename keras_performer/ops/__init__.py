@@ -21,10 +21,11 @@ from keras_performer.ops.visibility import Visibility
 from keras_performer.ops.windowed import (
     DecayingState,
     WindowedState,
+    attend_to_earlier,
+    join_parts,
     windowed_attention,
     with_recent_keys,
 )
-from keras_performer.ops.windowed_pieces import attend_to_earlier, join_parts
 
 __all__ = [
     "ActivationKernel",

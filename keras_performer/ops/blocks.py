@@ -8,8 +8,6 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.arrays import new_array
-from keras_performer.ops.devices import has_gpu, has_tpu
 from keras_performer.ops.shapes import ceil_div, pad, size
 
 
@@ -45,6 +43,16 @@ ON_GPU = Sizes(2**24, 256, 8192, 16, 1024, 256, 2**23)
 # Chunks as wide as a TPU's matrix unit. No TPU was measured. Its compiler gives the
 # step of `tpu_configs/v5e-1.yaml` 9.6 GiB with these, 13.6 with the sizes of CPUs.
 ON_TPU = Sizes(2**22, 128, 1024, 16, 256, 128, 2**21)
+
+
+def has_gpu() -> bool:
+    """True if TensorFlow has a GPU, on which it then puts what can be there."""
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+def has_tpu() -> bool:
+    """True if TensorFlow has a TPU."""
+    return bool(tf.config.list_logical_devices("TPU"))
 
 
 def block_sizes():
@@ -190,3 +198,23 @@ class Blocks:
         blocks.count += count
         blocks.length += count * self.tokens
         return blocks
+
+
+def new_array(dtype, count, shape):
+    """A `tf.TensorArray` that knows what it will hold before anything is written.
+
+    TensorFlow would learn it from the first write. LiteRT makes one tensor of an array,
+    and needs its shape where it is made. The class takes static shapes alone: for
+    others the list that it wraps is made here.
+
+    Args:
+        dtype: of the elements.
+        count: int or scalar tensor, how many there are.
+        shape: of each, ints and scalar tensors.
+    """
+    if tf.executing_eagerly() or all(isinstance(size, int) for size in shape):
+        return tf.TensorArray(dtype, count, element_shape=shape)
+    reserved = tf.raw_ops.TensorListReserve(
+        element_shape=tf.stack(shape), num_elements=count, element_dtype=dtype
+    )
+    return tf.TensorArray(dtype, flow=reserved)

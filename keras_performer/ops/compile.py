@@ -8,7 +8,8 @@ import weakref
 
 import tensorflow as tf
 
-from keras_performer.ops import tapes
+# Private, as what is public does not tell of the tapes of others.
+from tensorflow.python.eager import record
 
 # The functions of a graph, by what they compute and the shapes. Not of the process: a
 # function keeps what it was traced for, and what differentiates it changes it.
@@ -28,7 +29,7 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
             not, TensorFlow optimizes it once, at its first call: the forms for rare
             inputs then mostly cost nothing. Under a tape no function is inline.
     """
-    apart = tapes.recording() or not inline
+    apart = record.could_possibly_record() or not inline
     shares = apart and not tf.executing_eagerly() and _has_identity(kernel)
     if not (jit_compile or shares):
         return function(kernel, *arguments)

@@ -7,9 +7,8 @@ blocks of chunks computes weights; its gradient computes them again.
 
 import tensorflow as tf
 
-from keras_performer.ops.blocks import Blocks, block_sizes
+from keras_performer.ops.blocks import Blocks, block_sizes, has_gpu, has_tpu
 from keras_performer.ops.decays import between, pull_between, sum_of_rows
-from keras_performer.ops.devices import has_gpu, has_tpu
 from keras_performer.ops.heads import Heads, blocks_of
 from keras_performer.ops.local import weights
 from keras_performer.ops.local.recent import Recent

@@ -9,7 +9,7 @@ from keras_performer.ops.decays import between, gates
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.tensors import TensorLike
-from keras_performer.ops.visibility import Visibility
+from keras_performer.ops.visibility import Visibility, without_hidden
 
 
 def exact_attention(
@@ -49,7 +49,9 @@ def exact_attention(
     >>> float(exact_attention(x, x, tf.ones((1, 5, 1, 3)))[0, 0, 0, 0])
     1.0
     """
-    seen = _matrix(query, key, key_mask, causal)[:, tf.newaxis]
+    visible = Visibility.of(key_mask, causal)
+    key = without_hidden(tf.convert_to_tensor(key), visible.key_mask)  # may be NaN
+    seen = _matrix(query, key, visible)[:, tf.newaxis]
     weights, _ = _weights(query, key, seen, check_decay(decay, key, query))
     if dropout is not None:
         dropped = dropout(_of_heads(weights, query, key))
@@ -66,7 +68,7 @@ def exact_scores(
     decay: TensorLike | None = None,
 ) -> tf.Tensor:
     """Returns the weights of `exact_attention`, `(B, N, T, S)` in `query`'s dtype."""
-    seen = _matrix(query, key, key_mask, causal)[:, tf.newaxis]
+    seen = _matrix(query, key, Visibility.of(key_mask, causal))[:, tf.newaxis]
     return scores_of_seen(query, key, seen, check_decay(decay, key, query))
 
 
@@ -109,8 +111,7 @@ def scores_of_seen(query, key, seen, decay=None):
     return tf.cast(_of_heads(weights, query, key), query.dtype)
 
 
-def _matrix(query, key, key_mask, causal):
-    visible = Visibility.of(key_mask, causal)
+def _matrix(query, key, visible):
     return visible.matrix(size(query, 1), size(key, 1))
 
 

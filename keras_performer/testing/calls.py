@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.conversion.calls import watched
+from keras_performer.conversion.calls import watch
 
 
 class Call(typing.NamedTuple):
@@ -38,10 +38,7 @@ def calls_of(model, inputs, change=None):
         calls.append(Call(layer, _arrays(dict(arguments)), _arrays(outputs)))
         return outputs
 
-    if not model.built:
-        model(inputs, training=False)
-    with watched(model, note):
-        model(inputs, training=False)
+    watch(model, inputs, note)
     return calls
 
 

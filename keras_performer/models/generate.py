@@ -151,17 +151,16 @@ def generate(
     work = continuation.begin(
         model, prompt, max_length, num_samples, stop_tokens, options
     )
-    sequences = [[ids] for ids in work.prompts.ids for _ in range(work.prompts.repeats)]
-    bar = _progress_bar(max_length - min(map(len, work.prompts.ids)), verbose)
-    made = 0
+    sequences = [[ids] for ids in work.prompts for _ in range(work.num_samples or 1)]
+    bar, made = _progress_bar(max_length - min(map(len, work.prompts)), verbose), 0
     for pieces in work.pieces(_TOKENS_PER_CALL):
         for sequence, piece in zip(sequences, pieces):
             sequence.append(piece)
         made += max(map(len, pieces))
         if bar is not None:
             bar.update(made)
-    answer = work.prompts.answer([np.concatenate(pieces) for pieces in sequences])
-    is_array = stop_tokens is None and not work.prompts.are_bytes
+    answer = work.answer([np.concatenate(pieces) for pieces in sequences])
+    is_array = stop_tokens is None and not work.are_bytes
     return np.array(answer) if is_array else answer
 
 
@@ -213,7 +212,7 @@ def generate_stream(
         model, prompt, max_length, num_samples, stop_tokens, options
     )
     chunk_size = arguments.positive_int("chunk_size", chunk_size)
-    return (work.prompts.answer(piece) for piece in work.pieces(chunk_size))
+    return (work.answer(piece) for piece in work.pieces(chunk_size))
 
 
 def _progress_bar(new_tokens, verbose):

@@ -297,8 +297,16 @@ class PerformerLM(
             **kwargs: as in `keras.Model.export`. `input_signature` applies to `serve`;
                 it defaults to any batch size and length.
         """
-        write = super().export
-        return exported.write(self, write, filepath, format, verbose=verbose, **kwargs)
+        if kwargs.get("input_signature") is None:
+            # Keras knows the inputs only of models that have been called
+            tokens = keras.InputSpec(dtype=self.input_dtype, shape=(None, None))
+            kwargs["input_signature"] = [tokens]
+        only_of_serve = format == "tf_saved_model" and kwargs.keys() == {
+            "input_signature"
+        }
+        if only_of_serve and exported.has_state(self):
+            return exported.export(self, filepath, verbose=verbose, **kwargs)
+        return super().export(filepath, format, verbose=verbose, **kwargs)
 
     def get_initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False

@@ -11,7 +11,7 @@ from keras_performer.models import sampling
 from keras_performer.models.performer_lm import PerformerLM
 
 # What is compiled for each model, so that generating again does not trace again.
-_functions: weakref.WeakKeyDictionary[PerformerLM, dict] = weakref.WeakKeyDictionary()
+_functions: weakref.WeakKeyDictionary[PerformerLM, tuple] = weakref.WeakKeyDictionary()
 
 
 class Carry(typing.NamedTuple):
@@ -30,17 +30,14 @@ class Carry(typing.NamedTuple):
 def compiled(model, options, has_stops):
     """The functions `read` and `extend` for this model and this kind of `Sampling`."""
     # LoRA and quantization give a model other weights, or other dtypes
-    weights = model.weights
     made_from = (
-        [id(weight) for weight in weights],
+        [id(weight) for weight in model.weights],
         [layer.dtype_policy.name for layer in all_layers(model)],
     )
-    cached = _functions.get(model)
-    if cached is None or cached["made_from"] != made_from:
+    if model not in _functions or _functions[model][0] != made_from:
         # with the weights themselves, so that no later weight gets the id of one
-        cached = {"made_from": made_from, "weights": weights, "functions": {}}
-        _functions[model] = cached
-    functions = cached["functions"]
+        _functions[model] = made_from, model.weights, {}
+    functions = _functions[model][-1]
 
     def function(body, kind):
         if (body, kind) not in functions:

@@ -19,9 +19,6 @@ from keras_performer.recompute.stateless_calls import (
     values_of,
 )
 
-# For the error of what a chunk that is computed again would repeat.
-ADVICE = "With recompute", "recompute=None"
-
 
 class Link(typing.NamedTuple):
     """A part of a model.
@@ -77,7 +74,10 @@ def scan(model, links, stream, sides, reverse=False):
 
         run_cast = _Run(name="chunk", dtype=model.dtype_policy)
         (x, new_states), moved = call_with_values(
-            lambda: run_cast(function=run), mapping, seeds, ADVICE
+            lambda: run_cast(function=run),
+            mapping,
+            seeds,
+            ("With recompute", "recompute=None"),
         )
         return x, (new_states, moved)
 
@@ -120,15 +120,8 @@ def _chunk_tokens(model, length):
     attentions = [block.attention for block in model.blocks]
     given = max(getattr(one, "chunk_size", None) or 0 for one in attentions)
     least = given or block_sizes().chunk
-    num_features = max(map(_num_features, attentions))
+    states = [one.empty_state(1) for one in attentions if one is not None]
+    num_features = max((x.shape[-1] for x in tf.nest.flatten(states)), default=0)
     tokens = max(math.isqrt(length * num_features // 16), least)
     divisors = (n for n in range(tokens, tokens // 2, -1) if length % n == 0)
     return next(divisors, tokens)
-
-
-def _num_features(attention):
-    """The last and longest axis of what the attention hands on."""
-    if attention is None:
-        return 0
-    state = tf.nest.flatten(attention.empty_state(1))
-    return max((x.shape[-1] for x in state), default=0)

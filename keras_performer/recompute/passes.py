@@ -1,9 +1,4 @@
-"""Passes over a long sequence that keep little and compute the rest again.
-
-A model is a chain of links: its embedding, its blocks, and what reads them out. A
-`scan` runs some of them over the sequence and keeps what goes into it and the
-states between chunks; how the chain is cut into scans decides what is kept.
-"""
+"""Passes over a long sequence: how the chain of a model is cut into scans."""
 
 import typing
 
@@ -43,9 +38,9 @@ def check_block(recompute, causal, block):
         causal: bool, whether the model hides later tokens.
         block: a `PerformerBlock`.
     """
-    attention = block.attention
     if recompute is None:
         return
+    attention = block.attention
     if block.convolution is not None and not causal:
         raise ValueError(
             "recompute goes through a sequence in chunks, and a convolution to both "
@@ -119,7 +114,10 @@ def _blocks(model, links, end, stream, sides, training):
     rotates = any(getattr(block.attention, "rotary", None) for block in model.blocks)
     if rotates and not model.causal:
         tokens = tf.nest.flatten(stream)[0]
-        sides = sides._replace(positions=(_positions(tokens),))
+        batch, length = tf.unstack(tf.shape(tokens)[:2])
+        positions = tf.tile(tf.range(length)[tf.newaxis], [batch, 1])
+        positions = tf.ensure_shape(positions, tokens.shape[:2])
+        sides = sides._replace(positions=(positions,))
     for index, block in enumerate(model.blocks):
         needs_all_keys = block.attention is not None and not model.causal
         if links and (index or needs_all_keys):
@@ -232,13 +230,6 @@ def _read_out(model, measure):
     table = [] if model.positions is None else [model.positions]
     variables = _without(model.variables, [*model.blocks, *table])
     return Link(variables, step, (), measure.dtypes)
-
-
-def _positions(tokens):
-    """The index of each token of `(B, T, ...)`, `(B, T)`."""
-    batch, length = tf.unstack(tf.shape(tokens)[:2])
-    indices = tf.tile(tf.range(length)[tf.newaxis], [batch, 1])
-    return tf.ensure_shape(indices, tokens.shape[:2])
 
 
 def _without(variables, layers):

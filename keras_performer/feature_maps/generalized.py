@@ -21,18 +21,7 @@ _ACTIVATIONS = {
     "identity": tf.identity,
     "elu": lambda x: keras.activations.elu(x) + 1.0,
 }
-NAMES = (
-    "relu",
-    "elu",
-    "square",
-    "abs",
-    "exp",
-    "gelu",
-    "sigmoid",
-    "tanh",
-    "cos",
-    "identity",
-)
+NAMES = tuple("relu elu square abs exp gelu sigmoid tanh cos identity".split())
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -71,8 +60,13 @@ class GeneralizedFeatures(FeatureMap):
                 f"activation must be one of {', '.join(NAMES)}, or a function. "
                 f"Received: activation={activation!r}"
             )
+        if not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
+            raise ValueError(
+                "epsilon must be a finite float of at least 0. Received: "
+                f"epsilon={epsilon!r}"
+            )
         self.activation = activation
-        self.epsilon = _checked_epsilon(epsilon)
+        self.epsilon = float(epsilon)
 
     def draw(self, num_features: int, head_dim: int, seed: TensorLike) -> Parameters:
         return ops.orthogonal_gaussian_matrix(num_features, head_dim, seed)
@@ -95,15 +89,6 @@ class GeneralizedFeatures(FeatureMap):
         if activation not in NAMES:
             activation = keras.activations.get(activation)
         return cls(**{**config, "activation": activation})
-
-
-def _checked_epsilon(epsilon):
-    if not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
-        raise ValueError(
-            "epsilon must be a finite float of at least 0. Received: "
-            f"epsilon={epsilon!r}"
-        )
-    return float(epsilon)
 
 
 def _function(name):

@@ -29,9 +29,8 @@ def attention_like(kind, layer, **options):
     Args:
         kind: subclass of `AttentionLayer`, whose weights are those of a layer with
             queries, keys and values, or begin as copies of them.
-        layer: a built layer for which `is_attention` holds. Of a `PerformerAttention`
-            another keeps the gains, and the random features and those that follow them
-            in redraws, where the options leave them as they are: a seed does not.
+        layer: a layer for which `is_attention` holds. One `PerformerAttention` gets
+            the gains and random features of another, but for a seed in the options.
         **options: arguments of `kind`, in the place of what the layer has.
 
     Raises:

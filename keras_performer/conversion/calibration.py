@@ -182,14 +182,10 @@ def choose(exact, as_it_was, fitted, layers, batches):
     """Finds which model is nearest to the exact one, and sets gains of the fitted one.
 
     Args:
-        exact: the model with exact attention.
-        as_it_was, fitted: models.
+        exact, as_it_was, fitted: models.
         layers: list of the layers of the fitted model whose gains may change.
         batches: list of inputs, of which at most `NUM_SEQUENCES` sequences are asked
             about, or one of each.
-
-    Returns:
-        `JointChoice`.
     """
     layers = [layer for layer in layers if layer.log_gain is not None]
     gains = [layer.log_gain.numpy() for layer in layers]

@@ -13,19 +13,12 @@ from keras_performer.layers.call_inputs import token_positions, with_starts
 
 
 def attention_calls(model, batches, options, measure):
-    """Measures every call of an attention layer; returns layers that it left out.
+    """Measures every call of an attention layer; returns a dict of those left out.
 
-    Args:
-        model: a Keras model or layer.
-        batches: iterable of inputs of the model.
-        options: arguments of `PerformerAttention`; `None` where it is not asked for,
-            and any `AttentionLayer` reads its calls itself.
-        measure: function of a layer, the layer itself or a `PerformerAttention` like
-            it, and what that reads: `(query, key, value)` in heads, float32, and the
-            `Inputs`.
-
-    Returns:
-        Dict of layers that were left out to the reason, a str.
+    Calls are read by a `PerformerAttention` with the options and the weights of the
+    layer, or by an `AttentionLayer` itself where options are `None`. `measure` is
+    called with the layer, who read, query, key and value in heads, float32, and the
+    `Inputs`. A layer is left out with a reason, a str.
     """
     twins, left_out = {}, {}
 
@@ -58,12 +51,7 @@ def attention_calls(model, batches, options, measure):
 
 
 def what_is_read(layer, arguments):
-    """The `Inputs` of a call of an attention layer, and positions for `layer.project`.
-
-    Args:
-        layer: an `AttentionLayer`.
-        arguments: dict of the arguments of the call, without a state.
-    """
+    """The `Inputs` of a call without a state, and positions for `layer.project`."""
     names = inspect.signature(layer.read).parameters
     given = {name: arguments[name] for name in names if name in arguments}
     inputs = with_starts(layer.read(**given), None)
@@ -74,10 +62,8 @@ def what_is_read(layer, arguments):
 def batches_of(data, max_batches):
     """Inputs of a model, a list of batches.
 
-    Args:
-        data: nest of arrays, one batch; or a `tf.data.Dataset`, a `PyDataset` or an
-            iterator of batches as `fit` takes them, whose targets are left out.
-        max_batches: int, how many are taken.
+    `data` is a nest of arrays, one batch; or a `tf.data.Dataset`, a `PyDataset` or an
+    iterator of batches as `fit` takes them, whose targets are left out.
     """
     if isinstance(data, keras.utils.PyDataset):
         data = map(data.__getitem__, range(len(data)))
@@ -102,12 +88,9 @@ def batches_of(data, max_batches):
 def watch(model, inputs, note):
     """Calls a model, and notes each call of it and of the layers inside.
 
-    Args:
-        model: a Keras layer. Where it is not built, a call before builds it.
-        inputs: what it is called with.
-        note: function of a layer, a dict of the arguments of its `call` by name, and
-            its outputs, called where tensors have values; what it returns, unless
-            `None`, takes the place of the outputs. Calls inside a call end before it.
+    `note` is a function of a layer, a dict of the arguments of its `call` by name, and
+    its outputs, called where tensors have values; what it returns, unless `None`, takes
+    the place of the outputs. Calls inside a call end before it.
     """
     if not model.built:
         model(inputs, training=False)

@@ -16,12 +16,9 @@ from keras_performer.layers import keras_privates
 
 
 def with_layers(model, replacements):
-    """Copies a model with some layers replaced.
+    """Copies a built model; some layers are replaced by others, of which it has copies.
 
-    Args:
-        model: a built model.
-        replacements: dict of layers of the model to their replacements. The copy gets
-            new layers with the same config and weights.
+    Layers of the model are the keys of `replacements`, a dict.
     """
     config = keras.saving.serialize_keras_object(model)
     copy = keras.saving.deserialize_keras_object(
@@ -110,13 +107,10 @@ _OF_INSTANCE = "build_config", "compile_config"
 
 
 def _config_of(name, as_made, exchanged):
-    """The config of a `Converted`.
+    """The config of a `Converted`, with that of a layer `as_made` by its class.
 
-    Args:
-        name: str, that of the layer.
-        as_made: dict, what `serialize_keras_object` makes of it as its class makes it.
-        exchanged: list of dicts of `"paths"`, all places of a layer inside, and
-            `"layer"`, its config.
+    Each of `exchanged` is a dict of `"paths"`, all places of a layer inside, and
+    `"layer"`, its config.
     """
     layer = {key: value for key, value in as_made.items() if key not in _OF_INSTANCE}
     return {"name": name, "layer": layer, "exchanged": exchanged}
@@ -154,21 +148,12 @@ def _class_with_others(cls):
 
 
 def lists_its_layers(model):
-    """True if the config of a model has those of its layers.
-
-    That of a class of one's own that makes a functional model has not.
-    """
+    """True if the config of a model has those of its layers, as Keras' own classes."""
     return bool(sublayers.graph_layers(model)) and "layers" in model.get_config()
 
 
 def _rewritten(layer, config, replacements):
-    """The config of a layer with other layers inside; itself if nothing changes.
-
-    Args:
-        layer: a built layer.
-        config: what `keras.saving.serialize_keras_object` makes of it.
-        replacements: dict of layers inside of it to their replacements.
-    """
+    """The config of a layer with other layers inside; itself if nothing changes."""
     if layer in replacements:
         return keras.saving.serialize_keras_object(replacements[layer])
     if lists_its_layers(layer):
@@ -235,11 +220,8 @@ def _changes(layer, replacements):
 def _copy_weights(source, target, replacements):
     """Gives a model the weights of another, its vocabularies, and what is frozen.
 
-    Args:
-        source, target: built layers; each layer inside of the source has one in the
-            same place inside of the target.
-        replacements: dict of layers of the source to layers with the weights that the
-            target gets in their place.
+    Each layer inside of the source has one in the same place inside of the target,
+    which gets the weights of its replacement if there is one.
     """
     copies: dict = {}
     for given, own in sublayers.pairs(source, target, leaves=replacements):

@@ -29,7 +29,7 @@ class HeadSums:
         self._weights = np.zeros((num_heads, 0))
 
     def add_exact(self, exact):
-        """Adds the output of the `ExactRows` of a call, once for all estimates."""
+        """Adds the output of `ExactRows`, once for all estimates of a call."""
         self._num_rows += np.count_nonzero(exact.counted[:, 0])
         self.squares += _over_rows(tf.reduce_sum(exact.output**2, -1), exact)
 
@@ -68,13 +68,9 @@ def _over_rows(numbers, exact):
 
 
 def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
-    """Adds what one call says to a `HeadSums`.
+    """Adds what one call says of a `PerformerAttention` to a `HeadSums`.
 
-    Args:
-        sums: a `HeadSums`.
-        twin: a built `PerformerAttention`.
-        doubled: the same with twice as many random features, or `None`.
-        query, key, value, inputs, num_rows: as in `exact_rows`.
+    `doubled` is the same layer with twice as many random features, or `None`.
     """
     exact = exact_rows(query, key, value, inputs, num_rows, twin.exact_window)
     sums.add_exact(exact)
@@ -153,15 +149,11 @@ def mean_by_weights(weights, log_scale, value, seen):
 
 
 def squares_of_joined(near, far, exact):
-    """Errors of two parts under one normalizer, by their ratio.
+    """Errors of two parts under one normalizer, each as `mean_by_logits` returns it.
 
-    Args:
-        near, far: `(output, log_sums)`, as `mean_by_logits` returns them.
-        exact: tensor `(B, N, rows, V)`, what the whole ought to be.
-
-    Returns:
-        A function of what is added to the log-sums of the far part, `(N, 1, 1)`: the
-        squared differences of each row, `(B, N, rows)`.
+    They come as a function of what is added to the log-sums of the far part,
+    `(N, 1, 1)`: the squared differences from `exact`, the output that the whole ought
+    to have, of each row, `(B, N, rows)`.
     """
     a, b = near[0] - exact, far[0] - exact
     of_near, of_both, of_far = (
@@ -184,40 +176,24 @@ def squares_of_joined(near, far, exact):
 
 
 class ExactRows(typing.NamedTuple):
-    """Exact attention at some queries, "rows".
+    """Exact attention at some queries, "rows"; `seen`, `near`: to which keys."""
 
-    Attributes:
-        query: tensor `(B, rows, N, H)`.
-        value: tensor `(B, S, N, V)`, the values of each query head.
-        logits: tensor `(B, N, rows, S)`.
-        seen: bool tensor `(B, N, rows, S)`, which keys they see.
-        distance: int array `(rows, S)`, the distance of keys.
-        near: bool tensor `(B, N, rows, S)`, which keys they see in the exact window.
-        weights: tensor `(B, N, rows, S)`, the softmax of the logits.
-        output: tensor `(B, N, rows, V)`.
-        counted: bool tensor `(B, N, rows)`, the rows that are there and see a key.
-    """
-
-    query: tf.Tensor
-    value: tf.Tensor
-    logits: tf.Tensor
-    seen: tf.Tensor
-    distance: np.ndarray
-    near: tf.Tensor
-    weights: tf.Tensor
-    output: tf.Tensor
-    counted: tf.Tensor
+    query: tf.Tensor  # (B, rows, N, H)
+    value: tf.Tensor  # (B, S, N, V), the values of each query head
+    logits: tf.Tensor  # (B, N, rows, S)
+    seen: tf.Tensor  # (B, N, rows, S), bool
+    distance: np.ndarray  # (rows, S), int
+    near: tf.Tensor  # (B, N, rows, S), bool, those seen in the exact window
+    weights: tf.Tensor  # (B, N, rows, S), the softmax of the logits
+    output: tf.Tensor  # (B, N, rows, V)
+    counted: tf.Tensor  # (B, N, rows), bool, rows that are there and see a key
 
 
 def exact_rows(query, key, value, inputs, num_rows, exact_window):
-    """The `ExactRows` of one call of attention.
+    """The `ExactRows` of one call of attention, at `num_rows` queries of each sequence.
 
-    Args:
-        query, key, value: float32 tensors in heads, `(B, T, N, H)`, `(B, S, K, H)` and
-            `(B, S, K, V)`.
-        inputs: the `Inputs` of the layer.
-        num_rows: int, of how many queries of a sequence.
-        exact_window: int, which keys are near, or `None`.
+    Query, key and value are float32 tensors in heads, `(B, T, N, H)`, `(B, S, K, H)`
+    and `(B, S, K, V)`.
     """
     if exact_window is not None:
         check_window("exact_window", exact_window, query, key)

@@ -34,12 +34,9 @@ CONSTANT = 1e-6
 
 
 class Fit:
-    """Ways to estimate the attention of a layer, measured call by call.
+    """Ways to estimate the attention of a `PerformerAttention`, measured call by call.
 
-    Args:
-        layer: a `PerformerAttention`.
-        moments: `Moments` of its queries and keys.
-        num_rows: int, at how many queries of a sequence errors are measured.
+    The bases of its queries and keys follow from their `Moments`.
     """
 
     def __init__(self, layer, moments, num_rows):
@@ -54,12 +51,7 @@ class Fit:
         self.sums = HeadSums(layer.num_heads)
 
     def measure(self, query, key, value, inputs):
-        """Adds the errors of all choices in one call with exact inputs.
-
-        Args:
-            query, key, value: float32 tensors in heads.
-            inputs: the `Inputs` of the layer.
-        """
+        """Adds the errors of all choices in one call, of what `exact_rows` takes."""
         window = self.layer.exact_window
         exact = exact_rows(query, key, value, inputs, self.num_rows, window)
         self.sums.add_exact(exact)
@@ -198,25 +190,15 @@ class Basis(typing.NamedTuple):
 
     Queries become q A and keys (k - m) B with A B^T = 1: logits lose what depends on
     the query alone.
-
-    Attributes:
-        of_queries: array A `(K, H, H)`, for each key-value head.
-        of_keys: array B `(K, H, H)`.
-        mean: array m `(K, H)`.
     """
 
-    of_queries: np.ndarray
-    of_keys: np.ndarray
-    mean: np.ndarray
+    of_queries: np.ndarray  # A, (K, H, H), for each key-value head
+    of_keys: np.ndarray  # B, (K, H, H)
+    mean: np.ndarray  # m, (K, H)
 
 
 class Moments:
-    """Sums over tokens; query heads that share a key head are one.
-
-    Args:
-        num_heads: int K, the key-value heads.
-        key_dim: int H.
-    """
+    """Sums over tokens; query heads that share one of K key heads are one."""
 
     def __init__(self, num_heads, key_dim):
         self.num_heads = num_heads
@@ -224,12 +206,7 @@ class Moments:
         self.keys = _Sums(num_heads, key_dim)
 
     def add(self, query, key, inputs):
-        """Adds the tokens of a call that are there.
-
-        Args:
-            query, key: tensors `(B, T, N, H)` and `(B, S, K, H)`.
-            inputs: the `Inputs` of the layer.
-        """
+        """Adds tokens `(B, T, N, H)` and `(B, S, K, H)` of a call, by its masks."""
         grouped = (*query.shape[:2], self.num_heads, -1, query.shape[3])
         for group in tf.unstack(tf.reshape(query, grouped), axis=3):
             self.queries.add(group, inputs.query_mask)
@@ -250,9 +227,7 @@ class Moments:
 
         Variances fall from the first element to the last. The product of the two
         variances, on which the error of random features depends, is the least there is.
-
-        Args:
-            centre: bool, whether the mean of keys becomes 0 as well.
+        With `centre` the mean of keys becomes 0 as well.
         """
         of_queries, of_keys = [], []
         for pair in zip(self.queries.covariance(), self.keys.covariance()):

@@ -214,13 +214,9 @@ def _check(matches, left_out):
 
 
 class LayerMatch:
-    """A layer that is trained to return what another layer returned.
+    """A `PerformerAttention` that is trained to return what another layer returned.
 
     All its weights train but those of values and output, and none that is frozen.
-
-    Args:
-        layer: a built `PerformerAttention`.
-        copies: dict of the `SharedCopy` of each kind of layer, to be found again.
     """
 
     def __init__(self, layer, copies):
@@ -290,9 +286,7 @@ def _shared_copy(layer, weights, copies):
 class SharedCopy:
     """A layer in which others of its kind take turns, so that it is compiled once.
 
-    Args:
-        layer: a built `PerformerAttention`, whose weights are overwritten.
-        indices: list of ints, which of its weights train.
+    Of its weights, which are overwritten, some train: those of the indices.
     """
 
     def __init__(self, layer, indices):
@@ -302,14 +296,7 @@ class SharedCopy:
         self._compiled_gradients = tf.function(self._gradients, autograph=False)
 
     def sums(self, layer, inputs, positions, wanted):
-        """Sums over tokens of squared differences, squares of what is wanted, and 1.
-
-        Args:
-            layer: the layer whose weights count.
-            inputs: its `Inputs`.
-            positions: as for `layer.project`.
-            wanted: tensor, what it is to return.
-        """
+        """Sums over tokens of squared differences, squares of what is wanted, and 1."""
         self._load(layer)
         return self._compiled_sums(inputs, positions, wanted, _there(inputs))
 

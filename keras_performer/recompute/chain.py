@@ -23,39 +23,30 @@ from keras_performer.recompute.stateless_calls import (
 class Link(typing.NamedTuple):
     """A part of a model.
 
-    Attributes:
-        variables: what its layers read, and move on.
-        step: function of a chunk of the stream, the state, the sides (`passes.Sides`)
-            and `given`; returns a chunk of the stream and the next state.
-        state: nest of tensors, the state before the first chunk.
-        dtypes: nest of dtypes of the stream that it returns.
-        given: nest of tensors that all chunks read.
+    Its `step` is a function of a chunk of the stream, the state, the sides
+    (`passes.Sides`) and what is `given`; it returns a chunk of the stream and the next
+    state.
     """
 
-    variables: list
+    variables: list  # what its layers read, and move on
     step: typing.Callable
-    state: typing.Any
-    dtypes: typing.Any
+    state: typing.Any  # before the first chunk
+    dtypes: typing.Any  # of the stream that it returns; `None` if they stay
     given: typing.Any = ()
 
 
 def scan(model, links, stream, sides, reverse=False):
-    """Runs links of a model's chain, chunk after chunk of the sequence.
+    """Runs links of a model's chain, chunk after chunk, or from the last to the first.
 
     Args:
         model: a `PerformerLM`.
         links: list of `Link`.
         stream: nest of tensors `(B, T, ...)`, what the first link gets.
         sides: nest of tensors `(B, T, ...)` that every link gets.
-        reverse: bool, whether to go from the last chunk to the first.
 
     Returns:
         `(stream, states)`: what the last link returned, `(B, T, ...)`, and the states
         of all links after the last chunk.
-
-    Raises:
-        ValueError: if a link adds a loss or updates a weight that does not train, which
-            a chunk that is computed again would repeat.
     """
     variables = {id(v): v for link in links for v in link.variables}.values()
     trained, fixed, seeds = split_variables(variables, model.weights)

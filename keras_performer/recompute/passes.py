@@ -11,18 +11,14 @@ from keras_performer.recompute.chain import Link, scan
 
 
 class Sides(typing.NamedTuple):
-    """Arguments of every link beside its chunk of the stream.
+    """Arguments of every link beside its chunk of the stream, each `()` without.
 
-    Attributes:
-        mask: a tuple of the mask `(B, tokens)`, or `()`.
-        targets: tensor of shape `(B, tokens, ...)`, or `()`.
-        positions: a tuple of the positions `(B, tokens)`, which a block that is not
-            causal and has rotary attention needs, or `()`.
+    A block that is not causal and has rotary attention needs positions.
     """
 
-    mask: tuple = ()
-    targets: typing.Any = ()
-    positions: tuple = ()
+    mask: tuple = ()  # of the mask (B, tokens)
+    targets: typing.Any = ()  # (B, tokens, ...)
+    positions: tuple = ()  # of the positions (B, tokens)
 
     def of_attention(self):
         """Arguments of the passes of an attention besides tokens and state."""
@@ -31,13 +27,7 @@ class Sides(typing.NamedTuple):
 
 
 def check_block(recompute, causal, block):
-    """Raises a `ValueError` if no pass can go through this block in chunks.
-
-    Args:
-        recompute: `None`, "block" or "network".
-        causal: bool, whether the model hides later tokens.
-        block: a `PerformerBlock`.
-    """
+    """Raises a `ValueError` if no pass can go through this block in chunks."""
     if recompute is None:
         return
     attention = block.attention
@@ -64,46 +54,25 @@ def check_block(recompute, causal, block):
         )
 
 
-def network(model, measure, inputs, targets, training):
-    """Results of `measure` for each token, in one scan of the whole chain.
+def token_values(model, measure, inputs, targets, training):
+    """Results of `measure` for each token, a list of tensors `(B, T)`.
 
     Args:
-        model: a causal `PerformerLM`.
+        model: a `PerformerLM`. One with `recompute="network"`, which is causal, takes a
+            single scan, one with "block" a scan for each block.
         measure: function of targets and outputs of a chunk that returns a list of
             tensors `(B, tokens)` of its `dtypes`.
         inputs: int tensor of shape `(B, T)`.
         targets: tensor of shape `(B, T, ...)`.
         training: bool, whether to apply dropout.
-
-    Returns:
-        list of tensors `(B, T)`.
     """
-    batch = tf.shape(inputs)[0]
-    blocks = [_block(block, batch, training) for block in model.blocks]
-    links = [_embedding(model, batch, training), *blocks, _read_out(model, measure)]
-    return scan(model, links, inputs, Sides(targets=targets))[0]
-
-
-def block_by_block(model, measure, inputs, targets, training):
-    """Passes like `network`, one scan for each block; the model need not be causal."""
-    start = _embedding(model, tf.shape(inputs)[0], training)
-    end = _read_out(model, measure)
-    sides = Sides(targets=targets)
-    return _blocks(model, [start], [end], inputs, sides, training)
+    links = [_embedding(model, tf.shape(inputs)[0], training)]
+    end = [_read_out(model, measure)]
+    return _blocks(model, links, end, inputs, Sides(targets=targets), training)
 
 
 def blocks(model, x, mask, training):
-    """The blocks of a model, a scan for each.
-
-    Args:
-        model: a `PerformerLM`.
-        x: tensor of shape `(B, T, hidden_dim)`.
-        mask: bool tensor of shape `(B, T)`, or `None`.
-        training: bool, whether to apply dropout.
-
-    Returns:
-        Tensor of shape `(B, T, hidden_dim)`.
-    """
+    """The blocks of a model, a scan for each: `(B, T, hidden_dim)` to the same."""
     mask = as_mask("mask", mask, x)
     sides = Sides(mask=() if mask is None else (mask,))
     return _blocks(model, [], [], (x, ()), sides, training)[0]
@@ -120,7 +89,8 @@ def _blocks(model, links, end, stream, sides, training):
         sides = sides._replace(positions=(positions,))
     for index, block in enumerate(model.blocks):
         needs_all_keys = block.attention is not None and not model.causal
-        if links and (index or needs_all_keys):
+        is_cut = index and model.recompute == "block"
+        if links and (is_cut or needs_all_keys):
             stream, _ = scan(model, links, stream, sides)
             links = []
         batch = tf.shape(tf.nest.flatten(stream)[0])[0]

@@ -48,30 +48,20 @@ class TokenTraining(keras.Model):
         return WithTargets(x, y), y, sample_weight
 
     def token_values(self, inputs, targets, training):
-        """The loss and the metrics of each token.
-
-        Args:
-            inputs: int tensor of shape `(B, T)`.
-            targets: tensor of shape `(B, T, ...)`.
-            training: bool, whether to apply dropout.
-
-        Returns:
-            `TokenValues` of tensors `(B, T)`.
-        """
+        """The loss and the metrics of each token, `TokenValues` of tensors `(B, T)`."""
         if not inputs.shape[:2].is_compatible_with(targets.shape[:2]):
             raise ValueError(
                 "With recompute, y must have a target for each token of the inputs, "
                 f"shape {(*inputs.shape, '...')}. Received: y of shape "
                 f"{tuple(targets.shape)}. Pad or cut both to one length."
             )
-        run = {"block": passes.block_by_block, "network": passes.network}
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape))
         for metric in self.metrics:
             # Keras builds these when it first sees outputs
             if not getattr(metric, "built", True):
                 metric.build(targets, outputs)
         measure = _Measure(self)
-        values = run[self.recompute](self, measure, inputs, targets, training)
+        values = passes.token_values(self, measure, inputs, targets, training)
         return measure.token_values(values)
 
     def compute_loss(

@@ -69,8 +69,14 @@ class RedrawFeatures(keras.callbacks.Callback):
             self._first_step = self._step()
             self._redraws = self._first_step // self.every_n_steps
             for layer in self._layers():
-                if self._redraws:
-                    self._check_built(layer)
+                if self._redraws and not layer.built:
+                    raise ValueError(
+                        f"After {self._first_step} steps of the optimizer the features "
+                        "must be redrawn before training, which needs a built layer: "
+                        "build the model first, for example with "
+                        "model.build(input_shape). Received: layer "
+                        f"{layer.name!r} with built=False"
+                    )
                 made = self._make_up(layer, self._redraws)
                 self._ahead[layer] = max(made - self._redraws, 0)
 
@@ -125,15 +131,6 @@ class RedrawFeatures(keras.callbacks.Callback):
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             optimizer, attempts = optimizer.inner_optimizer, 1 + _SKIPPED_STEPS
         return attempts * (optimizer.gradient_accumulation_steps or 1)
-
-    def _check_built(self, layer):
-        if not layer.built:
-            raise ValueError(
-                f"After {self._first_step} steps of the optimizer the features must be "
-                "redrawn before training, which needs a built layer: build the model "
-                "first, for example with model.build(input_shape). Received: layer "
-                f"{layer.name!r} with built=False"
-            )
 
     def _layers(self):
         layers = [

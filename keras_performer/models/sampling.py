@@ -85,8 +85,7 @@ def draw(sampling, logits, seen, step):
         step: int32 tensor, of which each draw of a sequence has another.
 
     Returns:
-        `(tokens, finite)`: int32 tensor `(B,)`, and bool tensor `(B,)`, whether a token
-        could be drawn from that row.
+        `(tokens, finite)`, both `(B,)`: int32, and if one could be drawn from the row.
     """
     if logits.dtype.size < 4:  # too coarse for small temperatures
         logits = tf.cast(logits, tf.float32)

@@ -59,17 +59,10 @@ def read(model, tokens, state):
 
 
 def draw(options, stops, logits, carry, step):
-    """Draws the token after what was read.
+    """Draws the token after what was read; also returns if all logits allowed it.
 
-    Args:
-        options: `Sampling`.
-        stops: int32 tensor of stop tokens, or `None`.
-        logits: tensor `(B, V)`, from `read`.
-        carry: `Carry` from before, with the state of now.
-        step: int32 tensor, the length of the sequence whose draw this is.
-
-    Returns:
-        The next `Carry`, and whether tokens could be drawn from all logits.
+    The `Carry` is that from before, with the state of now. `step` is the length of the
+    sequence whose draw this is.
     """
     token, finite = sampling.draw(options, logits, carry.seen, step)
     seen, ended = carry.seen, carry.ended
@@ -83,9 +76,7 @@ def draw(options, stops, logits, carry, step):
 
 
 def extend(model, options, stops, carry, start, count):
-    """Draws `count` tokens, each after reading the one before it.
-
-    With stop tokens fewer, if all sequences have ended.
+    """Draws `count` tokens, each after reading the one before; fewer if all have ended.
 
     Returns:
         Tokens `(tokens, B)`, the `Carry`, and whether all could be drawn.

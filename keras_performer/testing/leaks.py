@@ -46,7 +46,7 @@ def check_same(calls, others, kept, tolerance, message, whole=True):
     """Raises an `AssertionError` if outputs differ that should not.
 
     Args:
-        calls, others: lists of `Call`, of two calls of one model; the last is its own.
+        calls, others: lists as `calls_of` returns, of two calls of one model.
         kept: dict of shapes `(B, T)` to bool arrays, true for tokens whose outputs
             should be the same.
         tolerance: float, a part of what numbers of an array typically are.

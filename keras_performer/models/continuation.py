@@ -1,9 +1,7 @@
 """Sequences on their way: prompts are read, tokens made, rows end one by one."""
 
-import dataclasses
 import itertools
 import operator
-import typing
 
 import keras
 import numpy as np
@@ -13,33 +11,40 @@ from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.models import token_loop
 from keras_performer.models.performer_lm import PerformerLM
-from keras_performer.models.sampling import Sampling
 
 
-@dataclasses.dataclass
 class Continuation:
-    """A request to continue sequences, all of it checked.
+    """The arguments of `generate`, all of them checked, and the tokens that it makes.
 
-    Args:
-        model: a `PerformerLM` with a state.
-        prompts: list of int32 arrays `(P,)`, of at least one token each.
-        are_bytes: bool, whether they came as bytes.
-        is_one: bool, whether one came without a list around it.
-        num_samples: int, how many continuations each prompt gets, or `None` for one,
-            without an axis for it.
-        max_length: int, the length of each sequence that no stop token ends.
-        stops: int32 array of the tokens that end a sequence, or `None`.
-        options: `Sampling`.
+    Its `prompts` are a list of int32 arrays `(P,)`, of at least one token each.
     """
 
-    model: PerformerLM
-    prompts: list
-    are_bytes: bool
-    is_one: bool
-    num_samples: int | None
-    max_length: int
-    stops: np.ndarray | None
-    options: Sampling
+    def __init__(self, model, prompt, max_length, num_samples, stop_tokens, options):
+        _check_model(model)
+        self.model, self.options = model, options
+        count = arguments.positive_int("num_samples", num_samples, default=None)
+        self.num_samples, self._repeats = count, count or 1
+        if isinstance(prompt, str) or _all(str, prompt):
+            raise ValueError(
+                "prompt must be ints or bytes: encode text, as with text.encode() for "
+                f"a model of bytes. Received: prompt={prompt!r}"
+            )
+        self._is_one = isinstance(prompt, bytes)
+        texts = [prompt] if self._is_one else prompt
+        self.are_bytes = _all(bytes, texts)
+        if self.are_bytes and model.vocabulary_size > 256:
+            raise ValueError(
+                "prompt must be ints for a model whose tokens are not bytes: bytes "
+                "need vocabulary_size=256 or less. Received: prompt of bytes, and a "
+                f"model with vocabulary_size={model.vocabulary_size}"
+            )
+        if self.are_bytes:
+            rows = [np.frombuffer(text, np.uint8) for text in texts]
+        else:
+            rows = _rows(prompt)
+        self.prompts = [_checked(model, index, row) for index, row in enumerate(rows)]
+        self._max_length = _checked_length(model, self.prompts, max_length)
+        self._stops = _checked_stops(model, stop_tokens)
 
     def answer(self, rows):
         """Rows of tokens, all of each prompt, in the form in which prompts came."""
@@ -48,7 +53,7 @@ class Continuation:
         if self.num_samples is not None:
             starts = range(0, len(rows), self.num_samples)
             rows = [rows[start : start + self.num_samples] for start in starts]
-        return rows[0] if self.is_one else rows
+        return rows[0] if self._is_one else rows
 
     def pieces(self, size):
         """Makes tokens, `size` at a time at most, but for the first.
@@ -56,11 +61,11 @@ class Continuation:
         Yields:
             A list of int32 arrays, the new tokens of each sequence.
         """
-        stops = None if self.stops is None else tf.constant(self.stops, tf.int32)
+        stops = None if self._stops is None else tf.constant(self._stops, tf.int32)
         read, extend = token_loop.compiled(self.model, self.options, stops is not None)
         # shortest first: rows that are complete are then the last ones
         order = np.argsort([len(ids) for ids in self.prompts], kind="stable")
-        repeats = self.num_samples or 1
+        repeats = self._repeats
         rows = (order[:, np.newaxis] * repeats + np.arange(repeats)).ravel()
         ids = [self.prompts[row // repeats] for row in rows]
         lengths = np.array([len(row) for row in ids])
@@ -83,7 +88,7 @@ class Continuation:
             for row, piece in zip(rows, self._kept(tokens, has_ended)):
                 new[row] = piece
             yield new
-            going_on = np.searchsorted(length, self.max_length)
+            going_on = np.searchsorted(length, self._max_length)
             has_ended = has_ended[:going_on]
             if has_ended.all():
                 return
@@ -91,7 +96,7 @@ class Continuation:
                 carry = tf.nest.map_structure(
                     operator.itemgetter(slice(going_on)), carry
                 )
-            count = min(size, self.max_length - length[going_on - 1])
+            count = min(size, self._max_length - length[going_on - 1])
             span = tf.constant(length[0], tf.int32), tf.constant(count, tf.int32)
             tokens, carry, finite = extend(self.options, stops, carry, *span)
             self._check_finite(finite)
@@ -108,16 +113,16 @@ class Continuation:
 
         def joined(*parts):
             whole = tf.concat(parts, 0) if len(parts) > 1 else parts[0]
-            repeats = self.num_samples or 1
+            repeats = self._repeats
             return tf.repeat(whole, repeats, axis=0) if repeats > 1 else whole
 
         return tf.nest.map_structure(joined, *read_so_far)
 
     def _kept(self, tokens, has_ended):
         """The tokens of each row up to its end; notes in `has_ended` where that is."""
-        if self.stops is None:
+        if self._stops is None:
             return list(tokens)
-        is_stop = np.isin(tokens, self.stops)
+        is_stop = np.isin(tokens, self._stops)
         stopped = is_stop.any(1)
         counts = np.where(stopped, is_stop.argmax(1) + 1, tokens.shape[1])
         counts[has_ended] = 0
@@ -132,39 +137,6 @@ class Continuation:
                 "NaN or inf in model.get_weights(). Received: "
                 f"model={self.model.name!r}"
             )
-
-
-def begin(
-    model: PerformerLM,
-    prompt: typing.Any,
-    max_length: int,
-    num_samples: int | None,
-    stop_tokens: typing.Any,
-    options: Sampling,
-) -> Continuation:
-    """The arguments of `generate` as a `Continuation`, if all is well with them."""
-    _check_model(model)
-    num_samples = arguments.positive_int("num_samples", num_samples, default=None)
-    if isinstance(prompt, str) or _all(str, prompt):
-        raise ValueError(
-            "prompt must be ints or bytes: encode text, as with text.encode() for a "
-            f"model of bytes. Received: prompt={prompt!r}"
-        )
-    is_one = isinstance(prompt, bytes)
-    texts = [prompt] if is_one else prompt
-    are_bytes = _all(bytes, texts)
-    if are_bytes and model.vocabulary_size > 256:
-        raise ValueError(
-            "prompt must be ints for a model whose tokens are not bytes: bytes need "
-            "vocabulary_size=256 or less. Received: prompt of bytes, and a model with "
-            f"vocabulary_size={model.vocabulary_size}"
-        )
-    rows = [np.frombuffer(x, np.uint8) for x in texts] if are_bytes else _rows(prompt)
-    prompts = [_checked(model, index, row) for index, row in enumerate(rows)]
-    max_length = _checked_length(model, prompts, max_length)
-    stops = _checked_stops(model, stop_tokens)
-    form = are_bytes, is_one, num_samples
-    return Continuation(model, prompts, *form, max_length, stops, options)
 
 
 def _check_model(model):

@@ -60,13 +60,8 @@ class GeneralizedFeatures(FeatureMap):
                 f"activation must be one of {', '.join(NAMES)}, or a function. "
                 f"Received: activation={activation!r}"
             )
-        if not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
-            raise ValueError(
-                "epsilon must be a finite float of at least 0. Received: "
-                f"epsilon={epsilon!r}"
-            )
         self.activation = activation
-        self.epsilon = float(epsilon)
+        self.epsilon = _checked_epsilon(epsilon)
 
     def draw(self, num_features: int, head_dim: int, seed: TensorLike) -> Parameters:
         return ops.orthogonal_gaussian_matrix(num_features, head_dim, seed)
@@ -89,6 +84,15 @@ class GeneralizedFeatures(FeatureMap):
         if activation not in NAMES:
             activation = keras.activations.get(activation)
         return cls(**{**config, "activation": activation})
+
+
+def _checked_epsilon(epsilon):
+    if not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
+        raise ValueError(
+            "epsilon must be a finite float of at least 0. Received: "
+            f"epsilon={epsilon!r}"
+        )
+    return float(epsilon)
 
 
 def _function(name):

@@ -377,9 +377,24 @@ class PerformerLM(
                 )
             if not return_state:
                 return self.read_out(passes.blocks(self, x, mask, training), extra)
-        x, states = self._transform(x, mask, training, segment_ids, state, return_state)
+        states = [None] * len(self.blocks) if state is None else state["blocks"]
+        arguments.check_depth(states, len(self.blocks))
+        new_states = []
+        for block, block_state in zip(self.blocks, states):
+            x = block(
+                x,
+                mask=mask,
+                training=training,
+                segment_ids=segment_ids,
+                state=block_state,
+                return_state=return_state,
+            )
+            if return_state:
+                x, block_state = x
+                new_states.append(block_state)
         outputs = self.read_out(x, extra)
-        return (outputs, {**new_state, "blocks": states}) if return_state else outputs
+        state = {**new_state, "blocks": new_states}
+        return (outputs, state) if return_state else outputs
 
     def embed(self, inputs, state=None, training=None):
         """Embeds tokens, and adds learned positions if there are any.
@@ -412,25 +427,6 @@ class PerformerLM(
         position = start["position"] + size(positions, 1)
         return x, extra, {"position": position, "embedding": remembered}
 
-    def _transform(self, x, mask, training, segment_ids, state, return_state):
-        """The blocks: `(B, T, hidden_dim)` to the same, and their states."""
-        states = [None] * len(self.blocks) if state is None else state["blocks"]
-        arguments.check_depth(states, len(self.blocks))
-        new_states = []
-        for block, block_state in zip(self.blocks, states):
-            x = block(
-                x,
-                mask=mask,
-                training=training,
-                segment_ids=segment_ids,
-                state=block_state,
-                return_state=return_state,
-            )
-            if return_state:
-                x, block_state = x
-                new_states.append(block_state)
-        return x, new_states
-
     def read_out(self, x, extra):
         """Returns the outputs for `(B, T, hidden_dim)` tokens of the last block."""
         x = self.norm(x)
@@ -455,21 +451,9 @@ class PerformerLM(
         return super().from_config(made_of, custom_objects)
 
     def get_config(self):
-        names = (
-            "vocabulary_size",
-            "max_length",
-            "num_layers",
-            "num_heads",
-            "hidden_dim",
-            "intermediate_dim",
-            "dropout",
-            "causal",
-            "conv_kernel_size",
-            "recompute",
-            "position_shape",
-            "position_embedding",
-            "seed",
-        )
+        names = "vocabulary_size", "max_length", "num_layers", "num_heads", "hidden_dim"
+        names += "intermediate_dim", "dropout", "causal", "conv_kernel_size"
+        names += "recompute", "position_shape", "position_embedding", "seed"
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},

@@ -186,12 +186,7 @@ class PerformerLM(
         self.seed = arguments.seed(seed)
         # what makes these blocks again, whatever replaces them later
         self._attentions = choice.AttentionChoice(
-            type(self),
-            attention,
-            options,
-            self.num_heads,
-            self.causal,
-            self.num_layers,
+            type(self), attention, options, self.num_heads, self.causal, self.num_layers
         )
         self._has_own_embedding = embedding is not None
         self._has_own_head = head is not None

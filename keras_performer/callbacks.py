@@ -1,4 +1,4 @@
-"""Fresh random features during training."""
+"""Keras callbacks: fresh random features during training."""
 
 import typing
 import warnings
@@ -7,6 +7,8 @@ import keras
 
 from keras_performer.layers import PerformerAttention, arguments
 from keras_performer.layers.keras_privates import all_layers
+
+__all__ = ["RedrawFeatures"]
 
 # Steps that loss scaling may skip before its scale, 2**15 at first, fits: it halves at
 # each, and no gradient needs a scale of 2**-49.

@@ -11,6 +11,7 @@ from keras_performer import ops
 from keras_performer.conversion.attention_like import attention_like
 from keras_performer.conversion.calls import attention_calls, batches_of
 from keras_performer.conversion.errors import ESTIMATES, HeadSums, add_errors
+from keras_performer.conversion.report import as_text
 from keras_performer.layers import PerformerAttention, arguments, call_inputs
 from keras_performer.layers.choice import check_options
 
@@ -80,7 +81,9 @@ class ApproximationReport(typing.NamedTuple):
     def __str__(self):
         names = "layer", "head", "phi", "spread", "near share", "90% within"
         names += *ESTIMATES, "advice"
-        rows = [_cells(head) for head in self.heads]
+        rows = [
+            (head.layer, *map(_cell, head[1:-1]), head.advice) for head in self.heads
+        ]
         unseen = [f"{path}: not looked at. {x}" for path, x in self.left_out.items()]
         return as_text(names, rows, range(1, len(names) - 1), unseen)
 
@@ -225,12 +228,10 @@ def _advice(errors):
     return f"{ADVICE[name]}; {MORE}" if more else ADVICE[name]
 
 
-def _cells(head):
-    numbers = [
-        str(x) if isinstance(x, int) else "-" if math.isnan(x) else f"{x:.2f}"
-        for x in head[2:-1]
-    ]
-    return head.layer, str(head.head), *numbers, head.advice
+def _cell(number):
+    if isinstance(number, int):
+        return str(number)
+    return "-" if math.isnan(number) else f"{number:.2f}"
 
 
 # -- Attention matrices of a trained model, exact and as features imply them.
@@ -346,27 +347,3 @@ def _chosen(rows, length):
             f"rows must be of the {length} queries. Received: rows with {wrong[0]}"
         )
     return np.arange(length)[list(rows)]
-
-
-# -- Tables as text.
-
-
-def as_text(names, rows, to_the_right=(), notes=()):
-    """Lines of columns, the names of the columns in the first.
-
-    Args:
-        names: sequence of str.
-        rows: list of sequences of str.
-        to_the_right: indices of columns that are aligned there, as numbers are.
-        notes: iterable of str, lines below the columns.
-    """
-    lines = [names, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    columns = (
-        "  ".join(
-            cell.rjust(width) if index in to_the_right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(line, widths))
-        ).rstrip()
-        for line in lines
-    )
-    return "\n".join([*columns, *notes])

@@ -29,9 +29,8 @@ def attention_like(kind, layer, **options):
     Args:
         kind: subclass of `AttentionLayer`, whose weights are those of a layer with
             queries, keys and values, or begin as copies of them.
-        layer: a built layer for which `is_attention` holds. Of a `PerformerAttention`
-            another keeps the gains, and the random features and those that follow them
-            in redraws, where the options leave them as they are: a seed does not.
+        layer: a layer for which `is_attention` holds. One `PerformerAttention` gets
+            the gains and random features of another, but for a seed in the options.
         **options: arguments of `kind`, in the place of what the layer has.
 
     Raises:
@@ -54,16 +53,12 @@ def attention_like(kind, layer, **options):
             del known["num_random_features"]  # it says nothing of the other map
     if options.get("exact_window", known.get("exact_window")) is None:
         known.pop("initial_log_gain", None)
-    twin = _class_for(kind, layer)(**{**known, "dtype": layer.dtype_policy, **options})
+    made_of = {**known, "dtype": layer.dtype_policy, **options}
+    twin = (WITH_CACHE[kind] if is_cached(layer) else kind)(**made_of)
     twin.build_from_config(layer.get_build_config())
     _check_weights(twin, config)
     for name in _DENSE_LAYERS:
-        own, given = getattr(twin, name), keras_privates.dense_layer(layer, name)
-        _check_shapes(name, own, given)
-        own.kernel.assign(given.kernel)
-        if own.bias is not None:
-            own.bias.assign(given.bias)
-        own.trainable = given.trainable
+        _copy_dense(name, getattr(twin, name), keras_privates.dense_layer(layer, name))
     for copy in _copied(twin):
         copy.start_again()
     if not layer.trainable:
@@ -76,35 +71,30 @@ def attention_like(kind, layer, **options):
         both = layer.log_gain is not None and twin.log_gain is not None
         if both and "initial_log_gain" not in options:
             twin.assign_log_gain(layer.log_gain)
-        if options.get("seed") is None:  # else features are drawn of that
-            _copy_features(layer, twin)
+        given, own = layer._random_projection, twin._random_projection
+        if given and own and options.get("seed") is None:  # else others are drawn
+            shapes = [[weight.shape for weight in x.weights] for x in (given, own)]
+            if layer.feature_map == twin.feature_map and shapes[0] == shapes[1]:
+                own.set_weights(given.get_weights())
     return twin
-
-
-def _class_for(kind, layer):
-    if not is_cached(layer):
-        return kind
-    if kind not in WITH_CACHE:
-        raise ValueError(
-            f"{layer.name} ({type(layer).__name__}) is called with a cache, which "
-            f"{kind.__name__} has not"
-        )
-    return WITH_CACHE[kind]
 
 
 def _copied(twin):
     return [x for x in keras_privates.all_layers(twin) if isinstance(x, CopiedDense)]
 
 
-def _check_shapes(name, own, given):
-    """Refuses options with which a dense layer has other weights."""
+def _copy_dense(name, own, given):
     pairs = [(x.kernel, x.bias) for x in (own, given)]
-    own, given = ([None if w is None else tuple(w.shape) for w in x] for x in pairs)
-    if own != given:
+    shapes = [[None if w is None else tuple(w.shape) for w in x] for x in pairs]
+    if shapes[0] != shapes[1]:
         raise ValueError(
             f"the weights do not fit: with these options {name} has a kernel and bias "
-            f"of shapes {own}, and the layer of {given}"
+            f"of shapes {shapes[0]}, and the layer of {shapes[1]}"
         )
+    own.kernel.assign(given.kernel)
+    if own.bias is not None:
+        own.bias.assign(given.bias)
+    own.trainable = given.trainable
 
 
 def _check_weights(twin, config):
@@ -126,18 +116,6 @@ def _check_weights(twin, config):
         )
 
 
-def _copy_features(layer, twin):
-    """Random features, and which are next, where the twin has features like these."""
-    given, own = layer._random_projection, twin._random_projection
-    if given and own and layer.feature_map == twin.feature_map:
-        if _shapes(given) == _shapes(own):
-            own.set_weights(given.get_weights())
-
-
-def _shapes(layer):
-    return [weight.shape for weight in layer.weights]
-
-
 def _check(layer, kind, config):
     described = f"{layer.name} ({type(layer).__name__})"
     if not layer.built:
@@ -155,11 +133,13 @@ def _check(layer, kind, config):
             f"{described} attends over the axes {tuple(axes)} of its inputs, "
             f"{kind.__name__} over axis 1 of three: reshape before the layer"
         )
-    lacks = ["sliding_window", "use_gate"]
-    if not issubclass(kind, ForgettingAttention):
-        lacks.append("forget_gate")
-    for name in lacks:
-        if config.get(name):
+    for name in "sliding_window", "use_gate", "forget_gate":
+        has_it = name == "forget_gate" and issubclass(kind, ForgettingAttention)
+        if config.get(name) and not has_it:
             raise ValueError(
                 f"{described} has {name}={config[name]}, which {kind.__name__} has not"
             )
+    if is_cached(layer) and kind not in WITH_CACHE:
+        raise ValueError(
+            f"{described} is called with a cache, which {kind.__name__} has not"
+        )

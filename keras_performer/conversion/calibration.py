@@ -1,20 +1,31 @@
-"""Fits linear attention to the data of a model, without training."""
+"""Fits linear attention to the data of a model, without training.
+
+A layer that comes nearer to exact attention need not bring the model nearer: errors of
+layers add up, and some count more than others. So the output of the model is asked,
+and heeded where it speaks clearly: what counts of an output only its user knows.
+"""
 
 import typing
 
 import keras
+import numpy as np
 
-from keras_performer.conversion import joint_choice
 from keras_performer.conversion.calls import attention_calls, batches_of
-from keras_performer.conversion.convert import (
-    attention_layers,
-    convert_to_softmax,
-    with_layers,
-)
-from keras_performer.conversion.fitting import Fit
-from keras_performer.conversion.moments import Moments
+from keras_performer.conversion.convert import attention_layers, convert_to_softmax
+from keras_performer.conversion.converted import with_layers
+from keras_performer.conversion.fitting import Fit, Moments
 from keras_performer.conversion.report import CalibrationReport
 from keras_performer.layers import PerformerAttention, arguments, call_inputs, config
+from keras_performer.ops.shapes import ceil_div
+
+# What is added to the logarithms of far weights of all layers at once; the further ones
+# are tried if -1 is the best of the first. The last leaves local attention.
+CHANGES, FURTHER_CHANGES = (0.0, 1.0, -1.0), (-2.0, -4.0, -8.0)
+# Something else than the fitted model is chosen if it leaves less than this part of the
+# error of its output.
+CLEARLY = 0.95
+# How many sequences the model is asked about: each costs a pass for every change.
+NUM_SEQUENCES = 4
 
 
 def calibrate(
@@ -105,10 +116,7 @@ def calibrate(
 
     left_out = attention_calls(exact, advancing(first), None, count)
     _check(of_exact, moments, left_out)
-    fits = {
-        layer: Fit(of_exact[layer], of_layer, num_rows)
-        for layer, of_layer in moments.items()
-    }
+    fits = {x: Fit(of_exact[x], of, num_rows) for x, of in moments.items()}
 
     def measure(layer, twin, *call):
         if layer in fits:
@@ -124,7 +132,7 @@ def calibrate(
     fitted_model = with_layers(model, replacements)
     pairs = config.pairs(model, fitted_model, leaves=replacements)
     copies = [copy for layer, copy in pairs if layer in replacements]
-    chosen = joint_choice.choose(exact, model, fitted_model, copies, others)
+    chosen = choose(exact, model, fitted_model, copies, others)
     if not chosen.fitted:
         fitted_model = with_layers(model, {})
         rows = [fits[layer].as_it_was() for layer in fits if layer not in left_out]
@@ -132,7 +140,7 @@ def calibrate(
     return fitted_model, CalibrationReport(rows, why, *chosen)
 
 
-def _nothing_to_fit(reasons=()):
+def _nothing_to_fit(reasons):
     return ValueError(
         "model must have PerformerAttention of the softmax kernel that is called with "
         "data: see `convert_to_performer`. Received: another model. It has none. "
@@ -156,3 +164,89 @@ def _check(of_exact, moments, left_out):
             del moments[layer]
     if not moments:
         raise ValueError(why)
+
+
+# -- Choice for all fitted layers together: if they harm a model, and far gains.
+
+
+class JointChoice(typing.NamedTuple):
+    """The choice, as `CalibrationReport` tells of it."""
+
+    before: float
+    after: float
+    fitted: bool
+    change: float
+
+
+def choose(exact, as_it_was, fitted, layers, batches):
+    """Finds which model is nearest to the exact one, and sets gains of the fitted one.
+
+    Args:
+        exact, as_it_was, fitted: models.
+        layers: list of the layers of the fitted model whose gains may change.
+        batches: list of inputs, of which at most `NUM_SEQUENCES` sequences are asked
+            about, or one of each.
+    """
+    layers = [layer for layer in layers if layer.log_gain is not None]
+    gains = [layer.log_gain.numpy() for layer in layers]
+
+    def change_gains(change):
+        for layer, gain in zip(layers, gains, strict=True):
+            layer.assign_log_gain(gain + change)
+
+    def outputs_with(name, batch):
+        fits, change = name
+        change_gains(change)
+        return _outputs(fitted if fits else as_it_was, batch)
+
+    not_fitted = False, 0.0
+    changes = CHANGES if layers else (0.0,)
+    names = [not_fitted, *((True, change) for change in changes)]
+    errors = _errors(exact, batches, outputs_with, names)
+    best = min(errors, key=errors.get)
+    if best == (True, min(changes)) and layers:
+        names = [(True, change) for change in FURTHER_CHANGES]
+        errors |= _errors(exact, batches, outputs_with, names)
+        best = min(errors, key=errors.get)
+    if errors[best] > CLEARLY * errors[True, 0.0]:
+        best = True, 0.0
+    change_gains(best[1])
+    return JointChoice(errors[not_fitted], errors[best], *best)
+
+
+def _errors(exact, batches, outputs_with, names):
+    """Relative errors of `outputs_with(name, batch)`, a dict of names."""
+    of_each = max(NUM_SEQUENCES // len(batches), 1)
+    of_exact, squares = 0.0, dict.fromkeys(names, 0.0)
+
+    def some(x):
+        return x[:: ceil_div(len(x), of_each)]  # from the first to the last
+
+    for batch in batches:  # outputs may be large: of one batch at a time
+        batch = keras.tree.map_structure(some, batch)
+        wanted = _outputs(exact, batch)
+        of_exact += _sum_of_squares(wanted)
+        for name in names:
+            found = outputs_with(name, batch)
+            differences = (x - y for x, y in zip(found, wanted, strict=True))
+            squares[name] += _sum_of_squares(differences)
+    # where an estimate overflows it is not the best
+    return {
+        name: float(np.sqrt(np.nan_to_num(found / of_exact, nan=np.inf)))
+        if of_exact
+        else 0.0
+        for name, found in squares.items()
+    }
+
+
+def _outputs(model, batch):
+    """The floats of what a model returns, float32 arrays."""
+    return [
+        np.asarray(x, np.float32)
+        for x in keras.tree.flatten(model(batch, training=False))
+        if keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype))
+    ]
+
+
+def _sum_of_squares(arrays):
+    return sum(np.sum(np.square(x), dtype=np.float64) for x in arrays)

@@ -6,12 +6,11 @@ import typing
 from collections.abc import Sequence
 
 import keras
+import tensorflow as tf
 
 from keras_performer.conversion.attention_like import attention_like, is_attention
+from keras_performer.conversion.converted import lists_its_layers, with_layers
 from keras_performer.conversion.report import ConversionReport, ConvertedLayer
-from keras_performer.conversion.rewriting import lists_its_layers, rewritten
-from keras_performer.conversion.trial import call_as_known
-from keras_performer.conversion.weights import copy_weights
 from keras_performer.layers import (
     AttentionLayer,
     ExactAttention,
@@ -22,7 +21,6 @@ from keras_performer.layers import (
 )
 from keras_performer.layers import config as sublayers
 from keras_performer.layers.choice import check_options
-from keras_performer.layers.config import change_of
 from keras_performer.layers.exact import is_cached
 
 # Classes whose call is known: subclasses may have changed it.
@@ -97,8 +95,13 @@ def convert_to_performer(
     of_window = {x: options[x] for x in ["jit_compile"] if x in options}
 
     def make_twin(layer):
-        if exact_window is not None and is_cached(layer):
-            _check_same_sequence(layer)
+        # KerasHub's attention to an encoder has this name
+        is_cross = is_cached(layer) and layer.name == "cross_attention"
+        if is_cross and exact_window is not None:
+            raise ValueError(
+                "attends to another sequence, of which no key is near: convert it with "
+                "exact_window=None"
+            )
         if layer.get_config().get("sliding_window"):
             return attention_like(LocalAttention, layer, **of_window)
         own = dict(options, exact_window=exact_window, seed=next(seeds))
@@ -200,20 +203,23 @@ def _convert(model, make, names):
             "model must be built, as its weights are carried over: call it on data "
             f"first. Received: {type(model).__name__} {model.name}, not built"
         )
-    found = list(attention_layers(model))
-    chosen = _chosen([layer for layer, _ in found], names)
+    found = dict(attention_layers(model))
+    chosen = _chosen(list(found), names)
     replacements, rows = {}, []
-    for layer, hindrance in found:
-        note = hindrance if layer in chosen else "not among layers"
+    for layer, note in found.items():
+        note = note if layer in chosen else "not among layers"
+        became = ""
         if not note:
             try:
                 twin = make(layer)
-                call_as_known(twin, layer)
-                replacements[layer] = twin
-                note = _merged(layer)
+                _call_as_known(twin, layer)
             except ValueError as error:
                 note = str(error)
-        became = type(replacements[layer]).__name__ if layer in replacements else ""
+            else:
+                replacements[layer], became = twin, type(twin).__name__
+                inside = sublayers.all_inside(layer)
+                if any("lora_rank" in sublayers.change_of(x) for _, _, x in inside):
+                    note = "its LoRA is part of its kernels now"
         rows.append(ConvertedLayer(layer.path, type(layer).__name__, became, note))
     report = ConversionReport(rows)
     if not replacements:
@@ -233,8 +239,13 @@ def attention_layers(model):
         yield model, _unknown_class(model)
     for owner, path, layer in sublayers.all_inside(model):
         if is_attention(layer):
-            fixed = path[-1][0] == "layer" and not lists_layers(owner)
-            yield layer, _unknown_class(layer) or (_fixed(owner) if fixed else "")
+            obstacle = _unknown_class(layer)
+            if not obstacle and path[-1][0] == "layer" and not lists_layers(owner):
+                obstacle = (
+                    f"part of the graph that {type(owner).__name__} makes: convert "
+                    "keras.Model(model.input, model.output)"
+                )
+            yield layer, obstacle
 
 
 def _unknown_class(layer):
@@ -244,28 +255,25 @@ def _unknown_class(layer):
     return f"a subclass of {base.__name__}, whose call may be another"
 
 
-def _merged(layer):
-    """Note on a layer whose LoRA its twin has in its kernels."""
-    changes = [change_of(inner) for _, _, inner in sublayers.all_inside(layer)]
-    if any("lora_rank" in change for change in changes):
-        return "its LoRA is part of its kernels now"
-    return ""
+def _call_as_known(twin, layer):
+    """Calls a twin for its errors alone, as a layer is called in a graph.
 
-
-def _check_same_sequence(layer):
-    """Refuses KerasHub's attention to an encoder, whose name its decoder gives it."""
-    if layer.name == "cross_attention":
-        raise ValueError(
-            "attends to another sequence, of which no key is near: convert it with "
-            "exact_window=None"
-        )
-
-
-def _fixed(owner):
-    return (
-        f"part of the graph that {type(owner).__name__} makes: convert "
-        "keras.Model(model.input, model.output)"
-    )
+    Of a layer outside of graphs it is known if it was built for two lengths.
+    """
+    calls = keras_privates.symbolic_calls(layer)
+    shapes = (layer.get_build_config() or {}).get("shapes_dict", {})
+    names = "query_shape", "value_shape", "key_shape"
+    shapes = [shapes[name] for name in names if shapes.get(name) is not None]
+    lengths = [tf.TensorShape(shape[1:-1]) for shape in shapes]
+    if not all(lengths[0].is_compatible_with(length) for length in lengths):
+        as_built = [keras.KerasTensor(x, layer.compute_dtype) for x in shapes]
+        calls = calls or [(as_built, {})]
+    for args, kwargs in calls:
+        try:
+            twin.compute_output_spec(*args, **kwargs)
+        except ValueError as error:  # Keras says more before it
+            words = str(error).rpartition("Error encountered:\n\n")[-1]
+            raise ValueError(words) from error
 
 
 def _chosen(layers, names):
@@ -282,45 +290,3 @@ def _chosen(layers, names):
         )
     names = set(names) - paths
     return [x for x in layers if x.path in paths or x.name in names]
-
-
-def with_layers(model, replacements):
-    """Copies a model with some layers replaced.
-
-    Args:
-        model: a built model.
-        replacements: dict of layers of the model to their replacements. The copy gets
-            new layers with the same config and weights.
-    """
-    config = keras.saving.serialize_keras_object(model)
-    copy = keras.saving.deserialize_keras_object(
-        rewritten(model, config, replacements),
-        custom_objects=_custom_objects(model),
-        safe_mode=False,
-    )
-    try:
-        copy_weights(model, copy, replacements)
-    except LookupError as error:
-        raise ValueError(
-            "model must be like its copy by `get_config`, `from_config` and "
-            "`build_from_config`, which make it when it is loaded. The copy of "
-            f"{type(model).__name__} {model.name} has no {error.args[0]!r} where the "
-            "model has: make layers in `__init__` or `build`, and define `build` for "
-            "a call with several tensors"
-        ) from error
-    return copy
-
-
-def _custom_objects(model):
-    """Classes and functions of a model, so that unregistered ones can be copied."""
-    named: dict = {}
-    for layer in keras_privates.all_layers(model):
-        made_of = [getattr(layer, "made_from", type(layer))]
-        if getattr(layer, "compiled", False):
-            made_of += keras.tree.flatten(keras_privates.compile_options(layer))
-        for x in made_of:
-            x = x if hasattr(x, "__name__") else type(x)
-            if not x.__module__.startswith(("keras.", "builtins")):  # those are found
-                named.setdefault(x.__name__, set()).add(x)
-    # of several with one name Keras finds each by its module
-    return {name: each.pop() for name, each in named.items() if len(each) == 1}

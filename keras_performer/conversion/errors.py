@@ -25,29 +25,17 @@ class HeadSums:
     def __init__(self, num_heads):
         self.squares = np.zeros(num_heads)
         self._num_rows = 0
-        self._differences: dict = {}
-        self._numbers: dict = {}
+        self._sums: dict = {}
         self._weights = np.zeros((num_heads, 0))
 
     def add_exact(self, exact):
-        """Adds the output of the `ExactRows` of a call, once for all estimates."""
+        """Adds the output of `ExactRows`, once for all estimates of a call."""
         self._num_rows += np.count_nonzero(exact.counted[:, 0])
         self.squares += _over_rows(tf.reduce_sum(exact.output**2, -1), exact)
 
-    def add_estimate(self, name, output, exact):
-        """Adds the differences of an output `(B, N, rows, V)` from that of `exact`."""
-        squares = tf.reduce_sum((output - exact.output) ** 2, -1)
-        self.add_squares(name, squares, exact)
-
-    def add_squares(self, name, squares, exact):
-        """Adds the squared differences of each row, `(B, N, rows)`."""
-        added = _over_rows(squares, exact)
-        self._differences[name] = self._differences.get(name, 0.0) + added
-
-    def add_numbers(self, name, numbers, exact):
-        """Adds a number of each row, `(B, N, rows)`, of which the mean is asked for."""
-        added = _over_rows(numbers, exact)
-        self._numbers[name] = self._numbers.get(name, 0.0) + added
+    def add(self, name, numbers, exact):
+        """Adds a number of each row, `(B, N, rows)`."""
+        self._sums[name] = self._sums.get(name, 0.0) + _over_rows(numbers, exact)
 
     def add_distances(self, exact):
         """Adds the exact weights, by the distance of keys."""
@@ -66,22 +54,23 @@ class HeadSums:
         return 1 + np.argmax(within >= share * within[:, -1:], 1)
 
     def error(self, name):
-        """The relative error of each head, nan of what was not estimated or is 0."""
-        differences = self._differences.get(name, np.full_like(self.squares, np.nan))
+        """Relative errors by the squared differences added; nan without, or over 0."""
+        differences = self._sums.get(name, np.full_like(self.squares, np.nan))
         return np.sqrt(differences / np.where(self.squares, self.squares, np.nan))
 
     def mean(self, name):
-        return self._numbers[name] / (self._num_rows or np.nan)
+        return self._sums[name] / (self._num_rows or np.nan)
+
+
+def _over_rows(numbers, exact):
+    counted = tf.where(exact.counted, numbers, tf.zeros_like(numbers))
+    return tf.reduce_sum(counted, (0, 2)).numpy()
 
 
 def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
-    """Adds what one call says to a `HeadSums`.
+    """Adds what one call says of a `PerformerAttention` to a `HeadSums`.
 
-    Args:
-        sums: a `HeadSums`.
-        twin: a built `PerformerAttention`.
-        doubled: the same with twice as many random features, or `None`.
-        query, key, value, inputs, num_rows: as in `exact_rows`.
+    `doubled` is the same layer with twice as many random features, or `None`.
     """
     exact = exact_rows(query, key, value, inputs, num_rows, twin.exact_window)
     sums.add_exact(exact)
@@ -93,16 +82,15 @@ def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
         name = "features" if twin.exact_window is None else "both"
         estimates["doubled"] = _outputs(doubled, key, exact)[name]
     for name, output in estimates.items():
-        sums.add_estimate(name, output, exact)
+        sums.add(name, tf.reduce_sum((output - exact.output) ** 2, -1), exact)
 
-    logits = exact.logits
-    mean = tf.reduce_sum(one_of * logits, -1, keepdims=True)
-    variance = tf.reduce_sum(one_of * (logits - mean) ** 2, -1)
-    phi = tf.reduce_sum(one_of * _squared_sums(key, exact), -1)
+    mean = tf.reduce_sum(one_of * exact.logits, -1, keepdims=True)
+    variance = tf.reduce_sum(one_of * (exact.logits - mean) ** 2, -1)
     near_share = tf.reduce_sum(tf.where(exact.near, exact.weights, 0.0), -1)
-    sums.add_numbers("phi", phi, exact)
-    sums.add_numbers("spread", tf.sqrt(variance), exact)
-    sums.add_numbers("near_share", near_share, exact)
+    phi = tf.reduce_sum(one_of * _squared_sums(key, exact), -1)
+    sums.add("phi", phi, exact)
+    sums.add("spread", tf.sqrt(variance), exact)
+    sums.add("near_share", near_share, exact)
 
 
 def _outputs(twin, key, exact):
@@ -116,12 +104,6 @@ def _outputs(twin, key, exact):
     far += twin.log_gain[:, tf.newaxis, tf.newaxis]
     both, _ = ops.join_parts((window, near), (others, far))
     return {"window": window, "features": features, "both": both}
-
-
-def _over_rows(numbers, exact):
-    """Sums of `(B, N, rows)` over the rows that count, a number of each head."""
-    counted = tf.where(exact.counted, numbers, tf.zeros_like(numbers))
-    return tf.reduce_sum(counted, (0, 2)).numpy()
 
 
 def _squared_sums(key, exact):
@@ -144,12 +126,7 @@ def _squared_sums(key, exact):
 
 
 def mean_by_logits(logits, value, seen):
-    """Exact attention to some keys.
-
-    Args:
-        logits: tensor `(B, N, rows, S)`.
-        value: as in `ExactRows`.
-        seen: bool tensor `(B, N, rows, S)`, which keys.
+    """Exact attention by logits `(B, N, rows, S)` to the keys that are `seen`, as many.
 
     Returns:
         `(output, log_sums)` as `ops.join_parts` takes them, `(B, N, rows, V)` and
@@ -162,12 +139,7 @@ def mean_by_logits(logits, value, seen):
 
 
 def mean_by_weights(weights, log_scale, value, seen):
-    """The same by the weights of a kernel.
-
-    Args:
-        weights, log_scale: of `pair_weights`.
-        value, seen: as in `mean_by_logits`.
-    """
+    """The same by the weights of a kernel, the first two as `pair_weights` returns."""
     weights = tf.where(seen, weights, tf.zeros_like(weights))
     sums = tf.reduce_sum(weights, -1, keepdims=True)
     some = sums != 0
@@ -177,22 +149,19 @@ def mean_by_weights(weights, log_scale, value, seen):
 
 
 def squares_of_joined(near, far, exact):
-    """Errors of two parts under one normalizer, by their ratio.
+    """Errors of two parts under one normalizer, each as `mean_by_logits` returns it.
 
-    Args:
-        near, far: `(output, log_sums)`, as `mean_by_logits` returns them.
-        exact: tensor `(B, N, rows, V)`, what the whole ought to be.
-
-    Returns:
-        A function of what is added to the log-sums of the far part, `(N, 1, 1)`: the
-        squared differences of each row, `(B, N, rows)`.
+    They come as a function of what is added to the log-sums of the far part,
+    `(N, 1, 1)`: the squared differences from `exact`, the output that the whole ought
+    to have, of each row, `(B, N, rows)`.
     """
     a, b = near[0] - exact, far[0] - exact
-    products = [tf.reduce_sum(x * y, -1) for x, y in ((a, a), (a, b), (b, b))]
+    of_near, of_both, of_far = (
+        tf.reduce_sum(x * y, -1) for x, y in ((a, a), (a, b), (b, b))
+    )
 
     def squares(log_gains):
         share = tf.sigmoid(far[1] + log_gains - near[1])[..., 0]
-        of_near, of_both, of_far = products
         found = (
             (1 - share) ** 2 * of_near
             + 2 * share * (1 - share) * of_both
@@ -207,40 +176,24 @@ def squares_of_joined(near, far, exact):
 
 
 class ExactRows(typing.NamedTuple):
-    """Exact attention at some queries, "rows".
+    """Exact attention at some queries, "rows"; `seen`, `near`: to which keys."""
 
-    Attributes:
-        query: tensor `(B, rows, N, H)`.
-        value: tensor `(B, S, N, V)`, the values of each query head.
-        logits: tensor `(B, N, rows, S)`.
-        seen: bool tensor `(B, N, rows, S)`, which keys they see.
-        distance: int array `(rows, S)`, the distance of keys.
-        near: bool tensor `(B, N, rows, S)`, which keys they see in the exact window.
-        weights: tensor `(B, N, rows, S)`, the softmax of the logits.
-        output: tensor `(B, N, rows, V)`.
-        counted: bool tensor `(B, N, rows)`, the rows that are there and see a key.
-    """
-
-    query: tf.Tensor
-    value: tf.Tensor
-    logits: tf.Tensor
-    seen: tf.Tensor
-    distance: np.ndarray
-    near: tf.Tensor
-    weights: tf.Tensor
-    output: tf.Tensor
-    counted: tf.Tensor
+    query: tf.Tensor  # (B, rows, N, H)
+    value: tf.Tensor  # (B, S, N, V), the values of each query head
+    logits: tf.Tensor  # (B, N, rows, S)
+    seen: tf.Tensor  # (B, N, rows, S), bool
+    distance: np.ndarray  # (rows, S), int
+    near: tf.Tensor  # (B, N, rows, S), bool, those seen in the exact window
+    weights: tf.Tensor  # (B, N, rows, S), the softmax of the logits
+    output: tf.Tensor  # (B, N, rows, V)
+    counted: tf.Tensor  # (B, N, rows), bool, rows that are there and see a key
 
 
 def exact_rows(query, key, value, inputs, num_rows, exact_window):
-    """The `ExactRows` of one call of attention.
+    """The `ExactRows` of one call of attention, at `num_rows` queries of each sequence.
 
-    Args:
-        query, key, value: float32 tensors in heads, `(B, T, N, H)`, `(B, S, K, H)` and
-            `(B, S, K, V)`.
-        inputs: the `Inputs` of the layer.
-        num_rows: int, of how many queries of a sequence.
-        exact_window: int, which keys are near, or `None`.
+    Query, key and value are float32 tensors in heads, `(B, T, N, H)`, `(B, S, K, H)`
+    and `(B, S, K, V)`.
     """
     if exact_window is not None:
         check_window("exact_window", exact_window, query, key)

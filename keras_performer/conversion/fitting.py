@@ -1,4 +1,4 @@
-"""Fit of one layer of linear attention to exact attention."""
+"""Fit of one layer of linear attention to exact attention, and what it is tried in."""
 
 import typing
 
@@ -27,15 +27,16 @@ LOG_GAINS = 0.5, 1.0, 2.0, -0.5, -1.0, -2.0, -4.0, -8.0
 BETTER, SMALL = 0.98, 1e-3
 # The name of the basis that queries and keys have.
 UNCHANGED = "as it is"
+# So much of its mean variance is added to every direction of a covariance.
+RIDGE = 0.01
+# The least variance of a head, as a share of its mean square: less is rounding.
+CONSTANT = 1e-6
 
 
 class Fit:
-    """Ways to estimate the attention of a layer, measured call by call.
+    """Ways to estimate the attention of a `PerformerAttention`, measured call by call.
 
-    Args:
-        layer: a `PerformerAttention`.
-        moments: `Moments` of its queries and keys.
-        num_rows: int, at how many queries of a sequence errors are measured.
+    The bases of its queries and keys follow from their `Moments`.
     """
 
     def __init__(self, layer, moments, num_rows):
@@ -50,12 +51,7 @@ class Fit:
         self.sums = HeadSums(layer.num_heads)
 
     def measure(self, query, key, value, inputs):
-        """Adds the errors of all choices in one call with exact inputs.
-
-        Args:
-            query, key, value: float32 tensors in heads.
-            inputs: the `Inputs` of the layer.
-        """
+        """Adds the errors of all choices in one call, of what `exact_rows` takes."""
         window = self.layer.exact_window
         exact = exact_rows(query, key, value, inputs, self.num_rows, window)
         self.sums.add_exact(exact)
@@ -70,7 +66,7 @@ class Fit:
             squares = squares_of_joined(near, far, exact.output)
             for change in self.changes:
                 gains = (self.gains + change)[:, np.newaxis, np.newaxis]
-                self.sums.add_squares((index, change), squares(gains), exact)
+                self.sums.add((index, change), squares(gains), exact)
 
     def result(self):
         """A layer that is fitted, and its `CalibratedLayer`.
@@ -84,12 +80,10 @@ class Fit:
         if sizes[best] > BETTER * sizes[0] or sizes[0] < SMALL:
             best = 0
         choice, (_, gains) = self.choices[best], found[best]
-        row = CalibratedLayer(
-            self.layer.path,
-            choice.basis_name,
-            _name(choice.feature_map),
-            _size(self._errors(0)),
-            sizes[best],
+        row = self.as_it_was()._replace(
+            basis=choice.basis_name,
+            feature_map=_name(choice.feature_map),
+            after=sizes[best],
         )
         return _with(self.layer, choice, gains), row
 
@@ -121,8 +115,6 @@ def _size(errors):
 
 
 class _Choice(typing.NamedTuple):
-    """A way to estimate the attention of a layer."""
-
     basis_name: str
     basis: typing.Any
     feature_map: typing.Any
@@ -146,13 +138,10 @@ def _choices(layer, moments):
 
 def _rank(kernel, head_dim):
     """The rank of most Taylor features that are not more than those of the kernel."""
-    ranks = [
-        rank
-        for rank in range(1, head_dim + 1)
-        if ops.TaylorKernel(rank).num_features(head_dim)
-        <= kernel.num_features(head_dim)
-    ]
-    return max(ranks, default=1)
+    most = kernel.num_features(head_dim)
+    ranks = range(1, head_dim + 1)
+    fitting = (r for r in ranks if ops.TaylorKernel(r).num_features(head_dim) <= most)
+    return max(fitting, default=1)
 
 
 def _in_basis(query, key, basis):
@@ -191,3 +180,90 @@ def _name(feature_map):
         rank = feature_map.rank
         return "taylor" if rank is None else f"taylor, rank {rank}"
     return type(feature_map).__name__
+
+
+# -- Means and covariances of queries and keys, and the bases that follow from them.
+
+
+class Basis(typing.NamedTuple):
+    """Linear maps of queries and keys that leave their softmax attention as it is.
+
+    Queries become q A and keys (k - m) B with A B^T = 1: logits lose what depends on
+    the query alone.
+    """
+
+    of_queries: np.ndarray  # A, (K, H, H), for each key-value head
+    of_keys: np.ndarray  # B, (K, H, H)
+    mean: np.ndarray  # m, (K, H)
+
+
+class Moments:
+    """Sums over tokens; query heads that share one of K key heads are one."""
+
+    def __init__(self, num_heads, key_dim):
+        self.num_heads = num_heads
+        self.queries = _Sums(num_heads, key_dim)
+        self.keys = _Sums(num_heads, key_dim)
+
+    def add(self, query, key, inputs):
+        """Adds tokens `(B, T, N, H)` and `(B, S, K, H)` of a call, by its masks."""
+        grouped = (*query.shape[:2], self.num_heads, -1, query.shape[3])
+        for group in tf.unstack(tf.reshape(query, grouped), axis=3):
+            self.queries.add(group, inputs.query_mask)
+        self.keys.add(key, inputs.visible.key_mask)
+
+    def as_it_is(self):
+        """The `Basis` that changes nothing."""
+        mean = np.zeros_like(self.keys.mean())
+        same = np.broadcast_to(np.eye(mean.shape[1]), (*mean.shape, mean.shape[1]))
+        return Basis(same, same, mean)
+
+    def centred(self):
+        """The `Basis` in which the mean of keys is 0."""
+        return self.as_it_is()._replace(mean=self.keys.mean())
+
+    def balanced(self, centre=True):
+        """The `Basis` in which queries and keys have the same covariance, diagonal.
+
+        Variances fall from the first element to the last. The product of the two
+        variances, on which the error of random features depends, is the least there is.
+        With `centre` the mean of keys becomes 0 as well.
+        """
+        of_queries, of_keys = [], []
+        for pair in zip(self.queries.covariance(), self.keys.covariance()):
+            x, y = (np.linalg.cholesky(covariance) for covariance in pair)
+            u, sizes, v = np.linalg.svd(y.T @ x)
+            of_queries.append(y @ u / np.sqrt(sizes))
+            of_keys.append(x @ v.T / np.sqrt(sizes))
+        mean = (self.centred() if centre else self.as_it_is()).mean
+        return Basis(np.stack(of_queries), np.stack(of_keys), mean)
+
+
+class _Sums:
+    def __init__(self, num_heads, size):
+        self.number = 0
+        self.first = np.zeros((num_heads, size))
+        self.second = np.zeros((num_heads, size, size))
+
+    def add(self, heads, mask):
+        """Adds the tokens of `(B, T, K, H)` that are there."""
+        heads = heads.numpy()
+        there = np.broadcast_to(True if mask is None else mask, heads.shape[:2])
+        tokens = heads[there].astype(np.float64)
+        self.number += len(tokens)
+        self.first += tokens.sum(0)
+        of_heads = np.ascontiguousarray(tokens.swapaxes(0, 1))
+        self.second += of_heads.swapaxes(1, 2) @ of_heads
+
+    def mean(self):
+        return self.first / max(self.number, 1)
+
+    def covariance(self):
+        mean = self.mean()
+        second = self.second / max(self.number, 1)
+        found = second - np.einsum("kh,kg->khg", mean, mean)
+        # heads that were pruned are constant, or 0
+        traces = [np.trace(x, axis1=1, axis2=2) for x in (found, second)]
+        size = np.maximum(traces[0], CONSTANT * traces[1])
+        size = np.where(size > 0, size, 1.0)[:, np.newaxis, np.newaxis]
+        return found + RIDGE * size * np.eye(mean.shape[1]) / mean.shape[1]

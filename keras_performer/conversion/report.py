@@ -1,8 +1,31 @@
-"""Reports of conversions."""
+"""Reports of conversions, which are tables when they are printed."""
 
 import typing
 
-from keras_performer.conversion.approximation import as_text
+
+def as_text(names, rows, to_the_right=(), notes=()):
+    """Lines of columns, the names of the columns in the first.
+
+    Args:
+        names: sequence of str.
+        rows: list of sequences of str.
+        to_the_right: indices of columns that are aligned there, as numbers are.
+        notes: iterable of str, lines below the columns.
+    """
+    lines = [names, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    columns = (
+        "  ".join(
+            cell.rjust(width) if index in to_the_right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    )
+    return "\n".join([*columns, *notes])
+
+
+def _that_stay(left_out):
+    return [f"{path}: stays. {why}" for path, why in left_out.items()]
 
 
 class ConvertedLayer(typing.NamedTuple):
@@ -85,18 +108,12 @@ class CalibrationReport(typing.NamedTuple):
             (*layer[:3], f"{layer.before:.3f}", f"{layer.after:.3f}")
             for layer in self.layers
         ]
-        return as_text(
-            names, cells, (3, 4), [*_that_stay(self.left_out), self._of_model()]
-        )
-
-    def _of_model(self):
-        """A line on the output of the model."""
         text = f"output of the model: error {self.before:.3f}, {self.after:.3f} after"
         if not self.fitted:
             text += "; fitted layers harm it, and stay as they were"
         if self.change:
             text += f"; all log-gains {self.change:+g}"
-        return text
+        return as_text(names, cells, (3, 4), [*_that_stay(self.left_out), text])
 
 
 # A layer that keeps more of the size of its output as its error has lost what it does.
@@ -147,17 +164,7 @@ class TransferReport(typing.NamedTuple):
     def __str__(self):
         names = "layer", "error before", "after", "seconds", "advice"
         cells = [
-            (
-                layer.path,
-                *(f"{x:.3f}" for x in (layer.before, layer.after)),
-                f"{layer.seconds:.1f}",
-                layer.advice,
-            )
-            for layer in self.layers
+            (x.path, f"{x.before:.3f}", f"{x.after:.3f}", f"{x.seconds:.1f}", x.advice)
+            for x in self.layers
         ]
         return as_text(names, cells, (1, 2, 3), _that_stay(self.left_out))
-
-
-def _that_stay(left_out):
-    """A line for each layer that is left as it was, with the reason."""
-    return [f"{path}: stays. {why}" for path, why in left_out.items()]

@@ -1,17 +1,19 @@
 """Trains linear attention, layer by layer, to return what exact attention returns."""
 
 import functools
+import json
 import math
+import time
 import typing
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from keras_performer.conversion.attention_like import is_attention
-from keras_performer.conversion.calls import batches_of, watched, what_is_read
-from keras_performer.conversion.convert import with_layers
-from keras_performer.conversion.layer_match import LayerMatch
+from keras_performer.conversion.calls import batches_of, watch, what_is_read
+from keras_performer.conversion.converted import with_layers
 from keras_performer.conversion.report import TransferredLayer, TransferReport
-from keras_performer.conversion.shared_copy import SharedCopies
 from keras_performer.layers import (
     PerformerAttention,
     arguments,
@@ -22,6 +24,8 @@ from keras_performer.layers import (
 
 # Of the batches one in so many is held out, where there are two or more.
 HELD_OUT = 8
+# Of the gradients of a layer, together: far tokens of sharp heads have large ones.
+CLIP_NORM = 1.0
 
 
 def transfer_attention(
@@ -113,8 +117,7 @@ def transfer_attention(
             if layer in matches:
                 calls.append((layer, given, keras.tree.flatten(outputs)[0]))
 
-        with watched(teacher, note):
-            teacher(batch, training=False)
+        watch(teacher, batch, note)
         # not inside of the calls, where mixed precision casts variables
         for layer, given, wanted in calls:
             if layer not in matches:  # left out since
@@ -166,7 +169,7 @@ def _matches(model, teacher):
             "teacher must be the model that model was converted from, or one like it. "
             f"Received: a teacher without {error.args[0]!r} where model has one"
         ) from error
-    matches, left_out, copies = {}, {}, SharedCopies()
+    matches, left_out, copies = {}, {}, {}
     for layer in linear:
         other = pairs.get(layer)
         if other is None:
@@ -208,3 +211,135 @@ def _check(matches, left_out):
             "data: see `convert_to_performer`. Received: another model. It has none. "
             f"{' '.join(left_out.values())}".strip()
         )
+
+
+class LayerMatch:
+    """A `PerformerAttention` that is trained to return what another layer returned.
+
+    All its weights train but those of values and output, and none that is frozen.
+    """
+
+    def __init__(self, layer, copies):
+        self.layer = layer
+        kept = (*layer.value_dense.weights, *layer.output_dense.weights)
+        kept = {id(x) for x in kept}
+        self.weights = [x for x in layer.trainable_weights if id(x) not in kept]
+        self.seconds = 0.0
+        self._first = [x.numpy() for x in self.weights]
+        self._copy = _shared_copy(layer, self.weights, copies)
+        self._optimizer = keras.optimizers.Adam()
+        self._optimizer.build(self.weights)
+        self.forget()
+
+    def forget(self):
+        """Begins to measure anew."""
+        self._sums = np.zeros(3)
+
+    def measure(self, *call):
+        """Adds what a call says to the error: its `Inputs`, positions, and targets."""
+        self._sums += self._copy.sums(self.layer, *call)
+
+    @property
+    def num_tokens(self):
+        """Number of tokens that were measured, padding left out."""
+        return int(self._sums[2])
+
+    def error(self):
+        """The relative error of all that was measured; nan if nothing is wanted."""
+        differences, wanted, _ = self._sums
+        return math.sqrt(differences / wanted) if wanted else math.nan
+
+    def train(self, *call, learning_rate):
+        """Takes one step of Adam, for one call as in `measure`."""
+        start = time.perf_counter()
+        self._optimizer.learning_rate.assign(learning_rate)
+        gradients = self._copy.gradients(self.layer, *call)
+        # in one dtype: gains are float32 where kernels are bfloat16
+        gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
+        gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
+        pairs = zip(gradients, self.weights)
+        cast = [tf.cast(gradient, weight.dtype) for gradient, weight in pairs]
+        self._optimizer.apply(cast, self.weights)
+        self.seconds += time.perf_counter() - start
+
+    def give_up(self):
+        """Gives the layer the weights that it had at first."""
+        for weight, value in zip(self.weights, self._first):
+            weight.assign(value)
+
+
+def _shared_copy(layer, weights, copies):
+    """The `SharedCopy` of layers like this one, on which some weights train."""
+    wanted = {id(weight) for weight in weights}
+    indices = [i for i, x in enumerate(layer.weights) if id(x) in wanted]
+    config = {**layer.get_config(), "name": None, "seed": None}
+    shapes = [(tuple(x.shape), str(x.dtype)) for x in layer.weights]
+    build = layer.get_build_config()
+    kind = type(layer), json.dumps([config, build, shapes, indices], default=str)
+    if kind not in copies:
+        copy = type(layer).from_config(layer.get_config())
+        copy.build_from_config(build)
+        copies[kind] = SharedCopy(copy, indices)
+    return copies[kind]
+
+
+class SharedCopy:
+    """A layer in which others of its kind take turns, so that it is compiled once.
+
+    Of its weights, which are overwritten, some train: those of the indices.
+    """
+
+    def __init__(self, layer, indices):
+        self._layer = layer
+        self._trained = [layer.weights[index] for index in indices]
+        self._compiled_sums = tf.function(self._sums, autograph=False)
+        self._compiled_gradients = tf.function(self._gradients, autograph=False)
+
+    def sums(self, layer, inputs, positions, wanted):
+        """Sums over tokens of squared differences, squares of what is wanted, and 1."""
+        self._load(layer)
+        return self._compiled_sums(inputs, positions, wanted, _there(inputs))
+
+    def gradients(self, layer, inputs, positions, wanted):
+        """Gradients of the squared differences over squared targets."""
+        self._load(layer)
+        return self._compiled_gradients(inputs, positions, wanted, _there(inputs))
+
+    def _load(self, layer):
+        for own, given in zip(self._layer.weights, layer.weights, strict=True):
+            own.assign(given)
+
+    def _gradients(self, *call):
+        with tf.GradientTape() as tape:
+            differences, wanted, _ = tf.unstack(self._sums(*call))
+            loss = tf.math.divide_no_nan(differences, wanted)
+        variables = [weight.value for weight in self._trained]
+        # a window that sees all has no use for the gains
+        return tape.gradient(loss, variables, unconnected_gradients="zero")
+
+    def _sums(self, inputs, positions, wanted, there):
+        layer = self._layer
+        query, key = (
+            layer.project(x, getattr(inputs, x), positions) for x in ("query", "key")
+        )
+        value = layer.project("value", inputs.value)
+        decays = layer.decays(inputs)
+        attended, _ = layer.attend(  # without dropout, compiled as in training
+            query, key, value, inputs.visible, training=True, **decays
+        )
+        output = tf.cast(layer.write(attended, inputs.query_mask), tf.float32)
+        wanted = tf.ensure_shape(tf.cast(wanted, tf.float32), output.shape)
+        axis = range(len(inputs.query.shape) - 1, len(output.shape))
+        squares = [tf.reduce_sum(x**2, axis) for x in (output - wanted, wanted)]
+        counted = tf.stack([*squares, tf.ones_like(squares[0])])
+        if there is not None:
+            counted = tf.where(there, counted, 0.0)
+        return tf.reduce_sum(counted, range(1, len(counted.shape)))
+
+
+def _there(inputs):
+    """Bool `(B, T)`, false for padding: what no query sees; `None` if all are there."""
+    hidden = inputs.visible.key_mask
+    if inputs.query_mask is None and inputs.query is inputs.key and hidden is not None:
+        return hidden if hidden.shape == inputs.query.shape[:-1] else None
+    return inputs.query_mask

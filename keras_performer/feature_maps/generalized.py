@@ -21,18 +21,7 @@ _ACTIVATIONS = {
     "identity": tf.identity,
     "elu": lambda x: keras.activations.elu(x) + 1.0,
 }
-NAMES = (
-    "relu",
-    "elu",
-    "square",
-    "abs",
-    "exp",
-    "gelu",
-    "sigmoid",
-    "tanh",
-    "cos",
-    "identity",
-)
+NAMES = tuple("relu elu square abs exp gelu sigmoid tanh cos identity".split())
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -42,10 +42,7 @@ class SoftmaxFeatures(FeatureMap):
     estimates_softmax = True
 
     def __init__(
-        self,
-        hyperbolic: bool = True,
-        regularized: bool = True,
-        orthogonal: bool = True,
+        self, hyperbolic: bool = True, regularized: bool = True, orthogonal: bool = True
     ) -> None:
         self.hyperbolic = hyperbolic
         self.regularized = regularized

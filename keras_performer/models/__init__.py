@@ -3,8 +3,4 @@
 from keras_performer.models.generate import generate, generate_stream
 from keras_performer.models.performer_lm import PerformerLM
 
-__all__ = [
-    "PerformerLM",
-    "generate",
-    "generate_stream",
-]
+__all__ = ["PerformerLM", "generate", "generate_stream"]

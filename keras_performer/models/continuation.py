@@ -1,36 +1,59 @@
 """Sequences on their way: prompts are read, tokens made, rows end one by one."""
 
-import dataclasses
 import itertools
-import typing
+import operator
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
-from keras_performer.models import prompts, token_loop
+from keras_performer.models import token_loop
 from keras_performer.models.performer_lm import PerformerLM
-from keras_performer.models.sampling import Sampling
 
 
-@dataclasses.dataclass
 class Continuation:
-    """A request to continue sequences: prompts, length and sampling, all checked.
+    """The arguments of `generate`, all of them checked, and the tokens that it makes.
 
-    Args:
-        model: a `PerformerLM` with a state.
-        prompts: `Prompts`, each of which is continued `prompts.repeats` times.
-        max_length: int, the length of each sequence that no stop token ends.
-        stops: int32 array of the tokens that end a sequence, or `None`.
-        options: `Sampling`.
+    Its `prompts` are a list of int32 arrays `(P,)`, of at least one token each.
     """
 
-    model: PerformerLM
-    prompts: prompts.Prompts
-    max_length: int
-    stops: np.ndarray | None
-    options: Sampling
+    def __init__(self, model, prompt, max_length, num_samples, stop_tokens, options):
+        _check_model(model)
+        self.model, self.options = model, options
+        count = arguments.positive_int("num_samples", num_samples, default=None)
+        self.num_samples, self._repeats = count, count or 1
+        if isinstance(prompt, str) or _all(str, prompt):
+            raise ValueError(
+                "prompt must be ints or bytes: encode text, as with text.encode() for "
+                f"a model of bytes. Received: prompt={prompt!r}"
+            )
+        self._is_one = isinstance(prompt, bytes)
+        texts = [prompt] if self._is_one else prompt
+        self.are_bytes = _all(bytes, texts)
+        if self.are_bytes and model.vocabulary_size > 256:
+            raise ValueError(
+                "prompt must be ints for a model whose tokens are not bytes: bytes "
+                "need vocabulary_size=256 or less. Received: prompt of bytes, and a "
+                f"model with vocabulary_size={model.vocabulary_size}"
+            )
+        if self.are_bytes:
+            rows = [np.frombuffer(text, np.uint8) for text in texts]
+        else:
+            rows = _rows(prompt)
+        self.prompts = [_checked(model, index, row) for index, row in enumerate(rows)]
+        self._max_length = _checked_length(model, self.prompts, max_length)
+        self._stops = _checked_stops(model, stop_tokens)
+
+    def answer(self, rows):
+        """Rows of tokens, all of each prompt, in the form in which prompts came."""
+        if self.are_bytes:
+            rows = [row.astype("uint8").tobytes() for row in rows]
+        if self.num_samples is not None:
+            starts = range(0, len(rows), self.num_samples)
+            rows = [rows[start : start + self.num_samples] for start in starts]
+        return rows[0] if self._is_one else rows
 
     def pieces(self, size):
         """Makes tokens, `size` at a time at most, but for the first.
@@ -38,15 +61,15 @@ class Continuation:
         Yields:
             A list of int32 arrays, the new tokens of each sequence.
         """
-        stops = None if self.stops is None else tf.constant(self.stops, tf.int32)
+        stops = None if self._stops is None else tf.constant(self._stops, tf.int32)
         read, extend = token_loop.compiled(self.model, self.options, stops is not None)
         # shortest first: rows that are complete are then the last ones
-        order = np.argsort([len(ids) for ids in self.prompts.ids], kind="stable")
-        repeats = self.prompts.repeats
+        order = np.argsort([len(ids) for ids in self.prompts], kind="stable")
+        repeats = self._repeats
         rows = (order[:, np.newaxis] * repeats + np.arange(repeats)).ravel()
-        ids = [self.prompts.ids[row // repeats] for row in rows]
+        ids = [self.prompts[row // repeats] for row in rows]
         lengths = np.array([len(row) for row in ids])
-        logits, state = self._read(read, order)
+        logits, state = self._read(read, [self.prompts[index] for index in order])
         seen = ended = ()
         if self.options.repetition_penalty is not None:
             seen = tf.constant(_seen(ids, logits.shape[-1]))
@@ -57,93 +80,63 @@ class Continuation:
         # on how long the shortest sequence is
         position = tf.constant(lengths[0], tf.int32)
         carry, finite = token_loop.draw(self.options, stops, logits, carry, position)
-        _check_finite(self.model, finite)
+        self._check_finite(finite)
         tokens, length = carry.token.numpy(), lengths + 1
         has_ended = np.zeros(len(rows), bool)
         while True:
             new = [tokens[0, :0]] * len(rows)
-            kept = self._kept(tokens, has_ended)
-            for row, piece in zip(rows, kept):
+            for row, piece in zip(rows, self._kept(tokens, has_ended)):
                 new[row] = piece
             yield new
-            going_on = np.searchsorted(length, self.max_length)
+            going_on = np.searchsorted(length, self._max_length)
             has_ended = has_ended[:going_on]
             if has_ended.all():
                 return
             if going_on < len(tokens):
-                carry = _first_rows(carry, going_on)
-            count = min(size, self.max_length - length[going_on - 1])
+                carry = tf.nest.map_structure(
+                    operator.itemgetter(slice(going_on)), carry
+                )
+            count = min(size, self._max_length - length[going_on - 1])
             span = tf.constant(length[0], tf.int32), tf.constant(count, tf.int32)
             tokens, carry, finite = extend(self.options, stops, carry, *span)
-            _check_finite(self.model, finite)
+            self._check_finite(finite)
             tokens = tokens.numpy().T.copy()
             length = length[:going_on] + tokens.shape[1]
 
-    def _read(self, read, order):
+    def _read(self, read, prompts):
         """Logits and state after the prompts; those of one length are read at once."""
-        ordered = [self.prompts.ids[index] for index in order]
         read_so_far = []
-        for _, group in itertools.groupby(ordered, key=len):
+        for _, group in itertools.groupby(prompts, key=len):
             tokens = tf.constant(np.stack(list(group)), tf.int32)
             state = self.model.get_initial_state(tokens.shape[0])
             read_so_far.append(read(tokens, state))
 
         def joined(*parts):
             whole = tf.concat(parts, 0) if len(parts) > 1 else parts[0]
-            repeats = self.prompts.repeats
+            repeats = self._repeats
             return tf.repeat(whole, repeats, axis=0) if repeats > 1 else whole
 
         return tf.nest.map_structure(joined, *read_so_far)
 
     def _kept(self, tokens, has_ended):
         """The tokens of each row up to its end; notes in `has_ended` where that is."""
-        if self.stops is None:
+        if self._stops is None:
             return list(tokens)
-        is_stop = np.isin(tokens, self.stops)
+        is_stop = np.isin(tokens, self._stops)
         stopped = is_stop.any(1)
         counts = np.where(stopped, is_stop.argmax(1) + 1, tokens.shape[1])
         counts[has_ended] = 0
         has_ended |= stopped
         return [row[:count] for row, count in zip(tokens, counts)]
 
-
-def begin(
-    model: PerformerLM,
-    prompt: typing.Any,
-    max_length: int,
-    num_samples: int | None,
-    stop_tokens: typing.Any,
-    options: Sampling,
-) -> Continuation:
-    """The arguments of `generate` as a `Continuation`, if all is well with them."""
-    _check_model(model)
-    num_samples = arguments.positive_int("num_samples", num_samples, default=None)
-    given = prompts.read(model, prompt, num_samples)
-    max_length = _checked_length(model, given, max_length)
-    stops = _checked_stops(model, stop_tokens)
-    return Continuation(model, given, max_length, stops, options)
-
-
-def _first_rows(carry, count):
-    return tf.nest.map_structure(lambda x: x[:count], carry)
-
-
-def _seen(ids, size):
-    """Mask of the tokens that rows have, bool `(B, V)`."""
-    seen = np.zeros((len(ids), size), bool)
-    for row, tokens in enumerate(ids):
-        # a model with inputs of its own may read what it never draws
-        seen[row, tokens[(tokens >= 0) & (tokens < size)]] = True
-    return seen
-
-
-def _check_finite(model, finite):
-    if not finite:
-        raise ValueError(
-            "The model's logits are not finite, so that no token can be drawn (-inf is "
-            "a token that is never drawn, but not all may be). Look for NaN or inf in "
-            f"model.get_weights(). Received: model={model.name!r}"
-        )
+    def _check_finite(self, finite):
+        if not finite:
+            raise ValueError(
+                "The model's logits are not finite, so that no token can be drawn "
+                "(-inf is a token that is never drawn, but not all may be). Look for "
+                "NaN or inf in model.get_weights(). Received: "
+                f"model={self.model.name!r}"
+            )
 
 
 def _check_model(model):
@@ -160,9 +153,62 @@ def _check_model(model):
             )
 
 
-def _checked_length(model, given, max_length):
+def _all(kind, prompt):
+    is_list = isinstance(prompt, (list, tuple)) and prompt
+    return is_list and all(isinstance(one, kind) for one in prompt)
+
+
+def _rows(prompt):
+    """Ints as a list of arrays; they need not have equal lengths."""
+    if isinstance(prompt, tf.RaggedTensor):
+        prompt = prompt.to_list()
+    if isinstance(prompt, (list, tuple)):
+        try:
+            rows = [np.asarray(row) for row in prompt]
+        except ValueError:  # of NumPy, for rows that are no arrays
+            rows = []
+        shapes = sorted({row.shape for row in rows})
+        received = f"a list with elements of shapes {shapes}"
+    else:
+        array = np.asarray(prompt)
+        rows = list(array) if array.ndim else []
+        received = f"prompt of shape {array.shape}"
+    if not rows or any(row.ndim != 1 for row in rows):
+        raise ValueError(
+            "prompt must be ints of shape (batch, length), a list of sequences of ints "
+            "with at least one token in each, or, for a model of bytes, bytes or a "
+            f"list of them. Received: {received}"
+        )
+    return rows
+
+
+def _checked(model, index, row):
+    if not row.size:
+        raise ValueError(
+            "prompt must have at least one token in each sequence. Received: "
+            f"prompt[{index}] of length 0"
+        )
+    if not np.issubdtype(row.dtype, np.integer):
+        raise ValueError(
+            "prompt must be ints, the ids of tokens. Received: prompt of dtype "
+            f"{row.dtype.name}"
+        )
+    first, last = tf.int32.min, tf.int32.max
+    if isinstance(model.embedding, keras.layers.Embedding):
+        first, last = 0, model.embedding.input_dim - 1
+    wrong = (row < first) | (row > last)
+    if wrong.any():
+        column = np.argmax(wrong)
+        raise ValueError(
+            f"prompt must hold ids of tokens, ints from {first} to {last}. Received: "
+            f"prompt[{index}, {column}] = {row[column]}"
+        )
+    return row.astype("int32")
+
+
+def _checked_length(model, prompts, max_length):
     max_length = arguments.positive_int("max_length", max_length)
-    longest = max(len(ids) for ids in given.ids)
+    longest = max(map(len, prompts))
     received = f"Received: max_length={max_length}, and a prompt of {longest} tokens"
     if max_length <= longest:
         raise ValueError(
@@ -189,3 +235,12 @@ def _checked_stops(model, stop_tokens):
             f"{last}. Received: stop_tokens={stop_tokens!r}"
         )
     return stops.astype("int32")
+
+
+def _seen(ids, size):
+    """Mask of the tokens that rows have, bool `(B, V)`."""
+    seen = np.zeros((len(ids), size), bool)
+    for row, tokens in enumerate(ids):
+        # a model with inputs of its own may read what it never draws
+        seen[row, tokens[(tokens >= 0) & (tokens < size)]] = True
+    return seen

@@ -15,18 +15,6 @@ def has_state(model):
     return model.causal and all(attention.supports_state for attention in attentions)
 
 
-def write(model, keras_export, filepath, format, **kwargs):
-    """`PerformerLM.export`: what has a state with all signatures, the rest by Keras."""
-    if kwargs.get("input_signature") is None:
-        # Keras knows the inputs only of models that have been called
-        tokens = keras.InputSpec(dtype=model.input_dtype, shape=(None, None))
-        kwargs["input_signature"] = [tokens]
-    stateful = has_state(model) and kwargs.keys() == {"input_signature", "verbose"}
-    if format == "tf_saved_model" and stateful:
-        return export(model, filepath, **kwargs)
-    return keras_export(filepath, format, **kwargs)
-
-
 def export(model, filepath, input_signature, verbose=None):
     """Writes a SavedModel with the signatures `serve`, `prefill` and `decode`.
 

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_performer.layers import arguments
-from keras_performer.models import continuation, sampling
+from keras_performer.models.continuation import Continuation
 from keras_performer.models.performer_lm import PerformerLM
+from keras_performer.models.sampling import check_options
 
 # Tokens made by one call of the compiled loop, between updates of the progress bar.
 _TOKENS_PER_CALL = 256
@@ -145,23 +146,18 @@ def generate(
       there for scores above 0
     - [Min-p sampling](https://arxiv.org/abs/2407.01082)
     """
-    options = sampling.check_options(
-        seed, temperature, top_k, top_p, min_p, repetition_penalty
-    )
-    work = continuation.begin(
-        model, prompt, max_length, num_samples, stop_tokens, options
-    )
-    sequences = [[ids] for ids in work.prompts.ids for _ in range(work.prompts.repeats)]
-    bar = _progress_bar(max_length - min(map(len, work.prompts.ids)), verbose)
-    made = 0
+    options = check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty)
+    work = Continuation(model, prompt, max_length, num_samples, stop_tokens, options)
+    sequences = [[ids] for ids in work.prompts for _ in range(work.num_samples or 1)]
+    bar, made = _progress_bar(max_length - min(map(len, work.prompts)), verbose), 0
     for pieces in work.pieces(_TOKENS_PER_CALL):
         for sequence, piece in zip(sequences, pieces):
             sequence.append(piece)
         made += max(map(len, pieces))
         if bar is not None:
             bar.update(made)
-    answer = work.prompts.answer([np.concatenate(pieces) for pieces in sequences])
-    is_array = stop_tokens is None and not work.prompts.are_bytes
+    answer = work.answer([np.concatenate(pieces) for pieces in sequences])
+    is_array = stop_tokens is None and not work.are_bytes
     return np.array(answer) if is_array else answer
 
 
@@ -206,14 +202,10 @@ def generate_stream(
     >>> [len(piece) for piece in pieces]
     [1, 3, 2]
     """
-    options = sampling.check_options(
-        seed, temperature, top_k, top_p, min_p, repetition_penalty
-    )
-    work = continuation.begin(
-        model, prompt, max_length, num_samples, stop_tokens, options
-    )
+    options = check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty)
+    work = Continuation(model, prompt, max_length, num_samples, stop_tokens, options)
     chunk_size = arguments.positive_int("chunk_size", chunk_size)
-    return (work.prompts.answer(piece) for piece in work.pieces(chunk_size))
+    return (work.answer(piece) for piece in work.pieces(chunk_size))
 
 
 def _progress_bar(new_tokens, verbose):

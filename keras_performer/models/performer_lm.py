@@ -186,12 +186,7 @@ class PerformerLM(
         self.seed = arguments.seed(seed)
         # what makes these blocks again, whatever replaces them later
         self._attentions = choice.AttentionChoice(
-            type(self),
-            attention,
-            options,
-            self.num_heads,
-            self.causal,
-            self.num_layers,
+            type(self), attention, options, self.num_heads, self.causal, self.num_layers
         )
         self._has_own_embedding = embedding is not None
         self._has_own_head = head is not None
@@ -297,8 +292,16 @@ class PerformerLM(
             **kwargs: as in `keras.Model.export`. `input_signature` applies to `serve`;
                 it defaults to any batch size and length.
         """
-        write = super().export
-        return exported.write(self, write, filepath, format, verbose=verbose, **kwargs)
+        if kwargs.get("input_signature") is None:
+            # Keras knows the inputs only of models that have been called
+            tokens = keras.InputSpec(dtype=self.input_dtype, shape=(None, None))
+            kwargs["input_signature"] = [tokens]
+        only_of_serve = format == "tf_saved_model" and kwargs.keys() == {
+            "input_signature"
+        }
+        if only_of_serve and exported.has_state(self):
+            return exported.export(self, filepath, verbose=verbose, **kwargs)
+        return super().export(filepath, format, verbose=verbose, **kwargs)
 
     def get_initial_state(
         self, batch_size: int | tf.Tensor, packed: bool = False
@@ -369,9 +372,24 @@ class PerformerLM(
                 )
             if not return_state:
                 return self.read_out(passes.blocks(self, x, mask, training), extra)
-        x, states = self._transform(x, mask, training, segment_ids, state, return_state)
+        states = [None] * len(self.blocks) if state is None else state["blocks"]
+        arguments.check_depth(states, len(self.blocks))
+        new_states = []
+        for block, block_state in zip(self.blocks, states):
+            x = block(
+                x,
+                mask=mask,
+                training=training,
+                segment_ids=segment_ids,
+                state=block_state,
+                return_state=return_state,
+            )
+            if return_state:
+                x, block_state = x
+                new_states.append(block_state)
         outputs = self.read_out(x, extra)
-        return (outputs, {**new_state, "blocks": states}) if return_state else outputs
+        state = {**new_state, "blocks": new_states}
+        return (outputs, state) if return_state else outputs
 
     def embed(self, inputs, state=None, training=None):
         """Embeds tokens, and adds learned positions if there are any.
@@ -404,25 +422,6 @@ class PerformerLM(
         position = start["position"] + size(positions, 1)
         return x, extra, {"position": position, "embedding": remembered}
 
-    def _transform(self, x, mask, training, segment_ids, state, return_state):
-        """The blocks: `(B, T, hidden_dim)` to the same, and their states."""
-        states = [None] * len(self.blocks) if state is None else state["blocks"]
-        arguments.check_depth(states, len(self.blocks))
-        new_states = []
-        for block, block_state in zip(self.blocks, states):
-            x = block(
-                x,
-                mask=mask,
-                training=training,
-                segment_ids=segment_ids,
-                state=block_state,
-                return_state=return_state,
-            )
-            if return_state:
-                x, block_state = x
-                new_states.append(block_state)
-        return x, new_states
-
     def read_out(self, x, extra):
         """Returns the outputs for `(B, T, hidden_dim)` tokens of the last block."""
         x = self.norm(x)
@@ -447,21 +446,9 @@ class PerformerLM(
         return super().from_config(made_of, custom_objects)
 
     def get_config(self):
-        names = (
-            "vocabulary_size",
-            "max_length",
-            "num_layers",
-            "num_heads",
-            "hidden_dim",
-            "intermediate_dim",
-            "dropout",
-            "causal",
-            "conv_kernel_size",
-            "recompute",
-            "position_shape",
-            "position_embedding",
-            "seed",
-        )
+        names = "vocabulary_size", "max_length", "num_layers", "num_heads", "hidden_dim"
+        names += "intermediate_dim", "dropout", "causal", "conv_kernel_size"
+        names += "recompute", "position_shape", "position_embedding", "seed"
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},

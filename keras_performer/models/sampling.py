@@ -37,10 +37,18 @@ def check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty):
     seed = arguments.seed(seed)
     if seed is None:
         seed = random.randrange(2**31 - 1)
-    temperature = _checked_temperature(temperature)
+    held = f"a positive float that float32 can hold, {_SMALLEST:.2g} to {_LARGEST:.2g}"
+    wanted = f"0, for the likeliest token, or {held}"
+    temperature = _checked("temperature", temperature, wanted, also=0)
     top_k = arguments.positive_int("top_k", top_k, default=None)
-    top_p, min_p = _checked_share("top_p", top_p), _checked_share("min_p", min_p)
-    penalty = _checked_penalty(repetition_penalty)
+    wanted = "None or a float in the range (0, 1] that float32 can hold, at least "
+    wanted += f"{_SMALLEST:.2g}"
+    top_p, min_p = (
+        None if share is None else _checked(name, share, wanted, most=1)
+        for name, share in (("top_p", top_p), ("min_p", min_p))
+    )
+    wanted = f"{held}; 1 changes nothing"
+    penalty = _checked("repetition_penalty", repetition_penalty, wanted)
 
     def scalar(value, unless=None):
         return None if value == unless else tf.constant(value, tf.float32)
@@ -55,6 +63,17 @@ def check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty):
     )
 
 
+def _checked(name, value, wanted, most=_LARGEST, also=None):
+    """A number or scalar tensor as a float, from the smallest to `most`, or `also`."""
+    try:
+        number = None if isinstance(value, (str, bytes, bool)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or not (number == also or _SMALLEST <= number <= most):
+        raise ValueError(f"{name} must be {wanted}. Received: {name}={value!r}")
+    return number
+
+
 def draw(sampling, logits, seen, step):
     """Draws a token for each row of logits.
 
@@ -66,13 +85,14 @@ def draw(sampling, logits, seen, step):
         step: int32 tensor, of which each draw of a sequence has another.
 
     Returns:
-        `(tokens, finite)`: int32 tensor `(B,)`, and bool tensor `(B,)`, whether a token
-        could be drawn from that row.
+        `(tokens, finite)`, both `(B,)`: int32, and if one could be drawn from the row.
     """
     if logits.dtype.size < 4:  # too coarse for small temperatures
         logits = tf.cast(logits, tf.float32)
-    if sampling.repetition_penalty is not None:
-        logits = _penalized(logits, seen, sampling.repetition_penalty)
+    if sampling.repetition_penalty is not None:  # whatever the sign of logits
+        penalty = tf.cast(sampling.repetition_penalty, logits.dtype)
+        less = tf.where(logits > 0, logits / penalty, logits * penalty)
+        logits = tf.where(seen, less, logits)
     # relative to the largest, which no temperature then makes infinite
     relative = logits - tf.reduce_max(logits, -1, keepdims=True)
     # NaN also where that is infinite; -inf elsewhere is a token never to be drawn
@@ -83,82 +103,19 @@ def draw(sampling, logits, seen, step):
     # numbers, as the model must be able to read what is drawn here
     logits = tf.where(invalid, tf.zeros_like(logits), relative)
     logits /= tf.cast(sampling.temperature, logits.dtype)
-    seeds = tf.stack([sampling.seed, step])
-    if sampling.top_k is None and sampling.top_p is None:
-        logits = _of_min_p(logits, sampling.min_p)
-        return _categorical(logits, seeds), finite
-    size = logits.shape[-1]
-    count = size if sampling.top_k is None else min(sampling.top_k, size)
-    logits, ids = tf.math.top_k(logits, count)  # in descending order
+    never = tf.constant(float("-inf"), logits.dtype)
+    ids = None
+    if sampling.top_k is not None or sampling.top_p is not None:
+        size = logits.shape[-1]
+        count = size if sampling.top_k is None else min(sampling.top_k, size)
+        logits, ids = tf.math.top_k(logits, count)  # in descending order
     if sampling.top_p is not None:
         before = tf.cumsum(tf.nn.softmax(logits), axis=-1, exclusive=True)
         reached = before >= tf.cast(sampling.top_p, logits.dtype)
-        logits = _without(reached, logits)
-    logits = _of_min_p(logits, sampling.min_p)
-    rank = _categorical(logits, seeds)
-    return tf.gather(ids, rank, batch_dims=1), finite
-
-
-def _penalized(logits, seen, penalty):
-    """Makes seen tokens less likely, whatever the sign of their logits."""
-    penalty = tf.cast(penalty, logits.dtype)
-    less = tf.where(logits > 0, logits / penalty, logits * penalty)
-    return tf.where(seen, less, logits)
-
-
-def _of_min_p(logits, min_p):
-    """Leaves tokens that are at least `min_p` times as likely as the likeliest.
-
-    The logits are relative to the largest.
-    """
-    if min_p is None:
-        return logits
-    return _without(logits < tf.math.log(tf.cast(min_p, logits.dtype)), logits)
-
-
-def _without(never, logits):
-    return tf.where(never, tf.constant(float("-inf"), logits.dtype), logits)
-
-
-def _categorical(logits, seeds):
-    return tf.random.stateless_categorical(logits, 1, seeds, dtype=tf.int32)[:, 0]
-
-
-def _checked_temperature(temperature):
-    value = _as_float(temperature)
-    if value is None or not (value == 0 or _SMALLEST <= value <= _LARGEST):
-        raise ValueError(
-            "temperature must be 0, for the likeliest token, or a positive float that "
-            f"float32 can hold, {_SMALLEST:.2g} to {_LARGEST:.2g}. Received: "
-            f"temperature={temperature!r}"
-        )
-    return value
-
-
-def _checked_share(name, share):
-    value = _as_float(share)
-    if share is not None and (value is None or not _SMALLEST <= value <= 1):
-        raise ValueError(
-            f"{name} must be None or a float in the range (0, 1] that float32 can "
-            f"hold, at least {_SMALLEST:.2g}. Received: {name}={share!r}"
-        )
-    return value
-
-
-def _checked_penalty(penalty):
-    value = _as_float(penalty)
-    if value is None or not _SMALLEST <= value <= _LARGEST:
-        raise ValueError(
-            "repetition_penalty must be a positive float that float32 can hold, "
-            f"{_SMALLEST:.2g} to {_LARGEST:.2g}; 1 changes nothing. Received: "
-            f"repetition_penalty={penalty!r}"
-        )
-    return value
-
-
-def _as_float(value):
-    """A number or scalar tensor as a float, other things as `None`."""
-    try:
-        return None if isinstance(value, (str, bytes, bool)) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
+        logits = tf.where(reached, never, logits)
+    if sampling.min_p is not None:  # the likeliest has a logit of 0
+        least = tf.math.log(tf.cast(sampling.min_p, logits.dtype))
+        logits = tf.where(logits < least, never, logits)
+    seeds = tf.stack([sampling.seed, step])
+    drawn = tf.random.stateless_categorical(logits, 1, seeds, dtype=tf.int32)[:, 0]
+    return drawn if ids is None else tf.gather(ids, drawn, batch_dims=1), finite

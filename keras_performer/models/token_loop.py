@@ -11,7 +11,7 @@ from keras_performer.models import sampling
 from keras_performer.models.performer_lm import PerformerLM
 
 # What is compiled for each model, so that generating again does not trace again.
-_functions: weakref.WeakKeyDictionary[PerformerLM, dict] = weakref.WeakKeyDictionary()
+_functions: weakref.WeakKeyDictionary[PerformerLM, tuple] = weakref.WeakKeyDictionary()
 
 
 class Carry(typing.NamedTuple):
@@ -30,17 +30,14 @@ class Carry(typing.NamedTuple):
 def compiled(model, options, has_stops):
     """The functions `read` and `extend` for this model and this kind of `Sampling`."""
     # LoRA and quantization give a model other weights, or other dtypes
-    weights = model.weights
     made_from = (
-        [id(weight) for weight in weights],
+        [id(weight) for weight in model.weights],
         [layer.dtype_policy.name for layer in all_layers(model)],
     )
-    cached = _functions.get(model)
-    if cached is None or cached["made_from"] != made_from:
+    if model not in _functions or _functions[model][0] != made_from:
         # with the weights themselves, so that no later weight gets the id of one
-        cached = {"made_from": made_from, "weights": weights, "functions": {}}
-        _functions[model] = cached
-    functions = cached["functions"]
+        _functions[model] = made_from, model.weights, {}
+    functions = _functions[model][-1]
 
     def function(body, kind):
         if (body, kind) not in functions:
@@ -62,17 +59,10 @@ def read(model, tokens, state):
 
 
 def draw(options, stops, logits, carry, step):
-    """Draws the token after what was read.
+    """Draws the token after what was read; also returns if all logits allowed it.
 
-    Args:
-        options: `Sampling`.
-        stops: int32 tensor of stop tokens, or `None`.
-        logits: tensor `(B, V)`, from `read`.
-        carry: `Carry` from before, with the state of now.
-        step: int32 tensor, the length of the sequence whose draw this is.
-
-    Returns:
-        The next `Carry`, and whether tokens could be drawn from all logits.
+    The `Carry` is that from before, with the state of now. `step` is the length of the
+    sequence whose draw this is.
     """
     token, finite = sampling.draw(options, logits, carry.seen, step)
     seen, ended = carry.seen, carry.ended
@@ -86,9 +76,7 @@ def draw(options, stops, logits, carry, step):
 
 
 def extend(model, options, stops, carry, start, count):
-    """Draws `count` tokens, each after reading the one before it.
-
-    With stop tokens fewer, if all sequences have ended.
+    """Draws `count` tokens, each after reading the one before; fewer if all have ended.
 
     Returns:
         Tokens `(tokens, B)`, the `Carry`, and whether all could be drawn.

@@ -20,8 +20,8 @@ The words of this folder:
 - A *pass* says how the chain is cut into scans, and so what is kept: `"block"` one
   stream for each block, `"network"` none but the inputs.
 
-`chain` holds links and scans, `passes` cuts chains, and `token_training` is the model
-whose `fit` and `evaluate` go through them.
+`passes` cuts chains into scans, and `token_training` is the model whose `fit` and
+`evaluate` go through them.
 """
 
 from keras_performer.recompute import passes

@@ -1,51 +1,29 @@
-"""Passes over a long sequence that keep little and compute the rest again.
+"""Passes over a long sequence: how the chain of a model is cut into scans."""
 
-A model is a chain of links: its embedding, its blocks, and what reads them out. A
-`scan` runs some of them over the sequence and keeps what goes into it and the
-states between chunks; how the chain is cut into scans decides what is kept.
-"""
-
+import math
 import typing
 
+import keras
 import tensorflow as tf
 
+from keras_performer import ops
 from keras_performer.layers import keras_privates
 from keras_performer.layers.call_inputs import as_mask
+from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.shapes import sum_dtype
-from keras_performer.recompute.chain import Link, scan
-
-
-class Sides(typing.NamedTuple):
-    """Arguments of every link beside its chunk of the stream.
-
-    Attributes:
-        mask: a tuple of the mask `(B, tokens)`, or `()`.
-        targets: tensor of shape `(B, tokens, ...)`, or `()`.
-        positions: a tuple of the positions `(B, tokens)`, which a block that is not
-            causal and has rotary attention needs, or `()`.
-    """
-
-    mask: tuple = ()
-    targets: typing.Any = ()
-    positions: tuple = ()
-
-    def of_attention(self):
-        """Arguments of the passes of an attention besides tokens and state."""
-        mask = self.mask[0] if self.mask else None
-        return {"mask": mask, **dict(zip(["positions"], self.positions))}
+from keras_performer.recompute.stateless_calls import (
+    call_with_values,
+    owned_by,
+    split_variables,
+    values_of,
+)
 
 
 def check_block(recompute, causal, block):
-    """Raises a `ValueError` if no pass can go through this block in chunks.
-
-    Args:
-        recompute: `None`, "block" or "network".
-        causal: bool, whether the model hides later tokens.
-        block: a `PerformerBlock`.
-    """
-    attention = block.attention
+    """Raises a `ValueError` if no pass can go through this block in chunks."""
     if recompute is None:
         return
+    attention = block.attention
     if block.convolution is not None and not causal:
         raise ValueError(
             "recompute goes through a sequence in chunks, and a convolution to both "
@@ -69,46 +47,25 @@ def check_block(recompute, causal, block):
         )
 
 
-def network(model, measure, inputs, targets, training):
-    """Results of `measure` for each token, in one scan of the whole chain.
+def token_values(model, measure, inputs, targets, training):
+    """Results of `measure` for each token, a list of tensors `(B, T)`.
 
     Args:
-        model: a causal `PerformerLM`.
+        model: a `PerformerLM`. One with `recompute="network"`, which is causal, takes a
+            single scan, one with "block" a scan for each block.
         measure: function of targets and outputs of a chunk that returns a list of
             tensors `(B, tokens)` of its `dtypes`.
         inputs: int tensor of shape `(B, T)`.
         targets: tensor of shape `(B, T, ...)`.
         training: bool, whether to apply dropout.
-
-    Returns:
-        list of tensors `(B, T)`.
     """
-    batch = tf.shape(inputs)[0]
-    blocks = [_block(block, batch, training) for block in model.blocks]
-    links = [_embedding(model, batch, training), *blocks, _read_out(model, measure)]
-    return scan(model, links, inputs, Sides(targets=targets))[0]
-
-
-def block_by_block(model, measure, inputs, targets, training):
-    """Passes like `network`, one scan for each block; the model need not be causal."""
-    start = _embedding(model, tf.shape(inputs)[0], training)
-    end = _read_out(model, measure)
-    sides = Sides(targets=targets)
-    return _blocks(model, [start], [end], inputs, sides, training)
+    links = [_embedding(model, tf.shape(inputs)[0], training)]
+    end = [_read_out(model, measure)]
+    return _blocks(model, links, end, inputs, Sides(targets=targets), training)
 
 
 def blocks(model, x, mask, training):
-    """The blocks of a model, a scan for each.
-
-    Args:
-        model: a `PerformerLM`.
-        x: tensor of shape `(B, T, hidden_dim)`.
-        mask: bool tensor of shape `(B, T)`, or `None`.
-        training: bool, whether to apply dropout.
-
-    Returns:
-        Tensor of shape `(B, T, hidden_dim)`.
-    """
+    """The blocks of a model, a scan for each: `(B, T, hidden_dim)` to the same."""
     mask = as_mask("mask", mask, x)
     sides = Sides(mask=() if mask is None else (mask,))
     return _blocks(model, [], [], (x, ()), sides, training)[0]
@@ -119,10 +76,14 @@ def _blocks(model, links, end, stream, sides, training):
     rotates = any(getattr(block.attention, "rotary", None) for block in model.blocks)
     if rotates and not model.causal:
         tokens = tf.nest.flatten(stream)[0]
-        sides = sides._replace(positions=(_positions(tokens),))
+        batch, length = tf.unstack(tf.shape(tokens)[:2])
+        positions = tf.tile(tf.range(length)[tf.newaxis], [batch, 1])
+        positions = tf.ensure_shape(positions, tokens.shape[:2])
+        sides = sides._replace(positions=(positions,))
     for index, block in enumerate(model.blocks):
         needs_all_keys = block.attention is not None and not model.causal
-        if links and (index or needs_all_keys):
+        is_cut = index and model.recompute == "block"
+        if links and (is_cut or needs_all_keys):
             stream, _ = scan(model, links, stream, sides)
             links = []
         batch = tf.shape(tf.nest.flatten(stream)[0])[0]
@@ -234,14 +195,126 @@ def _read_out(model, measure):
     return Link(variables, step, (), measure.dtypes)
 
 
-def _positions(tokens):
-    """The index of each token of `(B, T, ...)`, `(B, T)`."""
-    batch, length = tf.unstack(tf.shape(tokens)[:2])
-    indices = tf.tile(tf.range(length)[tf.newaxis], [batch, 1])
-    return tf.ensure_shape(indices, tokens.shape[:2])
-
-
 def _without(variables, layers):
     """The variables that belong to none of the layers."""
     owned = {id(v) for layer in layers for v in layer.variables}
     return [v for v in variables if id(v) not in owned]
+
+
+# -- Links, and the scan that runs some of them.
+#
+# The body of a scan, which is run again for its gradient, reads no variables: they go
+# into the loop as tensors, and seeds come out of it (`stateless_calls.py`).
+
+
+class Sides(typing.NamedTuple):
+    """Arguments of every link beside its chunk of the stream, each `()` without.
+
+    A block that is not causal and has rotary attention needs positions.
+    """
+
+    mask: tuple = ()  # of the mask (B, tokens)
+    targets: typing.Any = ()  # (B, tokens, ...)
+    positions: tuple = ()  # of the positions (B, tokens)
+
+    def of_attention(self):
+        """Arguments of the passes of an attention besides tokens and state."""
+        mask = self.mask[0] if self.mask else None
+        return {"mask": mask, **dict(zip(["positions"], self.positions))}
+
+
+class Link(typing.NamedTuple):
+    """A part of a model.
+
+    Its `step` is a function of a chunk of the stream, the state, the `Sides`, and what
+    is `given`; it returns a chunk of the stream and the next state.
+    """
+
+    variables: list  # what its layers read, and move on
+    step: typing.Callable
+    state: typing.Any  # before the first chunk
+    dtypes: typing.Any  # of the stream that it returns; `None` if they stay
+    given: typing.Any = ()
+
+
+def scan(model, links, stream, sides, reverse=False):
+    """Runs links of a model's chain, chunk after chunk, or from the last to the first.
+
+    Args:
+        model: a `PerformerLM`.
+        links: list of `Link`.
+        stream: nest of tensors `(B, T, ...)`, what the first link gets.
+        sides: nest of tensors `(B, T, ...)` that every link gets.
+
+    Returns:
+        `(stream, states)`: what the last link returned, `(B, T, ...)`, and the states
+        of all links after the last chunk.
+    """
+    variables = {id(v): v for link in links for v in link.variables}.values()
+    trained, fixed, seeds = split_variables(variables, model.weights)
+    constants = values_of(fixed)
+
+    def step(chunk, state, params):
+        (stream, sides), (states, moving), (values, givens) = chunk, state, params
+        mapping = [*zip(trained, values), *zip(seeds, moving), *zip(fixed, constants)]
+
+        def run():
+            x, new_states = stream, []
+            for link, state, given in zip(links, states, givens):
+                x, state = link.step(x, state, sides, given)
+                new_states.append(state)
+            return x, new_states
+
+        run_cast = _Run(name="chunk", dtype=model.dtype_policy)
+        (x, new_states), moved = call_with_values(
+            lambda: run_cast(function=run),
+            mapping,
+            seeds,
+            ("With recompute", "recompute=None"),
+        )
+        return x, (new_states, moved)
+
+    dtypes = [link.dtypes for link in links if link.dtypes is not None]
+    first = tf.nest.flatten(stream)[0]
+    stream, (states, moved) = ops.chunk_scan(
+        owned_by(model, step),
+        _chunk_tokens(model, first.shape[1]),
+        (stream, sides),
+        ([link.state for link in links], values_of(seeds)),
+        (values_of(trained), [link.given for link in links]),
+        dtypes[-1] if dtypes else tf.nest.map_structure(lambda x: x.dtype, stream),
+        reverse,
+    )
+    for seed, value in zip(seeds, moved):
+        seed.assign(value)
+    return stream, states
+
+
+class _Run(keras.layers.Layer):
+    """Calls a function with the autocasting of Keras' layers.
+
+    A gradient is computed outside of the model's own call, and must cast alike.
+    """
+
+    def call(self, function):
+        return function()
+
+
+def _chunk_tokens(model, length):
+    """Tokens of a chunk: long chunks keep more inside, short ones more states.
+
+    A token keeps about 64 `hidden_dim` bytes inside each block of its chunk, a chunk
+    hands on `4 hidden_dim` for each feature of the attention; both take alike at the
+    root. A divisor of the length near it leaves no rest, which would be traced once
+    more.
+    """
+    if length is None:
+        return 1  # `chunk_scan` says what is wrong
+    attentions = [block.attention for block in model.blocks]
+    given = max(getattr(one, "chunk_size", None) or 0 for one in attentions)
+    least = given or block_sizes().chunk
+    states = [one.empty_state(1) for one in attentions if one is not None]
+    num_features = max((x.shape[-1] for x in tf.nest.flatten(states)), default=0)
+    tokens = max(math.isqrt(length * num_features // 16), least)
+    divisors = (n for n in range(tokens, tokens // 2, -1) if length % n == 0)
+    return next(divisors, tokens)

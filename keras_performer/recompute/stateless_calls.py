@@ -14,12 +14,7 @@ from keras_performer.layers.keras_privates import value_without_autocast
 
 
 def split_variables(variables, weights):
-    """The variables that train, those that stay, and seeds: three lists.
-
-    Args:
-        variables: list, what layers read and move on.
-        weights: list of the weights among them and others; seeds are none.
-    """
+    """The variables that train, those that stay, and seeds, which are no weights."""
     known = {id(v) for v in weights}
     trained = [v for v in variables if v.trainable and id(v) in known]
     fixed = [v for v in variables if not v.trainable and id(v) in known]
@@ -45,10 +40,8 @@ def owned_by(layer, function):
         return function
     name = "functions_of_gradients"
     setattr(layer, name, (*getattr(layer, name, ()), function))
-    reference, received = (
-        weakref.ref(function),
-        f"{type(layer).__name__} {layer.name!r}",
-    )
+    reference = weakref.ref(function)
+    described = f"{type(layer).__name__} {layer.name!r}"
 
     def call(*args):
         kept = reference()
@@ -56,7 +49,7 @@ def owned_by(layer, function):
             raise ReferenceError(
                 "A gradient computes a layer again, and needs it: keep the layer, or "
                 "the model that it is in, for as long as a function that calls it. "
-                f"Received: {received}, which is gone"
+                f"Received: {described}, which is gone"
             )
         return kept(*args)
 
@@ -64,10 +57,9 @@ def owned_by(layer, function):
 
 
 def call_with_values(function, values, seeds, advice):
-    """Calls a function of no arguments with values of variables.
+    """Calls a function of no arguments, which calls layers, with values of variables.
 
     Args:
-        function: calls layers.
         values: list of pairs of a variable and its value, a tensor.
         seeds: list of those variables that the call may move on.
         advice: `(who, instead)`, strings for the error.

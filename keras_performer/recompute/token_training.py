@@ -48,30 +48,20 @@ class TokenTraining(keras.Model):
         return WithTargets(x, y), y, sample_weight
 
     def token_values(self, inputs, targets, training):
-        """The loss and the metrics of each token.
-
-        Args:
-            inputs: int tensor of shape `(B, T)`.
-            targets: tensor of shape `(B, T, ...)`.
-            training: bool, whether to apply dropout.
-
-        Returns:
-            `TokenValues` of tensors `(B, T)`.
-        """
+        """The loss and the metrics of each token, `TokenValues` of tensors `(B, T)`."""
         if not inputs.shape[:2].is_compatible_with(targets.shape[:2]):
             raise ValueError(
                 "With recompute, y must have a target for each token of the inputs, "
                 f"shape {(*inputs.shape, '...')}. Received: y of shape "
                 f"{tuple(targets.shape)}. Pad or cut both to one length."
             )
-        run = {"block": passes.block_by_block, "network": passes.network}
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape))
         for metric in self.metrics:
             # Keras builds these when it first sees outputs
             if not getattr(metric, "built", True):
                 metric.build(targets, outputs)
         measure = _Measure(self)
-        values = run[self.recompute](self, measure, inputs, targets, training)
+        values = passes.token_values(self, measure, inputs, targets, training)
         return measure.token_values(values)
 
     def compute_loss(
@@ -104,9 +94,16 @@ class _Measure:
 
     def __init__(self, model):
         loss, metrics = _loss(model), _metrics(model)
-        self.loss, self.dtype = _unreduced(loss), loss.dtype
-        self.metrics = [(metric.name, _function(metric)) for metric in metrics]
+        self.dtype = loss.dtype
+        self.loss = _unreduced(loss)
         self.is_masked = _ignores_a_class(loss)
+        self.metrics = []
+        for metric in metrics:
+            function, options = wrapped_function(metric)
+            is_loss = isinstance(function, keras.losses.Loss)
+            mean_of = functools.partial(function, **options)
+            mean_of = _unreduced(function) if is_loss else mean_of
+            self.metrics.append((metric.name, mean_of))
         self.dtypes = [self.dtype] * (1 + self.is_masked + len(metrics))
 
     def __call__(self, targets, outputs):
@@ -137,23 +134,27 @@ class _Measure:
         return tf.cast(values, self.dtype)
 
 
-class _GivenValues(keras.losses.Loss):
-    """Keras' weights and reductions, of values that are already there."""
-
-    def call(self, y_true, y_pred):
-        return y_pred
-
-
 def _reduced(loss, values, sample_weight=None):
-    """Values of a loss for each token."""
-    reduce = _GivenValues("loss", reduction=loss.reduction, dtype=loss.dtype)
-    return reduce(values, values, sample_weight)
+    """Values of a loss for each token, with Keras' weights and its reduction."""
+    given = keras.losses.Loss("loss", reduction=loss.reduction, dtype=loss.dtype)
+    given.call = lambda _, values: values
+    return given(values, values, sample_weight)
+
+
+def _unreduced(loss):
+    """The values of a loss for each token; called, it would reduce them."""
+    # Keras gives targets of their own dtype to metrics, but not to losses
+    return lambda targets, outputs: loss.call(tf.cast(targets, loss.dtype), outputs)
 
 
 def _ignores_a_class(loss):
     """True if the values of a loss have a mask."""
     _, options = wrapped_function(loss)
     return options.get("ignore_class") is not None
+
+
+def _has_own_reduction(loss):
+    return type(loss).__call__ is not keras.losses.Loss.__call__
 
 
 def _loss(model):
@@ -169,7 +170,9 @@ def _loss(model):
     if isinstance(loss, str):
         loss = keras.losses.get(loss)
     if callable(loss) and not isinstance(loss, keras.losses.Loss):
-        loss = _LossFunction(loss)
+        # the mean of its values, as Keras takes it
+        function, loss = loss, keras.losses.Loss("loss")
+        loss.call = function
     if not isinstance(loss, keras.losses.Loss):
         raise ValueError(
             "With recompute, loss must be a keras.losses.Loss, a function or the name "
@@ -184,18 +187,6 @@ def _loss(model):
     return loss
 
 
-def _has_own_reduction(loss):
-    return type(loss).__call__ is not keras.losses.Loss.__call__
-
-
-class _LossFunction(keras.losses.Loss):
-    """Wrapper of a function as Keras makes it: the mean of its values."""
-
-    def __init__(self, function):
-        super().__init__("loss")
-        self.call = function
-
-
 def _metrics(model):
     """The metrics that the model was compiled with, all of them means."""
     found = [
@@ -204,9 +195,8 @@ def _metrics(model):
         for metric in getattr(container, "metrics", [])
     ]
     for metric in found:
-        wrapper = keras.metrics.MeanMetricWrapper
         own_update = getattr(type(metric), "update_state", None)
-        is_mean = own_update is wrapper.update_state
+        is_mean = own_update is keras.metrics.MeanMetricWrapper.update_state
         function, _ = wrapped_function(metric)
         is_loss = isinstance(function, keras.losses.Loss)
         reduces = is_loss and _has_own_reduction(function)
@@ -220,17 +210,3 @@ def _metrics(model):
                 "that has recompute=None and the same weights."
             )
     return found
-
-
-def _function(metric):
-    """Values that a metric takes the mean of, for each token."""
-    function, options = wrapped_function(metric)
-    if isinstance(function, keras.losses.Loss):
-        return _unreduced(function)
-    return functools.partial(function, **options)
-
-
-def _unreduced(loss):
-    """The values of a loss for each token; called, it would reduce them."""
-    # Keras gives targets of their own dtype to metrics, but not to losses
-    return lambda targets, outputs: loss.call(tf.cast(targets, loss.dtype), outputs)

@@ -3,7 +3,6 @@
 import numpy as np
 
 from keras_performer.testing import leaks
-from keras_performer.testing.calls import calls_of
 from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
 
 LOOKS_AHEAD = (
@@ -55,11 +54,11 @@ def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
     if inputs is None:
         inputs = random_inputs(model, random)
     batch, length = batch_and_length(inputs)
-    calls = calls_of(model, inputs)
+    calls = leaks.calls_of(model, inputs)
     any_change = False
     for first in sorted({1, length // 2, length - 1} - {0}):
         kept = np.broadcast_to(np.arange(length) < first, (batch, length))
-        others = calls_of(model, changed(inputs, ~kept, random))
+        others = leaks.calls_of(model, changed(inputs, ~kept, random))
         message = LOOKS_AHEAD.format(first=first)
         kept = {(batch, length): kept}
         leaks.check_same(calls, others, kept, tolerance, message, whole=False)

@@ -13,13 +13,7 @@ FACTOR = -8
 
 
 def random_inputs(model, random, num_padded=0):
-    """Random arrays for `model.inputs`.
-
-    Args:
-        model: a built `Sequential` or functional model.
-        random: NumPy generator.
-        num_padded: int, how many of the last tokens are 0.
-    """
+    """Random arrays for `model.inputs`, with a number of last tokens that are 0."""
     if not getattr(model, "inputs", None):
         raise ValueError(
             "inputs must be given unless the model is functional or a Sequential whose "
@@ -64,20 +58,21 @@ def batch_and_length(inputs):
 
 
 def changed(inputs, where, random, but=None):
-    """Other values at some tokens, drawn from those of the same array.
+    """Other values at tokens `where`, `(B, T)`, drawn from those of the same array.
 
-    Args:
-        inputs: nest of arrays; those whose shape does not begin with that of `where`
-            stay as they are.
-        where: bool array of shape `(B, T)`.
-        random: NumPy generator.
-        but: optional bool array `(B, T)`, a mask: arrays that are that mask, or say
-            which tokens it leaves out, stay, too.
+    Arrays of other shapes stay as they are; `but` is a mask `(B, T)` that stays, too,
+    as does its opposite, with further axes of 1 or without.
     """
+
+    def is_kept(x):
+        if but is None or x.size != but.size:
+            return False
+        x = x.reshape(but.shape)
+        return np.array_equal(x, but) or np.array_equal(x, ~but)
 
     def other(x):
         x = np.asarray(x)
-        if x.shape[:2] != where.shape or (but is not None and _is_mask(x, but)):
+        if x.shape[:2] != where.shape or is_kept(x):
             return x
         values = random.choice(x.reshape(-1), x.shape)
         if x.dtype.kind not in "biuSUO" and (x != np.round(x)).any():
@@ -85,11 +80,3 @@ def changed(inputs, where, random, but=None):
         return np.where(where.reshape(*where.shape, *[1] * (x.ndim - 2)), values, x)
 
     return keras.tree.map_structure(other, inputs)
-
-
-def _is_mask(x, mask):
-    """True if x is a mask or its opposite, with further axes of 1 or without."""
-    if x.size != mask.size:
-        return False
-    x = x.reshape(mask.shape)
-    return np.array_equal(x, mask) or np.array_equal(x, ~mask)

@@ -1,13 +1,52 @@
 """Search for the layer that lets through what it should not."""
 
+import typing
+
+import keras
 import numpy as np
+import tensorflow as tf
+
+from keras_performer.conversion.calls import watch
+
+
+class Call(typing.NamedTuple):
+    """One call of a layer: arrays, in the order of its arguments and outputs."""
+
+    layer: keras.layers.Layer
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+
+
+def calls_of(model, inputs, change=None):
+    """The `Call` of all layers of a model as they end; the last is that of the model.
+
+    Args:
+        model, inputs: as in `watch`.
+        change: function of a layer, its first argument and its outputs that returns
+            other outputs in their place.
+    """
+    calls = []
+
+    def note(layer, arguments, outputs):
+        if change is not None and arguments:
+            outputs = change(layer, next(iter(arguments.values())), outputs)
+        nests = dict(arguments), outputs
+        arrays = (
+            [*map(np.asarray, filter(tf.is_tensor, keras.tree.flatten(x)))]
+            for x in nests
+        )
+        calls.append(Call(layer, *arrays))
+        return outputs
+
+    watch(model, inputs, note)
+    return calls
 
 
 def check_same(calls, others, kept, tolerance, message, whole=True):
     """Raises an `AssertionError` if outputs differ that should not.
 
     Args:
-        calls, others: lists of `Call`, of two calls of one model; the last is its own.
+        calls, others: lists as `calls_of` returns, of two calls of one model.
         kept: dict of shapes `(B, T)` to bool arrays, true for tokens whose outputs
             should be the same.
         tolerance: float, a part of what numbers of an array typically are.
@@ -51,11 +90,10 @@ def _change(pair, kept, tolerance, whole):
 
 
 def _same_inputs(call, other, kept, tolerance):
-    for x, y in zip(call.inputs, other.inputs):
-        mask = kept.get(x.shape[:2], ...)
-        if _difference(x[mask], y[mask], tolerance):
-            return False
-    return True
+    pairs = (
+        (x, y, kept.get(x.shape[:2], ...)) for x, y in zip(call.inputs, other.inputs)
+    )
+    return not any(_difference(x[at], y[at], tolerance) for x, y, at in pairs)
 
 
 def _difference(x, y, tolerance):

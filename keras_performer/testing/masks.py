@@ -4,9 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer.layers import keras_privates
-from keras_performer.testing import leaks
-from keras_performer.testing.calls import calls_of
 from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
+from keras_performer.testing.leaks import calls_of, check_same
 
 LOOKS_AT_MASKED = (
     "Outputs change by up to {change:.2g} with what is masked. The first layer whose "
@@ -59,12 +58,19 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
     if inputs is None:
         inputs = random_inputs(model, random, NUM_PADDED)
     shape = batch_and_length(inputs)
+    kept = {}  # by the shape of masks, which tokens none of them leaves out
+
+    def change_masked(layer, first_input, outputs):
+        made = _made_mask(layer, first_input)
+        if made is None or made.shape != outputs.shape[:2]:
+            return outputs
+        kept[made.shape] = kept.get(made.shape, True) & made
+        return tf.constant(changed(outputs.numpy(), ~made, random), outputs.dtype)
+
     if mask is None:
-        changes = ChangesOfMasked(random)
-        calls, others = (calls_of(model, inputs, changes) for _ in range(2))
-        kept = changes.kept
+        calls, others = (calls_of(model, inputs, change_masked) for _ in range(2))
     else:
-        kept = {shape: np.asarray(mask, bool)}
+        kept[shape] = np.asarray(mask, bool)
     masks = list(kept.values())
     if not any(x.any() and not x.all() for x in masks) or masks[0].ndim != 2:
         raise ValueError(
@@ -82,28 +88,7 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
             )
         other = changed(inputs, ~masks[0], random, but=masks[0])
         calls, others = calls_of(model, inputs), calls_of(model, other)
-    leaks.check_same(calls, others, kept, tolerance, LOOKS_AT_MASKED)
-
-
-class ChangesOfMasked:
-    """Changes the outputs of mask-making layers at masked tokens.
-
-    Attributes:
-        kept: dict of shapes `(B, T)` to bool arrays, true for tokens that no such layer
-            masks.
-    """
-
-    def __init__(self, random):
-        self.kept = {}
-        self.random = random
-
-    def __call__(self, layer, first_input, outputs):
-        mask = _made_mask(layer, first_input)
-        if mask is None or mask.shape != outputs.shape[:2]:
-            return outputs
-        self.kept[mask.shape] = self.kept.get(mask.shape, True) & mask
-        other = changed(outputs.numpy(), ~mask, self.random)
-        return tf.constant(other, outputs.dtype)
+    check_same(calls, others, kept, tolerance, LOOKS_AT_MASKED)
 
 
 def _made_mask(layer, x):

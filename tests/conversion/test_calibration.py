@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax, ops
-from keras_performer.conversion.moments import RIDGE, Moments
+from keras_performer.conversion.fitting import RIDGE, Moments
 from keras_performer.layers import PerformerAttention
 from keras_performer.layers.call_inputs import Inputs
 from keras_performer.ops import Visibility

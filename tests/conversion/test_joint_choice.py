@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax
-from keras_performer.conversion import fitting, joint_choice
+from keras_performer.conversion import calibration as joint_choice
+from keras_performer.conversion import fitting
 from tests.conversion.test_calibration import data, error_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.recompute import chain
+from keras_performer.recompute import passes
 from tests.models.token_models import IDS, MODES, TARGETS, WEIGHTS, small_model
 
 
 @pytest.fixture(autouse=True)
 def few_tokens(monkeypatch):
     """Chunks of 4 tokens, of 11: two, and a rest."""
-    monkeypatch.setattr(chain, "_chunk_tokens", lambda model, length: 4)
+    monkeypatch.setattr(passes, "_chunk_tokens", lambda model, length: 4)
 
 
 ONE_HOT = np.eye(11, dtype="float32")[TARGETS]

@@ -1,4 +1,4 @@
-"""Fresh random features during training."""
+"""Keras callbacks: fresh random features during training."""
 
 import typing
 import warnings
@@ -7,6 +7,8 @@ import keras
 
 from keras_performer.layers import PerformerAttention, arguments
 from keras_performer.layers.keras_privates import all_layers
+
+__all__ = ["RedrawFeatures"]
 
 # Steps that loss scaling may skip before its scale, 2**15 at first, fits: it halves at
 # each, and no gradient needs a scale of 2**-49.
@@ -69,8 +71,14 @@ class RedrawFeatures(keras.callbacks.Callback):
             self._first_step = self._step()
             self._redraws = self._first_step // self.every_n_steps
             for layer in self._layers():
-                if self._redraws:
-                    self._check_built(layer)
+                if self._redraws and not layer.built:
+                    raise ValueError(
+                        f"After {self._first_step} steps of the optimizer the features "
+                        "must be redrawn before training, which needs a built layer: "
+                        "build the model first, for example with "
+                        "model.build(input_shape). Received: layer "
+                        f"{layer.name!r} with built=False"
+                    )
                 made = self._make_up(layer, self._redraws)
                 self._ahead[layer] = max(made - self._redraws, 0)
 
@@ -125,15 +133,6 @@ class RedrawFeatures(keras.callbacks.Callback):
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             optimizer, attempts = optimizer.inner_optimizer, 1 + _SKIPPED_STEPS
         return attempts * (optimizer.gradient_accumulation_steps or 1)
-
-    def _check_built(self, layer):
-        if not layer.built:
-            raise ValueError(
-                f"After {self._first_step} steps of the optimizer the features must be "
-                "redrawn before training, which needs a built layer: build the model "
-                "first, for example with model.build(input_shape). Received: layer "
-                f"{layer.name!r} with built=False"
-            )
 
     def _layers(self):
         layers = [

@@ -76,6 +76,8 @@ class PerformerBlock(
     TensorShape([1, 100, 16])
     """
 
+    config_names = "intermediate_dim", "seed", "conv_kernel_size", "conv_padding"
+
     def __init__(
         self,
         attention: AttentionLayer | MixingLayer | dict | None,
@@ -161,13 +163,25 @@ class PerformerBlock(
                 f"state={'None' if state is None else 'given'}, "
                 f'return_state={return_state}, conv_padding="same"'
             )
-        of_convolution, of_attention = self._parts(state)
-        x, of_convolution = self._convolve(
-            x, mask, training, segment_ids, of_convolution
+        parts = {"convolution": None, "attention": None}
+        if state is not None:
+            if not isinstance(state, dict) or set(state) != set(parts):
+                raise ValueError(
+                    'state must be a dict with the entries "convolution" and '
+                    '"attention", from get_initial_state or an earlier call of this '
+                    f"block. Received: state={state!r}"
+                )
+            parts = state
+        convolved, of_convolution = self.convolution(
+            self.convolution_norm(x),
+            mask=mask,
+            segment_ids=segment_ids,
+            state=parts["convolution"],
+            return_state=True,
         )
-        x = self._attend(
-            x, mask, training, segment_ids, positions, of_attention, return_state
-        )
+        x += self.dropout(convolved, training=training)
+        state = parts["attention"]
+        x = self._attend(x, mask, training, segment_ids, positions, state, return_state)
         if not return_state:
             return x
         x, of_attention = x
@@ -180,11 +194,9 @@ class PerformerBlock(
         causal = self.attention is None or self.attention.causal
         if conv_padding is None:
             return "causal" if causal else "same"
-        if not arguments.among(conv_padding, ("causal", "same")):
-            raise ValueError(
-                'conv_padding must be "causal", "same" or None. Received: '
-                f"conv_padding={conv_padding!r}"
-            )
+        is_right = arguments.among(conv_padding, ("causal", "same"))
+        wanted = '"causal", "same" or None'
+        arguments.checked("conv_padding", conv_padding, is_right, wanted)
         if conv_padding == "same" and self.attention is not None and causal:
             raise ValueError(
                 'conv_padding="same" would show later tokens to an attention that is '
@@ -192,30 +204,6 @@ class PerformerBlock(
                 'Received: conv_padding="same", and attention with causal=True'
             )
         return conv_padding
-
-    def _convolve(self, x, mask, training, segment_ids, state):
-        """Adds the convolution; returns its state after the last token, too."""
-        convolved, state = self.convolution(
-            self.convolution_norm(x),
-            mask=mask,
-            segment_ids=segment_ids,
-            state=state,
-            return_state=True,
-        )
-        return x + self.dropout(convolved, training=training), state
-
-    def _parts(self, state):
-        """The states of convolution and attention."""
-        names = "convolution", "attention"
-        if state is None:
-            return None, None
-        if not isinstance(state, dict) or set(state) != set(names):
-            raise ValueError(
-                'state must be a dict with the entries "convolution" and "attention", '
-                "from get_initial_state or an earlier call of this block. Received: "
-                f"state={state!r}"
-            )
-        return tuple(state[name] for name in names)
 
     def _attend(self, x, mask, training, segment_ids, positions, state, return_state):
         """Attention and the feed-forward network."""
@@ -244,9 +232,8 @@ class PerformerBlock(
 
     def add(self, x, attended, training=None):
         """Adds the attended values, then applies the feed-forward network."""
-        return self.feed_forward(
-            x + self.dropout(attended, training=training), training
-        )
+        x += self.dropout(attended, training=training)
+        return self.feed_forward(x, training)
 
     def feed_forward(self, x, training=None):
         """Adds the output of the feed-forward network to each token."""
@@ -277,22 +264,12 @@ class PerformerBlock(
         of_convolution = self.convolution.get_initial_state(batch_size, packed)
         return {"convolution": of_convolution, "attention": state}
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
     def get_config(self):
         return {
             **super().get_config(),
             "attention": config_of(self.attention),
-            "intermediate_dim": self.intermediate_dim,
             "dropout": self.dropout.rate,
-            "seed": self.seed,
-            "conv_kernel_size": self.conv_kernel_size,
-            "conv_padding": self.conv_padding,
         }
-
-
-# -- A convolution over a few neighbouring tokens, each channel by itself.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -305,21 +282,12 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
         causal      y_i = sum_k kernel_k x_(i - kernel_size + 1 + k)
         otherwise   y_i = sum_k kernel_k x_(i - (kernel_size - 1) // 2 + k)
 
+    It is called like a `PerformerBlock`.
+
     Args:
         kernel_size: int, the number of tokens that a token sees.
         causal: bool, whether these are the token itself and tokens before it.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
-
-    Call arguments:
-        x: tensor of shape `(B, T, dim)`.
-        mask: bool tensor of shape `(B, T)`, false for padding.
-        segment_ids: int tensor of shape `(B, T)`, as in `AttentionLayer`.
-        state: the state after earlier tokens (causal only), from `get_initial_state`
-            or an earlier call.
-        return_state: bool, also return the state after the last token.
-
-    Returns:
-        Tensor of shape `(B, T, dim)`, or `(tensor, state)`.
 
     Example:
 
@@ -384,9 +352,6 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
         if packed:
             state["segment"] = tf.zeros((batch_size,), tf.int64)
         return state
-
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
 
     def get_config(self):
         config = super().get_config()

@@ -53,6 +53,7 @@ class SpatialGatingUnit(MixingLayer):
 
     supports_causal = True
     cost = "L^2"
+    config_names = "max_length", "intermediate_dim"
 
     def __init__(
         self,
@@ -110,13 +111,6 @@ class SpatialGatingUnit(MixingLayer):
         bias = tf.cast(self.spatial_bias[:length, tf.newaxis], dtype)
         gate = tf.einsum("ts,bsc->btc", kernel, gate) + bias
         return self.contract(content * tf.cast(gate, content.dtype))
-
-    def get_config(self):
-        names = "max_length", "intermediate_dim"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
 
     def _dense(self, name, dim, output_dim, **options):
         dense = token_dense(name, output_dim, dtype=self.dtype_policy, **options)

@@ -37,8 +37,7 @@ class LinformerAttention(AttentionLayer):
     to the dense layers only.
 
     Args:
-        num_heads: int N, number of attention heads.
-        key_dim: int H, size of each head of query and key.
+        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
         max_length: int, the most keys in a sequence.
         projection_dim: int k, the number of mixtures. 256 is the largest value in the
             paper's experiments (section 5), for 512 and 1,024 tokens. Defaults to
@@ -46,8 +45,6 @@ class LinformerAttention(AttentionLayer):
         sharing: "none", E and F for each key-value head; "headwise", E and F shared by
             all heads, as in the authors' code; or "key-value", one matrix for all heads
             and for both E and F. Defaults to `"headwise"`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
 
     Call arguments:
         return_attention_scores: bool, also return the weights of values, the softmax
@@ -74,6 +71,7 @@ class LinformerAttention(AttentionLayer):
     supports_causal = False
     drops_weights = True
     cost = "L"
+    config_names = "max_length", "projection_dim", "sharing"
 
     def __init__(
         self,
@@ -110,13 +108,6 @@ class LinformerAttention(AttentionLayer):
             return scores
         seen = visible.key_mask[:, tf.newaxis, tf.newaxis]
         return tf.where(seen, scores, tf.zeros_like(scores))
-
-    def get_config(self):
-        names = "max_length", "projection_dim", "sharing"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
 
     def _add_projection(self, name):
         heads = self.num_key_value_heads if self.sharing == "none" else 1

@@ -47,6 +47,8 @@ class TokenMixing(MixingLayer):
     TensorShape([1, 80, 16])
     """
 
+    config_names = "max_length", "intermediate_dim"
+
     def __init__(
         self,
         max_length: int,
@@ -87,13 +89,6 @@ class TokenMixing(MixingLayer):
         hidden = keras.activations.gelu(hidden)
         mixed = tf.einsum("bck,kt->btc", hidden, contract) + contract_bias
         return tf.cast(mixed, x.dtype)
-
-    def get_config(self):
-        names = "max_length", "intermediate_dim"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
 
     def _weight(self, name, shape, initializer="glorot_uniform"):
         # in float32, as sums over tokens are

@@ -64,6 +64,7 @@ class SynthesizerAttention(AttentionLayer):
 
     projections: tuple[str, ...] = ("query", "value")
     drops_weights = True
+    config_names = "max_length", "kind", "rank"
 
     def __init__(
         self,
@@ -123,13 +124,6 @@ class SynthesizerAttention(AttentionLayer):
     def scores(self, query, key, visible):
         weights = tf.cast(self._weights(query, key, visible), self.compute_dtype)
         return self._of_each_sequence(weights, query, key)
-
-    def get_config(self):
-        names = "max_length", "kind", "rank"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
 
     def _add(self, name, num_rows, num_columns):
         return self.add_weight(

@@ -26,7 +26,11 @@ from keras_performer.layers.config import (
     KeepsWithoutEntry,
     built_copy,
 )
-from keras_performer.layers.dense import dense_layers, serialized_options
+from keras_performer.layers.dense import (
+    dense_layers,
+    full_weight,
+    serialized_options,
+)
 from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_scope
 from keras_performer.ops.shapes import compute_dtype
 
@@ -459,12 +463,8 @@ class QueryKeyNorm(KeepsWithoutEntry, keras.layers.Layer):
         self.initial_scale = initial_scale
 
     def build(self, input_shape=None):
-        self.log_scale = self.add_weight(
-            name="log_scale",
-            shape=(self.num_heads,),
-            initializer=keras.initializers.Constant(math.log(self.initial_scale)),
-            autocast=False,
-        )
+        first = keras.initializers.Constant(math.log(self.initial_scale))
+        self.log_scale = full_weight(self, "log_scale", (self.num_heads,), first)
 
     def normalize(self, x):
         """Queries or keys `(..., N, H)` with half of the logit's scale each."""

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments, call_inputs
-from keras_performer.layers.arguments import LayerInput
+from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask
 from keras_performer.layers.config import (
@@ -16,7 +16,7 @@ from keras_performer.layers.config import (
     as_layer,
     config_of,
 )
-from keras_performer.layers.dense import token_dense
+from keras_performer.layers.dense import full_weight, token_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.mixing import MixingLayer
 from keras_performer.layers.state import HasInitialState
@@ -95,12 +95,10 @@ class PerformerBlock(
         self.attention = as_layer(
             "attention", attention, (AttentionLayer, MixingLayer), or_none=True
         )
-        self.intermediate_dim = arguments.positive_int(
-            "intermediate_dim", intermediate_dim
-        )
+        self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
         rate = arguments.rate("dropout", dropout)
         self.seed = arguments.seed(seed)
-        self.conv_kernel_size = arguments.positive_int(
+        self.conv_kernel_size = positive_int(
             "conv_kernel_size", conv_kernel_size, default=None
         )
         self.conv_padding = self._padding(conv_padding)
@@ -108,12 +106,8 @@ class PerformerBlock(
         self.convolution = None
         if self.conv_kernel_size is not None:
             self.convolution_norm = keras.layers.LayerNormalization(dtype=dtype)
-            self.convolution = ShortConvolution(
-                self.conv_kernel_size,
-                causal=self.conv_padding == "causal",
-                dtype=dtype,
-                name="convolution",
-            )
+            sizes = self.conv_kernel_size, self.conv_padding == "causal"
+            self.convolution = ShortConvolution(*sizes, dtype=dtype, name="convolution")
         if self.attention is not None:
             self.attention_norm = keras.layers.LayerNormalization(dtype=dtype)
         self.feedforward_norm = keras.layers.LayerNormalization(dtype=dtype)
@@ -152,40 +146,35 @@ class PerformerBlock(
             mask = implicit_mask(x)
         call_inputs.check_real("x", x)
         x = tf.cast(x, self.compute_dtype)
-        if self.convolution is None:
-            return self._attend(
-                x, mask, training, segment_ids, positions, state, return_state
+        later = {}
+        if self.convolution is not None:
+            x, later["convolution"], state = self._convolve(
+                x, mask, training, segment_ids, state, return_state
             )
-        if self.conv_padding == "same" and (state is not None or return_state):
-            raise ValueError(
-                "A state belongs to a causal convolution: make the block with "
-                'conv_padding="causal". Received: '
-                f"state={'None' if state is None else 'given'}, "
-                f'return_state={return_state}, conv_padding="same"'
-            )
-        parts = {"convolution": None, "attention": None}
-        if state is not None:
-            if not isinstance(state, dict) or set(state) != set(parts):
+        if self.attention is None:
+            if positions is not None:
                 raise ValueError(
-                    'state must be a dict with the entries "convolution" and '
-                    '"attention", from get_initial_state or an earlier call of this '
-                    f"block. Received: state={state!r}"
+                    "positions are what attention with rotary reads: leave them out of "
+                    "a block without attention. Received: positions, and attention=None"
                 )
-            parts = state
-        convolved, of_convolution = self.convolution(
-            self.convolution_norm(x),
-            mask=mask,
-            segment_ids=segment_ids,
-            state=parts["convolution"],
-            return_state=True,
-        )
-        x += self.dropout(convolved, training=training)
-        state = parts["attention"]
-        x = self._attend(x, mask, training, segment_ids, positions, state, return_state)
+            x, state = self.feed_forward(x, training), ()
+        else:
+            is_mixer = isinstance(self.attention, MixingLayer)
+            attended = self.attention(
+                self.attention_norm(x),
+                **{"mask" if is_mixer else "query_mask": mask},
+                training=training,
+                segment_ids=segment_ids,
+                positions=positions,
+                state=state,
+                return_state=return_state,
+            )
+            if return_state:
+                attended, state = attended
+            x = self.add(x, attended, training)
         if not return_state:
             return x
-        x, of_attention = x
-        return x, {"convolution": of_convolution, "attention": of_attention}
+        return x, {**later, "attention": state} if later else state
 
     if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
         __call__ = call
@@ -205,30 +194,33 @@ class PerformerBlock(
             )
         return conv_padding
 
-    def _attend(self, x, mask, training, segment_ids, positions, state, return_state):
-        """Attention and the feed-forward network."""
-        if self.attention is None:
-            if positions is not None:
+    def _convolve(self, x, mask, training, segment_ids, state, return_state):
+        """Adds the convolution; returns its later state and that of the attention."""
+        if self.conv_padding == "same" and (state is not None or return_state):
+            raise ValueError(
+                "A state belongs to a causal convolution: make the block with "
+                'conv_padding="causal". Received: '
+                f"state={'None' if state is None else 'given'}, "
+                f'return_state={return_state}, conv_padding="same"'
+            )
+        parts = {"convolution": None, "attention": None}
+        if state is not None:
+            if not isinstance(state, dict) or set(state) != set(parts):
                 raise ValueError(
-                    "positions are what attention with rotary reads: leave them out of "
-                    "a block without attention. Received: positions, and attention=None"
+                    'state must be a dict with the entries "convolution" and '
+                    '"attention", from get_initial_state or an earlier call of this '
+                    f"block. Received: state={state!r}"
                 )
-            x = self.feed_forward(x, training)
-            return (x, ()) if return_state else x
-        is_mixer = isinstance(self.attention, MixingLayer)
-        attended = self.attention(
-            self.attention_norm(x),
-            **{"mask" if is_mixer else "query_mask": mask},
-            training=training,
+            parts = state
+        convolved, later = self.convolution(
+            self.convolution_norm(x),
+            mask=mask,
             segment_ids=segment_ids,
-            positions=positions,
-            state=state,
-            return_state=return_state,
+            state=parts["convolution"],
+            return_state=True,
         )
-        if return_state:
-            attended, state = attended
-        x = self.add(x, attended, training)
-        return (x, state) if return_state else x
+        x += self.dropout(convolved, training=training)
+        return x, later, parts["attention"]
 
     def add(self, x, attended, training=None):
         """Adds the attended values, then applies the feed-forward network."""
@@ -301,7 +293,7 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
     def __init__(self, kernel_size, causal, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.kernel_size = arguments.positive_int("kernel_size", kernel_size)
+        self.kernel_size = positive_int("kernel_size", kernel_size)
         self.causal = arguments.boolean("causal", causal)
         # how many tokens before and after its own a token sees
         others = self.kernel_size - 1
@@ -313,12 +305,8 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
         # uniform in +-1 / sqrt(kernel_size)
         initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         # in float32, in which its gradient is summed
-        self.kernel = self.add_weight(
-            shape=(self.kernel_size, self.dim),
-            initializer=initializer,
-            autocast=False,
-            name="kernel",
-        )
+        shape = self.kernel_size, self.dim
+        self.kernel = full_weight(self, "kernel", shape, initializer)
 
     def call(self, x, mask=None, segment_ids=None, state=None, return_state=False):
         if mask is not None:

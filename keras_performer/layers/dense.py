@@ -25,6 +25,12 @@ _NAMES = (
 )
 
 
+def full_weight(layer, name, shape, initializer, **options):
+    """A weight that no call rounds to the compute dtype: sums over tokens use it."""
+    options |= {"name": name, "shape": shape, "initializer": initializer}
+    return layer.add_weight(autocast=False, **options)
+
+
 def dense_layers(layer, query_shape, value_shape, key_shape):
     """Builds the dense layers of a layer, by name; the output layer comes last."""
     dense = functools.partial(

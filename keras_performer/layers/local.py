@@ -63,19 +63,12 @@ class LocalAttention(ForgettingAttention):
 
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
         compiles = should_compile(self.jit_compile, query, key, training, in_order=None)
-        window = self.sliding_window
         if state is not None:
             kind = self._kind_of_state
             state = layer_state.attention_entry(self, kind, "sliding_window", state)
+        options = {"state": state, "decay": decay, "jit_compile": compiles}
         attended, state = ops.local_attention(
-            query,
-            key,
-            value,
-            window,
-            visible,
-            state=state,
-            decay=decay,
-            jit_compile=compiles,
+            query, key, value, self.sliding_window, visible, **options
         )
         return attended, None if state is None else state._asdict()
 

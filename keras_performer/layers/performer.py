@@ -14,6 +14,7 @@ from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.config import KeepsWithoutEntry, must_be_built
+from keras_performer.layers.dense import full_weight
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.devices import has_gpu
 from keras_performer.ops.linear_attention import linear_attention
@@ -53,13 +54,8 @@ class LinearAttention(ForgettingAttention):
         in_order = visible.causal or self.exact_window is not None or decay is not None
         compiles = should_compile(self.jit_compile, query, key, training, in_order)
         attended, state = linear_attention(
-            query,
-            key,
-            value,
-            self.feature_kernel(),
-            visible,
-            self.exact_window,
-            self.log_gain,
+            *(query, key, value, self.feature_kernel(), visible),
+            *(self.exact_window, self.log_gain),
             None if state is None else self._as_state(state),
             self.chunk_size,
             decay=decay,
@@ -82,15 +78,9 @@ class LinearAttention(ForgettingAttention):
         return attended, self.empty_state(size(query, 0)) if visible.causal else None
 
     def scores(self, query, key, visible, decay=None):
-        return ops.attention_scores(
-            query,
-            key,
-            self.feature_kernel(),
-            visible,
-            exact_window=self.exact_window,
-            log_gain=self.log_gain,
-            decay=decay,
-        )
+        given = query, key, self.feature_kernel(), visible
+        window = {"exact_window": self.exact_window, "log_gain": self.log_gain}
+        return ops.attention_scores(*given, **window, decay=decay)
 
     def absorb(self, x, mask, state, positions=None):
         """Adds a piece of a sequence to the state, the entry "attention" of one.
@@ -295,11 +285,9 @@ class PerformerAttention(LinearAttention):
         self._num_random_features = arguments.positive_int(
             "num_random_features", num_random_features, default=None, auto=True
         )
-        self.num_random_features = (
-            self.feature_map.default_num_random_features
-            if self._num_random_features == "auto"
-            else self._num_random_features
-        )
+        self.num_random_features = self._num_random_features
+        if self.num_random_features == "auto":
+            self.num_random_features = self.feature_map.default_num_random_features
         self.feature_map.check(self.num_random_features)
         if self.jit_compile:
             hash(self.feature_map)  # says what to do if it cannot name what is compiled
@@ -596,14 +584,12 @@ def draw_once(function):
 
 def add_drawn_weight(layer, name, value, trainable=False):
     """Adds a weight of a layer that begins as the drawn value, in its dtype."""
-    return layer.add_weight(
-        name=name,
-        shape=value.shape,
-        dtype=value.dtype.name,
-        initializer=lambda shape, dtype: tf.convert_to_tensor(value),
-        trainable=trainable,
-        autocast=False,
-    )
+
+    def drawn(shape, dtype):
+        return tf.convert_to_tensor(value)
+
+    options = {"dtype": value.dtype.name, "trainable": trainable}
+    return full_weight(layer, name, value.shape, drawn, **options)
 
 
 # How many times faster than other weights the gain moves. With 1 it stays behind, and
@@ -624,12 +610,8 @@ class FarGain(KeepsWithoutEntry, keras.layers.Layer):
         self.initial = initial
 
     def build(self, input_shape=None):
-        self.log_gain = self.add_weight(
-            name="log_gain",
-            shape=(self.num_heads,),
-            initializer=keras.initializers.Constant(np.divide(self.initial, SPEED)),
-            autocast=False,
-        )
+        first = keras.initializers.Constant(np.divide(self.initial, SPEED))
+        self.log_gain = full_weight(self, "log_gain", (self.num_heads,), first)
 
     def of_heads(self):
         """The gain of each head, a tensor `(N,)`."""

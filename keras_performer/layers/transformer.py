@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments, call_inputs
-from keras_performer.layers.arguments import Initializer, LayerInput
+from keras_performer.layers.arguments import Initializer, LayerInput, positive_int
 from keras_performer.layers.call_inputs import visible_keys
 from keras_performer.layers.choice import AttentionChoice, OneChoice, takes_options
 from keras_performer.layers.config import KeepsInnerChanges, TracesSpec
@@ -54,10 +54,8 @@ class TransformerLayer(
         # without autocast Keras leaves the state in float32
         super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
-        self.intermediate_dim = arguments.positive_int(
-            "intermediate_dim", intermediate_dim
-        )
-        self.num_heads = arguments.positive_int("num_heads", num_heads)
+        self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
+        self.num_heads = positive_int("num_heads", num_heads)
         self.dropout = arguments.rate("dropout", dropout)
         self.activation = keras.activations.get(activation)
         self.layer_norm_epsilon = float(layer_norm_epsilon)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.config import KeepsWithoutEntry
+from keras_performer.layers.dense import full_weight
 from keras_performer.layers.performer import seed_or_random
 from keras_performer.ops.checks import check_attention_inputs
 from keras_performer.ops.exact import attend_to_seen, scores_of_seen
@@ -270,7 +271,7 @@ class _Cut:
         return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
 
     def seen(self, key_mask, causal):
-        """Mask of these keys, `(X, tokens, seen * tokens)`; else of one row."""
+        """Mask of these keys, `(X, tokens, seen * tokens)`, or of one row."""
         mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
         mask = tf.gather(mask, self._positions(), axis=2, batch_dims=2)
         there = self.table != NONE
@@ -322,14 +323,8 @@ class SavedSeed(KeepsWithoutEntry, keras.layers.Layer):
         self.first_seed = seed
 
     def build(self, input_shape=None):
-        self.seed = self.add_weight(
-            name="seed",
-            shape=(),
-            dtype="int32",
-            initializer=keras.initializers.Constant(seed_or_random(self.first_seed)),
-            trainable=False,
-            autocast=False,
-        )
+        first = keras.initializers.Constant(seed_or_random(self.first_seed))
+        self.seed = full_weight(self, "seed", (), first, dtype="int32", trainable=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

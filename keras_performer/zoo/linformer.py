@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.dense import full_weight
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.visibility import without_hidden
 
@@ -112,15 +113,10 @@ class LinformerAttention(AttentionLayer):
     def _add_projection(self, name):
         heads = self.num_key_value_heads if self.sharing == "none" else 1
         shape = (heads, self.max_length, self.projection_dim)
-        return self.add_weight(
-            name=name,
-            shape=shape if self.sharing == "none" else shape[1:],
-            # Keras counts a first axis of heads as further inputs and outputs
-            initializer=keras.initializers.VarianceScaling(
-                0.5 * heads, mode="fan_avg", distribution="uniform"
-            ),
-            autocast=False,
-        )
+        shape = shape if self.sharing == "none" else shape[1:]
+        # Keras counts a first axis of heads as further inputs and outputs
+        scaling = keras.initializers.VarianceScaling(0.5 * heads, "fan_avg", "uniform")
+        return full_weight(self, name, shape, scaling)
 
     def _positions(self, projection, length, dtype):
         """The rows of E or F that a sequence has, `(K, S, k)`, or `(1, S, k)`."""

@@ -1,6 +1,5 @@
 """Longformer: local attention with global tokens.
 
-Queries that are not global see near keys and global tokens in one softmax, each once.
 Global tokens are few: their keys, and then their queries, are gathered from the
 sequence, so that no array has the length twice.
 """
@@ -53,9 +52,8 @@ def global_token_attention(
         key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, T, K, V)`.
         global_query, global_key, global_value: tensors of the same shapes.
-        sliding_window: int W, a query sees keys less than W tokens away.
-        num_global_tokens: int G, the most global tokens in a sequence. If more are
-            marked, the first G are global.
+        sliding_window: int W.
+        num_global_tokens: int G. If more are marked, the first G are global.
         visible: a `Visibility` with `global_tokens`, of one segment.
         jit_compile: as in `local_attention`, for the window. Defaults to `False`.
 
@@ -77,12 +75,10 @@ def global_token_attention(
     >>> y[0, :, 0, 0].numpy().tolist()  # of all, and else of the own and the first
     [4.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
     """
-    heads = [tf.convert_to_tensor(x) for x in (query, key, value)]
-    of_global = (global_query, global_key, global_value)
-    global_heads = [tf.convert_to_tensor(x) for x in of_global]
-    keys = visible._replace(global_tokens=None)
-    check_attention_inputs(heads[0], heads[1], heads[2], keys)
-    check_attention_inputs(global_heads[0], global_heads[1], global_heads[2], keys)
+    given = (query, key, value), (global_query, global_key, global_value)
+    heads, global_heads = tf.nest.map_structure(tf.convert_to_tensor, given)
+    for q, k, v in (heads, global_heads):
+        check_attention_inputs(q, k, v, visible._replace(global_tokens=None))
     check_window("sliding_window", sliding_window, heads[0], heads[1])
     if visible.starts is not None:
         raise ValueError(

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
-from keras_performer.layers.arguments import LayerInput
+from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.block import PerformerBlock
 from keras_performer.layers.config import KeepsInnerChanges, as_layer, config_of
@@ -220,9 +220,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
                 f"weights: [make() for _ in range({len(attentions)})] rather than "
                 f"[layer] * {len(attentions)}. Received: one layer in several places"
             )
-        self.intermediate_dim = arguments.positive_int(
-            "intermediate_dim", intermediate_dim
-        )
+        self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
         self.dropout = arguments.rate("dropout", dropout)
         self.seed = arguments.seed(seed)
         seeds = random.Random(self.seed)

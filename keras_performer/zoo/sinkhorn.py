@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import check_equal
+from keras_performer.layers.dense import full_weight
 from keras_performer.ops import checks
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.shapes import ceil_div, compute_dtype, size
@@ -82,21 +83,14 @@ class _Sorted:
     """Weights of the keys of the own and of the sorted block, in one softmax.
 
     Position s of the block that is sorted to block i holds the average of the visible
-    keys and values at position s of all blocks, weighted by row i of the permutation P:
+    keys and values at position s of all blocks, weighted by row i of the permutation P,
+    whose logits are `(B, K, blocks, blocks)`:
 
         c_is = sum_j P_ij visible_js
         key_is = sum_j P_ij visible_js key_js / c_is, and the same for values
 
     Its weight in the softmax is multiplied by `c_is`, the part of P that belongs to
     visible keys, so hidden keys count for nothing.
-
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
-        logits: tensor of shape `(B, K, blocks, blocks)`, the logits of P.
-        block_size: int, tokens of a block; the last may have less.
-        visible: a `Visibility`.
-        num_iterations: int, as in `balanced`.
 
     Inside, keys and values are `(B, blocks, K, tokens, dim)`, and queries so with the
     rows of the query heads that share a key, `N / K * tokens`. One-letter names of
@@ -282,15 +276,11 @@ class SinkhornAttention(AttentionLayer):
     def build_attention(self):
         blocks = ceil_div(self.max_length, self.block_size)
         # without bias: the logits of a column are divided by their sum
-        self.sort_kernel = self.add_weight(
-            name="sort_kernel",
-            shape=(self.num_key_value_heads, self.key_dim, blocks),
-            # logits of independent keys begin with a variance of one
-            initializer=keras.initializers.RandomNormal(
-                stddev=(self.key_dim * self.block_size) ** -0.5
-            ),
-            autocast=False,
-        )
+        shape = self.num_key_value_heads, self.key_dim, blocks
+        # logits of independent keys begin with a variance of one
+        deviation = (self.key_dim * self.block_size) ** -0.5
+        normal = keras.initializers.RandomNormal(stddev=deviation)
+        self.sort_kernel = full_weight(self, "sort_kernel", shape, normal)
         self.noise_seed = None
         if self.noise:
             self.noise_seed = keras.random.SeedGenerator(self.seed, name="noise_seed")

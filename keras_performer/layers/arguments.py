@@ -105,41 +105,6 @@ def sizes(name, value):
     return tuple(int(v) for v in values)
 
 
-def exact_window(value, feature_map):
-    """`None`, or how near keys have their exact weight."""
-    value = positive_int("exact_window", value, default=None)
-    if value is not None and not feature_map.estimates_softmax:
-        raise ValueError(
-            "exact_window needs features that estimate softmax, as exact weights stand "
-            f"beside estimated ones: those of {type(feature_map).__name__} are of "
-            'another kernel. Use feature_map="softmax" or exact_window=None. Received: '
-            f"exact_window={value}"
-        )
-    return value
-
-
-def initial_log_gain(value, exact_window, num_heads):
-    """A float, or a tuple of one for each head; 0 without a window."""
-    value = without_array(value)
-    several = isinstance(value, (list, tuple))
-    gains = value if several else (value,)
-    are_right = all(map(is_finite, gains))
-    wanted = "a finite float, or a list of one for each head"
-    checked("initial_log_gain", value, are_right, wanted)
-    if several and len(gains) != num_heads:
-        raise ValueError(
-            "initial_log_gain must have a float for each head, or be one for all. "
-            f"Received: initial_log_gain={value!r}, num_heads={num_heads}"
-        )
-    if any(gains) and exact_window is None:
-        raise ValueError(
-            "initial_log_gain is that of keys outside of an exact window: give "
-            f"exact_window as well. Received: initial_log_gain={value!r}, exact_window="
-            "None"
-        )
-    return tuple(map(float, gains)) if several else float(value)
-
-
 def jit_compile(value):
     is_right = among(value, (True, False, "auto"))
     return checked("jit_compile", value, is_right, 'True, False or "auto"')

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
+from keras_performer.layers.arguments import positive_int
 from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.config import KeepsWithoutEntry, must_be_built
 from keras_performer.layers.dense import full_weight
@@ -42,7 +43,7 @@ class LinearAttention(ForgettingAttention):
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
+        self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
         self.jit_compile = arguments.jit_compile(jit_compile)
 
     def feature_kernel(self):
@@ -282,7 +283,7 @@ class PerformerAttention(LinearAttention):
         kwargs |= {"chunk_size": chunk_size, "jit_compile": jit_compile}
         super().__init__(num_heads, key_dim, *args, **kwargs)
         self.feature_map = feature_maps.get(feature_map)
-        self._num_random_features = arguments.positive_int(
+        self._num_random_features = positive_int(
             "num_random_features", num_random_features, default=None, auto=True
         )
         self.num_random_features = self._num_random_features
@@ -291,12 +292,39 @@ class PerformerAttention(LinearAttention):
         self.feature_map.check(self.num_random_features)
         if self.jit_compile:
             hash(self.feature_map)  # says what to do if it cannot name what is compiled
-        self.exact_window = arguments.exact_window(exact_window, self.feature_map)
-        self.initial_log_gain = arguments.initial_log_gain(
-            initial_log_gain, self.exact_window, self.num_heads
-        )
+        self.exact_window = positive_int("exact_window", exact_window, default=None)
+        if self.exact_window is not None and not self.feature_map.estimates_softmax:
+            raise ValueError(
+                "exact_window needs features that estimate softmax, as exact weights "
+                "stand beside estimated ones: those of "
+                f"{type(self.feature_map).__name__} are of another kernel. Use "
+                'feature_map="softmax" or exact_window=None. Received: exact_window='
+                f"{self.exact_window}"
+            )
+        self.initial_log_gain = self._checked_gain(initial_log_gain)
         self._random_projection = None  # until built, and where there is none
         self._far_gain = None
+
+    def _checked_gain(self, value):
+        """A float, or a tuple of one for each head; 0 without a window."""
+        value = arguments.without_array(value)
+        several = isinstance(value, (list, tuple))
+        gains = value if several else (value,)
+        are_right = all(map(arguments.is_finite, gains))
+        wanted = "a finite float, or a list of one for each head"
+        arguments.checked("initial_log_gain", value, are_right, wanted)
+        if several and len(gains) != self.num_heads:
+            raise ValueError(
+                "initial_log_gain must have a float for each head, or be one for all. "
+                f"Received: initial_log_gain={value!r}, num_heads={self.num_heads}"
+            )
+        if any(gains) and self.exact_window is None:
+            raise ValueError(
+                "initial_log_gain is that of keys outside of an exact window: give "
+                f"exact_window as well. Received: initial_log_gain={value!r}, "
+                "exact_window=None"
+            )
+        return tuple(map(float, gains)) if several else float(value)
 
     def build_attention(self):
         if self.num_random_features is not None:

@@ -482,7 +482,7 @@ class PerformerAttention(LinearAttention):
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class LinearTransformerAttention(ForgettingAttention):
+class LinearTransformerAttention(LinearAttention):
     """Attention of the Linear Transformer, with the features elu(x) + 1.
 
     With phi(x) = elu(x) + 1, the weight of key j is phi(q) . phi(k_j), divided by the

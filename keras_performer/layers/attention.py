@@ -75,11 +75,10 @@ class AttentionLayer(
     - `shared_query_key`: queries are also the keys, and there is no dense layer for
       "key".
 
-    To load the weights of a model with `keras.layers.MultiHeadAttention`, swap all its
-    attention layers, keep their names and call `load_weights`; weights that only the
-    mechanism has keep their values. In the other direction Keras finds attention layers
-    only as attributes, not in functional and Sequential models: use `set_weights`
-    there.
+    Weights of `keras.layers.MultiHeadAttention` are loaded as in `PerformerAttention`;
+    those that only the mechanism has keep their values. In the other direction Keras
+    finds attention layers only as attributes, not in functional and Sequential models:
+    use `set_weights` there.
 
     All arguments and call arguments are described in `PerformerAttention`. They differ
     between mechanisms as follows: `ExactAttention`, `LinformerAttention` and

@@ -55,12 +55,7 @@ class PerformerBlock(
         mask: bool tensor of shape `(B, T)`, false for padding. Defaults to Keras'
             implicit mask.
         training: bool, whether to apply dropout.
-        segment_ids: int tensor of shape `(B, T)`, as in the attention.
-        positions: int tensor of shape `(B, T)` or `(B, T, axes)`, for attention with
-            `rotary`, as in `AttentionLayer`.
-        state: the state after earlier tokens (causal only), from `get_initial_state` or
-            an earlier call.
-        return_state: bool, also return the state after the last token.
+        segment_ids, positions, state, return_state: as in `PerformerAttention`.
 
     Returns:
         Tensor of shape `(B, T, dim)`, or `(tensor, state)`.

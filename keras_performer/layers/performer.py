@@ -497,12 +497,8 @@ class LinearTransformerAttention(LinearAttention):
 
     Args:
         num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
-        chunk_size: int, the largest number of tokens processed at once, as in
-            `PerformerAttention`. Defaults to `None`.
-        jit_compile: bool or "auto", whether XLA compiles the attention, as in
-            `PerformerAttention`. Defaults to `"auto"`.
-        forget_gate, forget_gate_bias: as in `PerformerAttention`. Defaults to `False`
-            and `(2.0, 7.0)`.
+        chunk_size, jit_compile, forget_gate, forget_gate_bias: as in
+            `PerformerAttention`. Defaults to `None`, `"auto"`, `False`, `(2.0, 7.0)`.
 
     Reference:
         Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equations 5
@@ -534,17 +530,11 @@ class RandomProjection(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        seed = seed_or_random(self.seed)
-        counter = dict(shape=(), dtype="int32", trainable=False)
+        seed, counter = seed_or_random(self.seed), dict(dtype="int32", trainable=False)
+        first = keras.initializers.Constant(seed)
         # a weight, so that every worker and a resumed run draw the same sequence
-        self.first_seed = self.add_weight(
-            name="projection_seed",
-            initializer=keras.initializers.Constant(seed),
-            **counter,
-        )
-        self.redraw_count = self.add_weight(
-            name="redraw_count", initializer="zeros", **counter
-        )
+        self.first_seed = full_weight(self, "projection_seed", (), first, **counter)
+        self.redraw_count = full_weight(self, "redraw_count", (), "zeros", **counter)
         values = draw_once(lambda: self._draw(seed, 0))
         is_one = not isinstance(values, dict)
         named = {"projection_matrix": values} if is_one else values

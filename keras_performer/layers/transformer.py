@@ -270,10 +270,7 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
             `encoder_sequence`.
         use_causal_mask: bool, hide later tokens.
         training: bool, whether to apply dropout.
-        segment_ids, positions: as in `PerformerAttention`, for the self-attention.
-        state: the state after earlier tokens (causal only), from `get_initial_state`
-            or an earlier call.
-        return_state: bool, also return the state after the last token.
+        segment_ids, positions, state, return_state: as in `PerformerAttention`.
 
     Returns:
         Tensor of shape `(B, T, hidden_dim)`, or `(tensor, state)`.

@@ -11,26 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import arguments, call_inputs, config, dense
 from keras_performer.layers import state as layer_state
-from keras_performer.layers.arguments import (
-    Constraint,
-    Initializer,
-    LayerInput,
-    Regularizer,
-    positive_int,
-)
+from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.call_inputs import Inputs, as_mask
-from keras_performer.layers.config import (
-    KeepsInnerChanges,
-    KeepsWithoutEntry,
-    built_copy,
-)
-from keras_performer.layers.dense import (
-    dense_layers,
-    full_weight,
-    serialized_options,
-)
 from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_scope
 from keras_performer.ops.shapes import compute_dtype
 
@@ -38,8 +22,8 @@ from keras_performer.ops.shapes import compute_dtype
 class AttentionLayer(
     arguments.JoinsSignatures,
     layer_state.HasInitialState,
-    KeepsInnerChanges,
-    KeepsWithoutEntry,
+    config.KeepsInnerChanges,
+    config.KeepsWithoutEntry,
     keras.layers.Layer,
 ):
     """Base class of attention layers with the interface of Keras' own.
@@ -147,13 +131,13 @@ class AttentionLayer(
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
         *,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer = None,
-        bias_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-        kernel_constraint: Constraint = None,
-        bias_constraint: Constraint = None,
+        kernel_initializer: arguments.Initializer = "glorot_uniform",
+        bias_initializer: arguments.Initializer = "zeros",
+        kernel_regularizer: arguments.Regularizer = None,
+        bias_regularizer: arguments.Regularizer = None,
+        activity_regularizer: arguments.Regularizer = None,
+        kernel_constraint: arguments.Constraint = None,
+        bias_constraint: arguments.Constraint = None,
         seed: int | None = None,
         causal: bool = False,
         num_key_value_heads: int | None = None,
@@ -228,10 +212,10 @@ class AttentionLayer(
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = call_inputs.complete_shapes(query_shape, value_shape, key_shape)
-        dense = dense_layers(self, *shapes)
+        made = dense.dense_layers(self, *shapes)
         for name in self.projections:
-            setattr(self, f"_{name}_dense", dense[name])
-        self._output_dense = dense["attention_output"]
+            setattr(self, f"_{name}_dense", made[name])
+        self._output_dense = made["attention_output"]
         # without autocast, which would round weights in float32
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy, autocast=False
@@ -428,13 +412,14 @@ class AttentionLayer(
         if not self.built:
             given = inspect.signature(self.call).bind(*args, **kwargs).arguments
             inputs = [given.get(name) for name in ("query", "value", "key")]
-            layer = built_copy(self, [None if x is None else x.shape for x in inputs])
+            shapes = [None if x is None else x.shape for x in inputs]
+            layer = config.built_copy(self, shapes)
         return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
     def get_config(self):
         return {
             **super().get_config(),
-            **serialized_options(self),
+            **dense.serialized_options(self),
             "output_shape": self._output_shape,
             "activity_regularizer": keras.regularizers.serialize(
                 self._activity_regularizer
@@ -449,7 +434,7 @@ class AttentionLayer(
 SMALLEST_SQUARE = 1e-6
 
 
-class QueryKeyNorm(KeepsWithoutEntry, keras.layers.Layer):
+class QueryKeyNorm(config.KeepsWithoutEntry, keras.layers.Layer):
     """Normalizes queries and keys so that their logit is `scale * cos(query, key)`.
 
     There is a scale for each of the `num_heads` key-value heads.
@@ -463,7 +448,7 @@ class QueryKeyNorm(KeepsWithoutEntry, keras.layers.Layer):
 
     def build(self, input_shape=None):
         first = keras.initializers.Constant(math.log(self.initial_scale))
-        self.log_scale = full_weight(self, "log_scale", (self.num_heads,), first)
+        self.log_scale = dense.full_weight(self, "log_scale", (self.num_heads,), first)
 
     def normalize(self, x):
         """Queries or keys `(..., N, H)` with half of the logit's scale each."""
@@ -568,7 +553,7 @@ class ForgettingAttention(AttentionLayer):
         return super().in_two_passes and not self.forget_gate
 
 
-class ForgetGate(KeepsWithoutEntry, keras.layers.Layer):
+class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
     """Log-decays of tokens, at most 0, one for each of the key-value heads."""
 
     def __init__(self, num_heads, initial_bias):

@@ -5,17 +5,10 @@ import typing
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import arguments, call_inputs, config
 from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask
-from keras_performer.layers.config import (
-    KeepsInnerChanges,
-    SaysWhenUnbuilt,
-    TracesSpec,
-    as_layer,
-    config_of,
-)
 from keras_performer.layers.dense import full_weight, token_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.mixing import MixingLayer
@@ -26,7 +19,7 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerBlock(
-    HasInitialState, TracesSpec, KeepsInnerChanges, keras.layers.Layer
+    HasInitialState, config.TracesSpec, config.KeepsInnerChanges, keras.layers.Layer
 ):
     """Transformer block of self-attention and a feed-forward network.
 
@@ -87,7 +80,7 @@ class PerformerBlock(
         # without autocast Keras leaves the state in float32
         super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
-        self.attention = as_layer(
+        self.attention = config.as_layer(
             "attention", attention, (AttentionLayer, MixingLayer), or_none=True
         )
         self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
@@ -254,13 +247,13 @@ class PerformerBlock(
     def get_config(self):
         return {
             **super().get_config(),
-            "attention": config_of(self.attention),
+            "attention": config.config_of(self.attention),
             "dropout": self.dropout.rate,
         }
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
+class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.Layer):
     """Depthwise convolution of `(B, T, dim)` that can go on from an earlier piece.
 
     It is `keras.layers.DepthwiseConv1D` without bias, with a state. Masked tokens and
@@ -337,8 +330,8 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
         return state
 
     def get_config(self):
-        config = super().get_config()
-        return {**config, "kernel_size": self.kernel_size, "causal": self.causal}
+        own = {"kernel_size": self.kernel_size, "causal": self.causal}
+        return {**super().get_config(), **own}
 
 
 def _seen(tokens, segments, positions, segment):

@@ -254,17 +254,14 @@ def _rotates(attention, position_shape, key_dim):
 
 def _checked(attention, of_blocks):
     """A name, or an attention as a layer."""
-    if isinstance(attention, str) and attention in NAMED:
-        return attention
-    if of_blocks and isinstance(attention, str) and attention == "none":
+    names = [*NAMED, "none"] if of_blocks else [*NAMED]
+    if isinstance(attention, str) and attention in names:
         return attention
     if attention is None or isinstance(attention, (str, list, tuple)):
-        names = '"performer", "exact", '
-        more = ""
+        wanted = "".join(f'"{name}", ' for name in names)
+        wanted += "an AttentionLayer or the config of one"
         if of_blocks:
-            names += '"none", '
-            more = ", a MixingLayer, or a list of these, one for each block"
-        wanted = f"{names}an AttentionLayer or the config of one{more}"
+            wanted += ", a MixingLayer, or a list of these, one for each block"
         arguments.checked("attention", attention, False, wanted)
     kinds = (AttentionLayer, MixingLayer) if of_blocks else AttentionLayer
     return as_layer("attention", attention, kinds)

@@ -106,15 +106,8 @@ class CachedAttention(AttentionLayer):
         # Keras hands implicit masks to arguments only, of which KerasHub has none
         masks = [implicit_mask(x) for x in (query, value, key)]
         if cache is None:
-            return super().call(
-                query,
-                value,
-                key,
-                *masks,
-                attention_mask=attention_mask,
-                return_attention_scores=return_attention_scores,
-                training=training,
-            )
+            more = attention_mask, return_attention_scores, training
+            return super().call(query, value, key, *masks, *more)
         if return_attention_scores:
             raise ValueError(
                 "return_attention_scores=True needs the whole sequence in one call: "
@@ -140,12 +133,11 @@ class CachedAttention(AttentionLayer):
         query += tf.cast(nan_if_refused, query.dtype)
         heads = self.project("query", query)
         # with a window, too, queries and keys are told apart by their positions
-        if visible.causal or getattr(self, "exact_window", None) is not None:
-            placed = _put(tf.zeros_like(keys), start, heads)
-            attended, _ = self.attend(placed, keys, values, visible, None, training)
+        placed = visible.causal or getattr(self, "exact_window", None) is not None
+        among_keys = _put(tf.zeros_like(keys), start, heads) if placed else heads
+        attended, _ = self.attend(among_keys, keys, values, visible, None, training)
+        if placed:
             attended = tf.gather(attended, start + tf.range(size(heads, 1)), axis=1)
-        else:
-            attended, _ = self.attend(heads, keys, values, visible, None, training)
         return self.write(attended, query_mask, training), cache
 
     def read(

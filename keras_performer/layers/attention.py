@@ -43,7 +43,8 @@ class AttentionLayer(
     - `empty_state(batch_size)` returns nested tensors with the batch first;
     - `build_attention()` makes weights of the mechanism.
 
-    A new argument goes into `__init__` and `get_config`. Register the class with
+    A new argument goes into `__init__`, and its name into the class attribute
+    `config_names`, or its config into `get_config`. Register the class with
     `keras.saving.register_keras_serializable`.
 
     Class attributes say what a mechanism can do:

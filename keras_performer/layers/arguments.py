@@ -23,9 +23,15 @@ def without_array(value):
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def with_article(name):
-    """The name of a class with "a" or "an" before it."""
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+def checked(name, value, is_right, wanted):
+    """The value of an argument, or a `ValueError` that says what is wanted."""
+    if not is_right:
+        raise ValueError(f"{name} must be {wanted}. Received: {name}={value!r}")
+    return value
+
+
+def _is_int(value):
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def positive_int(name, value, default=..., auto=False):
@@ -37,57 +43,41 @@ def positive_int(name, value, default=..., auto=False):
         return default
     if auto and isinstance(value, str) and value == "auto":
         return value
-    if not _is_int(value) or not 0 < value < 2**31:
-        or_none = "" if default is ... else " or None"
-        or_none = f', "auto"{or_none}' if auto else or_none
-        below = " below 2**31" if _is_int(value) and value > 0 else ""
-        raise ValueError(
-            f"{name} must be a positive int{below}{or_none}. Received: {name}={value!r}"
-        )
-    return int(value)
+    or_none = "" if default is ... else " or None"
+    or_none = f', "auto"{or_none}' if auto else or_none
+    below = " below 2**31" if _is_int(value) and value > 0 else ""
+    is_right = _is_int(value) and 0 < value < 2**31
+    return int(checked(name, value, is_right, f"a positive int{below}{or_none}"))
 
 
 def one_of(name, value, choices):
-    if not isinstance(value, str) or value not in choices:
-        *names, last = (f'"{choice}"' for choice in choices)
-        raise ValueError(
-            f"{name} must be {', '.join(names)} or {last}. Received: {name}={value!r}"
-        )
-    return value
+    *names, last = (f'"{choice}"' for choice in choices)
+    is_right = isinstance(value, str) and value in choices
+    return checked(name, value, is_right, f"{', '.join(names)} or {last}")
 
 
 def count(name, value, or_none=False):
     """An int of 0 or more; or also `None`."""
     if or_none and value is None:
         return None
-    if not _is_int(value) or not 0 <= value < 2**31:
-        wanted = " or None" if or_none else ""
-        raise ValueError(
-            f"{name} must be an int, 0 or more and below 2**31{wanted}. Received: "
-            f"{name}={value!r}"
-        )
-    return int(value)
+    is_right = _is_int(value) and 0 <= value < 2**31
+    wanted = f"an int, 0 or more and below 2**31{' or None' if or_none else ''}"
+    return int(checked(name, value, is_right, wanted))
 
 
 def boolean(name, value):
-    if not among(value, (True, False)):
-        raise ValueError(f"{name} must be True or False. Received: {name}={value!r}")
-    return bool(value)
+    return bool(checked(name, value, among(value, (True, False)), "True or False"))
 
 
 def seed(value):
     """`None`, or a seed as an int."""
-    if value is not None and not _is_int(value):
-        raise ValueError(f"seed must be an int or None. Received: seed={value!r}")
+    checked("seed", value, value is None or _is_int(value), "an int or None")
     return None if value is None else int(value)
 
 
 def rate(name, value):
-    if not isinstance(value, Real) or not 0 <= value < 1:
-        raise ValueError(
-            f"{name} must be a float in the range [0, 1). Received: {name}={value!r}"
-        )
-    return float(value)
+    is_right = isinstance(value, Real) and 0 <= value < 1
+    return float(checked(name, value, is_right, "a float in the range [0, 1)"))
 
 
 def is_finite(value):
@@ -98,111 +88,32 @@ def is_finite(value):
 
 def nonnegative(name, value, zero=True):
     """A finite float of 0 or more; without `zero`, of more."""
-    if not is_finite(value) or value < 0 or not (value or zero):
-        wanted = "0 or a positive float" if zero else "a positive float"
-        raise ValueError(f"{name} must be {wanted}. Received: {name}={value!r}")
-    return float(value)
-
-
-def int_tuple(name, value):
-    """`None`, or an int or a sequence of ints as a tuple."""
-    if value is None:
-        return None
-    values = (value,) if isinstance(value, Integral) else value
-    if not isinstance(values, (list, tuple)) or not all(map(_is_int, values)):
-        raise ValueError(
-            f"{name} must be an int or a tuple of ints. Received: {name}={value!r}"
-        )
-    return tuple(int(v) for v in values)
+    is_right = is_finite(value) and value >= 0 and bool(value or zero)
+    wanted = "0 or a positive float" if zero else "a positive float"
+    return float(checked(name, value, is_right, wanted))
 
 
 def sizes(name, value):
-    """Returns an int or ints as a tuple, like `int_tuple`; all must be positive."""
-    values = int_tuple(name, value)
-    if values is not None and not (values and min(values) > 0):
-        raise ValueError(
-            f"{name} must be a positive int or a tuple of such. Received: "
-            f"{name}={value!r}"
-        )
-    return values
+    """`None`, or a positive int or a sequence of such as a tuple."""
+    if value is None:
+        return None
+    values = (value,) if isinstance(value, Integral) else value
+    are_ints = isinstance(values, (list, tuple)) and all(map(_is_int, values))
+    checked(name, value, are_ints, "an int or a tuple of ints")
+    are_right = len(values) > 0 and min(values) > 0
+    checked(name, value, are_right, "a positive int or a tuple of such")
+    return tuple(int(v) for v in values)
 
 
-def output_shape(value):
-    """`None`, or the sizes that the output has instead of features."""
-    is_empty = isinstance(value, (list, tuple)) and not value  # Keras takes it as None
-    return None if is_empty else sizes("output_shape", value)
-
-
-def _is_int(value):
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def key_value_heads(value, num_heads):
-    """Number of heads of key and value that `num_heads` query heads share."""
-    value = positive_int("num_key_value_heads", value, default=num_heads)
-    if num_heads % value:
-        raise ValueError(
-            "num_key_value_heads must divide num_heads. Received: "
-            f"num_key_value_heads={value}, num_heads={num_heads}"
-        )
-    return value
-
-
-def exact_window(value, feature_map):
-    """`None`, or how near keys have their exact weight."""
-    value = positive_int("exact_window", value, default=None)
-    if value is not None and not feature_map.estimates_softmax:
-        raise ValueError(
-            "exact_window needs features that estimate softmax, as exact weights stand "
-            f"beside estimated ones: those of {type(feature_map).__name__} are of "
-            'another kernel. Use feature_map="softmax" or exact_window=None. Received: '
-            f"exact_window={value}"
-        )
-    return value
-
-
-def initial_log_gain(value, exact_window, num_heads):
-    """A float, or a tuple of one for each head; 0 without a window."""
-    value = without_array(value)
-    several = isinstance(value, (list, tuple))
-    gains = value if several else (value,)
-    if not all(map(is_finite, gains)):
-        raise ValueError(
-            "initial_log_gain must be a finite float, or a list of one for each head. "
-            f"Received: initial_log_gain={value!r}"
-        )
-    if several and len(gains) != num_heads:
-        raise ValueError(
-            "initial_log_gain must have a float for each head, or be one for all. "
-            f"Received: initial_log_gain={value!r}, num_heads={num_heads}"
-        )
-    if any(gains) and exact_window is None:
-        raise ValueError(
-            "initial_log_gain is that of keys outside of an exact window: give "
-            f"exact_window as well. Received: initial_log_gain={value!r}, exact_window="
-            "None"
-        )
-    return tuple(map(float, gains)) if several else float(value)
-
-
-def jit_compile(value, feature_map=None):
-    if not among(value, (True, False, "auto")):
-        raise ValueError(
-            'jit_compile must be True, False or "auto". Received: '
-            f"jit_compile={value!r}"
-        )
-    if value:
-        hash(feature_map)  # says what to do if it cannot name what is compiled
-    return value
+def jit_compile(value):
+    is_right = among(value, (True, False, "auto"))
+    return checked("jit_compile", value, is_right, 'True, False or "auto"')
 
 
 def recompute(value, causal):
     """Part that a model computes again when it trains: `None`, "block" or "network"."""
-    if not among(value, (None, "block", "network")):
-        raise ValueError(
-            'recompute must be None, "block" or "network". Received: '
-            f"recompute={value!r}"
-        )
+    is_right = among(value, (None, "block", "network"))
+    checked("recompute", value, is_right, 'None, "block" or "network"')
     if value == "network" and not causal:
         raise ValueError(
             'recompute="network" needs causal=True: chunks hand a state on to later '
@@ -279,10 +190,7 @@ def without_removed(owner, options):
 def unknown(owner, name, value, known=()):
     """The error of a keyword argument that a class or function does not have.
 
-    Args:
-        owner: the class or function.
-        name, value: the argument.
-        known: names that it takes beside those of its signature.
+    `known` are names that it takes beside those of its signature.
     """
     if name in REMOVED:
         return ValueError(
@@ -395,14 +303,12 @@ class JoinsSignatures:
 
     def __init_subclass__(cls, **kwargs: typing.Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "__init__" not in vars(cls):
-            return
-        signature = inspect.signature(cls.__init__)
-        parameters = list(signature.parameters.values())[1:]
-        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-            base = next(kind for kind in cls.__mro__[1:] if "__init__" in vars(kind))
-            parameters = _joined(inspect.signature(base), parameters)
-        show_signature(cls, parameters)
+        if "__init__" in vars(cls):
+            _, *own = inspect.signature(cls.__init__).parameters.values()
+            if any(p.kind is p.VAR_POSITIONAL for p in own):
+                base = next(x for x in cls.__mro__[1:] if "__init__" in vars(x))
+                own = _joined(inspect.signature(base), own)
+            show_signature(cls, own)
 
 
 def show_signature(cls, parameters):
@@ -430,8 +336,8 @@ def _joined(base, own):
         if parameter.kind is parameter.VAR_KEYWORD:
             found += [*own.values(), parameter]
         elif name not in own:
-            place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not by_name
-            kind = parameter.POSITIONAL_OR_KEYWORD if place else parameter.KEYWORD_ONLY
+            by_key = by_name and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            kind = parameter.KEYWORD_ONLY if by_key else parameter.kind
             found.append(parameter.replace(kind=kind))
     return found
 

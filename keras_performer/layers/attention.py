@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import operator
 import typing
 from collections.abc import Sequence
 
@@ -10,28 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import arguments, call_inputs, config, dense
 from keras_performer.layers import state as layer_state
-from keras_performer.layers.arguments import (
-    Constraint,
-    Initializer,
-    LayerInput,
-    Regularizer,
-)
-from keras_performer.layers.call_inputs import (
-    Inputs,
-    apply_rotary,
-    as_mask,
-    checked_rotary,
-    token_positions,
-    visible_keys,
-)
-from keras_performer.layers.config import (
-    KeepsInnerChanges,
-    KeepsWithoutEntry,
-    built_copy,
-)
-from keras_performer.layers.dense import DenseNames, dense_layers, serialized_options
+from keras_performer.layers.arguments import LayerInput, positive_int
+from keras_performer.layers.call_inputs import Inputs, as_mask
 from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_scope
 from keras_performer.ops.shapes import compute_dtype
 
@@ -39,9 +22,8 @@ from keras_performer.ops.shapes import compute_dtype
 class AttentionLayer(
     arguments.JoinsSignatures,
     layer_state.HasInitialState,
-    DenseNames,
-    KeepsInnerChanges,
-    KeepsWithoutEntry,
+    config.KeepsInnerChanges,
+    config.KeepsWithoutEntry,
     keras.layers.Layer,
 ):
     """Base class of attention layers with the interface of Keras' own.
@@ -61,7 +43,8 @@ class AttentionLayer(
     - `empty_state(batch_size)` returns nested tensors with the batch first;
     - `build_attention()` makes weights of the mechanism.
 
-    A new argument goes into `__init__` and `get_config`. Register the class with
+    A new argument goes into `__init__`, and its name into the class attribute
+    `config_names`, or its config into `get_config`. Register the class with
     `keras.saving.register_keras_serializable`.
 
     Class attributes say what a mechanism can do:
@@ -77,82 +60,20 @@ class AttentionLayer(
     - `shared_query_key`: queries are also the keys, and there is no dense layer for
       "key".
 
-    To load the weights of a model with `keras.layers.MultiHeadAttention`, swap all its
-    attention layers, keep their names and call `load_weights`; weights that only the
-    mechanism has keep their values. In the other direction Keras finds attention layers
-    only as attributes, not in functional and Sequential models: use `set_weights`
-    there.
+    Weights of `keras.layers.MultiHeadAttention` are loaded as in `PerformerAttention`;
+    those that only the mechanism has keep their values. In the other direction Keras
+    finds attention layers only as attributes, not in functional and Sequential models:
+    use `set_weights` there.
+
+    All arguments and call arguments are described in `PerformerAttention`. They differ
+    between mechanisms as follows: `ExactAttention`, `LinformerAttention` and
+    `SynthesizerAttention` drop weights, as `MultiHeadAttention` does, and the others
+    attended values, before the output projection; `qk_norm` starts with a scale of 16.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        value_dim: int V, size of each head of value. Defaults to `key_dim`.
-        dropout: float, dropout rate. `ExactAttention`, `LinformerAttention` and
-            `SynthesizerAttention` drop weights, as `MultiHeadAttention` does. All
-            others have no attention matrix and drop attended values, before the output
-            projection. Defaults to `0.0`.
-        use_bias: bool, whether the dense layers use bias vectors. Defaults to `True`.
-        output_shape: int or tuple, the shape of the output besides batch and sequence.
-            Defaults to the last dimension of the query.
-        kernel_initializer: initializer of the dense layers' kernels. Defaults to
-            `"glorot_uniform"`.
-        bias_initializer: initializer of the dense layers' biases. Defaults to
-            `"zeros"`.
-        kernel_regularizer: regularizer of the dense layers' kernels. Defaults to
-            `None`.
-        bias_regularizer: regularizer of the dense layers' biases. Defaults to `None`.
-        activity_regularizer: regularizer of the dense layers' outputs. Defaults to
-            `None`.
-        kernel_constraint: constraint of the dense layers' kernels. Defaults to `None`.
-        bias_constraint: constraint of the dense layers' biases. Defaults to `None`.
-        seed: int, seeds dropout and the random numbers of the mechanism. Defaults to
-            `None`.
-        causal: bool, hide later tokens. Defaults to `False`.
-        num_key_value_heads: int K, number of heads of key and value (grouped-query
-            attention). It must divide `num_heads`; each is shared by `num_heads / K`
-            query heads. Defaults to `num_heads`.
-        rotary: `True` to rotate queries and keys by their positions
-            (`ops.rotary_embedding`). For images and other grids, a tuple of ints: the
-            shape of the grid, whose tokens run row by row. Each axis rotates an equal
-            part of the head, so `key_dim` must be divisible by twice the number of
-            axes. Defaults to `None`, no positions.
-        qk_norm: bool, divide queries and keys by their norms, so that the logit is
-            `scale * cos(query, key)`. Each key-value head learns its scale; the
-            logarithm is the weight `query_key_norm.log_scale`. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
-
-    Call arguments:
-        query: tensor of shape `(B, T, dim)`.
-        value: tensor of shape `(B, S, dim)`. Defaults to `query` (self-attention).
-        key: tensor of shape `(B, S, dim)`. Defaults to `value`.
-        query_mask: bool tensor of shape `(B, T)`, false for padding. Masked queries
-            attend to nothing. In self-attention (`value=None`) it also hides these
-            tokens as keys.
-        value_mask, key_mask: bool tensors of shape `(B, S)`. A key is hidden if either
-            is false. All three masks default to Keras' implicit masks.
-        attention_mask: bool tensor of shape `(B, 1, S)` or `(B, 1, 1, S)`, true for
-            keys that may be seen. All queries must have the same mask: a `(T, S)` or
-            `(B, T, S)` mask raises an error. For causal attention use `causal` or
-            `use_causal_mask`.
-        return_attention_scores: bool, also return the attention matrix `(B, N, T, S)`.
-            Its cost is quadratic: use it to look at short sequences.
-        training: bool, whether to apply dropout.
-        use_causal_mask: bool, hide later tokens in this call.
-        segment_ids: int tensor of shape `(B, T)`, for rows that pack several sequences
-            (self-attention only). A token sees its own segment only, which is a run of
-            equal ids: an id that returns after another starts a new segment. Rotary
-            positions count along the whole row unless you give `positions`.
-        positions: int tensor of shape `(B, T)`, positions for `rotary`, below 2**31;
-            for a grid also `(B, T, axes)`, the coordinates. They apply to queries and
-            keys. Defaults to 0, 1, ..., or with a state to the positions that follow
-            it. Positions that you give are never shifted by the state.
-        state: the state after earlier tokens (causal only), from `get_initial_state`
-            or an earlier call.
-        return_state: bool, also return the state after the last token.
-
-    Returns:
-        Tensor of shape `(B, T, output_shape)`, followed by the scores and the state if
-        you asked for them. Where a query sees no key, the attended values are 0.
 
     Raises:
         ValueError: if a mask differs by query, if T != S in causal or rotary attention,
@@ -182,8 +103,25 @@ class AttentionLayer(
     supports_cross_attention = True
     drops_weights = False
     cost = "L^2"
+    config_names: tuple[str, ...] = (
+        "num_heads",
+        "key_dim",
+        "value_dim",
+        "dropout",
+        "use_bias",
+        "seed",
+        "causal",
+        "num_key_value_heads",
+        "rotary",
+        "qk_norm",
+    )
     # The scale of logits that `qk_norm` begins with.
     initial_logit_scale: float = 16.0
+    # As those of `keras.layers.MultiHeadAttention`.
+    query_dense = property(operator.attrgetter("_query_dense"))
+    key_dense = property(operator.attrgetter("_key_dense"))
+    value_dense = property(operator.attrgetter("_value_dense"))
+    output_dense = property(operator.attrgetter("_output_dense"))
 
     def __init__(
         self,
@@ -194,13 +132,13 @@ class AttentionLayer(
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
         *,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer = None,
-        bias_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-        kernel_constraint: Constraint = None,
-        bias_constraint: Constraint = None,
+        kernel_initializer: arguments.Initializer = "glorot_uniform",
+        bias_initializer: arguments.Initializer = "zeros",
+        kernel_regularizer: arguments.Regularizer = None,
+        bias_regularizer: arguments.Regularizer = None,
+        activity_regularizer: arguments.Regularizer = None,
+        kernel_constraint: arguments.Constraint = None,
+        bias_constraint: arguments.Constraint = None,
         seed: int | None = None,
         causal: bool = False,
         num_key_value_heads: int | None = None,
@@ -212,14 +150,15 @@ class AttentionLayer(
         super().__init__(**arguments.of_keras(self, kwargs))
         arguments.check_dtype(self)
         self.supports_masking = True
-        positive_int = arguments.positive_int
         self.num_heads = positive_int("num_heads", num_heads)
         self.key_dim = positive_int("key_dim", key_dim)
         self.value_dim = positive_int("value_dim", value_dim, default=self.key_dim)
         self.dropout = arguments.rate("dropout", dropout)
         self.use_bias = arguments.boolean("use_bias", use_bias)
         # `output_shape` itself would hide a property that Keras' models read.
-        self._output_shape = arguments.output_shape(output_shape)
+        if arguments.among(output_shape, ((), [])):  # Keras takes it as None
+            output_shape = None
+        self._output_shape = arguments.sizes("output_shape", output_shape)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -231,11 +170,21 @@ class AttentionLayer(
         self.seed = arguments.seed(seed)
         self.causal = arguments.boolean("causal", causal)
         arguments.check_causal(self, self.causal)
-        self.num_key_value_heads = arguments.key_value_heads(
-            num_key_value_heads, self.num_heads
+        self.num_key_value_heads = positive_int(
+            "num_key_value_heads", num_key_value_heads, default=self.num_heads
         )
-        self.rotary = checked_rotary(self, rotary)
-        self.qk_norm = check_qk_norm(self, qk_norm)
+        if self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                "num_key_value_heads must divide num_heads. Received: "
+                f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
+            )
+        self.rotary = call_inputs.checked_rotary(self, rotary)
+        self.qk_norm = arguments.boolean("qk_norm", qk_norm)
+        if self.qk_norm and not {"query", "key"} <= set(self.projections):
+            raise ValueError(
+                f"{type(self).__name__} has no queries and keys to normalize: use "
+                "qk_norm=False. Received: qk_norm=True"
+            )
 
     @property
     def can_rotate(self):
@@ -264,10 +213,10 @@ class AttentionLayer(
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         shapes = call_inputs.complete_shapes(query_shape, value_shape, key_shape)
-        dense = dense_layers(self, *shapes)
+        made = dense.dense_layers(self, *shapes)
         for name in self.projections:
-            setattr(self, f"_{name}_dense", dense[name])
-        self._output_dense = dense["attention_output"]
+            setattr(self, f"_{name}_dense", made[name])
+        self._output_dense = made["attention_output"]
         # without autocast, which would round weights in float32
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy, autocast=False
@@ -306,30 +255,29 @@ class AttentionLayer(
         __call__ = call
 
     def respond(self, inputs, with_scores, training, positions, state, with_state):
-        """Returns the output of `call` from the inputs that `read` returned.
-
-        Args:
-            inputs: from `read`.
-            with_scores, training, positions, state, with_state: as in `call`.
-        """
+        """Returns the output of `call` from the inputs that `read` returned."""
         causal = inputs.visible.causal
         if state is not None or with_state:
             layer_state.check(self, causal, state, with_state, with_scores)
         inputs = call_inputs.with_starts(inputs, state)
-        positions = token_positions(self, inputs.query, inputs.key, positions, state)
+        pair = inputs.query, inputs.key
+        positions = call_inputs.token_positions(self, *pair, positions, state)
         q = self.project("query", inputs.query, positions)
         k = self.project("key", inputs.key, positions)
         v = self.project("value", inputs.value)
         earlier = None if state is None else state["attention"]
-        attend = attention_of(self)
-        decays = self.decays(inputs)
+        attend, decays = attention_of(self), self.decays(inputs)
         attended, later = attend(q, k, v, inputs.visible, earlier, training, **decays)
         output = self.write(attended, inputs.query_mask, training)
         if not (with_scores or with_state):
             return output
         outputs = [output]
         if with_scores:
-            outputs.append(self._scores(q, k, inputs, decays))
+            scores = self.scores(q, k, inputs.visible, **decays)
+            if inputs.query_mask is not None:
+                rows = tf.cast(inputs.query_mask, scores.dtype)
+                scores *= rows[:, tf.newaxis, :, tf.newaxis]
+            outputs.append(scores)
         if with_state:
             outputs.append(layer_state.later(state, inputs, later))
         return tuple(outputs)
@@ -346,11 +294,7 @@ class AttentionLayer(
         use_causal_mask=False,
         segment_ids=None,
     ):
-        """Checks the inputs of a call, and joins all masks.
-
-        Returns:
-            `Inputs`.
-        """
+        """Checks the inputs of a call and joins all masks, for `Inputs`."""
         causal = self.causal or use_causal_mask
         if use_causal_mask:
             arguments.check_causal(self, causal)
@@ -360,7 +304,7 @@ class AttentionLayer(
             value, value_mask = query, query_mask if value_mask is None else value_mask
         key = value if key is None else key
         call_inputs.check_inputs(query=query, value=value, key=key)
-        visible = visible_keys(key, value_mask, key_mask, attention_mask)
+        visible = call_inputs.visible_keys(key, value_mask, key_mask, attention_mask)
         query_mask = as_mask("query_mask", query_mask, query)
         call_inputs.check_lengths(query, key, causal)
         segment_ids = call_inputs.token_ids(self, segment_ids, query, key)
@@ -388,7 +332,9 @@ class AttentionLayer(
             return heads
         if self.qk_norm:
             heads = self.query_key_norm.normalize(heads)
-        return heads if self.rotary is None else apply_rotary(self, heads, positions)
+        if self.rotary is None:
+            return heads
+        return call_inputs.apply_rotary(self, heads, positions)
 
     def attend(
         self,
@@ -450,8 +396,12 @@ class AttentionLayer(
             `"attention"`, nested tensors with the batch first; if packed also
             `"segment"`, the id of the last token, int64 `(B,)`.
         """
-        batch_size = layer_state.checked_batch_size(self, batch_size)
-        return layer_state.first(self.empty_state(batch_size), batch_size, packed)
+        if not self.supports_state:
+            raise layer_state.no_state(self)
+        batch_size = arguments.batch_size(batch_size)
+        position = tf.zeros((batch_size,), tf.int32)
+        state = {"position": position, "attention": self.empty_state(batch_size)}
+        return {**state, "segment": tf.cast(position, tf.int64)} if packed else state
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         call_inputs.complete_shapes(query_shape, value_shape, key_shape)
@@ -463,38 +413,19 @@ class AttentionLayer(
         if not self.built:
             given = inspect.signature(self.call).bind(*args, **kwargs).arguments
             inputs = [given.get(name) for name in ("query", "value", "key")]
-            layer = built_copy(self, [None if x is None else x.shape for x in inputs])
+            shapes = [None if x is None else x.shape for x in inputs]
+            layer = config.built_copy(self, shapes)
         return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
     def get_config(self):
-        names = (
-            "num_heads",
-            "key_dim",
-            "value_dim",
-            "dropout",
-            "use_bias",
-            "seed",
-            "causal",
-            "num_key_value_heads",
-            "rotary",
-            "qk_norm",
-        )
         return {
             **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            **serialized_options(self),
+            **dense.serialized_options(self),
             "output_shape": self._output_shape,
             "activity_regularizer": keras.regularizers.serialize(
                 self._activity_regularizer
             ),
         }
-
-    def _scores(self, query, key, inputs, decays):
-        scores = self.scores(query, key, inputs.visible, **decays)
-        if inputs.query_mask is not None:
-            rows = tf.cast(inputs.query_mask, scores.dtype)
-            scores *= rows[:, tf.newaxis, :, tf.newaxis]
-        return scores
 
 
 # -- Queries and keys of one length, which the model learns.
@@ -504,24 +435,10 @@ class AttentionLayer(
 SMALLEST_SQUARE = 1e-6
 
 
-def check_qk_norm(layer, value):
-    """The argument `qk_norm` of an attention layer."""
-    value = arguments.boolean("qk_norm", value)
-    if value and not {"query", "key"} <= set(layer.projections):
-        raise ValueError(
-            f"{type(layer).__name__} has no queries and keys to normalize: use "
-            "qk_norm=False. Received: qk_norm=True"
-        )
-    return value
-
-
-class QueryKeyNorm(KeepsWithoutEntry, keras.layers.Layer):
+class QueryKeyNorm(config.KeepsWithoutEntry, keras.layers.Layer):
     """Normalizes queries and keys so that their logit is `scale * cos(query, key)`.
 
-    Args:
-        num_heads: int K, key-value heads; query heads that share one share its scale.
-        head_dim: int H.
-        initial_scale: float, the initial scale.
+    There is a scale for each of the `num_heads` key-value heads.
     """
 
     def __init__(self, num_heads, head_dim, initial_scale):
@@ -531,12 +448,8 @@ class QueryKeyNorm(KeepsWithoutEntry, keras.layers.Layer):
         self.initial_scale = initial_scale
 
     def build(self, input_shape=None):
-        self.log_scale = self.add_weight(
-            name="log_scale",
-            shape=(self.num_heads,),
-            initializer=keras.initializers.Constant(math.log(self.initial_scale)),
-            autocast=False,
-        )
+        first = keras.initializers.Constant(math.log(self.initial_scale))
+        self.log_scale = dense.full_weight(self, "log_scale", (self.num_heads,), first)
 
     def normalize(self, x):
         """Queries or keys `(..., N, H)` with half of the logit's scale each."""
@@ -568,26 +481,15 @@ class ForgettingAttention(AttentionLayer):
 
     `attend`, `scores` and, if defined, `outline` get the logarithms of the gates as the
     argument `decay`: a float32 tensor `(B, T, K)`, or float64 for float64 inputs.
-
-    Args:
-        num_heads: int N, number of attention heads.
-        key_dim: int H, size of each head of query and key.
-        forget_gate: bool, whether the layer has a forget gate. It adds the sublayer
-            `forget_gate_layer`, with a kernel `(dim, K)` and a bias `(K,)` in float32.
-            For self-attention only. Defaults to `False`.
-        forget_gate_bias: two floats, the initial biases of the first and of the last
-            key-value head; the heads between them are spaced evenly. Or one float for
-            each key-value head. A single head takes the last value. At the start a
-            weight halves within 6 tokens for a bias of 2, within 760 for 7, and never
-            for 20. Defaults to `(2.0, 7.0)`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
+    `PerformerAttention` describes the arguments.
 
     Reference:
         Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6.
         With random features only, this is the gate of Random Feature Attention,
         arXiv 2103.02143, section 3.2, without its factor of new keys.
     """
+
+    config_names: tuple[str, ...] = ("forget_gate", "forget_gate_bias")
 
     def __init__(
         self,
@@ -598,7 +500,16 @@ class ForgettingAttention(AttentionLayer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.forget_gate = arguments.boolean("forget_gate", forget_gate)
-        self.forget_gate_bias = _biases(forget_gate_bias, self.num_key_value_heads)
+        found = arguments.without_array(forget_gate_bias)
+        heads = self.num_key_value_heads
+        several = isinstance(found, (list, tuple)) and len(found) in (2, heads)
+        if not several or not all(map(arguments.is_finite, found)):
+            raise ValueError(
+                "forget_gate_bias must be two finite floats, biases of the first and "
+                f"of the last head, or one for each of the {heads} key-value heads. "
+                f"Received: forget_gate_bias={forget_gate_bias!r}"
+            )
+        self.forget_gate_bias = tuple(map(float, found))
         if self.forget_gate_bias != BIASES and not self.forget_gate:
             raise ValueError(
                 "forget_gate_bias is that of a forget gate: give forget_gate=True as "
@@ -642,21 +553,9 @@ class ForgettingAttention(AttentionLayer):
     def in_two_passes(self):
         return super().in_two_passes and not self.forget_gate
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "forget_gate": self.forget_gate,
-            "forget_gate_bias": self.forget_gate_bias,
-        }
 
-
-class ForgetGate(KeepsWithoutEntry, keras.layers.Layer):
-    """Log-decays of tokens, at most 0, one for each key-value head.
-
-    Args:
-        num_heads: int K, key-value heads.
-        initial_bias: tuple of floats, as `forget_gate_bias`.
-    """
+class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
+    """Log-decays of tokens, at most 0, one for each of the key-value heads."""
 
     def __init__(self, num_heads, initial_bias):
         super().__init__(name="forget_gate", dtype="float32", autocast=False)
@@ -688,22 +587,6 @@ class ForgetGate(KeepsWithoutEntry, keras.layers.Layer):
             return decays
         seen = tf.expand_dims(key_mask, -1)
         return tf.where(seen, decays, tf.zeros_like(decays))
-
-
-def _biases(biases, num_heads):
-    """The argument `forget_gate_bias`, a tuple of two floats or one for each head."""
-    found = arguments.without_array(biases)
-    several = isinstance(found, (list, tuple)) and len(found) in (2, num_heads)
-    if not several or not all(map(arguments.is_finite, found)):
-        raise ValueError(
-            "forget_gate_bias must be two finite floats, biases of the first and of "
-            f"the last head, or one for each of the {num_heads} key-value heads. "
-            f"Received: forget_gate_bias={biases!r}"
-        )
-    return tuple(map(float, found))
-
-
-# -- Shapes and dtypes of a symbolic call.
 
 
 def attention_of(layer):

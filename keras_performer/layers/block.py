@@ -5,18 +5,11 @@ import typing
 import keras
 import tensorflow as tf
 
-from keras_performer.layers import arguments, call_inputs
-from keras_performer.layers.arguments import LayerInput
+from keras_performer.layers import arguments, call_inputs, config
+from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask
-from keras_performer.layers.config import (
-    KeepsInnerChanges,
-    SaysWhenUnbuilt,
-    TracesSpec,
-    as_layer,
-    config_of,
-)
-from keras_performer.layers.dense import token_dense
+from keras_performer.layers.dense import full_weight, token_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.mixing import MixingLayer
 from keras_performer.layers.state import HasInitialState
@@ -26,7 +19,7 @@ from keras_performer.ops.shapes import compute_dtype, size
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class PerformerBlock(
-    HasInitialState, TracesSpec, KeepsInnerChanges, keras.layers.Layer
+    HasInitialState, config.TracesSpec, config.KeepsInnerChanges, keras.layers.Layer
 ):
     """Transformer block of self-attention and a feed-forward network.
 
@@ -55,12 +48,7 @@ class PerformerBlock(
         mask: bool tensor of shape `(B, T)`, false for padding. Defaults to Keras'
             implicit mask.
         training: bool, whether to apply dropout.
-        segment_ids: int tensor of shape `(B, T)`, as in the attention.
-        positions: int tensor of shape `(B, T)` or `(B, T, axes)`, for attention with
-            `rotary`, as in `AttentionLayer`.
-        state: the state after earlier tokens (causal only), from `get_initial_state` or
-            an earlier call.
-        return_state: bool, also return the state after the last token.
+        segment_ids, positions, state, return_state: as in `PerformerAttention`.
 
     Returns:
         Tensor of shape `(B, T, dim)`, or `(tensor, state)`.
@@ -76,6 +64,8 @@ class PerformerBlock(
     TensorShape([1, 100, 16])
     """
 
+    config_names = "intermediate_dim", "seed", "conv_kernel_size", "conv_padding"
+
     def __init__(
         self,
         attention: AttentionLayer | MixingLayer | dict | None,
@@ -90,15 +80,13 @@ class PerformerBlock(
         # without autocast Keras leaves the state in float32
         super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
-        self.attention = as_layer(
+        self.attention = config.as_layer(
             "attention", attention, (AttentionLayer, MixingLayer), or_none=True
         )
-        self.intermediate_dim = arguments.positive_int(
-            "intermediate_dim", intermediate_dim
-        )
+        self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
         rate = arguments.rate("dropout", dropout)
         self.seed = arguments.seed(seed)
-        self.conv_kernel_size = arguments.positive_int(
+        self.conv_kernel_size = positive_int(
             "conv_kernel_size", conv_kernel_size, default=None
         )
         self.conv_padding = self._padding(conv_padding)
@@ -106,12 +94,8 @@ class PerformerBlock(
         self.convolution = None
         if self.conv_kernel_size is not None:
             self.convolution_norm = keras.layers.LayerNormalization(dtype=dtype)
-            self.convolution = ShortConvolution(
-                self.conv_kernel_size,
-                causal=self.conv_padding == "causal",
-                dtype=dtype,
-                name="convolution",
-            )
+            sizes = self.conv_kernel_size, self.conv_padding == "causal"
+            self.convolution = ShortConvolution(*sizes, dtype=dtype, name="convolution")
         if self.attention is not None:
             self.attention_norm = keras.layers.LayerNormalization(dtype=dtype)
         self.feedforward_norm = keras.layers.LayerNormalization(dtype=dtype)
@@ -150,28 +134,35 @@ class PerformerBlock(
             mask = implicit_mask(x)
         call_inputs.check_real("x", x)
         x = tf.cast(x, self.compute_dtype)
-        if self.convolution is None:
-            return self._attend(
-                x, mask, training, segment_ids, positions, state, return_state
+        later = {}
+        if self.convolution is not None:
+            x, later["convolution"], state = self._convolve(
+                x, mask, training, segment_ids, state, return_state
             )
-        if self.conv_padding == "same" and (state is not None or return_state):
-            raise ValueError(
-                "A state belongs to a causal convolution: make the block with "
-                'conv_padding="causal". Received: '
-                f"state={'None' if state is None else 'given'}, "
-                f'return_state={return_state}, conv_padding="same"'
+        if self.attention is None:
+            if positions is not None:
+                raise ValueError(
+                    "positions are what attention with rotary reads: leave them out of "
+                    "a block without attention. Received: positions, and attention=None"
+                )
+            x, state = self.feed_forward(x, training), ()
+        else:
+            is_mixer = isinstance(self.attention, MixingLayer)
+            attended = self.attention(
+                self.attention_norm(x),
+                **{"mask" if is_mixer else "query_mask": mask},
+                training=training,
+                segment_ids=segment_ids,
+                positions=positions,
+                state=state,
+                return_state=return_state,
             )
-        of_convolution, of_attention = self._parts(state)
-        x, of_convolution = self._convolve(
-            x, mask, training, segment_ids, of_convolution
-        )
-        x = self._attend(
-            x, mask, training, segment_ids, positions, of_attention, return_state
-        )
+            if return_state:
+                attended, state = attended
+            x = self.add(x, attended, training)
         if not return_state:
             return x
-        x, of_attention = x
-        return x, {"convolution": of_convolution, "attention": of_attention}
+        return x, {**later, "attention": state} if later else state
 
     if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
         __call__ = call
@@ -180,11 +171,9 @@ class PerformerBlock(
         causal = self.attention is None or self.attention.causal
         if conv_padding is None:
             return "causal" if causal else "same"
-        if not arguments.among(conv_padding, ("causal", "same")):
-            raise ValueError(
-                'conv_padding must be "causal", "same" or None. Received: '
-                f"conv_padding={conv_padding!r}"
-            )
+        is_right = arguments.among(conv_padding, ("causal", "same"))
+        wanted = '"causal", "same" or None'
+        arguments.checked("conv_padding", conv_padding, is_right, wanted)
         if conv_padding == "same" and self.attention is not None and causal:
             raise ValueError(
                 'conv_padding="same" would show later tokens to an attention that is '
@@ -193,60 +182,38 @@ class PerformerBlock(
             )
         return conv_padding
 
-    def _convolve(self, x, mask, training, segment_ids, state):
-        """Adds the convolution; returns its state after the last token, too."""
-        convolved, state = self.convolution(
+    def _convolve(self, x, mask, training, segment_ids, state, return_state):
+        """Adds the convolution; returns its later state and that of the attention."""
+        if self.conv_padding == "same" and (state is not None or return_state):
+            raise ValueError(
+                "A state belongs to a causal convolution: make the block with "
+                'conv_padding="causal". Received: '
+                f"state={'None' if state is None else 'given'}, "
+                f'return_state={return_state}, conv_padding="same"'
+            )
+        parts = {"convolution": None, "attention": None}
+        if state is not None:
+            if not isinstance(state, dict) or set(state) != set(parts):
+                raise ValueError(
+                    'state must be a dict with the entries "convolution" and '
+                    '"attention", from get_initial_state or an earlier call of this '
+                    f"block. Received: state={state!r}"
+                )
+            parts = state
+        convolved, later = self.convolution(
             self.convolution_norm(x),
             mask=mask,
             segment_ids=segment_ids,
-            state=state,
+            state=parts["convolution"],
             return_state=True,
         )
-        return x + self.dropout(convolved, training=training), state
-
-    def _parts(self, state):
-        """The states of convolution and attention."""
-        names = "convolution", "attention"
-        if state is None:
-            return None, None
-        if not isinstance(state, dict) or set(state) != set(names):
-            raise ValueError(
-                'state must be a dict with the entries "convolution" and "attention", '
-                "from get_initial_state or an earlier call of this block. Received: "
-                f"state={state!r}"
-            )
-        return tuple(state[name] for name in names)
-
-    def _attend(self, x, mask, training, segment_ids, positions, state, return_state):
-        """Attention and the feed-forward network."""
-        if self.attention is None:
-            if positions is not None:
-                raise ValueError(
-                    "positions are what attention with rotary reads: leave them out of "
-                    "a block without attention. Received: positions, and attention=None"
-                )
-            x = self.feed_forward(x, training)
-            return (x, ()) if return_state else x
-        is_mixer = isinstance(self.attention, MixingLayer)
-        attended = self.attention(
-            self.attention_norm(x),
-            **{"mask" if is_mixer else "query_mask": mask},
-            training=training,
-            segment_ids=segment_ids,
-            positions=positions,
-            state=state,
-            return_state=return_state,
-        )
-        if return_state:
-            attended, state = attended
-        x = self.add(x, attended, training)
-        return (x, state) if return_state else x
+        x += self.dropout(convolved, training=training)
+        return x, later, parts["attention"]
 
     def add(self, x, attended, training=None):
         """Adds the attended values, then applies the feed-forward network."""
-        return self.feed_forward(
-            x + self.dropout(attended, training=training), training
-        )
+        x += self.dropout(attended, training=training)
+        return self.feed_forward(x, training)
 
     def feed_forward(self, x, training=None):
         """Adds the output of the feed-forward network to each token."""
@@ -277,26 +244,16 @@ class PerformerBlock(
         of_convolution = self.convolution.get_initial_state(batch_size, packed)
         return {"convolution": of_convolution, "attention": state}
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
     def get_config(self):
         return {
             **super().get_config(),
-            "attention": config_of(self.attention),
-            "intermediate_dim": self.intermediate_dim,
+            "attention": config.config_of(self.attention),
             "dropout": self.dropout.rate,
-            "seed": self.seed,
-            "conv_kernel_size": self.conv_kernel_size,
-            "conv_padding": self.conv_padding,
         }
 
 
-# -- A convolution over a few neighbouring tokens, each channel by itself.
-
-
 @keras.saving.register_keras_serializable(package="keras_performer")
-class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
+class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.Layer):
     """Depthwise convolution of `(B, T, dim)` that can go on from an earlier piece.
 
     It is `keras.layers.DepthwiseConv1D` without bias, with a state. Masked tokens and
@@ -305,21 +262,12 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
         causal      y_i = sum_k kernel_k x_(i - kernel_size + 1 + k)
         otherwise   y_i = sum_k kernel_k x_(i - (kernel_size - 1) // 2 + k)
 
+    It is called like a `PerformerBlock`.
+
     Args:
         kernel_size: int, the number of tokens that a token sees.
         causal: bool, whether these are the token itself and tokens before it.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
-
-    Call arguments:
-        x: tensor of shape `(B, T, dim)`.
-        mask: bool tensor of shape `(B, T)`, false for padding.
-        segment_ids: int tensor of shape `(B, T)`, as in `AttentionLayer`.
-        state: the state after earlier tokens (causal only), from `get_initial_state`
-            or an earlier call.
-        return_state: bool, also return the state after the last token.
-
-    Returns:
-        Tensor of shape `(B, T, dim)`, or `(tensor, state)`.
 
     Example:
 
@@ -333,7 +281,7 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
     def __init__(self, kernel_size, causal, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.kernel_size = arguments.positive_int("kernel_size", kernel_size)
+        self.kernel_size = positive_int("kernel_size", kernel_size)
         self.causal = arguments.boolean("causal", causal)
         # how many tokens before and after its own a token sees
         others = self.kernel_size - 1
@@ -345,12 +293,8 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
         # uniform in +-1 / sqrt(kernel_size)
         initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         # in float32, in which its gradient is summed
-        self.kernel = self.add_weight(
-            shape=(self.kernel_size, self.dim),
-            initializer=initializer,
-            autocast=False,
-            name="kernel",
-        )
+        shape = self.kernel_size, self.dim
+        self.kernel = full_weight(self, "kernel", shape, initializer)
 
     def call(self, x, mask=None, segment_ids=None, state=None, return_state=False):
         if mask is not None:
@@ -385,12 +329,9 @@ class ShortConvolution(TracesSpec, SaysWhenUnbuilt, keras.layers.Layer):
             state["segment"] = tf.zeros((batch_size,), tf.int64)
         return state
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
     def get_config(self):
-        config = super().get_config()
-        return {**config, "kernel_size": self.kernel_size, "causal": self.causal}
+        own = {"kernel_size": self.kernel_size, "causal": self.causal}
+        return {**super().get_config(), **own}
 
 
 def _seen(tokens, segments, positions, segment):

@@ -16,12 +16,7 @@ _PAD = "Rows of different lengths are padded first (x.to_tensor()), and masked."
 
 
 def check_tokens(inputs, max_length):
-    """Raises a `ValueError` if inputs are no tokens `(B, T)`, or too many.
-
-    Args:
-        inputs: what a model was called with.
-        max_length: int, the most tokens; `None` for any number.
-    """
+    """Raises a `ValueError` if inputs are no tokens `(B, T)`, or more than that."""
     if not _is_dense(inputs):
         raise ValueError(
             "inputs must be one int tensor (batch, length). Pass the tensor itself. "
@@ -140,28 +135,28 @@ def check_lengths(query, key, causal):
         f"Received: query of shape {tuple(query.shape)} and key of shape "
         f"{tuple(key.shape)}"
     )
-    one, other = size(query, 0), size(key, 0)
+    check_equal(size(query, 0), size(key, 0), message)
+
+
+def check_equal(one, other, message):
+    """Raises an error for different sizes, now, or by the ops that it returns."""
     if not (isinstance(one, int) and isinstance(other, int)):
-        tf.debugging.assert_equal(one, other, message)
-    elif one != other:
+        return [tf.debugging.assert_equal(one, other, message)]
+    if one != other:
         raise ValueError(message)
+    return []
 
 
 def check_model(name, model):
     """Raises a `ValueError` for what is no Keras model, such as its file."""
-    if not isinstance(model, keras.layers.Layer):
-        raise ValueError(
-            f"{name} must be a Keras model or layer: load a file by "
-            f"keras.saving.load_model first. Received: {name}={model!r}"
-        )
+    is_right = isinstance(model, keras.layers.Layer)
+    wanted = "a Keras model or layer: load a file by keras.saving.load_model first"
+    arguments.checked(name, model, is_right, wanted)
 
 
 def _is_dense(x):
     """True if x is one tensor, or stands for one: no nest, no rows of many lengths."""
     return hasattr(x, "shape") and not isinstance(x, (tf.RaggedTensor, tf.SparseTensor))
-
-
-# -- Inputs of an attention layer once its arguments are read.
 
 
 class Inputs(typing.NamedTuple):
@@ -197,15 +192,19 @@ _ADVICE = (
 def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
     """Joins all masks of keys into one bool mask, or `None` if there are none.
 
-    Args:
-        key: tensor of shape `(B, S, features)`.
-        value_mask, key_mask: masks of shape `(B, S)`.
-        attention_mask: mask of shape `(B, 1, S)` or `(B, 1, 1, S)`.
+    Masks are `(B, S)`, but `attention_mask` has one or two axes of length 1 more.
     """
     visible = None
     if attention_mask is not None:
-        middle = _head_and_query_axes(attention_mask, key)
-        visible = as_mask("attention_mask", attention_mask, key, middle)
+        shape = tf.convert_to_tensor(attention_mask).shape
+        if len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
+            raise ValueError(
+                "attention_mask must not differ by query or by head: its shape must be "
+                "(B, 1, S) or (B, 1, 1, S), for keys (B, S, features), as rank 2 is "
+                f"(T, S) in Keras. Received: attention_mask of shape {tuple(shape)} "
+                f"and key of shape {tuple(key.shape)}. {_ADVICE}"
+            )
+        visible = as_mask("attention_mask", attention_mask, key, tuple(shape[1:-1]))
     for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
         if mask is not None:
             mask = as_mask(name, mask, key)
@@ -216,19 +215,14 @@ def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
 def as_mask(name, mask, x, middle=()):
     """A mask as bool, one for each token of x; a batch of one is repeated.
 
-    Args:
-        name: str, the argument.
-        mask: mask of shape `(B, T)`, or `None`.
-        x: tensor of shape `(B, T, features)`.
-        middle: the sizes of further axes of the mask after the first: ones.
+    `middle` are the sizes, 1, of further axes of the mask after the first.
     """
     if mask is None:
         return None
-    mask, (batch, *length) = tf.convert_to_tensor(mask), x.shape[:-1]
-    shapes = [(size, *middle, *length) for size in (batch, 1)]
-    if not any(mask.shape.is_compatible_with(shape) for shape in shapes):
+    mask, shape = tf.convert_to_tensor(mask), (x.shape[0], *middle, *x.shape[1:-1])
+    if not _fits(mask, shape):
         raise ValueError(
-            f"{name} must have shape {shapes[0]}. Received: {name} of shape "
+            f"{name} must have shape {shape}. Received: {name} of shape "
             f"{tuple(mask.shape)}. {_ADVICE}"
         )
     if middle:
@@ -249,6 +243,11 @@ def _as_bool(name, mask):
         return tf.identity(is_one)
 
 
+def _fits(values, shape):
+    """True if values may have the shape, or have it with a batch of one."""
+    return any(map(values.shape.is_compatible_with, (shape, (1, *shape[1:]))))
+
+
 def one_for_each_token(name, values, x, inner=()):
     """Values `(B, T, *inner)` for the tokens of x; a batch of one is repeated."""
     shape = tf.TensorShape([*x.shape[:-1], *inner])
@@ -264,19 +263,6 @@ def one_for_each_token(name, values, x, inner=()):
     equal = tf.debugging.assert_equal(repeated, wanted, message)
     with tf.control_dependencies([equal]):
         return tf.ensure_shape(tf.broadcast_to(values, wanted), shape)
-
-
-def _head_and_query_axes(attention_mask, key):
-    """The axes of an attention mask that heads and queries have, which must be 1."""
-    shape = tf.convert_to_tensor(attention_mask).shape
-    if len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
-        raise ValueError(
-            "attention_mask must not differ by query or by head: its shape must be "
-            "(B, 1, S) or (B, 1, 1, S), for keys (B, S, features), as rank 2 is "
-            f"(T, S) in Keras. Received: attention_mask of shape {tuple(shape)} and "
-            f"key of shape {tuple(key.shape)}. {_ADVICE}"
-        )
-    return tuple(shape[1:-1])
 
 
 # -- Packed sequences in a layer: from ids of segments to where segments start.
@@ -304,9 +290,7 @@ def token_ids(layer, segment_ids, query, key):
 def checked_ids(segment_ids, x):
     """Ids of the segment of each token of x, `x.shape[:-1]` int64."""
     ids = tf.convert_to_tensor(segment_ids)
-    shapes = x.shape[:-1], (1, *x.shape[1:-1])
-    fits = any(map(ids.shape.is_compatible_with, shapes))
-    if not (fits and ids.dtype.is_integer):
+    if not (_fits(ids, x.shape[:-1]) and ids.dtype.is_integer):
         raise ValueError(
             f"segment_ids must be ints of shape {tuple(x.shape[:-1])}, one for "
             f"each token. Received: segment_ids of shape {tuple(ids.shape)} and dtype "
@@ -325,12 +309,7 @@ def with_starts(inputs, state):
 
 
 def segment_starts(segment_ids, state):
-    """Starts of segments, bool `(B, T)`, where a state has the id of the token before.
-
-    Args:
-        segment_ids: int64 tensor `(B, T)`.
-        state: dict with the entry `"segment"`, or `None`.
-    """
+    """Starts of segments, bool `(B, T)`; a state has the id of the token before."""
     last_id = None
     if state is not None:
         if "segment" not in state:
@@ -363,11 +342,9 @@ def checked_rotary(layer, value):
     if value is None or value is False:
         return None
     if value is not True:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(
-                "rotary must be None, True for positions on a line, or the shape of a "
-                f"grid, a tuple of positive ints. Received: rotary={value!r}"
-            )
+        wanted = "None, True for positions on a line, or the shape of a grid, a tuple "
+        wanted += "of positive ints"
+        arguments.checked("rotary", value, isinstance(value, (list, tuple)), wanted)
         value = arguments.sizes("rotary", value)
     if not layer.can_rotate:
         raise ValueError(
@@ -394,7 +371,15 @@ def token_positions(layer, query, key, positions, state):
                 "Received: positions, and rotary=None"
             )
         return None
-    checks = _check_aligned(query, key)
+    checks = []
+    if query is not key:
+        checks = check_equal(
+            size(query, 1),
+            size(key, 1),
+            "rotary needs one key for each query, as both are at the same positions: "
+            "use rotary=None for attention to another sequence. Received: query of "
+            f"shape {tuple(query.shape)} and key of shape {tuple(key.shape)}",
+        )
     if positions is not None:
         positions = _checked_positions(layer.rotary, positions, query)
     else:
@@ -420,31 +405,12 @@ def apply_rotary(layer, x, positions):
     return ops.rotary_embedding(x, positions)
 
 
-def _check_aligned(query, key):
-    """Checks that there is a key for each query: now, or by the ops it returns."""
-    if query is key:
-        return []
-    message = (
-        "rotary needs one key for each query, as both are at the same positions: use "
-        "rotary=None for attention to another sequence. Received: query of shape "
-        f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
-    )
-    one, other = size(query, 1), size(key, 1)
-    if not (isinstance(one, int) and isinstance(other, int)):
-        return [tf.debugging.assert_equal(one, other, message)]
-    if one != other:
-        raise ValueError(message)
-    return []
-
-
 def _checked_positions(rotary, positions, query):
     """`positions` of a call as int32, one (or one for each axis) for each token."""
     positions = tf.convert_to_tensor(positions)
     has_axes = rotary is not True and len(positions.shape) == 3
     inner = (len(rotary),) if has_axes else ()
-    rest = (query.shape[1], *inner)
-    shapes = (query.shape[0], *rest), (1, *rest)
-    fits = any(map(positions.shape.is_compatible_with, shapes))
+    fits = _fits(positions, (*query.shape[:-1], *inner))
     if not positions.dtype.is_integer or not fits:
         wanted = f"{tuple(query.shape[:-1])}, one for each token"
         if rotary is not True:
@@ -457,16 +423,11 @@ def _checked_positions(rotary, positions, query):
     return one_for_each_token("positions", positions, query, inner)
 
 
-# -- Positions of sequences that run through a grid, such as the pixels of an image.
-
-
 def coordinates(positions, grid_shape):
     """The coordinates of positions in row-major order, a list of int tensors.
 
-    Args:
-        positions: int tensor.
-        grid_shape: tuple of ints, the lengths of the axes. That of the first counts for
-            nothing: positions beyond the grid are in further rows.
+    The length of the first axis counts for nothing: positions beyond the grid are in
+    further rows.
     """
     stride = math.prod(grid_shape[1:])
     found = [positions // stride]

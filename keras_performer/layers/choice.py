@@ -43,10 +43,7 @@ DECIDED = frozenset(
 
 
 def options_of(kind, decided=DECIDED):
-    """Options of a subclass of `AttentionLayer`, read from its signature.
-
-    A dict of names to `inspect.Parameter`, without those that are `decided`.
-    """
+    """Options of a class of attention: its `inspect.Parameter` that are not decided."""
     return {
         name: parameter.replace(kind=parameter.KEYWORD_ONLY)
         for name, parameter in inspect.signature(kind).parameters.items()
@@ -130,9 +127,6 @@ def of_older_file(config, option_defaults):
     return {**used, **fitting(lacking, attention)}
 
 
-# -- The choice.
-
-
 class AttentionChoice:
     """The attention of a layer around it: a name with options, or a layer to be copied.
 
@@ -155,11 +149,24 @@ class AttentionChoice:
                 f"num_layers={num_blocks}"
             )
         self._several = [_checked(one, num_blocks is not None) for one in several]
-        for one in self._several:
-            _check_fits(one, num_heads=num_heads, causal=causal)
+        for name, value in {"num_heads": num_heads, "causal": causal}.items():
+            for one in self._several:
+                own = getattr(one, name, value)  # mixers have no heads
+                if own != value:
+                    raise ValueError(
+                        f"attention must have the {name} of the layer or model around "
+                        f"it. Received: {name}={value!r}, and attention with "
+                        f"{name}={own!r}"
+                    )
         kinds = named_kinds(self._several)
-        if options and not kinds:
-            _check_none_given(owner, attention, options)
+        of_performer = options_of(PerformerAttention, owner.decided)
+        names = [x for x in options if x in of_performer]
+        if names and not kinds:
+            raise ValueError(
+                'These are options of attention="performer", and some of "exact" (an '
+                f"AttentionLayer has its own): {', '.join(names)}. Leave them out. "
+                f"Received: attention={attention!r}"
+            )
         check_options(owner, options, kinds)
         self._given = options
         # as the layers have them once they are made; `None` goes with any size
@@ -170,14 +177,9 @@ class AttentionChoice:
         }
 
     def make(self, index=0, *, seed, name="attention", **common):
-        """One attention layer, which is not built; `None` for "none".
+        """The attention of a block, not built; `None` for "none".
 
-        Args:
-            index: int, of which block.
-            seed: int or `None`.
-            name: str, name of the layer.
-            **common: what the layer around decides: `num_heads`, `key_dim`, `dropout`,
-                `causal`, `dtype`, and more arguments that `AttentionLayer` has.
+        `common` has what the layer around decides, arguments of `AttentionLayer`.
         """
         one = self._several[index if self._is_list else 0]
         if one == "none":
@@ -185,29 +187,23 @@ class AttentionChoice:
         if isinstance(one, str):
             return self._named(NAMED[one], dict(common, seed=seed, name=name))
         made = {**one.get_config(), "name": name, "dtype": common["dtype"]}
-        if isinstance(
-            one, MixingLayer
-        ):  # it draws nothing, and knows positions by itself
-            return type(one).from_config(made)
-        made["seed"] = seed
-        made["dropout"] = one.dropout or common["dropout"]
-        if "rotary" in common:
-            made["rotary"] = _agreed_rotary(one, common["rotary"])
+        if isinstance(one, AttentionLayer):  # a mixer draws nothing, and has positions
+            made["seed"] = seed
+            made["dropout"] = one.dropout or common["dropout"]
+            if "rotary" in common:
+                made["rotary"] = _agreed_rotary(one, common["rotary"])
         return type(one).from_config(made)
 
     def config(self, made=True):
         """The entries of a config: `attention` and the options.
 
-        Args:
-            made: bool, whether layers have been made: what is frozen of them then, the
-                config of the layer around says.
+        Once layers are made, the config of the layer around says what is frozen.
         """
-        configs = []
-        for one in self._several:
-            config = one if isinstance(one, str) else config_of(one)
+        several = self._several
+        configs = [one if isinstance(one, str) else config_of(one) for one in several]
+        for config in configs:
             if made and isinstance(config, dict):
                 config["config"].pop("trainable", None)
-            configs.append(config)
         options = {name: _serialized(value) for name, value in self._options.items()}
         attention = configs if self._is_list else configs[0]
         return copy.deepcopy({"attention": attention, **options})
@@ -258,43 +254,17 @@ def _rotates(attention, position_shape, key_dim):
 
 def _checked(attention, of_blocks):
     """A name, or an attention as a layer."""
-    if isinstance(attention, str) and attention in NAMED:
-        return attention
-    if of_blocks and isinstance(attention, str) and attention == "none":
+    names = [*NAMED, "none"] if of_blocks else [*NAMED]
+    if isinstance(attention, str) and attention in names:
         return attention
     if attention is None or isinstance(attention, (str, list, tuple)):
-        names = '"performer", "exact", '
-        more = ""
+        wanted = "".join(f'"{name}", ' for name in names)
+        wanted += "an AttentionLayer or the config of one"
         if of_blocks:
-            names += '"none", '
-            more = ", a MixingLayer, or a list of these, one for each block"
-        raise ValueError(
-            f"attention must be {names}an AttentionLayer or the config of one{more}. "
-            f"Received: attention={attention!r}"
-        )
+            wanted += ", a MixingLayer, or a list of these, one for each block"
+        arguments.checked("attention", attention, False, wanted)
     kinds = (AttentionLayer, MixingLayer) if of_blocks else AttentionLayer
     return as_layer("attention", attention, kinds)
-
-
-def _check_fits(attention, **wanted):
-    """Raises a `ValueError` for a layer that differs from the layer around it."""
-    for name, value in wanted.items():
-        own = getattr(attention, name, value)  # mixers have no heads
-        if own != value:
-            raise ValueError(
-                f"attention must have the {name} of the layer or model around it. "
-                f"Received: {name}={value!r}, and attention with {name}={own!r}"
-            )
-
-
-def _check_none_given(owner, attention, options):
-    names = [x for x in options if x in options_of(PerformerAttention, owner.decided)]
-    if names:
-        raise ValueError(
-            'These are options of attention="performer", and some of "exact" (an '
-            f"AttentionLayer has its own): {', '.join(names)}. Leave them out. "
-            f"Received: attention={attention!r}"
-        )
 
 
 def _agreed_rotary(attention, rotary):

@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments, keras_privates
-from keras_performer.layers.arguments import with_article
 
 
 def must_be_built(layer):
@@ -34,6 +33,9 @@ class TracesSpec:
 
     def compute_output_spec(self, *args, **kwargs):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def compute_output_shape(self, input_shape, *further_shapes):
+        return tuple(input_shape)
 
 
 class KeepsWithoutEntry:
@@ -64,10 +66,16 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
     Inside of a layer that is frozen all is, but for parts that are not frozen as it is.
     """
 
+    # arguments whose attributes are entries of the config; those of base classes, too
+    config_names: tuple[str, ...] = ()
+
     def get_config(self):
+        kinds = reversed(type(self).__mro__)
+        names = [x for kind in kinds for x in vars(kind).get("config_names", ())]
+        config = {**super().get_config(), **{x: getattr(self, x) for x in names}}
         pending = vars(self).get("_pending_changes")
         changes = _changes(self) if pending is None else pending
-        return {**super().get_config(), **({_KEY: changes} if changes else {})}
+        return {**config, _KEY: changes} if changes else config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -144,17 +152,14 @@ def _apply(layer, changes):
                 inner = at(layer, change["path"])
             except LookupError:
                 continue  # who puts a layer there later has its config
-            if isinstance(inner, keras.layers.Layer):
-                _apply_inside(inner, change)
-
-
-def _apply_inside(layer, change):
-    trainable = change.get("trainable")
-    if trainable:  # all of it but what LoRA freezes
-        layer.trainable = True
-    apply_change(layer, change)
-    if trainable is False:  # LoRA, too
-        layer.trainable = False
+            if not isinstance(inner, keras.layers.Layer):
+                continue
+            trainable = change.get("trainable")
+            if trainable:  # all of it but what LoRA freezes
+                inner.trainable = True
+            apply_change(inner, change)
+            if trainable is False:  # LoRA, too
+                inner.trainable = False
 
 
 def apply_change(layer, change):
@@ -164,8 +169,7 @@ def apply_change(layer, change):
     if mode is not None and layer.dtype_policy.quantization_mode is None:
         options = {}
         if "config" in change:
-            config = keras.saving.deserialize_keras_object(change["config"])
-            options["config"] = config
+            options["config"] = keras.saving.deserialize_keras_object(change["config"])
         layer.quantize(mode, type_check=False, **options)
     if "lora_rank" in change and not layer.lora_enabled:
         layer.enable_lora(change["lora_rank"], change["lora_alpha"])
@@ -174,32 +178,21 @@ def apply_change(layer, change):
 # -- Layers made from configs: as arguments of other layers, and as copies.
 
 
-# What an error of `as_layer` advises, by the name of the argument.
-_INSTEAD = {
-    "attention": "ExactAttention has the place of keras.layers.MultiHeadAttention. "
-}
-
-
 def as_layer(name, value, kind=keras.layers.Layer, or_none=False):
-    """Returns `value` as a layer of that kind.
+    """The argument `name`, a layer of that kind or the config of one, as a layer.
 
-    Args:
-        name: str, the name of the argument.
-        value: a layer, or the dict that `config_of` made of one.
-        kind: class that the layer must be of, or a tuple of classes.
-        or_none: bool, allow `None`, which stays `None`.
+    With `or_none` it may be `None`, and stays so.
     """
     if isinstance(value, dict):
         value = keras.saving.deserialize_keras_object(value)
-    if not isinstance(value, kind) and not (or_none and value is None):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join(with_article(one.__name__) for one in kinds)
-        wanted += ", the config of one, or None" if or_none else " or the config of one"
-        raise ValueError(
-            f"{name} must be {wanted}. "
-            f"{_INSTEAD.get(name, '')}Received: {name}={value!r}"
-        )
-    return value
+    is_right = isinstance(value, kind) or (or_none and value is None)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    names = [one.__name__ for one in kinds]
+    wanted = " or ".join(f"{'an' if x[0] in 'AEIOU' else 'a'} {x}" for x in names)
+    wanted += ", the config of one, or None" if or_none else " or the config of one"
+    if name == "attention":
+        wanted += ". ExactAttention has the place of keras.layers.MultiHeadAttention"
+    return arguments.checked(name, value, is_right, wanted)
 
 
 def config_of(layer):
@@ -290,12 +283,9 @@ def graph_layers(model):
 def _within(value):
     if isinstance(value, keras.layers.Layer):
         yield [], value
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            for steps, child in _within(item):
-                yield [["item", index], *steps], child
-    elif isinstance(value, dict):
-        for key, item in value.items():
+    elif isinstance(value, (list, tuple, dict)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
             for steps, child in _within(item):
                 yield [["item", key], *steps], child
 
@@ -316,17 +306,12 @@ def at(layer, path):
 
 
 def put(layer, path, child):
-    """Puts a layer at a path, in the place of the layer that stands there.
-
-    Raises:
-        LookupError: if nothing stands there.
-    """
+    """Puts a layer in the place of that at a path; a `LookupError` if there is none."""
     before = at(layer, path)
     index = max(i for i, (kind, _) in enumerate(path) if kind == "attribute")
     owner, name = at(layer, path[:index]), path[index][1]
-    value = _with_item(
-        getattr(owner, name), [key for _, key in path[index + 1 :]], child
-    )
+    keys = [key for _, key in path[index + 1 :]]
+    value = _with_item(getattr(owner, name), keys, child)
     keras_privates.exchange(owner, name, value, before)
 
 

@@ -25,24 +25,10 @@ _NAMES = (
 )
 
 
-class DenseNames:
-    """Names of the dense layers of `keras.layers.MultiHeadAttention`."""
-
-    @property
-    def query_dense(self):
-        return self._query_dense
-
-    @property
-    def key_dense(self):
-        return self._key_dense
-
-    @property
-    def value_dense(self):
-        return self._value_dense
-
-    @property
-    def output_dense(self):
-        return self._output_dense
+def full_weight(layer, name, shape, initializer, **options):
+    """A weight that no call rounds to the compute dtype: sums over tokens use it."""
+    options |= {"name": name, "shape": shape, "initializer": initializer}
+    return layer.add_weight(autocast=False, **options)
 
 
 def dense_layers(layer, query_shape, value_shape, key_shape):
@@ -52,7 +38,7 @@ def dense_layers(layer, query_shape, value_shape, key_shape):
         use_bias=layer.use_bias,
         activity_regularizer=layer._activity_regularizer,
         dtype=layer.dtype_policy,
-        **dense_options(layer),
+        **{name: getattr(layer, name) for name in _NAMES},
     )
     heads, kv_heads = layer.num_heads, layer.num_key_value_heads
     sizes = {
@@ -71,18 +57,11 @@ def dense_layers(layer, query_shape, value_shape, key_shape):
     return {**made, name: dense(name, attended_shape, 2, output_shape)}
 
 
-def dense_options(layer):
-    """Options of the dense layers of an `AttentionLayer`, by name."""
-    return {name: getattr(layer, name) for name in _NAMES}
-
-
 def serialized_options(layer):
     """Options of the dense layers as entries of the config."""
-    config = {}
-    for name, value in dense_options(layer).items():
-        kind = getattr(keras, name.split("_")[1] + "s")  # keras.initializers, ...
-        config[name] = kind.serialize(value)
-    return config
+    # by keras.initializers, keras.regularizers or keras.constraints
+    kinds = {name: getattr(keras, name.split("_")[1] + "s") for name in _NAMES}
+    return {x: kind.serialize(getattr(layer, x)) for x, kind in kinds.items()}
 
 
 # -- LoRA in files: the weights that it trains beside those that it leaves.
@@ -131,7 +110,12 @@ class KeepsLora:
 
     def load_own_variables(self, store):
         if _SCALE not in store.keys():
-            self._load_without_lora(store)
+            if self.lora_enabled:
+                factor = getattr(self, self.lora_names[1])
+                before = np.array(factor)
+            super().load_own_variables(store)
+            if self.lora_enabled:  # Keras made both of them 0
+                factor.assign(before)
             return
         frozen = {
             key.removeprefix(_FROZEN): store[key]
@@ -156,15 +140,6 @@ class KeepsLora:
         for name, factor in zip(self.lora_names[1:], factors):
             getattr(self, name).assign(factor)
 
-    def _load_without_lora(self, store):
-        if not self.lora_enabled:
-            super().load_own_variables(store)
-            return
-        factor = getattr(self, self.lora_names[1])
-        before = np.array(factor)
-        super().load_own_variables(store)  # which makes both of them 0
-        factor.assign(before)
-
 
 def _scale(layer):
     return layer.lora_alpha / layer.lora_rank
@@ -187,19 +162,11 @@ def _without_lora(layer):
         layer.lora_enabled = True
 
 
-# -- The dense layers of `keras.layers.MultiHeadAttention`.
-
-
 def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options):
-    """A built `HeadsDense`.
+    """A built `HeadsDense`, with further arguments of `keras.layers.EinsumDense`.
 
-    Args:
-        name: str, name of the layer.
-        input_shape: tuple, shape of its input.
-        num_summed: int, how many axes at the end of the input are summed over.
-        output_shape: tuple of the sizes that replace them.
-        use_bias: bool, whether to add a bias of shape `output_shape`.
-        **options: further arguments of `keras.layers.EinsumDense`.
+    It sums over `num_summed` axes at the end of the input, which axes of the sizes
+    `output_shape` replace, and with `use_bias` adds a bias of that shape.
     """
     letters = iter(string.ascii_letters)
     kept = "".join(next(letters) for _ in input_shape[:-num_summed])
@@ -284,8 +251,14 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
     def call(self, inputs, training=None):
         made = self._made_sizes
         kernel = tf.convert_to_tensor(self.kernel)
-        self._check_features(inputs.shape, kernel.shape[: -len(made)])
-        num_kept = len(inputs.shape) - (len(kernel.shape) - len(made))
+        summed = kernel.shape[: -len(made)]
+        if not inputs.shape[-len(summed) :].is_compatible_with(summed):
+            raise ValueError(
+                f"inputs must have {' x '.join(map(str, summed))} features, for which "
+                f"the layer {self.name!r} was built: make another for inputs of "
+                f"another width. Received: inputs of shape {tuple(inputs.shape)}"
+            )
+        num_kept = len(inputs.shape) - len(summed)
         matrix = tf.reshape(kernel, (-1, math.prod(made)))
         inputs = tf.cast(inputs, matrix.dtype)  # Keras casts no integers
         output = _product(tf.reshape(inputs, (-1, matrix.shape[0])), matrix)
@@ -294,14 +267,6 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
             output = _add_bias(output, tf.reshape(bias, (-1,)))
         kept = [size(inputs, axis) for axis in range(num_kept)]
         return self.activation(tf.reshape(output, (*kept, *made)))
-
-    def _check_features(self, shape, summed):
-        if not shape[-len(summed) :].is_compatible_with(summed):
-            raise ValueError(
-                f"inputs must have {' x '.join(map(str, summed))} features, for which "
-                f"the layer {self.name!r} was built: make another for inputs of "
-                f"another width. Received: inputs of shape {tuple(shape)}"
-            )
 
     def load_own_variables(self, store):
         store = same_named_entry(store, self)
@@ -402,9 +367,6 @@ class CopiedDense(HeadsDense):
         """Gives it the weights that the other layer has now."""
         for weight, start in zip(self.weights, self._original().weights):
             weight.assign(start)
-
-
-# -- The dense layer that makes logits.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")

@@ -62,9 +62,6 @@ class EmbeddingLayer(keras.layers.Layer):
         raise NotImplementedError(f"{type(self).__name__} must define `call`.")
 
 
-# -- An embedding of tokens that optimizers treat as any other weight.
-
-
 @keras.saving.register_keras_serializable(package="keras_performer")
 class TokenEmbedding(KeepsLora, keras.layers.Embedding):
     """`keras.layers.Embedding` whose table has a tensor as its gradient.
@@ -114,9 +111,6 @@ def with_dense_gradient(table):
     return identity(table)
 
 
-# -- Learned embeddings of positions on a grid.
-
-
 class AxialPositionEmbedding(keras.layers.Layer):
     """Sums one learned vector for each coordinate of a position.
 
@@ -134,7 +128,7 @@ class AxialPositionEmbedding(keras.layers.Layer):
 
     def __init__(self, grid_shape, output_dim, **kwargs):
         super().__init__(**kwargs)
-        self.grid_shape = arguments.int_tuple("grid_shape", grid_shape)
+        self.grid_shape = arguments.sizes("grid_shape", grid_shape)
         self.output_dim = arguments.positive_int("output_dim", output_dim)
 
     def build(self, positions_shape):

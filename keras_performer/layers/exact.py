@@ -23,14 +23,9 @@ class ExactAttention(ForgettingAttention):
     baseline for linear attention. It has no state.
 
     Args:
-        num_heads: int N, number of attention heads.
-        key_dim: int H, size of each head of query and key.
-        forget_gate: bool, let weights fade with distance, as in `PerformerAttention`.
-            Defaults to `False`.
-        forget_gate_bias: two floats, or one for each key-value head: initial biases of
-            the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
+        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        forget_gate, forget_gate_bias: as in `PerformerAttention`. Defaults to `False`
+            and `(2.0, 7.0)`.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762.
@@ -73,25 +68,14 @@ def is_cached(layer):
 class CachedAttention(AttentionLayer):
     """An `AttentionLayer` with the call of KerasHub's `CachedMultiHeadAttention`.
 
-    Args:
-        **kwargs: the arguments of `AttentionLayer`.
-
-    Call arguments:
-        query: tensor of shape `(B, T, dim)`.
-        value: tensor of shape `(B, S, dim)`; with a cache `(B, T, dim)`, the new
-            values.
-        key: tensor of the shape of `value` except for the last axis. Defaults to
-            `value`.
-        attention_mask: bool or int tensor of shape `(B, 1, S)`, true for keys that may
-            be seen; or `(B, T, S)`, such a mask combined with a causal mask. Any other
-            mask raises an error. Keras' implicit masks of query, value and key also
-            apply; the cache does not keep them for later calls.
+    Call arguments, besides those of `AttentionLayer`:
+        query, value, key: with a cache the new tokens `(B, T, dim)`.
+        attention_mask: tensor of shape `(B, 1, S)`, true for keys that may be seen; or
+            `(B, T, S)`, such a mask combined with a causal mask. Keras' implicit masks
+            also apply; the cache does not keep them for later calls.
         cache: tensor of shape `(B, 2, S, num_heads, key_dim)`, keys and values.
         cache_update_index: int or scalar tensor, index in the cache for the first key
             and value of this call. Defaults to `None`: the cache is complete.
-        return_attention_scores: bool, also return the attention matrix. Not possible
-            with a cache.
-        training: bool, whether to apply dropout.
 
     Returns:
         Tensor of shape `(B, T, dim)`, followed by the scores or the cache, if any. A
@@ -122,15 +106,8 @@ class CachedAttention(AttentionLayer):
         # Keras hands implicit masks to arguments only, of which KerasHub has none
         masks = [implicit_mask(x) for x in (query, value, key)]
         if cache is None:
-            return super().call(
-                query,
-                value,
-                key,
-                *masks,
-                attention_mask=attention_mask,
-                return_attention_scores=return_attention_scores,
-                training=training,
-            )
+            more = attention_mask, return_attention_scores, training
+            return super().call(query, value, key, *masks, *more)
         if return_attention_scores:
             raise ValueError(
                 "return_attention_scores=True needs the whole sequence in one call: "
@@ -156,12 +133,11 @@ class CachedAttention(AttentionLayer):
         query += tf.cast(nan_if_refused, query.dtype)
         heads = self.project("query", query)
         # with a window, too, queries and keys are told apart by their positions
-        if visible.causal or getattr(self, "exact_window", None) is not None:
-            placed = _put(tf.zeros_like(keys), start, heads)
-            attended, _ = self.attend(placed, keys, values, visible, None, training)
+        placed = visible.causal or getattr(self, "exact_window", None) is not None
+        among_keys = _put(tf.zeros_like(keys), start, heads) if placed else heads
+        attended, _ = self.attend(among_keys, keys, values, visible, None, training)
+        if placed:
             attended = tf.gather(attended, start + tf.range(size(heads, 1)), axis=1)
-        else:
-            attended, _ = self.attend(heads, keys, values, visible, None, training)
         return self.write(attended, query_mask, training), cache
 
     def read(
@@ -177,17 +153,12 @@ class CachedAttention(AttentionLayer):
         segment_ids=None,
     ):
         visible, nan_if_refused = read_mask(attention_mask)
-        return super().read(
-            query + tf.cast(nan_if_refused, query.dtype),
-            value,
-            key,
-            query_mask,
-            value_mask,
-            key_mask,
-            None if visible.key_mask is None else visible.key_mask[:, tf.newaxis],
-            use_causal_mask or visible.causal,
-            segment_ids,
-        )
+        query += tf.cast(nan_if_refused, query.dtype)
+        if attention_mask is not None:
+            attention_mask = visible.key_mask[:, tf.newaxis]
+        masks = query_mask, value_mask, key_mask, attention_mask
+        causal = use_causal_mask or visible.causal
+        return super().read(query, value, key, *masks, causal, segment_ids)
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -207,11 +178,9 @@ WITH_CACHE = {
 
 
 def read_mask(mask, start=0):
-    """Reads a mask of keys, alone or combined with a causal mask.
+    """Reads a mask of keys `(B, 1, S)`, or one combined with causality `(B, T, S)`.
 
-    Args:
-        mask: tensor of shape `(B, 1, S)` or `(B, T, S)`, or `None`.
-        start: int or scalar tensor, index of the first query among the keys.
+    `start` is the index of the first query among the keys.
 
     Returns:
         An `ops.Visibility`, and a scalar: 0, or NaN if the mask is of another kind and

@@ -11,19 +11,16 @@ import tensorflow as tf
 def implicit_mask(x):
     """The mask that Keras keeps on a tensor, or `None`.
 
-    `keras.layers.Layer` hands implicit masks to `call` as arguments only where they are
-    named after an argument; `query_mask` of a layer that is called inside another
-    layer's `call` is read from the tensor. Keras itself has `backend.get_keras_mask`.
+    `keras.layers.Layer` hands implicit masks to `call` only where an argument is named
+    after the tensor's; inside another layer's `call` the mask is read from the tensor.
     """
     return getattr(x, "_keras_mask", None)
 
 
 def set_implicit_mask(x, mask):
-    """Puts a mask on a tensor, as Keras' layers and losses do.
+    """Puts a mask on a tensor, as Keras' layers and losses with `ignore_class` do.
 
-    A loss with `ignore_class` says by a mask on its values which of them count, and
-    `keras.losses.Loss` reads it there. Values that were computed in chunks have to get
-    it again.
+    `keras.losses.Loss` reads it there; values computed in chunks have to get it again.
     """
     x._keras_mask = mask
 
@@ -57,19 +54,14 @@ def all_layers(layer):
 def symbolic_calls(layer):
     """Calls of a layer in graphs of Keras: pairs of args and kwargs.
 
-    With a `keras.KerasTensor` for each tensor. Layers have the public `input` only, the
-    first argument, and not once they are called in two places.
+    The public `input` is the first argument only, and not there after two calls.
     """
     arguments = (node.arguments for node in layer._inbound_nodes)
     return [(given.args, given.kwargs) for given in arguments]
 
 
 def dense_layer(attention, name):
-    """A dense layer of an attention layer, built.
-
-    `GroupQueryAttention` publishes none of them, `MultiHeadAttention` all. Names are
-    "query_dense", "key_dense", "value_dense" and "output_dense".
-    """
+    """A built dense layer, such as "query_dense"; `GroupQueryAttention` hides them."""
     return getattr(attention, f"_{name}")
 
 
@@ -116,13 +108,8 @@ def additional_loss(model, loss):
 def wrapped_function(wrapper):
     """The function inside a wrapper of Keras, and its keyword arguments.
 
-    Args:
-        wrapper: a `keras.metrics.MeanMetricWrapper`, or a loss.
-
-    Returns:
-        `(function, kwargs)`, or `(None, {})` for a loss of one's own, which has none.
-        The public `get_config` has them serialized, which functions that are not
-        registered cannot be.
+    A wrapper is a `keras.metrics.MeanMetricWrapper` or a loss; `(None, {})` for a loss
+    of one's own. The public `get_config` serializes the function, which it may not be.
     """
     return getattr(wrapper, "_fn", None), getattr(wrapper, "_fn_kwargs", {})
 
@@ -132,15 +119,8 @@ def same_named_entry(store, layer):
 
     Keras looks for the layers of a functional model by class and order, so no other
     class finds the weights of `keras.layers.MultiHeadAttention`. But each entry has the
-    name of its layer. This function takes the neighbouring entry named like the layer
-    around `layer`, if there is one.
-
-    Args:
-        store: what `load_own_variables` is given, empty if nothing was found.
-        layer: a built layer that is an attribute of the layer around it.
-
-    Returns:
-        The store, moved to another entry or not.
+    name of its layer. This function moves an empty store to the neighbouring entry
+    named like the layer around `layer`, if there is one.
     """
     path = getattr(store, "_h5_entry_path", None)
     if len(store.keys()) or not path:
@@ -173,15 +153,9 @@ def unlock(layer):
 
 
 def exchange(owner, name, value, before):
-    """Sets an attribute of a built layer in which another layer stands than before.
+    """Sets an attribute of a built layer, of which a layer `before` is to be forgotten.
 
     Keras lets nobody add layers to one that is built, and forgets none.
-
-    Args:
-        owner: a layer.
-        name: str, the attribute.
-        value: a layer, or nested lists, tuples or dicts with layers.
-        before: the layer that stood there and is to be forgotten.
     """
     tracker = owner._tracker
     locked = tracker.locked

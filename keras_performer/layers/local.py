@@ -22,18 +22,13 @@ class LocalAttention(ForgettingAttention):
     attended values, not on the weights as in `keras.layers.MultiHeadAttention`.
 
     Args:
-        num_heads: int N, number of attention heads.
-        key_dim: int H, size of each head of query and key.
+        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
         sliding_window: int W, required. A query sees keys less than W tokens away; with
             1 it sees only its own token.
         jit_compile: bool or "auto", as in `PerformerAttention`, but "auto" compiles on
             GPUs only. Defaults to `"auto"`.
-        forget_gate: bool, let weights fade with distance, as in `PerformerAttention`.
-            Defaults to `False`.
-        forget_gate_bias: two floats, or one for each key-value head: initial biases of
-            the gate, as in `PerformerAttention`. Defaults to `(2.0, 7.0)`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
+        forget_gate, forget_gate_bias: as in `PerformerAttention`. Defaults to `False`
+            and `(2.0, 7.0)`.
 
     Raises:
         ValueError: if query and key have different lengths, if the state comes from
@@ -53,6 +48,7 @@ class LocalAttention(ForgettingAttention):
     supports_segments = True
     supports_cross_attention = False
     cost = "L"
+    config_names = "sliding_window", "jit_compile"
 
     def __init__(
         self,
@@ -67,19 +63,12 @@ class LocalAttention(ForgettingAttention):
 
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
         compiles = should_compile(self.jit_compile, query, key, training, in_order=None)
-        window = self.sliding_window
         if state is not None:
             kind = self._kind_of_state
             state = layer_state.attention_entry(self, kind, "sliding_window", state)
+        options = {"state": state, "decay": decay, "jit_compile": compiles}
         attended, state = ops.local_attention(
-            query,
-            key,
-            value,
-            window,
-            visible,
-            state=state,
-            decay=decay,
-            jit_compile=compiles,
+            query, key, value, self.sliding_window, visible, **options
         )
         return attended, None if state is None else state._asdict()
 
@@ -96,10 +85,3 @@ class LocalAttention(ForgettingAttention):
     @property
     def _kind_of_state(self):
         return ops.DecayingRecent if self.forget_gate else ops.Recent
-
-    def get_config(self):
-        names = "sliding_window", "jit_compile"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }

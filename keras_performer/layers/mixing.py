@@ -23,8 +23,7 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
     with x `(B, T, dim)` in the compute dtype and `mask` a bool tensor `(B, T)`, false
     for tokens that must not count, or `None`. It returns `(B, T, dim)`; this class then
     sets masked tokens to 0. Compute sums over tokens in float32, and make weights in
-    `build`. A new argument goes into `__init__` and `get_config`. Register the class
-    with `keras.saving.register_keras_serializable`.
+    `build`. New arguments and the class are as in `AttentionLayer`.
 
     Class attributes say what a mixer can do: `supports_causal` and `cost`, as in
     `AttentionLayer`. Mixers have no state and no segments.
@@ -64,6 +63,7 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
     supports_segments = False
     supports_cross_attention = False
     cost = "L"
+    config_names: tuple[str, ...] = ("causal",)
 
     def __init__(self, *, causal: bool = False, **kwargs: typing.Any) -> None:
         super().__init__(**kwargs)
@@ -81,7 +81,16 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
         state: typing.Any = None,
         return_state: bool = False,
     ) -> typing.Any:
-        self._refuse(segment_ids, positions, state, return_state)
+        if state is not None or return_state:
+            raise layer_state.no_state(self)
+        given = {"segment_ids": segment_ids, "positions": positions}
+        names = " and ".join(x for x, value in given.items() if value is not None)
+        if names:
+            raise ValueError(
+                f"{type(self).__name__} mixes tokens by their positions in the row: "
+                f"call it without {names}, with a sequence in each row of the batch, "
+                f"or use an attention that reads them. Received: {names}"
+            )
         if len(getattr(x, "shape", ())) != 3:
             received = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x)
             raise ValueError(
@@ -117,31 +126,12 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
         """Raises a `ValueError`: a mixer has no state."""
         raise layer_state.no_state(self)
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         if "hidden_dim" in config:  # its name before 2026-11-28
             config["intermediate_dim"] = config.pop("hidden_dim")
         return super().from_config(config, custom_objects)
-
-    def get_config(self):
-        return {**super().get_config(), "causal": self.causal}
-
-    def _refuse(self, segment_ids, positions, state, return_state):
-        if state is not None or return_state:
-            raise layer_state.no_state(self)
-        given = {"segment_ids": segment_ids, "positions": positions}
-        names = [name for name, value in given.items() if value is not None]
-        if names:
-            raise ValueError(
-                f"{type(self).__name__} mixes tokens by their positions in the row: "
-                f"call it without {' and '.join(names)}, with a sequence in each row "
-                "of the batch, or use an attention that reads them. Received: "
-                f"{' and '.join(names)}"
-            )
 
 
 def zero_masked(x, mask):

@@ -12,120 +12,110 @@ import tensorflow as tf
 from keras_performer import feature_maps, ops
 from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
+from keras_performer.layers.arguments import positive_int
 from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.config import KeepsWithoutEntry, must_be_built
+from keras_performer.layers.dense import full_weight
 from keras_performer.ops.blocks import has_gpu
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.linear_attention import linear_attention
 from keras_performer.ops.shapes import size, sum_dtype
 
 
-class InPieces:
-    """The two passes of bidirectional self-attention of a `PerformerAttention`.
+class LinearAttention(ForgettingAttention):
+    """The base class of attention through the features of a kernel.
 
-    Without a window they are `absorb` and `answer`, with a window `look_ahead` and
-    `look_back`.
+    A subclass defines `feature_kernel`. `PerformerAttention` describes the arguments.
     """
 
+    supports_state = True
+    supports_segments = True
+    cost = "L"
+    config_names = "chunk_size", "jit_compile"
+    exact_window: int | None = None
+    log_gain: tf.Tensor | None = None
+
+    def __init__(
+        self,
+        *args: typing.Any,
+        chunk_size: int | None = None,
+        jit_compile: bool | typing.Literal["auto"] = "auto",
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.chunk_size = positive_int("chunk_size", chunk_size, default=None)
+        self.jit_compile = arguments.jit_compile(jit_compile)
+
+    def feature_kernel(self):
+        """Returns the kernel of the current features, for `ops`."""
+        raise NotImplementedError
+
+    def attend(self, query, key, value, visible, state=None, training=None, decay=None):
+        # a window to both sides carries sums from block to block, as causal loops do
+        in_order = visible.causal or self.exact_window is not None or decay is not None
+        compiles = should_compile(self.jit_compile, query, key, training, in_order)
+        attended, state = linear_attention(
+            *(query, key, value, self.feature_kernel(), visible),
+            *(self.exact_window, self.log_gain),
+            None if state is None else self._as_state(state),
+            self.chunk_size,
+            decay=decay,
+            jit_compile=compiles,
+        )
+        return attended, None if state is None else state._asdict()
+
+    def outline(
+        self, query, key, value, visible, state=None, training=None, decay=None
+    ):
+        """Checks inputs and returns shapes as `attend` does, without computing.
+
+        To trace the loops over all tokens takes seconds for each layer of a model.
+        """
+        if self.exact_window is not None:
+            check_window("exact_window", self.exact_window, query, key)
+        if state is not None:
+            self._as_state(state)
+        attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
+        return attended, self.empty_state(size(query, 0)) if visible.causal else None
+
+    def scores(self, query, key, visible, decay=None):
+        given = query, key, self.feature_kernel(), visible
+        window = {"exact_window": self.exact_window, "log_gain": self.log_gain}
+        return ops.attention_scores(*given, **window, decay=decay)
+
     def absorb(self, x, mask, state, positions=None):
-        """Adds a piece of a sequence to the state: the first pass.
+        """Adds a piece of a sequence to the state, the entry "attention" of one.
 
-        Both passes together compute what one call of the layer computes.
-
-        Args:
-            x: tensor of shape `(B, tokens, dim)`, one piece.
-            mask: bool tensor of shape `(B, tokens)`, false for hidden keys, or `None`.
-            state: the entry "attention" of a state, from `empty_state` or the previous
-                piece.
-            positions: int tensor of shape `(B, tokens)`, positions in the whole
-                sequence; needed with `rotary`. Defaults to `None`.
-
-        Returns:
-            The state after the keys and values of this piece.
+        After all pieces, `answer` gives for each what one call of the layer gives for
+        the whole, where attention is not causal. Tokens x are `(B, tokens, dim)`, their
+        mask and `positions`, which `rotary` needs, `(B, tokens)`.
         """
         key, value = self.project("key", x, positions), self.project("value", x)
         state = self._as_state(state)
         return ops.absorb_keys(key, value, self.feature_kernel(), mask, state)._asdict()
 
     def answer(self, x, mask, state, training=None, positions=None):
-        """Returns the output of the layer for a piece: the second pass.
-
-        Args:
-            x, mask: as in `absorb`; masked queries attend to nothing.
-            state: from `absorb` of the last piece.
-            training: bool, whether to apply dropout. Defaults to `None`.
-            positions: as in `absorb`. Defaults to `None`.
-
-        Returns:
-            Tensor of shape `(B, tokens, output_shape)`.
-        """
+        """Returns the output of the layer for a piece, after `absorb` of the last."""
         query = self.project("query", x, positions)
-        attended = ops.answer_queries(
-            query, self.feature_kernel(), self._as_state(state)
-        )
+        kernel, state = self.feature_kernel(), self._as_state(state)
+        attended = ops.answer_queries(query, kernel, state)
         return self.write(attended, mask, training)
 
-    def look_ahead(self, x, mask, state, positions=None):
-        """Attends to later keys, from the last piece to the first: the first pass.
+    def empty_state(self, batch_size):
+        sizes = self.num_key_value_heads, self._num_features(), self.value_dim
+        dtype = sum_dtype(self.compute_dtype)
+        return ops.initial_state(batch_size, *sizes, dtype)._asdict()
 
-        Both passes together compute what one call of the layer computes.
+    def _num_features(self):
+        return self.key_dim
 
-        Args:
-            x, mask: as in `absorb`.
-            state: the entry "attention" of a state, from `empty_state` or the piece
-                that follows in the sequence.
-            positions: as in `absorb`.
-
-        Returns:
-            `(later, state)`: a pair of tensors for `look_back`, and the state after the
-            keys and values of this piece.
-        """
-        x, mask, positions = (
-            z if z is None else tf.reverse(z, [1]) for z in (x, mask, positions)
-        )
-        *later, state = self._earlier(x, mask, state, positions, own_key=False)
-        return tuple(tf.reverse(z, [1]) for z in later), state
-
-    def look_back(self, x, mask, state, later, training=None, positions=None):
-        """Returns the output of the layer, from the first piece to the last.
-
-        Args:
-            x, mask: as in `absorb`; masked queries attend to nothing.
-            state: the entry "attention" of a state, from `empty_state` or the previous
-                piece.
-            later: from `look_ahead` of this piece.
-            training: bool, whether to apply dropout.
-            positions: as in `absorb`.
-
-        Returns:
-            `(output, state)`: a tensor of shape `(B, tokens, output_shape)`, and the
-            state after this piece.
-        """
-        *earlier, state = self._earlier(x, mask, state, positions, own_key=True)
-        attended, _ = ops.join_parts(earlier, later)
-        attended = tf.cast(attended, self.compute_dtype)
-        return self.write(attended, mask, training), state
-
-    def _earlier(self, x, mask, state, positions, own_key):
-        """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
-        output, log_sums, state = ops.attend_to_earlier(
-            *(self.project(name, x, positions) for name in ("query", "key", "value")),
-            self.feature_kernel(),
-            self.exact_window,
-            self.log_gain,
-            mask,
-            self._as_state(state),
-            self.chunk_size,
-            own_key=own_key,
-        )
-        return output, log_sums, state._asdict()
-
-
-# -- Multi-head attention in time and memory linear in the length.
+    def _as_state(self, state):
+        """The entry "attention" of the layer's state, as `ops` takes it."""
+        return layer_state.attention_entry(self, ops.State, "key_dim", state)
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class PerformerAttention(InPieces, ForgettingAttention):
+class PerformerAttention(LinearAttention):
     """Multi-head attention whose cost is linear in the length of the sequence.
 
     Use it in place of `keras.layers.MultiHeadAttention`: it has the same dense layers.
@@ -275,9 +265,7 @@ class PerformerAttention(InPieces, ForgettingAttention):
         Choromanski et al. 2020, Rethinking Attention with Performers, arXiv 2009.14794.
     """
 
-    supports_state = True
-    supports_segments = True
-    cost = "L"
+    config_names = "exact_window", "initial_log_gain"
 
     def __init__(
         self,
@@ -292,34 +280,57 @@ class PerformerAttention(InPieces, ForgettingAttention):
         jit_compile: bool | typing.Literal["auto"] = "auto",
         **kwargs: typing.Any,
     ) -> None:
+        kwargs |= {"chunk_size": chunk_size, "jit_compile": jit_compile}
         super().__init__(num_heads, key_dim, *args, **kwargs)
         self.feature_map = feature_maps.get(feature_map)
-        self._num_random_features = arguments.positive_int(
+        self._num_random_features = positive_int(
             "num_random_features", num_random_features, default=None, auto=True
         )
-        self.num_random_features = (
-            self.feature_map.default_num_random_features
-            if self._num_random_features == "auto"
-            else self._num_random_features
-        )
+        self.num_random_features = self._num_random_features
+        if self.num_random_features == "auto":
+            self.num_random_features = self.feature_map.default_num_random_features
         self.feature_map.check(self.num_random_features)
-        self.chunk_size = arguments.positive_int("chunk_size", chunk_size, default=None)
-        self.exact_window = arguments.exact_window(exact_window, self.feature_map)
-        self.initial_log_gain = arguments.initial_log_gain(
-            initial_log_gain, self.exact_window, self.num_heads
-        )
-        self.jit_compile = arguments.jit_compile(jit_compile, self.feature_map)
+        if self.jit_compile:
+            hash(self.feature_map)  # says what to do if it cannot name what is compiled
+        self.exact_window = positive_int("exact_window", exact_window, default=None)
+        if self.exact_window is not None and not self.feature_map.estimates_softmax:
+            raise ValueError(
+                "exact_window needs features that estimate softmax, as exact weights "
+                "stand beside estimated ones: those of "
+                f"{type(self.feature_map).__name__} are of another kernel. Use "
+                'feature_map="softmax" or exact_window=None. Received: exact_window='
+                f"{self.exact_window}"
+            )
+        self.initial_log_gain = self._checked_gain(initial_log_gain)
         self._random_projection = None  # until built, and where there is none
         self._far_gain = None
 
+    def _checked_gain(self, value):
+        """A float, or a tuple of one for each head; 0 without a window."""
+        value = arguments.without_array(value)
+        several = isinstance(value, (list, tuple))
+        gains = value if several else (value,)
+        are_right = all(map(arguments.is_finite, gains))
+        wanted = "a finite float, or a list of one for each head"
+        arguments.checked("initial_log_gain", value, are_right, wanted)
+        if several and len(gains) != self.num_heads:
+            raise ValueError(
+                "initial_log_gain must have a float for each head, or be one for all. "
+                f"Received: initial_log_gain={value!r}, num_heads={self.num_heads}"
+            )
+        if any(gains) and self.exact_window is None:
+            raise ValueError(
+                "initial_log_gain is that of keys outside of an exact window: give "
+                f"exact_window as well. Received: initial_log_gain={value!r}, "
+                "exact_window=None"
+            )
+        return tuple(map(float, gains)) if several else float(value)
+
     def build_attention(self):
         if self.num_random_features is not None:
+            sizes = self.num_random_features, self.num_key_value_heads, self.key_dim
             self._random_projection = RandomProjection(
-                self.feature_map,
-                self.num_random_features,
-                self.num_key_value_heads,
-                self.key_dim,
-                self.seed,
+                self.feature_map, *sizes, self.seed
             )
             self._random_projection.build()
         if self.exact_window is not None:
@@ -400,111 +411,115 @@ class PerformerAttention(InPieces, ForgettingAttention):
         # layers with equal maps share what is compiled
         return kernel.made_by(self.feature_map)
 
-    def attend(self, query, key, value, visible, state=None, training=None, decay=None):
-        # a window to both sides carries sums from block to block, as causal loops do
-        in_order = visible.causal or self.exact_window is not None or decay is not None
-        compiles = should_compile(self.jit_compile, query, key, training, in_order)
-        if state is not None:
-            state = self._as_state(state)
-        attended, state = linear_attention(
-            query,
-            key,
-            value,
+    def look_ahead(self, x, mask, state, positions=None):
+        """Attends to later keys, from the last piece to the first.
+
+        With a window, `look_ahead` and then `look_back` give for each piece what one
+        call of the layer gives for the whole, where attention is not causal. Arguments
+        are as in `absorb`; the state is that of the piece that follows.
+
+        Returns:
+            `(later, state)`: a pair of tensors for `look_back`, and the state after the
+            keys and values of this piece.
+        """
+        x, mask, positions = (
+            z if z is None else tf.reverse(z, [1]) for z in (x, mask, positions)
+        )
+        *later, state = self._earlier(x, mask, state, positions, own_key=False)
+        return tuple(tf.reverse(z, [1]) for z in later), state
+
+    def look_back(self, x, mask, state, later, training=None, positions=None):
+        """Returns the output of the layer for a piece, and the state after it.
+
+        It goes from the first piece to the last; `later` is from `look_ahead`.
+        """
+        *earlier, state = self._earlier(x, mask, state, positions, own_key=True)
+        attended, _ = ops.join_parts(earlier, later)
+        attended = tf.cast(attended, self.compute_dtype)
+        return self.write(attended, mask, training), state
+
+    def _earlier(self, x, mask, state, positions, own_key):
+        """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
+        output, log_sums, state = ops.attend_to_earlier(
+            *(self.project(name, x, positions) for name in ("query", "key", "value")),
             self.feature_kernel(),
-            visible,
             self.exact_window,
             self.log_gain,
-            state,
+            mask,
+            self._as_state(state),
             self.chunk_size,
-            decay=decay,
-            jit_compile=compiles,
+            own_key=own_key,
         )
-        return attended, None if state is None else state._asdict()
-
-    def outline(
-        self, query, key, value, visible, state=None, training=None, decay=None
-    ):
-        """Checks inputs and returns shapes as `attend` does, without computing.
-
-        To trace the loops over all tokens takes seconds for each layer of a model.
-        """
-        if self.exact_window is not None:
-            check_window("exact_window", self.exact_window, query, key)
-        if state is not None:
-            self._as_state(state)
-        attended = tf.tile(query[..., :1], (1, 1, 1, self.value_dim))
-        if not visible.causal:
-            return attended, None
-        return attended, self.empty_state(size(query, 0))
-
-    def scores(self, query, key, visible, decay=None):
-        return ops.attention_scores(
-            query,
-            key,
-            self.feature_kernel(),
-            visible,
-            exact_window=self.exact_window,
-            log_gain=self.log_gain,
-            decay=decay,
-        )
+        return output, log_sums, state._asdict()
 
     def cross_config(self):
         near = {"exact_window": None, "initial_log_gain": 0.0}
         return {**super().cross_config(), **near}
 
     def empty_state(self, batch_size):
-        state = ops.initial_state(
-            batch_size,
-            self.num_key_value_heads,
-            self.feature_map.num_features(self.num_random_features, self.key_dim),
-            self.value_dim,
-            sum_dtype(self.compute_dtype),
-        )
-        if self.exact_window is not None:
-            state = ops.with_recent_keys(
-                state,
-                self.exact_window,
-                self.key_dim,
-                self.compute_dtype,
-                with_decay=self.forget_gate,
-            )
-        return state._asdict()
+        state = super().empty_state(batch_size)
+        if self.exact_window is None:
+            return state
+        sizes = self.exact_window, self.key_dim, self.compute_dtype
+        empty = ops.with_recent_keys(ops.State(**state), *sizes, self.forget_gate)
+        return empty._asdict()
+
+    def _num_features(self):
+        return self.feature_map.num_features(self.num_random_features, self.key_dim)
 
     def _as_state(self, state):
-        """The entry "attention" of the layer's state, as `ops` takes it."""
         kind = ops.State
         if self.exact_window is not None:
             kind = ops.DecayingState if self.forget_gate else ops.WindowedState
         return layer_state.attention_entry(self, kind, "exact_window", state)
 
     def get_config(self):
-        names = (
-            "chunk_size",
-            "exact_window",
-            "initial_log_gain",
-            "jit_compile",
-        )
         return {
             **super().get_config(),
-            **{name: getattr(self, name) for name in names},
             "feature_map": feature_maps.serialize(self.feature_map),
             "num_random_features": self._num_random_features,
         }
 
 
-# -- The random features of an attention layer, and how they are redrawn.
+@keras.saving.register_keras_serializable(package="keras_performer")
+class LinearTransformerAttention(LinearAttention):
+    """Attention of the Linear Transformer, with the features elu(x) + 1.
+
+    With phi(x) = elu(x) + 1, the weight of key j is phi(q) . phi(k_j), divided by the
+    sum over all keys that the query sees. It does not estimate softmax: train it from
+    scratch, or train on after a conversion. Time and memory are linear in the length,
+    and a causal layer has a state, as in `PerformerAttention`.
+
+    `PerformerAttention(feature_map="elu", num_random_features=None)` is nearly the
+    same, but divides queries and keys by H^(1/4) and adds 0.001 to each feature. This
+    layer adds nothing: if all weights of a query round to 0 (below 1e-38 in float32),
+    its attended values are 0.
+
+    Args:
+        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        chunk_size, jit_compile, forget_gate, forget_gate_bias: as in
+            `PerformerAttention`. Defaults to `None`, `"auto"`, `False`, `(2.0, 7.0)`.
+
+    Reference:
+        Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equations 5
+        and 7, and section 3.3 for causal attention.
+
+    Example:
+
+    >>> layer = LinearTransformerAttention(num_heads=2, key_dim=8, causal=True)
+    >>> layer(keras.ops.ones((1, 100, 16))).shape
+    TensorShape([1, 100, 16])
+    """
+
+    # as that of `PerformerAttention`
+    initial_logit_scale = 4.0
+
+    def feature_kernel(self):
+        return ops.EluKernel()
 
 
 class RandomProjection(keras.layers.Layer):
-    """Holds the parameters of random features and draws the next ones.
-
-    Args:
-        feature_map: a `FeatureMap`.
-        num_features: int M.
-        num_heads: int K, key-value heads.
-        head_dim: int H.
-        seed: int or `None`.
-    """
+    """Holds the parameters of random features and draws the next ones."""
 
     def __init__(self, feature_map, num_features, num_heads, head_dim, seed=None):
         super().__init__(name="random_projection", dtype="float32")
@@ -515,24 +530,19 @@ class RandomProjection(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        seed = seed_or_random(self.seed)
-        counter = dict(shape=(), dtype="int32", trainable=False)
+        seed, counter = seed_or_random(self.seed), dict(dtype="int32", trainable=False)
+        first = keras.initializers.Constant(seed)
         # a weight, so that every worker and a resumed run draw the same sequence
-        self.first_seed = self.add_weight(
-            name="projection_seed",
-            initializer=keras.initializers.Constant(seed),
-            **counter,
-        )
-        self.redraw_count = self.add_weight(
-            name="redraw_count", initializer="zeros", **counter
-        )
+        self.first_seed = full_weight(self, "projection_seed", (), first, **counter)
+        self.redraw_count = full_weight(self, "redraw_count", (), "zeros", **counter)
         values = draw_once(lambda: self._draw(seed, 0))
-        if isinstance(values, dict):
-            self.parameters = {
-                name: self._add_parameter(name, values[name]) for name in sorted(values)
-            }
-        else:
-            self.parameters = self._add_parameter("projection_matrix", values)
+        is_one = not isinstance(values, dict)
+        named = {"projection_matrix": values} if is_one else values
+        weights = {
+            name: add_drawn_weight(self, name, named[name], self.feature_map.trainable)
+            for name in sorted(named)
+        }
+        self.parameters = weights["projection_matrix"] if is_one else weights
 
     def feature_kernel(self):
         """Returns the kernel of the current features."""
@@ -558,9 +568,6 @@ class RandomProjection(keras.layers.Layer):
         # not Keras' own dict, which tf.nest does not take for one
         is_one = not isinstance(self.parameters, dict)
         return self.parameters if is_one else dict(self.parameters)
-
-    def _add_parameter(self, name, value):
-        return add_drawn_weight(self, name, value, self.feature_map.trainable)
 
     def _draw(self, seed, redraw_count):
         with tf.device("CPU:0"):  # so that all kinds of machines draw the same
@@ -595,17 +602,12 @@ def draw_once(function):
 
 def add_drawn_weight(layer, name, value, trainable=False):
     """Adds a weight of a layer that begins as the drawn value, in its dtype."""
-    return layer.add_weight(
-        name=name,
-        shape=value.shape,
-        dtype=value.dtype.name,
-        initializer=lambda shape, dtype: tf.convert_to_tensor(value),
-        trainable=trainable,
-        autocast=False,
-    )
 
+    def drawn(shape, dtype):
+        return tf.convert_to_tensor(value)
 
-# -- The ratio of what is estimated to what is exact, a weight of each head.
+    options = {"dtype": value.dtype.name, "trainable": trainable}
+    return full_weight(layer, name, value.shape, drawn, **options)
 
 
 # How many times faster than other weights the gain moves. With 1 it stays behind, and
@@ -618,10 +620,6 @@ class FarGain(KeepsWithoutEntry, keras.layers.Layer):
 
     An estimate is biased and noisy, exact weights are not: with both, attention learns
     to retrieve far keys only if it can find their ratio.
-
-    Args:
-        num_heads: int N.
-        initial: float, the initial log-gain, or one for each head.
     """
 
     def __init__(self, num_heads, initial=0.0):
@@ -630,12 +628,8 @@ class FarGain(KeepsWithoutEntry, keras.layers.Layer):
         self.initial = initial
 
     def build(self, input_shape=None):
-        self.log_gain = self.add_weight(
-            name="log_gain",
-            shape=(self.num_heads,),
-            initializer=keras.initializers.Constant(np.divide(self.initial, SPEED)),
-            autocast=False,
-        )
+        first = keras.initializers.Constant(np.divide(self.initial, SPEED))
+        self.log_gain = full_weight(self, "log_gain", (self.num_heads,), first)
 
     def of_heads(self):
         """The gain of each head, a tensor `(N,)`."""

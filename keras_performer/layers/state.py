@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_performer.layers import arguments, call_inputs
+from keras_performer.layers import call_inputs
 
 
 class HasInitialState:
@@ -10,20 +10,6 @@ class HasInitialState:
 
     def initial_state(self, *args, **kwargs):
         return self.get_initial_state(*args, **kwargs)
-
-
-def first(attention, batch_size, packed):
-    """The state before the first token; packed if calls are to have `segment_ids`."""
-    position = tf.zeros((batch_size,), tf.int32)
-    state = {"position": position, "attention": attention}
-    return {**state, "segment": tf.cast(position, tf.int64)} if packed else state
-
-
-def checked_batch_size(layer, batch_size):
-    """The argument of `get_initial_state`, of a layer that can have one."""
-    if not layer.supports_state:
-        raise no_state(layer)
-    return arguments.batch_size(batch_size)
 
 
 def later(state, inputs, attention):
@@ -61,15 +47,16 @@ def check(layer, causal, state, return_state, return_attention_scores):
             "scores of keys that only the state knows cannot be told apart. Call "
             "without state. Received: return_attention_scores=True, and state"
         )
-    names = "position", "attention"
-    entries = names, (*names, "segment")
-    if state is not None and not any(_has_entries(state, x) for x in entries):
+    if state is None:
+        return
+    names = {"position", "attention"}
+    if not isinstance(state, dict) or set(state) - {"segment"} != names:
         raise ValueError(
             'state must be a dict with the entries "position" and "attention", from '
             "get_initial_state or an earlier call, and of packed sequences with the "
             f'entry "segment". Received: state {_entries_of(state)}'
         )
-    if state is not None and tf.as_dtype(state["position"].dtype) != tf.int32:
+    if tf.as_dtype(state["position"].dtype) != tf.int32:
         raise ValueError(
             "state must keep its dtypes, int32 and float32, whatever the layer "
             "computes in: pass it as get_initial_state or an earlier call gave it. "
@@ -78,15 +65,11 @@ def check(layer, causal, state, return_state, return_attention_scores):
 
 
 def attention_entry(layer, kind, window, entry):
-    """The entry "attention" of a layer's state, as `ops` takes it.
+    """The entry "attention" of a layer's state as `ops` takes it, a tuple of that kind.
 
-    Args:
-        layer: the layer that gets it.
-        kind: the named tuple that it is to be.
-        window: str, the argument of the layer that says which state it has.
-        entry: what came, a dict of the fields of `kind`.
+    `window` is the argument of the layer that says which state it has.
     """
-    if not _has_entries(entry, kind._fields):
+    if not isinstance(entry, dict) or set(entry) != set(kind._fields):
         *names, last = (f'"{name}"' for name in kind._fields)
         raise ValueError(
             f'The entry "attention" of state must be a dict of {", ".join(names)} and '
@@ -95,10 +78,6 @@ def attention_entry(layer, kind, window, entry):
             f"Received: one {_entries_of(entry)}"
         )
     return kind(**entry)
-
-
-def _has_entries(state, names):
-    return isinstance(state, dict) and set(state) == set(names)
 
 
 def _entries_of(state):

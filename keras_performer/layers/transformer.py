@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments, call_inputs
-from keras_performer.layers.arguments import Initializer, LayerInput
+from keras_performer.layers.arguments import Initializer, LayerInput, positive_int
 from keras_performer.layers.call_inputs import visible_keys
 from keras_performer.layers.choice import AttentionChoice, OneChoice, takes_options
 from keras_performer.layers.config import KeepsInnerChanges, TracesSpec
@@ -25,6 +25,15 @@ class TransformerLayer(
     It has their arguments and their feed-forward network. Each part adds its output to
     the tokens, and normalizes before or after.
     """
+
+    config_names: tuple[str, ...] = (
+        "intermediate_dim",
+        "num_heads",
+        "dropout",
+        "layer_norm_epsilon",
+        "normalize_first",
+        "seed",
+    )
 
     def __init__(
         self,
@@ -45,10 +54,8 @@ class TransformerLayer(
         # without autocast Keras leaves the state in float32
         super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
-        self.intermediate_dim = arguments.positive_int(
-            "intermediate_dim", intermediate_dim
-        )
-        self.num_heads = arguments.positive_int("num_heads", num_heads)
+        self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
+        self.num_heads = positive_int("num_heads", num_heads)
         self.dropout = arguments.rate("dropout", dropout)
         self.activation = keras.activations.get(activation)
         self.layer_norm_epsilon = float(layer_norm_epsilon)
@@ -63,12 +70,9 @@ class TransformerLayer(
     def build_feed_forward(self, shape):
         """Makes the parts after the attention, for tokens `(B, T, hidden_dim)`."""
         self.feedforward_norm = self.made_norm(shape)
-        self.expand = self._dense(
-            "expand", shape, self.intermediate_dim, activation=self.activation
-        )
-        self.contract = self._dense(
-            "contract", (*shape[:-1], self.intermediate_dim), shape[-1]
-        )
+        width, wide = self.intermediate_dim, (*shape[:-1], self.intermediate_dim)
+        self.expand = self._dense("expand", shape, width, activation=self.activation)
+        self.contract = self._dense("contract", wide, shape[-1])
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
@@ -121,17 +125,8 @@ class TransformerLayer(
         return self.after(norm, x, made, training)
 
     def get_config(self):
-        names = (
-            "intermediate_dim",
-            "num_heads",
-            "dropout",
-            "layer_norm_epsilon",
-            "normalize_first",
-            "seed",
-        )
         return {
             **super().get_config(),
-            **{name: getattr(self, name) for name in names},
             **self._attentions.config(made=self.built),
             "activation": keras.activations.serialize(self.activation),
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
@@ -150,9 +145,6 @@ class TransformerLayer(
             dtype=self.dtype_policy,
             **options,
         )
-
-
-# -- One layer of an encoder, as KerasHub's.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -238,21 +230,15 @@ class PerformerEncoder(TransformerLayer):
             segment_ids=segment_ids,
             positions=positions,
         )
-        scores = None
+        scores = ()
         if return_attention_scores:
-            attended, scores = attended
+            attended, *scores = attended
         x = self.after(self.attention_norm, x, attended, training)
         x = self.feed_forward(x, training)
-        return (x, scores) if return_attention_scores else x
+        return (x, *scores) if return_attention_scores else x
 
     if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
         __call__ = call
-
-    def compute_output_shape(self, inputs_shape):
-        return tuple(inputs_shape)
-
-
-# -- One layer of a decoder, as KerasHub's.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -267,22 +253,10 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
 
     Args:
         intermediate_dim: int, width of the feed-forward network.
-        num_heads: int, number of attention heads. It must divide the width of the
-            tokens; each head has an equal part of it.
-        dropout: float, dropout rate, in the attention and after each part. Defaults to
-            `0.0`.
-        activation: name or function, the activation of the feed-forward network.
-            Defaults to `"relu"`.
-        layer_norm_epsilon: float, epsilon of the normalizations. Defaults to `1e-05`.
-        kernel_initializer: initializer of the kernels. Defaults to `"glorot_uniform"`.
-        bias_initializer: initializer of the biases. Defaults to `"zeros"`.
-        normalize_first: bool, normalize the input of each part (pre-norm, as in GPT-2),
-            not the sum after it (post-norm). Defaults to `False`.
-        seed: int, seeds the random features and dropout. Defaults to `None`.
-        attention: as in `PerformerEncoder`. Defaults to `"performer"`.
-        **kwargs: as in `PerformerEncoder`. `exact_window`, `initial_log_gain` and
-            `rotary` apply to the self-attention only: keys of another sequence are
-            never near.
+        num_heads: int, number of attention heads.
+        **kwargs: further arguments, all as in `PerformerEncoder`. `exact_window`,
+            `initial_log_gain` and `rotary` apply to the self-attention only: keys of
+            another sequence are never near.
 
     Call arguments:
         decoder_sequence: tensor of shape `(B, T, hidden_dim)`.
@@ -296,10 +270,7 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
             `encoder_sequence`.
         use_causal_mask: bool, hide later tokens.
         training: bool, whether to apply dropout.
-        segment_ids, positions: as in `PerformerAttention`, for the self-attention.
-        state: the state after earlier tokens (causal only), from `get_initial_state`
-            or an earlier call.
-        return_state: bool, also return the state after the last token.
+        segment_ids, positions, state, return_state: as in `PerformerAttention`.
 
     Returns:
         Tensor of shape `(B, T, hidden_dim)`, or `(tensor, state)`.
@@ -331,12 +302,9 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         self.self_attention_norm = self.made_norm(shape)
         self.cross_attention = None
         if encoder_sequence_shape is not None:
-            config = self.self_attention.cross_config()
+            config = {**self.self_attention.cross_config(), "name": "cross_attention"}
             config["seed"] = None if self.seed is None else self.seed + 1
-            kind = type(self.self_attention)
-            self.cross_attention = kind.from_config(
-                {**config, "name": "cross_attention"}
-            )
+            self.cross_attention = type(self.self_attention).from_config(config)
             self.cross_attention.build(shape, encoder_sequence_shape)
             self.cross_attention_norm = self.made_norm(shape)
         self.build_feed_forward(shape)
@@ -422,17 +390,12 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
                 "on data first."
             )
         self._check(encoder_sequence)
-        state = {
-            "self_attention": self.self_attention.get_initial_state(batch_size, packed)
-        }
+        before = self.self_attention.get_initial_state(batch_size, packed)
+        state = {"self_attention": before}
         if self.cross_attention is not None:
-            state["cross_attention"] = self._absorbed(
-                encoder_sequence, encoder_padding_mask, encoder_attention_mask
-            )
+            masks = encoder_padding_mask, encoder_attention_mask
+            state["cross_attention"] = self._absorbed(encoder_sequence, *masks)
         return state
-
-    def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
-        return tuple(decoder_sequence_shape)
 
     def _encoded(self, sequence, padding_mask, attention_mask):
         """The encoder's sequence, and which of its tokens are seen."""
@@ -449,15 +412,17 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
 
     def _check(self, encoder_sequence, state=None):
         given = encoder_sequence is not None
-        if self.cross_attention is None and given:
-            raise ValueError(
-                f"{self.name} was built without encoder_sequence, and has no attention "
-                "to one: give it in the first call. Received: encoder_sequence"
-            )
         names = ["self_attention", "cross_attention"]
-        names = names if self.cross_attention is not None else names[:1]
+        if self.cross_attention is None:
+            if given:
+                raise ValueError(
+                    f"{self.name} was built without encoder_sequence, and has no "
+                    "attention to one: give it in the first call. Received: "
+                    "encoder_sequence"
+                )
+            names = names[:1]
         if state is None:
-            if given == (self.cross_attention is None):
+            if given != (self.cross_attention is not None):
                 raise ValueError(
                     f"{self.name} was built with encoder_sequence, and needs one in "
                     "each call without a state. Received: encoder_sequence=None"

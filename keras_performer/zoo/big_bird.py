@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.config import KeepsWithoutEntry
+from keras_performer.layers.dense import full_weight
 from keras_performer.layers.performer import seed_or_random
 from keras_performer.ops.checks import check_attention_inputs
 from keras_performer.ops.exact import attend_to_seen, scores_of_seen
@@ -111,10 +112,7 @@ def _each_once(table):
 def _drawn_from_others(table, end, number):
     """Draws one of the blocks before `end` that are not in a table; or `NONE`.
 
-    Args:
-        table: int32 tensor `(K, count, seen)`, of blocks before the end.
-        end: int, or int32 tensor that broadcasts to `(K, count, 1)`.
-        number: float32 tensor `(K, count, 1)`, at least 0 and below 1.
+    The table is `(K, count, seen)`; numbers `(K, count, 1)`, of [0, 1), say which.
     """
     taken = tf.sort(tf.where(table == NONE, BEYOND, table), -1)
     there = tf.cast(table != NONE, tf.int32)
@@ -141,10 +139,7 @@ def _uniform(seed, shape):
 
 
 def _scattered(x):
-    """A permutation of uint32: each bit depends on all.
-
-    It is "lowbias32" of C. Wellons, prospecting for hash functions, 2018.
-    """
+    """A permutation of uint32, "lowbias32" of C. Wellons: each bit depends on all."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         shifted = tf.bitwise.right_shift(x, _bits(shift))
         x = tf.bitwise.bitwise_xor(x, shifted) * _bits(factor)
@@ -276,10 +271,7 @@ class _Cut:
         return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
 
     def seen(self, key_mask, causal):
-        """Mask of these keys, `(X, tokens, seen * tokens)`.
-
-        It has one row where all queries of a block see the same keys.
-        """
+        """Mask of these keys, `(X, tokens, seen * tokens)`, or of one row."""
         mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
         mask = tf.gather(mask, self._positions(), axis=2, batch_dims=2)
         there = self.table != NONE
@@ -323,33 +315,16 @@ class _Cut:
         return tf.repeat(positions, self.batch, 0)
 
 
-# -- A seed that a layer saves, of which it draws in each call alike.
-
-
 class SavedSeed(KeepsWithoutEntry, keras.layers.Layer):
-    """Saves a seed as a weight, so that a loaded model draws the same numbers.
-
-    Args:
-        seed: int or `None`.
-        name: str.
-    """
+    """Saves a seed as a weight, so that a loaded model draws the same numbers."""
 
     def __init__(self, seed, name):
         super().__init__(name=name)
         self.first_seed = seed
 
     def build(self, input_shape=None):
-        self.seed = self.add_weight(
-            name="seed",
-            shape=(),
-            dtype="int32",
-            initializer=keras.initializers.Constant(seed_or_random(self.first_seed)),
-            trainable=False,
-            autocast=False,
-        )
-
-
-# -- Big Bird's attention: blocks that see a window, global blocks and random ones.
+        first = keras.initializers.Constant(seed_or_random(self.first_seed))
+        self.seed = full_weight(self, "seed", (), first, dtype="int32", trainable=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -375,8 +350,7 @@ class BigBirdAttention(AttentionLayer):
     blocks, and so other random blocks and another last block. Always pad to one length.
 
     Args:
-        num_heads: int N, number of attention heads.
-        key_dim: int H, size of each head of query and key.
+        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
         seed: int, seeds dropout and the random blocks. With `None` the layer chooses a
             seed for the blocks when it is built and saves it with the weights. Defaults
             to `None`.
@@ -387,8 +361,6 @@ class BigBirdAttention(AttentionLayer):
             `2`.
         num_random_blocks: int, number of random blocks that a block sees. Defaults to
             `3`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
 
     Raises:
         ValueError: if query and key have different lengths, and as in `AttentionLayer`.
@@ -405,6 +377,7 @@ class BigBirdAttention(AttentionLayer):
 
     supports_cross_attention = False
     cost = "L"
+    config_names = "block_size", "num_global_blocks", "num_random_blocks"
 
     def __init__(
         self,
@@ -454,10 +427,3 @@ class BigBirdAttention(AttentionLayer):
     def scores(self, query, key, visible):
         blocks = self.seen_blocks(size(query, 1), visible.causal)
         return block_sparse_scores(query, key, blocks, self.block_size, visible)
-
-    def get_config(self):
-        names = "block_size", "num_global_blocks", "num_random_blocks"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }

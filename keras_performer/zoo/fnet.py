@@ -44,6 +44,7 @@ class FourierMixing(MixingLayer):
     """
 
     cost = "L log L"
+    config_names = ("norm",)
 
     def __init__(
         self,
@@ -63,6 +64,3 @@ class FourierMixing(MixingLayer):
         if self.norm == "ortho":
             mixed *= tf.math.rsqrt(tf.cast(size(x, 1) * size(x, 2), dtype))
         return tf.cast(mixed, x.dtype)
-
-    def get_config(self):
-        return {**super().get_config(), "norm": self.norm}

@@ -6,7 +6,8 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
-from keras_performer.layers.dense import token_dense
+from keras_performer.layers.arguments import positive_int
+from keras_performer.layers.dense import full_weight, token_dense
 from keras_performer.layers.mixing import MixingLayer, zero_masked
 from keras_performer.ops.shapes import compute_dtype, size
 
@@ -53,6 +54,7 @@ class SpatialGatingUnit(MixingLayer):
 
     supports_causal = True
     cost = "L^2"
+    config_names = "max_length", "intermediate_dim"
 
     def __init__(
         self,
@@ -63,10 +65,8 @@ class SpatialGatingUnit(MixingLayer):
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(causal=causal, **kwargs)
-        self.max_length = arguments.positive_int("max_length", max_length)
-        self.intermediate_dim = arguments.positive_int(
-            "intermediate_dim", intermediate_dim
-        )
+        self.max_length = positive_int("max_length", max_length)
+        self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
         if self.intermediate_dim % 2:
             raise ValueError(
                 "intermediate_dim must be even, as one half of the channels gates the "
@@ -74,30 +74,19 @@ class SpatialGatingUnit(MixingLayer):
             )
 
     def build(self, input_shape):
-        dim, half = input_shape[-1], self.intermediate_dim // 2
-        self.expand = self._dense(
-            "expand", dim, self.intermediate_dim, activation="gelu"
-        )
-        self.norm = keras.layers.LayerNormalization(
-            dtype=self.dtype_policy, name="norm"
-        )
-        self.norm.build((*input_shape[:-1], half))
-        self.contract = self._dense("contract", half, dim)
+        dim, width, dtype = input_shape[-1], self.intermediate_dim, self.dtype_policy
+        self.expand = token_dense("expand", width, dtype=dtype, activation="gelu")
+        self.expand.build((None, None, dim))
+        self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
+        self.norm.build((*input_shape[:-1], width // 2))
+        self.contract = token_dense("contract", dim, dtype=dtype)
+        self.contract.build((None, None, width // 2))
         # "near zero" in the paper: a sum over all positions is below a thousandth
         bound = 1e-3 / self.max_length
-        # both in float32, as sums over tokens are
-        self.spatial_kernel = self.add_weight(
-            name="spatial_kernel",
-            shape=(self.max_length, self.max_length),
-            initializer=keras.initializers.RandomUniform(-bound, bound),
-            autocast=False,
-        )
-        self.spatial_bias = self.add_weight(
-            name="spatial_bias",
-            shape=(self.max_length,),
-            initializer="ones",
-            autocast=False,
-        )
+        uniform = keras.initializers.RandomUniform(-bound, bound)
+        shape = self.max_length, self.max_length
+        self.spatial_kernel = full_weight(self, "spatial_kernel", shape, uniform)
+        self.spatial_bias = full_weight(self, "spatial_bias", shape[:1], "ones")
 
     def mix(self, x, mask, training=None):
         length = arguments.up_to_max_length(self, size(x, 1))
@@ -110,15 +99,3 @@ class SpatialGatingUnit(MixingLayer):
         bias = tf.cast(self.spatial_bias[:length, tf.newaxis], dtype)
         gate = tf.einsum("ts,bsc->btc", kernel, gate) + bias
         return self.contract(content * tf.cast(gate, content.dtype))
-
-    def get_config(self):
-        names = "max_length", "intermediate_dim"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
-
-    def _dense(self, name, dim, output_dim, **options):
-        dense = token_dense(name, output_dim, dtype=self.dtype_policy, **options)
-        dense.build((None, None, dim))
-        return dense

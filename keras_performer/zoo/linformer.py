@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.dense import full_weight
 from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.visibility import without_hidden
 
@@ -37,8 +38,7 @@ class LinformerAttention(AttentionLayer):
     to the dense layers only.
 
     Args:
-        num_heads: int N, number of attention heads.
-        key_dim: int H, size of each head of query and key.
+        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
         max_length: int, the most keys in a sequence.
         projection_dim: int k, the number of mixtures. 256 is the largest value in the
             paper's experiments (section 5), for 512 and 1,024 tokens. Defaults to
@@ -46,8 +46,6 @@ class LinformerAttention(AttentionLayer):
         sharing: "none", E and F for each key-value head; "headwise", E and F shared by
             all heads, as in the authors' code; or "key-value", one matrix for all heads
             and for both E and F. Defaults to `"headwise"`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
 
     Call arguments:
         return_attention_scores: bool, also return the weights of values, the softmax
@@ -74,6 +72,7 @@ class LinformerAttention(AttentionLayer):
     supports_causal = False
     drops_weights = True
     cost = "L"
+    config_names = "max_length", "projection_dim", "sharing"
 
     def __init__(
         self,
@@ -111,25 +110,13 @@ class LinformerAttention(AttentionLayer):
         seen = visible.key_mask[:, tf.newaxis, tf.newaxis]
         return tf.where(seen, scores, tf.zeros_like(scores))
 
-    def get_config(self):
-        names = "max_length", "projection_dim", "sharing"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
-
     def _add_projection(self, name):
         heads = self.num_key_value_heads if self.sharing == "none" else 1
         shape = (heads, self.max_length, self.projection_dim)
-        return self.add_weight(
-            name=name,
-            shape=shape if self.sharing == "none" else shape[1:],
-            # Keras counts a first axis of heads as further inputs and outputs
-            initializer=keras.initializers.VarianceScaling(
-                0.5 * heads, mode="fan_avg", distribution="uniform"
-            ),
-            autocast=False,
-        )
+        shape = shape if self.sharing == "none" else shape[1:]
+        # Keras counts a first axis of heads as further inputs and outputs
+        scaling = keras.initializers.VarianceScaling(0.5 * heads, "fan_avg", "uniform")
+        return full_weight(self, name, shape, scaling)
 
     def _positions(self, projection, length, dtype):
         """The rows of E or F that a sequence has, `(K, S, k)`, or `(1, S, k)`."""

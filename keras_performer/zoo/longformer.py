@@ -1,6 +1,5 @@
 """Longformer: local attention with global tokens.
 
-Queries that are not global see near keys and global tokens in one softmax, each once.
 Global tokens are few: their keys, and then their queries, are gathered from the
 sequence, so that no array has the length twice.
 """
@@ -12,9 +11,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.layers import arguments
-from keras_performer.layers.arguments import (
-    LayerInput,
-)
+from keras_performer.layers.arguments import LayerInput
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask
 from keras_performer.layers.dense import copied_dense
@@ -55,9 +52,8 @@ def global_token_attention(
         key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, T, K, V)`.
         global_query, global_key, global_value: tensors of the same shapes.
-        sliding_window: int W, a query sees keys less than W tokens away.
-        num_global_tokens: int G, the most global tokens in a sequence. If more are
-            marked, the first G are global.
+        sliding_window: int W.
+        num_global_tokens: int G. If more are marked, the first G are global.
         visible: a `Visibility` with `global_tokens`, of one segment.
         jit_compile: as in `local_attention`, for the window. Defaults to `False`.
 
@@ -79,12 +75,10 @@ def global_token_attention(
     >>> y[0, :, 0, 0].numpy().tolist()  # of all, and else of the own and the first
     [4.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
     """
-    heads = [tf.convert_to_tensor(x) for x in (query, key, value)]
-    of_global = (global_query, global_key, global_value)
-    global_heads = [tf.convert_to_tensor(x) for x in of_global]
-    keys = visible._replace(global_tokens=None)
-    check_attention_inputs(heads[0], heads[1], heads[2], keys)
-    check_attention_inputs(global_heads[0], global_heads[1], global_heads[2], keys)
+    given = (query, key, value), (global_query, global_key, global_value)
+    heads, global_heads = tf.nest.map_structure(tf.convert_to_tensor, given)
+    for q, k, v in (heads, global_heads):
+        check_attention_inputs(q, k, v, visible._replace(global_tokens=None))
     check_window("sliding_window", sliding_window, heads[0], heads[1])
     if visible.starts is not None:
         raise ValueError(
@@ -92,7 +86,7 @@ def global_token_attention(
             "batch. Received: Visibility(..., starts=...)"
         )
     counts = sliding_window, num_global_tokens
-    arguments = *heads, *global_heads, *counts, visible, jit_compile
+    arguments = heads, global_heads, *counts, visible, jit_compile
     if jit_compile and tf.executing_eagerly():
         output = compile.call_in_graph(_attend, None, *arguments)
     else:
@@ -101,19 +95,11 @@ def global_token_attention(
 
 
 def _attend(
-    _,
-    query,
-    key,
-    value,
-    global_query,
-    global_key,
-    global_value,
-    sliding_window,
-    num_global_tokens,
-    visible,
-    jit_compile,
+    _, heads, global_heads, sliding_window, num_global_tokens, visible, jit_compile
 ):
     """`global_token_attention` of checked arguments, in the dtype of the loops."""
+    query, key, value = heads
+    global_query, global_key, global_value = global_heads
     number = tf.math.cumsum(tf.cast(visible.global_tokens, tf.int32), axis=1)
     is_global = tf.logical_and(visible.global_tokens, number <= num_global_tokens)
     key_mask = mask_or_all(visible.key_mask, key)
@@ -155,9 +141,6 @@ def _attend(
     return tf.where(is_global[..., tf.newaxis, tf.newaxis], rows, output)
 
 
-# -- Longformer's attention: near keys, and some tokens that see all and all see.
-
-
 @keras.saving.register_keras_serializable(package="keras_performer")
 class LongformerAttention(AttentionLayer):
     """Longformer attention to near keys and to global tokens, linear in the length.
@@ -173,8 +156,7 @@ class LongformerAttention(AttentionLayer):
     by `query`, `key` and `value`.
 
     Args:
-        num_heads: int N, number of attention heads.
-        key_dim: int H, size of each head of query and key.
+        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
         sliding_window: int W, required. A query sees keys less than W tokens away; with
             1 it sees only its own token. The paper's window is `2 W - 1` keys.
         num_global_tokens: int G, the most global tokens in a sequence; XLA needs this
@@ -183,8 +165,6 @@ class LongformerAttention(AttentionLayer):
             for question answering. Defaults to `0`, as `LocalAttention`, without extra
             dense layers.
         jit_compile: as in `LocalAttention`, for the window. Defaults to `"auto"`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
 
     Call arguments: those of `AttentionLayer`, and
         global_mask: bool tensor of shape `(B, T)`, true for global tokens, at most G in
@@ -212,6 +192,7 @@ class LongformerAttention(AttentionLayer):
 
     supports_cross_attention = False
     cost = "L"
+    config_names = "sliding_window", "num_global_tokens", "jit_compile"
 
     def __init__(
         self,
@@ -254,7 +235,20 @@ class LongformerAttention(AttentionLayer):
         masks = query_mask, value_mask, key_mask, attention_mask
         inputs = self.read(query, value, key, *masks, use_causal_mask, segment_ids)
         if global_mask is not None:
-            mask = self._checked_mask(global_mask, inputs.query)
+            most = self.num_global_tokens
+            if not most:
+                raise ValueError(
+                    "global_mask needs room for global tokens: make the layer with "
+                    "num_global_tokens, the most that a sequence has. Received: "
+                    "global_mask, and num_global_tokens=0"
+                )
+            mask = as_mask("global_mask", global_mask, inputs.query)
+            tf.debugging.assert_less_equal(
+                tf.reduce_sum(tf.cast(mask, tf.int32), axis=1),
+                most,
+                "global_mask must have at most num_global_tokens in a sequence: make "
+                "the layer with more",
+            )
             visible = inputs.visible._replace(global_tokens=mask)
             inputs = inputs._replace(visible=visible)
         return self.respond(
@@ -265,10 +259,7 @@ class LongformerAttention(AttentionLayer):
         __call__ = call
 
     def project(self, name, x, positions=None):
-        """Returns two tensors of heads: for most queries, and for global tokens.
-
-        Args: as in `AttentionLayer.project`.
-        """
+        """Returns two tensors of heads: for most queries, and for global tokens."""
         heads = super().project(name, x, positions)
         if not self.num_global_tokens:
             return heads, None
@@ -299,13 +290,6 @@ class LongformerAttention(AttentionLayer):
         )
         return tf.where(rows, global_scores, scores)
 
-    def get_config(self):
-        names = "sliding_window", "num_global_tokens", "jit_compile"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
-
     def _with_global_tokens(self, visible, query):
         """A `Visibility` with global tokens: without given ones, the first seen."""
         if visible.global_tokens is not None:
@@ -314,22 +298,3 @@ class LongformerAttention(AttentionLayer):
         number = tf.math.cumsum(tf.cast(seen, tf.int32), axis=1)
         first = tf.logical_and(seen, number <= self.num_global_tokens)
         return visible._replace(global_tokens=first)
-
-    def _checked_mask(self, mask, query):
-        """A `global_mask` as bool, `(B, T)`."""
-        most = self.num_global_tokens
-        if not most:
-            raise ValueError(
-                "global_mask needs room for global tokens: make the layer with "
-                "num_global_tokens, the most that a sequence has. Received: "
-                "global_mask, and num_global_tokens=0"
-            )
-        mask = as_mask("global_mask", mask, query)
-        number = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
-        tf.debugging.assert_less_equal(
-            number,
-            most,
-            "global_mask must have at most num_global_tokens in a sequence: make the "
-            "layer with more",
-        )
-        return mask

@@ -1,11 +1,14 @@
 """MLP-Mixer: a network across positions in place of attention."""
 
+import functools
 import typing
 
 import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
+from keras_performer.layers.arguments import positive_int
+from keras_performer.layers.dense import full_weight
 from keras_performer.layers.mixing import MixingLayer, zero_masked
 from keras_performer.ops.shapes import compute_dtype, size
 
@@ -47,6 +50,8 @@ class TokenMixing(MixingLayer):
     TensorShape([1, 80, 16])
     """
 
+    config_names = "max_length", "intermediate_dim"
+
     def __init__(
         self,
         max_length: int,
@@ -56,47 +61,26 @@ class TokenMixing(MixingLayer):
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(causal=causal, **kwargs)
-        self.max_length = arguments.positive_int("max_length", max_length)
-        self.intermediate_dim = arguments.positive_int(
-            "intermediate_dim", intermediate_dim
-        )
+        self.max_length = positive_int("max_length", max_length)
+        self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
 
     def build(self, input_shape):
+        add = functools.partial(full_weight, self)
         length, hidden = self.max_length, self.intermediate_dim
-        self.expand_kernel = self._weight("expand_kernel", (length, hidden))
-        self.expand_bias = self._weight("expand_bias", (hidden,), "zeros")
-        self.contract_kernel = self._weight("contract_kernel", (hidden, length))
-        self.contract_bias = self._weight("contract_bias", (length,), "zeros")
+        random, zeros = "glorot_uniform", "zeros"
+        self.expand_kernel = add("expand_kernel", (length, hidden), random)
+        self.expand_bias = add("expand_bias", (hidden,), zeros)
+        self.contract_kernel = add("contract_kernel", (hidden, length), random)
+        self.contract_bias = add("contract_bias", (length,), zeros)
 
     def mix(self, x, mask, training=None):
         length = arguments.up_to_max_length(self, size(x, 1))
         dtype = compute_dtype(x)
-        expand, expand_bias, contract, contract_bias = (
-            tf.cast(weight, dtype)
-            for weight in (
-                self.expand_kernel,
-                self.expand_bias,
-                self.contract_kernel,
-                self.contract_bias,
-            )
-        )
-        expand, contract = expand[:length], contract[:, :length]
-        contract_bias = contract_bias[:length, tf.newaxis]
         tokens = tf.cast(zero_masked(x, mask), dtype)
-        hidden = tf.einsum("bsc,sk->bck", tokens, expand) + expand_bias
-        hidden = keras.activations.gelu(hidden)
-        mixed = tf.einsum("bck,kt->btc", hidden, contract) + contract_bias
+        kernel, bias = self.expand_kernel[:length], self.expand_bias
+        hidden = tf.einsum("bsc,sk->bck", tokens, tf.cast(kernel, dtype))
+        hidden = keras.activations.gelu(hidden + tf.cast(bias, dtype))
+        kernel, bias = self.contract_kernel[:, :length], self.contract_bias[:length]
+        mixed = tf.einsum("bck,kt->btc", hidden, tf.cast(kernel, dtype))
+        mixed += tf.cast(bias, dtype)[:, tf.newaxis]
         return tf.cast(mixed, x.dtype)
-
-    def get_config(self):
-        names = "max_length", "intermediate_dim"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
-
-    def _weight(self, name, shape, initializer="glorot_uniform"):
-        # in float32, as sums over tokens are
-        return self.add_weight(
-            name=name, shape=shape, initializer=initializer, autocast=False
-        )

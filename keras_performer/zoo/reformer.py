@@ -69,13 +69,10 @@ def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
 
 
 def codes_of_tokens(buckets, window, visible):
-    """Places of tokens within their buckets.
+    """Places of tokens within their buckets `(B, T, N, rounds)`.
 
-    Args:
-        buckets: int tensor of shape `(B, T, N, rounds)`.
-        window: int, not above a length that is known.
-        visible: a `Visibility`. Tokens of different segments share no bucket, and
-            masked tokens have no place in any.
+    Tokens of different segments share no bucket, and masked tokens have no place in
+    any. The window is not above a length that is known.
 
     Returns:
         `(seen, codes, order)`, X being batch times heads: bool `(X, T)`, which tokens
@@ -118,9 +115,6 @@ def near(query, key, window, causal):
 def num_rows(x, heads):
     """Batch times heads for a reshape, -1 where the batch is not known."""
     return -1 if x.shape[0] is None else x.shape[0] * heads
-
-
-# -- Attention to the tokens that share a bucket.
 
 
 def lsh_attention(
@@ -205,10 +199,7 @@ def lsh_scores(
 
 
 def _checked(query, value, buckets, window, key_mask, causal):
-    """Checks inputs, and returns the `Visibility` and the window.
-
-    The window is at most a known length.
-    """
+    """Checks inputs; returns the `Visibility`, and the window within a known length."""
     visible = Visibility.of(key_mask, causal)
     check_attention_inputs(query, query, value, visible)
     check_window("sliding_window", window, query, value)
@@ -239,20 +230,11 @@ def _unit(x):
     return tf.math.l2_normalize(tf.cast(x, compute_dtype(x)), -1)
 
 
-# -- The loops over rounds of hashing, forward and backward.
-
-
 def attend_in_rounds(query, key, value, tokens, window, causal):
     """Attention to near tokens of the same buckets, each once, in all rounds.
 
-    The backward pass keeps inputs and outputs only, and computes weights again.
-
-    Args:
-        query, key: tensors of shape `(X, T, 1, H)`.
-        value: tensor of shape `(X, T, 1, V)`.
-        tokens: what `codes_of_tokens` returned for the window.
-        window: int, not above a length that is known.
-        causal: bool.
+    The backward pass keeps inputs and outputs only, and computes weights again. Inputs
+    are of one head, `(X, T, 1, dim)`; `codes_of_tokens` made `tokens` for the window.
 
     Returns:
         `(output, log_sums)`, float32 or for such inputs float64: `(X, T, 1, V)`, and
@@ -314,12 +296,9 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
 
 
 class Bucketed(Local):
-    """The loops of `Local` on tokens sorted by bucket, in one round.
+    """The loops of `Local` on tokens sorted by bucket, in the round of an index.
 
-    Args:
-        options, query, keys: as in `Local`, of sorted tokens.
-        codes: int tensor `(X, T, rounds)`, from `codes_of_tokens`, sorted too.
-        index: scalar int32 tensor, which round. Pairs of an earlier round are left out.
+    Codes `(X, T, rounds)` are sorted, too. Pairs of an earlier round are left out.
     """
 
     def __init__(self, options, query, keys, codes, index):
@@ -345,9 +324,6 @@ class Bucketed(Local):
             parallel_iterations=1,
         )
         return tf.logical_and(here, tf.logical_not(before))
-
-
-# -- Reformer's attention: exact weights for keys that hash like the query.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -416,6 +392,7 @@ class ReformerAttention(AttentionLayer):
     supports_segments = True
     supports_cross_attention = False
     cost = "L log L"
+    config_names = "num_hashes", "num_buckets", "sliding_window"
 
     def __init__(
         self,
@@ -477,11 +454,8 @@ class ReformerAttention(AttentionLayer):
         return super().read(query, None, None, *args, **kwargs)
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        buckets = self._buckets(query)
-        return (
-            lsh_attention(query, value, buckets, self.sliding_window, visible),
-            None,
-        )
+        options = self._buckets(query), self.sliding_window, visible
+        return lsh_attention(query, value, *options), None
 
     def outline(self, query, key, value, visible, state=None, training=None):
         return value, None
@@ -491,10 +465,3 @@ class ReformerAttention(AttentionLayer):
 
     def _buckets(self, query):
         return lsh_buckets(query, tf.convert_to_tensor(self.rotations))
-
-    def get_config(self):
-        names = "num_hashes", "num_buckets", "sliding_window"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments
-from keras_performer.layers.arguments import LayerInput
+from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.block import PerformerBlock
 from keras_performer.layers.config import KeepsInnerChanges, as_layer, config_of
@@ -102,13 +102,8 @@ def reversible_chain(
 def _backward(function, params, state, b, total, db, dtotal, earlier):
     """From `(b, a + f(b))` and its gradients to `(a, b)` and those.
 
-    Args:
-        function, params, state: as in `reversible_chain`, of this function.
-        b, total, db, dtotal: tensors.
-        earlier: the `dparams` of the function after, which are to be there first.
-
-    Returns:
-        `(a, b, da, db, dparams)`, the last a flat list with `None` for integers.
+    `earlier` are the `dparams` of the function after, which are to be there first: flat
+    lists with `None` for integers.
     """
     b, flat = _after([dtotal, *earlier], b), tf.nest.flatten(params)
     floats = [x for x in flat if x.dtype.is_floating]
@@ -140,9 +135,6 @@ def _after(earlier, x):
             nothing = tf.where(total == total, tf.zeros_like(total), total)
             x += tf.cast(nothing, x.dtype)
     return x
-
-
-# -- Blocks in a row whose memory in training does not grow with their number.
 
 
 # For the error of what a gradient that computes again would repeat.
@@ -203,6 +195,8 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
     TensorShape([1, 100, 16])
     """
 
+    config_names = "intermediate_dim", "dropout", "seed"
+
     def __init__(
         self,
         attention: AttentionLayer | dict | Sequence[AttentionLayer | dict],
@@ -218,20 +212,15 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
             as_layer("attention", one, AttentionLayer)
             for one in (attention if is_list else [attention])
         ]
-        if not attentions:
-            raise ValueError(
-                "attention must be an AttentionLayer or the config of one, or a list "
-                f"of at least one of these. Received: attention={attention!r}"
-            )
+        wanted = "an AttentionLayer or the config of one, or a list of at least one of "
+        arguments.checked("attention", attention, bool(attentions), wanted + "these")
         if len({id(one) for one in attentions}) < len(attentions):
             raise ValueError(
                 "attention must have a layer of its own for each block, with its own "
                 f"weights: [make() for _ in range({len(attentions)})] rather than "
                 f"[layer] * {len(attentions)}. Received: one layer in several places"
             )
-        self.intermediate_dim = arguments.positive_int(
-            "intermediate_dim", intermediate_dim
-        )
+        self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
         self.dropout = arguments.rate("dropout", dropout)
         self.seed = arguments.seed(seed)
         seeds = random.Random(self.seed)
@@ -265,16 +254,11 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         call = dict(query_mask=mask, training=training)
         call |= dict(segment_ids=segment_ids, positions=positions)
         *_, seeds = split_variables(self.variables, self.weights)
-        parts = [
-            part for block in self.blocks for part in self._parts(block, call, seeds)
-        ]
-        stream = tf.cast(x, "float64")
+        parts = [x for block in self.blocks for x in self._parts(block, call, seeds)]
+        functions, trained = zip(*parts)
+        stream, params = tf.cast(x, "float64"), [values_of(own) for own in trained]
         first, second, moved = reversible_chain(
-            [part.function for part in parts],
-            stream,
-            stream,
-            [values_of(part.trained) for part in parts],
-            values_of(seeds),
+            functions, stream, stream, params, values_of(seeds)
         )
         for seed, value in zip(seeds, moved):
             seed.assign(value)
@@ -284,12 +268,9 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         __call__ = call
 
     def _parts(self, block, call, seeds):
-        """The two parts of a block, for `zoo.reversible_chain`.
+        """The two parts of a block, each a function of a chain and weights that train.
 
-        Args:
-            block: a `PerformerBlock`.
-            call: dict of the call arguments of its attention.
-            seeds: list of variables, the seeds of all blocks.
+        `call` has the arguments of its attention, `seeds` are variables of all blocks.
         """
 
         def attend(x):
@@ -299,14 +280,9 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         def transform(x):
             return block.transformed(x, call["training"])
 
-        attending = block.attention_norm, block.attention, block.dropout
-        transforming = (
-            block.feedforward_norm,
-            block.expand,
-            block.contract,
-            block.dropout,
-        )
-        pairs = (attend, attending), (transform, transforming)
+        attending = [block.attention_norm, block.attention, block.dropout]
+        network = [block.feedforward_norm, block.expand, block.contract, block.dropout]
+        pairs = (attend, attending), (transform, network)
         return [self._part(*pair, seeds) for pair in pairs]
 
     def _part(self, call, layers, seeds):
@@ -322,7 +298,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
             )
             return tf.cast(result, x.dtype), moved
 
-        return _Part(owned_by(self, function), trained)
+        return owned_by(self, function), trained
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
@@ -331,20 +307,4 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         return {
             **super().get_config(),
             "attention": [config_of(block.attention) for block in self.blocks],
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
-            "seed": self.seed,
         }
-
-
-class _Part(typing.NamedTuple):
-    """The function of one stream that is added to the other.
-
-    Attributes:
-        function: as in `zoo.reversible_chain`, of the values of trained weights and of
-            the seeds of the whole layer.
-        trained: list of the weights.
-    """
-
-    function: typing.Callable
-    trained: list

@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.call_inputs import check_equal
+from keras_performer.layers.dense import full_weight
 from keras_performer.ops import checks
 from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.shapes import ceil_div, compute_dtype, size
@@ -17,18 +19,10 @@ HIDDEN = -1e30
 
 
 def block_sums(key, block_size, visible):
-    """Summaries that blocks are sorted by: for each block the sum of its visible keys.
+    """Sums of the visible keys `(B, S, K, H)` of blocks, `(B, blocks, K, H)`.
 
-    If causal, the sum of all keys up to the first of the block, because its first query
+    If causal, the sums of all keys up to the first of a block, because its first query
     may see no more.
-
-    Args:
-        key: tensor of shape `(B, S, K, H)`.
-        block_size: int, tokens of a block; the last may have fewer.
-        visible: a `Visibility`.
-
-    Returns:
-        Tensor of shape `(B, blocks, K, H)`, float32, or float64 for such keys.
     """
     blocks = _blocks(key, block_size)
     seen = _seen(key, blocks, visible)
@@ -49,15 +43,13 @@ def balanced(logits, num_iterations, seen, causal=False):
     softmax, and does not count in columns.
 
     Args:
-        logits: tensor of shape `(B, K, blocks, blocks)`.
+        logits: tensor of shape `(B, K, blocks, blocks)`, the shape of the result, which
+            is `HIDDEN` for columns that a row does not have.
         num_iterations: int, how often rows and columns are normalized before. If
             causal, many iterations lead to the previous block: no other triangle has
             rows and columns that all add up to 1.
         seen: bool tensor `(B, blocks)`, whether a block has visible keys.
         causal: bool.
-
-    Returns:
-        Tensor of the shape of `logits`, `HIDDEN` for columns that a row does not have.
 
     Reference:
         Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, sections 3.1.1 and
@@ -87,11 +79,12 @@ def balanced(logits, num_iterations, seen, causal=False):
     return less_rows(x)
 
 
-def sinkhorn_attention(query, key, value, logits, block_size, visible, num_iterations):
-    """Softmax attention to the own block and to the block that is sorted to it.
+class _Sorted:
+    """Weights of the keys of the own and of the sorted block, in one softmax.
 
     Position s of the block that is sorted to block i holds the average of the visible
-    keys and values at position s of all blocks, weighted by row i of the permutation P:
+    keys and values at position s of all blocks, weighted by row i of the permutation P,
+    whose logits are `(B, K, blocks, blocks)`:
 
         c_is = sum_j P_ij visible_js
         key_is = sum_j P_ij visible_js key_js / c_is, and the same for values
@@ -99,44 +92,20 @@ def sinkhorn_attention(query, key, value, logits, block_size, visible, num_itera
     Its weight in the softmax is multiplied by `c_is`, the part of P that belongs to
     visible keys, so hidden keys count for nothing.
 
-    Args:
-        query: tensor of shape `(B, T, N, H)`.
-        key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
-        value: tensor of shape `(B, T, K, V)`.
-        logits: tensor of shape `(B, K, blocks, blocks)`, the logits of P.
-        block_size: int, tokens of a block; the last may have less.
-        visible: a `Visibility`.
-        num_iterations: int, as in `balanced`.
-
-    Returns:
-        Tensor of shape `(B, T, N, V)` in the dtype of `query`; 0 where no key is
-        visible.
+    Inside, keys and values are `(B, blocks, K, tokens, dim)`, and queries so with the
+    rows of the query heads that share a key, `N / K * tokens`. One-letter names of
+    einsums: i, j blocks, r the row of a query, s the place of a key, k key-value heads.
 
     Reference:
         Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, section 3.2.
     """
-    attention = _Sorted(query, key, logits, block_size, visible, num_iterations)
-    return attention.of_values(value)
-
-
-def sinkhorn_scores(query, key, logits, block_size, visible, num_iterations):
-    """The weights of `sinkhorn_attention` in full, `(B, N, T, T)`: quadratic."""
-    attention = _Sorted(query, key, logits, block_size, visible, num_iterations)
-    return attention.in_full()
-
-
-class _Sorted:
-    """Weights of the keys of the own and of the sorted block, of each query.
-
-    Keys and values are `(B, blocks, K, tokens, dim)`, and queries so with the rows of
-    the query heads that share a key, `N / K * tokens`.
-
-    One-letter names of einsums: i, j blocks, r the row of a query, s the place of a
-    key, k key-value heads.
-    """
 
     def __init__(self, query, key, logits, block_size, visible, num_iterations):
-        query = _with_key_for_each(query, key, block_size)
+        checks.check_window("block_size", block_size, query, key)
+        message = "block_size needs one key for each query: their lengths differ"
+        same = check_equal(size(query, 1), size(key, 1), message)
+        with tf.control_dependencies(same):
+            query = tf.identity(query)
         self.like, self.dtype = query, compute_dtype(query)
         self.heads, self.group = key.shape[2], query.shape[2] // key.shape[2]
         self.blocks = _blocks(key, block_size)
@@ -166,6 +135,7 @@ class _Sorted:
         self.own, self.far = tf.split(weights, 2, -1)
 
     def of_values(self, value):
+        """Attended values `(B, T, N, V)`; 0 where no key is visible."""
         values = self._keys(value)
         attended = tf.matmul(self.own, values)
         attended += tf.matmul(self.far, self._sorted(values))
@@ -177,6 +147,7 @@ class _Sorted:
         return tf.cast(attended, self.like.dtype)
 
     def in_full(self):
+        """The weights of keys in their original places, `(B, N, T, T)`."""
         same = tf.eye(self.blocks.count, dtype=self.dtype)
         full = tf.einsum("bikrs,ij->bkirjs", self.own, same)
         seen = tf.cast(self.seen[:, :, 0], self.dtype)
@@ -211,17 +182,6 @@ class _Sorted:
         return x / self.share[..., tf.newaxis]
 
 
-def _with_key_for_each(query, key, block_size):
-    """The query, checked: now, or when a graph runs."""
-    checks.check_window("block_size", block_size, query, key)
-    if query.shape[1] is not None and key.shape[1] is not None:
-        return query
-    message = "block_size needs one key for each query: their lengths differ"
-    lengths = tf.shape(query)[1], tf.shape(key)[1]
-    with tf.control_dependencies([tf.debugging.assert_equal(*lengths, message)]):
-        return tf.identity(query)
-
-
 def _blocks(key, block_size):
     """All of `block_size`, wherever the sequence ends."""
     return Blocks(size(key, 1), block_size, multiple=block_size)
@@ -230,9 +190,6 @@ def _blocks(key, block_size):
 def _seen(key, blocks, visible):
     """Visible keys in blocks, `(B, blocks, tokens)`; what pads the last is none."""
     return blocks.cut(mask_or_all(visible.key_mask, key))
-
-
-# -- Sinkhorn attention: exact weights in the own block and in one sorted to it.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -262,8 +219,7 @@ class SinkhornAttention(AttentionLayer):
     P. So padding on the right changes nothing; padding on the left moves the blocks.
 
     Args:
-        num_heads: int N, number of attention heads.
-        key_dim: int H, size of each head of query and key.
+        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
         block_size: int, tokens of a block. Time and memory are L^2 / block_size +
             L * block_size, least near the square root of the length L.
         max_length: int, the most tokens in a sequence.
@@ -275,8 +231,6 @@ class SinkhornAttention(AttentionLayer):
         temperature: float, smaller values make P harder. Defaults to `0.75`.
         noise: float, amount of Gumbel noise added to the logits in training, before
             they are divided by the temperature; 1 in the paper. Defaults to `0.0`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
 
     Call arguments: as in `AttentionLayer`; `return_attention_scores` gives the weights
     of keys in their original places, without noise.
@@ -298,6 +252,7 @@ class SinkhornAttention(AttentionLayer):
 
     supports_cross_attention = False
     cost = "L^2 / block_size + L block_size"
+    config_names = "block_size", "max_length", "num_iterations", "temperature", "noise"
 
     def __init__(
         self,
@@ -321,41 +276,27 @@ class SinkhornAttention(AttentionLayer):
     def build_attention(self):
         blocks = ceil_div(self.max_length, self.block_size)
         # without bias: the logits of a column are divided by their sum
-        self.sort_kernel = self.add_weight(
-            name="sort_kernel",
-            shape=(self.num_key_value_heads, self.key_dim, blocks),
-            # logits of independent keys begin with a variance of one
-            initializer=keras.initializers.RandomNormal(
-                stddev=(self.key_dim * self.block_size) ** -0.5
-            ),
-            autocast=False,
-        )
+        shape = self.num_key_value_heads, self.key_dim, blocks
+        # logits of independent keys begin with a variance of one
+        deviation = (self.key_dim * self.block_size) ** -0.5
+        normal = keras.initializers.RandomNormal(stddev=deviation)
+        self.sort_kernel = full_weight(self, "sort_kernel", shape, normal)
         self.noise_seed = None
         if self.noise:
             self.noise_seed = keras.random.SeedGenerator(self.seed, name="noise_seed")
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        logits = self._logits(key, visible, training)
-        options = self.block_size, visible, self._iterations(visible)
-        attended = sinkhorn_attention(query, key, value, logits, *options)
-        return attended, None
+        return self._sorted(query, key, visible, training).of_values(value), None
 
     def scores(self, query, key, visible):
-        logits = self._logits(key, visible)
-        options = self.block_size, visible, self._iterations(visible)
-        return sinkhorn_scores(query, key, logits, *options)
+        return self._sorted(query, key, visible).in_full()
 
-    def get_config(self):
-        names = "block_size", "max_length", "num_iterations", "temperature", "noise"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
-
-    def _iterations(self, visible):
-        if self.num_iterations is None:
-            return 0 if visible.causal else 7
-        return self.num_iterations
+    def _sorted(self, query, key, visible, training=False):
+        num_iterations = self.num_iterations
+        if num_iterations is None:
+            num_iterations = 0 if visible.causal else 7
+        logits = self._logits(key, visible, training)
+        return _Sorted(query, key, logits, self.block_size, visible, num_iterations)
 
     def _logits(self, key, visible, training=False):
         """Logits that P is made from, `(B, K, blocks, blocks)`."""

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 from keras_performer.layers.attention import AttentionLayer
+from keras_performer.layers.dense import full_weight
 from keras_performer.ops.shapes import size, sum_dtype
 
 KINDS = "dense", "random", "factorized_random"
@@ -64,6 +65,7 @@ class SynthesizerAttention(AttentionLayer):
 
     projections: tuple[str, ...] = ("query", "value")
     drops_weights = True
+    config_names = "max_length", "kind", "rank"
 
     def __init__(
         self,
@@ -89,12 +91,8 @@ class SynthesizerAttention(AttentionLayer):
         if self.kind == "dense":
             self.place_kernel = self._add("place_kernel", self.key_dim, self.max_length)
             if self.use_bias:
-                self.place_bias = self.add_weight(
-                    name="place_bias",
-                    shape=(self.num_heads, self.max_length),
-                    initializer="zeros",
-                    autocast=False,
-                )
+                shape = self.num_heads, self.max_length
+                self.place_bias = full_weight(self, "place_bias", shape, "zeros")
         elif self.kind == "random":
             self.alignment = self._add("alignment", self.max_length, self.max_length)
         else:
@@ -124,23 +122,11 @@ class SynthesizerAttention(AttentionLayer):
         weights = tf.cast(self._weights(query, key, visible), self.compute_dtype)
         return self._of_each_sequence(weights, query, key)
 
-    def get_config(self):
-        names = "max_length", "kind", "rank"
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-        }
-
     def _add(self, name, num_rows, num_columns):
-        return self.add_weight(
-            name=name,
-            shape=(self.num_heads, num_rows, num_columns),
-            # Keras counts a first axis of heads as further inputs and outputs
-            initializer=keras.initializers.VarianceScaling(
-                self.num_heads, mode="fan_avg", distribution="uniform"
-            ),
-            autocast=False,
-        )
+        heads = self.num_heads
+        # Keras counts a first axis of heads as further inputs and outputs
+        scaling = keras.initializers.VarianceScaling(heads, "fan_avg", "uniform")
+        return full_weight(self, name, (heads, num_rows, num_columns), scaling)
 
     def _of_each_sequence(self, weights, query, key):
         """The weights of `_weights`, with a batch of 1 repeated."""

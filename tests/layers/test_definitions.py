@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_performer import PerformerAttention
 from keras_performer.layers import (
@@ -13,6 +14,7 @@ from keras_performer.layers import (
 from tests.layers import twins
 from tests.layers.inputs import normal
 from tests.layers.twins import assert_is_twin, randomize, weights_of
+from tests.models.token_models import loss_and_gradients, small_model
 
 LENGTH, GRID = 11, (2, 3, 2)
 FEATURES = {"num_random_features": 8, "chunk_size": 3}
@@ -125,3 +127,22 @@ def test_the_definition_is_that_of_keras():
     expected.set_weights(layer.get_weights())
     found = twins.attention(layer)(weights_of(layer), x)
     np.testing.assert_allclose(found, expected(x, x), atol=1e-7)
+
+
+def test_features_far_below_rounding_count():
+    """1 + elu(x) is 0 in float32 from x = -17 on."""
+    layer, x = made("elu", dtype="float32"), normal((2, LENGTH, 8), 1)
+    bias = layer.key_dense.bias
+    bias.assign(tf.fill(bias.shape, -30.0))
+    expected = twins.attention(layer)(weights_of(layer), x)
+    np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_chunks_of_both_sides_of_features_without_a_projection():
+    """What a model computes again, in two passes over pieces."""
+    attention = LinearTransformerAttention(2, 4, chunk_size=4)
+    options = dict(attention=attention, causal=False)
+    results = loss_and_gradients(small_model(recompute="block", **options))
+    expected = loss_and_gradients(small_model(**options))
+    for result, wanted in zip(*map(tf.nest.flatten, (results, expected)), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)

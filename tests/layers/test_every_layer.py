@@ -1,4 +1,6 @@
-"""Promises of every attention and mixer, for all cases: masks, scores, files, XLA."""
+"""Promises of layers of all cases: masks, scores, files, XLA, what is not built."""
+
+import inspect
 
 import keras
 import numpy as np
@@ -6,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import PerformerLM, zoo
-from keras_performer.layers import AttentionLayer, MixingLayer
+from keras_performer.layers import AttentionLayer, MixingLayer, keras_privates
 from keras_performer.testing import check_causal
 from tests.cases import CASES, OTHER_LM
 from tests.contract import relative_error
@@ -59,6 +61,10 @@ def test_hidden_tokens_are_not_there(name):
     huge = np.where(SEEN[..., np.newaxis], inputs[-1], 1e4)
     moved = call(layer, [*inputs[:-1], huge], SEEN)
     np.testing.assert_array_equal(moved.numpy()[rows], output.numpy()[rows])
+    if len(inputs) == 1:  # Keras' own mask is one of queries and keys
+        implicit = layer(keras_privates.with_mask(tf.constant(inputs[0]), SEEN))
+        np.testing.assert_array_equal(implicit._keras_mask, SEEN)
+        np.testing.assert_array_equal(implicit.numpy()[SEEN], output.numpy()[SEEN])
     # where no key is seen there is the bias alone, and nothing to learn
     nothing = np.zeros(output[1].shape)
     if getattr(layer, "use_bias", False):
@@ -172,12 +178,12 @@ def test_a_model_of_all_causal_attention_trains_and_does_not_look_ahead():
         assert np.abs(weight - old).max() > 1e-9, weight.path
 
 
-@pytest.mark.parametrize("name", CHOSEN.values())
+@pytest.mark.parametrize(
+    "name",
+    [name for kind, name in CHOSEN.items() if issubclass(kind[0], AttentionLayer)],
+)
 def test_what_an_attention_cannot_do_is_said(name):
-    layer, inputs = made(name)
-    if isinstance(layer, MixingLayer):
-        pytest.skip("tests/layers/test_mixing_layer.py says what mixers refuse")
-    x = inputs[0]
+    layer, (x, *_) = made(name)
     refused = {
         "cannot keep segments": dict(segment_ids=np.zeros(x.shape[:2], int)),
         "has no state": dict(use_causal_mask=True, return_state=True),
@@ -219,3 +225,83 @@ def test_longer_sequences_are_refused(name):
     assert graph(*(x[:, 1:] for x in inputs)).shape == (2, layer.max_length, 7)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         graph(*inputs)
+
+
+# One of each attention and a mixer; all others are made of these.
+@pytest.mark.parametrize(
+    "name, batch, length",
+    [
+        ("attention", 0, 5),
+        ("attention", 2, 0),
+        ("exact", 2, 0),
+        ("linformer_of_two_inputs", 2, 0),
+        ("longformer_causal", 2, 0),
+        ("fourier_mixing", 0, 5),
+    ],
+)
+def test_empty_inputs_give_empty_outputs_and_no_gradients(name, batch, length):
+    case = CASES[name]
+    layer = case.make()
+    layer(*case.inputs())
+    inputs = [tf.zeros((batch, length, width)) for width in case.widths]
+    shapes = [tf.TensorSpec((None, None, width)) for width in case.widths]
+
+    def differentiated(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            output = layer(*inputs)
+        return output, *tape.gradient(output, [*inputs, *layer.trainable_variables])
+
+    graph = tf.function(differentiated, input_signature=shapes)
+    for function in (differentiated, graph):
+        output, *gradients = function(*inputs)
+        assert output.shape == layer.compute_output_shape(inputs[0].shape)
+        for gradient in gradients:
+            np.testing.assert_array_equal(gradient, keras.ops.zeros_like(gradient))
+
+
+# -- Layers that are not built.
+
+
+SAID = [
+    *("call it on data", "call the layer first", "has no state"),
+    "attends to its own sequence alone",
+]
+
+
+# One of each class.
+@pytest.mark.parametrize(
+    "name", {case.layer_class: name for name, case in CASES.items()}.values()
+)
+def test_public_methods_without_arguments_work_or_say_build_first(name):
+    """`get_initial_state` takes a batch size; all else that has no other arguments."""
+    case = CASES[name]
+    for method in set(dir(case.layer_class)) - set(dir(keras.Model)):
+        if method.startswith("_"):
+            continue
+        try:
+            found = getattr(case.make(), method)
+            if not inspect.ismethod(found):
+                continue
+            required = [
+                one.name
+                for one in inspect.signature(found).parameters.values()
+                if one.default is one.empty and one.kind is not one.VAR_KEYWORD
+            ]
+            if required == ["batch_size"]:
+                found(3)
+            elif not required:
+                found()
+        except (AttributeError, ValueError) as error:
+            assert any(words in str(error) for words in SAID), (method, error)
+
+
+def test_a_state_before_build_says_what_to_do():
+    layer = CASES["block_conv_causal"].make()
+    with pytest.raises(AttributeError, match=r"must be built first: call it on data"):
+        layer.get_initial_state(3)
+    layer.build((None, None, 7))
+    assert layer.get_initial_state(3)["convolution"]["inputs"].shape == (3, 2, 7)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = layer.attention.nothing
+    assert not hasattr(CASES["attention"].make(), "query_dense")

@@ -124,7 +124,10 @@ def test_unknown_shapes_and_xla(name):
     specs = [tf.TensorSpec(*spec) for spec in zip(shapes, ("float32", "bool"))]
 
     def masked(x, seen):
-        return call(layer, [x], seen)
+        packed = {}
+        if layer.supports_segments:
+            packed["segment_ids"] = tf.cumsum(tf.cast(x[..., 0] > 0, tf.int32), 1)
+        return call(layer, [x], seen, **packed)
 
     unknown = tf.function(masked, input_signature=specs)
     compiled = tf.function(masked, jit_compile=True)

@@ -18,12 +18,13 @@ from tests.layers.twins import randomize
 LENGTH = 11
 
 
-def in_pieces(layer, x, pieces, mask=None):
-    """The output of consecutive calls on `pieces` tokens each."""
-    state, outputs, start = layer.get_initial_state(len(x)), [], 0
+def in_pieces(layer, x, pieces, **masks):
+    """The output of consecutive calls on `pieces` tokens each, and the last state."""
+    state = layer.get_initial_state(len(x), packed="segment_ids" in masks)
+    outputs, start = [], 0
     for piece in pieces:
         here = slice(start, start + piece)
-        call = {} if mask is None else dict(key_mask=mask[:, here])
+        call = {name: array[:, here] for name, array in masks.items()}
         output, state = layer(x[:, here], state=state, return_state=True, **call)
         outputs.append(output)
         start += piece
@@ -34,33 +35,6 @@ def in_pieces(layer, x, pieces, mask=None):
 def attention_of(state):
     """The tensors `running_max` and `sums` of a layer's state."""
     return [state["attention"]["running_max"], state["attention"]["sums"]]
-
-
-@pytest.mark.parametrize(
-    "feature_map, pieces",
-    [
-        ("softmax", [7, 1, 1, 1, 1]),
-        ("favor+", [1] * LENGTH),
-        ("relu", [4, 7]),
-        ("exp", [LENGTH]),
-    ],
-)
-def test_prefill_and_steps_give_the_whole(feature_map, pieces):
-    layer = small_layer(
-        causal=True, num_heads=6, num_key_value_heads=2, feature_map=feature_map
-    )
-    layer.chunk_size = 3
-    x = normal((2, LENGTH, 7))
-    whole, last = layer(x, return_state=True)
-    np.testing.assert_array_equal(layer(x), whole)
-    output, state = in_pieces(layer, x, pieces)
-    assert relative_error(output, whole) < 3e-6
-    for one, other in zip(attention_of(state), attention_of(last)):
-        assert relative_error(one, other) < 3e-6
-    assert state["position"].numpy().tolist() == [LENGTH, LENGTH]
-    assert last["position"].numpy().tolist() == [LENGTH, LENGTH]
-    # the state is not ignored
-    assert relative_error(layer(x[:, 4:]), whole[:, 4:]) > 0.05
 
 
 # All that has a state, with what is in it: windows, gates, positions, scales.
@@ -89,13 +63,9 @@ def test_pieces_of_every_attention_are_the_whole(name):
     for given in ({}, {"segment_ids": IDS}):
         given = {**given, "key_mask": MASK}
         whole, last = layer(x, return_state=True, **given)
-        state = layer.get_initial_state(2, packed="segment_ids" in given)
-        outputs = []
-        for here in (slice(0, 5), slice(5, 6), slice(6, 7), slice(7, 11)):
-            call = {name: array[:, here] for name, array in given.items()}
-            output, state = layer(x[:, here], state=state, return_state=True, **call)
-            outputs.append(output)
-        np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=1e-6)
+        output, state = in_pieces(layer, x, (5, 1, 1, 4), **given)
+        np.testing.assert_allclose(output, whole, atol=1e-6)
+        assert state["position"].numpy().tolist() == [LENGTH, LENGTH]
         tf.nest.assert_same_structure(state, last)
         flat = zip(*map(tf.nest.flatten, (state, last)), strict=True)
         for one, other in flat:
@@ -123,19 +93,6 @@ def test_a_layer_that_is_not_built_has_the_first_state(options):
     for got, right in zip(*map(tf.nest.flatten, (after, whole)), strict=True):
         assert got.dtype == right.dtype
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
-
-
-def test_state_with_padding():
-    layer = small_layer(causal=True)
-    x = normal((2, LENGTH, 7))
-    mask = MASK
-    output, state = in_pieces(layer, x, [4, 3, 4], mask)
-    for row in range(2):
-        here = slice(row, row + 1)
-        alone, dropped = layer(x[here, mask[row]], return_state=True)
-        assert relative_error(output[row][mask[row]], alone[0]) < 3e-6
-        for one, other in zip(attention_of(state), attention_of(dropped)):
-            assert relative_error(one[here], other) < 3e-6
 
 
 @pytest.mark.parametrize(
@@ -238,21 +195,27 @@ def test_calls_that_a_state_cannot_serve_raise():
     x = normal((1, 3, 7))
     bidirectional, causal = small_layer(), small_layer(causal=True)
     state = causal.get_initial_state(1)
-    with pytest.raises(ValueError, match="causal=True.*return_state=True"):
-        bidirectional(x, return_state=True)
-    with pytest.raises(ValueError, match="causal=True.*state=given"):
-        bidirectional(x, state=state)
-    with pytest.raises(ValueError, match="return_attention_scores"):
-        causal(x, state=state, return_attention_scores=True)
+    exact = layers.ExactAttention(2, 3, causal=True)
+    for layer, call, message in (
+        (bidirectional, dict(return_state=True), "causal=True.*return_state=True"),
+        (bidirectional, dict(state=state), "causal=True.*state=given"),
+        (exact, dict(return_state=True), "ExactAttention has no state"),
+        (
+            causal,
+            dict(state=state, return_attention_scores=True),
+            "return_attention_scores",
+        ),
+        (
+            causal,
+            dict(state=tuple(attention_of(state))),
+            '"position" and "attention".*type tuple',
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer(x, **call)
     _, used = bidirectional(x, use_causal_mask=True, return_state=True)
-    assert tf.nest.map_structure(lambda part: part.shape, used) == (
-        tf.nest.map_structure(lambda part: part.shape, state)
-    )
-    old = tuple(attention_of(state))
-    with pytest.raises(ValueError, match='"position" and "attention".*type tuple'):
-        causal(x, state=old)
-    with pytest.raises(ValueError, match="ExactAttention has no state"):
-        layers.ExactAttention(2, 3, causal=True)(x, return_state=True)
+    shapes = [tf.nest.map_structure(lambda x: x.shape, one) for one in (used, state)]
+    assert shapes[0] == shapes[1]
     output, scores, _ = causal(x, return_attention_scores=True, return_state=True)
     assert (output.shape, scores.shape) == ((1, 3, 7), (1, 3, 3, 3))
 

@@ -89,8 +89,22 @@ def by_class(**options):
 MAKERS = [in_model, in_encoder, in_decoder, by_converter, by_class]
 
 
-def test_each_option_has_a_value_here():
+def test_a_config_keeps_each_value():
     assert set(VALUES) == NAMES - DECIDED
+    decided = dict(dropout=0.25, output_shape=(3, 2), seed=11, causal=True)
+    decided["activity_regularizer"] = keras.regularizers.L2(0.3)
+    layer = PerformerAttention(2, 4, **VALUES, **decided)
+    config, defaults = (one.get_config() for one in (layer, PerformerAttention(2, 4)))
+    assert PerformerAttention.from_config(config).get_config() == config
+    for name, value in {**VALUES, **decided}.items():
+        assert config[name] != defaults[name], name
+        if isinstance(value, (int, float, tuple)):
+            assert config[name] == value, name
+        if isinstance(value, keras.regularizers.Regularizer):
+            kept = keras.regularizers.deserialize(config[name])
+            assert kept.get_config() == value.get_config(), name
+    assert config["kernel_initializer"]["class_name"] == "HeNormal"
+    assert config["kernel_constraint"]["config"]["max_value"] == 2.0
 
 
 @pytest.mark.parametrize("make", MAKERS)

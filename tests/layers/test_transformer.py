@@ -1,4 +1,4 @@
-"""PerformerEncoder and PerformerDecoder: formulas with exact weights, states, errors."""
+"""Encoder and decoder: formulas with exact weights, states, errors."""
 
 import keras
 import numpy as np

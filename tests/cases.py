@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 
 import keras
 import numpy as np
@@ -32,6 +33,13 @@ class Case:
 
     def make(self, **overrides):
         return self.layer_class(**{**self.arguments, **overrides})
+
+    def mask_name(self):
+        """Name of the argument that hides tokens of the last input."""
+        parameters = inspect.signature(self.layer_class.call).parameters
+        which = "decoder_padding_mask", "encoder_padding_mask"
+        names = [which[len(self.widths) - 1], "padding_mask", "key_mask", "mask"]
+        return next(name for name in names if name in parameters)
 
     def input_shapes(self):
         """Shapes without batch, of unknown length."""

@@ -86,17 +86,6 @@ def test_weights_are_dropped_and_the_others_scaled(kind, call):
             assert abs(same.mean() - (RATE**2 + (1 - RATE) ** 2)) < 6 * error
 
 
-@pytest.mark.parametrize("kind", ["grouped", "synthesizer, random"])
-def test_dropout_keeps_the_mean(kind):
-    layer, inputs = showing_weights(kind), inputs_of(2)
-    clean = layer(*inputs, training=False).numpy()
-    np.testing.assert_array_equal(layer(*inputs), clean)
-    many = layer(*(np.tile(x, (100, 1, 1)) for x in inputs), training=True)
-    dropped = np.reshape(many, (100, *clean.shape))
-    error = dropped.std(0, ddof=1) / np.sqrt(len(dropped))
-    assert np.abs((dropped.mean(0) - clean) / error).max() < 5
-
-
 @pytest.mark.parametrize(
     "policy, jit_compile",
     [("mixed_float16", False), ("mixed_bfloat16", True)],

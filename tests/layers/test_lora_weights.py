@@ -25,15 +25,6 @@ def model_of(class_name):
     return keras.Sequential([inputs, MAKE[class_name]()])
 
 
-def test_lora_of_keras_itself_is_dead_once_it_is_loaded():
-    """The example of docs/save.md."""
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
-    model.layers[0].enable_lora(2)
-    model.save("model.keras")
-    loaded = keras.saving.load_model("model.keras").layers[0]
-    assert not np.any(loaded.lora_kernel_a) and not np.any(loaded.lora_kernel_b)
-
-
 @pytest.mark.parametrize("class_name", MAKE)
 def test_weights_with_lora_and_without_go_into_each_other(class_name):
     plain, with_lora, other = (model_of(class_name) for _ in range(3))

@@ -226,16 +226,6 @@ def test_layers_with_other_attention_are_saved():
     assert loaded.layers[-1].get_config() == model.layers[-1].get_config()
 
 
-def test_a_decoder_goes_on_from_a_state_of_other_attention():
-    layer = PerformerDecoder(12, 2, attention=LinearTransformerAttention(2, 4))
-    whole = layer(X, ENCODED)
-    state, parts = layer.get_initial_state(2, ENCODED), []
-    for piece in (X[:, :2], X[:, 2:]):
-        part, state = layer(piece, state=state, return_state=True)
-        parts.append(part)
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-5)
-
-
 def test_exact_attention_has_options_of_its_own():
     options = dict(attention="exact", num_key_value_heads=1, qk_norm=True)
     for made in (in_model(**options), in_encoder(**options), in_decoder(**options)):

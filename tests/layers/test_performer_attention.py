@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention
 from keras_performer.feature_maps import SoftmaxFeatures
-from tests.contract import assert_equal_bits
 from tests.layers.inputs import normal, small_layer, twin
 
 QUERY = normal((2, 5, 7))
@@ -115,26 +114,6 @@ def test_projection_does_not_train_or_regularize():
         tape.watch(layer.projection_matrix.value)
         loss = tf.reduce_sum(layer(QUERY) ** 2)
     assert tape.gradient(loss, layer.projection_matrix.value) is None
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class Subclass(keras.Model):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.attention = small_layer(causal=True)
-        self.dense = keras.layers.Dense(2)
-
-    def call(self, x, training=None):
-        return self.dense(self.attention(x, training=training))
-
-
-def test_a_subclass_of_a_model_is_saved():
-    x = tf.constant(normal((3, 6, 7)))
-    model = Subclass()
-    model(x)
-    model.save("subclass.keras")
-    restored = keras.saving.load_model("subclass.keras")
-    assert_equal_bits(restored(x), model(x))
 
 
 def test_batches_of_other_sizes_are_not_traced_again():

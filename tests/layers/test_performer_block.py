@@ -12,7 +12,6 @@ from keras_performer import PerformerAttention
 from keras_performer.layers import (
     AttentionLayer,
     ExactAttention,
-    LocalAttention,
     MixingLayer,
     PerformerBlock,
 )
@@ -128,68 +127,6 @@ def test_without_attention_there_is_no_state():
     y, state = block(X, state=(), return_state=True)
     np.testing.assert_array_equal(y, block(X))
     assert state == ()
-
-
-@pytest.mark.parametrize(
-    ("attention", "options"),
-    [
-        (performer(causal=True, dtype="float64"), {}),
-        (None, dict(conv_kernel_size=3)),
-        (
-            performer(causal=True, dtype="float64", exact_window=3),
-            dict(conv_kernel_size=3),
-        ),
-        (
-            LocalAttention(2, 3, sliding_window=3, causal=True, dtype="float64"),
-            dict(conv_kernel_size=3),
-        ),
-    ],
-)
-def test_pieces_are_the_whole(attention, options):
-    block = block_with(attention, **options)
-    for call in {}, dict(segment_ids=IDS):
-        state, parts = block.get_initial_state(2, packed=bool(call)), []
-        for piece in (slice(0, 4), slice(4, 5), slice(5, 13)):
-            here = {name: array[:, piece] for name, array in call.items()}
-            part, state = block(X[:, piece], state=state, return_state=True, **here)
-            parts.append(part)
-        found = tf.concat(parts, 1)
-        np.testing.assert_allclose(found, block(X, **call), atol=1e-5)
-    for row, ids in enumerate(IDS):
-        ends = [0, *(np.flatnonzero(np.diff(ids)) + 1), 13]
-        alone = [block(X[row : row + 1, a:b]) for a, b in itertools.pairwise(ends)]
-        np.testing.assert_allclose(found[row], tf.concat(alone, 1)[0], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("make", "dtype", "options"),
-    [
-        (performer, "float64", {}),
-        (lambda **o: performer(causal=True, **o), "float64", {}),
-        (performer, "mixed_bfloat16", {}),
-        (gating, "float64", {}),
-        (lambda **o: ExactAttention(2, 3, **o), "float64", dict(conv_kernel_size=3)),
-        (
-            lambda **o: ExactAttention(2, 3, causal=True, **o),
-            "float64",
-            dict(conv_kernel_size=3),
-        ),
-    ],
-)
-def test_padding_equals_a_shorter_sequence(make, dtype, options):
-    """Also by an implicit mask, which a cast of the inputs does not lose."""
-    block = block_with(make(dtype=dtype), dtype, **options)
-    mask = np.arange(13) < [[13], [6]]
-    implicit = keras.layers.Masking(dtype="float64")(X * mask[..., np.newaxis])
-    short = tf.cast(block(X[1:, :6]), "float64")
-    tolerance = 1e-5 if dtype == "float64" else 0.5
-    for padded in (block(X, mask=mask), block(implicit)):
-        padded = tf.cast(padded, "float64")
-        np.testing.assert_allclose(padded[1:, :6], short, atol=tolerance)
-    if make is not gating:  # whose tokens have other weights at other places
-        found = tf.cast(block(X, mask=np.arange(13) >= [[0], [7]]), "float64")
-        short = tf.cast(block(X[1:, 7:]), "float64")
-        np.testing.assert_allclose(found[1:, 7:], short, atol=tolerance)
 
 
 def test_attention_that_is_built_keeps_its_weights():

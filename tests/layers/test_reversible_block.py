@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention
 from keras_performer.layers import AttentionLayer, ExactAttention, LocalAttention
-from keras_performer.testing import check_masks
 from keras_performer.zoo import ReformerAttention, ReversibleBlock
 from tests.costs import kept_for_gradients
 from tests.layers.inputs import normal
@@ -144,13 +143,6 @@ def test_what_is_kept_does_not_grow_with_the_depth():
         kept.append([size for size in sizes if size >= 2 * 150])
     # the streams at the ends, and their sum: no head, no hidden vector, no block
     assert kept[0] == kept[1] == [2 * 150 * 8] * 4
-
-
-def test_a_mask_hides():
-    tokens = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(11, 8, mask_zero=True)(tokens)
-    attention = [ExactAttention(2, 4), LocalAttention(2, 4, sliding_window=3)]
-    check_masks(keras.Model(tokens, ReversibleBlock(attention, 16)(x)))
 
 
 def test_blocks_share_no_layer():

@@ -171,27 +171,6 @@ def test_weights_are_glorot_uniform_in_each_head(kind, options, name, shape, gai
         assert abs(np.corrcoef(*both)[0, 1]) < 0.05
 
 
-def test_only_weights_that_are_used_are_there():
-    common = {"value/kernel", "value/bias"}
-    common |= {"attention_output/kernel", "attention_output/bias"}
-    hidden = {"query/kernel", "query/bias", "place_kernel", "place_bias"}
-    projected = common | {"query/kernel", "query/bias", "key/kernel", "key/bias"}
-    for kind, options, own in (
-        ("synthesizer", {}, common | hidden),
-        ("synthesizer", dict(kind="random"), common | {"alignment"}),
-        (
-            "synthesizer",
-            dict(kind="factorized_random"),
-            common | {"query_factor", "key_factor"},
-        ),
-        ("linformer", {}, projected | {"key_projection", "value_projection"}),
-        ("linformer", dict(sharing="key-value"), projected | {"key_projection"}),
-    ):
-        assert set(weights_of(made(kind, **options))) == own
-    no_bias = set(weights_of(made("synthesizer", use_bias=False)))
-    assert no_bias == {name for name in common | hidden if "bias" not in name}
-
-
 def test_gating_is_at_first_a_network_for_each_token_by_itself():
     layer = zoo.SpatialGatingUnit(50, 6, dtype="float64")
     x = normal((2, 50, 5))
@@ -321,12 +300,6 @@ def of_a_subclass_that_is_called():
     return model.attention
 
 
-def of_a_graph():
-    layer = zoo.LongformerAttention(2, 3, **GLOBAL)
-    tf.function(layer.__call__)(tf.constant(normal((2, 5, 7))))
-    return layer
-
-
 def of_a_model_that_xla_compiles():
     """Keras makes the weights inside of the compiled function."""
     layer = zoo.LongformerAttention(2, 3, **GLOBAL)
@@ -348,7 +321,6 @@ def of_a_clone():
     [
         of_a_subclass_that_is_traced,
         of_a_subclass_that_is_called,
-        of_a_graph,
         of_a_model_that_xla_compiles,
         of_a_clone,
     ],
@@ -507,19 +479,6 @@ def test_rows_and_columns_of_p_add_up_to_one():
         # of a block without keys a softmax
         hidden = p[row, :, n:, :n].sum(-1)
         np.testing.assert_allclose(hidden, np.ones_like(hidden))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_huge_later_keys_do_not_move_the_past_with_noise(dtype):
-    """Where blocks of three begin and end, and inside."""
-    layer = made("sinkhorn", dtype=dtype, causal=True, noise=1.0)
-    x, outputs = normal((2, 13, 5)), []
-    for first in (13, 3, 5, 12):
-        layer.noise_seed.state.assign([1, 2])
-        later = np.where(np.arange(13)[:, np.newaxis] < first, x, 1e4 * x)
-        output = tf.cast(layer(later, training=True), "float32")
-        outputs.append(output)
-        np.testing.assert_array_equal(output[:, :first], outputs[0][:, :first])
 
 
 def test_noise_is_for_training_and_repeats_with_its_seed():

@@ -1,6 +1,7 @@
 """Constructor arguments are checked at once, by errors that say what to do."""
 
 import inspect
+import itertools
 import json
 import re
 
@@ -9,13 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import (
-    PerformerAttention,
-    PerformerEncoder,
-    PerformerLM,
-    layers,
-    zoo,
-)
+from keras_performer import PerformerAttention, layers, zoo
+from tests.cases import CASES
 from tests.layers.inputs import normal
 
 ALL_KINDS = [
@@ -23,97 +19,72 @@ ALL_KINDS = [
     for kind in (*vars(layers).values(), *vars(zoo).values())
     if inspect.isclass(kind) and issubclass(kind, layers.AttentionLayer)
 ]
-LM = dict(vocabulary_size=5, max_length=6, num_layers=1, num_heads=2, hidden_dim=4)
-SMALL = dict(num_heads=6, key_dim=4)
-NEAR = dict(**SMALL, sliding_window=3)
-MIXER = dict(max_length=4, intermediate_dim=4)
-BLOCK = dict(attention=None, intermediate_dim=4)
-CAUSAL_BLOCK = {**BLOCK, "attention": PerformerAttention(2, 4, causal=True)}
-# What is made, each of a class and of arguments that are right.
-MADE = {
-    "performer": (PerformerAttention, SMALL),
-    "window": (PerformerAttention, dict(**SMALL, exact_window=3)),
-    "exact": (layers.ExactAttention, SMALL),
-    "gate": (layers.ExactAttention, dict(**SMALL, forget_gate=True)),
-    "local": (layers.LocalAttention, NEAR),
-    "linear": (layers.LinearTransformerAttention, SMALL),
-    "longformer": (zoo.LongformerAttention, NEAR),
-    "big bird": (zoo.BigBirdAttention, SMALL),
-    "linformer": (zoo.LinformerAttention, dict(**SMALL, max_length=11)),
-    "sinkhorn": (zoo.SinkhornAttention, dict(**SMALL, block_size=2, max_length=8)),
-    "synthesizer": (zoo.SynthesizerAttention, dict(**SMALL, max_length=11)),
-    "reformer": (zoo.ReformerAttention, NEAR),
-    "fourier": (zoo.FourierMixing, {}),
-    "gating": (zoo.SpatialGatingUnit, MIXER),
-    "tokens": (zoo.TokenMixing, MIXER),
-    "block": (layers.PerformerBlock, BLOCK),
-    "convolution": (layers.PerformerBlock, dict(**BLOCK, conv_kernel_size=2)),
-    "causal": (layers.PerformerBlock, dict(**CAUSAL_BLOCK, conv_kernel_size=2)),
-    "reversible": (zoo.ReversibleBlock, dict(intermediate_dim=4)),
-    "encoder": (PerformerEncoder, dict(intermediate_dim=11, num_heads=2)),
-    "model": (PerformerLM, dict(LM)),
-}
-# What an error wants, the values that are wrong, and arguments of what is made.
+# What an error wants, the values that are wrong, and arguments of cases.
 WRONG = [
     (
         "positive int",
         [0, -1, 1.5, True],
-        """performer num_heads, performer key_dim, performer num_random_features,
-        performer chunk_size, performer exact_window, local sliding_window,
-        linear chunk_size, longformer sliding_window, big bird block_size,
-        linformer max_length, linformer projection_dim, sinkhorn block_size,
-        sinkhorn max_length, synthesizer max_length, reformer num_buckets,
-        reformer num_hashes, reformer sliding_window, gating max_length,
-        gating intermediate_dim, tokens max_length, tokens intermediate_dim,
-        block intermediate_dim, block conv_kernel_size, encoder intermediate_dim,
-        encoder num_heads, encoder exact_window, model vocabulary_size""",
+        """attention num_heads key_dim num_random_features chunk_size exact_window;
+        local sliding_window; linear_transformer_causal chunk_size;
+        longformer sliding_window; big_bird block_size; sinkhorn block_size max_length;
+        linformer max_length projection_dim; synthesizer max_length;
+        reformer num_buckets num_hashes sliding_window; lm vocabulary_size;
+        spatial_gating max_length intermediate_dim; block intermediate_dim;
+        token_mixing max_length intermediate_dim; block conv_kernel_size;
+        encoder intermediate_dim num_heads exact_window""",
     ),
-    ("positive int", [None], "performer key_dim, longformer sliding_window"),
-    ("positive int", [None], "big bird block_size, linformer max_length"),
-    ("positive int", [None], "tokens intermediate_dim, reformer num_hashes"),
-    (r"positive int below 2\*\*31", [2**31], "performer chunk_size"),
+    (
+        "positive int",
+        [None],
+        """attention key_dim; longformer sliding_window; big_bird block_size;
+        linformer max_length; token_mixing intermediate_dim; reformer num_hashes""",
+    ),
+    (r"positive int below 2\*\*31", [2**31], "attention chunk_size"),
     (
         "an int, 0 or more",
         [-1, 1.5, None],
-        """longformer num_global_tokens, big bird num_global_blocks,
-        big bird num_random_blocks""",
+        "longformer num_global_tokens; big_bird num_global_blocks num_random_blocks",
     ),
     (
         "True or False",
         ["no", 3.0, np.ones(2)],
-        """performer causal, performer use_bias, exact qk_norm, gating causal,
+        """attention causal use_bias; exact qk_norm; spatial_gating causal;
         encoder normalize_first""",
     ),
-    ("True, False", [np.ones(2), 3], "performer jit_compile, linear jit_compile"),
-    (r"a float|\[0, 1\)", [1.0, -0.1, True], "performer dropout, block dropout"),
+    (
+        "True, False",
+        [np.ones(2), 3],
+        "attention jit_compile; linear_transformer_causal jit_compile",
+    ),
+    (r"a float|\[0, 1\)", [1.0, -0.1, True], "attention dropout; block dropout"),
     ("a float", [1.0], "encoder dropout"),
-    ("an int", ["a", True], "performer seed, block seed, encoder seed"),
-    ("an int or a tuple of ints", ["8", "", True], "performer output_shape"),
-    ("a positive int or a tuple", [0, (4, -1)], "performer output_shape"),
-    ("a positive int or a", [(-2, -3)], "model position_shape"),
-    ("must divide num_heads", [4], "performer num_key_value_heads"),
+    ("an int", ["a", True], "attention seed; block seed; encoder seed"),
+    ("an int or a tuple of ints", ["8", "", True], "attention output_shape"),
+    ("a positive int or a tuple", [0, (4, -1)], "attention output_shape"),
+    ("a positive int or a", [(-2, -3)], "lm position_shape"),
+    ("must divide num_heads", [4], "attention num_key_value_heads"),
     ("must divide hidden_dim", [4], "encoder num_heads"),
     ("must divide", [3], "encoder num_key_value_heads"),
-    ("one of softmax, favor", [None], "performer feature_map"),
-    ("give exact_window as well", [[0.0, -3.0] * 3], "performer initial_log_gain"),
+    ("one of softmax, favor", [None], "attention feature_map"),
+    ("give exact_window as well", [[0.0, -3.0] * 3], "attention initial_log_gain"),
     ("that of keys", [2.0], "encoder initial_log_gain"),
     (
         "a finite float",
         ["-3", float("nan"), True, np.ones((1, 6))],
-        "window initial_log_gain",
+        "exact_window initial_log_gain",
     ),
-    ("a float for each head", [[1.0]], "window initial_log_gain"),
-    ("or a list of one for each head", [[0.0, "1"]], "window initial_log_gain"),
+    ("a float for each head", [[1.0]], "exact_window initial_log_gain"),
+    ("or a list of one for each head", [[0.0, "1"]], "exact_window initial_log_gain"),
     (
         "two finite floats",
         [(1.0,), 3.0, "12", (2.0, np.inf), None, (1, 2, 3), (True, 0)],
-        "gate forget_gate_bias",
+        "forget_gate_exact forget_gate_bias",
     ),
     ("give forget_gate=True as well", [(1.0, 9.0)], "exact forget_gate_bias"),
     (
         "divisible by 2 for each axis.*by 8",
         [(2, 2, 2, 2)],
-        "performer rotary, exact rotary",
+        "attention rotary; exact rotary",
     ),
     (
         "must be",
@@ -132,11 +103,11 @@ WRONG = [
     ('"dense", "random" or "factorized_random"', ["dens"], "synthesizer kind"),
     ('that of kind="factorized_random"', [8], "synthesizer rank"),
     ("must be even", [3], "reformer num_buckets"),
-    ("must be even", [7], "gating intermediate_dim"),
-    ('"backward" or "ortho"', [None], "fourier norm"),
+    ("must be even", [7], "spatial_gating intermediate_dim"),
+    ('"backward" or "ortho"', [None], "fourier_mixing norm"),
     ("an AttentionLayer or a MixingLayer", ["performer"], "block attention"),
-    ('"causal", "same" or None', ["valid"], "convolution conv_padding"),
-    ("later tokens", ["same"], "causal conv_padding"),
+    ('"causal", "same" or None', ["valid"], "block_conv conv_padding"),
+    ("later tokens", ["same"], "block_conv_causal conv_padding"),
     (
         "an AttentionLayer or the conf",
         [None, [], [None], "performer"],
@@ -147,26 +118,16 @@ WRONG = [
 
 @pytest.mark.parametrize(("wanted", "values", "arguments"), WRONG)
 def test_a_wrong_argument_says_what_was_wanted(wanted, values, arguments):
-    for argument in arguments.split(","):
-        made, name = argument.strip().rsplit(" ", 1)
-        kind, right = MADE[made]
-        for value in values:
-            message = said(kind, **{**right, name: value})
-            before, _, received = message.partition("Received: ")
-            assert name in message and re.search(wanted, before), message
+    for name, *of_case in map(str.split, arguments.split(";")):
+        for argument, value in itertools.product(of_case, values):
+            with pytest.raises(ValueError) as error:
+                layer = CASES[name].make(**{argument: value})
+                if name == "encoder":  # its attention checks what is passed on
+                    layer.build((2, 3, 6))
+            before, _, received = str(error.value).partition("Received: ")
+            assert argument in before and re.search(wanted, before), before
             if not isinstance(value, (np.ndarray, list)):
-                assert f"{name}={value!r}" in received.replace('"', "'"), received
-
-
-def said(made, **options):
-    """The error of making a layer."""
-    try:
-        layer = made(**options)
-        if made is PerformerEncoder:  # its attention checks what is passed on
-            layer.build((2, 3, 6))
-    except ValueError as error:
-        return str(error)
-    pytest.fail(f"{made.__name__} takes {options}")
+                assert f"{argument}={value!r}" in received.replace('"', "'"), received
 
 
 def test_numbers_may_be_of_numpy():

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention
+from keras_performer import PerformerAttention, feature_maps
+from keras_performer.conversion.attention_like import attention_like
 from keras_performer.feature_maps import SoftmaxFeatures
 from tests.layers.inputs import normal, small_layer, twin
 
@@ -138,3 +139,127 @@ def test_batches_of_other_sizes_are_not_traced_again():
     for seed in (1, 2):
         model.train_on_batch(normal((4, 5, 7), seed), np.zeros((4, 5, 7)))
     assert traces == []
+
+
+# -- Every matrix of random features is a function of the seed and its number.
+
+
+def layer(seed=5, **options):
+    options = {"num_random_features": 12, "seed": seed, **options}
+    made = PerformerAttention(num_heads=2, key_dim=5, **options)
+    made.build((None, None, 7))
+    return made
+
+
+def sequence(attention, num_redraws):
+    """The matrices before and after each of some redraws."""
+    matrices = [attention.projection_matrix.numpy()]
+    for _ in range(num_redraws):
+        attention.redraw_features()
+        matrices.append(attention.projection_matrix.numpy())
+    return np.stack(matrices)
+
+
+@pytest.mark.parametrize("feature_map", ["softmax", "favor+", "relu"])
+def test_a_matrix_is_the_draw_of_the_feature_map_with_seed_and_number(feature_map):
+    """Global state has no part in it."""
+    found = sequence(layer(5, feature_map=feature_map), 3)
+    draw = feature_maps.get(feature_map).draw
+    expected = [draw(12, 5, seed=(5, number)) for number in range(4)]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("seed", [2**31 + 5, 2**40, -1])
+def test_seeds_of_any_size_work(seed):
+    first = sequence(layer(seed), 1)
+    np.testing.assert_array_equal(sequence(layer(seed), 1), first)
+    assert np.abs(first[0] - first[1]).max() > 0.1
+    assert np.abs(first - sequence(layer(5), 1)).max() > 0.1
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_two_redraws_equal_a_redraw_by_two(seed):
+    one = layer(seed)
+    other = layer(seed)
+    other.set_weights(one.get_weights())
+    one.redraw_features()
+    one.redraw_features()
+    other.redraw_features(2)
+    assert int(one.redraw_count) == int(other.redraw_count) == 2
+    np.testing.assert_array_equal(one.projection_matrix, other.projection_matrix)
+
+
+def test_unseeded_layers_differ_unless_keras_is_seeded():
+    one, other = sequence(layer(None), 1), sequence(layer(None), 1)
+    assert np.abs(one - other).max(axis=(1, 2)).min() > 0.1
+    keras.utils.set_random_seed(3)
+    one = sequence(layer(None), 1)
+    keras.utils.set_random_seed(3)
+    np.testing.assert_array_equal(sequence(layer(None), 1), one)
+
+
+def test_saved_weights_continue_the_sequence():
+    one = keras.Sequential([keras.Input((None, 7)), layer(None)])
+    one.layers[0].redraw_features(2)
+    one.save("model.keras")
+    one.save_weights("model.weights.h5")
+    restored = keras.saving.load_model("model.keras")
+    # built, but never called
+    loaded = keras.Sequential([keras.Input((None, 7)), layer(17)])
+    loaded.load_weights("model.weights.h5")
+    expected = sequence(one.layers[0], 3)
+    for model in (restored, loaded):
+        np.testing.assert_array_equal(sequence(model.layers[0], 3), expected)
+        assert int(model.layers[0].redraw_count) == 5
+
+
+def test_a_layer_like_another_goes_on_in_its_sequence():
+    one = layer(None)
+    one.redraw_features(2)
+    like = attention_like(PerformerAttention, one, exact_window=3)
+    np.testing.assert_array_equal(sequence(like, 2), sequence(one, 2))
+    assert int(like.redraw_count) == 4
+    seeded = attention_like(PerformerAttention, one, seed=5)
+    np.testing.assert_array_equal(sequence(seeded, 1), sequence(layer(5), 1))
+
+
+def test_the_output_changes_with_a_redraw_and_not_otherwise():
+    attention = layer(5, dropout=0.0)
+    x = np.random.default_rng(0).standard_normal((2, 6, 7)).astype("float32")
+    before = attention(x).numpy()
+    np.testing.assert_array_equal(attention(x, training=True), before)
+    compiled = tf.function(attention.__call__)
+    np.testing.assert_allclose(compiled(x), before, atol=1e-6)
+    attention.redraw_features()
+    after = attention(x).numpy()
+    assert np.abs(after - before).max() > 1e-3
+    # the weight is read, not a constant of the graph
+    np.testing.assert_allclose(compiled(x), after, atol=1e-6)
+
+
+def test_redraw_in_a_graph_equals_redraw_outside():
+    one, other = layer(5), layer(5)
+    redraw = tf.function(one.redraw_features)
+    for _ in range(2):
+        redraw()
+        other.redraw_features()
+        np.testing.assert_array_equal(one.projection_matrix, other.projection_matrix)
+        assert int(one.redraw_count) == int(other.redraw_count)
+
+
+def test_the_kernel_gets_every_bit_of_the_matrix():
+    seen = []
+
+    class Spy(feature_maps.SoftmaxFeatures):
+        def kernel(self, projection_matrix):
+            seen.append(tf.convert_to_tensor(projection_matrix))
+            return super().kernel(projection_matrix)
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    attention = layer(5, feature_map=Spy())
+    outer = keras.Sequential([attention])
+    for call in (attention, outer):
+        call(tf.ones((1, 3, 7)))
+        assert seen[-1].dtype == tf.float32
+        np.testing.assert_array_equal(seen[-1], attention.projection_matrix)
+    assert len(seen) >= 2

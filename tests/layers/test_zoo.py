@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from keras_performer import ops, zoo
 from keras_performer.layers import ExactAttention
-from keras_performer.zoo.sinkhorn import balanced
 from tests.layers import zoo_twins
 from tests.layers.inputs import language_model, normal
 from tests.layers.twins import assert_is_twin, randomize, weights_of
@@ -466,19 +465,6 @@ def test_iterations_depend_on_causality_by_default():
         expected = made("sinkhorn", num_iterations=given)(x, use_causal_mask=causal)
         found = layer(x, use_causal_mask=causal)
         np.testing.assert_array_equal(found, expected)
-
-
-def test_rows_and_columns_of_p_add_up_to_one():
-    logits = normal((2, 3, 7, 7), dtype="float64")
-    seen = np.arange(7) < [[7], [5]]
-    p = np.exp(balanced(logits, 50, tf.constant(seen)))
-    for row, n in enumerate((7, 5)):
-        np.testing.assert_allclose(p[row, :, :n, :n].sum(-1), 1)
-        np.testing.assert_allclose(p[row, :, :n, :n].sum(-2), 1)
-        assert not p[row, ..., n:].any()
-        # of a block without keys a softmax
-        hidden = p[row, :, n:, :n].sum(-1)
-        np.testing.assert_allclose(hidden, np.ones_like(hidden))
 
 
 def test_noise_is_for_training_and_repeats_with_its_seed():

@@ -66,7 +66,7 @@ WRONG = [
     ("must divide hidden_dim", [4], "encoder num_heads"),
     ("must divide", [3], "encoder num_key_value_heads"),
     ("one of softmax, favor", [None], "attention feature_map"),
-    ("give exact_window as well", [[0.0, -3.0] * 3], "attention initial_log_gain"),
+    ("give exact_window as well", [[0.0, -3.0, 0.0]], "attention initial_log_gain"),
     ("that of keys", [2.0], "encoder initial_log_gain"),
     (
         "a finite float",
@@ -77,7 +77,7 @@ WRONG = [
     ("or a list of one for each head", [[0.0, "1"]], "exact_window initial_log_gain"),
     (
         "two finite floats",
-        [(1.0,), 3.0, "12", (2.0, np.inf), None, (1, 2, 3), (True, 0)],
+        [(1.0,), 3.0, "12", (2.0, np.inf), None, (1, 2, 3, 4), (True, 0)],
         "forget_gate_exact forget_gate_bias",
     ),
     ("give forget_gate=True as well", [(1.0, 9.0)], "exact forget_gate_bias"),

@@ -18,7 +18,6 @@ from tests.layers.inputs import (
     language_model,
     normal,
     small_layer,
-    value_and_gradients,
 )
 
 LENGTH = 8
@@ -132,37 +131,6 @@ def test_a_mask_of_another_shape_raises():
             layer(QUERY, KEYS, attention_mask=mask[..., np.newaxis, :])
         with pytest.raises(ValueError, match="query_mask"):
             layer(QUERY, KEYS, query_mask=mask)
-
-
-PADDING = {
-    "left": [False, False, False, True, True, True, True, True],
-    "right": [True, True, True, True, True, False, False, False],
-    "interior": [True, True, False, False, True, True, False, True],
-}
-
-
-@pytest.mark.parametrize(
-    "padding, causal, name",
-    [
-        ("left", True, "query_mask"),
-        ("interior", True, "value_mask"),
-        ("right", False, "query_mask"),
-    ],
-)
-def test_padding_equals_dropping_tokens_at_batch_one(padding, causal, name):
-    """Self-attention: outputs, and the gradients of input and weights."""
-    mask = np.array([PADDING[padding]])
-    layer = small_layer(causal=causal, chunk_size=3)
-    x = normal((1, LENGTH, 7))
-    x[0, ~mask[0]] *= 30  # padding need not be small
-    output, gradients = value_and_gradients(layer, x, output_mask=mask, **{name: mask})
-    expected, expected_gradients = value_and_gradients(layer, x[:, mask[0]])
-    assert relative_error(output.numpy()[mask], expected[0]) < 3e-6
-    of_x, *of_weights = gradients
-    assert not of_x.numpy()[~mask].any()
-    assert relative_error(of_x.numpy()[mask], expected_gradients[0][0]) < 1e-5
-    for gradient, wanted in zip(of_weights, expected_gradients[1:], strict=True):
-        assert relative_error(gradient, wanted) < 1e-5
 
 
 def test_query_mask_hides_rows_only():

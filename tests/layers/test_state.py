@@ -177,24 +177,6 @@ def test_state_in_a_compiled_while_loop():
     assert decode.experimental_get_tracing_count() == 1
 
 
-def test_gradients_flow_through_the_state():
-    layer = small_layer(causal=True)
-    x = tf.constant(normal((1, LENGTH, 7)))
-    layer(x)
-
-    def gradients(function):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(tf.square(function(x)[:, 6:]))
-        return tape.gradient(loss, [x, layer.key_dense.kernel.value])
-
-    whole = gradients(layer)
-    pieces = gradients(lambda x: in_pieces(layer, x, [6, 5])[0])
-    for one, other in zip(pieces, whole):
-        assert relative_error(one, other) < 1e-5
-    assert np.abs(pieces[0][:, :6]).max() > 1e-3
-
-
 def test_calls_that_a_state_cannot_serve_raise():
     x = normal((1, 3, 7))
     bidirectional, causal = small_layer(), small_layer(causal=True)

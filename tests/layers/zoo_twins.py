@@ -145,71 +145,53 @@ def reformer(layer):
 # -- Sinkhorn, block by block.
 
 
-def log_sum(x):
-    with np.errstate(divide="ignore"):
-        return np.log(np.exp(x).sum()) if len(x) else -np.inf
+def finite(totals):
+    return np.where(np.isneginf(totals), 0, totals)
 
 
 def permutation(logits, num_iterations, some, causal):
-    """P of one head, `(n, n)`: entry by entry, by turns of rows and columns."""
-    n = len(logits)
-    log_p = np.full((n, n), -np.inf)
-    for i, j in np.ndindex(n, n):
-        if some[j] and (j < i or not causal):
-            log_p[i, j] = logits[i, j]
+    """P of one head, `(n, n)`, by turns of rows and columns."""
+    earlier = np.tri(len(logits), k=-1, dtype=bool)
+    log_p = np.where(some & (earlier | (not causal)), logits, -np.inf)
 
     def less_rows(log_p):
-        totals = np.array([log_sum(row) for row in log_p])[:, None]
-        return log_p - np.where(np.isinf(totals), 0, totals)
+        return log_p - finite(np.logaddexp.reduce(log_p, 1, keepdims=True))
 
     for _ in range(num_iterations):
         log_p = less_rows(log_p)
-        after = log_p.copy()
-        for i, j in np.argwhere(~np.isinf(log_p)):
-            if causal:
-                after[i, j] -= log_sum(log_p[: i + 1, j])
-            elif some[i]:
-                after[i, j] -= log_sum(log_p[some, j])
-        log_p = after
+        if causal:
+            log_p = log_p - finite(np.logaddexp.accumulate(log_p, 0))
+        else:
+            log_p[some] -= finite(np.logaddexp.reduce(log_p[some], 0))
     return np.exp(less_rows(log_p))
 
 
 def sinkhorn_matrix(layer, weights, q, k, seen):
     """`(N, T, T)`, of the queries `(T, N, H)` and keys `(T, K, H)` of one sequence."""
     size, length, causal = layer.block_size, len(q), layer.causal
-    n = -(-length // size)
-    blocks = [range(i * size, min((i + 1) * size, length)) for i in range(n)]
-    some = np.array([any(seen[t] for t in block) for block in blocks])
+    tokens = np.arange(length)
+    block, place = tokens // size, tokens % size
+    n = block[-1] + 1
+    some = np.array([seen[block == i].any() for i in range(n)])
+    # a block counts its own keys, or those up to its first
+    counted = tokens <= size * np.arange(n)[:, None]
+    counted = seen & (counted if causal else block == np.arange(n)[:, None])
     full = np.zeros((q.shape[1], length, length))
     for head in range(q.shape[1]):
         group = head // (q.shape[1] // k.shape[1])
-        logits = np.zeros((n, n))
-        for i in range(n):
-            counted = range(i * size + 1) if causal else blocks[i]
-            total = sum((k[t, group] for t in counted if seen[t]), np.zeros(k.shape[2]))
-            logits[i] = total @ weights["sort_kernel"][group, :, :n]
-        logits /= layer.temperature
-        p = permutation(logits, layer.num_iterations, some, causal)
+        logits = counted @ k[:, group] @ weights["sort_kernel"][group, :, :n]
+        p = permutation(logits / layer.temperature, layer.num_iterations, some, causal)
         for t in range(length):
-            i = t // size
-            # the keys that are seen: each a mean over places, and how it counts
-            own = [np.eye(length)[s] for s in blocks[i] if seen[s]]
-            if causal:
-                own = [mean for mean in own if mean.argmax() <= t]
-            means, counts = own, [1.0] * len(own)
-            for place in range(size):
-                share = np.zeros(length)
-                for j in range(n):
-                    s = j * size + place
-                    if s < length and seen[s]:
-                        share[s] = p[i, j]
-                if share.sum() > 0:
-                    means = [*means, share / share.sum()]
-                    counts = [*counts, share.sum()]
-            if means:
-                means = np.array(means)
+            sees = seen & (block == block[t]) & ((tokens <= t) | (not causal))
+            # keys of its own, and for each place of a block a mean over blocks
+            shares = (place == np.arange(size)[:, None]) * seen * p[block[t], block]
+            shares = np.concatenate([np.eye(length)[sees], shares])
+            totals = shares.sum(1)
+            if totals.any():
+                shares, totals = shares[totals > 0], totals[totals > 0]
+                means = shares / totals[:, None]
                 dots = means @ k[:, group] @ q[t, head] / np.sqrt(q.shape[2])
-                full[head, t] = softmax(dots + np.log(counts)) @ means
+                full[head, t] = softmax(dots + np.log(totals)) @ means
     return full
 
 
@@ -250,39 +232,36 @@ def fourier(layer):
 
 
 def token_mixing(layer):
-    """Channel by channel, W2 gelu(W1 x) over the first tokens."""
+    """For each channel W2 gelu(W1 x) over the first tokens."""
 
     def twin(weights, x, mask=None):
-        length, y = x.shape[1], np.zeros_like(x)
-        for row, channel in np.ndindex(x.shape[0], x.shape[2]):
-            hidden = weights["expand_kernel"][:length].T
-            hidden = hidden @ zeroed(x, mask)[row, :, channel] + weights["expand_bias"]
-            hidden *= scipy.special.ndtr(hidden)  # gelu
-            mixed = weights["contract_kernel"].T @ hidden + weights["contract_bias"]
-            y[row, :, channel] = mixed[:length]
-        return zeroed(y, mask)
+        length = x.shape[1]
+        first = weights["expand_kernel"][:length]
+        hidden = np.einsum("btc,th->bhc", zeroed(x, mask), first)
+        hidden += weights["expand_bias"][:, None]
+        hidden *= scipy.special.ndtr(hidden)  # gelu
+        mixed = np.einsum("bhc,ht->btc", hidden, weights["contract_kernel"])
+        mixed += weights["contract_bias"][:, None]
+        return zeroed(mixed[:, :length], mask)
 
     return twin
 
 
 def spatial_gating(layer):
-    """Token by token, Z1 * (W norm(Z2) + b) between two dense layers."""
+    """Z1 * (W norm(Z2) + b) between two dense layers."""
 
     def twin(weights, x, mask=None):
-        seen = everything(x) if mask is None else mask
         z = x @ weights["expand/kernel"] + weights["expand/bias"]
         z *= scipy.special.ndtr(z)  # gelu
         z1, z2 = np.split(z, 2, -1)
         mean, variance = z2.mean(-1, keepdims=True), z2.var(-1, keepdims=True)
         z2 = (z2 - mean) / np.sqrt(variance + layer.norm.epsilon)
-        z2 = z2 * weights["norm/gamma"] + weights["norm/beta"]
-        y = np.zeros_like(x)
-        for row, t in np.argwhere(seen):
-            gate = np.full(z2.shape[-1], weights["spatial_bias"][t])
-            for s in range(t + 1 if layer.causal else x.shape[1]):
-                gate += seen[row, s] * weights["spatial_kernel"][t, s] * z2[row, s]
-            gated = z1[row, t] * gate
-            y[row, t] = gated @ weights["contract/kernel"] + weights["contract/bias"]
-        return y
+        z2 = zeroed(z2 * weights["norm/gamma"] + weights["norm/beta"], mask)
+        kernel = weights["spatial_kernel"][: x.shape[1], : x.shape[1]]
+        kernel = np.tril(kernel) if layer.causal else kernel
+        gate = np.einsum("ts,bsc->btc", kernel, z2)
+        gate += weights["spatial_bias"][: x.shape[1], None]
+        y = z1 * gate @ weights["contract/kernel"] + weights["contract/bias"]
+        return zeroed(y, mask)
 
     return twin

@@ -138,8 +138,8 @@ def attention(layer):
         seen = np.broadcast_to(distance >= 0 if causal else True, logits.shape)
         if key_mask is not None:
             seen = seen & np.asarray(key_mask)[:, None, None]
-        if segment_ids is not None:  # an id that comes back is another segment
-            number = np.cumsum(np.diff(segment_ids, axis=1, prepend=0) != 0, axis=1)
+        if segment_ids is not None:
+            number = numbers(segment_ids)
             seen = seen & (number[:, :, None] == number[:, None])[:, None]
         window = getattr(layer, "exact_window", None)
         near = np.abs(distance) < (window or getattr(layer, "sliding_window", np.inf))
@@ -163,6 +163,11 @@ def attention(layer):
         return written(weights, np.einsum("bnts,bsnv->btnv", found, v))
 
     return twin
+
+
+def numbers(segment_ids):
+    """The number of the segment of each token: an id that comes back is another."""
+    return np.cumsum(np.diff(segment_ids, axis=1, prepend=0) != 0, axis=1)
 
 
 def log_estimates(layer, q, k, logits):

@@ -6,7 +6,7 @@ Each function takes a built layer and returns its twin, as `tests.layers.twins` 
 import numpy as np
 import scipy.special
 
-from tests.layers.twins import heads, rotated, softmax, written
+from tests.layers.twins import heads, numbers, rotated, softmax, written
 from tests.ops import lsh_reference
 from tests.ops.test_big_bird import seen_by_hand
 
@@ -135,7 +135,7 @@ def reformer(layer):
             layer.sliding_window,
             seen=key_mask,
             causal=layer.causal,
-            segments=segment_ids,
+            segments=None if segment_ids is None else numbers(segment_ids),
         )
         return written(weights, found)
 

@@ -21,56 +21,38 @@ PLACES = dict(max_length=13, intermediate_dim=6)
 BLOCKS = dict(block_size=3, max_length=13, num_iterations=4)
 HASHES = dict(num_hashes=2, num_buckets=4, sliding_window=3, num_key_value_heads=None)
 SIGMOID = dict(feature_map="sigmoid", num_random_features=None)
-# Class, twin and arguments of each.
+# Class and arguments of each; its twin has the same name, or is `twins.attention`.
 KINDS = {
-    "exact": (ExactAttention, twins.attention, {}),
-    "local": (layers.LocalAttention, twins.attention, dict(sliding_window=3)),
-    "elu": (LinearTransformerAttention, twins.attention, dict(chunk_size=3)),
-    **{
-        name: (PerformerAttention, twins.attention, options)
-        for name, options in {
-            "features": FEATURES,
-            "favor+": dict(feature_map="favor+", **FEATURES),
-            "relu": dict(feature_map="relu", **FEATURES),
-            "square": dict(feature_map="square", **FEATURES),
-            "no projection": SIGMOID,
-            "taylor": dict(feature_map="taylor", chunk_size=3),
-            "window": dict(exact_window=3, **FEATURES),
-            "taylor, window": dict(exact_window=3, feature_map="taylor"),
-        }.items()
-    },
+    "exact": (ExactAttention, {}),
+    "local": (layers.LocalAttention, dict(sliding_window=3)),
+    "elu": (LinearTransformerAttention, dict(chunk_size=3)),
+    "features": (PerformerAttention, FEATURES),
+    "favor+": (PerformerAttention, dict(feature_map="favor+", **FEATURES)),
+    "relu": (PerformerAttention, dict(feature_map="relu", **FEATURES)),
+    "square": (PerformerAttention, dict(feature_map="square", **FEATURES)),
+    "no projection": (PerformerAttention, SIGMOID),
+    "taylor": (PerformerAttention, dict(feature_map="taylor", chunk_size=3)),
+    "window": (PerformerAttention, dict(exact_window=3, **FEATURES)),
+    "taylor, window": (PerformerAttention, dict(exact_window=3, feature_map="taylor")),
     "longformer": (
         zoo.LongformerAttention,
-        zoo_twins.longformer,
         dict(num_global_tokens=3, sliding_window=3),
     ),
-    "big bird": (
-        zoo.BigBirdAttention,
-        zoo_twins.big_bird,
-        dict(block_size=2, num_random_blocks=1),
-    ),
-    "linformer": (
-        zoo.LinformerAttention,
-        zoo_twins.linformer,
-        dict(max_length=11, projection_dim=6),
-    ),
-    "synthesizer": (
-        zoo.SynthesizerAttention,
-        zoo_twins.synthesizer,
-        dict(max_length=11),
-    ),
-    "reformer": (zoo.ReformerAttention, zoo_twins.reformer, HASHES),
-    "sinkhorn": (zoo.SinkhornAttention, zoo_twins.sinkhorn, BLOCKS),
-    "fourier": (zoo.FourierMixing, zoo_twins.fourier, {}),
-    "tokens": (zoo.TokenMixing, zoo_twins.token_mixing, PLACES),
-    "gating": (zoo.SpatialGatingUnit, zoo_twins.spatial_gating, PLACES),
+    "big_bird": (zoo.BigBirdAttention, dict(block_size=2, num_random_blocks=1)),
+    "linformer": (zoo.LinformerAttention, dict(max_length=11, projection_dim=6)),
+    "synthesizer": (zoo.SynthesizerAttention, dict(max_length=11)),
+    "reformer": (zoo.ReformerAttention, HASHES),
+    "sinkhorn": (zoo.SinkhornAttention, BLOCKS),
+    "fourier": (zoo.FourierMixing, {}),
+    "token_mixing": (zoo.TokenMixing, PLACES),
+    "spatial_gating": (zoo.SpatialGatingUnit, PLACES),
 }
-MIXERS = {"fourier", "tokens", "gating"}
+MIXERS = {"fourier", "token_mixing", "spatial_gating"}
 
 
 def made(kind, /, *widths, **options):
     """A built layer with random weights, and if it has heads two to a key head."""
-    layer_class, _, own = KINDS[kind]
+    layer_class, own = KINDS[kind]
     heads = dict(num_heads=4, key_dim=12, value_dim=5, num_key_value_heads=2, seed=5)
     common = {} if kind in MIXERS else heads
     layer = layer_class(**{"dtype": "float64", **common, **own, **options})
@@ -142,12 +124,12 @@ def arguments(kind, words, length):
         # local attention takes 64 tokens at a time
         ("longformer", dict(sliding_window=30), [100], "masked global"),
         ("longformer", dict(sliding_window=30, causal=True), [100], "masked global"),
-        ("big bird", {}, [1], "masked"),
-        ("big bird", dict(causal=True), [5], "masked"),
-        ("big bird", dict(block_size=3), [23], "masked"),
-        ("big bird", dict(num_random_blocks=3, causal=True), [21], "masked"),
-        ("big bird", dict(num_global_blocks=0, block_size=1), [13], ""),
-        ("big bird", dict(num_global_blocks=3, num_random_blocks=0), [21], "masked"),
+        ("big_bird", {}, [1], "masked"),
+        ("big_bird", dict(causal=True), [5], "masked"),
+        ("big_bird", dict(block_size=3), [23], "masked"),
+        ("big_bird", dict(num_random_blocks=3, causal=True), [21], "masked"),
+        ("big_bird", dict(num_global_blocks=0, block_size=1), [13], ""),
+        ("big_bird", dict(num_global_blocks=3, num_random_blocks=0), [21], "masked"),
         ("linformer", dict(sharing="none"), [7], "masked"),
         ("linformer", dict(num_key_value_heads=4), [1], ""),
         ("linformer", dict(sharing="key-value"), [11], "masked"),
@@ -171,12 +153,12 @@ def arguments(kind, words, length):
         ("fourier", {}, [1], ""),
         ("fourier", {}, [7], "masked"),
         ("fourier", dict(norm="ortho"), [8], ""),
-        ("tokens", {}, [1], ""),
-        ("tokens", {}, [7], "masked"),
-        ("tokens", {}, [13], ""),
-        ("gating", {}, [1], ""),
-        ("gating", {}, [13], "masked"),
-        ("gating", dict(causal=True), [7], "masked"),
+        ("token_mixing", {}, [1], ""),
+        ("token_mixing", {}, [7], "masked"),
+        ("token_mixing", {}, [13], ""),
+        ("spatial_gating", {}, [1], ""),
+        ("spatial_gating", {}, [13], "masked"),
+        ("spatial_gating", dict(causal=True), [7], "masked"),
     ],
 )
 def test_it_is_its_definition_with_all_gradients(kind, options, lengths, words):
@@ -185,16 +167,17 @@ def test_it_is_its_definition_with_all_gradients(kind, options, lengths, words):
         if options.pop("grid", False):
             options["rotary"] = GRID
     widths = (5, 6, 7)[: len(lengths)]
-    layer, twin = made(kind, *widths, **options), KINDS[kind][1]
+    layer = made(kind, *widths, **options)
+    twin = getattr(zoo_twins, kind, twins.attention)(layer)
     inputs = [normal((2, *size), size[0]) for size in zip(lengths, widths)]
     call = arguments(kind, words, lengths[-1])
     tolerance = 1e-9
-    if kind in ("tokens", "gating"):
+    if kind in ("token_mixing", "spatial_gating"):
         tolerance = 1e-7  # TensorFlow knows the root of two in its gelu to 8 digits
     elif "window" in kind or "qk_norm" in options:
         tolerance = 1e-6  # the gain of far keys is float32, and the scale of logits
     scores = kind not in {*MIXERS, "linformer", "synthesizer", "reformer"}
-    assert_is_twin(layer, twin(layer), inputs, tolerance, scores=scores, **call)
+    assert_is_twin(layer, twin, inputs, tolerance, scores=scores, **call)
 
 
 def test_far_positions_are_as_right_as_near_ones():
@@ -279,7 +262,7 @@ def test_gating_is_at_first_a_network_for_each_token_by_itself():
 
 def of_gating(dtype):
     """A sum of ones goes up to 75,000, more than a float16 can be, and down to 2."""
-    layer = made("gating", 1, max_length=1000, intermediate_dim=2, dtype=dtype)
+    layer = made("spatial_gating", 1, max_length=1000, intermediate_dim=2, dtype=dtype)
     kernel = np.full((1000, 1000), 150.0, "float32")
     kernel[:, 500:] = -150.0
     kernel[:, 0] = 152.0
@@ -297,7 +280,7 @@ def of_gating(dtype):
 
 def of_tokens(dtype):
     """Sums go up to 75,000 on the way; the last is gelu(3)."""
-    layer = made("tokens", 1, max_length=5000, intermediate_dim=1, dtype=dtype)
+    layer = made("token_mixing", 1, max_length=5000, intermediate_dim=1, dtype=dtype)
     kernel = np.where(np.arange(5000) < 2500, 1, -1)[:, np.newaxis]
     layer.set_weights([kernel, np.zeros(1), np.ones((1, 5000)), np.zeros(5000)])
     x = np.full((1, 5000, 1), 30.0)
@@ -478,10 +461,10 @@ def tables(layer, length=60):
 
 def test_random_blocks_are_the_layers_own_and_stay():
     keras.utils.set_random_seed(1)
-    one, other = (made("big bird", seed=None) for _ in range(2))
+    one, other = (made("big_bird", seed=None) for _ in range(2))
     assert not np.array_equal(tables(one), tables(other))
     keras.utils.set_random_seed(1)
-    again = made("big bird", seed=None)
+    again = made("big_bird", seed=None)
     np.testing.assert_array_equal(tables(again), tables(one))
     x = normal((2, 60, 5), 1)
     np.testing.assert_array_equal(one(x, training=True), one(x))

@@ -279,7 +279,6 @@ def test_positions_of_a_grid_are_indices_or_coordinates():
 @pytest.mark.parametrize(
     ("rotary", "positions", "message"),
     [
-        (None, np.zeros((2, 12), int), "with rotary reads.*Received: positions"),
         (True, np.zeros((2, 12)), r"int tensor of shape \(2, 12\),.*dtype float"),
         (True, np.zeros((2, 11), int), r"shape \(2, 12\).*shape \(2, 11\)"),
         (True, np.zeros((12,), int), r"Received: positions of shape \(12,\)"),

@@ -71,19 +71,15 @@ def in_decoder(**options):
     return layer.self_attention
 
 
-def converted(convert, **options):
+def by_converter(convert=convert_to_performer, **options):
     own = {name: options[name] for name in OF_WEIGHTS & options.keys()}
     x = start = keras.Input(X.shape[1:])
     model = keras.Model(start, ExactAttention(2, 4, name="own", **own)(x))
-    return convert(model, **options)[0].get_layer("own")
-
-
-def by_converter(**options):
-    return converted(convert_to_performer, **{"exact_window": None, **options})
+    return convert(model, **{"exact_window": None, **options})[0].get_layer("own")
 
 
 def by_class(**options):
-    return converted(convert_attention, attention=PerformerAttention, **options)
+    return by_converter(convert_attention, attention=PerformerAttention, **options)
 
 
 MAKERS = [in_model, in_encoder, in_decoder, by_converter, by_class]
@@ -237,23 +233,19 @@ def test_exact_attention_has_options_of_its_own():
 
 
 def test_a_config_needs_no_layer_that_is_built():
-    layer = PerformerEncoder(
-        12,
-        2,
-        exact_window=3,
-        initial_log_gain=np.array([-4.0, 2.0]),
-        kernel_regularizer=keras.regularizers.L2(0.5),
-    )
-    again = PerformerEncoder.from_config(json.loads(json.dumps(layer.get_config())))
-    for each in (layer, again):
-        each.build(X.shape)
-    assert again.get_config() == layer.get_config()
-    assert again.attention.initial_log_gain == (-4.0, 2.0)
     general = GeneralizedFeatures("relu", epsilon=0.5)
-    layer = PerformerEncoder(12, 2, feature_map=general)
-    again = PerformerEncoder.from_config(json.loads(json.dumps(layer.get_config())))
-    again.build(X.shape)
-    assert again.attention.feature_map == general
+    gains = np.array([-4.0, 2.0])
+    for options in (
+        dict(exact_window=3, initial_log_gain=gains, kernel_regularizer="l2"),
+        dict(feature_map=general),
+    ):
+        layer = PerformerEncoder(12, 2, **options)
+        again = PerformerEncoder.from_config(json.loads(json.dumps(layer.get_config())))
+        for each in (layer, again):
+            each.build(X.shape)
+        assert again.get_config() == layer.get_config()
+        made = again.attention
+        assert made.initial_log_gain == (-4.0, 2.0) or made.feature_map == general
 
 
 def test_a_frozen_attention_is_frozen_in_a_layer_until_it_is_not():

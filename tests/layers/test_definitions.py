@@ -65,10 +65,9 @@ def arguments(kind, words, length):
     """Arguments of a call for words that say what it has."""
     random, given, tokens = np.random.default_rng(length), {}, np.arange(length)
     if "masked" in words:
-        seen = random.random((2, length)) < 0.7
-        seen[0, 9:] = False
-        seen[1] = tokens // 3 % 2  # whole blocks, and padding on the left
-        given["mask" if kind in MIXERS else "key_mask"] = seen
+        holes = (tokens % 4 != 2) & (tokens < max(length - 2, 1))
+        blocks = tokens // 3 % 2 == 1  # and padding on the left
+        given["mask" if kind in MIXERS else "key_mask"] = np.stack([holes, blocks])
     if "global" in words:
         given["global_mask"] = np.zeros((2, length), bool)
         for row, count in zip(given["global_mask"], (3, 1)):
@@ -76,7 +75,7 @@ def arguments(kind, words, length):
     if "causal" in words:
         given["use_causal_mask"] = True
     if "packed" in words:  # an id that comes back is another segment
-        one = np.where(tokens == 3, 2, tokens // 6 % 2)
+        one = np.select([tokens == 3, tokens < 9], [2, 7])
         given["segment_ids"] = np.stack([one, tokens >= 8]).astype(int)
     if "placed" in words:
         given["positions"] = random.integers(0, 10**6, (2, length))

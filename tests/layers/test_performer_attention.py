@@ -7,10 +7,7 @@ import tensorflow as tf
 
 from keras_performer import PerformerAttention, feature_maps
 from keras_performer.conversion.attention_like import attention_like
-from keras_performer.feature_maps import SoftmaxFeatures
 from tests.layers.inputs import normal, small_layer, twin
-
-QUERY = normal((2, 5, 7))
 
 
 @pytest.mark.parametrize(
@@ -98,23 +95,6 @@ def test_regularizers_and_constraints_reach_every_dense_layer():
     assert divided_by in (1, 2)
     expected = penalties + activities / divided_by
     assert float(sum(layer.losses)) == pytest.approx(expected, rel=1e-5)
-
-
-def test_projection_does_not_train_or_regularize():
-    feature_map = SoftmaxFeatures(hyperbolic=False, orthogonal=False)
-    layer = small_layer(feature_map=feature_map, kernel_regularizer="l2")
-    layer.build((None, None, 7))
-    names = [w.name for w in layer.non_trainable_weights]
-    assert sorted(names) == ["projection_matrix", "projection_seed", "redraw_count"]
-    assert len(layer.losses) == 4
-    layer.trainable = False
-    assert layer.trainable_weights == []
-    layer.trainable = True  # thawed again, it is the same eight weights that train
-    assert [w.name for w in layer.trainable_weights] == ["kernel", "bias"] * 4
-    with tf.GradientTape() as tape:
-        tape.watch(layer.projection_matrix.value)
-        loss = tf.reduce_sum(layer(QUERY) ** 2)
-    assert tape.gradient(loss, layer.projection_matrix.value) is None
 
 
 def test_batches_of_other_sizes_are_not_traced_again():

@@ -189,18 +189,6 @@ def test_inputs_must_be_one_tensor_of_three_axes_each(built, symbolic):
                 layer(*before, wrong)
 
 
-def test_errors_come_when_a_model_is_made():
-    layer = PerformerAttention(2, 4, **WINDOW)
-    with pytest.raises(ValueError, match="exact_window needs one key for each query"):
-        layer(keras.Input((T, DIM)), keras.Input((T + 1, DIM)))
-    layer = PerformerAttention(2, 4, causal=True, **WINDOW)
-    x = keras.Input((T, DIM), batch_size=B)
-    state = layer.get_initial_state(B)
-    del state["attention"]["seen"]
-    with pytest.raises(ValueError, match='must be a dict of "running_max"'):
-        layer(x, state=state, return_state=True)
-
-
 def test_a_call_attends_to_all_tokens_after_a_symbolic_one():
     layer = PerformerAttention(2, 4, exact_window=T)
     x = keras.random.normal((B, T, DIM), seed=0)

@@ -1,15 +1,12 @@
 """The recurrent state of a causal layer: any split of a sequence gives the whole."""
 
-import inspect
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention, generate, layers
-from keras_performer.layers import exact as cached_attention
-from keras_performer.models import exported
+from keras_performer import layers
 from tests.cases import CASES
 from tests.contract import relative_error
 from tests.layers.inputs import language_model, normal, small_layer
@@ -204,22 +201,6 @@ def test_calls_that_a_state_cannot_serve_raise():
     assert shapes[0] == shapes[1]
     output, scores, _ = causal(x, return_attention_scores=True, return_state=True)
     assert (output.shape, scores.shape) == ((1, 3, 7), (1, 3, 3, 3))
-
-
-def test_what_has_no_state_says_so():
-    assert small_layer(causal=True).supports_state
-    # a model of KerasHub keeps keys and values: its call has no argument for a state
-    kept = cached_attention.CachedPerformerAttention(2, 4)
-    assert "state" not in inspect.signature(kept.call).parameters
-    assert not kept.supports_state
-    model = language_model(
-        9, 16, 1, 1, 8, attention=PerformerAttention(1, 8, causal=True)
-    )
-    assert exported.has_state(model)
-    model = language_model(attention="exact")
-    assert not exported.has_state(model)
-    with pytest.raises(ValueError, match="generate needs.*ExactAttention has no state"):
-        generate(model, [[1, 2]], 9)
 
 
 def test_the_earlier_name_of_the_first_state():

@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import inspect
 
 import keras
 import numpy as np
 
 import keras_performer
+from keras_performer import layers, zoo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,13 @@ class Case:
     def make(self, **overrides):
         return self.layer_class(**{**self.arguments, **overrides})
 
+    def mask_name(self):
+        """Name of the argument that hides tokens of the last input."""
+        parameters = inspect.signature(self.layer_class.call).parameters
+        which = "decoder_padding_mask", "encoder_padding_mask"
+        names = [which[len(self.widths) - 1], "padding_mask", "key_mask", "mask"]
+        return next(name for name in names if name in parameters)
+
     def input_shapes(self):
         """Shapes without batch, of unknown length."""
         if self.vocabulary_size:
@@ -53,19 +62,40 @@ class Case:
         ]
 
 
+def serialized(layer):
+    """The config of a layer, as each that is made of this has its own."""
+    return keras.saving.serialize_keras_object(layer)
+
+
 attention = functools.partial(Case, keras_performer.PerformerAttention)
-SMALL = dict(num_heads=3, key_dim=4, num_random_features=10, seed=1)
+block = functools.partial(Case, layers.PerformerBlock, widths=(7,))
+language_model = functools.partial(
+    Case, keras_performer.PerformerLM, vocabulary_size=601, half_precision=4e-2
+)
 
-
-def synthesizer(options, widths):
-    common = dict(num_heads=6, key_dim=4, max_length=11, seed=1)
-    layer_class = keras_performer.zoo.SynthesizerAttention
-    return Case(layer_class, {**common, **options}, widths)
-
-
-block = functools.partial(Case, keras_performer.layers.PerformerBlock, widths=(7,))
-
-TRANSFORMER_LAYER = dict(
+ONE, TWO = (7,), (7, 6)  # widths
+THREE = dict(num_heads=3, key_dim=4)
+SIX = dict(num_heads=6, key_dim=4, num_key_value_heads=2)
+SMALL = dict(**THREE, num_random_features=10, seed=1)
+CAUSAL = dict(**SMALL, causal=True)
+# without bias, as softmax does not see that of the keys
+NO_BIAS = dict(use_bias=False)
+NEAR = dict(**THREE, **NO_BIAS, sliding_window=2)
+GATE = dict(forget_gate=True, causal=True)
+LINFORMER = dict(max_length=11, projection_dim=5, seed=1)
+SYNTHESIZER = dict(num_heads=6, key_dim=4, max_length=11, seed=1)
+SINKHORN = dict(num_heads=4, key_dim=3, num_key_value_heads=2, **NO_BIAS)
+SINKHORN |= dict(block_size=2, max_length=9, seed=1)
+HASHES = dict(**THREE, num_hashes=2, num_buckets=2, seed=1, sliding_window=3)
+GATING = dict(max_length=9, intermediate_dim=10)
+BLOCK = dict(
+    attention=serialized(keras_performer.PerformerAttention(**CAUSAL)),
+    intermediate_dim=11,
+    dropout=0.1,
+    seed=1,
+)
+LOCAL = serialized(layers.LocalAttention(**NEAR))
+TRANSFORMER = dict(
     intermediate_dim=11,
     num_heads=2,
     dropout=0.1,
@@ -74,341 +104,172 @@ TRANSFORMER_LAYER = dict(
     num_random_features=10,
     seed=1,
 )
-
-language_model = functools.partial(
-    Case, keras_performer.PerformerLM, vocabulary_size=601, half_precision=4e-2
-)
-LM = dict(
+OTHER_LM = dict(
     vocabulary_size=601,
     max_length=9,
     num_layers=1,
     num_heads=2,
     hidden_dim=6,
     intermediate_dim=10,
-    num_random_features=8,
-    exact_window=None,  # within a window the gain has no gradient
     seed=1,
 )
-OF_FEATURES = {"num_random_features", "exact_window"}
-OTHER_LM = {name: LM[name] for name in LM if name not in OF_FEATURES}
-
-
-def reformer(arguments):
-    small = dict(num_heads=3, key_dim=4, num_hashes=2, num_buckets=2, seed=1)
-    return Case(
-        keras_performer.zoo.ReformerAttention,
-        {**small, "sliding_window": 3, **arguments},
-        widths=(7,),
-    )
-
+# within a window the gain has no gradient
+LM = dict(**OTHER_LM, num_random_features=8, exact_window=None)
+GRID_LM = dict(hidden_dim=8, position_embedding="rotary", position_shape=(3, 3))
 
 CASES = {
-    "attention": attention(SMALL, widths=(7,)),
+    "attention": attention(SMALL, ONE),
     "attention_of_two_inputs": attention(
-        {**SMALL, "value_dim": 5, "output_shape": 11}, widths=(7, 6)
+        {**SMALL, "value_dim": 5, "output_shape": 11}, TWO
     ),
     "favor_plus_causal": attention(
-        {**SMALL, "feature_map": "favor+", "causal": True, "chunk_size": 2},
-        widths=(7,),
+        {**CAUSAL, "feature_map": "favor+", "chunk_size": 2}, ONE
     ),
     # what is rounded may be to the other side of relu's kink
     "relu_causal": attention(
-        {**SMALL, "feature_map": "relu", "causal": True},
-        widths=(7,),
-        half_gradients=1e-1,
+        {**CAUSAL, "feature_map": "relu"}, ONE, half_gradients=1e-1
     ),
     # "sigmoid", as sums of weights that can be negative may come close to zero
     "no_projection": attention(
-        {**SMALL, "feature_map": "sigmoid", "num_random_features": None}, widths=(7,)
+        dict(**THREE, seed=1, feature_map="sigmoid", num_random_features=None), ONE
     ),
-    "grouped_heads": attention(
-        {**SMALL, "num_heads": 6, "num_key_value_heads": 2, "use_bias": False},
-        widths=(7,),
-    ),
+    "grouped_heads": attention({**SMALL, **SIX, **NO_BIAS}, ONE),
     "exact": Case(
-        keras_performer.layers.ExactAttention,
-        # without bias, as softmax does not see that of the keys
-        dict(
-            num_heads=6,
-            key_dim=4,
-            num_key_value_heads=2,
-            use_bias=False,
-            causal=True,
-            seed=1,
-        ),
-        widths=(7,),
+        layers.ExactAttention, dict(**SIX, **NO_BIAS, causal=True, seed=1), ONE
     ),
-    "local": Case(
-        keras_performer.layers.LocalAttention,
-        dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, seed=1),
-        widths=(7,),
-    ),
-    "local_causal": Case(
-        keras_performer.layers.LocalAttention,
-        dict(num_heads=3, key_dim=4, sliding_window=2, use_bias=False, causal=True),
-        widths=(7,),
-    ),
+    "local": Case(layers.LocalAttention, dict(**NEAR, seed=1), ONE),
+    "local_causal": Case(layers.LocalAttention, dict(**NEAR, causal=True), ONE),
     "linear_transformer": Case(
-        keras_performer.layers.LinearTransformerAttention,
-        dict(num_heads=6, key_dim=4, num_key_value_heads=2, seed=1),
-        widths=(7, 6),
+        layers.LinearTransformerAttention, dict(**SIX, seed=1), TWO
     ),
     "linear_transformer_causal": Case(
-        keras_performer.layers.LinearTransformerAttention,
-        dict(num_heads=3, key_dim=4, chunk_size=2, qk_norm=True, causal=True),
-        widths=(7,),
+        layers.LinearTransformerAttention,
+        dict(**THREE, chunk_size=2, qk_norm=True, causal=True),
+        ONE,
     ),
-    "forget_gate": attention({**SMALL, "forget_gate": True}, widths=(7,)),
-    "forget_gate_window": attention(
-        {**SMALL, "forget_gate": True, "exact_window": 2, "causal": True}, widths=(7,)
-    ),
+    "forget_gate": attention({**SMALL, "forget_gate": True}, ONE),
+    "forget_gate_window": attention({**SMALL, **GATE, "exact_window": 2}, ONE),
     "forget_gate_exact": Case(
-        keras_performer.layers.ExactAttention,
-        dict(num_heads=3, key_dim=4, use_bias=False, forget_gate=True, causal=True),
-        widths=(7,),
+        layers.ExactAttention, dict(**THREE, **NO_BIAS, **GATE), ONE
     ),
-    "forget_gate_local": Case(
-        keras_performer.layers.LocalAttention,
-        dict(
-            num_heads=6,
-            key_dim=4,
-            num_key_value_heads=2,
-            sliding_window=2,
-            use_bias=False,
-            forget_gate=True,
-            causal=True,
-        ),
-        widths=(7,),
-    ),
+    "forget_gate_local": Case(layers.LocalAttention, {**NEAR, **SIX, **GATE}, ONE),
     "forget_gate_linear_transformer": Case(
-        keras_performer.layers.LinearTransformerAttention,
-        dict(num_heads=3, key_dim=4, forget_gate=True, causal=True),
-        widths=(7,),
+        layers.LinearTransformerAttention, dict(**THREE, **GATE), ONE
     ),
-    "linformer": Case(
-        keras_performer.zoo.LinformerAttention,
-        dict(num_heads=3, key_dim=4, max_length=11, projection_dim=5, seed=1),
-        widths=(7,),
-    ),
+    "linformer": Case(zoo.LinformerAttention, dict(**THREE, **LINFORMER), ONE),
     "linformer_of_two_inputs": Case(
-        keras_performer.zoo.LinformerAttention,
-        dict(
-            num_heads=6,
-            key_dim=4,
-            num_key_value_heads=2,
-            max_length=11,
-            projection_dim=5,
-            sharing="none",
-            seed=1,
-        ),
-        widths=(7, 6),
+        zoo.LinformerAttention, dict(**SIX, **LINFORMER, sharing="none"), TWO
     ),
-    "synthesizer": synthesizer({"num_key_value_heads": 2, "causal": True}, widths=(7,)),
-    "synthesizer_of_two_inputs": synthesizer({"use_bias": False}, widths=(7, 6)),
-    "synthesizer_random": synthesizer({"kind": "random"}, widths=(7, 6)),
-    "synthesizer_factorized_random": synthesizer(
-        {"kind": "factorized_random", "rank": 3, "causal": True}, widths=(7,)
+    "synthesizer": Case(
+        zoo.SynthesizerAttention,
+        dict(**SYNTHESIZER, num_key_value_heads=2, causal=True),
+        ONE,
+    ),
+    "synthesizer_of_two_inputs": Case(
+        zoo.SynthesizerAttention, dict(**SYNTHESIZER, **NO_BIAS), TWO
+    ),
+    "synthesizer_random": Case(
+        zoo.SynthesizerAttention, dict(**SYNTHESIZER, kind="random"), TWO
+    ),
+    "synthesizer_factorized_random": Case(
+        zoo.SynthesizerAttention,
+        dict(**SYNTHESIZER, kind="factorized_random", rank=3, causal=True),
+        ONE,
     ),
     "longformer": Case(
-        keras_performer.zoo.LongformerAttention,
-        dict(
-            num_heads=6,
-            key_dim=4,
-            sliding_window=2,
-            num_global_tokens=1,
-            num_key_value_heads=2,
-            use_bias=False,
-            seed=1,
-        ),
-        widths=(7,),
+        zoo.LongformerAttention, {**NEAR, **SIX, "num_global_tokens": 1, "seed": 1}, ONE
     ),
     "longformer_causal": Case(
-        keras_performer.zoo.LongformerAttention,
-        dict(
-            num_heads=3,
-            key_dim=4,
-            sliding_window=2,
-            num_global_tokens=3,
-            use_bias=False,
-            causal=True,
-        ),
-        widths=(7,),
+        zoo.LongformerAttention, dict(**NEAR, num_global_tokens=3, causal=True), ONE
     ),
     "big_bird": Case(
-        keras_performer.zoo.BigBirdAttention,
+        zoo.BigBirdAttention,
         dict(
-            num_heads=6,
-            key_dim=4,
+            **SIX,
+            **NO_BIAS,
             block_size=1,
             num_global_blocks=1,
             num_random_blocks=1,
-            num_key_value_heads=2,
-            use_bias=False,
             seed=1,
         ),
-        widths=(7,),
+        ONE,
     ),
     "big_bird_causal": Case(
-        keras_performer.zoo.BigBirdAttention,
-        dict(num_heads=3, key_dim=4, block_size=2, use_bias=False, causal=True),
-        widths=(7,),
+        zoo.BigBirdAttention, dict(**THREE, **NO_BIAS, block_size=2, causal=True), ONE
     ),
-    "sinkhorn": Case(
-        keras_performer.zoo.SinkhornAttention,
-        dict(
-            num_heads=4,
-            key_dim=3,
-            num_key_value_heads=2,
-            block_size=2,
-            max_length=9,
-            use_bias=False,
-            seed=1,
-        ),
-        widths=(7,),
-    ),
+    "sinkhorn": Case(zoo.SinkhornAttention, SINKHORN, ONE),
     "sinkhorn_causal": Case(
-        keras_performer.zoo.SinkhornAttention,
-        dict(
-            num_heads=4,
-            key_dim=3,
-            num_key_value_heads=2,
-            block_size=2,
-            max_length=9,
-            use_bias=False,
-            causal=True,
-            num_iterations=2,
-            noise=1.0,
-            seed=1,
-        ),
-        widths=(7,),
+        zoo.SinkhornAttention,
+        dict(**SINKHORN, causal=True, num_iterations=2, noise=1.0),
+        ONE,
     ),
-    "fourier_mixing": Case(keras_performer.zoo.FourierMixing, {}, widths=(7,)),
-    "token_mixing": Case(
-        keras_performer.zoo.TokenMixing,
-        dict(max_length=9, intermediate_dim=11),
-        widths=(7,),
-    ),
-    "spatial_gating": Case(
-        keras_performer.zoo.SpatialGatingUnit,
-        dict(max_length=9, intermediate_dim=10),
-        widths=(7,),
-    ),
+    "fourier_mixing": Case(zoo.FourierMixing, {}, ONE),
+    "token_mixing": Case(zoo.TokenMixing, dict(max_length=9, intermediate_dim=11), ONE),
+    "spatial_gating": Case(zoo.SpatialGatingUnit, GATING, ONE),
     "spatial_gating_causal": Case(
-        keras_performer.zoo.SpatialGatingUnit,
-        dict(max_length=9, intermediate_dim=10, causal=True),
-        widths=(7,),
+        zoo.SpatialGatingUnit, dict(**GATING, causal=True), ONE
     ),
     "block_mixing": block(
-        dict(
-            attention=keras.saving.serialize_keras_object(
-                keras_performer.zoo.FourierMixing("ortho")
-            ),
-            intermediate_dim=11,
-        )
+        dict(attention=serialized(zoo.FourierMixing("ortho")), intermediate_dim=11)
     ),
     "lm_mixing": language_model(
-        {
-            **OTHER_LM,
-            "attention": keras.saving.serialize_keras_object(
-                keras_performer.zoo.SpatialGatingUnit(9, 10, causal=True)
-            ),
-        }
+        {**OTHER_LM, "attention": serialized(zoo.SpatialGatingUnit(9, 10, causal=True))}
     ),
-    "reformer": reformer({}),
-    "reformer_causal": reformer({"causal": True, "rotary": True, "value_dim": 5}),
+    "reformer": Case(zoo.ReformerAttention, HASHES, ONE),
+    "reformer_causal": Case(
+        zoo.ReformerAttention,
+        dict(**HASHES, causal=True, rotary=True, value_dim=5),
+        ONE,
+    ),
     "reversible": Case(
-        keras_performer.zoo.ReversibleBlock,
-        dict(
-            attention=[
-                keras.saving.serialize_keras_object(one)
-                for one in (
-                    keras_performer.PerformerAttention(**SMALL),
-                    keras_performer.layers.LocalAttention(
-                        3, 4, sliding_window=2, use_bias=False
-                    ),
-                )
+        zoo.ReversibleBlock,
+        {
+            **BLOCK,
+            "attention": [
+                serialized(keras_performer.PerformerAttention(**SMALL)),
+                LOCAL,
             ],
-            intermediate_dim=11,
-            dropout=0.1,
-            seed=1,
-        ),
-        widths=(7,),
+        },
+        ONE,
     ),
-    "exact_window": attention({**SMALL, "exact_window": 2}, widths=(7,)),
+    "exact_window": attention({**SMALL, "exact_window": 2}, ONE),
     "exact_window_causal": attention(
-        {**SMALL, "exact_window": 2, "initial_log_gain": -1.0, "causal": True},
-        widths=(7,),
+        {**CAUSAL, "exact_window": 2, "initial_log_gain": -1.0}, ONE
     ),
-    "rotary": attention({**SMALL, "rotary": True, "causal": True}, widths=(7,)),
-    "rotary_grid": attention({**SMALL, "rotary": (3, 2)}, widths=(7,)),
-    "qk_norm": attention({**SMALL, "qk_norm": True, "causal": True}, widths=(7,)),
+    "rotary": attention({**CAUSAL, "rotary": True}, ONE),
+    "rotary_grid": attention({**SMALL, "rotary": (3, 2)}, ONE),
+    "qk_norm": attention({**CAUSAL, "qk_norm": True}, ONE),
     "taylor": attention(
-        {**SMALL, "feature_map": "taylor", "num_random_features": None}, widths=(7,)
+        dict(**THREE, seed=1, feature_map="taylor", num_random_features=None), ONE
     ),
-    "block": block(
-        dict(
-            # the config of one, as each layer that is made of this has its own
-            attention=keras.saving.serialize_keras_object(
-                keras_performer.PerformerAttention(**SMALL, causal=True)
-            ),
-            intermediate_dim=11,
-            dropout=0.1,
-            seed=1,
-        )
-    ),
+    "block": block(BLOCK),
     "block_without_attention": block(dict(attention=None, intermediate_dim=11)),
-    "block_conv": block(
-        dict(
-            attention=keras.saving.serialize_keras_object(
-                keras_performer.layers.LocalAttention(
-                    3, 4, sliding_window=2, use_bias=False
-                )
-            ),
-            intermediate_dim=11,
-            conv_kernel_size=3,
-        )
-    ),
+    "block_conv": block(dict(attention=LOCAL, intermediate_dim=11, conv_kernel_size=3)),
     "block_conv_causal": block(
-        dict(
-            attention=keras.saving.serialize_keras_object(
-                keras_performer.PerformerAttention(**SMALL, causal=True)
-            ),
-            intermediate_dim=11,
-            conv_kernel_size=3,
-            conv_padding="causal",
-            dropout=0.1,
-            seed=1,
-        )
+        dict(**BLOCK, conv_kernel_size=3, conv_padding="causal")
     ),
-    "encoder": Case(keras_performer.PerformerEncoder, TRANSFORMER_LAYER, widths=(6,)),
+    "encoder": Case(keras_performer.PerformerEncoder, TRANSFORMER, (6,)),
     "decoder": Case(
         keras_performer.PerformerDecoder,
-        {**TRANSFORMER_LAYER, "normalize_first": True, "exact_window": 2},
-        widths=(6,),
+        dict(**TRANSFORMER, normalize_first=True, exact_window=2),
+        (6,),
     ),
     "decoder_of_two_inputs": Case(
         keras_performer.PerformerDecoder,
-        {**TRANSFORMER_LAYER, "qk_norm": True},
-        widths=(6, 4),
+        dict(**TRANSFORMER, qk_norm=True),
+        (6, 4),
         half_gradients=6e-2,
     ),
     "lm": language_model(LM),
     "lm_exact": language_model(
         {
             **OTHER_LM,
-            "attention": keras.saving.serialize_keras_object(
-                keras_performer.layers.ExactAttention(2, 3, use_bias=False, causal=True)
+            "attention": serialized(
+                layers.ExactAttention(2, 3, causal=True, **NO_BIAS)
             ),
         }
     ),
-    "lm_rotary": language_model(
-        {
-            **LM,
-            "hidden_dim": 8,
-            "position_embedding": "rotary",
-            "position_shape": (3, 3),
-        }
-    ),
+    "lm_rotary": language_model({**LM, **GRID_LM}),
     "lm_conv": language_model({**LM, "conv_kernel_size": 4}),
     "lm_recompute": language_model({**LM, "recompute": "block", "chunk_size": 3}),
 }

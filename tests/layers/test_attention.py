@@ -1,5 +1,6 @@
 """Properties of every attention layer, whatever its mechanism."""
 
+import functools
 import random
 
 import keras
@@ -7,7 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer.layers import AttentionLayer, ExactAttention
+from keras_performer.layers import (
+    AttentionLayer,
+    ExactAttention,
+    PerformerAttention,
+    performer,
+)
+from keras_performer.ops.linear_attention import linear_attention
 from tests.contract import relative_error
 from tests.layers.inputs import normal, small_layer
 
@@ -47,35 +54,18 @@ def test_a_mechanism_has_the_projections_that_it_names():
 
 
 def test_what_a_mechanism_does_not_have_is_said():
-    x = normal((B, T, DIM))
-    with pytest.raises(
-        NotImplementedError, match="AttentionLayer must define `attend`"
-    ):
+    x, layer = normal((B, T, DIM)), FirstKey(3, 4)
+    with pytest.raises(NotImplementedError, match="Layer must define `attend`"):
         AttentionLayer(3, 4)(x)
-    layer = FirstKey(3, 4)
     with pytest.raises(ValueError, match="FirstKey has no attention scores"):
         layer(x, return_attention_scores=True)
     for ask in (
         lambda: layer.get_initial_state(B),
-        lambda: layer(x, return_state=True),
         lambda: layer(x, state={}, use_causal_mask=True),
         lambda: exact().get_initial_state(B),
-        lambda: exact(causal=True)(x, return_state=True),
         lambda: exact(causal=True)(x, state={"position": 0, "attention": None}),
     ):
-        with pytest.raises(
-            ValueError, match=r"has no state.*PerformerAttention\(causal"
-        ):
-            ask()
-
-    class NotCausal(FirstKey):
-        supports_causal = False
-
-    for ask in (
-        lambda: NotCausal(3, 4, causal=True),
-        lambda: NotCausal(3, 4)(x, use_causal_mask=True),
-    ):
-        with pytest.raises(ValueError, match="NotCausal cannot hide later tokens"):
+        with pytest.raises(ValueError, match=r"no state.*PerformerAttention\(causal"):
             ask()
 
 
@@ -88,11 +78,10 @@ def shapes_of(outputs):
 SPECS = {
     "self": ([(B, T, DIM)], {}, {}),
     "cross": ([(B, T, DIM), (B, S, 9), (B, S, 8)], dict(output_shape=(3, 2)), {}),
-    "bfloat16": ([(B, T, DIM)], dict(dtype="mixed_bfloat16"), {}),
     "unknown": ([(None, None, DIM)], {}, {}),
     "scores": (
         [(B, T, DIM), (B, S, 9)],
-        dict(dropout=0.5),
+        dict(dropout=0.5, dtype="mixed_bfloat16"),
         dict(return_attention_scores=True),
     ),
 }
@@ -119,17 +108,46 @@ def test_the_spec_of_a_layer_that_is_not_built(make, case):
         assert spec.shape == (None, None, DIM)
 
 
-def test_the_spec_of_a_state():
-    layer = small_layer(causal=True)
-    x = keras.KerasTensor((B, T, DIM))
-    spec = layer.compute_output_spec(x, return_state=True)
-    assert not layer.variables
-    real = layer(normal((B, T, DIM)), return_state=True)
-    assert shapes_of(spec) == shapes_of(real)
-    spec = small_layer(causal=True).compute_output_spec(
-        query=x, state=layer.get_initial_state(B), return_state=True
-    )
-    assert shapes_of(spec) == shapes_of(real)
+def check_like(found, traced):
+    """Checks that shapes and dtypes agree, where traced knows them."""
+    tf.nest.assert_same_structure(found, traced)
+    for x, y in zip(tf.nest.flatten(found), tf.nest.flatten(traced), strict=True):
+        assert x.dtype == y.dtype.name
+        assert len(x.shape) == len(y.shape)
+        assert all(b in (a, None) for a, b in zip(x.shape, y.shape))
+
+
+WINDOW = dict(exact_window=3)
+IN_HALF = dict(dtype="mixed_bfloat16", num_key_value_heads=2)
+IN_DOUBLE = dict(dtype="float64")
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        pytest.param((None, None, DIM), WINDOW, marks=pytest.mark.slow),
+        pytest.param((B, None, DIM), WINDOW | IN_HALF, marks=pytest.mark.slow),
+        ((B, T, DIM), IN_DOUBLE),
+    ],
+)
+def test_the_spec_of_a_state_is_that_of_the_loops(shape, options):
+    def layer():
+        return PerformerAttention(4, 2, causal=True, **options)
+
+    x, with_state = keras.KerasTensor(shape), dict(return_state=True)
+    spec = layer().compute_output_spec(x, **with_state)
+    traced = layer()
+    traced.build(shape)
+    call = tf.function(functools.partial(traced.call, **with_state))
+    outputs = call.get_concrete_function(tf.TensorSpec(shape)).structured_outputs
+    check_like(spec, outputs)
+    # and going on from the state, or with segments
+    later = layer().compute_output_spec(query=x, state=spec[1], **with_state)
+    assert shapes_of(later) == shapes_of(spec)
+    ids = keras.KerasTensor(shape[:2], dtype="int32")
+    packed = layer().compute_output_spec(x, segment_ids=ids, **with_state)
+    assert packed[1].pop("segment").dtype == "int64"
+    assert shapes_of(packed) == shapes_of(spec)
 
 
 def test_a_spec_has_the_errors_of_a_call():
@@ -150,17 +168,64 @@ def test_a_spec_has_the_errors_of_a_call():
 
 @pytest.mark.parametrize("built", [False, True])
 @pytest.mark.parametrize("symbolic", [False, True])
-def test_inputs_must_be_one_tensor_each(built, symbolic):
-    x = keras.Input((T, DIM)) if symbolic else normal((B, T, DIM))
-    for inputs, name in (
-        (({"query": x, "value": x},), "query"),
-        (([x, x],), "query"),
-        ((x, {"value": x}), "value"),
-        ((x, x, [x]), "key"),
-    ):
-        layer = small_layer()
-        if built:
-            layer.build((B, T, DIM))
-        message = rf"{name} must be one tensor.*layer\(query, value, key\).*Received"
-        with pytest.raises(ValueError, match=message):
-            layer(*inputs)
+def test_inputs_must_be_one_tensor_of_three_axes_each(built, symbolic):
+    x, flat, deep = (
+        keras.Input(shape[1:]) if symbolic else normal(shape)
+        for shape in ((B, T, DIM), (B, DIM), (B, T, 3, DIM))
+    )
+    of_nest = r"{0} must be one tensor.*layer\(query, value, key\).*Received"
+    of_rank = r"{0} must have shape \(batch, length, features\).*Received: {0} of shape"
+    for name, before in (("query", ()), ("value", (x,)), ("key", (x, x))):
+        for wrong, message in (
+            ({"query": x, "value": x}, of_nest),
+            ([x, x], of_nest),
+            (flat, of_rank),
+            (deep, of_rank),
+        ):
+            layer = small_layer()
+            if built:
+                layer.build((B, T, DIM))
+            with pytest.raises(ValueError, match=message.format(name)):
+                layer(*before, wrong)
+
+
+def test_a_call_attends_to_all_tokens_after_a_symbolic_one():
+    layer = PerformerAttention(2, 4, exact_window=T)
+    x = keras.random.normal((B, T, DIM), seed=0)
+    layer.compute_output_spec(keras.KerasTensor((B, T, DIM)))
+    layer(keras.Input((T, DIM)))
+    last_changed = keras.ops.concatenate([x[:, :-1], -x[:, -1:]], 1)
+    assert float(abs(layer(x) - layer(last_changed))[:, 0].numpy().max()) > 1e-3
+
+
+def test_a_model_under_a_strategy_is_traced_once_to_be_trained(monkeypatch):
+    """Keras traces it before for its outputs' shapes: that takes no loops."""
+    traced = []
+
+    def counted(query, *args, **kwargs):
+        traced.append(tf.executing_eagerly() or query.graph.name)
+        return linear_attention(query, *args, **kwargs)
+
+    monkeypatch.setattr(performer, "linear_attention", counted)
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        layer = PerformerAttention(2, 4, causal=True, seed=0)
+        model = keras.Sequential([keras.Input((T, DIM)), layer])
+        model.compile("sgd", "mse", jit_compile=False)
+    x = keras.random.normal((B, T, DIM), seed=0)
+    model.fit(x, x, batch_size=B, verbose=0)
+    assert len(traced) == 1
+    assert "scratch" not in traced[0]
+
+
+class InPairs(PerformerAttention):
+    def attend(self, query, key, value, visible, state=None, training=None):
+        if query.shape[1] % 2:
+            raise ValueError("tokens must come in pairs")
+        return super().attend(query, key, value, visible, state, training)
+
+
+def test_a_subclass_is_traced_as_it_stands():
+    layer = InPairs(2, 4)
+    assert layer(keras.Input((10, DIM))).shape == (None, 10, DIM)
+    with pytest.raises(ValueError, match="in pairs"):
+        layer(keras.Input((9, DIM)))

@@ -42,17 +42,25 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_masks_are_those_of_keras(kind, mask):
-    layer, mask = KINDS[kind](), MASKS[mask]
+def like_keras(layer):
+    """Keras' layer with the same weights."""
     expected = keras.layers.MultiHeadAttention(2, 3)
     expected.build(X.shape, X.shape)
     expected.set_weights(layer.get_weights()[:8])
-    outputs = layer(X, X, attention_mask=mask, return_attention_scores=True)
-    exact = expected(X, X, attention_mask=mask, return_attention_scores=True)
-    for output, right in zip(outputs, exact, strict=True):
-        np.testing.assert_allclose(output, right, rtol=1e-4, atol=1e-5)
+    return expected
+
+
+def assert_close(output, expected):
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_are_those_of_keras(kind, mask):
+    layer, call = KINDS[kind](), dict(attention_mask=MASKS[mask])
+    call["return_attention_scores"] = True
+    for found in zip(layer(X, X, **call), like_keras(layer)(X, X, **call), strict=True):
+        assert_close(*found)
 
 
 @pytest.mark.parametrize(
@@ -80,25 +88,17 @@ def test_with_a_cache_it_is_the_whole(kind, options, compiled):
     for call, (start, end) in zip(calls, ((0, 3), (3, 4), (4, 7))):
         part, cache = call(X[:, start:end], tf.constant(cache), tf.constant(start))
         parts.append(part)
-    np.testing.assert_allclose(tf.concat(parts, 1), whole, rtol=1e-4, atol=1e-5)
+    assert_close(tf.concat(parts, 1), whole)
 
 
 @pytest.mark.parametrize("kind", [CachedPerformerAttention, CachedExactAttention])
 def test_a_cache_that_has_all_is_not_written(kind):
-    layer = cached(kind)
-    other = normal((2, 5, 6), seed=1)
-    expected = layer(X, other, attention_mask=np.arange(5) < [[[3]], [[5]]])
+    layer, other = cached(kind), normal((2, 5, 6), seed=1)
+    mask = dict(attention_mask=np.arange(5) < [[[3]], [[5]]])
     cache = tf.stack([layer.key_dense(other), layer.value_dense(other)], axis=1)
-    output, after = layer(
-        X, X, attention_mask=np.arange(5) < [[[3]], [[5]]], cache=cache
-    )
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    output, after = layer(X, X, cache=cache, **mask)
+    assert_close(output, layer(X, other, **mask))
     np.testing.assert_array_equal(after, cache)
-
-
-def padded(mask, x=X):
-    """Tokens as Keras' layers hand them on, with their mask."""
-    return keras_privates.with_mask(tf.constant(x), tf.constant(mask))
 
 
 HOLES = np.arange(LENGTH) % 4 != [[1], [3]]
@@ -107,42 +107,31 @@ HOLES = np.arange(LENGTH) % 4 != [[1], [3]]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_implicit_masks_hide_what_they_hide_in_keras(kind, mask):
-    layer, mask = KINDS[kind](), MASKS[mask or "none"]
-    expected = keras.layers.MultiHeadAttention(2, 3)
-    expected.build(X.shape, X.shape)
-    expected.set_weights(layer.get_weights()[:8])
-    plain = expected(X, X, value_mask=HOLES, attention_mask=mask).numpy()
-    x = padded(HOLES)
-    output = layer(x, x, attention_mask=mask).numpy()
-    np.testing.assert_allclose(output[HOLES], plain[HOLES], rtol=1e-4, atol=1e-5)
+    layer, call = KINDS[kind](), dict(attention_mask=MASKS[mask or "none"])
+    plain = like_keras(layer)(X, X, value_mask=HOLES, **call).numpy()
+    x = keras_privates.with_mask(tf.constant(X), tf.constant(HOLES))
+    output = layer(x, x, **call).numpy()
+    assert_close(output[HOLES], plain[HOLES])
     cache = normal((2, 2, LENGTH, 2, 3))
-    output, cache = layer(x, x, attention_mask=mask, cache=cache, cache_update_index=0)
-    np.testing.assert_allclose(output[HOLES], plain[HOLES], rtol=1e-4, atol=1e-5)
+    output, cache = layer(x, x, cache=cache, cache_update_index=0, **call)
+    assert_close(output[HOLES], plain[HOLES])
     bias = np.tile(layer.output_dense.bias, (np.sum(~HOLES), 1))
     np.testing.assert_array_equal(output[~HOLES], bias)
     # a cache that has all: nothing is put into it
-    output, _ = layer(X, x, attention_mask=mask, cache=cache)
-    np.testing.assert_allclose(output, plain, rtol=1e-4, atol=1e-5)
+    output, _ = layer(X, x, cache=cache, **call)
+    assert_close(output, plain)
 
 
 def test_implicit_masks_of_later_tokens_have_their_places_in_the_cache():
     layer, mask = cached(CachedExactAttention), MASKS["causal"]
-    cache = normal((2, 2, LENGTH, 2, 3))
-    _, cache = layer(
-        X[:, :4],
-        X[:, :4],
-        attention_mask=mask[:, :4],
-        cache=cache,
-        cache_update_index=0,
-    )
-    seen = np.concatenate([np.ones((2, 4), bool), HOLES[:, 4:]], 1)
-    x = padded(HOLES[:, 4:], X[:, 4:])
-    output, _ = layer(
-        x, x, attention_mask=mask[:, 4:], cache=cache, cache_update_index=4
-    )
-    expected = layer(X, X, attention_mask=mask & seen[:, np.newaxis])[:, 4:]
-    here = HOLES[:, 4:]
-    np.testing.assert_allclose(output[here], expected[here], rtol=1e-4, atol=1e-5)
+    cache, call = normal((2, 2, LENGTH, 2, 3)), dict(attention_mask=mask[:, :4])
+    _, cache = layer(X[:, :4], X[:, :4], cache=cache, cache_update_index=0, **call)
+    here, call = HOLES[:, 4:], dict(attention_mask=mask[:, 4:])
+    x = keras_privates.with_mask(tf.constant(X[:, 4:]), tf.constant(here))
+    output, _ = layer(x, x, cache=cache, cache_update_index=4, **call)
+    seen = mask & np.concatenate([np.ones((2, 4), bool), here], 1)[:, np.newaxis]
+    expected = layer(X, X, attention_mask=seen)[:, 4:]
+    assert_close(output[here], expected[here])
     assert np.abs(layer(X, X, attention_mask=mask)[:, 4:] - expected).max() > 1e-2
 
 
@@ -173,5 +162,5 @@ def test_scores_need_the_whole_sequence():
 
 
 def test_layers_of_keras_are_not_called_so():
-    assert is_cached(cached())
+    assert is_cached(cached()) and not cached().supports_state
     assert not is_cached(keras.layers.MultiHeadAttention(2, 3))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import ops
 from keras_performer.feature_maps import SoftmaxFeatures
 from keras_performer.layers import LocalAttention, performer
 from keras_performer.ops import blocks
@@ -135,25 +134,6 @@ def test_layers_with_equal_options_share_what_is_compiled():
     relu = {"feature_map": "relu"}
     assert number(relu, relu, relu) == 1
     assert number(relu, {"feature_map": "elu"}, {**relu, "causal": True}) == 3
-
-
-def test_a_call_that_is_not_compiled_shares_nothing_with_one_that_is():
-    x = normal((1, 7, 2, 3), 1)
-
-    def both(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            return [
-                ops.bidirectional_attention(
-                    x, x, x, ops.TaylorKernel(), jit_compile=jit
-                )
-                for jit in (True, False)
-            ]
-
-    graph = tf.function(both).get_concrete_function(tf.constant(x)).graph
-    names = [f.signature.name for f in graph.as_graph_def().library.function]
-    assert len(compiled_functions(graph)) == 1
-    assert len([name for name in names if "run" in name]) == 2
 
 
 def test_training_compiles_two_passes_and_copies_no_inputs():

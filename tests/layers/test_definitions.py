@@ -1,127 +1,576 @@
-"""Attention with each of its options beside one definition in NumPy and float64."""
+"""Attention and mixers beside their definitions in NumPy, and what each has alone.
+
+What all of them promise is in `test_every_layer.py` and `tests/test_contract.py`.
+"""
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_performer import PerformerAttention
-from keras_performer.layers import (
-    ExactAttention,
-    LinearTransformerAttention,
-    LocalAttention,
-)
-from tests.layers import twins
-from tests.layers.inputs import normal
+from keras_performer import PerformerAttention, layers, ops, zoo
+from keras_performer.layers import ExactAttention, LinearTransformerAttention
+from tests.layers import twins, zoo_twins
+from tests.layers.inputs import language_model, normal
 from tests.layers.twins import assert_is_twin, randomize, weights_of
+from tests.models.token_models import loss_and_gradients, small_model
 
-LENGTH, GRID = 11, (2, 3, 2)
-FEATURES = {"num_random_features": 8, "chunk_size": 3}
+GRID = (2, 3, 2)
+FEATURES = dict(num_random_features=8, chunk_size=3)
+PLACES = dict(max_length=13, intermediate_dim=6)
+BLOCKS = dict(block_size=3, max_length=13, num_iterations=4)
+HASHES = dict(num_hashes=2, num_buckets=4, sliding_window=3, num_key_value_heads=None)
+SIGMOID = dict(feature_map="sigmoid", num_random_features=None)
+# Class and arguments of each; its twin has the same name, or is `twins.attention`.
 KINDS = {
     "exact": (ExactAttention, {}),
-    "local": (LocalAttention, {"sliding_window": 3}),
-    "elu": (LinearTransformerAttention, {"chunk_size": 3}),
+    "local": (layers.LocalAttention, dict(sliding_window=3)),
+    "elu": (LinearTransformerAttention, dict(chunk_size=3)),
     "features": (PerformerAttention, FEATURES),
-    "favor+": (PerformerAttention, {"feature_map": "favor+", **FEATURES}),
-    "relu": (PerformerAttention, {"feature_map": "relu", **FEATURES}),
-    "square": (PerformerAttention, {"feature_map": "square", **FEATURES}),
-    "no projection": (
-        PerformerAttention,
-        {"feature_map": "sigmoid", "num_random_features": None},
+    "favor+": (PerformerAttention, dict(feature_map="favor+", **FEATURES)),
+    "relu": (PerformerAttention, dict(feature_map="relu", **FEATURES)),
+    "square": (PerformerAttention, dict(feature_map="square", **FEATURES)),
+    "no projection": (PerformerAttention, SIGMOID),
+    "taylor": (PerformerAttention, dict(feature_map="taylor", chunk_size=3)),
+    "window": (PerformerAttention, dict(exact_window=3, **FEATURES)),
+    "taylor, window": (PerformerAttention, dict(exact_window=3, feature_map="taylor")),
+    "longformer": (
+        zoo.LongformerAttention,
+        dict(num_global_tokens=3, sliding_window=3),
     ),
-    "taylor": (PerformerAttention, {"feature_map": "taylor", "chunk_size": 3}),
-    "window": (PerformerAttention, {"exact_window": 3, **FEATURES}),
-    "taylor, window": (
-        PerformerAttention,
-        {"exact_window": 3, "feature_map": "taylor"},
-    ),
+    "big_bird": (zoo.BigBirdAttention, dict(block_size=2, num_random_blocks=1)),
+    "linformer": (zoo.LinformerAttention, dict(max_length=11, projection_dim=6)),
+    "synthesizer": (zoo.SynthesizerAttention, dict(max_length=11)),
+    "reformer": (zoo.ReformerAttention, HASHES),
+    "sinkhorn": (zoo.SinkhornAttention, BLOCKS),
+    "fourier": (zoo.FourierMixing, {}),
+    "token_mixing": (zoo.TokenMixing, PLACES),
+    "spatial_gating": (zoo.SpatialGatingUnit, PLACES),
 }
-MASK = np.stack([np.arange(LENGTH) % 4 != 2, np.arange(LENGTH) < 7])
-# an id that comes back is another segment
-IDS = np.array([[7] * 3 + [2] + [7] * 5 + [0] * 2, [3] * 9 + [1] * 2])
-PLACES = np.random.default_rng(0).integers(0, 10**6, (2, LENGTH))
-CALLS = {
-    "plain": {},
-    "masked": {"key_mask": MASK},
-    "packed": {"key_mask": MASK, "segment_ids": IDS},
-    "placed": {"key_mask": MASK, "positions": PLACES},
-}
+MIXERS = {"fourier", "token_mixing", "spatial_gating"}
 
 
-def made(kind, **options):
-    """A layer of 4 query heads and two key-value heads, with random weights."""
+def made(kind, /, *widths, **options):
+    """A built layer with random weights, and if it has heads two to a key head."""
     layer_class, own = KINDS[kind]
-    common = dict(num_key_value_heads=2, value_dim=5, seed=1, dtype="float64")
-    layer = layer_class(4, 12, **{**common, **own, **options})
-    layer.build((2, None, 8))
+    heads = dict(num_heads=4, key_dim=12, value_dim=5, num_key_value_heads=2, seed=5)
+    common = {} if kind in MIXERS else heads
+    layer = layer_class(**{"dtype": "float64", **common, **own, **options})
+    layer.build(*((None, None, width) for width in widths or (5,)))
     randomize(layer, std=0.4)
     return layer
 
 
+def arguments(kind, words, length):
+    """Arguments of a call for words that say what it has."""
+    random, given, tokens = np.random.default_rng(length), {}, np.arange(length)
+    if "masked" in words:
+        holes = (tokens % 4 != 2) & (tokens < max(length - 2, 1))
+        blocks = tokens // 3 % 2 == 1  # and padding on the left
+        given["mask" if kind in MIXERS else "key_mask"] = np.stack([holes, blocks])
+    if "global" in words:
+        given["global_mask"] = np.zeros((2, length), bool)
+        for row, count in zip(given["global_mask"], (3, 1)):
+            row[random.permutation(length)[:count]] = True
+    if "causal" in words:
+        given["use_causal_mask"] = True
+    if "packed" in words:  # an id that comes back is another segment
+        one = np.select([tokens == 3, tokens < 9], [2, 7])
+        given["segment_ids"] = np.stack([one, tokens >= 8]).astype(int)
+    if "placed" in words:
+        given["positions"] = random.integers(0, 10**6, (2, length))
+    return given
+
+
 @pytest.mark.parametrize(
-    ("kind", "options", "call"),
+    ("kind", "options", "lengths", "words"),
     [
-        ("exact", "causal forget_gate", "packed"),
-        ("exact", "forget_gate qk_norm", "masked"),
-        ("exact", "grid", "plain"),
-        ("local", "causal forget_gate rotary", "packed"),
-        ("local", "forget_gate", "plain"),
-        ("local", "qk_norm", "packed"),
-        ("elu", "causal forget_gate", "packed"),
-        ("elu", "qk_norm", "masked"),
-        ("features", "causal forget_gate", "masked"),
-        ("features", "forget_gate", "packed"),
-        ("features", "causal rotary", "placed"),
-        ("features", "grid", "packed"),
-        ("favor+", "causal qk_norm", "packed"),
-        ("favor+", "", "masked"),
-        ("relu", "causal", "packed"),
-        ("relu", "", "packed"),
-        ("square", "causal forget_gate", "plain"),
-        ("no projection", "", "masked"),
-        ("taylor", "causal qk_norm", "packed"),
-        ("window", "causal forget_gate", "packed"),
-        ("window", "forget_gate", "masked"),
-        ("window", "rotary qk_norm", "placed"),
-        ("taylor, window", "causal grid", "packed"),
+        ("exact", "causal forget_gate", [11], "masked packed"),
+        ("exact", "forget_gate qk_norm", [11], "masked"),
+        ("exact", "grid", [11], ""),
+        ("local", "causal forget_gate rotary", [11], "masked packed"),
+        ("local", "forget_gate", [11], ""),
+        ("local", "qk_norm", [11], "masked packed"),
+        ("elu", "causal forget_gate", [11], "masked packed"),
+        ("elu", "qk_norm", [11], "masked"),
+        ("features", "causal forget_gate", [11], "masked"),
+        ("features", "forget_gate", [11], "masked packed"),
+        ("features", "causal rotary", [11], "masked placed"),
+        ("features", "grid", [11], "masked packed"),
+        ("favor+", "causal qk_norm", [11], "masked packed"),
+        ("favor+", "", [11], "masked"),
+        ("relu", "causal", [11], "masked packed"),
+        ("relu", "", [11], "masked packed"),
+        ("square", "causal forget_gate", [11], ""),
+        ("no projection", "", [11], "masked"),
+        ("taylor", "causal qk_norm", [11], "masked packed"),
+        ("window", "causal forget_gate", [11], "masked packed"),
+        ("window", "forget_gate", [11], "masked"),
+        ("window", "rotary qk_norm", [11], "masked placed"),
+        ("taylor, window", "causal grid", [11], "masked packed"),
+        ("exact", "", [5, 11], "masked"),
+        ("elu", "", [5, 11], "masked"),
+        ("features", "", [5, 11], "masked"),
+        ("relu", "", [5, 11, 11], "masked"),
+        ("exact", "", [5, 11, 11], "masked"),
+        ("longformer", dict(sliding_window=2), [1], "masked global"),
+        ("longformer", dict(sliding_window=1, causal=True), [2], "masked global"),
+        ("longformer", dict(causal=True), [13], "masked global"),
+        ("longformer", dict(sliding_window=40), [17], "masked global"),
+        ("longformer", {}, [13], "masked"),  # the first that are seen are global
+        ("longformer", dict(causal=True), [13], "global"),
+        ("longformer", dict(num_global_tokens=0), [13], "masked"),
+        # local attention takes 64 tokens at a time
+        ("longformer", dict(sliding_window=30), [100], "masked global"),
+        ("longformer", dict(sliding_window=30, causal=True), [100], "masked global"),
+        ("big_bird", {}, [1], "masked"),
+        ("big_bird", dict(causal=True), [5], "masked"),
+        ("big_bird", dict(block_size=3), [23], "masked"),
+        ("big_bird", dict(num_random_blocks=3, causal=True), [21], "masked"),
+        ("big_bird", dict(num_global_blocks=0, block_size=1), [13], ""),
+        ("big_bird", dict(num_global_blocks=3, num_random_blocks=0), [21], "masked"),
+        ("linformer", dict(sharing="none"), [7], "masked"),
+        ("linformer", dict(num_key_value_heads=4), [1], ""),
+        ("linformer", dict(sharing="key-value"), [11], "masked"),
+        ("linformer", {}, [13, 7], ""),
+        ("synthesizer", {}, [7], "masked causal"),
+        ("synthesizer", {}, [3, 11], "masked"),
+        ("synthesizer", dict(kind="random"), [7], "masked causal"),
+        ("synthesizer", dict(kind="random"), [7, 1], ""),
+        ("synthesizer", dict(kind="factorized_random"), [7], "masked causal"),
+        ("synthesizer", dict(kind="factorized_random"), [1, 7], ""),
+        ("reformer", {}, [1], "masked"),
+        ("reformer", dict(rotary=True), [17], "masked"),
+        ("reformer", dict(causal=True), [19], "masked packed"),
+        ("reformer", dict(rotary=True, causal=True), [70], ""),
+        ("sinkhorn", {}, [1], ""),
+        ("sinkhorn", dict(causal=True), [7], ""),
+        ("sinkhorn", dict(num_iterations=1), [12], ""),
+        ("sinkhorn", dict(num_iterations=0), [13], ""),
+        ("sinkhorn", dict(num_iterations=1, causal=True), [13], "masked"),
+        ("sinkhorn", {}, [13], "masked"),
+        ("fourier", {}, [1], ""),
+        ("fourier", {}, [7], "masked"),
+        ("fourier", dict(norm="ortho"), [8], ""),
+        ("token_mixing", {}, [1], ""),
+        ("token_mixing", {}, [7], "masked"),
+        ("token_mixing", {}, [13], ""),
+        ("spatial_gating", {}, [1], ""),
+        ("spatial_gating", {}, [13], "masked"),
+        ("spatial_gating", dict(causal=True), [7], "masked"),
     ],
 )
-def test_outputs_gradients_and_scores_are_those_of_the_definition(kind, options, call):
-    given = dict.fromkeys(options.split(), True)
-    if given.pop("grid", False):
-        given["rotary"] = GRID
-    layer, x = made(kind, **given), normal((2, LENGTH, 8), 1, dtype="float64")
-    # the gain of far keys is float32, and the scale of queries and keys
-    tolerance = 1e-6 if "window" in kind or "qk_norm" in options else 1e-9
-    assert_is_twin(layer, twins.attention(layer), [x], tolerance, **CALLS[call])
-    _, scores = layer(x, return_attention_scores=True, **CALLS[call])
-    expected = twins.attention(layer, scores=True)(weights_of(layer), x, **CALLS[call])
-    np.testing.assert_allclose(scores, expected, atol=tolerance)
-
-
-@pytest.mark.parametrize("kind", ["exact", "elu", "features", "relu"])
-def test_keys_and_values_of_another_sequence(kind):
-    layer = made(kind)
-    inputs = [normal((2, length, 8), length) for length in (5, LENGTH, LENGTH)]
-    mask = {"key_mask": MASK}
-    twin = twins.attention(layer)
-    expected = twin(weights_of(layer), *inputs, **mask)
-    np.testing.assert_allclose(layer(*inputs, **mask), expected, atol=1e-9)
-    assert_is_twin(layer, twin, inputs[:2], **mask)
+def test_it_is_its_definition_with_all_gradients(kind, options, lengths, words):
+    if isinstance(options, str):
+        options = dict.fromkeys(options.split(), True)
+        if options.pop("grid", False):
+            options["rotary"] = GRID
+    widths = (5, 6, 7)[: len(lengths)]
+    layer = made(kind, *widths, **options)
+    twin = getattr(zoo_twins, kind, twins.attention)(layer)
+    inputs = [normal((2, *size), size[0]) for size in zip(lengths, widths)]
+    call = arguments(kind, words, lengths[-1])
+    tolerance = 1e-9
+    if kind in ("token_mixing", "spatial_gating"):
+        tolerance = 1e-7  # TensorFlow knows the root of two in its gelu to 8 digits
+    elif "window" in kind or "qk_norm" in options:
+        tolerance = 1e-6  # the gain of far keys is float32, and the scale of logits
+    scores = kind not in {*MIXERS, "linformer", "synthesizer", "reformer"}
+    assert_is_twin(layer, twin, inputs, tolerance, scores=scores, **call)
 
 
 def test_far_positions_are_as_right_as_near_ones():
     """10^6 and more, spread so far that every frequency of a small head matters."""
-    layer, x = made("exact", rotary=True, dtype="float32"), normal((2, LENGTH, 8), 1)
-    steps = np.random.default_rng(0).integers(1, 10**7, (2, LENGTH))
-    for positions in (10**6 + np.arange(LENGTH)[None], 10**6 + np.cumsum(steps, 1)):
+    layer, x = made("exact", rotary=True, dtype="float32"), normal((2, 11, 5), 1)
+    steps = np.random.default_rng(0).integers(1, 10**7, (2, 11))
+    for positions in (10**6 + np.arange(11)[None], 10**6 + np.cumsum(steps, 1)):
         expected = twins.attention(layer)(weights_of(layer), x, positions=positions)
         np.testing.assert_allclose(layer(x, positions=positions), expected, atol=3e-6)
 
 
 def test_the_definition_is_that_of_keras():
-    layer, x = made("exact", value_dim=12), normal((2, LENGTH, 8), 1, dtype="float64")
+    layer, x = made("exact", value_dim=12), normal((2, 11, 5), 1, dtype="float64")
     expected = keras.layers.GroupQueryAttention(12, 4, 2, dtype="float64")
     expected.build(x.shape, x.shape)
     expected.set_weights(layer.get_weights())
     found = twins.attention(layer)(weights_of(layer), x)
     np.testing.assert_allclose(found, expected(x, x), atol=1e-7)
+
+
+def test_features_far_below_rounding_count():
+    """1 + elu(x) is 0 in float32 from x = -17 on."""
+    layer, x = made("elu", dtype="float32"), normal((2, 11, 5), 1)
+    bias = layer.key_dense.bias
+    bias.assign(tf.fill(bias.shape, -30.0))
+    expected = twins.attention(layer)(weights_of(layer), x)
+    np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_chunks_of_both_sides_of_features_without_a_projection():
+    """What a model computes again, in two passes over pieces."""
+    attention = LinearTransformerAttention(2, 4, chunk_size=4)
+    options = dict(attention=attention, causal=False)
+    results = loss_and_gradients(small_model(recompute="block", **options))
+    expected = loss_and_gradients(small_model(**options))
+    for result, wanted in zip(*map(tf.nest.flatten, (results, expected)), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
+
+
+# -- First weights.
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "name", "shape", "gain"),
+    [
+        ("linformer", dict(sharing="none"), "key_projection", (5, 200, 150), 0.5),
+        ("linformer", {}, "key_projection", (200, 150), 0.5),
+        ("synthesizer", {}, "place_kernel", (5, 150, 200), 1),
+        ("synthesizer", dict(kind="random"), "alignment", (5, 200, 200), 1),
+        ("synthesizer", dict(kind="factorized_random"), "key_factor", (5, 200, 8), 1),
+    ],
+)
+def test_weights_are_glorot_uniform_in_each_head(kind, options, name, shape, gain):
+    options = dict(num_heads=5, key_dim=150, max_length=200, **options)
+    if kind == "linformer":
+        options["projection_dim"] = 150
+    layer = KINDS[kind][0](**options)
+    layer.build((1, None, 4))
+    drawn, limit = np.asarray(getattr(layer, name)), np.sqrt(6 * gain / sum(shape[-2:]))
+    assert drawn.shape == shape
+    assert 0.99 * limit < drawn.max() <= limit and -limit <= drawn.min()
+    assert drawn.std() == pytest.approx(limit / np.sqrt(3), rel=0.03)
+    if kind == "linformer":
+        both = np.ravel(drawn), np.ravel(layer.value_projection)
+        assert abs(np.corrcoef(*both)[0, 1]) < 0.05
+
+
+def test_gating_is_at_first_a_network_for_each_token_by_itself():
+    layer = zoo.SpatialGatingUnit(50, 6, dtype="float64")
+    x = normal((2, 50, 5))
+    layer.build(x.shape)
+    alone = layer.contract(layer.expand(x)[..., :3])
+    difference = np.abs(layer(x) - alone).max()
+    assert 0 < difference < 1e-3 * np.abs(alone).max()
+    kernel = layer.spatial_kernel.numpy()
+    assert 0 < np.abs(kernel).max() <= 1e-3 / 50
+    np.testing.assert_array_equal(layer.spatial_bias, np.ones(50))
+
+
+# -- Half precision adds up in float32.
+
+
+def of_gating(dtype):
+    """A sum of ones goes up to 75,000, more than a float16 can be, and down to 2."""
+    layer = made("spatial_gating", 1, max_length=1000, intermediate_dim=2, dtype=dtype)
+    kernel = np.full((1000, 1000), 150.0, "float32")
+    kernel[:, 500:] = -150.0
+    kernel[:, 0] = 152.0
+    values = {
+        "expand/bias": 10.0,  # both halves, whatever the token
+        "norm/beta": 1.0,
+        "contract/kernel": 1.0,
+        "spatial_kernel": kernel,
+    }
+    for weight in layer.weights:
+        value = values.get(weight.path.split("/", 1)[1], 0.0)
+        weight.assign(np.broadcast_to(value, weight.shape))
+    return layer, np.ones((1, 1000, 1)), 20.0
+
+
+def of_tokens(dtype):
+    """Sums go up to 75,000 on the way; the last is gelu(3)."""
+    layer = made("token_mixing", 1, max_length=5000, intermediate_dim=1, dtype=dtype)
+    kernel = np.where(np.arange(5000) < 2500, 1, -1)[:, np.newaxis]
+    layer.set_weights([kernel, np.zeros(1), np.ones((1, 5000)), np.zeros(5000)])
+    x = np.full((1, 5000, 1), 30.0)
+    x[0, 0] = 33.0
+    return layer, x, 2.996
+
+
+def of_fourier(dtype):
+    """A sum goes up to 34,816 on the way, which has 11 bits too many, and down to 3."""
+    x = np.ones((1, 4096, 17))
+    x[:, 2048:] = -1.0
+    x[0, 0, 0] = 4.0
+    return made("fourier", 17, dtype=dtype), x, 3.0
+
+
+def of_linformer(dtype):
+    """Of mixtures: half precision would round weights to 1 and -1, their sum to 0."""
+    sizes = dict(num_heads=1, key_dim=2, value_dim=2, num_key_value_heads=1)
+    sizes |= dict(max_length=4096, projection_dim=3, use_bias=False)
+    layer = made("linformer", 2, dtype=dtype, **sizes)
+    for weight in layer.trainable_weights:
+        weight.assign(tf.ones_like(weight))
+    places = np.where(np.arange(4096) % 2, -1, 1 + 2**-11)
+    layer.value_projection.assign(np.repeat(places[:, None], 3, 1))
+    # values are 2, their mixtures 2 * 2048 / 2048, and two of these are added
+    return layer, np.ones((1, 4096, 2)), 4.0
+
+
+@pytest.mark.parametrize("make", [of_gating, of_tokens, of_fourier, of_linformer])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_adds_up_in_float32(make, dtype):
+    layer, x, expected = make(f"mixed_{dtype}")
+    y = layer(x.astype("float32"))
+    assert y.dtype == dtype
+    np.testing.assert_allclose(tf.cast(y[0, 0, 0], "float32"), expected, rtol=1e-2)
+
+
+def test_half_precision_of_sinkhorn_adds_up_in_float32():
+    """Sums of 200 keys of 1,000, that tell blocks apart: more than a float16 can be."""
+    sizes = dict(num_heads=1, num_key_value_heads=1, block_size=200, max_length=600)
+    layer, right = (
+        made("sinkhorn", 1, dtype=dtype, **sizes)
+        for dtype in ("mixed_float16", "float64")
+    )
+    for weight in right.trainable_weights:
+        name = weight.path.split("/", 1)[1]
+        value = {"query/kernel": 0.0, "sort_kernel": weight * 1e-5}
+        weight.assign(tf.broadcast_to(value.get(name, weight), weight.shape))
+    layer.set_weights(right.get_weights())
+    x = np.repeat([[1000.0, -1000.0, 500.0]], 200, axis=1)[..., np.newaxis]
+    found, expected = (tf.cast(each(x), "float64") for each in (layer, right))
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert error < 3e-3
+
+
+# -- Longformer: dense layers of global tokens start as copies.
+
+
+BIAS = keras.initializers.RandomNormal(stddev=0.5, seed=6)
+GLOBAL = dict(sliding_window=2, num_global_tokens=2, bias_initializer=BIAS)
+
+
+class Around(keras.Model):
+    """Layer without `build`: Keras makes its weights inside of a trace of the call."""
+
+    def __init__(self):
+        super().__init__(dtype="mixed_bfloat16")
+        options = dict(dtype=self.dtype_policy, **GLOBAL)
+        self.attention = zoo.LongformerAttention(2, 3, **options)
+
+    def call(self, x):
+        return self.attention(x)
+
+
+class Halfway(Around):
+    """Layer that makes its weights in its call, where reading casts them."""
+
+    def build(self, input_shape):
+        pass
+
+
+def of_a_subclass_that_is_traced():
+    model = Around()
+    model(keras.Input((None, 7)))
+    return model.attention
+
+
+def of_a_subclass_that_is_called():
+    model = Halfway()
+    model(normal((2, 5, 7)))
+    return model.attention
+
+
+def of_a_model_that_xla_compiles():
+    """Keras makes the weights inside of the compiled function."""
+    layer = zoo.LongformerAttention(2, 3, **GLOBAL)
+    model = keras.Sequential([layer])
+    model.compile(jit_compile=True)
+    model.predict(normal((2, 5, 7)), verbose=0)
+    return layer
+
+
+def of_a_clone():
+    inputs = keras.Input((None, 7))
+    model = keras.Model(inputs, zoo.LongformerAttention(2, 3, **GLOBAL)(inputs))
+    randomize(model)
+    return keras.models.clone_model(model).layers[-1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        of_a_subclass_that_is_traced,
+        of_a_subclass_that_is_called,
+        of_a_model_that_xla_compiles,
+        of_a_clone,
+    ],
+)
+def test_dense_layers_of_global_tokens_start_as_copies(make):
+    layer = make()
+    for name in ("query", "key", "value"):
+        local = getattr(layer, f"{name}_dense")
+        of_global = getattr(layer, f"_{name}_global_dense")
+        for one, other in zip(local.weights, of_global.weights, strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert np.std(one) > 0.1
+            one.assign_add(tf.ones_like(one))
+            assert not np.array_equal(one, other)
+
+
+def test_a_new_longformer_that_sees_all_is_exact_attention():
+    x, length = normal((2, 13, 8), 1), 13
+    call = arguments("longformer", "masked global", length)
+    options = dict(causal=True, rotary=True, qk_norm=True, bias_initializer=BIAS)
+    sees = dict(sliding_window=length, num_global_tokens=3)
+    layer = zoo.LongformerAttention(2, 4, **sees, **options)
+    exact = ExactAttention(2, 4, **options)
+    for each in layer, exact:
+        each.build(x.shape)
+    exact.set_weights(layer.get_weights()[: len(exact.weights)])
+    expected = exact(x, key_mask=call["key_mask"])
+    np.testing.assert_allclose(layer(x, **call), expected, atol=1e-5)
+
+
+def test_global_tokens_that_have_no_room_are_refused():
+    layer, x = made("longformer", num_global_tokens=2), normal((2, 5, 5), 1)
+    mask = np.array([[1, 0, 0, 0, 0], [0, 1, 1, 1, 0]], bool)
+    graph = tf.function(lambda x, mask: layer(x, global_mask=mask))
+    for call in (lambda x, mask: layer(x, global_mask=mask), graph):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at most num_global"):
+            call(tf.constant(x), tf.constant(mask))
+    for room, given, message in (
+        (0, mask, "with num_global_tokens, the most"),
+        (1, mask[:, 1:], r"global_mask must have shape \(2, 5\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            made("longformer", num_global_tokens=room)(x, global_mask=given)
+
+
+# -- BigBird: random blocks.
+
+
+@pytest.mark.parametrize("length, causal", [(65, False), (400, True)])
+def test_short_sequences_of_big_bird_are_exact_attention(length, causal):
+    """Seven default blocks are all: a middle one sees 5 and 3 more."""
+    layer = zoo.BigBirdAttention(2, 3, causal=causal, use_bias=False)
+    exact = ExactAttention(2, 3, causal=causal, use_bias=False)
+    x = normal((2, length, 7), 1)
+    for each in layer, exact:
+        each.build(x.shape)
+    exact.set_weights(layer.get_weights()[:4])
+    np.testing.assert_allclose(layer(x), exact(x), atol=1e-5)
+
+
+def tables(layer, length=60):
+    return layer.seen_blocks(length, False).table.numpy()
+
+
+def test_random_blocks_are_the_layers_own_and_stay():
+    keras.utils.set_random_seed(1)
+    one, other = (made("big_bird", seed=None) for _ in range(2))
+    assert not np.array_equal(tables(one), tables(other))
+    keras.utils.set_random_seed(1)
+    again = made("big_bird", seed=None)
+    np.testing.assert_array_equal(tables(again), tables(one))
+    x = normal((2, 60, 5), 1)
+    np.testing.assert_array_equal(one(x, training=True), one(x))
+    other.set_weights(one.get_weights())
+    np.testing.assert_array_equal(other(x), one(x))
+    # so do the blocks of a model
+    attention = zoo.BigBirdAttention(2, 4, causal=True, block_size=2)
+    lm = language_model(11, 60, 2, 2, 8, attention=attention, seed=3)
+    lm(np.zeros((1, 60), "int32"))
+    one, other = (tables(block.attention) for block in lm.blocks)
+    assert not np.array_equal(one, other)
+
+
+# -- Linformer and Synthesizer: the longest sequence.
+
+
+def test_xla_refuses_longer_sequences_by_the_name_of_the_layer():
+    layer, x = made("linformer"), normal((3, 12, 5), 1, dtype="float64")
+    spec = [tf.TensorSpec((None, None, 5), "float64")]
+    compiled = tf.function(layer.__call__, input_signature=spec, jit_compile=True)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="LinformerAttention_with_a"
+    ):
+        compiled(x)
+    np.testing.assert_allclose(compiled(x[:, :7]), layer(x[:, :7]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dense", "random", "factorized_random"])
+def test_only_a_dense_synthesizer_has_weights_for_longer_queries(kind):
+    layer = zoo.SynthesizerAttention(2, 3, max_length=11, kind=kind)
+    query, x = normal((2, 12, 5), 1), normal((2, 7, 5), 1)
+    if kind == "dense":  # a token has weights wherever it is
+        assert layer(query, x).shape == (2, 12, 5)
+    else:
+        with pytest.raises(ValueError, match="longer than max_length=11, of 12 tokens"):
+            layer(query, x)
+
+
+# -- Reformer: rotations.
+
+
+def test_rotations_are_those_of_the_seed():
+    first, again, other = (made("reformer", seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.rotations, again.rotations)
+    assert np.abs(first.rotations - other.rotations).max() > 0.1
+    large = made("reformer", num_hashes=50, num_buckets=100).rotations.numpy()
+    assert large.shape == (50, 4, 12, 50) and large.dtype == "float32"
+    assert abs(large.mean()) < 4.5 * large.size**-0.5
+    assert abs(large.var() - 1) < 4.5 * (2 / large.size) ** 0.5
+    drawn = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        drawn.append(made("reformer", seed=None).rotations)
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_keys_of_a_reformer_are_its_queries():
+    layer, x = made("reformer"), normal((2, 5, 5), 1)
+    np.testing.assert_array_equal(layer(x, x, key=x), layer(x))
+    for call in dict(value=x.copy()), dict(value=x, key=x + 1):
+        with pytest.raises(ValueError, match=f"{list(call)[-1]} other than the query"):
+            layer(x, **call)
+    with pytest.raises(ValueError, match="whose queries are its keys"):
+        layer(keras.Input((None, 5)), keras.Input((None, 5)))
+
+
+# -- Sinkhorn: its permutations, and noise.
+
+
+def test_iterations_depend_on_causality_by_default():
+    x, layer = normal((2, 13, 5)), made("sinkhorn", num_iterations=None)
+    for causal, given in ((False, 7), (True, 0)):
+        expected = made("sinkhorn", num_iterations=given)(x, use_causal_mask=causal)
+        found = layer(x, use_causal_mask=causal)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_noise_is_for_training_and_repeats_with_its_seed():
+    x = normal((2, 13, 5))
+    layer, again = (made("sinkhorn", noise=1.0) for _ in range(2))
+    plain = made("sinkhorn")(x)
+    for training in (None, False):
+        np.testing.assert_array_equal(layer(x, training=training), plain)
+    first, second = (layer(x, training=True) for _ in range(2))
+    assert np.abs(first - second).max() > 1e-3
+    for expected in (first, second):
+        np.testing.assert_array_equal(again(x, training=True), expected)
+    np.testing.assert_array_equal(made("sinkhorn")(x, training=True), plain)
+
+
+def test_noise_is_a_gumbel_variable():
+    layer = made("sinkhorn", noise=2.0, max_length=6, temperature=1.0)
+    key = tf.zeros((4000, 6, 2, 12), "float64")
+    noise = layer._logits(key, ops.Visibility(), training=True).numpy() / 2
+    assert noise.shape == (4000, 2, 2, 2)
+    standard_error = np.pi / np.sqrt(6) / np.sqrt(noise.size)
+    assert abs(noise.mean() - np.euler_gamma) < 4 * standard_error
+    np.testing.assert_allclose(noise.std(), np.pi / np.sqrt(6), rtol=0.05)
+
+
+def test_queries_and_keys_of_blocks_have_the_same_length():
+    layer = made("sinkhorn", 5, 5, dtype="float32")
+    message = "block_size needs one key for each query"
+    with pytest.raises(ValueError, match=message):
+        layer(normal((2, 5, 5)), normal((2, 6, 5)))
+    spec = [tf.TensorSpec((None, None, 5))] * 2
+    graph = tf.function(layer.__call__, input_signature=spec)
+    assert graph(normal((2, 5, 5)), normal((2, 5, 5))).shape == (2, 5, 5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="one key for each query"):
+        graph(normal((2, 5, 5)), normal((2, 6, 5)))

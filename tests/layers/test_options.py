@@ -71,26 +71,36 @@ def in_decoder(**options):
     return layer.self_attention
 
 
-def converted(convert, **options):
+def by_converter(convert=convert_to_performer, **options):
     own = {name: options[name] for name in OF_WEIGHTS & options.keys()}
     x = start = keras.Input(X.shape[1:])
     model = keras.Model(start, ExactAttention(2, 4, name="own", **own)(x))
-    return convert(model, **options)[0].get_layer("own")
-
-
-def by_converter(**options):
-    return converted(convert_to_performer, **{"exact_window": None, **options})
+    return convert(model, **{"exact_window": None, **options})[0].get_layer("own")
 
 
 def by_class(**options):
-    return converted(convert_attention, attention=PerformerAttention, **options)
+    return by_converter(convert_attention, attention=PerformerAttention, **options)
 
 
 MAKERS = [in_model, in_encoder, in_decoder, by_converter, by_class]
 
 
-def test_each_option_has_a_value_here():
+def test_a_config_keeps_each_value():
     assert set(VALUES) == NAMES - DECIDED
+    decided = dict(dropout=0.25, output_shape=(3, 2), seed=11, causal=True)
+    decided["activity_regularizer"] = keras.regularizers.L2(0.3)
+    layer = PerformerAttention(2, 4, **VALUES, **decided)
+    config, defaults = (one.get_config() for one in (layer, PerformerAttention(2, 4)))
+    assert PerformerAttention.from_config(config).get_config() == config
+    for name, value in {**VALUES, **decided}.items():
+        assert config[name] != defaults[name], name
+        if isinstance(value, (int, float, tuple)):
+            assert config[name] == value, name
+        if isinstance(value, keras.regularizers.Regularizer):
+            kept = keras.regularizers.deserialize(config[name])
+            assert kept.get_config() == value.get_config(), name
+    assert config["kernel_initializer"]["class_name"] == "HeNormal"
+    assert config["kernel_constraint"]["config"]["max_value"] == 2.0
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -212,16 +222,6 @@ def test_layers_with_other_attention_are_saved():
     assert loaded.layers[-1].get_config() == model.layers[-1].get_config()
 
 
-def test_a_decoder_goes_on_from_a_state_of_other_attention():
-    layer = PerformerDecoder(12, 2, attention=LinearTransformerAttention(2, 4))
-    whole = layer(X, ENCODED)
-    state, parts = layer.get_initial_state(2, ENCODED), []
-    for piece in (X[:, :2], X[:, 2:]):
-        part, state = layer(piece, state=state, return_state=True)
-        parts.append(part)
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-5)
-
-
 def test_exact_attention_has_options_of_its_own():
     options = dict(attention="exact", num_key_value_heads=1, qk_norm=True)
     for made in (in_model(**options), in_encoder(**options), in_decoder(**options)):
@@ -233,23 +233,19 @@ def test_exact_attention_has_options_of_its_own():
 
 
 def test_a_config_needs_no_layer_that_is_built():
-    layer = PerformerEncoder(
-        12,
-        2,
-        exact_window=3,
-        initial_log_gain=np.array([-4.0, 2.0]),
-        kernel_regularizer=keras.regularizers.L2(0.5),
-    )
-    again = PerformerEncoder.from_config(json.loads(json.dumps(layer.get_config())))
-    for each in (layer, again):
-        each.build(X.shape)
-    assert again.get_config() == layer.get_config()
-    assert again.attention.initial_log_gain == (-4.0, 2.0)
     general = GeneralizedFeatures("relu", epsilon=0.5)
-    layer = PerformerEncoder(12, 2, feature_map=general)
-    again = PerformerEncoder.from_config(json.loads(json.dumps(layer.get_config())))
-    again.build(X.shape)
-    assert again.attention.feature_map == general
+    gains = np.array([-4.0, 2.0])
+    for options in (
+        dict(exact_window=3, initial_log_gain=gains, kernel_regularizer="l2"),
+        dict(feature_map=general),
+    ):
+        layer = PerformerEncoder(12, 2, **options)
+        again = PerformerEncoder.from_config(json.loads(json.dumps(layer.get_config())))
+        for each in (layer, again):
+            each.build(X.shape)
+        assert again.get_config() == layer.get_config()
+        made = again.attention
+        assert made.initial_log_gain == (-4.0, 2.0) or made.feature_map == general
 
 
 def test_a_frozen_attention_is_frozen_in_a_layer_until_it_is_not():

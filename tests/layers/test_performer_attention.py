@@ -5,92 +5,51 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_performer import PerformerAttention
-from keras_performer.feature_maps import SoftmaxFeatures
-from tests.contract import relative_error
-from tests.layers import twins
-from tests.layers.inputs import normal, small_layer, twin, value_and_gradients
-from tests.layers.twins import assert_is_twin
-
-QUERY = normal((2, 5, 7))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_float64_gradients_are_those_of_the_formula(causal):
-    keras.config.set_dtype_policy("float64")
-    layer = small_layer(causal=causal, feature_map="favor+", chunk_size=3)
-    layer.build(QUERY.shape)
-    assert_is_twin(layer, twins.attention(layer), [QUERY])
-    x = tf.constant(QUERY, "float64")
-    _, gradients = value_and_gradients(layer, x)
-    assert {x.dtype for x in (layer(x), *gradients)} == {tf.float64}
+from keras_performer import PerformerAttention, feature_maps
+from keras_performer.conversion.attention_like import attention_like
+from tests.layers.inputs import normal, small_layer, twin
 
 
 @pytest.mark.parametrize(
     "feature_map, kind",
-    [("softmax", "masked"), ("favor+", "causal"), ("softmax", "cross")],
+    [
+        ("softmax", "masked"),
+        ("favor+", "causal"),
+        ("softmax", "cross"),
+        ("softmax", "grouped"),
+    ],
 )
 def test_many_features_give_the_exact_layer_of_keras(feature_map, kind):
-    options = dict(num_heads=2, key_dim=8, value_dim=5, output_shape=6)
-    exact = keras.layers.MultiHeadAttention(**options)
-    layer = PerformerAttention(
-        **options,
-        feature_map=feature_map,
-        num_random_features=4096,
-        causal=kind == "causal",
-        seed=3,
-    )
+    """Compared with predicting the mean of the values."""
+    options = dict(feature_map=feature_map, num_random_features=4096, seed=3)
+    if kind == "grouped":
+        exact = keras.layers.GroupQueryAttention(8, 6, 2)
+        layer = PerformerAttention(6, 8, num_key_value_heads=2, **options)
+    else:
+        common = dict(num_heads=2, key_dim=8, value_dim=5, output_shape=6)
+        exact = keras.layers.MultiHeadAttention(**common)
+        layer = PerformerAttention(**common, causal=kind == "causal", **options)
     x = normal((2, 24, 16), std=0.3)
-    inputs = [x, normal((2, 19, 16), seed=1, std=0.3)] if kind == "cross" else [x, x]
-    call = {}
-    if kind == "masked":
-        call = dict(value_mask=tf.constant(np.arange(24) % 3 != [[0], [1]]))
-    elif kind == "causal":
-        call = dict(use_causal_mask=True)
-    assert_close_to_exact(exact, layer, inputs, call)
-
-
-def test_many_features_give_grouped_queries_of_keras():
-    exact = keras.layers.GroupQueryAttention(8, 6, 2)
-    layer = PerformerAttention(
-        6, 8, num_key_value_heads=2, num_random_features=4096, seed=3
-    )
-    x = normal((2, 24, 16), std=0.3)
-    assert_close_to_exact(exact, layer, [x, x], {})
-
-
-def assert_close_to_exact(exact, layer, inputs, call):
-    """Copies the weights one to one, and compares with predicting the mean of V."""
-    exact.build(*(x.shape for x in inputs))
-    layer.build(*(x.shape for x in inputs))
-    weights = exact.get_weights()
-    assert len(weights) == 8
+    other = normal((2, 19, 16), seed=1, std=0.3) if kind == "cross" else x
+    mask = tf.constant(np.arange(24) % 3 != [[0], [1]])
+    call = {"masked": dict(value_mask=mask), "causal": dict(use_causal_mask=True)}
+    for each in (exact, layer):
+        each.build(x.shape, other.shape)
     # set, as biases are zero at first, and old versions of Keras draw smaller kernels
     weights = [
         normal(weight.shape, seed=index, std=0.1 if index % 2 else 0.25)
-        for index, weight in enumerate(weights)
+        for index, weight in enumerate(exact.weights)
     ]
-    exact.set_weights(weights)
-    paths = ["/".join(w.path.split("/")[1:]) for w in exact.weights]
-    assert ["/".join(w.path.split("/")[1:]) for w in layer.weights[:8]] == paths
     layer.set_weights([*weights, *layer.get_weights()[8:]])
-    tensors = [tf.constant(x) for x in inputs]
-    expected = exact(*tensors, **call).numpy()
-    estimate = layer(*tensors, **call).numpy()
-    weights[0][:], weights[1][:] = 0, 0  # no query: equal attention to every key
-    exact.set_weights(weights)
-    mean = exact(*tensors, **call).numpy()
+    estimate = layer(x, other, **call.get(kind, {}))
+    found = []
+    for _ in range(2):
+        exact.set_weights(weights)
+        found.append(exact(x, other, **call.get(kind, {})))
+        weights[0][:], weights[1][:] = 0, 0  # no query: equal attention to every key
+    expected, mean = found
     error = np.linalg.norm(estimate - expected) / np.linalg.norm(mean - expected)
     assert error < 0.15
-
-
-def test_use_causal_mask_is_causal():
-    layer = small_layer()
-    x = normal((2, 9, 7))
-    output = layer(x, use_causal_mask=True)
-    causal = twin(layer, x, causal=True)
-    np.testing.assert_array_equal(causal(x), output)
-    assert relative_error(layer(x), output) > 0.1
 
 
 def test_dropout_acts_in_training_only_and_keeps_the_mean():
@@ -115,17 +74,18 @@ def test_regularizers_and_constraints_reach_every_dense_layer():
         bias_constraint=keras.constraints.MaxNorm(0.3),
     )
     x = tf.constant(normal((2, 9, 7)))
-    output = layer(x).numpy()
-    penalties = [
-        0.1 * np.sum(weight.numpy() ** 2)
-        if weight.name == "kernel"
-        else 0.01 * np.sum(np.abs(weight.numpy()))
-        for weight in layer.trainable_weights
-    ]
+    output = layer(x)
+    weights = {"kernel": [], "bias": []}
+    for weight in layer.trainable_weights:
+        weights[weight.name].append(weight.numpy())
+        is_kernel = isinstance(weight.constraint, keras.constraints.NonNeg)
+        assert is_kernel == (weight.name == "kernel")
+        assert is_kernel or weight.constraint.max_value == 0.3
+    penalties = 0.1 * sum(np.sum(x**2) for x in weights["kernel"])
+    penalties += 0.01 * sum(np.sum(np.abs(x)) for x in weights["bias"])
     plain = twin(layer, x)
     dense = (plain.query_dense, plain.key_dense, plain.value_dense)
-    activities = [np.sum(y.numpy() ** 2) for y in [d(x) for d in dense]]
-    activities.append(np.sum(output**2))
+    activities = sum(np.sum(y**2) for y in [*(d(x).numpy() for d in dense), output])
     # Keras divides activity losses by the batch size, but not the oldest versions
     one = keras.layers.Dense(
         1, kernel_initializer="ones", activity_regularizer=keras.regularizers.L2(1.0)
@@ -133,38 +93,153 @@ def test_regularizers_and_constraints_reach_every_dense_layer():
     one(tf.ones((2, 1)))
     divided_by = 2 / float(sum(one.losses))
     assert divided_by in (1, 2)
-    expected = sum(penalties) + sum(activities) / divided_by
+    expected = penalties + activities / divided_by
     assert float(sum(layer.losses)) == pytest.approx(expected, rel=1e-5)
-    for weight in layer.trainable_weights:
-        if weight.name == "kernel":
-            assert isinstance(weight.constraint, keras.constraints.NonNeg)
-        else:
-            assert weight.constraint.max_value == 0.3
 
 
-def test_policy_of_one_layer_and_dtype_of_inputs():
-    layer = small_layer(dtype="mixed_bfloat16")
-    x = normal((2, 9, 7))
-    assert layer(x).dtype == tf.bfloat16
-    assert layer.projection_matrix.dtype == "float32"
-    assert {w.dtype for w in layer.trainable_weights} == {"float32"}
-    wide = small_layer()
-    assert wide(x.astype("float64")).dtype == tf.float32
-    np.testing.assert_array_equal(wide(x.astype("float64")), wide(x))
+def test_batches_of_other_sizes_are_not_traced_again():
+    traces = []
 
+    class Counting(PerformerAttention):
+        def call(self, query, training=None):
+            traces.append(query.shape)
+            return super().call(query, training=training)
 
-def test_projection_does_not_train_or_regularize():
-    feature_map = SoftmaxFeatures(hyperbolic=False, orthogonal=False)
-    layer = small_layer(feature_map=feature_map, kernel_regularizer="l2")
+    layer = Counting(2, 4, num_random_features=8, causal=True, dropout=0.1)
     layer.build((None, None, 7))
-    names = [w.name for w in layer.non_trainable_weights]
-    assert sorted(names) == ["projection_matrix", "projection_seed", "redraw_count"]
-    assert len(layer.losses) == 4
-    layer.trainable = False
-    assert layer.trainable_weights == []
-    layer.trainable = True  # thawed again, it is the same eight weights that train
-    assert [w.name for w in layer.trainable_weights] == ["kernel", "bias"] * 4
-    with tf.GradientTape() as tape:
-        tape.watch(layer.projection_matrix.value)
-        loss = tf.reduce_sum(layer(QUERY) ** 2)
-    assert tape.gradient(loss, layer.projection_matrix.value) is None
+    run = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 7))])
+    for batch, length in ((2, 5), (2, 5), (3, 8)):
+        assert run(normal((batch, length, 7))).shape == (batch, length, 7)
+    assert len(traces) == 1
+
+    model = keras.Sequential([keras.Input((None, 7)), layer])
+    model.compile("sgd", "mse", jit_compile=False)
+    model.train_on_batch(normal((4, 5, 7)), np.zeros((4, 5, 7)))
+    traces.clear()
+    for seed in (1, 2):
+        model.train_on_batch(normal((4, 5, 7), seed), np.zeros((4, 5, 7)))
+    assert traces == []
+
+
+# -- Every matrix of random features is a function of the seed and its number.
+
+
+def layer(seed=5, **options):
+    options = {"num_random_features": 12, "seed": seed, **options}
+    made = PerformerAttention(num_heads=2, key_dim=5, **options)
+    made.build((None, None, 7))
+    return made
+
+
+def sequence(attention, num_redraws):
+    """The matrices before and after each of some redraws."""
+    matrices = [attention.projection_matrix.numpy()]
+    for _ in range(num_redraws):
+        attention.redraw_features()
+        matrices.append(attention.projection_matrix.numpy())
+    return np.stack(matrices)
+
+
+@pytest.mark.parametrize("feature_map", ["softmax", "favor+", "relu"])
+def test_a_matrix_is_the_draw_of_the_feature_map_with_seed_and_number(feature_map):
+    """Global state has no part in it."""
+    found = sequence(layer(5, feature_map=feature_map), 3)
+    draw = feature_maps.get(feature_map).draw
+    expected = [draw(12, 5, seed=(5, number)) for number in range(4)]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("seed", [2**31 + 5, 2**40, -1])
+def test_seeds_of_any_size_work(seed):
+    first = sequence(layer(seed), 1)
+    np.testing.assert_array_equal(sequence(layer(seed), 1), first)
+    assert np.abs(first[0] - first[1]).max() > 0.1
+    assert np.abs(first - sequence(layer(5), 1)).max() > 0.1
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_two_redraws_equal_a_redraw_by_two(seed):
+    one = layer(seed)
+    other = layer(seed)
+    other.set_weights(one.get_weights())
+    one.redraw_features()
+    one.redraw_features()
+    other.redraw_features(2)
+    assert int(one.redraw_count) == int(other.redraw_count) == 2
+    np.testing.assert_array_equal(one.projection_matrix, other.projection_matrix)
+
+
+def test_unseeded_layers_differ_unless_keras_is_seeded():
+    one, other = sequence(layer(None), 1), sequence(layer(None), 1)
+    assert np.abs(one - other).max(axis=(1, 2)).min() > 0.1
+    keras.utils.set_random_seed(3)
+    one = sequence(layer(None), 1)
+    keras.utils.set_random_seed(3)
+    np.testing.assert_array_equal(sequence(layer(None), 1), one)
+
+
+def test_saved_weights_continue_the_sequence():
+    one = keras.Sequential([keras.Input((None, 7)), layer(None)])
+    one.layers[0].redraw_features(2)
+    one.save("model.keras")
+    one.save_weights("model.weights.h5")
+    restored = keras.saving.load_model("model.keras")
+    # built, but never called
+    loaded = keras.Sequential([keras.Input((None, 7)), layer(17)])
+    loaded.load_weights("model.weights.h5")
+    expected = sequence(one.layers[0], 3)
+    for model in (restored, loaded):
+        np.testing.assert_array_equal(sequence(model.layers[0], 3), expected)
+        assert int(model.layers[0].redraw_count) == 5
+
+
+def test_a_layer_like_another_goes_on_in_its_sequence():
+    one = layer(None)
+    one.redraw_features(2)
+    like = attention_like(PerformerAttention, one, exact_window=3)
+    np.testing.assert_array_equal(sequence(like, 2), sequence(one, 2))
+    assert int(like.redraw_count) == 4
+    seeded = attention_like(PerformerAttention, one, seed=5)
+    np.testing.assert_array_equal(sequence(seeded, 1), sequence(layer(5), 1))
+
+
+def test_the_output_changes_with_a_redraw_and_not_otherwise():
+    attention = layer(5, dropout=0.0)
+    x = np.random.default_rng(0).standard_normal((2, 6, 7)).astype("float32")
+    before = attention(x).numpy()
+    np.testing.assert_array_equal(attention(x, training=True), before)
+    compiled = tf.function(attention.__call__)
+    np.testing.assert_allclose(compiled(x), before, atol=1e-6)
+    attention.redraw_features()
+    after = attention(x).numpy()
+    assert np.abs(after - before).max() > 1e-3
+    # the weight is read, not a constant of the graph
+    np.testing.assert_allclose(compiled(x), after, atol=1e-6)
+
+
+def test_redraw_in_a_graph_equals_redraw_outside():
+    one, other = layer(5), layer(5)
+    redraw = tf.function(one.redraw_features)
+    for _ in range(2):
+        redraw()
+        other.redraw_features()
+        np.testing.assert_array_equal(one.projection_matrix, other.projection_matrix)
+        assert int(one.redraw_count) == int(other.redraw_count)
+
+
+def test_the_kernel_gets_every_bit_of_the_matrix():
+    seen = []
+
+    class Spy(feature_maps.SoftmaxFeatures):
+        def kernel(self, projection_matrix):
+            seen.append(tf.convert_to_tensor(projection_matrix))
+            return super().kernel(projection_matrix)
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    attention = layer(5, feature_map=Spy())
+    outer = keras.Sequential([attention])
+    for call in (attention, outer):
+        call(tf.ones((1, 3, 7)))
+        assert seen[-1].dtype == tf.float32
+        np.testing.assert_array_equal(seen[-1], attention.projection_matrix)
+    assert len(seen) >= 2

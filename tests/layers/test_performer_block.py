@@ -1,4 +1,6 @@
-"""PerformerBlock: its formula, any attention or none, states, masks, saving."""
+"""PerformerBlock: its formula with any attention, mixer or convolution, and states."""
+
+import itertools
 
 import keras
 import numpy as np
@@ -7,23 +9,56 @@ import scipy.special
 import tensorflow as tf
 
 from keras_performer import PerformerAttention
-from keras_performer.layers import AttentionLayer, ExactAttention, PerformerBlock
+from keras_performer.layers import (
+    AttentionLayer,
+    ExactAttention,
+    MixingLayer,
+    PerformerBlock,
+)
+from keras_performer.layers.block import ShortConvolution
+from keras_performer.zoo import FourierMixing, SpatialGatingUnit, TokenMixing
 from tests.layers.inputs import normal
+from tests.layers.twins import assert_is_twin
 
-X = normal((2, 7, 5))
-MASK = np.arange(7) < [[7], [4]]
+X = normal((2, 13, 5)).astype("float64")
+MASK = np.array([[1] * 9 + [0] * 4, [0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]], bool)
+# runs of one and two tokens, and an id that comes back
+IDS = np.array([[1] * 5 + [2] * 8, [3, 3, 4, 5, 5, 5, 3, 3, 3, 3, 3, 7, 7]])
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class FirstToken(AttentionLayer):
+    """A stranger's attention: every token sees the value of the first."""
+
+    projections = ("value",)
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        return tf.repeat(value[:, :1], value.shape[1], axis=1), None
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Fading(MixingLayer):
+    """A stranger's mixer: a token and half of the mixture before it."""
+
+    supports_causal = True
+
+    def mix(self, x, mask, training=None):
+        steps = tf.range(tf.shape(x)[1])[:, tf.newaxis] - tf.range(tf.shape(x)[1])
+        weights = tf.where(steps < 0, 0.0, 0.5 ** tf.cast(steps, tf.float32))
+        return tf.einsum("ts,bsd->btd", tf.cast(weights, x.dtype), x)
 
 
 def performer(**options):
     return PerformerAttention(2, 3, num_random_features=6, seed=1, **options)
 
 
-def exact(**options):
-    return ExactAttention(2, 3, seed=1, **options)
+def gating(**options):
+    return SpatialGatingUnit(13, 6, **options)
 
 
-def with_random_weights(block, shape=X.shape):
-    block.build(shape)
+def block_with(attention, dtype="float64", **options):
+    block = PerformerBlock(attention, 11, dtype=dtype, **options)
+    block.build(X.shape)
     for index, weight in enumerate(block.trainable_weights):
         weight.assign(normal(weight.shape, seed=index))
     return block
@@ -42,20 +77,51 @@ def feed_forward(x, block):
     return x + hidden @ block.contract.kernel.numpy() + block.contract.bias.numpy()
 
 
-@pytest.mark.parametrize("make", [performer, exact])
-def test_each_part_is_normalized_first_and_added(make):
-    block = with_random_weights(PerformerBlock(make(), 11))
-    x = X.astype("float64")
-    attended = block.attention(normalized(x, block.attention_norm).astype("float32"))
-    expected = feed_forward(x + attended.numpy(), block)
-    np.testing.assert_allclose(block(X), expected, rtol=1e-4, atol=1e-4)
+def fading(block, x):
+    """Token after token."""
+    mixed = []
+    for token in np.moveaxis(x, 1, 0):
+        mixed.append(token + (0.5 * mixed[-1] if mixed else 0.0))
+    return np.stack(mixed, 1)
 
 
-def test_without_attention_tokens_know_nothing_of_each_other():
-    block = with_random_weights(PerformerBlock(None, 11))
-    expected = feed_forward(X.astype("float64"), block)
-    np.testing.assert_allclose(block(X), expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(block(X[:, 3:4]), expected[:, 3:4], rtol=1e-4, atol=1e-4)
+def attention_of(block, x):
+    return block.attention(x).numpy()
+
+
+@pytest.mark.parametrize(
+    ("make", "mixture", "convolved"),
+    [
+        (performer, attention_of, True),
+        (lambda **o: performer(causal=True, **o), attention_of, True),
+        (lambda **o: ExactAttention(2, 3, **o), attention_of, False),
+        (FourierMixing, attention_of, False),
+        (lambda **o: gating(causal=True, **o), attention_of, True),
+        (lambda **o: FirstToken(2, 3, **o), attention_of, False),
+        (lambda **o: Fading(causal=True, **o), fading, False),
+        (None, lambda block, x: 0.0, False),
+        (None, lambda block, x: 0.0, True),
+    ],
+)
+def test_each_part_is_normalized_first_and_added(make, mixture, convolved):
+    """A convolution comes first, and is causal where the attention is."""
+    attention = make and make(dtype="float64")
+    block = block_with(attention, conv_kernel_size=3 if convolved else None)
+    x, causal = X, attention is None or attention.causal
+    if convolved:
+        kernel = block.convolution.kernel.numpy()
+        x = x + convolution(normalized(x, block.convolution_norm), kernel, causal)
+    if make is not None:
+        x = x + mixture(block, normalized(x, block.attention_norm))
+    np.testing.assert_allclose(block(X), feed_forward(x, block), atol=1e-6, rtol=1e-6)
+    again = PerformerBlock.from_config(block.get_config())
+    again.build(X.shape)
+    again.set_weights(block.get_weights())
+    np.testing.assert_array_equal(again(X), block(X))
+
+
+def test_without_attention_there_is_no_state():
+    block = block_with(None)
     assert len(block.weights) == 6  # a norm and two dense layers
     assert block.get_initial_state(2) == ()
     y, state = block(X, state=(), return_state=True)
@@ -63,80 +129,146 @@ def test_without_attention_tokens_know_nothing_of_each_other():
     assert state == ()
 
 
-def test_a_sequence_in_pieces_is_the_whole():
-    block = with_random_weights(PerformerBlock(performer(causal=True), 11))
-    state, parts = block.get_initial_state(2), []
-    for start, end in ((0, 3), (3, 4), (4, 7)):
-        part, state = block(X[:, start:end], state=state, return_state=True)
-        parts.append(part)
-    whole = block(X)
-    scale = np.abs(whole).max()
-    np.testing.assert_allclose(tf.concat(parts, 1), whole, atol=1e-5 * scale)
-    assert state["position"].numpy().tolist() == [7, 7]
-
-
-@pytest.mark.parametrize(
-    "make, causal, dtype",
-    [
-        (performer, True, "float32"),
-        (exact, False, "float32"),
-        (performer, False, "mixed_bfloat16"),
-    ],
-)
-def test_padding_equals_a_shorter_sequence(make, causal, dtype):
-    """Also by an implicit mask, which a cast of the inputs does not lose."""
-    attention = make(causal=causal, dtype=dtype)
-    block = with_random_weights(PerformerBlock(attention, 11, dtype=dtype))
-    implicit = keras.layers.Masking(dtype="float32")(X * MASK[..., np.newaxis])
-    short = tf.cast(block(X[1:, :4]), "float32")
-    tolerance = dict(rtol=1e-4, atol=1e-4) if dtype == "float32" else dict(atol=0.5)
-    for padded in (block(X, mask=MASK), block(implicit)):
-        padded = tf.cast(padded, "float32")
-        np.testing.assert_allclose(padded[1:, :4], short, **tolerance)
-
-
-def test_inputs_have_three_axes():
-    with pytest.raises(
-        ValueError, match=r"\(batch, length, features\). Received.*5, 6"
-    ):
-        PerformerBlock(None, 4)(tf.ones((3, 4, 5, 6)))
-
-
-def test_exact_attention_says_that_it_has_no_state():
-    block = PerformerBlock(exact(causal=True), 4)
-    with pytest.raises(ValueError, match="ExactAttention has no state"):
-        block.get_initial_state(1)
-    with pytest.raises(ValueError, match="ExactAttention has no state"):
-        block(X, return_state=True)
-
-
-def test_an_attention_of_ones_own():
-    @keras.saving.register_keras_serializable(package="tests")
-    class FirstToken(AttentionLayer):
-        """Every token sees the value of the first."""
-
-        projections = ("value",)
-
-        def attend(self, query, key, value, visible, state=None, training=None):
-            return tf.repeat(value[:, :1], value.shape[1], axis=1), None
-
-    block = with_random_weights(PerformerBlock(FirstToken(2, 3), 11))
-    other = X.copy()
-    other[:, 1:4] += 1
-    np.testing.assert_allclose(block(other)[:, 4:], block(X)[:, 4:], atol=1e-5)
-    other[:, 0] += normal((2, 5), seed=9)
-    assert np.abs(block(other) - block(X))[:, 4:].max() > 1e-2
-    again = PerformerBlock.from_config(block.get_config())
-    again.build(X.shape)
-    again.set_weights(block.get_weights())
-    np.testing.assert_array_equal(again(X), block(X))
-
-
 def test_attention_that_is_built_keeps_its_weights():
-    x = normal((2, 5, 8))
-    attention = PerformerAttention(2, 4, seed=0)
-    attention(x)
+    attention = performer()
+    attention(X)
     kernel = attention.query_dense.kernel.numpy()
     block = PerformerBlock(attention, 16)
-    block(x)
+    block(X)
     np.testing.assert_array_equal(block.attention.query_dense.kernel, kernel)
+
+
+def test_what_a_block_cannot_do_raises():
+    without, causal = PerformerBlock(None, 4), performer(causal=True)
+    exact = PerformerBlock(ExactAttention(2, 3, causal=True), 4)
+    both_sides = [
+        PerformerBlock(attention, 4, conv_kernel_size=2, conv_padding="same")
+        for attention in (None, performer())
+    ]
+    wide = r"\(batch, length, features\). Received.*5, 6"
+    one_side = "A state belongs to a causal convolution"
+    no_state = "ExactAttention has no state"
+    packed = block_with(causal, "float32", conv_kernel_size=3)
+    other = block_with(performer(causal=True), "float32")
+    states = packed.get_initial_state(2), other.get_initial_state(2)
+    for message, call in (
+        (wide, lambda: without(tf.ones((3, 4, 5, 6)))),
+        (no_state, lambda: exact.get_initial_state(1)),
+        (no_state, lambda: exact(X, return_state=True)),
+        (one_side, lambda: both_sides[0](X, return_state=True)),
+        (one_side, lambda: both_sides[1](X, return_state=True)),
+        ('"convolution" and "attention"', lambda: packed(X, state=states[1])),
+        ("packed=True", lambda: packed(X, segment_ids=IDS, state=states[0])),
+        ("segment_ids must be ints", lambda: packed(X, segment_ids=IDS / 2)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+# -- Mixers alone.
+
+
+def test_what_a_mixer_cannot_do_raises():
+    x, layer = X.astype("float32"), gating(causal=True)
+    place = "SpatialGatingUnit mixes tokens by their position.*without "
+    for each in (layer, PerformerBlock(gating(causal=True), 4)):
+        for name in ("segment_ids", "positions"):
+            given = {name: np.zeros((2, 13), "int32")}
+            for inputs in (x, keras.Input((13, 5))):
+                with pytest.raises(ValueError, match=place + name):
+                    each(inputs, **given)
+        for call in (dict(return_state=True), dict(state={})):
+            with pytest.raises(ValueError, match="SpatialGatingUnit has no state"):
+                each(x, **call)
+        with pytest.raises(ValueError, match="SpatialGatingUnit has no state"):
+            each.get_initial_state(2)
+    for inputs, message in (
+        ((tf.ones((2, 3)),), "one tensor of shape .batch, length"),
+        ((tf.ones((2, 3, 4, 5)),), "one tensor of shape .batch, length"),
+        (([x, x],), "one tensor.*Received: inputs of.*list"),
+        ((x, np.ones((2, 6), bool)), "mask must have shape"),
+        # as attention is called
+        ((x, 0.5 * x), "one tensor.*a second tensor of shape .2, 13,"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer(*inputs)
+    with pytest.raises(NotImplementedError, match="MixingLayer must define `mix`"):
+        MixingLayer()(x)
+    with pytest.raises(ValueError, match="FourierMixing cannot hide later tokens"):
+        FourierMixing(causal=True)
+
+
+@pytest.mark.parametrize("kind", [SpatialGatingUnit, TokenMixing])
+def test_a_config_with_the_earlier_name_of_the_width(kind):
+    config = kind(7, 6).get_config()
+    config["hidden_dim"] = config.pop("intermediate_dim")
+    assert kind.from_config(config).intermediate_dim == 6
+
+
+# -- The short convolution alone.
+
+
+def convolution(x, kernel, causal, mask=None, ids=None):
+    """Sums over the tokens that each token sees, one after another."""
+    size, y = len(kernel), np.zeros_like(x)
+    first = size - 1 if causal else (size - 1) // 2
+    for row, i, k in itertools.product(range(len(x)), range(x.shape[1]), range(size)):
+        j = i - first + k
+        if not 0 <= j < x.shape[1] or (mask is not None and not mask[row, j]):
+            continue
+        between = slice(min(i, j), max(i, j) + 1)
+        if ids is None or len(set(ids[row, between])) == 1:
+            y[row, i] += kernel[k] * x[row, j]
+    return y
+
+
+def short_convolution(size, causal, dtype="float64"):
+    layer = ShortConvolution(size, causal, dtype=dtype)
+    layer.build(X.shape)
+    layer.kernel.assign(normal(layer.kernel.shape, seed=4))
+    return layer
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 3, 16])
+def test_a_convolution_is_its_formula_with_all_gradients(size, causal):
+    def twin(weights, x, mask=None, segment_ids=None):
+        return convolution(x, weights["kernel"], causal, mask, segment_ids)
+
+    layer = short_convolution(size, causal)
+    for call in {}, dict(mask=MASK), dict(mask=MASK, segment_ids=IDS):
+        assert_is_twin(layer, twin, [X], **call)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_pieces_of_a_convolution_are_the_whole(packed):
+    layer, ids = short_convolution(4, causal=True), IDS if packed else None
+    for cut in (1, 2, 5, 11):
+        state, parts = layer.get_initial_state(2, packed), []
+        for piece in (slice(0, cut), slice(cut, cut + 1), slice(cut + 1, 13)):
+            given = dict(mask=MASK[:, piece], state=state, return_state=True)
+            here = None if ids is None else ids[:, piece]
+            part, state = layer(X[:, piece], segment_ids=here, **given)
+            parts.append(part)
+        expected = layer(X, mask=MASK, segment_ids=ids)
+        np.testing.assert_allclose(tf.concat(parts, 1), expected, atol=1e-12)
+        assert state["inputs"].shape == (2, 3, 5)
+        assert set(state) == ({"inputs", "segment"} if packed else {"inputs"})
+
+
+def test_the_kernel_is_uniform_in_one_over_the_root_of_its_size():
+    layer = ShortConvolution(4, causal=True)
+    layer.build((None, None, 2000))
+    kernel = layer.kernel.numpy()
+    assert np.abs(kernel).max() <= 0.5
+    # the variance of a uniform number, of 8,000 to 4.5 standard errors
+    assert abs(kernel.var() - 1 / 12) < 4.5 * (1 / 180 / kernel.size) ** 0.5
+
+
+def test_half_precision_sums_the_gradient_of_the_kernel_in_float32():
+    layer = short_convolution(1, causal=True, dtype="mixed_bfloat16")
+    with tf.GradientTape() as tape:
+        y = layer(tf.ones((1, 4097, 5), "bfloat16"))
+    assert y.dtype == "bfloat16"
+    (gradient,) = tape.gradient(y, layer.trainable_variables)
+    np.testing.assert_array_equal(gradient, np.full((1, 5), 4097))

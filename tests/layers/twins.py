@@ -2,7 +2,7 @@
 
 A twin is a function of a dict of weights, named as in `weights_of`, and of inputs and
 masks; it returns the layer's output from a paper's equations, in float64 and without a
-thought for speed.
+thought for speed. With `scores=True` it returns the matrix of weights.
 """
 
 import numpy as np
@@ -46,7 +46,7 @@ def softmax(logits, seen=True):
     return np.divide(weights, total, where=total > 0, out=np.zeros_like(weights))
 
 
-def assert_is_twin(layer, twin, inputs, tolerance=1e-9, **call):
+def assert_is_twin(layer, twin, inputs, tolerance=1e-9, scores=False, **call):
     """Compares outputs, and gradients with differences of the twin.
 
     Args:
@@ -54,6 +54,7 @@ def assert_is_twin(layer, twin, inputs, tolerance=1e-9, **call):
         twin: a twin; it gets `call`, too.
         inputs: list of arrays `(B, length, dim)`.
         tolerance: float, the largest relative error of outputs.
+        scores: bool, compares attention scores, too.
         **call: further arguments of the call.
     """
     inputs = [np.asarray(x, "float64") for x in inputs]
@@ -69,6 +70,10 @@ def assert_is_twin(layer, twin, inputs, tolerance=1e-9, **call):
     np.testing.assert_allclose(
         output, expected, rtol=0, atol=tolerance * np.abs(expected).max()
     )
+    if scores:
+        _, matrix = layer(*tensors, return_attention_scores=True, **call)
+        right = twin(weights, *inputs, scores=True, **call)
+        np.testing.assert_allclose(matrix, right, rtol=0, atol=tolerance)
     points = [*range(len(inputs)), *weights]
     for point, gradient in zip(points, gradients, strict=True):
         gradient = np.asarray(tf.convert_to_tensor(gradient))
@@ -89,8 +94,8 @@ def assert_is_twin(layer, twin, inputs, tolerance=1e-9, **call):
 # -- The twin of all attention that sees every visible key, or those of a window.
 
 
-def attention(layer, scores=False):
-    """The twin of a built layer; with `scores` it returns the matrix of weights.
+def attention(layer):
+    """The twin of a built layer.
 
     Args:
         layer: `ExactAttention`, `LocalAttention`, `LinearTransformerAttention` or
@@ -106,6 +111,7 @@ def attention(layer, scores=False):
         use_causal_mask=False,
         segment_ids=None,
         positions=None,
+        scores=False,
     ):
         value = query if value is None else value
         key = value if key is None else key
@@ -132,8 +138,8 @@ def attention(layer, scores=False):
         seen = np.broadcast_to(distance >= 0 if causal else True, logits.shape)
         if key_mask is not None:
             seen = seen & np.asarray(key_mask)[:, None, None]
-        if segment_ids is not None:  # an id that comes back is another segment
-            number = np.cumsum(np.diff(segment_ids, axis=1, prepend=0) != 0, axis=1)
+        if segment_ids is not None:
+            number = numbers(segment_ids)
             seen = seen & (number[:, :, None] == number[:, None])[:, None]
         window = getattr(layer, "exact_window", None)
         near = np.abs(distance) < (window or getattr(layer, "sliding_window", np.inf))
@@ -152,13 +158,16 @@ def attention(layer, scores=False):
                 decay = np.where(np.asarray(key_mask)[..., None], decay, 0.0)
             found = found + np.repeat(decays_between(decay), group, 1)
         found = softmax(found, seen)
-        return (
-            found
-            if scores
-            else written(weights, np.einsum("bnts,bsnv->btnv", found, v))
-        )
+        if scores:
+            return found
+        return written(weights, np.einsum("bnts,bsnv->btnv", found, v))
 
     return twin
+
+
+def numbers(segment_ids):
+    """The number of the segment of each token: an id that comes back is another."""
+    return np.cumsum(np.diff(segment_ids, axis=1, prepend=0) != 0, axis=1)
 
 
 def log_estimates(layer, q, k, logits):

@@ -1,0 +1,309 @@
+"""Options of attention: gains of far keys, forget gates, scales and positions.
+
+Their formulas are in `test_definitions.py`.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerAttention, PerformerLM, ops, zoo
+from keras_performer.conversion import (
+    approximation_report,
+    convert_attention,
+    convert_to_performer,
+    convert_to_softmax,
+)
+from keras_performer.layers import ExactAttention, PerformerDecoder
+from tests.contract import relative_error
+from tests.layers.inputs import language_model, normal, value_and_gradients
+from tests.layers.twins import randomize
+
+GRID = (2, 3, 2)
+PLACES = np.stack(np.unravel_index(np.arange(12), GRID), -1)[None]
+TAYLOR = {"feature_map": "taylor"}
+X = normal((2, 12, 8), 1)
+
+
+def made(kind=PerformerAttention, random=True, **options):
+    """A layer of 4 heads of size 12, two query heads to a key head."""
+    layer = kind(4, 12, num_key_value_heads=2, seed=1, **options)
+    layer.build((2, None, 8))
+    if random:
+        randomize(layer)
+    return layer
+
+
+# twice to four times the spacing of numbers: products round otherwise on other machines
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [("mixed_bfloat16", 2e-2), ("mixed_float16", 4e-3), ("float64", 1e-5)],
+)
+@pytest.mark.parametrize(
+    ("kind", "options", "first"),
+    [
+        (PerformerAttention, dict(causal=True, exact_window=3), None),
+        (PerformerAttention, dict(exact_window=3, qk_norm=True, **TAYLOR), None),
+        (ExactAttention, dict(rotary=True), 10**6),
+    ],
+)
+def test_other_dtypes_give_the_same(kind, options, first, dtype, tolerance):
+    layer, other = made(kind, **options), made(kind, dtype=dtype, **options)
+    other.set_weights(layer.get_weights())
+    x = normal((1, 700, 8), 1, std=0.5)
+    call = {} if first is None else dict(positions=first + 3 * np.arange(700)[None])
+    output = other(x, **call)
+    assert output.dtype == dtype.removeprefix("mixed_")
+    assert relative_error(output, layer(x, **call)) < tolerance
+
+
+# -- The gain of keys outside of a window.
+
+
+def test_the_gain_is_what_it_was_made_with_and_can_be_set():
+    layer = PerformerAttention(3, 5, exact_window=3, initial_log_gain=(-4.0, 2, 0))
+    with pytest.raises(ValueError, match="needs a built layer with exact_window.*Rec"):
+        layer.assign_log_gain(1.0)
+    layer.build((None, None, 8))
+    np.testing.assert_allclose(layer.log_gain, [-4.0, 2.0, 0.0], rtol=1e-6)
+    # ten times faster than other weights, and in older files
+    weight = next(w for w in layer.weights if w.path.endswith("far_gain/log_gain"))
+    np.testing.assert_allclose(weight, [-0.4, 0.2, 0.0], rtol=1e-6)
+    layer.assign_log_gain([1.0, -1.0, 0.5])
+    np.testing.assert_allclose(layer.log_gain, [1.0, -1.0, 0.5], rtol=1e-6)
+    one = PerformerAttention(3, 5, exact_window=3, initial_log_gain=-3.0)
+    plain = PerformerAttention(3, 5)
+    for each in (one, plain):
+        each.build((None, None, 8))
+    np.testing.assert_allclose(one.log_gain, [-3.0] * 3, rtol=1e-6)
+    assert plain.log_gain is None
+
+
+def test_a_model_keeps_the_first_gain_of_each_head():
+    gains = np.array([-4.0, 0.0, 2.5], "float32")
+    model = language_model(9, 8, 2, 3, 6, exact_window=3, initial_log_gain=gains)
+    model.save("model.keras")
+    loaded = keras.saving.load_model("model.keras")
+    again = PerformerLM.from_config(model.get_config())
+    again.build((None, 8))
+    for block in (*loaded.blocks, *again.blocks):
+        np.testing.assert_allclose(block.attention.log_gain, gains)
+        assert block.attention.initial_log_gain == (-4, 0, 2.5)
+    without, _ = convert_to_performer(model, exact_window=None)
+    assert without.blocks[0].attention.initial_log_gain == 0
+
+
+# -- The forget gate.
+
+
+def test_biases_of_gates_are_spread_from_the_first_head_to_the_last():
+    third = 5 / 3
+    for num_heads, options, biases in (
+        (4, {}, [2.0, 2 + third, 7 - third, 7.0]),
+        (2, dict(num_key_value_heads=1), [7.0]),
+        (3, dict(forget_gate_bias=(20.0, 2, 5.0)), [20.0, 2.0, 5.0]),
+    ):
+        layer = ExactAttention(num_heads, 6, forget_gate=True, **options)
+        layer.build((None, None, 8))
+        assert layer.forget_gate_layer.kernel.shape == (8, len(biases))
+        np.testing.assert_allclose(layer.forget_gate_layer.bias, biases, rtol=1e-6)
+    bias = np.array([1, 9])
+    config = ExactAttention(2, 6, forget_gate=True, forget_gate_bias=bias).get_config()
+    assert config["forget_gate"] is True and config["forget_gate_bias"] == (1.0, 9.0)
+
+
+def test_half_precision_decays_in_float32():
+    """A gate of sigmoid(7) is 0.9991: in bfloat16 it would be 1, and forget nothing."""
+    options = dict(causal=True, forget_gate=True, seed=1)
+    half = ExactAttention(2, 8, dtype="mixed_bfloat16", **options)
+    x = normal((1, 600, 8), 1)
+    half.build(x.shape)
+    for name in ("query", "key"):  # all keys have one weight but for the gate
+        getattr(half, f"{name}_dense").kernel.assign(tf.zeros((8, 2, 8)))
+    half.forget_gate_layer.kernel.assign(tf.zeros((8, 2)))
+    _, scores = half(x, return_attention_scores=True)
+    expected = np.exp(-np.log1p(np.exp(-7.0)) * np.arange(600)[::-1])
+    ratio = scores[0, 1, -1].numpy().astype("float64")
+    np.testing.assert_allclose(ratio / ratio[-1], expected, rtol=0.02)
+
+
+def test_only_self_attention_has_a_gate():
+    layer = made(forget_gate=True)
+    x = tf.constant(X)
+    inputs = keras.Input((5, 8))
+    for others in ((x + 1,), (x, x + 1), (keras.Input((7, 8)),)):
+        query = x if tf.is_tensor(others[0]) else inputs
+        with pytest.raises(ValueError, match="forget_gate=True is for self-attention"):
+            layer(query, *others)
+    np.testing.assert_array_equal(layer(x, x), layer(x))
+    model = keras.Model(inputs, layer(inputs, inputs))
+    np.testing.assert_allclose(model(x[:, :5]), layer(x[:, :5]), rtol=1e-6)
+    decoder = PerformerDecoder(16, 2, num_random_features=8, forget_gate=True)
+    decoder(X, normal((2, 7, 8), 2))
+    gates = [w.path for w in decoder.weights if "forget_gate" in w.path]
+    assert gates and all("self_attention" in path for path in gates)
+
+
+def test_the_state_is_of_the_gate():
+    """A state without decays is refused, and says what it lacks."""
+    layer, plain = (
+        made(exact_window=3, causal=True, forget_gate=gate) for gate in (True, False)
+    )
+    with pytest.raises(ValueError, match='"decay"'):
+        layer(X[:1, :1], state=plain.get_initial_state(1))
+    state = layer.get_initial_state(1)["attention"]
+    assert isinstance(ops.DecayingState(**state), tuple)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["block", "network"])
+def test_a_language_model_with_gates_trains_the_same_in_chunks(recompute):
+    options = dict(exact_window=4, num_random_features=8, forget_gate=True, seed=1)
+    model = language_model(30, 40, 1, 2, 8, chunk_size=8, **options)
+    tokens = np.random.default_rng(1).integers(0, 30, (2, 20))
+    model.build(tokens.shape)
+    again = PerformerLM.from_config({**model.get_config(), "recompute": recompute})
+    again.build(tokens.shape)
+    again.set_weights(model.get_weights())
+    before, after = model.get_weights(), []
+    for each in (model, again):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        each.compile(keras.optimizers.SGD(1.0), loss, run_eagerly=True)
+        each.train_on_batch(tokens, tokens)
+        after.append(each.get_weights())
+    gates = [w.path for w in model.weights if "forget_gate" in w.path]
+    assert len(gates) == 2
+    for weight, start, one, other in zip(model.weights, before, *after, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+        assert not np.array_equal(start, one) or weight.path not in gates
+
+
+def test_bidirectional_recompute_of_gates_is_refused():
+    options = dict(causal=False, forget_gate=True, recompute="block")
+    with pytest.raises(ValueError, match="without a forget gate"):
+        language_model(30, 40, 1, 2, 16, **options)
+
+
+@pytest.mark.parametrize("convert", [convert_to_softmax, convert_to_performer])
+def test_conversion_keeps_the_gate(convert):
+    start = keras.Input((None, 8))
+    kind = ExactAttention if convert is convert_to_performer else PerformerAttention
+    layer = kind(2, 4, causal=True, forget_gate=True, name="attention")
+    model = keras.Model(start, layer(start))
+    randomize(layer)
+    options = {} if convert is convert_to_softmax else {"exact_window": 12}
+    converted, _ = convert(model, **options)
+    other = converted.get_layer("attention")
+    gates = layer.forget_gate_layer.weights, other.forget_gate_layer.weights
+    for one, other in zip(*gates, strict=True):
+        np.testing.assert_array_equal(one, other)
+    if convert is convert_to_performer:  # a window that sees all is exact
+        np.testing.assert_allclose(converted(X), model(X), atol=1e-5)
+    with pytest.raises(ValueError, match="forget_gate=True, which Longformer"):
+        convert_attention(model, zoo.LongformerAttention, sliding_window=4)
+    with pytest.raises(ValueError, match="It has a forget gate"):
+        approximation_report(model, X)
+
+
+# -- Norms of queries and keys.
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "scale"),
+    [
+        (ExactAttention, {}, 16),
+        (PerformerAttention, {}, 4),
+        (PerformerAttention, {"feature_map": "relu"}, 4),
+        (PerformerAttention, TAYLOR, 16),
+    ],
+)
+def test_the_scale_that_logits_start_with(kind, options, scale):
+    layer = made(kind, random=False, qk_norm=True, **options)
+    log_scale = layer.query_key_norm.log_scale
+    np.testing.assert_allclose(np.exp(log_scale), [scale, scale], rtol=1e-6)
+
+
+def test_tokens_without_a_query_or_key_give_finite_gradients():
+    layer = made(use_bias=False, qk_norm=True, causal=True)
+    x = X * (np.arange(12) % 3 > 0)[:, None]
+    output, gradients = value_and_gradients(layer, x)
+    assert all(np.isfinite(z).all() for z in (output, *gradients))
+
+
+def test_files_of_attention_without_norms_leave_the_scale():
+    """`MultiHeadAttention` has none, for example."""
+    inputs = keras.Input((None, 8))
+    layers = (
+        keras.layers.MultiHeadAttention(4, 6, name="attention"),
+        ExactAttention(4, 6, qk_norm=True, name="attention"),
+    )
+    models = [keras.Model(inputs, layer(inputs, inputs)) for layer in layers]
+    models[0].save_weights("plain.weights.h5")
+    scales = [1.0, 2.0, 3.0, 4.0]
+    layers[1].query_key_norm.log_scale.assign(scales)
+    models[1].load_weights("plain.weights.h5")
+    np.testing.assert_array_equal(layers[1].query_key_norm.log_scale, scales)
+    for name in ("query_dense", "key_dense"):
+        given, own = (getattr(layer, name).kernel for layer in layers)
+        np.testing.assert_array_equal(given, own)
+
+
+# -- Rotary positions.
+
+
+def test_positions_of_later_tokens_count_from_the_first():
+    layer = made(causal=True, rotary=GRID)
+    whole, last = layer(X, return_state=True)
+    assert last["position"].numpy().tolist() == [12, 12]
+    _, state = layer(X[:, :7], return_state=True)
+    # given ones count from 0, not from the state
+    for call in ({}, dict(positions=np.arange(7, 12)[None])):
+        later = layer(X[:, 7:], state=state, **call)
+        np.testing.assert_allclose(later, whole[:, 7:], atol=1e-5)
+    wrong = layer(X[:, 7:], state=state, positions=np.arange(5)[None])
+    assert np.abs(wrong - whole[:, 7:]).max() > 1e-2
+
+
+def test_positions_of_a_grid_are_indices_or_coordinates():
+    layer = made(rotary=GRID)
+    expected = layer(X)
+    both_rows = np.repeat(PLACES, 2, 0).astype("int64")
+    for positions in (PLACES, both_rows, np.arange(12)[None]):
+        np.testing.assert_array_equal(layer(X, positions=positions), expected)
+    # a grid goes on with further rows; of its first axis the length counts for nothing
+    taller = made(rotary=(1, 3, 2))
+    np.testing.assert_array_equal(taller(X), expected)
+
+
+@pytest.mark.parametrize(
+    ("rotary", "positions", "message"),
+    [
+        (True, np.zeros((2, 12)), r"int tensor of shape \(2, 12\),.*dtype float"),
+        (True, np.zeros((2, 11), int), r"shape \(2, 12\).*shape \(2, 11\)"),
+        (True, np.zeros((12,), int), r"Received: positions of shape \(12,\)"),
+        (True, np.zeros((2, 12, 1), int), r"shape \(2, 12\), one for each token\. Rec"),
+        (GRID, np.zeros((2, 12, 2), int), r"or \(2, 12, 3\), coordinates of each"),
+        (GRID, np.zeros((2, 12, 3), bool), "dtype bool"),
+    ],
+)
+def test_wrong_positions_raise(rotary, positions, message):
+    with pytest.raises(ValueError, match=message):
+        made(rotary=rotary)(X, positions=positions)
+
+
+def test_positions_of_another_length_raise_when_a_graph_runs():
+    layer = made(rotary=True)
+    specs = tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, None), tf.int32)
+    called = tf.function(
+        lambda x, positions: layer(x, positions=positions), input_signature=specs
+    )
+    assert called(X, np.zeros((1, 12), "int32")).shape == (2, 12, 8)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="positions must have a"):
+        called(X, np.zeros((2, 1), "int32"))
+
+
+def test_pieces_without_positions_raise():
+    layer = made(rotary=True)
+    with pytest.raises(ValueError, match="Pieces of a sequence need positions"):
+        layer.absorb(tf.constant(X), None, layer.empty_state(2))

@@ -1,0 +1,265 @@
+"""Masks say which keys are visible, and `segment_ids` which are of the same sequence.
+
+The numbers of each attention are in `test_definitions.py`, with states in
+`test_state.py`.
+"""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer.layers import PerformerAttention, PerformerBlock
+from tests.cases import CASES
+from tests.contract import relative_error
+from tests.layers.inputs import (
+    language_model,
+    normal,
+    small_layer,
+)
+
+LENGTH = 8
+QUERY, KEYS = normal((2, 5, 7)), normal((2, LENGTH, 6), seed=1)
+VISIBLE = np.array([0, 1, 1, 0, 1, 1, 1, 0], bool)
+
+
+def forms(mask):
+    """The same mask `(B, S)` in every form that the layer takes."""
+    everything = np.ones_like(mask)
+    half = np.arange(mask.shape[-1]) % 2 == 0
+    return {
+        "value_mask": dict(value_mask=mask),
+        "key_mask": dict(key_mask=mask),
+        "(B, 1, S)": dict(attention_mask=mask[:, None]),
+        "(B, 1, 1, S)": dict(attention_mask=mask[:, None, None]),
+        "int": dict(attention_mask=mask[:, None].astype("int32")),
+        "float": dict(value_mask=mask.astype("float32")),
+        "two masks": dict(value_mask=mask | half, key_mask=mask | ~half),
+        "three masks": dict(
+            value_mask=everything,
+            key_mask=mask | half,
+            attention_mask=(mask | ~half)[:, None],
+        ),
+    }
+
+
+def test_every_form_of_mask_equals_dropping_the_keys():
+    layer = small_layer()
+    # rows of the batch that hide different keys
+    mask = np.stack([VISIBLE, ~VISIBLE])
+    expected = np.concatenate(
+        [layer(QUERY[i : i + 1], KEYS[i : i + 1, mask[i]]) for i in range(2)]
+    )
+    assert relative_error(layer(QUERY, KEYS), expected) > 0.05
+    for form, call in forms(mask).items():
+        assert relative_error(layer(QUERY, KEYS, **call), expected) < 1e-6, form
+    # a mask of batch one is for the whole batch
+    expected = layer(QUERY, KEYS[:, VISIBLE])
+    for form, call in forms(VISIBLE[None]).items():
+        assert relative_error(layer(QUERY, KEYS, **call), expected) < 1e-6, form
+
+
+@pytest.mark.parametrize("name", ["key_mask", "attention_mask"])
+def test_masks_of_unknown_shape_in_a_graph(name):
+    layer, mask = small_layer(), np.stack([VISIBLE, ~VISIBLE])
+    middle = [1] * (name == "attention_mask")
+
+    def graph(*mask_shape):
+        shapes = tf.TensorSpec((None, None, 6)), tf.TensorSpec(mask_shape, tf.bool)
+        return tf.function(
+            lambda x, mask: layer(x, x, **{name: mask}), input_signature=shapes
+        )
+
+    run = graph(None, *middle, None)
+    for rows in (2, 1):  # a batch of one, though the graph does not know it
+        output = run(KEYS, mask[:rows].reshape(rows, *middle, LENGTH))
+        expected = layer(KEYS, KEYS, key_mask=mask[:rows])
+        assert relative_error(output, expected) < 1e-6
+    # two of these have as many values as the right one, (2, 8)
+    for shape in ((8, 2), (16, 1), (2, 7), (2, 1), (4, LENGTH)):
+        wrong = np.ones((shape[0], *middle, shape[1]), bool)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=f"{name} must have a va"
+        ):
+            run(KEYS, wrong)
+    if middle:  # whether a mask differs by query has to be known beforehand
+        with pytest.raises(ValueError, match="attention_mask"):
+            graph(None, None, None)(KEYS, mask[:, None])
+
+
+def test_a_mask_that_differs_by_query_or_head_raises():
+    layer = small_layer()
+    # the first Keras takes as (T, S), also where T is the batch
+    for shape in ((2,), (5,), (), (2, 5), (2, 1, 5), (2, 3, 1), (2, 3, 5)):
+        with pytest.raises(ValueError, match="attention_mask") as error:
+            layer(QUERY, KEYS, attention_mask=np.ones((*shape, LENGTH), bool))
+        for words in (str((*shape, LENGTH)), "(B, 1, 1, S)", "causal=True", "key_mask"):
+            assert words in str(error.value)
+    # Keras takes this as a mask of whole rows
+    for shape in ((2, 5, 1), (1, 5, 1), (2, 1, 5, 1)):
+        message = r"query_mask \(B, T\) for queries that see no"
+        with pytest.raises(ValueError, match=message):
+            layer(QUERY, KEYS, attention_mask=np.ones(shape, bool))
+
+
+TAKE_MASKS = {
+    case.layer_class.__name__: case
+    for case in CASES.values()
+    if "attention_mask" in inspect.signature(case.layer_class.call).parameters
+}
+
+
+@pytest.mark.parametrize("name", TAKE_MASKS)
+def test_a_mask_of_rank_two_is_refused_by_every_layer(name):
+    """Keras takes it as `(T, S)`, which B = T would hide."""
+    case = TAKE_MASKS[name]
+    layer, inputs = case.make(), case.inputs(batch=5, length=5)
+    with pytest.raises(ValueError, match=r"key_mask \(B, S\).*\(B, 1, S\)"):
+        layer(*inputs, attention_mask=np.ones((5, inputs[-1].shape[1])))
+
+
+def test_a_mask_of_another_shape_raises():
+    layer = small_layer()
+    for shape in ((5, LENGTH), (LENGTH,), (2, LENGTH - 1), (3, LENGTH)):
+        mask = np.ones(shape, bool)
+        for name in ("key_mask", "value_mask"):
+            with pytest.raises(ValueError, match=rf"{name} must have shape \(2, 8\)"):
+                layer(QUERY, KEYS, **{name: mask})
+        with pytest.raises(ValueError, match="attention_mask must"):
+            layer(QUERY, KEYS, attention_mask=mask[..., np.newaxis, :])
+        with pytest.raises(ValueError, match="query_mask"):
+            layer(QUERY, KEYS, query_mask=mask)
+
+
+def test_query_mask_hides_rows_only():
+    layer = small_layer()
+    mask = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
+    output, scores = layer(QUERY, KEYS, query_mask=mask, return_attention_scores=True)
+    plain, plain_scores = layer(QUERY, KEYS, return_attention_scores=True)
+    bias = layer.output_dense.bias.numpy()
+    np.testing.assert_array_equal(output, np.where(mask[..., None], plain, bias))
+    expected = np.where(mask[:, None, :, None], plain_scores, 0)
+    np.testing.assert_array_equal(scores, expected)
+
+
+def test_implicit_mask_reaches_the_layer_and_what_comes_after():
+    """`Embedding(mask_zero=True)`, attention, pooling; and warnings are errors."""
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, 6, mask_zero=True)(tokens)
+    x = small_layer(causal=True)(x)
+    model = keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(x))
+    padded = np.array([[3, 1, 4, 1, 5, 0, 0], [2, 7, 1, 0, 0, 0, 0]])
+    output = model(padded).numpy()
+    for row, length in enumerate((5, 3)):
+        expected = model(padded[row : row + 1, :length])
+        assert relative_error(output[row : row + 1], expected) < 1e-5
+    model.compile("sgd", "mse", run_eagerly=True)
+    assert np.isfinite(model.train_on_batch(padded, np.ones((2, 6))))
+
+
+def test_implicit_masks_of_query_value_and_key_are_their_own():
+    embed = keras.layers.Embedding(11, 6, mask_zero=True)
+    query, key = embed(np.array([[3, 0, 4]])), embed(np.array([[5, 0, 0, 2, 6]]))
+    value = embed(np.array([[0, 9, 8, 7, 6]]))
+    layer = small_layer()
+    output = layer(query, value, key)
+    rows = ((query, [0, 2]), (value, [3, 4]), (key, [3, 4]))
+    expected = layer(*(x.numpy()[:, seen] for x, seen in rows))
+    assert relative_error(output.numpy()[:, [0, 2]], expected) < 1e-6
+    np.testing.assert_array_equal(output[0, 1], layer.output_dense.bias)
+    np.testing.assert_array_equal(output._keras_mask, [[True, False, True]])
+    # an explicit mask joins them
+    output = layer(query, value, key, attention_mask=np.array([[[1, 1, 1, 0, 1]]]))
+    expected = layer(query.numpy(), value.numpy()[:, 4:], key.numpy()[:, 4:])
+    assert relative_error(output[:, ::2], expected[:, ::2]) < 1e-6
+
+
+# -- Segments of packed rows.
+
+
+# The id 7 comes back: another segment.
+SEGMENTS = np.array([[7] * 5 + [2] + [7] * 11 + [0] * 3, [3] * 12 + [1] * 8])
+PACKED = np.random.default_rng(0).standard_normal((2, 20, 8)).astype("float32")
+
+
+def attention(**options):
+    sizes = dict(num_key_value_heads=2, seed=1, chunk_size=4)
+    return PerformerAttention(4, 3, **sizes, **options)
+
+
+@pytest.mark.slow
+def test_a_functional_model_with_an_input_of_ids():
+    """Checks unknown lengths, Keras' mask, saving, and half precision."""
+    tokens = keras.Input((None,), dtype="int32")
+    segment_ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(9, 8, mask_zero=True)(tokens)
+    layer = attention(causal=True, dtype="mixed_bfloat16")
+    model = keras.Model([tokens, segment_ids], layer(x, segment_ids=segment_ids))
+    inputs = [np.random.default_rng(2).integers(0, 9, (2, 20)), SEGMENTS]
+    found = model(inputs)
+    for row, start, end in ((0, 6, 17), (1, 12, 20)):
+        piece = [x[row : row + 1, start:end] for x in inputs]
+        expected = tf.cast(model(piece), "float32")[0]
+        difference = tf.cast(found[row, start:end], "float32") - expected
+        assert np.abs(difference).max() < np.abs(expected).max() / 32
+    model.save("model.keras")
+    again = keras.saving.load_model("model.keras")
+    np.testing.assert_array_equal(again(inputs), found)
+
+
+def test_a_block_and_a_model_pass_them_on():
+    block = PerformerBlock(attention(causal=True), 16)
+    found = block(PACKED, segment_ids=SEGMENTS)
+    alone = block(PACKED[:1, 6:17])
+    np.testing.assert_allclose(found[:1, 6:17], alone, atol=5e-6)
+
+    model = language_model(9, 20, 2, 2, 8, num_random_features=8, seed=1)
+    tokens = np.random.default_rng(3).integers(0, 9, (2, 20))
+    whole = model(tokens, segment_ids=SEGMENTS)
+    changed = np.where(SEGMENTS == 2, (tokens + 1) % 9, tokens)
+    again = model(changed, segment_ids=SEGMENTS)
+    np.testing.assert_allclose(again[0, 6:], whole[0, 6:], atol=1e-6)
+    assert np.abs(again[0, 5] - whole[0, 5]).max() > 1e-3
+    state, outputs = model.get_initial_state(2, packed=True), []
+    for piece in (slice(0, 6), slice(6, 20)):
+        given = dict(segment_ids=SEGMENTS[:, piece], state=state, return_state=True)
+        output, state = model(tokens[:, piece], **given)
+        outputs.append(output)
+    np.testing.assert_allclose(tf.concat(outputs, 1), whole, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: attention()(PACKED, PACKED[:, :9], segment_ids=SEGMENTS),
+            "self-attention",
+        ),
+        (lambda: attention()(PACKED, segment_ids=SEGMENTS[:, :9]), "of shape"),
+        (
+            lambda: attention(causal=True)(
+                PACKED, segment_ids=SEGMENTS, state=attention().get_initial_state(2)
+            ),
+            "packed=True",
+        ),
+        (
+            lambda: language_model(9, 20, 1, 2, 8, recompute="block")(
+                tf.zeros((2, 20), tf.int32), segment_ids=SEGMENTS, training=True
+            ),
+            "recompute=None",
+        ),
+    ],
+)
+def test_segments_that_cannot_be_kept_apart_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_ids_of_64_bits_and_of_one_row_for_all():
+    layer = attention()
+    ids = np.array([[0] * 5 + [1] * 15] * 2)
+    expected = layer(PACKED, segment_ids=ids)
+    for given in (ids[:1], ids * 2**32):
+        np.testing.assert_array_equal(layer(PACKED, segment_ids=given), expected)

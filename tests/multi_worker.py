@@ -6,6 +6,7 @@ Writes every optimizer step to `FOLDER/RUN-WORKER.txt` at once, as a line with t
 the loss, the number of redraws and the matrix of random features.
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -115,13 +116,10 @@ class Note(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         layer = self.model.layers[0]
-        step = as_int(self.model.optimizer.iterations)
-        count = as_int(layer.redraw_count)
-        matrix = keras.ops.convert_to_numpy(layer.projection_matrix)
+        step, count = map(as_int, (self.model.optimizer.iterations, layer.redraw_count))
+        matrix = keras.ops.convert_to_numpy(layer.projection_matrix).tobytes().hex()
         with open(self.path, "a") as file:
-            file.write(
-                f"{step} {float(logs['loss'])!r} {count} {matrix.tobytes().hex()}\n"
-            )
+            file.write(json.dumps([step, float(logs["loss"]), count, matrix]) + "\n")
 
 
 class Die(keras.callbacks.Callback):

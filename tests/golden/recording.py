@@ -47,14 +47,10 @@ def difference(a, b):
 
 def save(path, numbers):
     """Writes a dict of dicts of arrays, a file entry for each of the outer ones."""
-    index = {
-        name: {key: np.size(array) for key, array in arrays.items()}
-        for name, arrays in numbers.items()
-    }
-    joined = {
-        name: np.concatenate([np.ravel(x) for x in arrays.values()])
-        for name, arrays in numbers.items()
-    }
+    index, joined = {}, {}
+    for name, arrays in numbers.items():
+        index[name] = {key: np.size(array) for key, array in arrays.items()}
+        joined[name] = np.concatenate([np.ravel(x) for x in arrays.values()])
     np.savez_compressed(path, index=json.dumps(index), **joined)
 
 

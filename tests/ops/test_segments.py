@@ -1,6 +1,6 @@
 """Packed sequences: each segment is attended to as if it were alone.
 
-`test_trunk.py` has more forms, with the softmax kernel and with exact weights.
+`test_trunk.py` has more forms, lengths, states and large keys of other segments.
 """
 
 import numpy as np
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import reference
+from keras_performer.ops.linear_attention import linear_attention
 
 from .cases import (
     KERNELS,
@@ -17,7 +18,6 @@ from .cases import (
     normal,
     qkv,
     relative_error,
-    segment_ids,
     segment_starts,
     value_and_gradients,
 )
@@ -38,28 +38,15 @@ def signed_kernel():
 ALL = {**KERNELS, "signed": signed_kernel}
 
 
-def linear(kernel):
-    def attend(query, key, value, visible, state=None):
-        if visible.causal:
-            return ops.causal_attention(
-                query, key, value, kernel, visible, state, CHUNK
-            )
-        return ops.bidirectional_attention(query, key, value, kernel, visible), None
-
-    return attend
-
-
-def packed(attend, causal, mask=None, starts=STARTS):
-    visible = ops.Visibility(mask, causal, starts=starts)
-    return lambda *inputs: attend(*inputs, visible)[0]
+def packed(kernel, causal, mask=None, starts=STARTS, **options):
+    given = kernel, ops.Visibility(mask, causal, starts=starts)
+    options["chunk_size"] = CHUNK
+    return lambda *inputs: linear_attention(*inputs, *given, **options)[0]
 
 
 def twin(kernel, causal, mask=None):
-    def attend(*inputs):
-        given = *inputs, kernel, mask, causal
-        return reference.attention(*given, starts=STARTS)
-
-    return attend
+    given = kernel, mask, causal
+    return lambda *inputs: reference.attention(*inputs, *given, starts=STARTS)
 
 
 def some_masked():
@@ -92,118 +79,44 @@ def test_starts_are_where_neighbours_differ():
     ],
 )
 def test_outputs_and_gradients(name, causal, masked, groups):
-    kernel, mask = ALL[name](), some_masked() if masked else None
-    functions = packed(linear(kernel), causal, mask), twin(kernel, causal, mask)
+    given = ALL[name](), causal, some_masked() if masked else None
     # sums of the signed kernel cancel: 1 / sum has been up to 1e4
     tolerance = 1e-7 if name == "signed" else 1e-10
-    found = assert_equals(*functions, inputs(groups=groups), tolerance)
+    found = assert_equals(
+        packed(*given), twin(*given), inputs(groups=groups), tolerance
+    )
     if masked:
         np.testing.assert_array_equal(found[0][0, 16:32], 0)
-
-
-def test_sums_of_the_signed_kernel_are_negative_too():
-    query, key, _ = inputs(groups=1)
-    features = [
-        tf.tanh(tf.einsum("btnh,mh->btnm", x, tf.cast(matrix, x.dtype)))
-        for matrix in [signed_kernel().projection_matrix]
-        for x in (query, key)
-    ]
-    sums = tf.einsum("btnm,bsnm->btn", *features)
-    assert 0.2 < np.mean(sums < 0) < 0.8
 
 
 def test_rare_chunks(monkeypatch):
     """Chunks with a start in the form that keys seldom need."""
     monkeypatch.setattr(ops.ExponentialKernel, "max_rise", -1e9)
-    kernel = KERNELS["softmax"]()
-    assert_equals(packed(linear(kernel), True), twin(kernel, True), inputs())
-
-
-@pytest.mark.parametrize(
-    "causal, where, size",
-    [
-        (True, 9, 30.0),
-        (True, 10, 1e4),
-        (True, 33, 1e4),
-        (True, 60, 30.0),
-        (False, 33, 30.0),
-        (False, 60, 1e4),
-    ],
-)
-def test_large_keys_of_another_segment_change_nothing(causal, where, size):
-    """Not outputs, not gradients: in float32, where they would lose all others."""
-    large = np.zeros((2, LENGTH), bool)
-    for row, first in zip(large, FIRSTS):
-        if where in first:
-            row[where : min(i for i in (*first, LENGTH) if i > where)] = True
-    assert large.any()
-    query, key, value = inputs("float32")
-    scale = np.where(large, size, 1.0)[..., None, None]
-    others = tf.constant(~large[..., None, None], "float32")
-    attend = packed(linear(KERNELS["softmax"]()), causal)
-    scaled, plain = (
-        value_and_gradients(lambda *x: attend(*x) * others, (query, given, value))
-        for given in (key * scale, key)
-    )
-    for found, expected in zip(scaled, plain):
-        assert relative_error(found * others, expected * others) < 2e-6
-    if causal:
-        for gradient in scaled[1:]:
-            np.testing.assert_array_equal(gradient * (1 - others), 0)
-
-
-@pytest.mark.parametrize("name, cuts", [("softmax", (1, 13, 32)), ("relu", (9, 79))])
-def test_a_sequence_cut_anywhere(name, cuts):
-    """At starts and inside a segment."""
-    attend = linear(KERNELS[name]())
-    ids = segment_ids(FIRSTS, LENGTH)
-
-    def pieces(*inputs):
-        outputs, state, last = [], None, None
-        for start, stop in zip((0, *cuts), (*cuts, LENGTH)):
-            own = ids[:, start:stop]
-            visible = ops.Visibility(causal=True, starts=ops.segment_starts(own, last))
-            given = (x[:, start:stop] for x in inputs)
-            output, state = attend(*given, visible, state)
-            outputs.append(output)
-            last = own[:, -1]
-        return tf.concat(outputs, 1)
-
-    assert_equals(pieces, twin(KERNELS[name](), True), inputs())
+    given = KERNELS["softmax"](), True
+    assert_equals(packed(*given), twin(*given), inputs())
 
 
 def test_blocks_in_which_no_segment_starts_keep_every_bit():
-    attend, given = linear(KERNELS["softmax"]()), inputs("float32")
-    whole = packed(attend, True, starts=None)(*given)
-    starts = segment_starts(((0, 70), (0, 66)), LENGTH)
-    found = packed(attend, True, starts=starts)(*given)
+    given = inputs("float32")
+    whole, found = (
+        packed(KERNELS["softmax"](), True, starts=starts)(*given)
+        for starts in (None, segment_starts(((0, 70), (0, 66)), LENGTH))
+    )
     np.testing.assert_array_equal(found[:, :64], whole[:, :64])
     assert relative_error(found[:, 70:], whole[:, 70:]) > 0.1
-
-
-@pytest.mark.parametrize("length", [1, 2])
-def test_short_bidirectional_sequences(length):
-    given = qkv(2, length, length, heads=2)
-    starts = segment_starts(((0,), (0, 1)), 2)[:, :length]
-    attend = linear(KERNELS["favor+"]())
-    found = packed(attend, False, starts=starts)(*given)
-    whole = packed(attend, False, starts=None)(*given)
-    assert_all_close([found[:1]], [whole[:1]], 1e-12)
-    assert_all_close([found[1:]], [given[2][1:]], 1e-12)
 
 
 @pytest.mark.slow
 def test_compiled_alone():
     """Bidirectional, as two causal loops."""
-
-    def attend(query, key, value, visible):
-        options = KERNELS["softmax"](), visible
-        given = query, key, value, *options
-        return ops.bidirectional_attention(*given, jit_compile=True), None
-
-    found = value_and_gradients(packed(attend, False), inputs("float32"))
-    plain = packed(linear(KERNELS["softmax"]()), False)
-    assert_all_close(found, value_and_gradients(plain, inputs("float32")), 5e-6)
+    found, plain = (
+        value_and_gradients(
+            packed(KERNELS["softmax"](), False, jit_compile=jit_compile),
+            inputs("float32"),
+        )
+        for jit_compile in (True, False)
+    )
+    assert_all_close(found, plain, 5e-6)
 
 
 def test_starts_of_another_length_are_an_error():

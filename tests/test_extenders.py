@@ -218,29 +218,6 @@ def test_numbers_are_those_of_numpy_also_from_pieces(name):
     assert state["position"].numpy().tolist() == [11, 11]
 
 
-@pytest.mark.parametrize("name", ["attention", "trained_feature_map"])
-def test_gradients_of_own_weights_are_differences(name):
-    layer, (x,) = CASES[name].make(dtype="float64"), CASES[name].inputs(length=11)
-    x = tf.constant(x, "float64")
-    weights = np.random.default_rng(4).standard_normal(layer(x).shape)
-    own = layer.rate if name == "attention" else layer.projection_matrix
-
-    def loss():
-        return tf.reduce_sum(layer(x) * weights)
-
-    with tf.GradientTape() as tape:
-        value = loss()
-    gradient = np.asarray(tape.gradient(value, own.value), "float64")
-    start, step, values = own.numpy(), 2.0**-8, []
-    direction = np.random.default_rng(5).standard_normal(start.shape)
-    for sign in (1, -1):
-        own.assign(start + (sign * step * direction).astype(start.dtype))
-        values.append(float(loss()))
-    slope = (values[0] - values[1]) / (2 * step)
-    assert slope == pytest.approx((gradient * direction).sum(), rel=2e-3)
-    assert abs(slope) > 1e-2
-
-
 def test_features_that_train_are_not_drawn_anew():
     layer = CASES["trained_feature_map"].make()
     layer(np.zeros((1, 3, 7), "float32"))

@@ -161,26 +161,7 @@ def test_recomputed_training_is_that_of_one_device():
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
-# On one device without a strategy: callbacks/test_redraw_features.py.
-@pytest.mark.slow
-def test_several_steps_per_execution_on_one_replica():
-    strategies = one_device(), mirrored(1)
-    alone, model = (make_model(s, steps_per_execution=2) for s in strategies)
-    assert fit(model) == pytest.approx(fit(alone), rel=1e-5)
-    assert int(to_numpy(model.layers[0].redraw_count)) == STEPS * EPOCHS // 2
-
-
 @pytest.mark.slow
 def test_several_steps_per_execution_evaluate_and_predict_on_two_replicas():
     model = make_model(mirrored(2), steps_per_execution=2)
     assert_same_outputs(model, make_model(one_device()))
-
-
-def test_keras_cannot_fit_several_steps_per_execution_on_two_replicas():
-    """Any model: when this test fails, Keras was repaired and our docs can say so."""
-    strategy = mirrored(2)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", steps_per_execution=2, jit_compile=False)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="placeholder tensor"):
-        model.fit(X[:, 0], Y[:, 0], batch_size=BATCH, verbose=0)

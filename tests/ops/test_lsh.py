@@ -52,17 +52,6 @@ def test_buckets_are_the_largest_of_both_signs():
     np.testing.assert_array_equal(zoo.lsh_buckets(1e4 * x, rotations), buckets)
 
 
-def test_buckets_are_shared_as_often_as_angles_say():
-    """With two buckets, the sides of a random plane: 1 - angle / pi."""
-    for angle in (0.3, 1.0, 2.5):
-        pair = tf.constant([[1.0, 0.0, 0.0], [np.cos(angle), np.sin(angle), 0.0]])
-        rotations = tf.reshape(ops.gaussian_matrix(4000, 3, (1, 2)), (1, 4000, 3, 1))
-        pairs = tf.tile(pair[tf.newaxis, :, tf.newaxis], [1, 1, 4000, 1])
-        first, second = zoo.lsh_buckets(pairs, rotations)[0]
-        shared, law = np.mean(first == second), 1 - angle / np.pi
-        assert abs(shared - law) < 4.5 * (law * (1 - law) / 4000) ** 0.5
-
-
 @pytest.mark.parametrize(
     "length, window, masked, causal, weights",
     [

@@ -232,7 +232,7 @@ def test_other_modes_are_refused(mode):
 def test_layers_in_layers_in_lists_are_found():
     start = keras.Input((None, 8))
     attention = PerformerAttention(2, 4, **FEATURES)
-    model = keras.Model(start, ReversibleBlock([attention], 12)(start))
+    model = keras.Model([start], ReversibleBlock([attention], 12)(start))
     lora(model)
     x = inputs_of("attention")
     compiled(model, "attention")

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import reference
+from keras_performer.ops.pair_weights import pair_weights
 
 from .cases import (
     ATTENTIONS,
@@ -246,6 +247,21 @@ def test_scores_of_an_unknown_length_have_the_dtype_and_gradients_of_known_ones(
     for one, other in zip(unknown, known):
         assert np.abs(other).max() > 1e-4
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        *(KERNELS[name]() for name in ("favor+", "softmax", "log_weights", "taylor")),
+        ops.ExponentialKernel(normal((3, 10, 5), 3)),  # a matrix of each head
+    ],
+)
+def test_weights_of_pairs_are_those_of_the_features(kernel):
+    query, key, _ = qkv(2, 5, 7, heads=3, groups=2, std=5.0)
+    weights, log_scale = pair_weights(query, key, kernel)
+    factors, logs, _ = reference.pair_weights(query, key, kernel)
+    expected = np.log(factors) + logs
+    np.testing.assert_allclose(np.log(weights) + log_scale, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize(

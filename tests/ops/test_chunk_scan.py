@@ -121,15 +121,15 @@ def test_complex_sequences_have_gradients(wrap):
         sums = start + turn * tf.cumsum(x**2, 1)
         return sums, sums[:, -1:]
 
+    def scanned(*arguments):
+        return chunk_scan(running, 4, *arguments, tf.complex128)
+
     def gradients(function):
         with tf.GradientTape() as tape:
             tape.watch([x, turn])
             sums, _ = function(x, tf.zeros_like(turn), turn)
             loss = tf.reduce_sum(tf.abs(sums) ** 2)
         return tape.gradient(loss, [x, turn])
-
-    def scanned(*arguments):
-        return chunk_scan(running, 4, *arguments, tf.complex128)
 
     results = wrap(lambda: gradients(scanned))()
     for result, wanted in zip(results, gradients(running), strict=True):

@@ -41,24 +41,25 @@ def test_scores_decay(window, causal):
 
 def test_a_state_that_was_empty_is_a_state():
     """Decoding starts from it, or from no state."""
-    query, key, value, decay, gain = GATED["gated causal, window"].inputs()
+    *given, decay, gain = GATED["gated causal, window"].inputs()
+    visible, kernel = ops.Visibility(causal=True), softmax_kernel()
     start = ops.with_recent_keys(
         ops.initial_state(2, 1, 22, 7, "float64"), 5, 5, "float64", with_decay=True
     )
     assert isinstance(start, ops.DecayingState)
     recent = ops.DecayingRecent.empty(2, 5, 1, 5, 7, "float64")
-    visible, kernel = ops.Visibility(causal=True), softmax_kernel()
-    given, options = (query, key, value), {"decay": decay}
-    for first in (
-        lambda state: linear_attention(
-            *given, kernel, visible, 5, gain, state and start, **options
-        ),
-        lambda state: ops.local_attention(
-            *given, 5, visible, state=state and recent, **options
-        ),
-    ):
-        for x, y in zip(*map(tf.nest.flatten, (first(True), first(None))), strict=True):
-            np.testing.assert_allclose(x, y, atol=1e-12)
+    options = kernel, visible, 5, gain
+    found, wanted = (
+        tf.nest.flatten(
+            [
+                linear_attention(*given, *options, state, decay=decay),
+                ops.local_attention(*given, 5, visible, state=near, decay=decay),
+            ]
+        )
+        for state, near in ((start, recent), (None, None))
+    )
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
 
 
 # A key that dwarfs all others, and what makes later queries forget it.

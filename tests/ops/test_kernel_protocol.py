@@ -1,12 +1,11 @@
 """Kernels may be subclasses, have parameters of each head, and be trained."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.ops import reference
 
 from .cases import (
     ATTENTIONS,
@@ -48,27 +47,6 @@ def products(x, matrix):
     return tf.einsum("btkgh,kmh->btkgm", x, matrix)
 
 
-# Kernels of parameters, and the features that they define.
-def exponential(hyperbolic, matrix, log_weights):
-    kernel = ops.ExponentialKernel(matrix, hyperbolic, log_weights, trainable=True)
-
-    def features(x, is_key):
-        # only the first half of a hyperbolic matrix is read
-        half = matrix[..., : matrix.shape[-2] // 2, :]
-        logs = products(x, tf.concat([half, -half], -2) if hyperbolic else matrix)
-        if is_key:
-            logs -= tf.reduce_sum(x * x, -1, keepdims=True) / 2
-            logs += tf.broadcast_to(log_weights, (HEADS, FEATURES))[:, tf.newaxis]
-        return tf.exp(logs)
-
-    return kernel, features
-
-
-def activation(matrix):
-    kernel = ops.ActivationKernel(matrix, tf.nn.softplus, trainable=True)
-    return kernel, lambda x, is_key: tf.nn.softplus(products(x, matrix)) + 1e-3
-
-
 class TwoMatrices(ops.Kernel):
     """Another matrix for queries than for keys, of each head; two methods more."""
 
@@ -99,40 +77,53 @@ def project_heads(x, matrix):
     return tf.reshape(projected, (-1, x.shape[1], matrix.shape[1]))
 
 
-def two_matrices(query_matrix, key_matrix):
+def of_two_matrices(query_matrix, key_matrix):
     def features(x, is_key):
         if is_key:
             return tf.exp(-(products(x, key_matrix) ** 2))
         return tf.nn.sigmoid(products(x, query_matrix))
 
-    return TwoMatrices(query_matrix, key_matrix), features
+    return features
 
 
-MATRIX, OF_HEADS = (FEATURES, HEAD_DIM), (HEADS, FEATURES, HEAD_DIM)
-# a function of parameters, and the shapes of these
+def exponential(matrix, log_weights):
+    return ops.ExponentialKernel(matrix, False, log_weights, trainable=True)
+
+
+def hyperbolic(half, log_weights):
+    matrix = tf.concat([half, -half], -2)
+    return ops.ExponentialKernel(matrix, True, log_weights, trainable=True)
+
+
+def activation(matrix):
+    return ops.ActivationKernel(matrix, tf.nn.softplus, trainable=True)
+
+
+OF_HEADS, HALF = (HEADS, FEATURES, HEAD_DIM), (HEADS, FEATURES // 2, HEAD_DIM)
+# a kernel of parameters, the shapes of these, and features that the reference has not
 KERNELS = {
-    "one matrix": (functools.partial(exponential, False), [MATRIX, MATRIX[:1]]),
-    "a matrix of each head": (
-        functools.partial(exponential, False),
-        [OF_HEADS, OF_HEADS[:2]],
-    ),
-    "hyperbolic": (functools.partial(exponential, True), [OF_HEADS, OF_HEADS[:2]]),
+    "one matrix": (exponential, [OF_HEADS[1:], OF_HEADS[1:2]]),
+    "a matrix of each head": (exponential, [OF_HEADS, OF_HEADS[:2]]),
+    "hyperbolic": (hyperbolic, [HALF, OF_HEADS[:2]]),
     "activation": (activation, [OF_HEADS]),
-    "queries and keys": (two_matrices, [OF_HEADS, OF_HEADS]),
+    "queries and keys": (TwoMatrices, [OF_HEADS, OF_HEADS], of_two_matrices),
 }
 
 
 def assert_is_dense(name, attend, causal, mask=None, scale=1.0, tolerance=1e-10):
     """Outputs and gradients, of the parameters too, are those of the whole matrix."""
-    make, shapes = KERNELS[name]
+    make, shapes, *own = KERNELS[name]
     parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
     query, key, value = qkv(BATCH, LENGTH, LENGTH, HEADS, GROUPS)
 
     def fast(*given):
-        return attend(*given[:3], make(*given[3:])[0], mask)
+        return attend(*given[:3], make(*given[3:]), mask)
 
     def slow(*given):
-        return dense(*given[:3], make(*given[3:])[1], mask, causal)
+        inputs, parameters = given[:3], given[3:]
+        if own:
+            return dense(*inputs, own[0](*parameters), mask, causal)
+        return reference.attention(*inputs, make(*parameters), mask, causal)
 
     inputs = [query, key * scale, value, *parameters]
     for found in assert_equals(fast, slow, inputs, tolerance):

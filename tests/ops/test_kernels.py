@@ -110,8 +110,8 @@ def test_an_odd_hyperbolic_matrix_is_refused():
 
 def test_no_gradient_reaches_what_defines_the_kernel():
     given = qkv(1, queries=5, keys=5, heads=1, dtype="float32")
-    parameters = tf.Variable(ops.gaussian_matrix(6, 5, (0, 1))), tf.Variable(tf.ones(6))
-    matrix, log_weights = parameters
+    matrix = tf.Variable(ops.gaussian_matrix(6, 5, (0, 1)))
+    log_weights = tf.Variable(tf.ones(6))
     with tf.GradientTape() as tape:
         loss = 0.0
         for kernel in (
@@ -120,7 +120,7 @@ def test_no_gradient_reaches_what_defines_the_kernel():
         ):
             loss += tf.reduce_sum(ops.bidirectional_attention(*given, kernel))
             loss += tf.reduce_sum(ops.causal_attention(*given, kernel)[0])
-    assert tape.gradient(loss, parameters) == [None, None]
+    assert tape.gradient(loss, [matrix, log_weights]) == [None, None]
 
 
 def test_features_are_counted():

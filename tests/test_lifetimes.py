@@ -19,9 +19,6 @@ def fitted_lm(recompute, causal):
     model.compile("sgd", loss, jit_compile=False)
     ids = np.random.default_rng(0).integers(601, size=(2, 9))
     model.fit(ids, ids, verbose=0)
-    model.save("model.keras")
-    restored = keras.saving.load_model("model.keras")
-    np.testing.assert_array_equal(restored(ids), model(ids))
     return references(model)
 
 

@@ -95,13 +95,6 @@ def test_several_blocks_as_long_as_they_get(way, queries):
     assert_equals(default(way, kernel, mask), twin(way, kernel, mask), inputs)
 
 
-def test_keys_of_each_piece_count_from_the_state_before_it():
-    """Gradients reach keys through all later pieces, here of a token each."""
-    kernel = KERNELS["softmax"]()
-    pieces = ours("states", kernel, pieces=[1] * 13)
-    assert_equals(pieces, twin("states", kernel), qkv(1, 11, 13, heads=1))
-
-
 # Every kernel, and a kernel of each kind with every size.
 SIZES = [1e30, -1e30, 3e38, np.inf]
 KERNELS_AND_SIZES = {
@@ -118,7 +111,7 @@ def test_a_masked_key_of_any_size_equals_a_small_one(way, name, size):
     query, key, value = qkv(1, 13, 13, heads=2, dtype="float32")
     found, expected = (
         value_and_gradients(
-            default(way, KERNELS[name](), mask),
+            ours(way, KERNELS[name](), mask),
             (query, tf.where(mask[..., np.newaxis, np.newaxis], key, one), value),
         )
         for one in (size, 0.1)

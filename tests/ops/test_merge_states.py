@@ -80,15 +80,6 @@ def test_any_bracketing_gives_the_state_of_the_whole(name, window, pieces, mask,
         np.testing.assert_array_equal(state[4:], whole[4:])
 
 
-def test_nothing_is_neutral():
-    kernel, whole, _ = whole_and_pieces("favor+", (5, 8))
-    nothing = ops.initial_state(3, 2, 17, 7, "float64")
-    for pair in ((nothing, whole), (whole, nothing)):
-        assert_all_close(ops.merge_states(kernel, *pair), whole, 1e-15)
-    empty = ops.merge_states(kernel, nothing, nothing)
-    assert_all_close(empty, nothing, 1e-15)
-
-
 def test_recent_keys_merge_without_a_kernel_and_each_example_by_its_length():
     """Two examples, whose right pieces have one and three tokens."""
 

@@ -24,27 +24,6 @@ def draws(draw, num_rows, num_cols, count=NUM_DRAWS, **options):
     return all_draws().numpy()
 
 
-def without_sign_fix(num_rows, num_cols, seed):
-    """Matrix of public implementations: the Q of a QR decomposition as it comes."""
-    gaussian = ops.gaussian_matrix(num_cols, num_cols, seed)
-    lengths = tf.norm(
-        ops.gaussian_matrix(num_rows, num_cols, (seed[1], seed[0])), axis=1
-    )
-    return tf.linalg.qr(gaussian)[0][:num_rows] * lengths[:, tf.newaxis]
-
-
-def kernel_z_score(matrices, query, key):
-    """Standard errors between the mean estimate and exp(q . k / sqrt(H))."""
-    x, y = query / len(query) ** 0.25, key / len(key) ** 0.25
-    features = np.exp(matrices @ x - x @ x / 2) * np.exp(matrices @ y - y @ y / 2)
-    estimates = features.mean(axis=1)
-    standard_error = estimates.std(ddof=1) / np.sqrt(len(estimates))
-    return (
-        abs(estimates.mean() - np.exp(query @ key / np.sqrt(len(query))))
-        / standard_error
-    )
-
-
 @pytest.mark.parametrize("num_rows", [4, 13])
 def test_rows_are_orthogonal_within_blocks(num_rows):
     matrix = ops.orthogonal_gaussian_matrix(num_rows, 5, seed=(3, 1)).numpy()
@@ -131,13 +110,3 @@ def test_an_orthogonal_block_is_haar():
     moments = np.stack([matrices.mean(axis=(1, 2)), traces, traces**2 - 1])
     scores = np.sqrt(NUM_DRAWS) * moments.mean(axis=1) / moments.std(axis=1, ddof=1)
     assert np.abs(scores).max() < 4.5
-
-
-@pytest.mark.parametrize(
-    "draw, is_unbiased",
-    [(ops.orthogonal_gaussian_matrix, True), (without_sign_fix, False)],
-)
-def test_kernel_estimate_along_the_diagonal(draw, is_unbiased):
-    along_ones = np.ones(16) / 2.0
-    z_score = kernel_z_score(draws(draw, 16, 16), along_ones, along_ones)
-    assert z_score < 4.5 if is_unbiased else z_score > 10

@@ -75,18 +75,6 @@ def test_gradient_of_the_sums_of_a_given_state(name):
     assert_all_close(found, expected, 1e-10)
 
 
-def test_a_state_after_masked_tokens_only_is_empty():
-    kernel = KERNELS["softmax"]()
-    inputs = qkv(1, 5, 5, heads=2, dtype="float32")
-    nothing = np.zeros((1, 5), bool)
-    output, state = ops.causal_attention(*inputs, kernel, nothing)
-    np.testing.assert_array_equal(output, 0)
-    np.testing.assert_array_equal(state[1], 0)
-    continued, _ = ops.causal_attention(*inputs, kernel, state=state)
-    afresh, _ = ops.causal_attention(*inputs, kernel)
-    np.testing.assert_array_equal(continued, afresh)
-
-
 @pytest.mark.parametrize("name", ["softmax", "relu"])
 def test_initial_state_changes_nothing_and_is_float32(name):
     kernel = KERNELS[name]()

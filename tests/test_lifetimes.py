@@ -13,23 +13,19 @@ from tests import contract
 from tests.cases import CASES, LM
 
 
-def fitted_lm(recompute, causal, folder):
+def fitted_lm(recompute, causal):
     model = keras_performer.PerformerLM(**LM, recompute=recompute, causal=causal)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, jit_compile=False)
     ids = np.random.default_rng(0).integers(601, size=(2, 9))
     model.fit(ids, ids, verbose=0)
-    model.save(folder / "model.keras")
-    restored = keras.saving.load_model(folder / "model.keras")
-    np.testing.assert_array_equal(restored(ids), model(ids))
     return references(model)
 
 
 def fitted_reversible_block():
     case = CASES["reversible"]
-    model = contract.model_of(case)
+    model, [x] = contract.model_of(case), case.inputs()
     model.compile("sgd", "mse", jit_compile=False)
-    [x] = case.inputs()
     model.fit(x, x, verbose=0)
     return references(model)
 
@@ -46,8 +42,8 @@ def assert_gone(references):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute, causal", [("network", True), ("block", False)])
-def test_a_fitted_model_with_recompute_goes(recompute, causal, tmp_path):
-    assert_gone(fitted_lm(recompute, causal, tmp_path))
+def test_a_fitted_model_with_recompute_goes(recompute, causal):
+    assert_gone(fitted_lm(recompute, causal))
 
 
 def test_a_fitted_reversible_block_goes():
@@ -103,8 +99,7 @@ def test_a_graph_with_a_gradient_of_our_own_goes(name):
 
 
 def test_a_tape_keeps_what_it_differentiates():
-    [x] = CASES["reversible"].inputs()
-    x = tf.constant(x)
+    x = tf.constant(CASES["reversible"].inputs()[0])
     keras.utils.set_random_seed(0)
     expected = gradient_of(CASES["reversible"].make(), x)
     keras.utils.set_random_seed(0)
@@ -116,15 +111,14 @@ def test_a_tape_keeps_what_it_differentiates():
 
 
 def test_a_gradient_without_its_layer_says_so():
-    [x] = CASES["reversible"].inputs()
-    x = tf.constant(x)
+    x = tf.constant(CASES["reversible"].inputs()[0])
 
     def traced():
         layer = CASES["reversible"].make()
         layer(x)
-        function = tf.function(layer.__call__)
+        function = tf.function(layer.__call__).get_concrete_function(x)
         # a function without its layer; TensorFlow wants its variables
-        return function.get_concrete_function(x), layer.variables
+        return function, layer.variables
 
     function, variables = traced()
     gc.collect()

@@ -15,15 +15,13 @@ from keras_performer import (
     PerformerAttention,
     PerformerDecoder,
     PerformerEncoder,
-    PerformerLM,
     generate,
     ops,
 )
-from keras_performer.layers import PerformerBlock
 from keras_performer.layers.keras_privates import all_layers
 from keras_performer.zoo import ReversibleBlock
 from tests.contract import assert_equal_bits, relative_error
-from tests.layers.inputs import normal
+from tests.layers.inputs import language_model, normal
 
 # that of layers without kernels, such as normalizations
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
@@ -32,34 +30,19 @@ TOKENS = np.random.default_rng(0).integers(11, size=(3, 9)).astype("int32")
 FEATURES = dict(num_random_features=6, seed=1)
 
 
-def functional(layer, *lengths):
+def functional(layer_class, sizes, lengths=(None,)):
     inputs = [keras.Input((length, 8)) for length in lengths]
-    return keras.Model(inputs, layer(*inputs))
-
-
-def attention():
-    return functional(PerformerAttention(2, 4, name="attention", **FEATURES), None)
-
-
-def encoder():
-    return functional(PerformerEncoder(12, 2, name="encoder", **FEATURES), None)
-
-
-def decoder():
-    return functional(PerformerDecoder(12, 2, name="decoder", **FEATURES), None, None)
-
-
-def language_model():
-    # with keys beyond the window, so that the gain trains
-    sizes = dict(num_layers=1, num_heads=2, hidden_dim=8)
-    return PerformerLM(11, max_length=17, exact_window=3, **sizes, **FEATURES)
+    return keras.Model(inputs, layer_class(*sizes, name="layer", **FEATURES)(*inputs))
 
 
 MODELS = {
-    "attention": attention,
-    "lm": language_model,
-    "encoder": encoder,
-    "decoder": decoder,
+    "attention": lambda: functional(PerformerAttention, (2, 4)),
+    # with keys beyond the window, so that the gain trains
+    "lm": lambda: language_model(
+        max_length=17, exact_window=3, forget_gate=True, **FEATURES
+    ),
+    "encoder": lambda: functional(PerformerEncoder, (12, 2)),
+    "decoder": lambda: functional(PerformerDecoder, (12, 2), (None, None)),
 }
 
 
@@ -76,19 +59,10 @@ def lora(model):
             layer.enable_lora(2, lora_alpha=3)
 
 
-def quantizing(mode):
-    return lambda model: model.quantize(mode)
-
-
-CHANGES = {
-    "lora": [lora],
-    "int8": [quantizing("int8")],
-    "lora then int8": [lora, quantizing("int8")],
-    "int8 then lora": [quantizing("int8"), lora],
-}
+CHANGES = ["lora", "int8", "lora then int8", "int8 then lora"]
 # since Keras has it for embeddings, too
 if Version(keras.__version__) >= Version("3.12"):
-    CHANGES |= {"int4 then lora": [quantizing("int4"), lora]}
+    CHANGES.append("int4 then lora")
 # Of layers in layers, one case stands for both; each takes seconds.
 BOTH = "int8 then lora"
 PAIRS = [("attention", change) for change in CHANGES]
@@ -97,8 +71,8 @@ PAIRS += [(name, BOTH) for name in ("lm", "encoder", "decoder")]
 
 def changed(name, change):
     model = MODELS[name]()
-    for step in CHANGES[change]:
-        step(model)
+    for step in change.split(" then "):
+        lora(model) if step == "lora" else model.quantize(step)
     return model
 
 
@@ -124,9 +98,10 @@ def compiled(model, name):
 
 # Weights of dense and embedding layers that neither LoRA nor quantization trains, and
 # what random features are made of.
-NOT_TRAINED = {"kernel", "kernel_scale", "kernel_zero", "projection_matrix"}
-NOT_TRAINED |= {"embeddings", "embeddings_scale", "embeddings_zero", "g_idx"}
-NOT_TRAINED |= {"redraw_count", "projection_seed"}
+NOT_TRAINED = {"g_idx", "projection_matrix", "redraw_count", "projection_seed"}
+NOT_TRAINED |= {
+    x + y for x in ("kernel", "embeddings") for y in ("", "_scale", "_zero")
+}
 
 
 @pytest.mark.parametrize(("name", "change"), PAIRS)
@@ -201,14 +176,8 @@ def int8_product(x, dense):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_int8_attention_is_that_of_rounded_inputs_and_kernels(causal):
-    layer = PerformerAttention(
-        2,
-        4,
-        causal=causal,
-        bias_initializer="random_normal",
-        **FEATURES,
-    )
-    x = normal((3, 5, 8))
+    options = {"bias_initializer": "random_normal", **FEATURES}
+    layer, x = PerformerAttention(2, 4, causal=causal, **options), normal((3, 5, 8))
     before = layer(x)
     heads = [
         int8_product(x, dense)
@@ -226,7 +195,7 @@ def test_int8_attention_is_that_of_rounded_inputs_and_kernels(causal):
 
 
 def test_float8_trains_is_saved_and_loaded():
-    model, x = attention(), inputs_of("attention")
+    model, x = MODELS["attention"](), inputs_of("attention")
     model.quantize("float8")
     # compiled, as Keras' own layers cannot be trained eagerly then
     model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
@@ -237,14 +206,13 @@ def test_float8_trains_is_saved_and_loaded():
     model.save("model.keras")
     loaded = keras.saving.load_model("model.keras")
     assert_equal_bits(loaded(x), model(x))
-    assert train(loaded, "attention", 2) == pytest.approx(
-        train(model, "attention", 2), rel=1e-6
-    )
+    expected = pytest.approx(train(model, "attention", 2), rel=1e-6)
+    assert train(loaded, "attention", 2) == expected
 
 
 @pytest.mark.parametrize("mode", ["gptq", "awq"])
 def test_other_modes_are_refused(mode):
-    layer = attention().layers[-1].query_dense
+    layer = MODELS["attention"]().layers[-1].query_dense
     options, message = {}, "Invalid quantization mode"  # of Keras that has it not
     if config := getattr(keras.quantizers, f"{mode.upper()}Config", None):
         options["config"] = config(dataset=None, tokenizer=None)
@@ -254,8 +222,9 @@ def test_other_modes_are_refused(mode):
 
 
 def test_layers_in_layers_in_lists_are_found():
-    block = PerformerBlock(PerformerAttention(2, 4, **FEATURES), 12)
-    model = functional(ReversibleBlock([block.attention], 12), None)
+    start = keras.Input((None, 8))
+    attention = PerformerAttention(2, 4, **FEATURES)
+    model = keras.Model([start], ReversibleBlock([attention], 12)(start))
     lora(model)
     x = inputs_of("attention")
     compiled(model, "attention")

@@ -1,4 +1,9 @@
-"""Two worker processes train as one does, and go on after one of them was killed."""
+"""Two worker processes train as one does, and go on after one of them was killed.
+
+The test starts this file as each of them:
+
+    TF_CONFIG=... python -m tests.test_multi_worker FOLDER RUN [STEP_TO_DIE_AT]
+"""
 
 import json
 import os
@@ -11,17 +16,140 @@ import types
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-import keras_performer
-from examples.imagenet64.multi_worker import backup_and_restore, is_chief
-from tests import multi_worker
+from examples.imagenet64 import multi_worker
+from keras_performer import PerformerAttention, RedrawFeatures
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 300  # until a worker that hangs is killed
-STEPS = multi_worker.STEPS_PER_EPOCH * multi_worker.EPOCHS
+BATCH, STEPS_PER_EPOCH, EPOCHS = 4, 2, 3
+STEPS = STEPS_PER_EPOCH * EPOCHS
 DIES_AT, RESUMES_AFTER = 3, 2  # in the second epoch; the last save ends the first
+SECONDS = 300  # until a worker that hangs is killed
+
+
+def main(folder, run, step_to_die_at=None):
+    """Runs one worker.
+
+    It writes every optimizer step to `FOLDER/RUN-WORKER.txt` at once: the step, the
+    loss, the number of redraws and the matrix of random features.
+    """
+    strategy = multi_worker.MultiWorkerMirroredStrategy()
+    worker = strategy.cluster_resolver.task_id
+    # the chief's draws count: every worker begins with its weights and its features
+    keras.utils.set_random_seed(worker)
+    with strategy.scope():
+        model = build_model()
+    callbacks = [
+        RedrawFeatures(2),
+        multi_worker.backup_and_restore(strategy, folder / f"{run}-backup"),
+        Note(folder / f"{run}-{worker}.txt"),
+    ]
+    if step_to_die_at is not None:
+        callbacks.append(Die(int(step_to_die_at)))
+    fit(model, callbacks)
+
+    evaluation = model.evaluate(held_out(), verbose=0)
+    prediction = model.predict(held_out(), verbose=0)
+    np.savez(folder / f"{run}-{worker}.npz", loss=evaluation, prediction=prediction)
+    if multi_worker.is_chief(strategy):
+        model.save(folder / f"{run}.keras")
+        model.export(folder / f"{run}-export", verbose=False)
+
+
+def build_model():
+    """A small model, its weights and features drawn from Keras' global seed."""
+    layer = PerformerAttention(2, 3, num_random_features=8)
+    model = keras.Sequential([keras.Input((6, 5)), layer, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.05), "mse", jit_compile=False)
+    return model
+
+
+def fit(model, callbacks):
+    """Trains on batch k in optimizer step k, also where training is resumed."""
+    first = FirstStep()
+    model.fit(
+        batches(lambda: first.step),
+        steps_per_epoch=STEPS_PER_EPOCH,
+        epochs=EPOCHS,
+        shuffle=False,
+        verbose=0,
+        callbacks=[*callbacks, first],
+    )
+
+
+def batches(first_step):
+    """Endless global batches, each a function of its step alone."""
+
+    def examples():
+        step = first_step()
+        while True:
+            random = np.random.default_rng((3, step))
+            for _ in range(BATCH):
+                x = random.standard_normal((6, 5)).astype("float32")
+                yield x, x[:, :1] ** 2 + step / 10
+            step += 1
+
+    signature = tf.TensorSpec((6, 5)), tf.TensorSpec((6, 1))
+    dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
+    dataset = dataset.batch(BATCH, drop_remainder=True)
+    options = tf.data.Options()
+    sharding = tf.data.experimental.AutoShardPolicy.DATA
+    options.experimental_distribute.auto_shard_policy = sharding
+    return dataset.with_options(options)
+
+
+def held_out():
+    """Two batches that are not trained on, as a finite dataset of known length."""
+    x, y = next(iter(batches(lambda: 1000).unbatch().batch(2 * BATCH)))
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
+
+
+class FirstStep(keras.callbacks.Callback):
+    """Start of the data: after restoring, and before a step counts itself.
+
+    A generator that reads `iterations` when it is first asked for data may read 1: the
+    first step counts itself without waiting for its data.
+    """
+
+    step = 0  # to build the model, Keras looks at a batch before training
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.step = as_int(self.model.optimizer.iterations)
+
+
+class Note(keras.callbacks.Callback):
+    """Appends a line to a file after every step."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_train_batch_end(self, batch, logs=None):
+        layer = self.model.layers[0]
+        step, count = map(as_int, (self.model.optimizer.iterations, layer.redraw_count))
+        matrix = keras.ops.convert_to_numpy(layer.projection_matrix).tobytes().hex()
+        with open(self.path, "a") as file:
+            file.write(json.dumps([step, float(logs["loss"]), count, matrix]) + "\n")
+
+
+class Die(keras.callbacks.Callback):
+    """Ends the process as a lost machine does, without a chance to clean up."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        if as_int(self.model.optimizer.iterations) == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def as_int(variable):
+    """`int(variable)` fails for a variable that a strategy distributes."""
+    return int(keras.ops.convert_to_numpy(variable))
 
 
 def run_workers(folder, run, *more):
@@ -32,7 +160,7 @@ def run_workers(folder, run, *more):
         waits for it in vain and is killed.
     """
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    command = [sys.executable, "-m", "tests.multi_worker", str(folder), run]
+    command = [sys.executable, "-m", "tests.test_multi_worker", str(folder), run]
     workers, logs = [], [folder / f"{run}-{index}.log" for index in range(2)]
     for index in range(2):
         task = {"type": "worker", "index": index}
@@ -61,32 +189,23 @@ def run_workers(folder, run, *more):
 def notes(folder, run, worker):
     """Notes of each step in order: step, loss, redraws and matrix."""
     lines = (folder / f"{run}-{worker}.txt").read_text().splitlines()
-    parts = [line.split() for line in lines]
-    return [(int(step), float(loss), int(n), matrix) for step, loss, n, matrix in parts]
-
-
-@pytest.fixture
-def one_process(tmp_path):
-    """The same training in one process: the model and what it noted."""
-    keras.utils.set_random_seed(0)  # as the chief
-    model = multi_worker.build_model()
-    note = multi_worker.Note(tmp_path / "one-0.txt")
-    multi_worker.fit(model, [keras_performer.RedrawFeatures(2), note])
-    return model, notes(tmp_path, "one", 0)
+    return [json.loads(line) for line in lines]
 
 
 def assert_steps(noted, expected):
-    steps, losses, redraws, matrices = zip(*noted)
-    wanted_steps, wanted_losses, wanted_redraws, wanted_matrices = zip(*expected)
-    assert (steps, redraws) == (wanted_steps, wanted_redraws)
-    assert matrices == wanted_matrices
-    assert losses == pytest.approx(wanted_losses, rel=1e-5)
+    for (step, loss, *drawn), (wanted_step, wanted_loss, *wanted) in zip(
+        noted, expected, strict=True
+    ):
+        assert (step, drawn) == (wanted_step, wanted)
+        assert loss == pytest.approx(wanted_loss, rel=1e-5)
 
 
-def test_two_workers_train_as_one_process_also_after_one_was_killed(
-    tmp_path, one_process
-):
-    model, expected = one_process
+def test_two_workers_train_as_one_process_also_after_one_was_killed(tmp_path):
+    keras.utils.set_random_seed(0)  # as the chief
+    model = build_model()
+    note = Note(tmp_path / "one-0.txt")
+    fit(model, [RedrawFeatures(2), note])
+    expected = notes(tmp_path, "one", 0)
     assert [step for step, *_ in expected] == [*range(1, STEPS + 1)]
     assert [redraws for *_, redraws, _ in expected] == [0, 1, 1, 2, 2, 3]
     assert len({matrix for *_, matrix in expected}) == 4
@@ -102,15 +221,15 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(
     assert chief == other
     assert not (tmp_path / "run-backup").exists()  # deleted after the last step
 
-    loss = model.evaluate(multi_worker.held_out(), verbose=0)
-    prediction = model.predict(multi_worker.held_out(), verbose=0)
+    loss = model.evaluate(held_out(), verbose=0)
+    prediction = model.predict(held_out(), verbose=0)
     assert prediction.std() > 0.05
     for worker in range(2):
         seen = np.load(tmp_path / f"run-{worker}.npz")
         assert seen["loss"] == pytest.approx(loss, rel=1e-5)
         np.testing.assert_allclose(seen["prediction"], prediction, atol=1e-5)
     # the chief alone saves and exports
-    x = np.concatenate([x for x, _ in multi_worker.held_out()])
+    x = np.concatenate([x for x, _ in held_out()])
     saved = keras.saving.load_model(tmp_path / "run.keras")
     assert int(saved.layers[0].redraw_count) == STEPS // 2
     np.testing.assert_allclose(saved.predict(x, verbose=0), prediction, atol=1e-5)
@@ -129,10 +248,14 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(
 )
 def test_the_chief_alone_writes(resolver, writes, tmp_path):
     strategy = types.SimpleNamespace(cluster_resolver=resolver)
-    assert is_chief(strategy) == writes
-    callback = backup_and_restore(strategy, tmp_path / "backup")
+    assert multi_worker.is_chief(strategy) == writes
+    callback = multi_worker.backup_and_restore(strategy, tmp_path / "backup")
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=True)
     callback.delete_checkpoint = False
     model.fit(np.ones((2, 3)), np.ones((2, 1)), verbose=0, callbacks=[callback])
     assert (tmp_path / "backup").exists() == writes
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), *sys.argv[2:])

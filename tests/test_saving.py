@@ -11,12 +11,18 @@ import pytest
 import tensorflow as tf
 
 import keras_performer
-from keras_performer import PerformerAttention, PerformerLM, RedrawFeatures
+from keras_performer import PerformerAttention, PerformerLM
 from keras_performer.layers.keras_privates import all_layers
 from tests.contract import assert_equal_bits, relative_error
 from tests.layers.inputs import language_model, normal
 
 TOKENS = np.random.default_rng(0).integers(11, size=(3, 8)).astype("int32")
+
+
+def small(**options):
+    layer = PerformerAttention(2, 4, **{"num_random_features": 8, **options})
+    return keras.Sequential([keras.Input((None, 7)), layer])
+
 
 # Everything a stranger writes to use a `.keras` file.
 WITH_PACKAGE = """
@@ -26,44 +32,34 @@ import keras_performer
 
 model = keras.saving.load_model("lm.keras")
 attention = keras.saving.load_model("attention.keras")
-outputs = {
-    "lm": model(np.load("tokens.npy")),
-    "attention": attention(np.load("x.npy")),
-    "generated": keras_performer.generate(model, [[3, 1]], 12, temperature=0),
-}
+given = np.load("given.npz")
+outputs = {"lm": model(given["tokens"]), "attention": attention(given["x"])}
+outputs["generated"] = keras_performer.generate(model, [[3, 1]], 12, temperature=0)
 layer = attention.layers[0]
 layer.redraw_features()
-outputs["redrawn"] = layer.projection_matrix
-outputs["count"] = layer.redraw_count
-np.savez("with_package.npz", **{k: np.asarray(v) for k, v in outputs.items()})
+outputs.update(redrawn=layer.projection_matrix, count=layer.redraw_count)
+np.savez("got.npz", **{k: np.asarray(v) for k, v in outputs.items()})
 """
 
 
 @pytest.mark.slow
-def test_a_fresh_process_computes_the_same(tmp_path):
+def test_a_fresh_process_computes_the_same():
     """Runs without this package are in `tests/models/test_export.py`."""
     lm = language_model(num_random_features=8, feature_map="relu", seed=None)
     lm(TOKENS)
     lm.blocks[0].attention.redraw_features(3)
-    attention = keras.Sequential(
-        [
-            keras.Input((None, 7)),
-            PerformerAttention(2, 4, num_random_features=8, feature_map="favor+"),
-            keras.layers.Dense(3),
-        ]
-    )
+    attention = small(feature_map="favor+")
+    attention.add(keras.layers.Dense(3))
     layer = attention.layers[0]
     layer.redraw_features(2)
     x, longer = tf.constant(normal((3, 5, 7))), tf.constant(normal((2, 9, 7)))
-    np.save(tmp_path / "tokens.npy", TOKENS)
-    np.save(tmp_path / "x.npy", x)
-    for name, model in (("lm", lm), ("attention", attention)):
-        model.save(tmp_path / f"{name}.keras")
+    np.savez("given.npz", tokens=TOKENS, x=x)
+    lm.save("lm.keras")
+    attention.save("attention.keras")
     package = pathlib.Path(keras_performer.__file__).parents[1]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(package)}
     process = subprocess.Popen(
         [sys.executable, "-c", WITH_PACKAGE],
-        cwd=tmp_path,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -71,83 +67,35 @@ def test_a_fresh_process_computes_the_same(tmp_path):
     )
     generated = keras_performer.generate(lm, [[3, 1]], 12, temperature=0)
     # meanwhile, what TensorFlow itself saves
-    tf.saved_model.save(attention, str(tmp_path / "saved"))
-    saved = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    tf.saved_model.save(attention, "saved")
+    saved = tf.saved_model.load("saved").signatures["serving_default"]
     for given in (x, longer):
         (found,) = saved(given).values()
         assert relative_error(found, attention(given)) < 1e-6
     printed, _ = process.communicate(timeout=120)
     assert process.returncode == 0, printed
 
-    got = np.load(tmp_path / "with_package.npz")
-    assert_equal_bits(got["lm"], lm(TOKENS))
-    assert_equal_bits(got["attention"], attention(x))
-    assert_equal_bits(got["generated"], generated)
+    expected = {"lm": lm(TOKENS), "attention": attention(x), "generated": generated}
     layer.redraw_features()
-    assert_equal_bits(got["redrawn"], layer.projection_matrix)
-    assert got["count"] == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights_only", [False, True])
-def test_training_goes_on_where_it_was_saved(weights_only):
-    def build():
-        keras.utils.set_random_seed(3)
-        # without dropout, as Keras does not save the state of its seed generators
-        layer = PerformerAttention(2, 4, num_random_features=8, seed=4)
-        model = keras.Sequential([keras.Input((5, 7)), layer, keras.layers.Dense(1)])
-        model.compile("adam", "mse", run_eagerly=True)
-        return model
-
-    def losses(model, steps):
-        return model.fit(
-            normal((4 * steps, 5, 7)),
-            normal((4 * steps, 5, 1), seed=1),
-            batch_size=4,
-            shuffle=False,
-            verbose=0,
-            callbacks=[RedrawFeatures(2)],
-        ).history["loss"]
-
-    model = build()
-    losses(model, 3)
-    if weights_only:
-        model.save_weights("model.weights.h5")
-        restored = build()
-        restored.build((None, 5, 7))
-        restored.optimizer.build(restored.trainable_variables)
-        restored.load_weights("model.weights.h5")
-    else:
-        model.save("model.keras")
-        restored = keras.saving.load_model("model.keras")
-    assert losses(restored, 4) == pytest.approx(losses(model, 4), rel=1e-6)
-    counts = [int(m.layers[0].redraw_count) for m in (model, restored)]
-    assert counts == [3, 3]
-    assert_equal_bits(
-        model.layers[0].projection_matrix, restored.layers[0].projection_matrix
-    )
+    expected.update(redrawn=layer.projection_matrix, count=3)
+    got = np.load("got.npz")
+    for name, value in expected.items():
+        assert_equal_bits(got[name], value)
 
 
 def test_weights_of_a_model_that_was_never_called():
-    def build(seed):
-        layer = PerformerAttention(2, 4, num_random_features=8, seed=seed)
-        return keras.Sequential([keras.Input((None, 7)), layer])
-
-    model, other = build(1), build(2)
+    model, other = small(seed=1), small(seed=2)
     model.save_weights("model.weights.h5")
     other.load_weights("model.weights.h5")
     x = tf.constant(normal((2, 5, 7)))
     assert_equal_bits(other(x), model(x))
 
 
-def test_features_of_another_number_do_not_load():
-    def build(num_random_features):
-        layer = PerformerAttention(2, 4, num_random_features=num_random_features)
-        return keras.Sequential([keras.Input((None, 7)), layer])
-
-    build(8).save_weights("model.weights.h5")
-    with pytest.raises(ValueError, match="shape"):
-        build(10).load_weights("model.weights.h5")
+@pytest.mark.parametrize("number, message", [(10, "shape"), (None, "loaded|expected")])
+def test_features_of_another_number_do_not_load(number, message):
+    small(feature_map="relu", num_random_features=number).save_weights("m.weights.h5")
+    with pytest.raises(ValueError, match=message):
+        small(feature_map="relu").load_weights("m.weights.h5")
 
 
 def made_again(model, way):
@@ -159,56 +107,44 @@ def made_again(model, way):
     return keras.saving.load_model("model.keras")
 
 
-WAYS = "load", "clone", "json"
+def trained(model):
+    weights = {id(x) for x in model.trainable_weights}
+    return [id(x) in weights for x in model.weights]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["load", "clone", "json"])
 def test_what_is_frozen_comes_back_frozen(way):
+    """Whole layers of a model, and parts of one."""
+    lm = language_model(max_length=8, num_layers=3, num_random_features=8)
     start = keras.Input((None,), dtype="int32")
-    x = language_model(max_length=8, num_random_features=8)(start)
-    model = keras.Model(start, keras.layers.Dense(3)(PerformerAttention(2, 4)(x)))
-    for layer in model.layers[1:-1]:
-        layer.trainable = False
+    x = PerformerAttention(2, 4)(lm(start))
+    model = keras.Model(start, keras.layers.Dense(3)(x))
+    blocks = lm.blocks
+    for part in (lm.norm, blocks[0], blocks[1].attention, blocks[2].expand):
+        part.trainable = False
+    blocks[0].attention_norm.trainable = True  # inside of what is frozen
+    expected = trained(model)
+    assert expected.count(False) > 20
     again = made_again(model, way)
-    assert len(again.trainable_weights) == len(model.trainable_weights) == 2
+    assert trained(again) == expected
+    again.layers[1].blocks[0].trainable = blocks[0].trainable = True
+    assert trained(again) == trained(model) != expected
     for each in (model, again):
         for layer in each.layers[1:-1]:
-            layer.trainable = True
-    names = [[x.name for x in each.trainable_weights] for each in (model, again)]
-    assert names[0] == names[1] and len(names[0]) > 20
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_frozen_parts_come_back_frozen(way):
-    options = dict(num_layers=3, num_heads=2, hidden_dim=8, exact_window=2)
-    options |= dict(forget_gate=False)
-    options |= dict(vocabulary_size=11, max_length=8, num_random_features=8)
-    model = PerformerLM(**options)
-    blocks = model.blocks
-    for layer in (model.norm, blocks[0], blocks[1].attention, blocks[2].expand):
-        layer.trainable = False
-    blocks[0].attention_norm.trainable = True  # inside of what is frozen
-    again = made_again(model, way)
-
-    def trained(each):
-        weights = {id(x) for x in each.trainable_weights}
-        return [id(x) in weights for x in each.weights]
-
-    assert trained(again) == trained(model)
-    assert sum(trained(PerformerLM(**options))) == sum(trained(again)) + 28
-    again.blocks[0].trainable = model.blocks[0].trainable = True
-    assert trained(again) == trained(model)
+            layer.trainable = False
+    twice = made_again(again, way)
+    assert len(twice.trainable_weights) == len(model.trainable_weights) == 2
+    for layer in (*model.layers[1:-1], *twice.layers[1:-1]):
+        layer.trainable = True
+    assert trained(twice) == trained(model)
 
 
 def test_attention_that_was_given_frozen_comes_back_as_it_is():
     attention = PerformerAttention(2, 4, causal=True, trainable=False)
     model = language_model(max_length=8, num_layers=2, attention=attention)
     model.blocks[0].attention.trainable = True
-    again = made_again(model, "clone")
-    frozen = [
-        [not x.attention.trainable for x in each.blocks] for each in (model, again)
-    ]
-    assert frozen == [[False, True]] * 2
+    for each in (model, made_again(model, "clone")):
+        assert [x.attention.trainable for x in each.blocks] == [True, False]
 
 
 def test_frozen_layers_that_a_class_does_not_make_are_left_out():

@@ -21,21 +21,15 @@ def mirrored(replicas, **options):
     return tf.distribute.MirroredStrategy(devices, **options)
 
 
-def make_model(strategy, causal=False, jit_compile=False, **options):
+def make_model(strategy, causal=False, **options):
     """Not compiled: that takes longer than these runs, and one test does it."""
     keras.utils.set_random_seed(7)
     with strategy.scope():
-        layer = PerformerAttention(
-            2, 3, num_random_features=8, seed=3, causal=causal, chunk_size=2
-        )
+        sizes = dict(num_random_features=8, seed=3, chunk_size=2)
+        layer = PerformerAttention(2, 3, causal=causal, **sizes)
         model = keras.Sequential([keras.Input((6, 5)), layer, keras.layers.Dense(1)])
-        model.compile(
-            keras.optimizers.Adam(0.05),
-            "mse",
-            metrics=["mae"],
-            jit_compile=jit_compile,
-            **options,
-        )
+        options = {"metrics": ["mae"], "jit_compile": False, **options}
+        model.compile(keras.optimizers.Adam(0.05), "mse", **options)
     return model
 
 
@@ -60,6 +54,15 @@ def on_replicas(strategy, variable):
     return [value.numpy() for value in values]
 
 
+def assert_same_outputs(model, alone):
+    """In `evaluate` and `predict`; returns what is predicted."""
+    evaluated, wanted = (m.evaluate(data(), verbose=0) for m in (model, alone))
+    assert evaluated == pytest.approx(wanted, rel=1e-5)
+    predicted, wanted = (m.predict(data(), verbose=0) for m in (model, alone))
+    np.testing.assert_allclose(predicted, wanted, atol=1e-5)
+    return predicted
+
+
 @pytest.mark.slow
 def test_two_replicas_do_what_one_device_does(tmp_path):
     strategy, options = mirrored(2), dict(causal=True)
@@ -77,11 +80,8 @@ def test_two_replicas_do_what_one_device_does(tmp_path):
     matrices = (to_numpy(m.layers[0].projection_matrix) for m in (model, alone))
     np.testing.assert_array_equal(*matrices)
 
-    evaluated, wanted = (m.evaluate(data(), verbose=0) for m in (model, alone))
-    assert evaluated == pytest.approx(wanted, rel=1e-5)
-    predicted, wanted = (m.predict(data(), verbose=0) for m in (model, alone))
-    assert wanted.std() > 0.1
-    np.testing.assert_allclose(predicted, wanted, atol=1e-5)
+    predicted = assert_same_outputs(model, alone)
+    assert predicted.std() > 0.1
 
     model.save(tmp_path / "model.keras")
     model.export(tmp_path / "exported", verbose=False)
@@ -141,14 +141,9 @@ def recomputed_losses(strategy, recompute):
     ids = np.random.default_rng(0).integers(0, 11, (8, 12))
     keras.utils.set_random_seed(7)
     with strategy.scope():
-        model = language_model(
-            max_length=12,
-            num_random_features=6,
-            feature_map="relu",
-            chunk_size=5,
-            recompute=recompute,
-            seed=1,
-        )
+        features = dict(num_random_features=6, feature_map="relu", seed=1)
+        options = dict(max_length=12, chunk_size=5, recompute=recompute)
+        model = language_model(**options, **features)
         model.head.kernel.regularizer = keras.regularizers.L2(0.1)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         options = dict(metrics=["accuracy"], jit_compile=False)
@@ -166,30 +161,7 @@ def test_recomputed_training_is_that_of_one_device():
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
-# On one device without a strategy: callbacks/test_redraw_features.py.
-@pytest.mark.slow
-def test_several_steps_per_execution_on_one_replica():
-    strategies = one_device(), mirrored(1)
-    alone, model = (make_model(s, steps_per_execution=2) for s in strategies)
-    assert fit(model) == pytest.approx(fit(alone), rel=1e-5)
-    assert int(to_numpy(model.layers[0].redraw_count)) == STEPS * EPOCHS // 2
-
-
 @pytest.mark.slow
 def test_several_steps_per_execution_evaluate_and_predict_on_two_replicas():
-    alone = make_model(one_device())
     model = make_model(mirrored(2), steps_per_execution=2)
-    evaluated, wanted = (m.evaluate(data(), verbose=0) for m in (model, alone))
-    assert evaluated == pytest.approx(wanted, rel=1e-5)
-    predicted, wanted = (m.predict(data(), verbose=0) for m in (model, alone))
-    np.testing.assert_allclose(predicted, wanted, atol=1e-5)
-
-
-def test_keras_cannot_fit_several_steps_per_execution_on_two_replicas():
-    """Any model: when this test fails, Keras was repaired and our docs can say so."""
-    strategy = mirrored(2)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", steps_per_execution=2, jit_compile=False)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="placeholder tensor"):
-        model.fit(X[:, 0], Y[:, 0], batch_size=BATCH, verbose=0)
+    assert_same_outputs(model, make_model(one_device()))

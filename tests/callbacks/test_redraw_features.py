@@ -9,27 +9,27 @@ import pytest
 from keras_performer import PerformerAttention, RedrawFeatures
 from tests.layers.inputs import normal
 
-X, Y = normal((4, 6, 5)), normal((4, 6, 1), seed=1)
+
+def small_attention(**options):
+    return PerformerAttention(2, 3, **{"num_random_features": 8, **options})
 
 
 def attention_of(model):
     return next(x for x in model._flatten_layers() if isinstance(x, PerformerAttention))
 
 
-def build_model(dtype=None, num_layers=1, **options):
+def redraws(model):
+    return int(attention_of(model).redraw_count)
+
+
+def build_model(layers=None, **options):
+    """Compiled; eager, as for a few steps tracing takes longer than training."""
     keras.utils.set_random_seed(7)
-    layers = [
-        PerformerAttention(
-            2, 3, num_random_features=8, feature_map="favor+", seed=3 + i, dtype=dtype
-        )
-        for i in range(num_layers)
-    ]
+    if layers is None:
+        layers = [small_attention(feature_map="favor+", seed=3)]
     model = keras.Sequential([keras.Input((6, 5)), *layers, keras.layers.Dense(1)])
-    # eager: for a few steps, tracing takes longer than training
     defaults = dict(optimizer=keras.optimizers.Adam(0.01), run_eagerly=True)
-    if not options.get("run_eagerly", True):
-        defaults["jit_compile"] = False
-    model.compile(loss="mse", **{**defaults, **options})
+    model.compile(loss="mse", jit_compile=False, **{**defaults, **options})
     return model
 
 
@@ -39,28 +39,27 @@ def batches(number):
     return dict(x=x, y=y, batch_size=4, shuffle=False, verbose=0)
 
 
-def matrix_after(num_redraws):
+def assert_matrix_after(model, num_redraws):
     layer = attention_of(build_model())
     if num_redraws:
         layer.redraw_features(num_redraws)
-    return layer.projection_matrix.numpy()
+    found = attention_of(model).projection_matrix
+    np.testing.assert_array_equal(found, layer.projection_matrix)
 
 
 class Record(keras.callbacks.Callback):
-    """Notes the loss, the number of redraws and the matrix of every optimizer step."""
+    """Notes the number of redraws, the matrix and other weights after every step."""
 
     def __init__(self):
         super().__init__()
-        self.steps = {}
+        self.steps, self.counts = {}, []
 
     def on_train_batch_end(self, batch, logs=None):
-        layer = attention_of(self.model)
+        self.counts.append(redraws(self.model))
+        matrix = attention_of(self.model).projection_matrix.numpy().tobytes()
+        weights = np.concatenate([np.ravel(x) for x in self.model.trainable_weights])
         step = int(self.model.optimizer.iterations)
-        self.steps[step] = (
-            logs["loss"],
-            int(layer.redraw_count),
-            layer.projection_matrix.numpy().tobytes(),
-        )
+        self.steps[step] = self.counts[-1], matrix, weights
 
 
 @pytest.mark.slow
@@ -72,34 +71,25 @@ def test_count_is_steps_over_n(steps_per_execution, every_n_steps):
         model.fit(**batches(20), epochs=epochs, callbacks=[callback])
         iterations = int(model.optimizer.iterations)
         assert iterations == (20 if epochs == 1 else 60)
-        layer = attention_of(model)
-        assert int(layer.redraw_count) == iterations // every_n_steps
-        expected = matrix_after(iterations // every_n_steps)
-        np.testing.assert_array_equal(layer.projection_matrix, expected)
-
-
-def test_every_layer_is_redrawn_with_a_sequence_of_its_own():
-    model = build_model(num_layers=2)
-    model.fit(**batches(3), callbacks=[RedrawFeatures(3)])
-    layers = model.layers[:2]
-    assert [int(layer.redraw_count) for layer in layers] == [1, 1]
-    one, other = (layer.projection_matrix.numpy() for layer in layers)
-    assert np.abs(one - other).max() > 0.1
+        assert redraws(model) == iterations // every_n_steps
+        assert_matrix_after(model, iterations // every_n_steps)
 
 
 def test_redraws_happen_after_the_step_that_completes_n():
-    record = Record()
-    build_model().fit(**batches(7), callbacks=[RedrawFeatures(3), record])
-    counts = [count for _, count, _ in record.steps.values()]
-    assert counts == [0, 0, 1, 1, 1, 2, 2]
+    model, record, callback = build_model(), Record(), RedrawFeatures(3)
+    data = batches(4)
+    model.evaluate(data["x"], data["y"], verbose=0, callbacks=[callback])
+    model.predict(data["x"], verbose=0, callbacks=[callback])
+    assert redraws(model) == 0
+    model.fit(**batches(7), callbacks=[callback, record])
+    assert record.counts == [0, 0, 1, 1, 1, 2, 2]
 
 
 def test_gradient_accumulation_counts_updates():
     optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=3)
     model = build_model(optimizer=optimizer)
     model.fit(**batches(14), callbacks=[RedrawFeatures(2)])
-    assert int(optimizer.iterations) == 4
-    assert int(attention_of(model).redraw_count) == 2
+    assert (int(optimizer.iterations), redraws(model)) == (4, 2)
 
 
 def test_loss_scaling_of_mixed_float16():
@@ -108,41 +98,29 @@ def test_loss_scaling_of_mixed_float16():
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     model.fit(**batches(14), callbacks=[RedrawFeatures(3)])
     iterations = int(model.optimizer.iterations)
-    assert iterations > 6
-    assert int(attention_of(model).redraw_count) == iterations // 3
-    assert np.isfinite(model.evaluate(X, Y, verbose=0))
+    assert iterations > 6 and redraws(model) == iterations // 3
+    assert np.isfinite(model.predict(batches(1)["x"], verbose=0)).all()
 
 
 def test_features_are_no_variables_of_the_optimizer():
     optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
     model = build_model(optimizer=optimizer)
-    before = attention_of(model).projection_matrix.numpy()
     model.fit(**batches(3))
-    np.testing.assert_array_equal(attention_of(model).projection_matrix, before)
-    shapes = [v.shape for v in optimizer.variables]
-    assert attention_of(model).projection_matrix.shape not in shapes
+    assert_matrix_after(model, 0)
     # iterations, learning rate, and two moments of each trainable weight
-    assert len(shapes) == 2 + 2 * len(model.trainable_variables)
-
-
-def test_evaluation_and_prediction_never_redraw():
-    model = build_model()
-    callback = RedrawFeatures(1)
-    model.evaluate(X, Y, verbose=0, callbacks=[callback])
-    model.predict(X, verbose=0, callbacks=[callback])
-    assert int(attention_of(model).redraw_count) == 0
+    assert len(optimizer.variables) == 2 + 2 * len(model.trainable_variables)
 
 
 def test_redraws_by_hand_stay_and_missing_ones_are_made_up_for():
     model = build_model()
     model.fit(**batches(4))
-    assert int(attention_of(model).redraw_count) == 0
+    assert redraws(model) == 0
     record = Record()
     model.fit(**batches(2), callbacks=[RedrawFeatures(3), record])
-    assert [count for _, count, _ in record.steps.values()] == [1, 2]
+    assert record.counts == [1, 2]
     attention_of(model).redraw_features(4)
     model.fit(**batches(3), callbacks=[RedrawFeatures(3)])
-    assert int(attention_of(model).redraw_count) == 7
+    assert redraws(model) == 7
 
 
 class RollBack(keras.callbacks.Callback):
@@ -163,96 +141,67 @@ class RollBack(keras.callbacks.Callback):
                 variable.assign(value)
 
 
-class Counts(keras.callbacks.Callback):
-    """Notes the number of redraws after every step."""
-
-    def on_train_begin(self, logs=None):
-        self.counts = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.counts.append(int(attention_of(self.model).redraw_count))
-
-
 @pytest.mark.parametrize(
     ("of_optimizer", "last"), [(True, [2, 3, 3, 4]), (False, [2, 7, 7, 8])]
 )
 def test_redraws_go_on_from_what_is_restored_in_between(of_optimizer, last):
     """From the step that is restored; from that of the optimizer if it stays."""
-    model, counts = build_model(), Counts()
-    callbacks = [RedrawFeatures(2), counts, RollBack(of_optimizer)]
+    model, record = build_model(), Record()
+    callbacks = [RedrawFeatures(2), record, RollBack(of_optimizer)]
     model.fit(**batches(4), epochs=4, callbacks=callbacks)
-    assert counts.counts == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, *last]
-    expected = matrix_after(last[-1])
-    np.testing.assert_array_equal(attention_of(model).projection_matrix, expected)
+    assert record.counts == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, *last]
+    assert_matrix_after(model, last[-1])
 
 
-def test_a_layer_inside_other_layers_is_found():
-    class Block(keras.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.parts = [PerformerAttention(2, 3, num_random_features=8)]
+class Block(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.parts = [small_attention()]
 
-        def build(self, input_shape):
-            self.parts[0].build(input_shape)
+    def build(self, input_shape):
+        self.parts[0].build(input_shape)
 
-        def call(self, x):
-            return x + self.parts[0](x)
-
-    inner = keras.Sequential([keras.Input((6, 5)), Block()])
-    model = keras.Sequential([keras.Input((6, 5)), inner, keras.layers.Dense(1)])
-    model.compile("sgd", "mse", run_eagerly=True)
-    model.fit(**batches(4), callbacks=[RedrawFeatures(2)])
-    assert int(attention_of(model).redraw_count) == 2
+    def call(self, x):
+        return x + self.parts[0](x)
 
 
-def test_a_model_that_is_built_by_its_first_batch():
-    layer = PerformerAttention(2, 3, num_random_features=8)
-    model = keras.Sequential([layer, keras.layers.Dense(1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: build_model([keras.Sequential([keras.Input((6, 5)), Block()])]),
+        # built by its first batch
+        lambda: keras.Sequential([small_attention(), keras.layers.Dense(1)]),
+    ],
+)
+def test_a_layer_inside_other_layers_or_built_late_is_found(make):
+    model = make()
     model.compile("sgd", "mse", run_eagerly=True)
     model.fit(**batches(5), callbacks=[RedrawFeatures(2)])
-    assert int(layer.redraw_count) == 2
-
-
-def test_a_layer_that_no_batch_builds_is_named():
-    class Model(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.unused = PerformerAttention(2, 3, num_random_features=8)
-            self.dense = keras.layers.Dense(1)
-
-        def build(self, shape):
-            self.dense.build(shape)
-
-        def call(self, x):
-            return self.dense(x)
-
-    model = Model()
-    model.compile("sgd", "mse", run_eagerly=True)
-    with pytest.raises(ValueError, match="redraw_features needs a built layer"):
-        model.fit(**batches(2), callbacks=[RedrawFeatures(2)])
+    assert redraws(model) == 2
 
 
 def test_a_loop_that_only_tells_of_the_end_of_batches():
-    model = build_model()
-    callback = RedrawFeatures(2)
+    model, callback, counts = build_model(), RedrawFeatures(2), []
     callback.set_model(model)
-    counts = []
     for batch in range(5):
         model.optimizer.iterations.assign_add(1)
         callback.on_train_batch_end(batch)
-        counts.append(int(attention_of(model).redraw_count))
+        counts.append(redraws(model))
     assert counts == [0, 1, 1, 2, 2]
 
 
-def test_verbose_prints_each_redraw(capsys):
-    model = build_model(num_layers=2)
+def test_every_layer_is_redrawn_with_a_sequence_of_its_own_and_told_of(capsys):
+    model = build_model([small_attention(seed=3), small_attention(seed=4)])
     model.fit(**batches(2), callbacks=[RedrawFeatures(2)])
     assert capsys.readouterr().out == ""
     model.fit(**batches(2), callbacks=[RedrawFeatures(2, verbose=1)])
-    lines = capsys.readouterr().out.split("\n")
-    assert sum("Redrew" in line for line in lines) == 2
+    printed = capsys.readouterr().out
+    assert printed.count("Redrew") == 2
     for layer in model.layers[:2]:
-        assert sum(f"features of {layer.path}." in line for line in lines) == 1
+        assert printed.count(f"features of {layer.path}.") == 1
+        assert int(layer.redraw_count) == 2
+    one, other = (layer.projection_matrix.numpy() for layer in model.layers[:2])
+    assert np.abs(one - other).max() > 0.1
 
 
 def test_config():
@@ -274,62 +223,42 @@ class Interrupt(keras.callbacks.Callback):
             raise Stop
 
 
-def same_batch(number):
-    """Losses are then a function of the optimizer step alone.
+def fit_same_batch(*callbacks):
+    """Three epochs of six batches, all the same.
 
-    BackupAndRestore begins the interrupted epoch again, so batches would differ.
+    BackupAndRestore begins the interrupted epoch again, so others would differ.
     """
-    x, y = np.concatenate([X] * number), np.concatenate([Y] * number)
-    return dict(x=x, y=y, batch_size=4, shuffle=False, verbose=0)
+    data = batches(1)
+    data.update({name: np.concatenate([data[name]] * 6) for name in ("x", "y")})
+    build_model().fit(**data, epochs=3, callbacks=[*callbacks])
 
 
 @functools.cache
 def uninterrupted_steps():
     record = Record()
-    model = build_model()
-    model.fit(**same_batch(6), epochs=3, callbacks=[RedrawFeatures(3), record])
+    fit_same_batch(RedrawFeatures(3), record)
     return record.steps
 
 
 @pytest.mark.parametrize(("save_freq", "redraw_first"), [("epoch", False), (3, True)])
 def test_resumed_training_equals_uninterrupted_training(save_freq, redraw_first):
-    def callbacks(*more):
-        made = [
-            RedrawFeatures(3),
-            keras.callbacks.BackupAndRestore("backup", save_freq=save_freq),
-        ]
-        return [*(made if redraw_first else made[::-1]), *more]
+    def fit(*more):
+        backup = keras.callbacks.BackupAndRestore("backup", save_freq=save_freq)
+        made = [RedrawFeatures(3), backup]
+        fit_same_batch(*(made if redraw_first else made[::-1]), *more)
 
-    def fit(record, *more):
-        model = build_model()
-        model.fit(**same_batch(6), epochs=3, callbacks=callbacks(record, *more))
-
-    interrupted, resumed, uninterrupted = Record(), Record(), uninterrupted_steps()
+    resumed, uninterrupted = Record(), uninterrupted_steps()
     with pytest.raises(Stop):
-        fit(interrupted, Interrupt())
+        fit(Interrupt())
     fit(resumed)
 
     assert list(uninterrupted) == list(range(1, 19))
-    first = min(resumed.steps)
     # it did resume, from the last save
-    assert first == {"epoch": 7, 3: 10}[save_freq]
+    first = {"epoch": 7, 3: 10}[save_freq]
     assert list(resumed.steps) == list(range(first, first + 12))
-    counts = {step: count for step, (_, count, _) in resumed.steps.items()}
-    assert counts == {step: step // 3 for step in counts}
-    # the mean over an epoch that Keras reports starts anew where training starts
-    wanted, seen = map(batch_losses, (uninterrupted, resumed.steps))
-    for step in set(seen) & set(wanted):
-        assert seen[step] == pytest.approx(wanted[step], abs=1e-6), step
-        assert resumed.steps[step][1:] == uninterrupted[step][1:]
-    assert len(set(seen) & set(wanted)) >= 8
-
-
-def batch_losses(steps):
-    """Undoes the running mean over epochs of six batches."""
-    losses, total, number = {}, 0.0, 0
-    for step, (mean, *_) in steps.items():
-        losses[step] = mean * (number + 1) - total
-        total, number = mean * (number + 1), number + 1
-        if number == 6:
-            total, number = 0.0, 0
-    return losses
+    for step, (count, matrix, weights) in resumed.steps.items():
+        assert count == step // 3
+        if step in uninterrupted:
+            _, wanted_matrix, wanted = uninterrupted[step]
+            assert matrix == wanted_matrix
+            np.testing.assert_allclose(weights, wanted, atol=1e-6)

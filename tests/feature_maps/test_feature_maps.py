@@ -24,7 +24,7 @@ EXPECTED = {
     "cos": np.cos(LINEAR),
     "identity": LINEAR,
 }
-NAMES = ["softmax", "favor+", *EXPECTED]
+DENSE = keras.saving.serialize_keras_object(keras.layers.Dense(3))
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -47,26 +47,6 @@ def test_name_object_and_config_are_the_same(name):
     assert configs[0] == configs[1] == configs[2]
 
 
-def test_taylor_features_are_the_polynomial():
-    random = np.random.default_rng(1)
-    query, key = random.standard_normal((2, 1, 6, 1, 4))
-    kernel = feature_maps.get("taylor").kernel(None)
-    value = tf.eye(6, dtype=tf.float64)[tf.newaxis, :, tf.newaxis]
-    weights = ops.bidirectional_attention(query, key, value, kernel)[0, :, 0]
-    t = query[0, :, 0] @ key[0, :, 0].T / 2
-    expected = 1 + t + t**2 / 2
-    expected /= expected.sum(-1, keepdims=True)
-    np.testing.assert_allclose(weights, expected, rtol=1e-12)
-    assert kernel.num_features(4) == 1 + 4 + 10
-    layer = PerformerAttention(2, 4, feature_map="taylor", causal=True)
-    layer.build((None, None, 8))
-    assert layer.get_initial_state(1)["attention"]["sums"].shape == (1, 2, 5, 15)
-    with pytest.raises(ValueError, match="rank must be a positive int or None"):
-        feature_maps.TaylorFeatures(rank=0)
-    with pytest.raises(ValueError, match="Taylor.* no random features.*features=256"):
-        PerformerAttention(2, 4, feature_map="taylor", num_random_features=256)
-
-
 def test_names_mean_what_the_documentation_says():
     assert feature_maps.get("softmax").get_config() == SoftmaxFeatures().get_config()
     assert SoftmaxFeatures().get_config() == dict(
@@ -75,28 +55,19 @@ def test_names_mean_what_the_documentation_says():
     assert feature_maps.get("favor+").get_config() == dict(
         hyperbolic=False, regularized=False, orthogonal=True
     )
-    assert set(NAMES) == {"softmax", "favor+", *feature_maps.generalized.NAMES}
+    assert set(EXPECTED) == {*feature_maps.generalized.NAMES}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_generalized_features_are_the_activation_plus_epsilon(name):
     """One feature, one key: the sums of the state are the feature itself."""
+    key = tf.constant(LINEAR, tf.float64, (9, 1, 1, 1))
     for epsilon in (1e-3, 0.25):
         kernel = GeneralizedFeatures(name, epsilon).kernel(tf.constant([[1.0]]))
-        for x, expected in zip(LINEAR, EXPECTED[name]):
-            key = tf.constant(x, tf.float64, (1, 1, 1, 1))
-            _, (_, sums) = ops.causal_attention(
-                key, key, tf.ones_like(key), kernel, state=None
-            )
-            np.testing.assert_allclose(sums[0, 0, :, 0], expected + epsilon, 1e-6)
-
-
-def test_features_without_projection_are_of_the_head_itself():
-    kernel = GeneralizedFeatures("square").kernel(None)
-    key = tf.constant([1.0, 2.0, -3.0, 0.0], tf.float64, (1, 1, 1, 4))
-    _, (_, sums) = ops.causal_attention(key, key, tf.ones_like(key), kernel)
-    expected = np.array([1, 4, 9, 0]) / 4**0.5 + 1e-3  # H^(-1/4) twice
-    np.testing.assert_allclose(sums[0, 0, -1], expected, 1e-6)
+        _, state = ops.causal_attention(key, key, tf.ones_like(key), kernel)
+        np.testing.assert_allclose(
+            state.sums[:, 0, 0, 0], EXPECTED[name] + epsilon, 1e-6
+        )
 
 
 @pytest.mark.parametrize(
@@ -127,66 +98,49 @@ def test_generalized_features_draw_orthogonal_rows_of_random_length():
     assert np.linalg.norm(matrix, axis=1).std() > 0.1
 
 
-def test_odd_hyperbolic_and_missing_projections_raise():
-    with pytest.raises(ValueError, match="must be even.*num_random_features=7"):
-        SoftmaxFeatures().check(7)
-    SoftmaxFeatures(hyperbolic=False).check(7)
-    with pytest.raises(ValueError, match="num_random_features=None"):
-        feature_maps.get("favor+").check(None)
-    feature_maps.get("relu").check(None)
-
-
-@pytest.mark.parametrize("identifier", ["Softmax", None, ["relu"]])
-def test_an_unknown_feature_map_raises(identifier):
-    with pytest.raises(ValueError, match="feature_map must be one of softmax, favor"):
-        feature_maps.get(identifier)
-
-
-def test_a_config_of_something_else_raises():
-    config = keras.saving.serialize_keras_object(keras.layers.Dense(3))
-    with pytest.raises(ValueError, match="must be the config of a FeatureMap"):
-        feature_maps.get(config)
+IS_ONE_OF = "feature_map must be one of softmax, favor"
+IS_FINITE = "epsilon must be a finite float of at least 0"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "message"),
     [
-        ((None,), "activation must be one of relu"),
-        (("relu", -1.0), "epsilon must be a finite float of at least 0"),
-        (("relu", float("nan")), "epsilon must be a finite float of at least 0"),
+        *((lambda x=x: feature_maps.get(x), IS_ONE_OF) for x in ("Softmax", None, [])),
+        (lambda: feature_maps.get(DENSE), "must be the config of a FeatureMap"),
+        (lambda: feature_maps.TaylorFeatures(0), "rank must be a positive int or None"),
+        (lambda: GeneralizedFeatures(None), "activation must be one of relu"),
+        (lambda: GeneralizedFeatures("relu", -1.0), IS_FINITE),
+        (lambda: GeneralizedFeatures("relu", np.nan), IS_FINITE),
+        (
+            lambda: PerformerAttention(2, 4, num_random_features="many"),
+            "a positive int, \"auto\" or None.*'many'",
+        ),
     ],
 )
-def test_wrong_generalized_features_raise(arguments, message):
+def test_wrong_arguments_raise(make, message):
     with pytest.raises(ValueError, match=message):
-        GeneralizedFeatures(*arguments)
+        make()
+
+
+def small_model(feature_map):
+    layer = PerformerAttention(2, 4, num_random_features=8, feature_map=feature_map)
+    return keras.Sequential([keras.Input((None, 6)), layer])
 
 
 def test_a_registered_function_is_saved_and_found_again():
-    features = GeneralizedFeatures(softplus_squared, epsilon=0.1)
-    model = keras.Sequential(
-        [
-            keras.Input((None, 6)),
-            PerformerAttention(2, 4, num_random_features=8, feature_map=features),
-        ]
-    )
+    model = small_model(GeneralizedFeatures(softplus_squared, epsilon=0.1))
     model.save("model.keras")
     restored = keras.saving.load_model("model.keras")
     assert restored.layers[0].feature_map.activation is softplus_squared
-    assert restored.layers[0].feature_map.epsilon == 0.1
     x = tf.constant(np.random.default_rng(0).standard_normal((2, 5, 6)), "float32")
     np.testing.assert_array_equal(restored(x), model(x))
 
 
 def test_an_unregistered_function_works_until_it_is_saved():
-    activation = tf.nn.softplus
-    layer = PerformerAttention(
-        2, 4, num_random_features=8, feature_map=GeneralizedFeatures(activation)
-    )
-    model = keras.Sequential([keras.Input((None, 6)), layer])
+    model = small_model(GeneralizedFeatures(tf.nn.softplus))
     assert np.isfinite(model(tf.ones((2, 5, 6)))).all()
-    for save in (lambda: model.save("model.keras"), layer.get_config):
-        with pytest.raises(ValueError, match="register_keras_serializable"):
-            save()
+    with pytest.raises(ValueError, match="register_keras_serializable"):
+        model.save("model.keras")
 
 
 class Narrow(feature_maps.FeatureMap):
@@ -204,10 +158,10 @@ class Narrow(feature_maps.FeatureMap):
 
 
 def test_a_map_with_arguments_and_no_config_is_not_saved_without_them():
-    layer = PerformerAttention(2, 4, num_random_features=8, feature_map=Narrow(0.5))
-    assert np.isfinite(layer(tf.ones((2, 5, 6)))).all()
+    model = small_model(Narrow(0.5))
+    assert np.isfinite(model(tf.ones((2, 5, 6)))).all()
     with pytest.raises(NotImplementedError, match="Narrow has the arguments width: d"):
-        layer.get_config()
+        model.layers[0].get_config()
 
 
 @pytest.mark.parametrize("name", ["gelu", "elu"])
@@ -229,40 +183,33 @@ class Fixed(feature_maps.FeatureMap):
         return ops.ActivationKernel(parameters, tf.nn.relu)
 
 
-def fixed_weights(layer, x):
-    """The weights of keys by `Fixed`, in float64."""
-    q, k = (
-        np.asarray(dense(x), "float64") / layer.key_dim**0.25
-        for dense in (layer.query_dense, layer.key_dense)
-    )
-    q, k = np.maximum(q, 0) + 1e-3, np.maximum(k, 0) + 1e-3
-    weights = np.einsum("btnh,bsnh->bnts", q, k)
-    return weights / weights.sum(-1, keepdims=True)
+def fixed(q, k):
+    q, k = (np.maximum(x, 0) / 4**0.25 + 1e-3 for x in (q, k))
+    return np.einsum("btnh,bsnh->bnts", q, k)
 
 
-def taylor_weights(layer, x):
-    q, k = (np.asarray(d(x), "float64") for d in (layer.query_dense, layer.key_dense))
-    t = np.einsum("btnh,bsnh->bnts", q, k) / layer.key_dim**0.5
-    weights = 1 + t + t**2 / 2
-    return weights / weights.sum(-1, keepdims=True)
+def polynomial(q, k):
+    t = np.einsum("btnh,bsnh->bnts", q, k) / 4**0.5
+    return 1 + t + t**2 / 2
 
 
 @pytest.mark.parametrize(
-    "feature_map, weights", [("taylor", taylor_weights), (Fixed(), fixed_weights)]
+    "feature_map, expected", [("taylor", polynomial), (Fixed(), fixed)]
 )
-def test_a_map_without_random_features_needs_no_number(feature_map, weights):
+def test_a_map_without_random_features_needs_no_number(feature_map, expected):
     layer = PerformerAttention(2, 4, feature_map=feature_map)
     x = np.random.default_rng(0).normal(size=(2, 5, 7)).astype("float32")
     _, scores = layer(x, return_attention_scores=True)
-    np.testing.assert_allclose(scores, weights(layer, x), rtol=1e-4, atol=1e-6)
+    dense = layer.query_dense, layer.key_dense
+    weights = expected(*(np.asarray(one(x), "float64") for one in dense))
+    weights /= weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(scores, weights, rtol=1e-4, atol=1e-6)
     assert layer.projection_matrix is None and layer.num_random_features is None
-    config = layer.get_config()
-    assert config["num_random_features"] == "auto"
-    assert PerformerAttention.from_config(config).get_config() == config
-    explicit = PerformerAttention(
-        2, 4, feature_map=feature_map, num_random_features=None
-    )
-    assert explicit.get_config()["num_random_features"] is None
+    for number in ("auto", None):
+        options = {"feature_map": feature_map, "num_random_features": number}
+        config = PerformerAttention(2, 4, **options).get_config()
+        assert config["num_random_features"] == number
+        assert PerformerAttention.from_config(config).get_config() == config
     message = "has no random features: leave num_random_features out.*Received.*=8"
     with pytest.raises(ValueError, match=message):
         PerformerAttention(2, 4, feature_map=feature_map, num_random_features=8)
@@ -270,24 +217,17 @@ def test_a_map_without_random_features_needs_no_number(feature_map, weights):
 
 @pytest.mark.parametrize("feature_map", ["softmax", "relu"])
 def test_other_maps_have_256_features_by_default(feature_map):
-    auto, given = (
-        PerformerAttention(2, 4, feature_map=feature_map, seed=3, **options)
-        for options in ({}, {"num_random_features": 256})
-    )
     matrices = []
-    for layer, number in ((auto, "auto"), (given, 256)):
-        layer.build((None, None, 7))
+    for number in ("auto", 256):
+        options = {"feature_map": feature_map, "num_random_features": number}
+        layer = PerformerAttention(2, 4, seed=3, **options)
         config = layer.get_config()
         assert config["num_random_features"] == number
         again = PerformerAttention.from_config(config)
         assert again.get_config() == config
-        again.build((None, None, 7))
-        matrices += [layer.projection_matrix.numpy(), again.projection_matrix.numpy()]
+        for each in (layer, again):
+            each.build((None, None, 7))
+            matrices.append(each.projection_matrix.numpy())
     assert matrices[0].shape == (256, 4)
     for matrix in matrices[1:]:
         np.testing.assert_array_equal(matrix, matrices[0])
-
-
-def test_another_word_for_the_number_is_refused():
-    with pytest.raises(ValueError, match="a positive int, \"auto\" or None.*='many'"):
-        PerformerAttention(2, 4, num_random_features="many")

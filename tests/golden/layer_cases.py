@@ -4,6 +4,7 @@ And the random features that are drawn for it.
 """
 
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
@@ -25,13 +26,10 @@ class LayerCase:
     Attributes:
         options: dict of arguments of the layer, besides `SMALL`.
         shapes: tuple of the shapes of query, value and key, as many as are given.
-        masks: dict of masks by the name of the argument of `call`.
-        call: dict of further arguments of `call`.
-        std: float, standard deviation of the inputs. The kernels keep it, so that it
-            is that of queries and keys as well.
+        masks, call: dicts of masks and of further arguments of `call`.
+        std: float, of the inputs. The kernels keep it for queries and keys.
         graph: `None` (eager), "known" or "unknown" lengths in a `tf.function`.
-        more: bool, also look at the attention matrix and, if the layer has a state,
-            take the sequence in pieces.
+        more: bool, also look at scores and, with a state, take it in pieces.
         kind: class of the layer.
     """
 
@@ -72,7 +70,6 @@ class LayerCase:
 
     def value_and_gradients(self, layer, inputs):
         """The output, and gradients for the inputs and all weights that train."""
-
         shape = layer.compute_output_shape(*self.shapes)
 
         def compute(*inputs):
@@ -99,24 +96,23 @@ class LayerCase:
 
     def in_pieces(self, layer, inputs):
         """The same sequence in three calls, of which the second has one token."""
-        (x,), state = inputs, None
+        (x,), states, outputs = inputs, [None], []
         at = x.shape[1] // 2
-        numbers, outputs = {}, []
         with tf.GradientTape() as tape:
             tape.watch(x)
-            for start, end in ((0, at), (at, at + 1), (at + 1, None)):
-                masks = {name: mask[:, start:end] for name, mask in self.masks.items()}
-                output, state = layer(
-                    x[:, start:end], state=state, return_state=True, **masks
-                )
+            for here in (slice(at), slice(at, at + 1), slice(at + 1, None)):
+                call = {name: mask[:, here] for name, mask in self.masks.items()}
+                call.update(state=states[-1], return_state=True)
+                output, state = layer(x[:, here], **call)
                 outputs.append(output)
-                if start == 0:
-                    early = state
+                states.append(state)
             output = tf.concat(outputs, 1)
             loss = _weighted_sum(output, output.shape)
-        numbers["pieces output"] = output
-        numbers["pieces gradient query"] = tape.gradient(loss, x)
-        for time, reached in (("early", early), ("last", state)):
+        numbers = {
+            "pieces output": output,
+            "pieces gradient query": tape.gradient(loss, x),
+        }
+        for time, reached in (("early", states[1]), ("last", states[-1])):
             running_max, sums = state_arrays(reached)
             numbers[f"pieces {time} running_max"] = running_max
             numbers[f"pieces {time} sums"] = sums
@@ -147,16 +143,13 @@ def _holes(length=LENGTH, hidden_row=False):
 
 def draws():
     """The random features of each map, three draws, with a rest of a block."""
-    numbers = {}
-    for hyperbolic in (False, True):
-        for regularized in (False, True):
-            for orthogonal in (False, True):
-                map_ = feature_maps.SoftmaxFeatures(hyperbolic, regularized, orthogonal)
-                words = ("hyperbolic", "regularized", "orthogonal")
-                name = " ".join(w for w in words if getattr(map_, w)) or "plain"
-                for redraw in range(3):
-                    matrix = map_.draw(6, 4, tf.constant([3, redraw]))
-                    numbers[f"{name} {redraw}"] = matrix
+    numbers, words = {}, ("hyperbolic", "regularized", "orthogonal")
+    for chosen in itertools.product((False, True), repeat=3):
+        map_ = feature_maps.SoftmaxFeatures(*chosen)
+        name = " ".join(w for w, is_so in zip(words, chosen) if is_so) or "plain"
+        for redraw in range(3):
+            matrix = map_.draw(6, 4, tf.constant([3, redraw]))
+            numbers[f"{name} {redraw}"] = matrix
     numbers["relu"] = feature_maps.get("relu").draw(5, 3, tf.constant([1, 2]))
     return numbers
 

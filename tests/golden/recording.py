@@ -1,4 +1,4 @@
-"""The file of numbers, and how it is compared with others.
+"""Everything that the golden test compares, its files, and how it is compared.
 
 An array of more than 24 numbers is kept as a sketch: each number, with a random sign,
 is added to one of 24 sums. The norm of a difference of sketches is that of the
@@ -9,10 +9,36 @@ are as far apart as the arrays themselves.
 import json
 import pathlib
 
+import keras
 import numpy as np
+import tensorflow as tf
 
+from tests.golden import layer_cases, model_cases
+
+CASES = {
+    **{name: case.numbers for name, case in layer_cases.CASES.items()},
+    "draws": layer_cases.draws,
+    **model_cases.CASES,
+}
 FOLDER = pathlib.Path(__file__).parent / "recorded"
 SKETCH_SIZE = 24
+
+
+def compute(name):
+    """The numbers of one configuration, a dict of NumPy arrays by name."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(0)
+    numbers = {key: _as_numpy(x) for key, x in CASES[name]().items()}
+    for key, array in numbers.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name}, {key}: not all numbers are finite.")
+    return numbers
+
+
+def _as_numpy(x):
+    x = tf.convert_to_tensor(x)
+    # files of NumPy know no bfloat16; float32 holds all its values
+    return np.asarray(tf.cast(x, "float32") if x.dtype == "bfloat16" else x)
 
 
 def sketch(array):
@@ -28,14 +54,6 @@ def sketch(array):
     return sketched.astype(array.dtype).astype("float64")
 
 
-def sketches(numbers):
-    """The sketches of a dict of dicts of arrays."""
-    return {
-        name: {key: sketch(array) for key, array in arrays.items()}
-        for name, arrays in numbers.items()
-    }
-
-
 def difference(a, b):
     """|a - b| / |b|, norms over all numbers; 0 if both are 0."""
     a, b = np.ravel(a).astype("float64"), np.ravel(b).astype("float64")
@@ -47,14 +65,10 @@ def difference(a, b):
 
 def save(path, numbers):
     """Writes a dict of dicts of arrays, a file entry for each of the outer ones."""
-    index = {
-        name: {key: np.size(array) for key, array in arrays.items()}
-        for name, arrays in numbers.items()
-    }
-    joined = {
-        name: np.concatenate([np.ravel(x) for x in arrays.values()])
-        for name, arrays in numbers.items()
-    }
+    index, joined = {}, {}
+    for name, arrays in numbers.items():
+        index[name] = {key: np.size(array) for key, array in arrays.items()}
+        joined[name] = np.concatenate([np.ravel(x) for x in arrays.values()])
     np.savez_compressed(path, index=json.dumps(index), **joined)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.golden import configurations, saved_models
-from tests.golden.recording import FOLDER, difference, load, sketch
+from tests.golden import saved_models
+from tests.golden.recording import CASES, FOLDER, compute, difference, load, sketch
 
 RECORDED = load(FOLDER / "numbers.npz")
 ROUNDING = load(FOLDER / "rounding.npz")
@@ -62,37 +62,29 @@ def assert_same(arrays, recorded, bound):
 
 
 def test_every_configuration_is_recorded():
-    assert list(RECORDED) == list(ROUNDING) == list(configurations.CASES)
+    assert list(RECORDED) == list(ROUNDING) == list(CASES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED)
 def test_numbers(name):
     recorded = RECORDED[name]
-    assert_same(configurations.compute(name), recorded, lambda key: bound(name, key))
+    assert_same(compute(name), recorded, lambda key: bound(name, key))
 
 
 @pytest.mark.parametrize("name", saved_models.MAKE)
-def test_weights_keep_names_order_and_shapes(name):
+def test_saved_models_and_weights_compute_the_same(name):
     assert saved_models.weights(saved_models.make(name)) == WEIGHTS[name]
-
-
-@pytest.mark.parametrize("name", saved_models.MAKE)
-def test_saved_model_computes_the_same(name):
-    model = keras.saving.load_model(FOLDER / f"{name}.keras")
-    assert_same(saved_models.outputs(name, model), SAVED[name], lambda key: BOUND)
-
-
-@pytest.mark.parametrize("name", saved_models.MAKE)
-def test_saved_weights_compute_the_same(name):
     model = saved_models.make(name, seed=2)
     model.load_weights(FOLDER / f"{name}.weights.h5")
-    assert_same(saved_models.outputs(name, model), SAVED[name], lambda key: BOUND)
+    for loaded in (model, keras.saving.load_model(FOLDER / f"{name}.keras")):
+        found = saved_models.outputs(name, loaded)
+        assert_same(found, SAVED[name], lambda key: BOUND)
 
 
 def test_a_number_that_changes_is_noticed():
     name, key = "two blocks", "gradient query"
-    array = configurations.compute(name)[key].copy()
+    array = compute(name)[key].copy()
     array[0, 17, 1] *= 1.01
     moved = difference(sketch(array), RECORDED[name][key])
     assert moved > 10 * bound(name, key)

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import ops
+from keras_performer.ops.linear import bidirectional
 
 HEAD_DIM = 5
 
@@ -65,6 +66,48 @@ KERNELS = {
     "relu": lambda: activation_kernel(tf.nn.relu, epsilon=0.1),
     "unprojected": lambda: activation_kernel(tf.nn.sigmoid, projected=False),
     "elu_plus_one": ops.EluKernel,
+}
+
+
+# Ways to attend, each in several blocks, chunks or pieces.
+def attend_to_all(query, key, value, kernel, mask=None):
+    given = kernel.astype(query.dtype), ops.Visibility.of(mask), query, key, value
+    return bidirectional.attend_to_all(*given, block_tokens=8)
+
+
+def attend_to_past(query, key, value, kernel, mask=None, chunk_size=3):
+    options = {"chunk_size": chunk_size}
+    return ops.causal_attention(query, key, value, kernel, mask, **options)[0]
+
+
+def absorb_and_answer(query, key, value, kernel, mask=None, pieces=(1, 7, -1)):
+    """Keys come in pieces, and queries in two."""
+    sizes = kernel.num_features(key.shape[3]), value.shape[3]
+    dtype = "float64" if key.dtype == "float64" else "float32"
+    state = ops.initial_state(key.shape[0], key.shape[2], *sizes, dtype)
+    seen = [None] * len(pieces) if mask is None else tf.split(mask, pieces, 1)
+    for k, v, m in zip(*(tf.split(x, pieces, 1) for x in (key, value)), seen):
+        state = ops.absorb_keys(k, v, kernel, m, state)
+    queries = query[:, :4], query[:, 4:]
+    return tf.concat([ops.answer_queries(q, kernel, state) for q in queries], 1)
+
+
+def token_by_token(query, key, value, kernel, mask=None):
+    outputs, state = [], None
+    for t in range(query.shape[1]):
+        given = (x[:, t : t + 1] for x in (query, key, value))
+        seen = None if mask is None else mask[:, t : t + 1]
+        output, state = ops.causal_attention(*given, kernel, seen, state)
+        outputs.append(output)
+    return tf.concat(outputs, 1)
+
+
+# The way, and whether it is causal.
+ATTENTIONS = {
+    "all": (attend_to_all, False),
+    "past": (attend_to_past, True),
+    "states": (absorb_and_answer, False),
+    "tokens": (token_by_token, True),
 }
 
 

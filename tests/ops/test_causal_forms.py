@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import reference
-from keras_performer.ops.linear import chunkwise, log_pairs
 
 from .cases import (
     KERNELS,
     assert_all_close,
     assert_equals,
+    attend_to_past,
     float64,
     masks,
     normal,
@@ -23,51 +23,22 @@ from .cases import (
 
 
 def attend(kernel, inputs, mask=None):
-    def attention(query, key, value):
-        return ops.causal_attention(query, key, value, kernel, mask, chunk_size=8)[0]
+    return value_and_gradients(
+        lambda *x: attend_to_past(*x, kernel, mask, chunk_size=8), inputs
+    )
 
-    return value_and_gradients(attention, inputs)
+
+def exact(kernel, inputs, mask=None):
+    """By the reference, in float64."""
+    given = kernel.astype("float64"), mask, True
+    return value_and_gradients(
+        lambda *x: reference.attention(*x, *given), float64(*inputs)
+    )
 
 
 def inputs(std=1.0, length=96):
     query, key = (normal((2, length, 2, 16), (3, i), std, "float32") for i in range(2))
     return query, key, normal((2, length, 2, 3), (3, 2), dtype="float32")
-
-
-class Forms:
-    """Forms that the blocks of a computation took, in their order, backward too.
-
-    Attributes:
-        rare: list of bool arrays `(X, chunks)`, which chunks were rare.
-        log_pairs: int, how often weights of pairs came from log-sum-exps.
-    """
-
-    def __init__(self):
-        self.rare, self.log_pairs = [], 0
-
-    def chunks(self):
-        """Number of rare chunks in each block."""
-        return [int(np.sum(rare)) for rare in self.rare]
-
-
-@pytest.fixture
-def forms(monkeypatch):
-    """Counts forms; eager, a form that is not needed does not run."""
-    found = Forms()
-    references, weighted_sums = chunkwise.references, log_pairs._weighted_sums
-
-    def recording(*args):
-        result = references(*args)
-        found.rare.append(result.rare.numpy())
-        return result
-
-    def counting(*args):
-        found.log_pairs += 1
-        return weighted_sums(*args)
-
-    monkeypatch.setattr(chunkwise, "references", recording)
-    monkeypatch.setattr(log_pairs, "_weighted_sums", counting)
-    return found
 
 
 @pytest.mark.parametrize("std, padding", [(0.5, 0), (1.0, 1), (2.0, 0), (2.0, 40)])
@@ -86,33 +57,25 @@ def test_the_chunk_whose_first_key_is_dwarfed_is_rare_and_no_other(forms):
     key *= scale
     # without anything before it, as sums before would be larger
     mask = np.arange(96)[None] >= [[0], [16]]
-    given = query, key, value
-    found = attend(softmax_kernel(32, 16), given, mask)
+    given = softmax_kernel(32, 16), (query, key, value), mask
+    found = attend(*given)
     rare = np.zeros((4, 8), bool)
     rare[2, 2] = True
     np.testing.assert_array_equal(forms.rare[0], rare)
     assert forms.chunks() == [1, 0, 0, 1]
     assert forms.log_pairs == 2
 
-    def exact(query, key, value):
-        kernel = softmax_kernel(32, 16).astype("float64")
-        return reference.attention(query, key, value, kernel, mask, causal=True)
-
-    assert_all_close(found, value_and_gradients(exact, float64(*given)), 2e-5)
+    assert_all_close(found, exact(*given), 2e-5)
 
 
 def test_large_queries_and_keys(forms):
     """There is no cliff: of what training may walk into few chunks are rare."""
-    head_dim = 16
-    kernel = softmax_kernel(4 * head_dim, head_dim)
-    given = [
-        normal((1, 1024, 2, head_dim), i, std=8, dtype="float32") for i in range(3)
-    ]
+    kernel = softmax_kernel(64, 16)
+    given = [normal((1, 1024, 2, 16), i, std=8, dtype="float32") for i in range(3)]
     output, _ = ops.causal_attention(*given, kernel)
     assert 0 < sum(forms.chunks()) <= 8  # of 32, all of them in the first block
     assert not any(rare.any() for rare in forms.rare[1:])
-    exact = reference.attention(*float64(*given), kernel.astype("float64"), causal=True)
-    assert_all_close([output], [exact], 1e-3)
+    assert_all_close([output], exact(kernel, given)[:1], 1e-3)
 
 
 def test_a_token_that_sees_only_keys_against_it(forms):
@@ -145,11 +108,7 @@ def test_every_form_is_attention(monkeypatch, forms, form, name, mask):
     seen = np.concatenate([rare.ravel() for rare in forms.rare]).mean()
     assert seen > 0.3 if form == "log pairs" else seen == 0
     assert (forms.log_pairs > 0) == (form == "log pairs")
-
-    def exact(*inputs):
-        return reference.attention(*inputs, kernel, mask, causal=True)
-
-    assert_all_close(found, value_and_gradients(exact, given), 1e-10)
+    assert_all_close(found, exact(kernel, given, mask), 1e-10)
 
 
 @pytest.mark.parametrize("place", [3, 40, 63])

@@ -37,24 +37,13 @@ def recurrence(inputs, state, params):
     return (outputs, outputs[..., 0] ** 2), {"sum": total, "count": count}
 
 
-def scan(chunk_size):
-    return lambda *arguments: chunk_scan(
-        recurrence, chunk_size, *arguments, (tf.float64, tf.float64)
-    )
+def scan(function, chunk_size, **options):
+    given = function, chunk_size
+    dtypes = tf.float64, tf.float64
+    return lambda *arguments: chunk_scan(*given, *arguments, dtypes, **options)
 
 
-def value_and_gradients(function, jit_compile=None):
-    """Value and all gradients; eagerly, or in a graph that XLA compiles or not."""
-
-    def compute():
-        return _value_and_gradients(function)
-
-    if jit_compile is not None:
-        compute = tf.function(compute, jit_compile=jit_compile)
-    return compute()
-
-
-def _value_and_gradients(function):
+def value_and_gradients(function):
     sources = [INPUTS["x"], START["sum"], *PARAMS]
     with tf.GradientTape() as tape:
         tape.watch(sources)
@@ -65,16 +54,24 @@ def _value_and_gradients(function):
     return [first, second, end["sum"], end["count"], *gradients]
 
 
+def assert_same(function, expected, jit_compile=None):
+    """Value and all gradients; eagerly, or in a graph that XLA compiles or not."""
+
+    def compute():
+        return value_and_gradients(function)
+
+    if jit_compile is not None:
+        compute = tf.function(compute, jit_compile=jit_compile)
+    for found, wanted in zip(compute(), value_and_gradients(expected), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "chunk_size, jit_compile",
     [(1, None), (4, False), (4, True), (10, None), (11, None), (100, False)],
 )
 def test_chunks_change_nothing(chunk_size, jit_compile):
-    expected = value_and_gradients(recurrence)
-    function = scan(chunk_size)
-    results = value_and_gradients(function, jit_compile)
-    for result, wanted in zip(results, expected, strict=True):
-        np.testing.assert_allclose(result, wanted, rtol=1e-10, atol=1e-12)
+    assert_same(scan(recurrence, chunk_size), recurrence, jit_compile)
 
 
 @pytest.mark.parametrize("chunk_size, jit_compile", [(4, None), (4, True), (11, None)])
@@ -88,28 +85,11 @@ def test_from_the_last_chunk_on_it_is_the_scan_of_what_is_reversed(
         outputs, end = recurrence(reversed_in(inputs), state, params)
         return reversed_in(outputs), end
 
-    def scanned(*arguments):
-        dtypes = tf.float64, tf.float64
-        return chunk_scan(backwards, chunk_size, *arguments, dtypes, reverse=True)
-
-    expected = value_and_gradients(backwards)
-    results = value_and_gradients(scanned, jit_compile)
-    for result, wanted in zip(results, expected, strict=True):
-        np.testing.assert_allclose(result, wanted, rtol=1e-10, atol=1e-12)
+    assert_same(scan(backwards, chunk_size, reverse=True), backwards, jit_compile)
 
 
 def test_scans_nest():
-    def outer(inputs, state, params):
-        return chunk_scan(recurrence, 2, inputs, state, params, (tf.float64,) * 2)
-
-    def nested(*arguments):
-        return chunk_scan(outer, 5, *arguments, (tf.float64,) * 2)
-
-    expected = value_and_gradients(recurrence)
-    for result, wanted in zip(
-        value_and_gradients(nested, jit_compile=False), expected, strict=True
-    ):
-        np.testing.assert_allclose(result, wanted, rtol=1e-10, atol=1e-12)
+    assert_same(scan(scan(recurrence, 2), 5), recurrence, jit_compile=False)
 
 
 def test_a_chunk_is_computed_again_from_the_state_before_it():
@@ -141,15 +121,15 @@ def test_complex_sequences_have_gradients(wrap):
         sums = start + turn * tf.cumsum(x**2, 1)
         return sums, sums[:, -1:]
 
+    def scanned(*arguments):
+        return chunk_scan(running, 4, *arguments, tf.complex128)
+
     def gradients(function):
         with tf.GradientTape() as tape:
             tape.watch([x, turn])
             sums, _ = function(x, tf.zeros_like(turn), turn)
             loss = tf.reduce_sum(tf.abs(sums) ** 2)
         return tape.gradient(loss, [x, turn])
-
-    def scanned(*arguments):
-        return chunk_scan(running, 4, *arguments, tf.complex128)
 
     results = wrap(lambda: gradients(scanned))()
     for result, wanted in zip(results, gradients(running), strict=True):

@@ -6,10 +6,9 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.ops import decays
-from keras_performer.ops.linear import chunkwise, log_pairs
 from keras_performer.ops.linear_attention import linear_attention
 
-from .cases import float64, normal, qkv, softmax_kernel
+from .cases import float64, normal, qkv, softmax_kernel, value_and_gradients
 from .test_trunk import (
     FORMS,
     GATED,
@@ -28,37 +27,39 @@ def test_scores_decay(window, causal):
     form = Form(causal, window, gated=True)
     query, key, _, decay, *gain = form.inputs()
     value = tf.eye(LENGTH, batch_shape=(2,), dtype=tf.float64)[:, :, tf.newaxis]
-    found = ops.attention_scores(
-        query, key, softmax_kernel(), None, causal, window, *gain, decay=decay
-    )
-    expected = form.twin()(query, key, value, decay, *gain)
-    np.testing.assert_allclose(found, tf.transpose(expected, (0, 2, 1, 3)), atol=1e-9)
-    found = ops.exact_scores(query, key, None, causal, decay=decay)
-    exact = Form(causal, None, False, True, None)
-    expected = exact.twin()(query, key, value, decay)
-    np.testing.assert_allclose(found, tf.transpose(expected, (0, 2, 1, 3)), atol=1e-9)
+    given = query, key, softmax_kernel(), None, causal, window, *gain
+    scores = ops.attention_scores(*given, decay=decay)
+    exact = ops.exact_scores(query, key, None, causal, decay=decay)
+    by_softmax = form._replace(window=None, kernel=None).twin()
+    for found, expected in (
+        (scores, form.twin()(query, key, value, decay, *gain)),
+        (exact, by_softmax(query, key, value, decay)),
+    ):
+        expected = tf.transpose(expected, (0, 2, 1, 3))
+        np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 def test_a_state_that_was_empty_is_a_state():
     """Decoding starts from it, or from no state."""
-    query, key, value, decay, gain = GATED["gated causal, window"].inputs()
+    *given, decay, gain = GATED["gated causal, window"].inputs()
+    visible, kernel = ops.Visibility(causal=True), softmax_kernel()
     start = ops.with_recent_keys(
         ops.initial_state(2, 1, 22, 7, "float64"), 5, 5, "float64", with_decay=True
     )
     assert isinstance(start, ops.DecayingState)
     recent = ops.DecayingRecent.empty(2, 5, 1, 5, 7, "float64")
-    visible, kernel = ops.Visibility(causal=True), softmax_kernel()
-    given, options = (query, key, value), {"decay": decay}
-    for first in (
-        lambda state: linear_attention(
-            *given, kernel, visible, 5, gain, state and start, **options
-        ),
-        lambda state: ops.local_attention(
-            *given, 5, visible, state=state and recent, **options
-        ),
-    ):
-        for x, y in zip(*map(tf.nest.flatten, (first(True), first(None))), strict=True):
-            np.testing.assert_allclose(x, y, atol=1e-12)
+    options = kernel, visible, 5, gain
+    found, wanted = (
+        tf.nest.flatten(
+            [
+                linear_attention(*given, *options, state, decay=decay),
+                ops.local_attention(*given, 5, visible, state=near, decay=decay),
+            ]
+        )
+        for state, near in ((start, recent), (None, None))
+    )
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
 
 
 # A key that dwarfs all others, and what makes later queries forget it.
@@ -93,61 +94,31 @@ def test_one_key_80_nats_above_and_then_forgotten(place, forgets, causal, window
     )
 
 
-def counted(monkeypatch):
-    """A list that gets, for each block, which of its chunks are rare."""
-    rare, found = [], chunkwise.references
-
-    def watched(*args):
-        references = found(*args)
-        rare.append(references.rare.numpy())
-        return references
-
-    monkeypatch.setattr(chunkwise, "references", watched)
-    return rare
-
-
 @pytest.mark.parametrize("gate", [-0.1, -4.0, -1e4])
-def test_gates_alone_make_no_chunk_rare(gate, monkeypatch):
-    rare = counted(monkeypatch)
+def test_gates_alone_make_no_chunk_rare(gate, forms):
     query, key, value = qkv(2, LENGTH, LENGTH, 1, 2, dtype="float32")
-    decay = tf.fill((2, LENGTH, 1), gate)
-    found = CAUSAL.ours()(query, key, value, decay)
-    assert sum(x.size for x in rare) >= 6 and not np.concatenate(rare, 1).any()
-    twin = CAUSAL.twin()(*float64(query, key, value, decay))
-    np.testing.assert_allclose(found, twin, atol=2e-5)
+    inputs = query, key, value, tf.fill((2, LENGTH, 1), gate)
+    found = CAUSAL.ours()(*inputs)
+    flags = np.concatenate(forms.rare, 1)
+    assert flags.size >= 6 and not flags.any()
+    np.testing.assert_allclose(found, CAUSAL.twin()(*float64(*inputs)), atol=2e-5)
 
 
-def test_a_key_that_is_forgotten_in_its_chunk_makes_that_chunk_rare(monkeypatch):
-    rare, computed = counted(monkeypatch), []
-    sums = log_pairs._weighted_sums
-
-    def watched(*args):
-        computed.append(args[1][0].shape)
-        return sums(*args)
-
-    monkeypatch.setattr(log_pairs, "_weighted_sums", watched)
-    query, key, value = one_key_above(30, FORMS["causal"])
+@pytest.mark.parametrize("place, size, gate", [(30, 1.0, -100.0), (0, 1.9, -1000.0)])
+def test_a_key_that_is_forgotten_in_its_chunk_makes_that_chunk_rare(
+    place, size, gate, forms
+):
+    """If it was the first, all others are 150 nats below their reference, and alone."""
+    query, key, value = one_key_above(place, FORMS["causal"])
+    key = tf.where(np.arange(LENGTH)[:, None, None] == place, key, size * key)
     decay = np.full((2, LENGTH, 1), -0.05, "float32")
-    decay[0, 33] = -100.0  # of the first example alone
-    CAUSAL.ours()(query, key, value, tf.constant(decay))
-    flags = np.concatenate(rare, 1)
-    assert flags[0, 0] and computed
-
-
-def test_a_first_key_that_is_forgotten_leaves_float32_the_others(monkeypatch):
-    """All others are 150 nats below their reference, and alone once it is forgotten."""
-    rare = counted(monkeypatch)
-    query, key, value = one_key_above(0, FORMS["causal"])
-    place = np.arange(LENGTH)[:, None, None]
-    key = tf.where(place == 0, key, 1.9 * key)
-    decay = np.full((2, LENGTH, 1), -0.05, "float32")
-    decay[0, 33] = -1000.0  # of the first example alone
+    decay[0, 33] = gate  # of the first example alone
     inputs = query, key, value, tf.constant(decay)
     found = CAUSAL.ours()(*inputs)
-    flags = np.concatenate(rare, 1)
-    assert flags[0, 0] and not flags[1, 0]
-    twin = CAUSAL.twin()(*float64(*inputs))
-    np.testing.assert_allclose(found, twin, atol=1e-3)
+    flags = np.concatenate(forms.rare, 1)
+    assert flags[0, 0] and forms.log_pairs
+    assert place > 0 or not flags[1, 0]
+    np.testing.assert_allclose(found, CAUSAL.twin()(*float64(*inputs)), atol=1e-3)
 
 
 def test_gates_of_65536_tokens_add_up_nowhere():
@@ -176,21 +147,9 @@ def test_graphs_of_unknown_sizes_and_xla(name, jit_compile):
         tf.TensorSpec([None, None, *x.shape[2:]] if len(x.shape) > 1 else (2,), x.dtype)
         for x in inputs
     ]
-
-    def gradients(*inputs):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            output = form.ours()(*inputs)
-            loss = tf.reduce_sum(output**2)
-        return output, *tape.gradient(loss, inputs)
-
-    graph = tf.function(
-        gradients,
-        input_signature=None if jit_compile else specs,
-        jit_compile=jit_compile,
-        autograph=False,
-    )
-    for x, y in zip(graph(*inputs), gradients(*inputs), strict=True):
+    options = {"jit_compile": True} if jit_compile else {"input_signature": specs}
+    graph = tf.function(form.ours(), autograph=False, **options)
+    for x, y in zip(*(value_and_gradients(f, inputs) for f in (graph, form.ours()))):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
 
 
@@ -217,25 +176,28 @@ def test_a_decay_of_other_keys_than_queries_is_refused():
 
 def test_errors_say_what_is_wanted():
     query, key, value = qkv(1, 6, 6, 1, dtype="float32")
-    given = query, key, value, softmax_kernel()
-    visible = ops.Visibility(causal=True)
+    visible, decay = ops.Visibility(causal=True), tf.zeros((1, 6, 1))
+
+    def attend(state=None, **options):
+        given = query, key, value, softmax_kernel(), visible, 2, None, state
+        return linear_attention(*given, **options)[1]
+
+    def local(state=None, **options):
+        given = query, key, value, 2, visible
+        return ops.local_attention(*given, state=state, **options)[1]
+
     with pytest.raises(ValueError, match=r"\(1, 6, 1\). Received: float32 of shape"):
-        linear_attention(*given, visible, decay=tf.zeros((1, 6)))
+        attend(decay=tf.zeros((1, 6)))
     with pytest.raises(ValueError, match="must be floats.*Received: int32"):
-        linear_attention(*given, visible, decay=tf.zeros((1, 6, 1), "int32"))
-    _, state = linear_attention(*given, visible, 2)
+        attend(decay=tf.zeros((1, 6, 1), "int32"))
     with pytest.raises(ValueError, match=r"DecayingState \(running_max.*decay\)"):
-        linear_attention(*given, visible, 2, None, state, decay=tf.zeros((1, 6, 1)))
-    _, state = linear_attention(*given, visible, 2, decay=tf.zeros((1, 6, 1)))
+        attend(attend(), decay=decay)
     with pytest.raises(ValueError, match="must be a WindowedState"):
-        linear_attention(*given, visible, 2, None, state)
-    local = query, key, value, 2, visible
-    _, state = ops.local_attention(*local)
+        attend(attend(decay=decay))
     with pytest.raises(ValueError, match="must be a DecayingRecent"):
-        ops.local_attention(*local, state=state, decay=tf.zeros((1, 6, 1)))
-    _, state = ops.local_attention(*local, decay=tf.zeros((1, 6, 1)))
+        local(local(), decay=decay)
     with pytest.raises(ValueError, match="must be a Recent"):
-        ops.local_attention(*local, state=state)
+        local(local(decay=decay))
 
 
 @pytest.mark.parametrize("tokens, after", [(9, None), (4, None), (4, 3), (9, 0)])

@@ -1,23 +1,20 @@
 """Kernels may be subclasses, have parameters of each head, and be trained."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.linear import bidirectional
+from keras_performer.ops import reference
 
 from .cases import (
+    ATTENTIONS,
     HEAD_DIM,
-    assert_all_close,
     assert_equals,
     masks,
     normal,
     pairs,
     qkv,
-    value_and_gradients,
 )
 
 BATCH, LENGTH, HEADS, GROUPS, FEATURES = 3, 29, 2, 2, 14
@@ -44,76 +41,10 @@ def dense(query, key, value, features, mask=None, causal=False):
     return tf.reshape(output, (batch, length, HEADS * GROUPS, value.shape[3]))
 
 
-# Two ways to call each attention, with several blocks or chunks each.
-def attend_to_all(query, key, value, kernel, mask):
-    visible = ops.Visibility.of(mask)
-    kernel = kernel.astype(query.dtype)
-    return bidirectional.attend_to_all(
-        kernel, visible, query, key, value, block_tokens=8
-    )
-
-
-def attend_to_past(query, key, value, kernel, mask):
-    return ops.causal_attention(query, key, value, kernel, mask, chunk_size=3)[0]
-
-
-def absorb_and_answer(query, key, value, kernel, mask):
-    num_features = kernel.num_features(HEAD_DIM)
-    state = ops.initial_state(BATCH, HEADS, num_features, value.shape[3], "float64")
-    state = ops.absorb_keys(key, value, kernel, mask, state)
-    return ops.answer_queries(query, kernel, state)
-
-
-def token_by_token(query, key, value, kernel, mask):
-    outputs, state = [], None
-    for t in range(query.shape[1]):
-        now = slice(t, t + 1)
-        output, state = ops.causal_attention(
-            query[:, now],
-            key[:, now],
-            value[:, now],
-            kernel,
-            None if mask is None else mask[:, now],
-            state,
-        )
-        outputs.append(output)
-    return tf.concat(outputs, 1)
-
-
-ATTENTIONS = {
-    "all": (attend_to_all, False),
-    "past": (attend_to_past, True),
-    "states": (absorb_and_answer, False),
-    "tokens": (token_by_token, True),
-}
-
-
-# Kernels of parameters, and the features that they define.
-def exponential(hyperbolic, matrix, log_weights):
-    kernel = ops.ExponentialKernel(matrix, hyperbolic, log_weights, trainable=True)
-
-    def features(x, is_key):
-        # only the first half of a hyperbolic matrix is read
-        half = matrix[..., : matrix.shape[-2] // 2, :]
-        w = tf.concat([half, -half], -2) if hyperbolic else matrix
-        w = tf.broadcast_to(w, (HEADS, *w.shape[-2:]))
-        logs = tf.einsum("btkgh,kmh->btkgm", x, w)
-        if is_key:
-            logs -= tf.reduce_sum(x * x, -1, keepdims=True) / 2
-            logs += tf.broadcast_to(log_weights, (HEADS, FEATURES))[:, tf.newaxis]
-        return tf.exp(logs)
-
-    return kernel, features
-
-
-def activation(matrix):
-    kernel = ops.ActivationKernel(matrix, tf.nn.softplus, trainable=True)
-
-    def features(x, is_key):
-        w = tf.broadcast_to(matrix, (HEADS, *matrix.shape[-2:]))
-        return tf.nn.softplus(tf.einsum("btkgh,kmh->btkgm", x, w)) + 1e-3
-
-    return kernel, features
+def products(x, matrix):
+    """Products with the rows of a matrix, of all heads or of each."""
+    matrix = tf.broadcast_to(tf.cast(matrix, x.dtype), (HEADS, *matrix.shape[-2:]))
+    return tf.einsum("btkgh,kmh->btkgm", x, matrix)
 
 
 class TwoMatrices(ops.Kernel):
@@ -146,31 +77,57 @@ def project_heads(x, matrix):
     return tf.reshape(projected, (-1, x.shape[1], matrix.shape[1]))
 
 
-def two_matrices(query_matrix, key_matrix):
+def of_two_matrices(query_matrix, key_matrix):
     def features(x, is_key):
-        projected = tf.einsum(
-            "btkgh,kmh->btkgm", x, key_matrix if is_key else query_matrix
-        )
-        return tf.exp(-projected * projected) if is_key else tf.nn.sigmoid(projected)
+        if is_key:
+            return tf.exp(-(products(x, key_matrix) ** 2))
+        return tf.nn.sigmoid(products(x, query_matrix))
 
-    return TwoMatrices(query_matrix, key_matrix), features
+    return features
 
 
-MATRIX, OF_HEADS = (FEATURES, HEAD_DIM), (HEADS, FEATURES, HEAD_DIM)
-# a function of parameters, and the shapes of these
+def exponential(matrix, log_weights):
+    return ops.ExponentialKernel(matrix, False, log_weights, trainable=True)
+
+
+def hyperbolic(half, log_weights):
+    matrix = tf.concat([half, -half], -2)
+    return ops.ExponentialKernel(matrix, True, log_weights, trainable=True)
+
+
+def activation(matrix):
+    return ops.ActivationKernel(matrix, tf.nn.softplus, trainable=True)
+
+
+OF_HEADS, HALF = (HEADS, FEATURES, HEAD_DIM), (HEADS, FEATURES // 2, HEAD_DIM)
+# a kernel of parameters, the shapes of these, and features that the reference has not
 KERNELS = {
-    "one matrix": (functools.partial(exponential, False), [MATRIX, (FEATURES,)]),
-    "a matrix of each head": (
-        functools.partial(exponential, False),
-        [OF_HEADS, (HEADS, FEATURES)],
-    ),
-    "hyperbolic": (
-        functools.partial(exponential, True),
-        [OF_HEADS, (HEADS, FEATURES)],
-    ),
+    "one matrix": (exponential, [OF_HEADS[1:], OF_HEADS[1:2]]),
+    "a matrix of each head": (exponential, [OF_HEADS, OF_HEADS[:2]]),
+    "hyperbolic": (hyperbolic, [HALF, OF_HEADS[:2]]),
     "activation": (activation, [OF_HEADS]),
-    "queries and keys": (two_matrices, [OF_HEADS, OF_HEADS]),
+    "queries and keys": (TwoMatrices, [OF_HEADS, OF_HEADS], of_two_matrices),
 }
+
+
+def assert_is_dense(name, attend, causal, mask=None, scale=1.0, tolerance=1e-10):
+    """Outputs and gradients, of the parameters too, are those of the whole matrix."""
+    make, shapes, *own = KERNELS[name]
+    parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
+    query, key, value = qkv(BATCH, LENGTH, LENGTH, HEADS, GROUPS)
+
+    def fast(*given):
+        return attend(*given[:3], make(*given[3:]), mask)
+
+    def slow(*given):
+        inputs, parameters = given[:3], given[3:]
+        if own:
+            return dense(*inputs, own[0](*parameters), mask, causal)
+        return reference.attention(*inputs, make(*parameters), mask, causal)
+
+    inputs = [query, key * scale, value, *parameters]
+    for found in assert_equals(fast, slow, inputs, tolerance):
+        assert np.abs(found).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -190,55 +147,20 @@ KERNELS = {
     ],
 )
 def test_parameters_of_heads_and_their_gradients(name, attention):
-    make, shapes = KERNELS[name]
-    function, causal = ATTENTIONS[attention]
-    parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
-    inputs = [*qkv(BATCH, LENGTH, LENGTH, HEADS, GROUPS), *parameters]
-    mask = masks(LENGTH)["different"]
-
-    def fast(query, key, value, *parameters):
-        kernel, _ = make(*parameters)
-        return function(query, key, value, kernel, tf.constant(mask))
-
-    def slow(query, key, value, *parameters):
-        _, features = make(*parameters)
-        return dense(query, key, value, features, mask, causal)
-
-    expected = value_and_gradients(slow, inputs)
-    assert_all_close(value_and_gradients(fast, inputs), expected, 1e-10)
-    assert all(np.abs(x).max() > 1e-3 for x in expected)
+    assert_is_dense(name, *ATTENTIONS[attention], masks(LENGTH)["different"])
 
 
 def test_gradients_of_parameters_in_compiled_passes():
-    make, shapes = KERNELS["a matrix of each head"]
-    parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
-    inputs = [*qkv(BATCH, 9, 9, HEADS, GROUPS), *parameters]
+    def compiled(*given):
+        return ops.bidirectional_attention(*given, jit_compile=True)
 
-    def compiled(query, key, value, *parameters):
-        kernel, _ = make(*parameters)
-        return ops.bidirectional_attention(query, key, value, kernel, jit_compile=True)
-
-    def slow(query, key, value, *parameters):
-        return dense(query, key, value, make(*parameters)[1])
-
-    assert_equals(compiled, slow, inputs)
+    assert_is_dense("a matrix of each head", compiled, causal=False)
 
 
 def test_a_block_with_a_dwarfing_key_has_gradients_of_parameters_too():
     """The token-by-token form of causal attention."""
-    make, shapes = KERNELS["hyperbolic"]
-    parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
-    query, key, value = qkv(BATCH, LENGTH, LENGTH, HEADS, GROUPS)
     scale = np.where(np.arange(LENGTH) % 10 == 0, 12.0, 1.0)[:, None, None]
-    inputs = [query, key * scale, value, *parameters]
-
-    def fast(query, key, value, *parameters):
-        return attend_to_past(query, key, value, make(*parameters)[0], None)
-
-    def slow(query, key, value, *parameters):
-        return dense(query, key, value, make(*parameters)[1], causal=True)
-
-    assert_equals(fast, slow, inputs, 1e-8)
+    assert_is_dense("hyperbolic", *ATTENTIONS["past"], None, scale, 1e-8)
 
 
 class Tempered(ops.ExponentialKernel):
@@ -263,7 +185,7 @@ def test_a_subclass_survives_every_conversion(attention):
     kernel = Tempered(matrix, True, 3.0)
 
     def features(x, is_key):
-        logs = tf.einsum("btkgh,mh->btkgm", x, tf.cast(matrix, x.dtype))
+        logs = products(x, matrix)
         if is_key:
             logs -= 3.0 * tf.reduce_sum(x * x, -1, keepdims=True) / 2
         return tf.exp(logs)
@@ -275,20 +197,17 @@ def test_a_subclass_survives_every_conversion(attention):
     )
 
 
-@pytest.mark.parametrize(
-    "convert",
-    [
-        lambda kernel: kernel.astype("float64"),
-        lambda kernel: kernel.in_one_part(),
-        lambda kernel: kernel.with_gradients(),
-        lambda kernel: kernel.with_parameters(kernel.parameters),
-        lambda kernel: kernel.blank().with_parameters(kernel.parameters),
-    ],
-)
-def test_conversions_keep_class_and_options(convert):
-    kernel = convert(Tempered(pairs(FEATURES, HEAD_DIM), True, 3.0))
-    assert type(kernel) is Tempered
-    assert kernel.strength == 3.0
+def test_conversions_keep_class_and_options():
+    kernel = Tempered(pairs(FEATURES, HEAD_DIM), True, 3.0)
+    for converted in (
+        kernel.astype("float64"),
+        kernel.in_one_part(),
+        kernel.with_gradients(),
+        kernel.with_parameters(kernel.parameters),
+        kernel.blank().with_parameters(kernel.parameters),
+    ):
+        assert type(converted) is Tempered
+        assert converted.strength == 3.0
 
 
 def test_kernels_with_equal_options_share_what_is_compiled():
@@ -307,7 +226,7 @@ def test_a_kernel_without_features_says_what_is_missing():
 
 
 def test_parameters_of_another_number_of_heads_are_refused():
-    x = tf.ones((1, 3, 4, 2))
+    x, state = tf.ones((1, 3, 4, 2)), ops.initial_state(1, 4, 5, 2)
     for kernel in (
         ops.ActivationKernel(tf.ones((2, 5, 2)), tf.nn.relu),
         ops.ExponentialKernel(tf.ones((5, 2)), log_weights=tf.ones((2, 5))),
@@ -315,16 +234,15 @@ def test_parameters_of_another_number_of_heads_are_refused():
         for attention in (ops.bidirectional_attention, ops.causal_attention):
             with pytest.raises(ValueError, match=r"value, 4.*Received.*\(2, 5"):
                 attention(x, x, x, kernel)
-        state = ops.initial_state(1, 4, 5, 2)
         with pytest.raises(ValueError, match="each head of key and value, 4"):
             ops.absorb_keys(x, x, kernel, None, state)
 
 
 def test_causality_where_all_keys_are_seen_is_refused():
-    x = tf.ones((1, 3, 1, 2))
+    x, state = tf.ones((1, 3, 1, 2)), ops.initial_state(1, 1, 2, 2)
     kernel, visible = ops.ActivationKernel(None, tf.nn.relu), ops.Visibility(None, True)
     with pytest.raises(ValueError, match="absorb_keys.*causal_attention"):
-        ops.absorb_keys(x, x, kernel, visible, ops.initial_state(1, 1, 2, 2))
+        ops.absorb_keys(x, x, kernel, visible, state)
     with pytest.raises(ValueError, match="bidirectional_attention.*causal_attention"):
         ops.bidirectional_attention(x, x, x, kernel, visible)
 
@@ -344,12 +262,9 @@ class Offset(ops.Kernel):
 
 
 def test_private_options_reach_what_is_compiled():
-    query, key, value = qkv(1, 5, 5, 1, dtype="float32")
+    given = *qkv(1, 5, 5, 1, dtype="float32"), Offset(0.5)
     plain, compiled = (
-        ops.bidirectional_attention(
-            query, key, value, Offset(0.5), jit_compile=jit_compile
-        )
-        for jit_compile in (False, True)
+        ops.bidirectional_attention(*given, jit_compile=one) for one in (False, True)
     )
     np.testing.assert_allclose(compiled, plain, rtol=1e-5)
     assert Offset(0.5).identity() != Offset(0.25).identity()
@@ -365,12 +280,11 @@ def test_options_that_cannot_be_compared_are_refused_where_they_count():
 
 
 def test_a_visibility_takes_the_masks_that_functions_take():
-    mask = [[1, 1, 0, 1, 0]]
-    query, key, value = qkv(1, 5, 5, 1)
+    mask, inputs = [[1, 1, 0, 1, 0]], qkv(1, 5, 5, 1)
     kernel = ops.ActivationKernel(None, tf.nn.softplus)
     for attention in (
-        lambda mask: ops.bidirectional_attention(query, key, value, kernel, mask),
-        lambda mask: ops.causal_attention(query, key, value, kernel, mask)[0],
-        lambda mask: ops.exact_attention(query, key, value, mask),
+        lambda mask: ops.bidirectional_attention(*inputs, kernel, mask),
+        lambda mask: ops.causal_attention(*inputs, kernel, mask)[0],
+        lambda mask: ops.exact_attention(*inputs, mask),
     ):
         np.testing.assert_array_equal(attention(ops.Visibility(mask)), attention(mask))

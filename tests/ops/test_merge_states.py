@@ -10,24 +10,32 @@ from keras_performer import ops
 
 from .cases import HEAD_DIM, KERNELS, assert_all_close, masks, qkv
 
-LENGTH = 13
-PIECES = (5, 0, 1, 7)
+# Shorter than a window of 4, as long, longer, and none, in different orders.
+ORDERS = [(3, 1, 0, 7), (7, 1, 4, 3), (4, 3, 1, 5)]
 
 
-def whole_and_pieces(name, mask=None, std=1.0):
-    """The state of all keys, and those of pieces, each from nothing."""
-    kernel = KERNELS[name]()
-    _, key, value = qkv(3, 1, LENGTH, heads=2, std=std)
-    num_features = kernel.num_features(HEAD_DIM)
+def whole_and_pieces(name, pieces, mask=None, window=None, std=1.0):
+    """The kernel, the state of all tokens, and `(state, length)` of pieces.
 
-    def absorb(here):
-        seen = None if mask is None else mask[:, here]
-        empty = ops.initial_state(3, 2, num_features, 7, "float64")
-        return ops.absorb_keys(key[:, here], value[:, here], kernel, seen, empty)
+    Each is from nothing.
+    """
+    kernel, length = KERNELS[name](), sum(pieces)
+    inputs = qkv(3, length, length, heads=2, groups=2, std=std)
 
-    ends = itertools.accumulate(PIECES)
-    pieces = [absorb(slice(end - n, end)) for n, end in zip(PIECES, ends)]
-    return kernel, absorb(slice(None)), pieces
+    def state_of(here):
+        seen = None if mask is None else tf.constant(masks(length)[mask])[:, here]
+        empty = ops.initial_state(3, 2, kernel.num_features(HEAD_DIM), 7, "float64")
+        query, key, value = (x[:, here] for x in inputs)
+        if window is None:
+            return ops.absorb_keys(key, value, kernel, seen, empty)
+        empty = ops.with_recent_keys(empty, window, HEAD_DIM, "float64")
+        visible = ops.Visibility.of(seen, causal=True)
+        options = {"key_mask": visible, "state": empty}
+        return ops.windowed_attention(query, key, value, kernel, window, **options)[1]
+
+    ends = itertools.accumulate(pieces)
+    states = [state_of(slice(end - n, end)) for n, end in zip(pieces, ends)]
+    return kernel, state_of(slice(None)), list(zip(states, pieces))
 
 
 def bracketings(states, merge):
@@ -42,56 +50,6 @@ def bracketings(states, merge):
     ]
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_any_bracketing_gives_the_state_of_the_whole(name):
-    mask = tf.constant(masks(LENGTH)["interior"])
-    kernel, whole, pieces = whole_and_pieces(name, mask)
-    merged = bracketings(pieces, lambda *pair: ops.merge_states(kernel, *pair))
-    assert len(merged) == 5  # the Catalan number of four pieces
-    for state in merged:
-        assert_all_close(state, whole, 1e-12)
-
-
-def test_a_piece_that_dwarfs_the_other_does_not_erase_it():
-    """Keys of standard deviation 4: sums whose stabilizers are far apart."""
-    kernel, whole, pieces = whole_and_pieces("softmax", std=4.0)
-    for state in bracketings(pieces, lambda *pair: ops.merge_states(kernel, *pair)):
-        assert_all_close(state, whole, 1e-12)
-
-
-def test_nothing_is_neutral():
-    kernel, whole, _ = whole_and_pieces("favor+")
-    nothing = ops.initial_state(3, 2, 17, 7, "float64")
-    for pair in ((nothing, whole), (whole, nothing)):
-        assert_all_close(ops.merge_states(kernel, *pair), whole, 1e-15)
-    empty = ops.merge_states(kernel, nothing, nothing)
-    assert_all_close(empty, nothing, 1e-15)
-
-
-# Shorter than a window of 4, as long, longer, and none, in different orders.
-ORDERS = [(3, 1, 0, 7), (7, 1, 4, 3), (4, 3, 1, 5)]
-
-
-def windowed_pieces(name, window, pieces, mask=None):
-    """The state of all tokens, and `(state, length)` of pieces, each from nothing."""
-    kernel = KERNELS[name]()
-    inputs = qkv(3, sum(pieces), sum(pieces), heads=2, groups=2)
-
-    def state_of(here):
-        seen = None if mask is None else tf.constant(masks(sum(pieces))[mask])[:, here]
-        empty = ops.initial_state(3, 2, kernel.num_features(HEAD_DIM), 7, "float64")
-        empty = ops.with_recent_keys(empty, window, HEAD_DIM, "float64")
-        visible = ops.Visibility.of(seen, causal=True)
-        query, key, value = (x[:, here] for x in inputs)
-        return ops.windowed_attention(
-            query, key, value, kernel, window, key_mask=visible, state=empty
-        )[1]
-
-    ends = itertools.accumulate(pieces)
-    states = [state_of(slice(end - n, end)) for n, end in zip(pieces, ends)]
-    return kernel, state_of(slice(None)), list(zip(states, pieces))
-
-
 def merge_pieces(kernel, left, right):
     (left, left_length), (right, right_length) = left, right
     merged = ops.merge_states(kernel, left, right, right_length)
@@ -99,26 +57,27 @@ def merge_pieces(kernel, left, right):
 
 
 @pytest.mark.parametrize(
-    "name, window, pieces, mask",
+    "name, window, pieces, mask, std",
     [
-        ("favor+", 4, ORDERS[0], "different"),
-        ("softmax", 4, ORDERS[1], "left"),
-        ("taylor", 4, ORDERS[2], None),
-        ("softmax", 1, ORDERS[0], "different"),  # of the own key alone
-        ("softmax", 100, ORDERS[0], "different"),  # of every key
+        *((name, None, (5, 0, 1, 7), "interior", 1.0) for name in KERNELS),
+        # keys that dwarf others: sums whose stabilizers are far apart
+        ("softmax", None, (5, 0, 1, 7), None, 4.0),
+        ("favor+", 4, ORDERS[0], "different", 1.0),
+        ("softmax", 4, ORDERS[1], "left", 1.0),
+        ("taylor", 4, ORDERS[2], None, 1.0),
+        ("softmax", 1, ORDERS[0], "different", 1.0),  # of the own key alone
+        ("softmax", 100, ORDERS[0], "different", 1.0),  # of every key
     ],
 )
-def test_any_bracketing_of_windowed_states_gives_that_of_the_whole(
-    name, window, pieces, mask
-):
+def test_any_bracketing_gives_the_state_of_the_whole(name, window, pieces, mask, std):
     """Also where the last keys are masked: they are places, others are none."""
-    kernel, whole, states = windowed_pieces(name, window, pieces, mask)
+    kernel, whole, states = whole_and_pieces(name, pieces, mask, window, std)
     merged = bracketings(states, lambda *pair: merge_pieces(kernel, *pair))
-    assert len(merged) == 5
+    assert len(merged) == 5  # the Catalan number of four pieces
     for state, length in merged:
         assert length == sum(pieces)
-        assert_all_close([x for x in state if x.dtype != tf.bool], whole[:4], 1e-10)
-        np.testing.assert_array_equal(state.seen, whole.seen)
+        assert_all_close(state[:4], whole[:4], 1e-12 if window is None else 1e-10)
+        np.testing.assert_array_equal(state[4:], whole[4:])
 
 
 def test_recent_keys_merge_without_a_kernel_and_each_example_by_its_length():
@@ -163,8 +122,8 @@ def test_gradients_flow_through_what_merging_absorbs():
 
 
 def test_states_that_do_not_belong_together_raise():
-    kernel, whole, _ = windowed_pieces("favor+", 4, (3, 2))
-    _, other, _ = windowed_pieces("favor+", 5, (3, 2))
+    kernel, whole, _ = whole_and_pieces("favor+", (3, 2), window=4)
+    _, other, _ = whole_and_pieces("favor+", (3, 2), window=5)
     with pytest.raises(ValueError, match="need right_length, .*right_length=None"):
         ops.merge_states(kernel, whole, whole)
     message = r"of equal shapes.*left WindowedState\(.*key=\(3, 4,.*key=\(3, 5,"

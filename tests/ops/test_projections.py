@@ -24,27 +24,6 @@ def draws(draw, num_rows, num_cols, count=NUM_DRAWS, **options):
     return all_draws().numpy()
 
 
-def without_sign_fix(num_rows, num_cols, seed):
-    """Matrix of public implementations: the Q of a QR decomposition as it comes."""
-    gaussian = ops.gaussian_matrix(num_cols, num_cols, seed)
-    lengths = tf.norm(
-        ops.gaussian_matrix(num_rows, num_cols, (seed[1], seed[0])), axis=1
-    )
-    return tf.linalg.qr(gaussian)[0][:num_rows] * lengths[:, tf.newaxis]
-
-
-def kernel_z_score(matrices, query, key):
-    """Standard errors between the mean estimate and exp(q . k / sqrt(H))."""
-    x, y = query / len(query) ** 0.25, key / len(key) ** 0.25
-    features = np.exp(matrices @ x - x @ x / 2) * np.exp(matrices @ y - y @ y / 2)
-    estimates = features.mean(axis=1)
-    standard_error = estimates.std(ddof=1) / np.sqrt(len(estimates))
-    return (
-        abs(estimates.mean() - np.exp(query @ key / np.sqrt(len(query))))
-        / standard_error
-    )
-
-
 @pytest.mark.parametrize("num_rows", [4, 13])
 def test_rows_are_orthogonal_within_blocks(num_rows):
     matrix = ops.orthogonal_gaussian_matrix(num_rows, 5, seed=(3, 1)).numpy()
@@ -112,15 +91,6 @@ def test_lengths_follow_the_chi_law():
     assert np.abs(correlations).max() * np.sqrt(400) < 4.5
 
 
-def test_directions_do_not_depend_on_lengths():
-    chi = ops.orthogonal_gaussian_matrix(13, 5, seed=(4, 4)).numpy()
-    regularized = ops.orthogonal_gaussian_matrix(
-        13, 5, (4, 4), regularized=True
-    ).numpy()
-    chi /= np.linalg.norm(chi, axis=1, keepdims=True)
-    np.testing.assert_allclose(chi, regularized / 5**0.5, atol=1e-6)
-
-
 def test_every_entry_is_standard_normal():
     matrices = draws(ops.orthogonal_gaussian_matrix, 7, 5)
     pvalues = [
@@ -140,16 +110,3 @@ def test_an_orthogonal_block_is_haar():
     moments = np.stack([matrices.mean(axis=(1, 2)), traces, traces**2 - 1])
     scores = np.sqrt(NUM_DRAWS) * moments.mean(axis=1) / moments.std(axis=1, ddof=1)
     assert np.abs(scores).max() < 4.5
-
-
-ALONG_ONES = np.ones(16) / 2.0
-
-
-def test_kernel_estimate_is_unbiased_along_the_diagonal():
-    matrices = draws(ops.orthogonal_gaussian_matrix, 16, 16)
-    assert kernel_z_score(matrices, ALONG_ONES, ALONG_ONES) < 4.5
-
-
-def test_without_the_sign_fix_the_estimate_along_the_diagonal_is_biased():
-    matrices = draws(without_sign_fix, 16, 16)
-    assert kernel_z_score(matrices, ALONG_ONES, ALONG_ONES) > 10

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.ops import reference
 
-from .cases import KERNELS, assert_all_close, masks, normal, qkv, value_and_gradients
+from .cases import KERNELS, assert_equals, masks, normal, qkv
 
 
 def column(*numbers):
@@ -21,9 +21,6 @@ def test_softmax_kernel_on_paper():
     weights = np.array([np.cosh(1.0), np.cosh(1.0 + 2.0) * np.exp(-2.0)])
     weights /= weights.sum()
     query, key, value = column(1.0), column(0.0, 2.0), column(10.0, 20.0)
-    np.testing.assert_allclose(
-        reference.attention_matrix(query, key, kernel)[0, 0, 0], weights, rtol=1e-12
-    )
     output = reference.attention(query, key, value, kernel)
     np.testing.assert_allclose(output[0, 0, 0], [weights @ [10.0, 20.0]], rtol=1e-12)
 
@@ -44,74 +41,23 @@ def test_exact_softmax_on_paper():
     np.testing.assert_allclose(tf.reshape(output, -1), [4.0, 6.0], rtol=1e-12)
 
 
-def test_many_features_approach_exact_softmax():
-    query, key, value = qkv(batch=1, queries=3, keys=11, heads=2, groups=2, std=0.7)
-    kernel = ops.ExponentialKernel(ops.gaussian_matrix(200_000, 5, (0, 1)))
-    assert_all_close(
-        [reference.attention(query, key, value, kernel)],
-        [reference.exact_softmax_attention(query, key, value)],
-        2e-2,
-    )
-
-
-def test_grouped_queries_use_the_head_of_their_group():
-    query, key, value = qkv(batch=2, queries=3, keys=7, heads=2, groups=3)
-    kernel = KERNELS["favor+"]()
-    whole = reference.attention(query, key, value, kernel)
-    for head in range(6):
-        group = slice(head // 3, head // 3 + 1)
-        alone = reference.attention(
-            query[:, :, head : head + 1], key[:, :, group], value[:, :, group], kernel
-        )
-        np.testing.assert_allclose(whole[:, :, head : head + 1], alone, rtol=1e-12)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_masked_keys_are_dropped_and_unseeing_rows_are_zero(causal):
-    query, key, value = qkv(batch=1, queries=4, keys=4, heads=1)
-    mask = np.array([[False, True, False, True]])
-    for function in (
-        lambda q, k, v, m: reference.attention(q, k, v, KERNELS["favor+"](), m, causal),
-        lambda q, k, v, m: reference.attention(q, k, v, KERNELS["relu"](), m, causal),
-        lambda q, k, v, m: reference.exact_softmax_attention(q, k, v, m, causal),
-    ):
-        output = function(query, key, value, mask)
-        if causal:
-            np.testing.assert_array_equal(output[:, 0], 0)
-            np.testing.assert_allclose(output[0, 2, 0], value[0, 1, 0], rtol=1e-12)
-        visible = function(query[:, 3:], key[:, 1::2], value[:, 1::2], None)
-        if not causal:
-            np.testing.assert_allclose(output[:, 3:], visible, rtol=1e-12)
-        unseeing = function(query, key, value, np.zeros((1, 4), bool))
-        np.testing.assert_array_equal(unseeing, 0)
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_recurrence_equals_the_causal_matrix(name):
     kernel, mask = KERNELS[name](), masks(13)["different"]
     inputs = qkv(batch=3, queries=13, keys=13, heads=2, groups=2)
 
-    def by_matrix(q, k, v):
-        return reference.attention(q, k, v, kernel, mask, causal=True)
+    def by_matrix(*inputs):
+        return reference.attention(*inputs, kernel, mask, causal=True)
 
-    def by_token(q, k, v):
-        return reference.recurrent_attention(q, k, v, kernel, mask)[0]
+    def by_token(*inputs):
+        early, late = (
+            [x[:, here] for x in inputs] for here in (slice(3), slice(3, 13))
+        )
+        first, state = reference.recurrent_attention(*early, kernel, mask[:, :3])
+        then, _ = reference.recurrent_attention(*late, kernel, mask[:, 3:], state)
+        return tf.concat([first, then], 1)
 
-    actual = value_and_gradients(by_token, inputs)
-    assert_all_close(actual, value_and_gradients(by_matrix, inputs), 1e-11)
-
-
-def test_recurrence_continues_from_its_state():
-    kernel = KERNELS["softmax"]()
-    query, key, value = qkv(batch=2, queries=7, keys=7, heads=3)
-    whole, state = reference.recurrent_attention(query, key, value, kernel)
-    _, early = reference.recurrent_attention(
-        query[:, :3], key[:, :3], value[:, :3], kernel
-    )
-    late, continued = reference.recurrent_attention(
-        query[:, 3:], key[:, 3:], value[:, 3:], kernel, state=early
-    )
-    assert_all_close([late, *continued], [whole[:, 3:], *state], 1e-12)
+    assert_equals(by_token, by_matrix, inputs, 1e-11)
 
 
 def test_log_kernel_of_antithetic_rows_is_the_cosh_of_lemma_1():
@@ -184,14 +130,6 @@ def test_three_tokens_of_local_attention_on_paper():
     weights = np.tril(np.exp(PRODUCTS) * BETWEEN) * IS_NEAR[2]
     options = {"causal": True, "decay": DECAY}
     assert_is(weights, kernel=None, exact_window=2, **options)
-    output = reference.local_attention(
-        *(column(*x) for x in (QUERY, KEY, [1.0, 3.0, 5.0])),
-        sliding_window=2,
-        causal=True,
-        decay=tf.constant(DECAY)[None, :, None],
-    )
-    expected = weights @ [1.0, 3.0, 5.0] / weights.sum(1)
-    np.testing.assert_allclose(tf.reshape(output, -1), expected, rtol=1e-12)
 
 
 def test_segments_hide_each_other_and_a_mask_leaves_a_row_that_sees_nothing():
@@ -239,68 +177,23 @@ def test_weights_of_either_sign():
     np.testing.assert_allclose(matrix, expected, rtol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "name, causal, dtype",
-    [
-        ("softmax", True, "float32"),
-        ("taylor", False, "float32"),
-        ("relu", True, "float64"),
-    ],
-)
-def test_a_constant_value_comes_back(name, causal, dtype):
-    """Whatever decays, is near, and starts a segment; inputs of std 8."""
-    query, key, _ = qkv(2, 12, 12, heads=2, groups=2, std=8.0, dtype=dtype)
-    options = {
-        "exact_window": None if name == "relu" else 3,
-        "decay": -tf.abs(normal((2, 12, 2), 5, std=9.0, dtype=dtype)),
-        "starts": np.arange(24).reshape(2, 12) % 7 == 0,
-        "log_gain": normal((4,), 6, dtype=dtype),
-    }
-    value = tf.fill((2, 12, 2, 3), tf.constant(2.5, dtype))
-    output = reference.attention(
-        query, key, value, KERNELS[name](), None, causal, **options
-    )
-    np.testing.assert_allclose(output, np.full((2, 12, 4, 3), 2.5), rtol=1e-6)
-
-
 def test_each_head_has_its_own_decay_gain_and_matrix():
-    query, key, value = qkv(2, 6, 6, heads=2, groups=2)
+    inputs = qkv(2, 6, 6, heads=2, groups=2)
     decay, gain = -tf.abs(normal((2, 6, 2), 5)), normal((4,), 6)
     matrices, weights = normal((2, 9, 5), 7), normal((2, 9), 8)
-    given = {"causal": True, "exact_window": 2}
-    kernel = ops.ExponentialKernel(matrices, log_weights=weights)
-    whole = reference.attention(
-        query, key, value, kernel, decay=decay, log_gain=gain, **given
-    )
+
+    def attend(inputs, matrix, log_weights, decay, gain):
+        kernel = ops.ExponentialKernel(matrix, log_weights=log_weights)
+        options = {"causal": True, "exact_window": 2, "decay": decay, "log_gain": gain}
+        return reference.attention(*inputs, kernel, **options)
+
+    whole = attend(inputs, matrices, weights, decay, gain)
     for head in range(4):
-        own, group = slice(head, head + 1), slice(head // 2, head // 2 + 1)
-        alone = reference.attention(
-            query[:, :, own],
-            key[:, :, group],
-            value[:, :, group],
-            ops.ExponentialKernel(matrices[head // 2], log_weights=weights[head // 2]),
-            decay=decay[:, :, group],
-            log_gain=gain[own],
-            **given,
+        n, own, group = (
+            head // 2,
+            slice(head, head + 1),
+            slice(head // 2, head // 2 + 1),
         )
-        np.testing.assert_allclose(whole[:, :, own], alone, rtol=1e-12)
-
-
-def test_gradients_of_decays_are_differences_of_outputs():
-    query, key, value = qkv(1, 5, 5, heads=1)
-    decay = -tf.abs(normal((1, 5, 1), 5))
-
-    def loss(decay):
-        options = {"decay": decay, "exact_window": 2}
-        output = reference.attention(query, key, value, ops.TaylorKernel(), **options)
-        return tf.reduce_sum(output * normal(output.shape, 9))
-
-    with tf.GradientTape() as tape:
-        tape.watch(decay)
-        found = loss(decay)
-    gradient = tf.reshape(tape.gradient(found, decay), -1)
-    steps = 1e-5 * np.eye(5)[:, None, :, None]
-    expected = [(loss(decay + x) - loss(decay - x)) / 2e-5 for x in steps]
-    np.testing.assert_allclose(gradient, expected, atol=1e-8)
-    # the first token's stands between no two
-    assert gradient[0] == 0 and np.abs(gradient[1:]).min() > 1e-4
+        given = [x[:, :, of] for x, of in zip(inputs, (own, group, group))]
+        one = given, matrices[n], weights[n], decay[:, :, group], gain[own]
+        np.testing.assert_allclose(whole[:, :, own], attend(*one), rtol=1e-12)

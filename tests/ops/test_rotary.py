@@ -19,19 +19,6 @@ def turned(x, positions):
     return np.concatenate([pairs.real, pairs.imag], -1)
 
 
-def test_two_pairs_by_hand():
-    x = tf.constant([[[[1.0, 2.0, 3.0, 4.0]]]])
-    a, b = 5.0, 5.0 / 100  # frequencies 1 and 10000^(-1/2)
-    expected = [
-        np.cos(a) - 3 * np.sin(a),
-        2 * np.cos(b) - 4 * np.sin(b),
-        3 * np.cos(a) + np.sin(a),
-        4 * np.cos(b) + 2 * np.sin(b),
-    ]
-    output = ops.rotary_embedding(x, [[5]])
-    np.testing.assert_allclose(output[0, 0, 0], expected, atol=1e-6)
-
-
 # Digits of ten bits that are all 0, all 1, and mixed.
 FAR = [0, 1, 1023, 1024, 10**6, 10**6 + 1, 2**20 - 1, 2**24 + 1, 10**9 + 7, 2**31 - 1]
 
@@ -74,19 +61,6 @@ def test_axes_of_a_grid_share_the_head():
     np.testing.assert_allclose(output, np.concatenate(expected, -1), atol=1e-9)
     for_all = ops.rotary_embedding(x, positions[:1])
     np.testing.assert_array_equal(for_all[0], output[0])
-
-
-def test_products_depend_on_the_distance_and_norms_stay():
-    query, key = random.standard_normal((2, 1, 4, 1, 16))
-    near, far = np.arange(4)[None], 10**6 + np.arange(4)[None]
-    products = [
-        np.einsum("btnh,bsnh->ts", *(ops.rotary_embedding(x, p) for x in (query, key)))
-        for p in (near, far)
-    ]
-    np.testing.assert_allclose(*products, atol=1e-8)
-    assert np.abs(products[0] - np.einsum("btnh,bsnh->ts", query, key)).max() > 0.1
-    norms = np.linalg.norm(ops.rotary_embedding(query, far), axis=-1)
-    np.testing.assert_allclose(norms, np.linalg.norm(query, axis=-1))
 
 
 def test_gradients_turn_back():

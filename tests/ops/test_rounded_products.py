@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_performer import ops, zoo
+from keras_performer.ops.linear_attention import linear_attention
 
 from .cases import normal, pairs, segment_starts
 
@@ -52,22 +53,13 @@ def products(request, monkeypatch):
     return ROUNDING[request.param], counts
 
 
-def kernel():
-    return ops.ExponentialKernel(pairs(64, HEAD_DIM), hyperbolic=True)
-
-
-def visible(causal, packed=False):
+def attend(window, features, causal, packed, *inputs):
     starts = segment_starts(((0, 30, 31, 64),), LENGTH) if packed else None
-    return ops.Visibility(None, causal, starts=starts)
-
-
-def local(causal, packed, query, key, value):
-    return ops.local_attention(query, key, value, WINDOW, visible(causal, packed))[0]
-
-
-def windowed(causal, packed, query, key, value):
-    given = kernel(), WINDOW, None, visible(causal, packed)
-    return ops.windowed_attention(query, key, value, *given)[0]
+    visible = ops.Visibility(None, causal, starts=starts)
+    if not features:
+        return ops.local_attention(*inputs, window, visible)[0]
+    kernel = ops.ExponentialKernel(pairs(64, HEAD_DIM), hyperbolic=True)
+    return linear_attention(*inputs, kernel, visible, window)[0]
 
 
 def lsh(query, key, value):
@@ -75,22 +67,15 @@ def lsh(query, key, value):
     return zoo.lsh_attention(query, value, buckets, WINDOW)
 
 
-def linear(causal, packed, query, key, value):
-    given = query, key, value, kernel(), visible(causal, packed)
-    if causal:
-        return ops.causal_attention(*given)[0]
-    return ops.bidirectional_attention(*given)
-
-
 ATTENTIONS = {
-    "local": functools.partial(local, False, False),
-    "local, causal, packed": functools.partial(local, True, True),
-    "windowed": functools.partial(windowed, False, False),
-    "windowed, packed": functools.partial(windowed, False, True),
-    "windowed, causal": functools.partial(windowed, True, False),
+    "local": functools.partial(attend, WINDOW, False, False, False),
+    "local, causal, packed": functools.partial(attend, WINDOW, False, True, True),
+    "windowed": functools.partial(attend, WINDOW, True, False, False),
+    "windowed, packed": functools.partial(attend, WINDOW, True, False, True),
+    "windowed, causal": functools.partial(attend, WINDOW, True, True, False),
     "lsh": lsh,
-    "linear": functools.partial(linear, False, False),
-    "linear, packed": functools.partial(linear, False, True),
+    "linear": functools.partial(attend, None, True, False, False),
+    "linear, packed": functools.partial(attend, None, True, False, True),
 }
 
 

@@ -193,12 +193,6 @@ def test_it_is_saved_and_comes_back(make, number):
         np.testing.assert_array_equal(before, after)
 
 
-def test_what_is_shared_stays_shared():
-    performer, _ = says_the_same(stack(1), X)
-    block = performer.blocks[0]
-    assert block.attention is block.again["same"][0]
-
-
 def test_the_way_back_trains_with_the_dropout_of_the_model():
     """With the same seed the weights that are dropped are the same."""
     model = graph(attention(dropout=0.4, seed=3, name="dropping"))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_performer import PerformerLM, generate, generate_stream
 from keras_performer.models import sampling, token_loop
 from tests.models.test_generate import VOCABULARY, small_model
-from tests.models.token_models import assert_likeliest, in_pieces
+from tests.models.token_models import assert_likeliest
 
 PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5], [3], [5, 8, 9]]
 LENGTH = 16
@@ -181,23 +181,6 @@ def test_samples_are_those_of_a_prompt_that_is_repeated():
     )
     for prompt, rows, of_prompt in zip(PROMPTS, samples, ended):
         assert lists(of_prompt) == [cut(row, len(prompt), [6]) for row in rows]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
-def test_a_model_of_int8_weights_is_drawn_from_as_it_is():
-    model = small_model()
-    prompt = [3, 1, 4, 1]
-    before = joint(model, prompt)
-    model.quantize("int8")
-    assert model.head.kernel.dtype == "int8"
-    # other numbers than before by more than the test can miss
-    model.head.kernel_scale.assign(-model.head.kernel_scale)
-    assert np.abs(joint(model, prompt) - before).max() > 0.05
-    samples = generate(model, [[2], prompt], 6, num_samples=6000, seed=2)
-    assert_follows(samples[1], model, prompt)
-    found, _ = in_pieces(model, samples[1, :1, :-1], *range(1, 5))
-    np.testing.assert_allclose(found, model(samples[1, :1, :-1]), rtol=0, atol=2e-4)
 
 
 def joined(prompts, stream):

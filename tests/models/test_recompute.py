@@ -148,17 +148,6 @@ def test_fit_is_plain_keras():
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("recompute", MODES)
-def test_evaluation_and_predictions_are_plain_keras(recompute):
-    found = []
-    for mode in (recompute, None):
-        model = small_model(mode, num_layers=1)
-        loss, accuracy = model.evaluate(IDS, TARGETS, batch_size=2, verbose=0)
-        found.append([loss, accuracy, model.predict(IDS[:1], verbose=0)])
-    for result, wanted in zip(*found):
-        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute, causal", [("network", True), ("block", False)])
 def test_a_chunk_that_is_computed_again_drops_the_same(recompute, causal):

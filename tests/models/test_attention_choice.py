@@ -123,7 +123,8 @@ ODD = ExactAttention(2, 3, causal=True)
 )
 def test_positions_are_what_all_attentions_can(expected, options):
     attention = options.get("attention")
-    options["num_layers"] = len(attention) if isinstance(attention, list) else 1
+    num_layers = len(attention) if isinstance(attention, list) else 1
+    options = dict(options, num_layers=num_layers)
     model = small_model(**options)
     assert model.position_embedding == expected
     assert (model.positions is None) == (expected == "rotary")

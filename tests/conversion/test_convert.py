@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_performer
 from keras_performer import convert_to_performer, convert_to_softmax
 from keras_performer.conversion import convert_attention
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
@@ -16,16 +15,7 @@ from keras_performer.layers.keras_privates import all_layers
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
 
 LENGTH, DIM = 19, 6
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    keras.utils.set_random_seed(0)
-
-
-@pytest.fixture
-def x():
-    return np.random.default_rng(1).normal(size=(2, LENGTH, DIM)).astype("float32")
+X = np.random.default_rng(1).normal(size=(2, LENGTH, DIM)).astype("float32")
 
 
 def attention(**options):
@@ -36,6 +26,15 @@ def attention(**options):
 def graph(layer, **call):
     start = keras.Input((LENGTH, DIM))
     return keras.Model(start, keras.layers.Dense(DIM)(layer(start, start, **call)))
+
+
+def in_sequence(*layers):
+    return keras.Sequential([keras.Input((LENGTH, DIM)), *layers])
+
+
+def shared_in_a_graph():
+    start, layer = keras.Input((LENGTH, DIM)), attention()
+    return keras.Model(start, layer(layer(start, start), start))
 
 
 class Block(keras.layers.Layer):
@@ -72,6 +71,26 @@ class LateBlock(keras.layers.Layer):
         return self.second(x, self.first(x, x))
 
 
+class Sparing(keras.layers.Layer):
+    """Keras makes its config, without a name; nothing is there before it is built."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = self.more = None
+
+    def build(self, shape):
+        self.attention, self.more = attention(), [attention()]
+        for layer in (self.attention, *self.more):
+            layer.build(shape, shape)
+
+    def call(self, x):
+        return self.more[0](self.attention(x, x), x)
+
+
+class Dropout(Sparing):
+    """Named like a layer of Keras."""
+
+
 class Stack(keras.Model):
     """Layers in lists, and a model inside."""
 
@@ -94,8 +113,11 @@ class Stack(keras.Model):
     def get_config(self):
         return {**super().get_config(), "depth": self.depth}
 
-    def first_attention(self):
-        return self.blocks[0].attention
+
+def stack(depth):
+    model = Stack(depth)
+    model(X)
+    return model
 
 
 @keras.saving.register_keras_serializable(package="test_convert")
@@ -114,160 +136,121 @@ class GraphOfBlocks(keras.Model):
         return {"direct": self.direct, "name": self.name}
 
 
-CLASSES = {"Block": Block, "LateBlock": LateBlock, "Stack": Stack}
+def spared():
+    start = keras.Input((LENGTH, DIM))
+    return keras.Model(start, keras.layers.Dropout(0.1)(Sparing()(start)))
 
 
-def in_models():
-    """A model, and how many attention layers it has."""
-    yield "grouped", lambda: graph(keras.layers.GroupQueryAttention(4, 6, 3)), 1
-    yield "twice in a graph", lambda: shared_in_a_graph(), 1
-    yield "nested", lambda: in_sequence(graph(attention()), Block(0.3)), 2
-    yield "subclass", lambda: Stack(1), 5
-    yield "subclass of a graph", GraphOfBlocks, 3
+CLASSES = {x.__name__: x for x in (Block, LateBlock, Sparing, Dropout, Stack)}
+# A model, and how many attention layers it has.
+MODELS = {
+    "grouped": (lambda: graph(keras.layers.GroupQueryAttention(4, 6, 3)), 1),
+    "twice in a graph": (shared_in_a_graph, 1),
+    "nested": (lambda: in_sequence(graph(attention()), Block(0.3)), 2),
+    "subclass": (lambda: stack(1), 5),
+    "subclass of a graph": (GraphOfBlocks, 3),
+    "without a config": (spared, 2),
+    "like Keras": (lambda: in_sequence(Dropout(), keras.layers.Dropout(0.1)), 2),
+}
 
 
-def in_sequence(*layers):
-    return keras.Sequential([keras.Input((LENGTH, DIM)), *layers])
+def says_the_same(model, *inputs, convert=convert_to_performer, **options):
+    """Converts a model with a window over everything; returns what `convert` does."""
+    if convert is convert_to_performer:
+        options = {"exact_window": 3 * LENGTH, **options}
+    new, report = convert(model, **options)
+    expected = model(*inputs)
+    np.testing.assert_allclose(new(*inputs), expected, rtol=1e-4, atol=1e-5)
+    return new, report
 
 
-def shared_in_a_graph():
-    start, layer = keras.Input((LENGTH, DIM)), attention()
-    return keras.Model(start, layer(layer(start, start), start))
-
-
-MODELS = {name: (make, number) for name, make, number in in_models()}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_it_is_saved_and_comes_back(name, x, tmp_path):
-    make, number = MODELS[name]
+@pytest.mark.parametrize("make, number", MODELS.values(), ids=MODELS)
+def test_it_is_saved_and_comes_back(make, number):
     model = make()
-    expected, weights = model(x).numpy(), [w.copy() for w in model.get_weights()]
+    expected, weights = model(X).numpy(), [w.copy() for w in model.get_weights()]
     performer, report = convert_to_performer(
         model, exact_window=3, num_random_features=8
     )
     assert [row.became for row in report.layers] == ["PerformerAttention"] * number
+    kinds = [type(layer) for layer in all_layers(performer)]
+    assert kinds.count(PerformerAttention) == number  # what is shared stays so
+    assert not {keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention} & {
+        *kinds
+    }
     assert isinstance(performer, type(model)) and performer is not model
-    estimate = performer(x).numpy()
+    estimate = performer(X).numpy()
     assert np.abs(estimate - expected).max() > 1e-3
-    performer.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects=CLASSES)
-    np.testing.assert_allclose(loaded(x), estimate, rtol=1e-5, atol=1e-6)
+    performer.save("model.keras")
+    loaded = keras.models.load_model("model.keras", custom_objects=CLASSES)
+    np.testing.assert_allclose(loaded(X), estimate, rtol=1e-5, atol=1e-6)
     assert len(loaded.weights) == len(performer.weights)
     # the weights are those of the model, which is as it was
     softmax, report = convert_to_softmax(loaded)
-    np.testing.assert_allclose(softmax(x), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(softmax(X), expected, rtol=1e-4, atol=1e-5)
     assert {row.was for row in report.layers} == {"PerformerAttention"}
-    np.testing.assert_array_equal(model(x), expected)
+    np.testing.assert_array_equal(model(X), expected)
     for before, after in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
 
 
-def test_the_way_back_trains_with_the_dropout_of_the_model(x):
+def test_the_way_back_trains_with_the_dropout_of_the_model():
     """With the same seed the weights that are dropped are the same."""
     model = graph(attention(dropout=0.4, seed=3, name="dropping"))
     performer, _ = convert_to_performer(model, seed=3)
+    assert performer.get_layer("dropping").dropout == 0.4
     softmax, _ = convert_to_softmax(performer)
-    expected = model(x, training=True)
-    np.testing.assert_allclose(softmax(x, training=True), expected, atol=1e-5)
-    assert np.abs(model(x) - expected).max() > 0.1
+    expected = model(X, training=True)
+    np.testing.assert_allclose(softmax(X, training=True), expected, atol=1e-5)
+    assert np.abs(model(X) - expected).max() > 0.1
 
 
-def test_a_window_over_everything_changes_nothing(x):
-    model = Stack(1)
-    expected = model(x)
-    performer, _ = convert_to_performer(model, exact_window=LENGTH)
-    np.testing.assert_allclose(performer(x), expected, rtol=1e-4, atol=1e-5)
-    attention = performer.first_attention()
-    assert attention is performer.blocks[0].again["same"][0]
-    assert sum(layer is attention for layer in all_layers(performer)) == 1
-    assert not any(
-        isinstance(layer, keras.layers.MultiHeadAttention)
-        for layer in all_layers(performer)
-    )
+def test_a_converted_model_trains_with_losses_of_ones_own():
+    def loss_of_mine(y, output):
+        return keras.ops.mean((y - output) ** 2, -1)
 
+    class MetricOfMine(keras.metrics.MeanSquaredError):
+        pass
 
-def test_a_converted_model_trains(x):
     model = graph(attention(name="attention"))
-    model.compile("adam", "mse", run_eagerly=True)
+    model.compile("adam", loss_of_mine, metrics=[MetricOfMine()], run_eagerly=True)
     performer, _ = convert_to_performer(model, exact_window=3, num_random_features=8)
-    assert performer.run_eagerly
+    assert performer.run_eagerly and performer.loss is loss_of_mine
+    assert performer.optimizer is not model.optimizer
     kernel = performer.get_layer("attention").query_dense.kernel
     before = kernel.numpy()
-    performer.fit(x, np.ones((2, LENGTH, DIM)), verbose=0)
+    performer.fit(X, np.ones((2, LENGTH, DIM)), verbose=0)
     assert np.abs(kernel.numpy() - before).max() > 1e-5
 
 
-def test_a_converted_layer_is_the_one_that_users_would_make(x):
-    model = graph(attention(name="its_name", dropout=0.1), use_causal_mask=True)
-    options = dict(exact_window=4, num_random_features=16, feature_map="favor+")
-    performer, _ = convert_to_performer(model, **options, seed=5)
-    layer = PerformerAttention(3, 4, causal=True, seed=5, **options)
-    layer(x)
-    old = model.get_layer("its_name")
-    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
-        getattr(layer, name).set_weights(getattr(old, name).get_weights())
-    expected = model.layers[-1](layer(x))
-    np.testing.assert_allclose(performer(x), expected, rtol=1e-4, atol=1e-5)
-    assert performer.get_layer("its_name").dropout == 0.1
-
-
-def test_the_default_number_of_features_goes_with_every_map(x):
+def test_a_number_of_features_goes_with_its_map():
     model = graph(attention(name="own"))
-    taylor, _ = convert_to_performer(model, feature_map="taylor")
-    given, _ = convert_to_performer(
-        model, feature_map="taylor", num_random_features=None
-    )
-    np.testing.assert_array_equal(taylor(x), given(x))
+    options = dict(exact_window=3, feature_map="taylor")
+    taylor, _ = convert_to_performer(model, **options)
     assert taylor.get_layer("own").projection_matrix is None
     with pytest.raises(ValueError, match="has no random features"):
-        convert_to_performer(model, feature_map="taylor", num_random_features=8)
-    softmax, _ = convert_to_performer(model)
-    assert softmax.get_layer("own").projection_matrix.shape == (256, 4)
+        convert_to_performer(model, num_random_features=8, **options)
+    explicit, _ = convert_to_performer(model, num_random_features=None, **options)
+    eight, _ = convert_to_performer(model, exact_window=3, num_random_features=8)
+    # converted again, without a number from the caller
+    same, _ = convert_attention(eight, PerformerAttention, feature_map="taylor")
+    for other in (explicit, same):
+        np.testing.assert_array_equal(other(X), taylor(X))
+    for given, feature_map, number in (
+        (model, "softmax", 256),
+        (explicit, "softmax", 256),
+        (eight, "favor+", 8),
+    ):
+        other, _ = convert_to_performer(given, feature_map=feature_map)
+        assert other.get_layer("own").projection_matrix.shape == (number, 4)
 
 
-def test_a_number_of_features_does_not_go_with_another_map(x):
-    """Converts a converted layer again, without a number from the caller."""
-    number = 8
-    model, _ = convert_to_performer(
-        graph(attention(name="own")), num_random_features=number, exact_window=3
-    )
-    taylor, _ = convert_attention(model, PerformerAttention, feature_map="taylor")
-    expected, _ = convert_to_performer(model, feature_map="taylor", exact_window=3)
-    np.testing.assert_array_equal(taylor(x), expected(x))
-    explicit, _ = convert_to_performer(
-        model, feature_map="taylor", num_random_features=None, exact_window=3
-    )
-    back, _ = convert_attention(explicit, PerformerAttention, feature_map="softmax")
-    assert back.get_layer("own").projection_matrix.shape == (256, 4)
-    favor, _ = convert_attention(model, PerformerAttention, feature_map="favor+")
-    assert favor.get_layer("own").projection_matrix.shape == (number, 4)
-
-
-def test_features_of_each_layer_are_drawn_apart(x):
-    model = Stack(2)
-    model(x)
+def test_features_of_each_layer_are_drawn_apart():
+    model = stack(2)
     one, two = (convert_to_performer(model, seed=3)[0] for _ in range(2))
     drawn = [block.attention.projection_matrix.numpy() for block in one.blocks]
     assert np.abs(drawn[0] - drawn[1]).max() > 0.1
     again = two.blocks[1].attention.projection_matrix
     np.testing.assert_array_equal(drawn[1], again)
-
-
-def test_exact_models_of_ours_generate_when_they_are_converted():
-    model = keras_performer.PerformerLM(
-        11,
-        max_length=40,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=8,
-        attention="exact",
-        seed=0,
-    )
-    performer, _ = convert_to_performer(model, exact_window=40)
-    prompt = np.array([[1, 2, 3]])
-    tokens = keras_performer.generate(performer, prompt, 30, temperature=0)
-    np.testing.assert_array_equal(tokens[:, 3:], np.argmax(model(tokens), -1)[:, 2:-1])
 
 
 def needs(option):
@@ -280,26 +263,46 @@ class Own(keras.layers.MultiHeadAttention):
     pass
 
 
+def assert_what_stays(model, inputs, notes, **options):
+    """Converts a model, in which all layers but some compute what they did.
+
+    Args:
+        notes: dict of names of the layers that stay to words of the reason.
+    """
+    performer, report = says_the_same(model, inputs, **options)
+    stays = {row.path.split("/")[-1]: row.note for row in report.layers if row.note}
+    assert stays.keys() == notes.keys() and len(report.layers) > len(notes)
+    for name, words in notes.items():
+        assert words in stays[name] and "\n" not in stays[name]
+        assert type(performer.get_layer(name)) is type(model.get_layer(name))
+    became = {row.became for row in report.layers}
+    assert became & {"PerformerAttention", "ExactAttention"} and "" in became
+
+
 @needs("use_gate")
-def test_what_cannot_be_replaced_stays_and_says_why(x):
-    start = keras.Input((LENGTH, DIM))
-    layers = [
+def test_what_cannot_be_replaced_stays_and_says_why():
+    y = start = keras.Input((LENGTH, DIM))
+    for layer in (
         attention(name="plain"),
         Own(3, 4, name="own"),
         keras.layers.GroupQueryAttention(4, 6, 3, use_gate=True, name="gate"),
         PerformerAttention(3, 4, feature_map="relu", name="relu"),
-    ]
-    y = start
-    for layer in layers:
+    ):
         y = layer(y, y)
     model = keras.Model(start, y)
-    performer, report = convert_to_performer(model, exact_window=LENGTH)
-    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
-    became = {row.path: row.became for row in report.layers}
-    assert became == {"plain": "PerformerAttention", "own": "", "gate": ""}
-    text = str(report)
-    assert "a subclass of MultiHeadAttention, whose call may be another" in text
-    assert "has use_gate=True, which PerformerAttention has not" in text
+    notes = {
+        "own": "a subclass of MultiHeadAttention, whose call may be another",
+        "gate": "has use_gate=True, which PerformerAttention has not",
+    }
+    assert_what_stays(model, X, notes)
+
+
+def test_one_quantized_layer_stays_and_others_are_converted():
+    first = attention(name="first")
+    start = keras.Input((LENGTH, DIM))
+    model = keras.Model(start, attention(name="second")(first(start, start), start))
+    first.query_dense.quantize("int8")
+    assert_what_stays(model, X, {"first": "is quantized"}, convert=convert_to_softmax)
 
 
 def test_attention_over_other_axes_stays():
@@ -312,7 +315,6 @@ def test_attention_over_other_axes_stays():
     y = first(y, y)
     x = keras.layers.Reshape((3 * LENGTH, DIM))(y)
     x = attention(name="plain", attention_axes=(1,))(x, x)
-    model = keras.Model(start, x)
     notes = {
         "rows": "rows (MultiHeadAttention) attends over the axes (2,) of its inputs, "
         "PerformerAttention over axis 1 of three: reshape",
@@ -320,30 +322,13 @@ def test_attention_over_other_axes_stays():
         "first": "query must have shape (batch, length, features)",
     }
     data = np.random.default_rng(2).normal(size=(2, 3, LENGTH, DIM))
-    assert_what_stays(model, data, notes, 3 * LENGTH)
-
-
-def assert_what_stays(model, inputs, notes, exact_window=2 * LENGTH):
-    """Converts a model, in which all layers but some compute what they did.
-
-    Args:
-        notes: dict of names of the layers that stay to words of the reason.
-    """
-    performer, report = convert_to_performer(model, exact_window=exact_window)
-    stays = {row.path.split("/")[-1]: row.note for row in report.layers if row.note}
-    assert stays.keys() == notes.keys() and len(report.layers) > len(notes)
-    for name, words in notes.items():
-        assert stays[name].startswith(words)
-        assert "\n" not in stays[name]
-    assert {row.became for row in report.layers} >= {"", "PerformerAttention"}
-    np.testing.assert_allclose(performer(inputs), model(inputs), rtol=1e-4, atol=1e-5)
-    return performer
+    assert_what_stays(keras.Model(start, x), data, notes)
 
 
 @pytest.mark.parametrize(
     "window", [{}, pytest.param({"sliding_window": 3}, marks=needs("sliding_window"))]
 )
-def test_attention_to_a_longer_sequence_stays(window, x):
+def test_attention_to_a_longer_sequence_stays(window):
     start, other = keras.Input((LENGTH, DIM)), keras.Input((LENGTH + 4, DIM))
     y = attention(name="own")(start, start, use_causal_mask=True)
     y = attention(name="across", **window)(y, other)
@@ -351,14 +336,13 @@ def test_attention_to_a_longer_sequence_stays(window, x):
     memory = np.random.default_rng(2).normal(size=(2, LENGTH + 4, DIM))
     name = "sliding_window" if window else "exact_window"
     notes = {"across": f"{name} needs one key for each query"}
-    performer = assert_what_stays(model, [x, memory], notes)
-    assert type(performer.get_layer("across")) is keras.layers.MultiHeadAttention
+    assert_what_stays(model, [X, memory], notes)
     if not window:
         _, report = convert_to_performer(model, exact_window=None)
         assert all(row.became for row in report.layers)
 
 
-def test_attention_with_a_mask_of_queries_stays(x):
+def test_attention_with_a_mask_of_queries_stays():
     start = keras.Input((LENGTH, DIM))
     masks = keras.Input((LENGTH, LENGTH), dtype="bool")
     y = attention(name="free")(start, start)
@@ -376,23 +360,20 @@ def test_attention_with_a_mask_of_queries_stays(x):
 
 
 @needs("sliding_window")
-def test_a_sliding_window_becomes_local_attention(x):
+def test_a_sliding_window_becomes_local_attention():
     layer = keras.layers.GroupQueryAttention(4, 6, 3, sliding_window=5, name="near")
     model = graph(layer, use_causal_mask=True)
-    performer, report = convert_to_performer(model)
-    assert [row.became for row in report.layers] == ["LocalAttention"]
-    assert performer.get_layer("near").sliding_window == 5
-    assert isinstance(performer.get_layer("near"), LocalAttention)
-    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
-    same, _ = convert_attention(model, LocalAttention)  # with the window of the layer
-    np.testing.assert_allclose(same(x), model(x), rtol=1e-4, atol=1e-5)
+    performer, _ = says_the_same(model, X)
+    local = performer.get_layer("near")
+    assert isinstance(local, LocalAttention) and local.sliding_window == 5
+    # with the window of the layer
+    says_the_same(model, X, convert=convert_attention, attention=LocalAttention)
 
 
-def test_layers_are_chosen_by_name_or_path(x):
-    model = Stack(2)
-    model(x)
+def test_layers_are_chosen_by_name_or_path():
+    model = stack(2)
     path = model.blocks[1].attention.path
-    performer, report = convert_to_performer(model, layers=[path], exact_window=LENGTH)
+    performer, report = convert_to_performer(model, layers=[path])
     assert [row.path for row in report.layers if row.became] == [path]
     kinds = [type(block.attention) for block in performer.blocks]
     assert kinds == [keras.layers.MultiHeadAttention, PerformerAttention]
@@ -400,114 +381,39 @@ def test_layers_are_chosen_by_name_or_path(x):
     assert {type(block.attention) for block in both.blocks} == {ExactAttention}
     with pytest.raises(ValueError, match="Received: 'no_such'"):
         convert_to_performer(model, layers=["attention", "no_such"])
-
-
-def test_a_path_is_that_of_one_layer_though_others_have_its_name(x):
-    start = keras.Input(x.shape[1:])
+    # a path is that of one layer, though others have its name
+    start = keras.Input((LENGTH, DIM))
     y = Block(name="block")(attention(name="attention")(start, start))
-    model = keras.Model(start, y)
     for path in "attention", "block/attention":
-        _, report = convert_to_softmax(model, layers=[path])
+        _, report = convert_to_softmax(keras.Model(start, y), layers=[path])
         assert [row.path for row in report.layers if row.became] == [path]
 
 
-def test_attention_in_the_graph_of_a_class_stays(x):
+def test_attention_in_the_graph_of_a_class_stays():
     model = GraphOfBlocks(direct=True)
-    performer, report = convert_to_performer(model, exact_window=LENGTH)
-    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
-    stayed = [row for row in report.layers if not row.became]
-    assert [row.note for row in stayed] == [
+    _, report = says_the_same(model, X)
+    assert [row.note for row in report.layers if not row.became] == [
         "part of the graph that GraphOfBlocks makes: convert "
         "keras.Model(model.input, model.output)"
     ]
-    whole = keras.Model(model.input, model.output)
-    performer, report = convert_to_performer(whole, exact_window=LENGTH)
+    _, report = says_the_same(keras.Model(model.input, model.output), X)
     assert all(row.became for row in report.layers)
-    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_layers_that_models_inside_share_are_copies_and_said_to_be(x):
+def test_layers_that_models_inside_share_are_copies_and_said_to_be():
     dense = keras.layers.Dense(DIM, name="of_both")
     layers = in_sequence(dense), attention(), in_sequence(dense)
-    y = start = keras.Input((LENGTH, DIM))
-    y = layers[0](y)
+    start = keras.Input((LENGTH, DIM))
+    y = layers[0](start)
     model = keras.Model(start, layers[2](layers[1](y, y)))
     with pytest.warns(UserWarning, match="of_both stands in several models inside"):
-        performer, _ = convert_to_performer(model, exact_window=LENGTH)
-    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
+        says_the_same(model, X)
 
 
-def test_a_layer_alone_is_converted(x):
+def test_a_layer_alone_is_converted():
     layer = attention()
-    layer(x, x)
-    performer, _ = convert_to_performer(layer, exact_window=LENGTH)
-    np.testing.assert_allclose(performer(x, x), layer(x, x), rtol=1e-4, atol=1e-5)
-
-
-def test_what_is_no_trained_model_is_refused(x):
-    with pytest.raises(ValueError, match="call it on data first. Received: Stack"):
-        convert_to_performer(Stack(1))
-    dense = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="two")])
-    with pytest.raises(ValueError, match="Sequential .* without attention"):
-        convert_to_performer(dense)
-    with pytest.raises(ValueError, match="exact_window must be"):
-        convert_to_performer(graph(attention()), exact_window=0)
-    model = graph(Own(3, 4, name="own"))
-    with pytest.raises(ValueError, match="(?s)where.*own .*whose call may be another"):
-        convert_to_performer(model)
-
-
-class Sparing(keras.layers.Layer):
-    """Keras makes its config, without a name; nothing is there before it is built."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.attention = None
-        self.more = None
-
-    def build(self, shape):
-        self.attention = attention()
-        self.more = [attention()]
-        for layer in (self.attention, *self.more):
-            layer.build(shape, shape)
-
-    def call(self, x):
-        return self.more[0](self.attention(x, x), x)
-
-
-class Dropout(Sparing):
-    """Named like a layer of Keras."""
-
-
-@pytest.mark.parametrize("make, sequential", [(Sparing, False), (Dropout, True)])
-def test_layers_without_a_config_of_their_own(make, sequential, x):
-    start = keras.Input((LENGTH, DIM))
-    dropout = keras.layers.Dropout(0.1)
-    if sequential:
-        model = keras.Sequential([start, make(), dropout])
-    else:
-        model = keras.Model(start, dropout(make()(start)))
-    performer, report = convert_to_performer(model, exact_window=LENGTH)
-    assert [row.became for row in report.layers] == ["PerformerAttention"] * 2
-    np.testing.assert_allclose(performer(x), model(x), rtol=1e-4, atol=1e-5)
-    made = performer.layers[-2]
-    assert isinstance(made, make)
-    assert {type(made.attention), type(made.more[0])} == {PerformerAttention}
-
-
-def test_what_is_frozen_stays_frozen(x):
-    start, layer = keras.Input((LENGTH, DIM)), attention()
-    block = Block()
-    model = in_sequence(keras.Model(start, layer(start, start)), block)
-    model.layers[0].trainable = False
-    block.again["dense"][0].trainable = False
-    block.attention.key_dense.trainable = False
-    performer, _ = convert_to_performer(model)
-    dense = "query", "value", "attention_output"
-    names = {f"{name}/{weight}" for name in dense for weight in ("kernel", "bias")}
-    trained = {"/".join(v.path.split("/")[-2:]) for v in performer.trainable_variables}
-    assert trained == names | {"far_gain/log_gain"}
-    assert len(performer.trainable_variables) == 7
+    layer(X, X)
+    says_the_same(layer, X, X)
 
 
 def test_vocabularies_are_carried_over():
@@ -516,31 +422,7 @@ def test_vocabularies_are_carried_over():
     start = keras.Input((), dtype="string")
     y = keras.layers.Embedding(9, DIM)(text(start))
     model = keras.Model(start, attention()(y, y))
-    performer, _ = convert_to_performer(model, exact_window=LENGTH)
-    words = keras.ops.convert_to_tensor(["three one"])
-    np.testing.assert_allclose(performer(words), model(words), rtol=1e-4, atol=1e-5)
-
-
-def test_losses_of_ones_own_are_kept(x):
-    def loss_of_mine(y, output):
-        return keras.ops.mean((y - output) ** 2, -1)
-
-    class MetricOfMine(keras.metrics.MeanSquaredError):
-        pass
-
-    model = graph(attention())
-    model.compile("sgd", loss_of_mine, metrics=[MetricOfMine()])
-    performer, _ = convert_to_performer(model, exact_window=LENGTH)
-    assert performer.loss is loss_of_mine
-    assert performer.optimizer is not model.optimizer
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_quantized_attention_stays(x):
-    model = graph(attention())
-    model.quantize("int8")
-    with pytest.raises(ValueError, match="(?s)where.*is quantized: take its weights"):
-        convert_to_performer(model)
+    says_the_same(model, keras.ops.convert_to_tensor(["three one"]))
 
 
 class OfTwo(keras.Model):
@@ -555,47 +437,52 @@ class OfTwo(keras.Model):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_models_that_their_config_does_not_make_are_refused(x):
+def test_what_is_not_made_by_its_config_or_cannot_be_replaced_is_refused():
     model = OfTwo()
-    model(x, x)
+    model(X, X)
     with pytest.raises(ValueError, match="define `build` for a call with several"):
         convert_to_performer(model)
+    with pytest.raises(ValueError, match="exact_window must be"):
+        convert_to_performer(graph(attention()), exact_window=0)
+    with pytest.raises(ValueError, match="(?s)where.*own .*whose call may be another"):
+        convert_to_performer(graph(Own(3, 4, name="own")))
 
 
-def test_one_quantized_layer_stays_and_others_are_converted(x):
-    first = attention(name="first")
-    start = keras.Input((LENGTH, DIM))
-    model = keras.Model(start, attention(name="second")(first(start, start), start))
-    first.query_dense.quantize("int8")
-    new, report = convert_to_softmax(model)
-    assert "first" in str(report) and "is quantized" in str(report)
-    assert isinstance(new.get_layer("second"), ExactAttention)
-    np.testing.assert_allclose(new(x), model(x), rtol=1e-5, atol=1e-5)
+def test_what_is_frozen_stays_frozen():
+    start, layer = keras.Input((LENGTH, DIM)), attention()
+    block = Block()
+    model = in_sequence(keras.Model(start, layer(start, start)), block)
+    model.layers[0].trainable = False
+    block.again["dense"][0].trainable = False
+    block.attention.key_dense.trainable = False
+    performer, _ = convert_to_performer(model)
+    dense = "query", "value", "attention_output"
+    names = {f"{name}/{weight}" for name in dense for weight in ("kernel", "bias")}
+    trained = {"/".join(v.path.split("/")[-2:]) for v in performer.trainable_variables}
+    assert trained == names | {"far_gain/log_gain"}
+    assert len(performer.trainable_variables) == 7
 
 
-def test_lora_of_attention_becomes_part_of_its_kernels(x):
+def test_lora_of_attention_becomes_part_of_its_kernels():
     model = graph(attention(name="attention"))
     dense = model.get_layer("attention").query_dense
     dense.enable_lora(2)
     dense.lora_kernel_b.assign(np.ones_like(dense.lora_kernel_b))
-    new, report = convert_to_softmax(model)
-    np.testing.assert_allclose(new(x), model(x), rtol=1e-5, atol=1e-5)
+    _, report = says_the_same(model, X, convert=convert_to_softmax)
     assert report.layers[0].note == "its LoRA is part of its kernels now"
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-def test_lora_beside_attention_goes_on(quantized, x):
+def test_lora_beside_attention_goes_on(quantized):
     model = graph(attention(name="attention"))
     dense = model.layers[-1]
     dense.enable_lora(2, lora_alpha=6)
     dense.lora_kernel_b.assign(np.ones((2, DIM)))
     if quantized:
         dense.quantize("int8")
-    new, _ = convert_to_softmax(model)
+    new, _ = says_the_same(model, X, convert=convert_to_softmax)
     own = new.layers[-1]
     assert own.lora_alpha == 6
     for weight, given in zip(own.weights, dense.weights, strict=True):
         np.testing.assert_array_equal(weight, given)
-    np.testing.assert_allclose(new(x), model(x), rtol=1e-5, atol=1e-5)
-    trained = [len(x.trainable_weights) for x in (own, dense)]
-    assert trained[0] == trained[1] == 3
+    assert len(own.trainable_weights) == len(dense.trainable_weights) == 3

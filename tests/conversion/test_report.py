@@ -1,19 +1,23 @@
-"""The report beside attention matrices computed in NumPy."""
+"""Reports and implied attention beside attention matrices computed in NumPy."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import keras_performer
-from keras_performer import approximation_report, ops
+from keras_performer import PerformerAttention, approximation_report, ops
+from keras_performer.conversion import implied_attention
 from keras_performer.conversion.approximation import _advice as advice_on
+from keras_performer.layers import AttentionLayer, ExactAttention
 
 LENGTH, DIM, HEADS, KEY_DIM, WINDOW = 23, 6, 3, 5, 4
+X = np.random.default_rng(0).normal(size=(2, LENGTH, DIM)).astype("float32")
+MASK = np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 6]])
+DISTANCE = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
 
 
-def softmax(logits, seen):
-    weights = np.where(seen, np.exp(logits - logits.max(-1, keepdims=True)), 0)
+def normalized(weights, seen):
+    weights = np.where(seen, weights, 0)
     return weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
 
 
@@ -23,106 +27,105 @@ def projected(layer, name, x):
     return np.einsum("btd,dnh->bnth", x, kernel) + bias[:, np.newaxis]
 
 
-def expected(layer, x, seen, rows):
-    """A dict of numbers of each head.
+def logits_of(layer):
+    q, k = (projected(layer, name, X) for name in ("query", "key"))
+    return q, k, np.einsum("bnth,bnsh->bnts", q, k) / np.sqrt(KEY_DIM)
+
+
+def numbers_of(layer, seen):
+    """A dict of numbers of each head; the queries of `MASK` count.
 
     Args:
         layer: a `MultiHeadAttention`, built.
-        x: array `(B, T, dim)`.
-        seen: bool array `(B, T, T)`.
-        rows: bool array `(B, T)`, the queries that count.
+        seen: bool array that broadcasts to `(B, N, T, T)`.
     """
-    q, k, v = (projected(layer, name, x) for name in ("query", "key", "value"))
-    logits = np.einsum("bnth,bnsh->bnts", q, k) / np.sqrt(KEY_DIM)
-    seen = np.broadcast_to(seen[:, np.newaxis], logits.shape)
-    distance = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
-    near = distance < WINDOW
-    weights = softmax(logits, seen)
+    q, k, logits = logits_of(layer)
+    v = projected(layer, "value", X)
+    seen = np.broadcast_to(seen, logits.shape)
+    weights = normalized(np.exp(logits), seen)
     exact = weights @ v
 
     def error(estimate):
         difference, size = ((z**2).sum(-1) for z in (estimate - exact, exact))
         return [
-            np.sqrt(difference[:, n][rows].sum() / size[:, n][rows].sum())
+            np.sqrt(difference[:, n][MASK].sum() / size[:, n][MASK].sum())
             for n in range(HEADS)
         ]
 
     def mean(values):
-        return [values[:, n][rows].mean() for n in range(HEADS)]
+        return np.array([values[:, n][MASK].mean() for n in range(HEADS)])
 
-    def window_needed(head):
-        return next(
-            window
-            for window in range(1, LENGTH + 1)
-            if np.where(distance < window, weights, 0).sum(-1)[:, head][rows].mean()
-            >= 0.9
-        )
-
+    within = [mean((weights * (DISTANCE < w)).sum(-1)) for w in range(1, LENGTH + 1)]
     number = np.maximum(seen.sum(-1), 1)
     sums = q[..., np.newaxis, :] + k[:, :, np.newaxis]
     squares = (sums**2).sum(-1) / np.sqrt(KEY_DIM)
     center = np.where(seen, logits, 0).sum(-1) / number
     spread = np.where(seen, (logits - center[..., np.newaxis]) ** 2, 0).sum(-1)
+    near = seen & (DISTANCE < WINDOW)
     return {
         "phi": mean(np.where(seen, squares, 0).sum(-1) / number),
         "spread": mean(np.sqrt(spread / number)),
-        "near_share": mean(np.where(near, weights, 0).sum(-1)),
-        "window_needed": [window_needed(head) for head in range(HEADS)],
-        "mean": error((seen / number[..., np.newaxis]) @ v),
-        "window": error(softmax(logits, seen & near) @ v),
+        "near_share": within[WINDOW - 1],
+        "window_needed": 1 + (np.array(within) >= 0.9).argmax(0),
+        "mean": error(normalized(np.ones_like(logits), seen) @ v),
+        "window": error(normalized(np.exp(logits), near) @ v),
     }
 
 
-def model_of(layer, **options):
-    start = keras.Input((LENGTH, DIM))
-    mask = keras.Input((LENGTH,), dtype="bool")
-    x = layer(start, start, query_mask=mask, value_mask=mask, **options)
-    return keras.Model([start, mask], keras.layers.Dense(2)(x))
-
-
-@pytest.fixture
-def inputs():
-    random = np.random.default_rng(0)
-    x = random.normal(size=(2, LENGTH, DIM)).astype("float32")
-    return x, np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 6]])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_numbers_of_keras_attention(inputs, causal):
+def masked_model(causal):
     keras.utils.set_random_seed(1)
     layer = keras.layers.MultiHeadAttention(
         HEADS, KEY_DIM, bias_initializer="normal", name="attention"
     )
-    model = model_of(layer, use_causal_mask=causal)
+    start, mask = keras.Input((LENGTH, DIM)), keras.Input((LENGTH,), dtype="bool")
+    call = dict(query_mask=mask, value_mask=mask, use_causal_mask=causal)
+    x = layer(start, start, **call)
+    seen = MASK[:, None, None] & (np.tri(LENGTH, dtype=bool) if causal else True)
+    return layer, keras.Model([start, mask], keras.layers.Dense(2)(x)), seen
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_numbers_of_keras_attention(causal):
+    layer, model, seen = masked_model(causal)
     report = approximation_report(
-        model, list(inputs), num_rows=99, exact_window=WINDOW, seed=0
+        model, [X, MASK], num_rows=99, exact_window=WINDOW, seed=0
     )
-    x, mask = inputs
-    seen = mask[:, np.newaxis] & np.tri(LENGTH, dtype=bool) if causal else mask[:, None]
-    seen = np.broadcast_to(seen, (2, LENGTH, LENGTH))
-    for name, numbers in expected(layer, x.astype("float64"), seen, mask).items():
+    for name, numbers in numbers_of(layer, seen).items():
         found = [getattr(head, name) for head in report.heads]
         np.testing.assert_allclose(found, numbers, rtol=1e-4, err_msg=name)
 
 
-def test_errors_of_features_are_those_of_the_matrix_that_they_imply(inputs):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows", [None, [0, 5, -1]])
+def test_implied_weights_of_taylor_features(causal, rows):
+    layer, model, seen = masked_model(causal)
+    (found,) = implied_attention(model, [X, MASK], rows=rows, feature_map="taylor")
+    _, _, logits = logits_of(layer)
+    chosen = np.arange(LENGTH)[rows or slice(None)]
+    np.testing.assert_array_equal(found.rows, chosen)
+    expected = {"exact": np.exp(logits), "implied": 1 + logits + logits**2 / 2}
+    for name, weights in expected.items():
+        weights = normalized(weights, seen)[:, :, chosen]
+        np.testing.assert_allclose(getattr(found, name), weights, atol=2e-6)
+
+
+def test_errors_of_features_are_those_of_the_matrix_that_they_imply():
     # with grouped heads, and the norm, features and gains that a Performer has itself
-    x = inputs[0]
-    layer = keras_performer.PerformerAttention(
+    layer = PerformerAttention(
         4, KEY_DIM, num_key_value_heads=2, causal=True, exact_window=WINDOW,
         qk_norm=True, num_random_features=32, seed=3, name="own",
     )  # fmt: skip
-    layer(x)
+    layer(X)
     layer.assign_log_gain([1.0, -1.0, 0.5, 0.0])
     layer.query_key_norm.log_scale.assign([-0.5, 0.5])
     q, k, v = (
-        layer.project(name, tf.constant(x)) for name in ("query", "key", "value")
+        layer.project(name, tf.constant(X)) for name in ("query", "key", "value")
     )
     exact = ops.exact_attention(q, k, v, causal=True)
     v = tf.repeat(v, 2, axis=2)
     options = {"features": {}, "both": dict(exact_window=WINDOW)}
     options["both"]["log_gain"] = layer.log_gain
-    report = approximation_report(layer, x, num_rows=99)
+    report = approximation_report(layer, X, num_rows=99)
     for name, window in options.items():
         scores = ops.attention_scores(
             q, k, layer.feature_kernel(), None, True, **window
@@ -133,17 +136,23 @@ def test_errors_of_features_are_those_of_the_matrix_that_they_imply(inputs):
         np.testing.assert_allclose(found, tf.sqrt(squares[0] / squares[1]), rtol=1e-4)
 
 
-def test_rotary_positions_count(inputs):
-    options = dict(rotary=True, use_bias=False, name="own")
-    layer = keras_performer.layers.ExactAttention(2, 4, **options)
-    places = np.arange(LENGTH)[np.newaxis] * 50
-    layer(inputs[0])
+def test_implied_weights_of_a_window_are_exact_but_for_the_normalizer():
+    layer = PerformerAttention(HEADS, KEY_DIM, name="own")
+    (found,) = implied_attention(layer, X[:1], exact_window=4, seed=0)
+    ratio = np.where(DISTANCE < 4, found.implied / found.exact, np.nan)
+    least, most = np.nanmin(ratio, -1), np.nanmax(ratio, -1)
+    np.testing.assert_allclose(least, most, rtol=1e-4)
+    assert np.nanmax(np.abs(least - 1)) > 1e-3  # the features are not exact
+
+
+def test_rotary_positions_count():
+    layer = ExactAttention(2, 4, rotary=True, use_bias=False, name="own")
     start, positions = keras.Input((LENGTH, DIM)), keras.Input((LENGTH,), dtype="int32")
     model = keras.Model([start, positions], layer(start, positions=positions))
-    places = np.repeat(places, 2, 0).astype("int32")
-    report = approximation_report(model, [inputs[0], places], num_rows=99, seed=0)
+    places = np.tile(np.arange(LENGTH, dtype="int32") * 50, (2, 1))
+    report = approximation_report(model, [X, places], num_rows=99, seed=0)
     q, k = (
-        ops.rotary_embedding(getattr(layer, f"{name}_dense")(inputs[0]), places)
+        ops.rotary_embedding(getattr(layer, f"{name}_dense")(X), places)
         for name in ("query", "key")
     )
     logits = np.einsum("btnh,bsnh->nbts", q, k) / 2
@@ -152,16 +161,15 @@ def test_rotary_positions_count(inputs):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_segments_are_looked_at_apart(inputs, causal):
+def test_segments_are_looked_at_apart(causal):
     options = dict(causal=causal, num_random_features=16, exact_window=3, seed=0)
-    layer = keras_performer.PerformerAttention(2, 4, name="own", **options)
-    x = inputs[0][:1, :20]
+    layer = PerformerAttention(2, 4, name="own", **options)
+    x = X[:1, :20]
     layer(x)
     start, ids = keras.Input((20, DIM)), keras.Input((20,), dtype="int32")
     model = keras.Model([start, ids], layer(start, segment_ids=ids))
-    packed = approximation_report(
-        model, [x, np.repeat([[0, 1]], 10, 1)], num_rows=99
-    ).heads
+    segments = np.repeat([[0, 1]], 10, 1)
+    packed = approximation_report(model, [x, segments], num_rows=99).heads
     apart = approximation_report(layer, np.reshape(x, (2, 10, DIM)), num_rows=99).heads
     np.testing.assert_allclose(
         [head[2:9] for head in packed], [head[2:9] for head in apart], rtol=1e-4
@@ -169,7 +177,7 @@ def test_segments_are_looked_at_apart(inputs, causal):
 
 
 def test_some_rows_of_some_batches():
-    layer = keras_performer.layers.ExactAttention(2, 4, causal=True)
+    layer = ExactAttention(2, 4, causal=True)
     data = np.random.default_rng(0).normal(size=(6, 50, 4)).astype("float32")
     pairs = tf.data.Dataset.from_tensor_slices((data, np.zeros(6))).batch(2)
     whole = approximation_report(layer, data[:4], num_rows=7, seed=0)
@@ -177,110 +185,50 @@ def test_some_rows_of_some_batches():
     np.testing.assert_allclose(
         [head[2:6] for head in batches.heads], [head[2:6] for head in whole.heads], 1e-5
     )
-
-    class Pairs(keras.utils.PyDataset):
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, index):
-            return data[2 * index : 2 * index + 2], np.zeros(2)
-
-    again = approximation_report(layer, Pairs(), num_rows=7, max_batches=2, seed=0)
-    assert [head[2:6] for head in again.heads] == [x[2:6] for x in batches.heads]
     other = approximation_report(layer, data[:4], num_rows=8, seed=0)
     assert other.heads[0].phi != whole.heads[0].phi
 
 
 @pytest.mark.parametrize("window", [None, WINDOW])
-def test_twice_the_features_are_those_of_another_report(inputs, window):
-    x = inputs[0]
-    model = keras.Sequential([keras_performer.layers.ExactAttention(HEADS, KEY_DIM)])
+def test_twice_the_features_are_those_of_another_report(window):
+    model = keras.Sequential([ExactAttention(HEADS, KEY_DIM)])
     options = dict(exact_window=window, seed=3)
     few, many = (
-        approximation_report(model, x, num_random_features=number, **options).heads
+        approximation_report(model, X, num_random_features=number, **options).heads
         for number in (16, 32)
     )
     name = "features" if window is None else "both"
     found, expected = [head.doubled for head in few], [getattr(h, name) for h in many]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert not np.allclose(found, [getattr(head, name) for head in few], rtol=1e-2)
-    taylor = approximation_report(model, x, feature_map="taylor", **options).heads
+    taylor = approximation_report(model, X, feature_map="taylor", **options).heads
     assert all(np.isnan(head.doubled) for head in taylor)
-    # the number of a layer does not go with a map that has no random features
-    of_number = keras_performer.PerformerAttention(
-        HEADS, KEY_DIM, num_random_features=8
-    )
-    of_number.build(x.shape)
-    of_number.set_weights(model.get_weights() + of_number.get_weights()[8:])
-    same = approximation_report(of_number, x, feature_map="taylor", **options).heads
-    np.testing.assert_array_equal([h[2:-1] for h in same], [h[2:-1] for h in taylor])
 
 
-def test_more_features_are_advised_where_they_help():
-    errors = dict(mean=1.0, window=0.9, features=0.6, both=0.4)
-    names = {
-        0.39: "window and features",
-        0.3: "window and features; more features",
-    }
-    for doubled, advice in names.items():
-        assert advice_on({**errors, "doubled": doubled}) == advice
-    lost = dict(mean=1.0, window=np.nan, features=0.6, both=np.nan)
-    assert advice_on({**lost, "doubled": 0.45}) == "more features"
-    for doubled in 0.55, np.nan:
-        assert advice_on({**lost, "doubled": doubled}) == "keep it exact"
-    window = dict(mean=1.0, window=0.4, features=2.0, both=0.39, doubled=0.2)
-    assert advice_on(window) == "local attention"
+NAN = float("nan")
+WITH_WINDOW = dict(mean=1.0, window=0.9, features=0.6, both=0.4)
+WITHOUT = dict(mean=1.0, window=NAN, features=0.6, both=NAN)
 
 
-def test_sharp_heads_are_to_stay_exact_and_flat_ones_not():
-    layer = keras.layers.MultiHeadAttention(2, 4, use_bias=False, name="attention")
-    x = np.random.default_rng(0).normal(size=(1, 200, 8)).astype("float32")
-    layer(x, x)
-    kernel = np.zeros((8, 2, 4), "float32")
-    kernel[:4, 0], kernel[:4, 1] = 4 * np.eye(4), 0.2 * np.eye(4)
-    layer.query_dense.kernel.assign(kernel)
-    layer.key_dense.kernel.assign(kernel)
-    start = keras.Input((None, 8))
-    model = keras.Model(start, layer(start, start))
-    sharp, flat = approximation_report(model, x, exact_window=16, seed=0).heads
-    assert sharp.advice == "keep it exact" and sharp.phi > 16
-    assert flat.advice == "features alone" and flat.phi < 2
-    assert flat.features < 0.5 * min(flat.mean, flat.window)
+@pytest.mark.parametrize(
+    "advice, errors",
+    [
+        ("window and features", dict(WITH_WINDOW, doubled=0.39)),
+        ("window and features; more features", dict(WITH_WINDOW, doubled=0.3)),
+        ("more features", dict(WITHOUT, doubled=0.45)),
+        ("keep it exact", dict(WITHOUT, doubled=0.55)),
+        ("keep it exact", dict(WITHOUT, doubled=NAN)),
+        ("features alone", dict(WITHOUT, features=0.4, doubled=0.39)),
+        ("features alone", dict(WITH_WINDOW, features=0.45, doubled=NAN)),
+        ("local attention", dict(WITH_WINDOW, window=0.4, both=0.39, doubled=0.2)),
+        ("nothing to attend to", dict.fromkeys([*WITH_WINDOW, "doubled"], NAN)),
+    ],
+)
+def test_the_advice_is_the_simplest_of_what_is_nearly_as_good(advice, errors):
+    assert advice_on(errors) == advice
 
 
-def test_what_cannot_be_looked_at_is_said():
-    layers = [
-        keras.layers.MultiHeadAttention(1, 4, sliding_window=3, name="near"),
-        keras.layers.MultiHeadAttention(1, 4, name="seen"),
-    ]
-    x = start = keras.Input((9, 4))
-    for layer in layers:
-        x = layer(x, x)
-    model = keras.Model(start, x)
-    data = np.ones((1, 9, 4), "float32")
-    report = approximation_report(model, data, seed=0)
-    assert [head.layer for head in report.heads] == ["seen"]
-    assert "sliding_window=3" in report.left_out["near"]
-    assert "near: not looked at" in str(report) and " - " in str(report)
-    with pytest.raises(ValueError, match="must have a layer of softmax attention"):
-        approximation_report(keras.layers.Dense(2), data)
-    with pytest.raises(ValueError, match=r"Functional.*sliding_window=3"):
-        approximation_report(keras.Model(start, layers[0](start, start)), data)
-
-
-def test_a_head_of_nothing_has_no_errors():
-    layer = keras_performer.layers.ExactAttention(2, 4, use_bias=False)
-    x = np.random.default_rng(0).normal(size=(1, 9, 4)).astype("float32")
-    layer(x)
-    kernel = layer.value_dense.kernel.numpy()
-    kernel[:, 1] = 0
-    layer.value_dense.kernel.assign(kernel)
-    some, nothing = approximation_report(layer, x, seed=0).heads
-    assert some.features > 0 and np.isnan(nothing.features)
-    assert nothing.advice == "nothing to attend to"
-
-
-class Mean(keras_performer.layers.AttentionLayer):
+class Mean(AttentionLayer):
     projections = ("value",)
     supports_causal = False
 
@@ -289,53 +237,81 @@ class Mean(keras_performer.layers.AttentionLayer):
         return tf.repeat(mean, value.shape[1], axis=1), None
 
 
-def test_other_mechanisms_and_states_are_left_out():
-    x = np.random.default_rng(0).normal(size=(1, 9, 4)).astype("float32")
-    layers = Mean(1, 4), keras_performer.layers.ExactAttention(1, 4, name="exact")
-    report = approximation_report(keras.Sequential([keras.Input((9, 4)), *layers]), x)
-    assert [head.layer for head in report.heads] == [layers[1].path]
+def test_what_cannot_be_looked_at_is_said():
+    near = keras.layers.MultiHeadAttention(1, 4, sliding_window=3, name="near")
+    seen = ExactAttention(2, 4, use_bias=False, name="seen")
+    x = start = keras.Input((9, 4))
+    model = keras.Model(start, seen(Mean(1, 4)(near(x, x))))
+    kernel = seen.value_dense.kernel.numpy()
+    kernel[:, 1] = 0
+    seen.value_dense.kernel.assign(kernel)
+    report = approximation_report(model, X[:, :9, :4], seed=0)
+    assert [head.layer for head in report.heads] == ["seen", "seen"]
+    # of a head of nothing there are no errors
+    assert report.heads[0].features > 0 and np.isnan(report.heads[1].features)
+    assert report.heads[1].advice == "nothing to attend to"
+    assert "sliding_window=3" in report.left_out["near"]
+    assert "near: not looked at" in str(report) and " - " in str(report)
 
-    class Steps(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.attention = keras_performer.PerformerAttention(1, 4, causal=True)
 
-        def call(self, x):
-            _, state = self.attention(x[:, :5], return_state=True)
-            return self.attention(x[:, 5:], state=state)
+class Steps(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.attention = PerformerAttention(1, 4, causal=True)
 
-    with pytest.raises(ValueError, match="called with a state"):
-        approximation_report(Steps(), x)
+    def call(self, x):
+        _, state = self.attention(x[:, :5], return_state=True)
+        return self.attention(x[:, 5:], state=state)
+
+
+def masked_by_query():
+    layer = keras.layers.MultiHeadAttention(1, 4, name="attention")
+    start = keras.Input((LENGTH, DIM))
+    mask = np.tri(LENGTH)[np.newaxis]
+    return keras.Model(start, layer(start, start, attention_mask=mask))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("report", "options", "message"),
     [
-        ({"windw": 3}, "did you mean exact_window. Received: windw"),
-        ({"causal": True}, "Received: causal"),
-        ({"num_rows": 0}, "num_rows must be a positive int"),
-        ({"max_batches": -1}, "max_batches must be a positive int"),
+        (approximation_report, {"windw": 3}, "did you mean exact_window. Rec.* windw"),
+        (approximation_report, {"causal": True}, "Received: causal"),
+        (approximation_report, {"num_rows": 0}, "num_rows must be a positive int"),
+        (approximation_report, {"max_batches": -1}, "max_batches must be a positive"),
+        (implied_attention, {"rows": [0, 23]}, "of the 23 queries. .* rows with 23"),
+        (implied_attention, {"causal": True}, "causal is no option of implied_att"),
     ],
 )
-def test_other_options_are_errors(options, message):
-    layer = keras_performer.layers.ExactAttention(1, 4)
+def test_other_options_are_errors(report, options, message):
     with pytest.raises(ValueError, match=message):
-        approximation_report(layer, np.ones((1, 9, 4), "float32"), **options)
+        report(ExactAttention(1, 4), X, **options)
 
 
-def test_a_mask_that_differs_by_query_is_said():
-    layer = keras.layers.MultiHeadAttention(1, 4, name="attention")
-    start = keras.Input((9, 4))
-    model = keras.Model(start, layer(start, start, attention_mask=np.tri(9)[None]))
-    with pytest.raises(ValueError, match="must not differ by query"):
-        approximation_report(model, np.ones((1, 9, 4), "float32"))
+def test_models_without_softmax_attention_are_refused():
+    relu = PerformerAttention(1, 5, feature_map="relu")
+    for report, model, message in (
+        (approximation_report, Steps(), "Steps.*called with a state"),
+        (approximation_report, masked_by_query(), "must not differ by query"),
+        (approximation_report, keras.layers.Dense(2), "have a layer of softmax atten"),
+        (implied_attention, relu, "have a layer of softmax attention"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            report(model, X)
 
 
-def test_the_picture_has_a_line_for_each_estimate(tmp_path):
-    layer = keras_performer.layers.ExactAttention(2, 4)
-    data = np.random.default_rng(0).normal(size=(1, 30, 4)).astype("float32")
-    report = approximation_report(layer, data, exact_window=4, seed=0)
+def test_pictures_are_of_each_estimate_and_of_each_call():
+    layer = keras.layers.MultiHeadAttention(2, KEY_DIM, name="shared")
+    start = keras.Input((None, DIM))
+    x = layer(start, start)
+    model = keras.Model(start, layer(x, x))
+    report = approximation_report(model, X, exact_window=4, seed=0)
     (axes,) = report.plot().axes
     drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
     assert list(drawn) == ["mean", "window", "features", "both", "doubled"]
     np.testing.assert_array_equal(drawn["both"], [head.both for head in report.heads])
+    first, second = implied_attention(model, X[:, :9], seed=0)
+    assert first.layer == second.layer == "shared"
+    assert np.abs(first.exact - second.exact).max() > 1e-3
+    for axes, name in zip(second.plot().axes, ("exact", "implied")):
+        drawn = axes.images[0].get_array() ** 2
+        np.testing.assert_allclose(drawn, getattr(second, name)[0, 0], atol=1e-6)

@@ -41,15 +41,10 @@ def test_everything_public_has_hints():
     without = []
     for name, function in found.items():
         signature = inspect.signature(function)
-        missing = [
-            parameter.name
-            for parameter in signature.parameters.values()
-            if parameter.annotation is parameter.empty and parameter.name != "self"
-        ]
-        if signature.return_annotation is signature.empty:
-            missing.append("return")
-        if missing:
-            without.append((name, missing))
+        hints = {x.name: x.annotation for x in signature.parameters.values()}
+        hints = {**hints, "return": signature.return_annotation, "self": None}
+        missing = [x for x, hint in hints.items() if hint is inspect.Signature.empty]
+        without += [(name, missing)] if missing else []
     assert without == []
 
 

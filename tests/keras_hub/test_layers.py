@@ -29,6 +29,33 @@ OPTIONS = [
 ]
 
 
+ENCODERS = keras_hub.layers.TransformerEncoder, PerformerEncoder
+DECODERS = keras_hub.layers.TransformerDecoder, PerformerDecoder
+SEEN = dict(padding_mask=PADDING, attention_mask=PADDING[:, np.newaxis])
+CASES = [
+    (ENCODERS, (X,), [{}, dict(padding_mask=PADDING), SEEN]),
+    (
+        DECODERS,
+        (X,),
+        [
+            {},
+            dict(use_causal_mask=False),
+            dict(decoder_padding_mask=PADDING),
+            dict(decoder_padding_mask=PADDING, use_causal_mask=False),
+        ],
+    ),
+    (
+        DECODERS,
+        (X, ENCODED),
+        [
+            {},
+            dict(encoder_padding_mask=ENCODED_PADDING, decoder_padding_mask=PADDING),
+            dict(encoder_attention_mask=ENCODED_PADDING[:, np.newaxis]),
+        ],
+    ),
+]
+
+
 def twins(of_hub, kind, options, *shapes):
     """KerasHub's layer and ours, with the same weights."""
     hub, layer = of_hub(16, 2, **options), kind(16, 2, **options, **EXACT)
@@ -43,40 +70,12 @@ def twins(of_hub, kind, options, *shapes):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_encoder(options):
-    kinds = keras_hub.layers.TransformerEncoder, PerformerEncoder
-    hub, layer = twins(*kinds, options, X.shape)
-    for call in (
-        {},
-        dict(padding_mask=PADDING),
-        dict(padding_mask=PADDING, attention_mask=PADDING[:, np.newaxis]),
-    ):
-        np.testing.assert_allclose(layer(X, **call), hub(X, **call), atol=1e-5)
-    ours, theirs = (x(X, return_attention_scores=True)[1] for x in (layer, hub))
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_decoder(options):
-    kinds = keras_hub.layers.TransformerDecoder, PerformerDecoder
-    hub, layer = twins(*kinds, options, X.shape)
-    for call in (
-        {},
-        dict(use_causal_mask=False),
-        dict(decoder_padding_mask=PADDING),
-        dict(decoder_padding_mask=PADDING, use_causal_mask=False),
-    ):
-        np.testing.assert_allclose(layer(X, **call), hub(X, **call), atol=1e-5)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_decoder_that_sees_an_encoder(options):
-    kinds = keras_hub.layers.TransformerDecoder, PerformerDecoder
-    hub, layer = twins(*kinds, options, X.shape, ENCODED.shape)
-    for call in (
-        {},
-        dict(encoder_padding_mask=ENCODED_PADDING, decoder_padding_mask=PADDING),
-        dict(encoder_attention_mask=ENCODED_PADDING[:, np.newaxis]),
-    ):
-        expected = hub(X, ENCODED, **call)
-        np.testing.assert_allclose(layer(X, ENCODED, **call), expected, atol=1e-5)
+@pytest.mark.parametrize("kinds, inputs, calls", CASES)
+def test_outputs_are_those_of_keras_hub(kinds, inputs, calls, options):
+    hub, layer = twins(*kinds, options, *(x.shape for x in inputs))
+    for call in calls:
+        expected = hub(*inputs, **call)
+        np.testing.assert_allclose(layer(*inputs, **call), expected, atol=1e-5)
+    if kinds is ENCODERS:
+        ours, theirs = (x(X, return_attention_scores=True)[1] for x in (layer, hub))
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)

@@ -10,21 +10,10 @@ import tensorflow as tf
 
 import keras_performer
 from keras_performer.models import exported
+from tests.layers.inputs import language_model
 
 IDS = np.random.default_rng(0).integers(0, 11, (3, 17)).astype("int32")
 PROMPT = 5
-
-
-def small_model(**changes):
-    options = dict(
-        vocabulary_size=11,
-        max_length=17,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=8,
-        seed=1,
-    )
-    return keras_performer.PerformerLM(**{**options, **changes})
 
 
 def with_every_state():
@@ -32,7 +21,9 @@ def with_every_state():
     attention = keras_performer.PerformerAttention(
         2, 4, num_random_features=6, causal=True, exact_window=3, seed=2
     )
-    return small_model(
+    return language_model(
+        max_length=17,
+        num_layers=2,
         attention=[attention, "none"],
         conv_kernel_size=3,
         position_embedding="learned",
@@ -98,13 +89,9 @@ def test_an_exported_model_runs_where_this_package_is_not(tmp_path):
         np.testing.assert_array_equal(found[f"bytes_{rows}"], rows * size)
 
 
-@pytest.mark.parametrize("changes", [dict(attention="exact"), dict(causal=False)])
-def test_models_that_have_no_state(changes):
-    assert not exported.has_state(small_model(num_layers=1, **changes))
-
-
 def test_a_model_without_a_state_has_the_forward_pass_alone():
-    model = small_model(num_layers=1, attention="exact")
+    assert not exported.has_state(language_model(causal=False))
+    model = language_model(max_length=17, attention="exact")
     model.export("model", verbose=False)
     signatures = tf.saved_model.load("model").signatures
     assert {*signatures} == {"serve", "serving_default"}

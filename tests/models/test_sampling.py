@@ -47,6 +47,7 @@ def reference(temperature, top_k, top_p, min_p, penalty):
 
 
 def draw(count=1, seed=3, step=0, logits=LOGITS, dtype=tf.float32, **changes):
+    """Tokens of equal rows; each of which says that one could be drawn."""
     options = {**DEFAULTS, **changes}
     options["repetition_penalty"] = options.pop("penalty")
     logits = tf.repeat(tf.constant(logits, dtype)[tf.newaxis], count, axis=0)
@@ -54,16 +55,15 @@ def draw(count=1, seed=3, step=0, logits=LOGITS, dtype=tf.float32, **changes):
     tokens, finite = sampling.draw(
         sampling.check_options(seed, **options), logits, seen, tf.constant(step)
     )
-    return tokens.numpy(), finite.numpy()
+    assert finite.numpy().all()
+    return tokens.numpy()
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequencies_are_those_of_the_reference(options):
     count = 40_000
     expected = reference(**{**DEFAULTS, **options})
-    tokens, finite = draw(count, **options)
-    observed = np.bincount(tokens, minlength=13)
-    assert finite.all()
+    observed = np.bincount(draw(count, **options), minlength=13)
     assert not observed[expected == 0].any()
     possible = (expected > 0) & (expected < 1)
     assert possible.any() or options == dict(min_p=1.0)
@@ -78,38 +78,57 @@ def test_the_options_leave_different_tokens():
     assert len(sizes) >= 6
 
 
-@pytest.mark.parametrize("penalty", [0.5, 3.0])
-def test_the_penalty_changes_what_is_likeliest(penalty):
-    expected = reference(**{**DEFAULTS, "penalty": penalty}).argmax()
-    (token,), _ = draw(temperature=0, penalty=penalty)
-    assert token == expected
-    without = {draw(temperature=0, penalty=p)[0][0] for p in (0.5, 1, 3.0)}
-    assert len(without) > 1
+def test_the_penalty_changes_what_is_likeliest():
+    drawn = {penalty: draw(temperature=0, penalty=penalty)[0] for penalty in (0.5, 3.0)}
+    for penalty, token in drawn.items():
+        assert token == reference(**{**DEFAULTS, "penalty": penalty}).argmax()
+    assert len({*drawn.values(), draw(temperature=0)[0]}) > 1
 
 
-def test_min_p_works_in_float64_and_half_precision():
-    for dtype in (tf.float16, tf.float64):
-        tokens, _ = draw(2000, min_p=0.2, dtype=dtype)
-        assert set(tokens) == set(reference(**{**DEFAULTS, "min_p": 0.2}).nonzero()[0])
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float64])
+@pytest.mark.parametrize(
+    "options", [dict(min_p=0.2), dict(top_k=np.int64(5), top_p=0.9)], ids=str
+)
+def test_other_dtypes_leave_the_same_tokens(dtype, options):
+    expected = reference(**{**DEFAULTS, **options}).nonzero()[0]
+    assert set(draw(2000, dtype=dtype, **options)) == set(expected)
 
 
-def test_tokens_that_are_never_drawn_stay_so_under_a_penalty():
-    logits = np.where(np.arange(13) == 3, 0.5, -np.inf)
-    tokens, finite = draw(50, logits=logits, penalty=5.0, min_p=0.5)
-    assert set(tokens) == {3} and finite.all()
+ONE = np.where(np.arange(13) == 3, 0.5, -np.inf)
+EQUAL = np.zeros(13)
 
 
-def test_each_row_says_whether_a_token_could_be_drawn():
+@pytest.mark.parametrize(
+    "logits, options, allowed",
+    [
+        # what is never drawn stays so
+        (ONE, dict(penalty=5.0, min_p=0.5), {3}),
+        (ONE, dict(top_k=2), {3}),
+        (ONE, dict(top_p=0.5), {3}),
+        # of equals the first
+        (EQUAL, dict(top_k=1), {0}),
+        (EQUAL, dict(top_k=3), {0, 1, 2}),
+        (EQUAL, dict(top_p=1.5 / 13), {0, 1}),
+        # low temperatures, also of what half precision holds
+        (LOGITS, dict(temperature=1.2e-38), {LOGITS.argmax()}),
+        (1e30 * LOGITS, dict(temperature=1e-30), {LOGITS.argmax()}),
+        (LOGITS, dict(temperature=1e-9, dtype=tf.float16), {LOGITS.argmax()}),
+    ],
+)
+def test_all_that_may_be_drawn_is_drawn(logits, options, allowed):
+    assert set(draw(300, logits=logits, **options)) == allowed
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_each_row_says_whether_a_token_could_be_drawn(temperature):
     logits = tf.constant([[0.0, np.nan], [1.0, 2.0], [-np.inf, -np.inf], [np.inf, 0]])
-    for temperature in (0, 1):
-        options = {**DEFAULTS, "temperature": temperature}
-        options["repetition_penalty"] = options.pop("penalty")
-        _, finite = sampling.draw(sampling.check_options(0, **options), logits, (), 0)
-        assert finite.numpy().tolist() == [False, True, False, False]
+    options = sampling.check_options(0, temperature, None, None, None, 1)
+    _, finite = sampling.draw(options, logits, (), 0)
+    assert finite.numpy().tolist() == [False, True, False, False]
 
 
 def test_rows_draw_alike_whatever_stands_below_them():
-    few, many = draw(3)[0], draw(50)[0]
+    few, many = draw(3), draw(50)
     np.testing.assert_array_equal(few, many[:3])
-    assert (draw(50, step=1)[0] != many).any()
-    assert (draw(50, seed=4)[0] != many).any()
+    assert (draw(50, step=1) != many).any()
+    assert (draw(50, seed=4) != many).any()

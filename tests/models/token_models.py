@@ -1,4 +1,6 @@
-"""A small language model and its training step, which tests of `models` share."""
+"""A small language model, its training step, and checks of it."""
+
+import itertools
 
 import keras
 import numpy as np
@@ -20,11 +22,12 @@ def small_model(recompute=None, cls=PerformerLM, prepare=None, **changes):
     compiled = {"metrics": ["accuracy"], "loss": None}
     compiled.update((k, changes.pop(k)) for k in compiled if k in changes)
     options = dict(num_layers=2, num_heads=2, hidden_dim=8, max_length=16, seed=1)
+    options["vocabulary_size"] = 11
     attention = changes.get("attention", "performer")
     if "performer" in (attention if isinstance(attention, list) else [attention]):
         options.update(num_random_features=6, chunk_size=4)
     options.update(recompute=recompute, **plain_options(attention))
-    model = cls(11, **{**options, **changes})
+    model = cls(**{**options, **changes})
     if prepare:
         prepare(model)
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -42,3 +45,45 @@ def loss_and_gradients(model, ids=IDS, targets=TARGETS, sample_weight=None):
         loss = model.compute_loss(None, targets, outputs, sample_weight)
     gradients = tape.gradient(loss, model.trainable_weights)
     return loss, [tf.convert_to_tensor(g) for g in gradients]
+
+
+def assert_close(found, expected, tolerance=None):
+    """Compares nests of tensors.
+
+    Args:
+        tolerance: float, the largest error as a part of the largest number of a tensor.
+            Defaults to what its dtype allows.
+    """
+    for one, wanted in zip(*map(tf.nest.flatten, (found, expected)), strict=True):
+        wanted = np.asarray(wanted)
+        limit = tolerance or (1e-10 if wanted.dtype == np.float64 else 1e-5)
+        limit *= max(np.abs(wanted).max(), 1e-3)
+        np.testing.assert_allclose(one, wanted, rtol=0, atol=limit)
+
+
+def assert_likeliest(model, tokens, start):
+    """Each token from `start` on is the likeliest one after all before."""
+    likeliest = model(tokens[:, :-1]).numpy().argmax(-1)
+    np.testing.assert_array_equal(tokens[:, start:], likeliest[:, start - 1 :])
+
+
+def in_pieces(model, ids, *cuts):
+    """The outputs of a sequence that is read in pieces, and the state after it."""
+    state, parts = model.get_initial_state(len(ids)), []
+    for start, end in itertools.pairwise((0, *cuts, ids.shape[1])):
+        part, state = model(ids[:, start:end], state=state, return_state=True)
+        parts.append(part)
+    return tf.concat(parts, 1), state
+
+
+def reloaded(model):
+    model.save("model.keras")
+    return keras.models.load_model("model.keras")
+
+
+def moved_by_token_4(model):
+    """Indices of the tokens of `IDS` whose outputs another token 4 changes."""
+    changed = IDS.copy()
+    changed[:, 4] = (changed[:, 4] + 1) % 11
+    moved = np.abs(model(changed) - model(IDS)).max((0, 2)) > 1e-6
+    return np.flatnonzero(moved).tolist()

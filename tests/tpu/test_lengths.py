@@ -1,11 +1,71 @@
-"""One v5e chip of 16 GB can train on sequences of the promised length."""
+"""Memory by the length: of one layer of attention, and of whole models on a chip."""
 
+import keras
 import pytest
 
-from benchmarks.tpu import lengths
+from benchmarks.tpu import checks, compiler, lengths, steps
+from benchmarks.tpu.replicas import Replicas
+from benchmarks.tpu.slices import SLICES
+from keras_performer import PerformerAttention
+from keras_performer.layers import ExactAttention, LocalAttention
 
 # About two minutes each, but for what is refused.
 pytestmark = pytest.mark.slow
+
+# Of linear and of exact attention.
+LENGTHS, EXACT_LENGTHS = (65536, 262144), (4096, 16384)
+# What the compiler keeps on the chip of a v5e, the first of all, is not in its memory.
+ON_CHIP = 2**27
+MECHANISMS = {
+    "exact_window": (PerformerAttention, {"exact_window": 64}),
+    "taylor": (
+        PerformerAttention,
+        {"exact_window": 64, "feature_map": "taylor", "num_random_features": None},
+    ),
+    "local": (LocalAttention, {"sliding_window": 64}),
+    "exact": (ExactAttention, {}),
+}
+
+
+def compiled_step(name, causal, length):
+    """The training step of one layer of attention, `(lowered, Compiled)`."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    mechanism, options = MECHANISMS[name]
+    strategy = Replicas(1)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Embedding(16, 64),
+                mechanism(2, 32, causal=causal, **options),
+                keras.layers.Dense(16, dtype="float32"),
+            ]
+        )
+        model.build((1, length))
+        model.compile("adam", "sparse_categorical_crossentropy")
+    stablehlo = steps.lower_step(model, strategy, 1, length)
+    compiled = compiler.compile_for(stablehlo, SLICES["v5e-1"])
+    return compiler.text_of(stablehlo), compiled
+
+
+def growth(name, causal, two_lengths, on_chip=0):
+    """Growth of memory from one length to the other, and the programs."""
+    programs = [compiled_step(name, causal, length) for length in two_lengths]
+    less, more = (compiled.memory.temporaries + on_chip for _, compiled in programs)
+    return more / less, programs
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["exact_window", "taylor", "local"])
+def test_four_times_the_length_takes_some_four_times_the_memory(name, causal):
+    ratio, programs = growth(name, causal, LENGTHS, ON_CHIP)
+    assert ratio < 6
+    for lowered, _ in programs:
+        assert checks.float64_operations(lowered) == []
+
+
+def test_exact_attention_takes_some_sixteen_times_the_memory():
+    ratio, _ = growth("exact", True, EXACT_LENGTHS)
+    assert ratio > 12
 
 
 @pytest.mark.parametrize(("recompute", "log2_length"), [("block", 20), ("network", 24)])

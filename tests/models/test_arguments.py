@@ -1,0 +1,154 @@
+"""Arguments and inputs that `PerformerLM` refuses, beside `tests/wrong_uses`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import PerformerAttention, PerformerLM, generate
+from keras_performer.layers import ExactAttention
+from keras_performer.zoo import TokenMixing
+from tests.layers.inputs import language_model
+from tests.models.kinds import GATING, local
+from tests.models.token_models import IDS, small_model
+
+LAYER = PerformerAttention(2, 4, causal=True)
+MIXER = dict(attention=TokenMixing(16, 6), causal=False)
+
+
+@pytest.mark.parametrize(
+    "message, options",
+    [
+        ("vocabulary_size must be a positive int", dict(vocabulary_size=0)),
+        ("dropout must be a float", dict(dropout=1.0)),
+        ("must be even", dict(num_random_features=7)),
+        ("autocast must be False.*autocast=True", dict(autocast=True)),
+        ("conv_kernel_size must be a positive int", dict(conv_kernel_size=0)),
+        # options
+        ("has no argument exact_widow: .*exact_window", dict(exact_widow=4)),
+        ("PerformerLM has no argument num_layer: .*num_layers", dict(num_layer=4)),
+        ("rotary is no option of PerformerLM", dict(rotary=True)),
+        ("num_key_value_heads must divide num_heads", dict(num_key_value_heads=3)),
+        ("no random features", dict(feature_map="taylor", num_random_features=256)),
+        ("which ExactAttention has not", dict(attention="exact", feature_map="relu")),
+        (": num_random_features. L", dict(attention="none", num_random_features=8)),
+        (": qk_norm. Leave", dict(attention="none", qk_norm=True)),
+        (": chunk_size. Leave", dict(attention=LAYER, chunk_size=8)),
+        (": chunk_size. Leave", dict(chunk_size=8, **MIXER)),
+        # attention
+        ("must be an AttentionLayer", dict(attention=keras.layers.Dense(1))),
+        ("a MixingLayer, or a list", dict(attention="fourier")),
+        ("or a list of these", dict(attention=["exact", "softmax"])),
+        ("or a list of these", dict(attention=["exact", None])),
+        ("have the causal of the", dict(attention=LAYER, causal=False)),
+        ("have the causal of the", dict(attention=GATING, causal=False)),
+        ("have the num_heads of the", dict(attention=LAYER, num_heads=4)),
+        ("have the num_heads of the", dict(attention=["exact", ExactAttention(4, 2)])),
+        # positions
+        ("rotary needs a key_dim", dict(hidden_dim=6, position_embedding="rotary")),
+        (
+            "rotary needs a key_dim divisible by 2",
+            dict(
+                attention=["exact", ExactAttention(2, 3, causal=True)],
+                position_embedding="rotary",
+            ),
+        ),
+        (
+            '"learned" one with none',
+            dict(attention=local(rotary=True), position_embedding="learned"),
+        ),
+        ("need max_length", dict(max_length=None, position_embedding="learned")),
+        ("need max_length", dict(max_length=None, attention="none")),
+        ("need max_length", dict(max_length=None, hidden_dim=6)),
+        # chunks
+        ("needs a state", dict(attention=["none", "exact"], recompute="block")),
+        ("needs a state.*SpatialG", dict(attention=GATING, recompute="network")),
+        ("needs `absorb`.*TokenMixing", dict(recompute="block", **MIXER)),
+        (
+            "convolution to both sides.*recompute=None",
+            dict(conv_kernel_size=3, causal=False, recompute="block"),
+        ),
+        (
+            "convolution to both sides.*recompute=None",
+            dict(conv_kernel_size=3, causal=False, recompute="block", attention="none"),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(message, options):
+    with pytest.raises(ValueError, match=message):
+        language_model(**{"num_layers": 2, **options})
+
+
+def test_what_has_no_state_makes_no_token():
+    for attention in (GATING, ["performer", "exact"]):
+        model = small_model(attention=attention)
+        with pytest.raises(ValueError, match="generate needs an attention with a stat"):
+            generate(model, IDS[:, :3], 9)
+    with pytest.raises(ValueError, match="SpatialGatingUnit has no state"):
+        small_model(attention=GATING).get_initial_state(2)
+
+
+def test_sequences_that_are_too_long_raise():
+    model = small_model(attention=TokenMixing(8, 6), causal=False)
+    with pytest.raises(ValueError, match="longer than max_length=8, of 11 tokens"):
+        model(IDS)
+    model = small_model()
+    _, state = model(IDS, return_state=True)
+    model(IDS[:, :5], state=state)
+    error = tf.errors.InvalidArgumentError
+    with pytest.raises(error, match="max_length=16"):
+        model(IDS[:, :6], state=state)
+    ids = tf.TensorSpec((None, None), tf.int32)
+    graph = tf.function(model, input_signature=[ids])
+    with pytest.raises(error, match="max_length=16"):
+        graph(tf.zeros((1, 17), tf.int32))
+
+
+@pytest.mark.parametrize("position_embedding", ["learned", "rotary"])
+def test_longer_sequences_are_refused_where_xla_compiles(position_embedding):
+    """XLA leaves assertions out, and positions would begin anew."""
+    options = dict(position_embedding=position_embedding, feature_map="relu")
+    model = language_model(9, 6, 1, 1, 4, **options)
+    compiled = tf.function(
+        lambda ids: model(ids),
+        input_signature=[tf.TensorSpec((None, None), tf.int32)],
+        jit_compile=True,
+    )
+    ids = np.ones((2, 6), "int32")
+    np.testing.assert_allclose(compiled(ids), model(ids), rtol=1e-4, atol=1e-5)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="make_PerformerLM_with_a_m"
+    ):
+        compiled(np.ones((2, 7), "int32"))
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_a_state_of_another_depth_raises(num_layers):
+    state = small_model(num_layers=num_layers).get_initial_state(4)
+    with pytest.raises(ValueError, match=f", 2. Received: the states of {num_layers}"):
+        small_model()(IDS, state=state, return_state=True)
+
+
+@pytest.mark.parametrize("recompute", [None, "network"])
+def test_inputs_are_one_tensor(recompute):
+    model = small_model(recompute)
+    for inputs, name in (({"a": IDS}, "dict"), ([IDS], "tuple")):
+        with pytest.raises(ValueError, match=f"one int tensor .* of type {name}"):
+            model.fit(inputs, IDS, verbose=0)
+
+
+def test_an_embedding_of_another_width_is_refused():
+    model = small_model(embedding=keras.layers.Embedding(11, 1))
+    with pytest.raises(ValueError, match=r"hidden_dim=.*Received.*shape \(1, 3, 1\)"):
+        model(np.zeros((1, 3), int))
+
+
+def test_a_config_is_read_with_custom_objects():
+    class Head(keras.layers.Dense):
+        """Registered nowhere."""
+
+    config = language_model(head=Head(3)).get_config()
+    with pytest.raises(TypeError, match="Could not locate class 'Head'"):
+        PerformerLM.from_config(config)
+    model = PerformerLM.from_config(config, custom_objects={"Head": Head})
+    assert isinstance(model.head, Head)

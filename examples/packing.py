@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 import keras_performer
+from examples import trials
 
 # What ends a document, and stands where there is none.
 END = 0
@@ -187,6 +188,4 @@ def alone_and_packed(model, rows):
 
 
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

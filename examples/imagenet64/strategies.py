@@ -8,15 +8,7 @@ from examples.imagenet64 import multi_worker
 
 
 def make(config):
-    """Starts the devices that `config` names.
-
-    Args:
-        config: has `strategy`, `tpu`, `batch_size`, `dtype_policy`,
-            `steps_per_execution` and `max_minutes`.
-
-    Returns:
-        A `tf.distribute.Strategy`; model and optimizer belong into its `scope()`.
-    """
+    """Starts the devices that `config` names, as a `tf.distribute.Strategy`."""
     strategy = _STRATEGIES[config.strategy](config)
     replicas = strategy.num_replicas_in_sync
     if config.batch_size % replicas:
@@ -54,19 +46,11 @@ def one_device(config):
     return contextlib.nullcontext()
 
 
-def _default(config):
-    return tf.distribute.get_strategy()
-
-
 def _mirrored(config):
     devices = tf.config.list_logical_devices
     return tf.distribute.MirroredStrategy(
         [device.name for device in devices("GPU") or devices("CPU")]
     )
-
-
-def _multi_worker(config):
-    return multi_worker.MultiWorkerMirroredStrategy()
 
 
 def _tpu(config):
@@ -84,8 +68,8 @@ def _tpu(config):
 
 
 _STRATEGIES = {
-    "none": _default,
+    "none": lambda config: tf.distribute.get_strategy(),
     "mirrored": _mirrored,
-    "multi_worker": _multi_worker,
+    "multi_worker": lambda config: multi_worker.MultiWorkerMirroredStrategy(),
     "tpu": _tpu,
 }

@@ -1,4 +1,4 @@
-"""A run checks, deletes and writes files before its first step; its report at the end."""
+"""A run checks, deletes and writes files before its first step; its last report."""
 
 import dataclasses
 import io

@@ -96,7 +96,6 @@ def test_text_comes_in_whole_characters():
 
 REFUSED = [
     (b"{", 400, "The body must be JSON. Invalid JSON"),
-    (b"\xff", 400, "The body must be JSON. Invalid"),
     (b'{"text": "\\ud800"}', 400, "The body must be JSON. Invalid"),
     ([], 422, "the body: Input should be an object. Received: []"),
     ({}, 422, "A request must have a prompt, either text or tokens."),
@@ -109,11 +108,9 @@ REFUSED = [
     ({"tokens": [-1]}, 422, "at least 0 and less than 13. Received: -1"),
     ({"tokens": [1] * 6}, 422, "A prompt may have 5 tokens. Received: 6"),
     ({"tokens": [1], "max_new_tokens": 8}, 422, "must be at most 7 for this prompt. R"),
-    ({"tokens": [1], "max_new_tokens": 0}, 422, "max_new_tokens: Input should be g"),
     ({"tokens": [1], "temperature": -1}, 422, "temperature: Input should be greate"),
     (b'{"tokens": [1], "temperature": NaN}', 422, "temperature: Input should be a"),
     ({"tokens": [1], "top_k": 0}, 422, "top_k: Input should be greater than 0. R"),
-    ({"tokens": [1], "seed": -1}, 422, "seed: Input should be greater than or equa"),
     ({"tokens": [1], "topk": 1}, 422, "topk: Extra inputs are not permitted. Rece"),
     (b" " * 5000, 413, "A request may have 1060 bytes, not more."),
 ]

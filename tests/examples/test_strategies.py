@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import keras_performer
 from examples.imagenet64 import callbacks, optimizer, strategies
 from examples.imagenet64.config import Config
 
@@ -100,13 +99,6 @@ def test_dropout_is_a_function_of_the_seed_and_the_step(replicas):
     np.testing.assert_array_equal(dropped(seed=1, step=2, calls_before=3), first)
     for other in (dropped(seed=1, step=3), dropped(seed=2, step=2), first[::-1]):
         assert (other != first).mean() > 0.2
-
-
-def test_features_are_redrawn_only_where_there_are_some():
-    for attention, expected in (("performer", 1), ("none", 0)):
-        chosen = callbacks.make(Config(attention=attention), is_chief=True)
-        redraws = [isinstance(x, keras_performer.RedrawFeatures) for x in chosen]
-        assert sum(redraws) == expected
 
 
 # -- The optimizer's step, by hand. With an epsilon as large as this a step is in

@@ -37,15 +37,11 @@ ROWS = {
 
 
 def main(steps: int = 1000, output_dir: str = "runs/classification"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves, and how much padding changes outputs.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png`.
-
-    Returns:
-        Two dicts: curves of held-out accuracy, and the largest change of an output
-        when the padding doubles.
     """
     steps = trials.whole(steps)
     training, test = load_data(32 * steps)

@@ -48,16 +48,12 @@ GIVEN, DRAWN = to_rgb("#0b5cab"), to_rgb("#1a1a1a")
 
 
 def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float = 0.9):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns bits per held-out pixel, and the pictures.
 
     Args:
         steps: optimizer steps of each model, 32 digits each.
         output_dir: folder for `digits.png`.
         temperature: of the draws.
-
-    Returns:
-        Dict of bits per held-out pixel, and dict of what the picture shows: digits
-        `(10, 196)`, and how many rows of them were given.
     """
     images, labels = read_digits()
     is_held_out = np.arange(len(images)) % 10 == 0

@@ -56,15 +56,11 @@ EVALUATIONS = 4  # of each stage
 
 
 def main(steps: int = 400, output_dir: str = "runs/documents"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves of the accuracy on held-out documents.
 
     Args:
         steps: optimizer steps of each model, short documents and long ones.
         output_dir: folder for `curves.png`.
-
-    Returns:
-        Curves of the accuracy on held-out documents of the length that was just
-        trained on.
     """
     library = Library()
     curves = {}

@@ -47,15 +47,12 @@ ATTENTIONS = {
 
 
 def main(steps: int = 300, output_dir: str = "runs/music", length: int = 4096):
-    """Trains, prints, continues a movement, and draws it.
+    """Trains, continues a movement; returns bits per held-out note, and its notes.
 
     Args:
         steps: optimizer steps of each model, one sequence each.
         output_dir: folder for the notes that were read, `continued.mid` and `.png`.
         length: tokens that a model sees at once, a multiple of 16.
-
-    Returns:
-        Dict of rows to bits per held-out note, and the notes of the continued movement.
     """
     if length < 16 or length % 16:
         raise ValueError(

@@ -82,15 +82,11 @@ ROWS = {
 
 
 def main(steps: int = 400, output_dir: str = "runs/own_feature_map"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves, and `True` if a loaded model is equal.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png`.
-
-    Returns:
-        Curves of held-out accuracy, and `True` if a model that was saved and loaded
-        predicts the same.
     """
     steps = trials.whole(steps)
     random = np.random.default_rng(0)

@@ -36,15 +36,12 @@ PROMPT = b"    def "
 
 
 def main(steps: int = 1500, output_dir: str = "runs/text", length: int = 128):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns bits of tables, and curves of models.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png`.
         length: bytes that a model sees at once.
-
-    Returns:
-        Two dicts to bits per held-out byte: of tables, and of models, as curves.
     """
     steps = trials.whole(steps)
     training, held_out = read_sources()

@@ -45,15 +45,11 @@ BATCH = 16
 
 
 def main(steps: int = 400, output_dir: str = "runs/translation"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves, and texts that the Performer wrote.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png`.
-
-    Returns:
-        Two dicts: curves of the share of texts that are right in every byte; and from
-        some numbers to the texts that the Performer wrote.
     """
     steps = trials.whole(steps)
     random = np.random.default_rng(0)

@@ -48,15 +48,11 @@ BATCH = 32
 
 
 def main(steps: int = 400, output_dir: str = "runs/vision"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves, and the digits that each model reads.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png` and `pages.png`.
-
-    Returns:
-        Two dicts: curves of the accuracy on held-out pages; and the digits that each
-        model reads on these pages.
     """
     steps = trials.whole(steps)
     training, test = load_data(BATCH * steps)

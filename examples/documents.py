@@ -11,8 +11,8 @@ people are at other places, so the model has to look up the answers.
 A short convolution joins each place to the name before it. A model first trains on many
 short documents, then on a few long ones: short documents cost less and have as many
 questions. Rotary positions and attention work at any length. The example compares
-`PerformerAttention` (with a window of 32 words) with no attention, local attention
-, exact attention, and with the most frequent place of each document.
+`PerformerAttention` (with a window of 32 words) with no attention, local attention,
+exact attention, and with the most frequent place of each document.
 Curves go to `runs/documents`.
 
 Share of 512 right answers in held-out documents of 2,048 words (one run, seed 0; 2 busy
@@ -30,8 +30,8 @@ import string
 import keras
 import numpy as np
 from keras import layers
-from matplotlib.figure import Figure
 
+from examples import trials
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
 
@@ -45,49 +45,38 @@ HELD_OUT = 64  # documents of each length
 HEADS, DIM, WINDOW = 4, 64, 32
 SIZES = {"num_heads": HEADS, "key_dim": DIM // HEADS, "rotary": True}
 ROWS = {
-    "no attention": {"make": lambda: None, "color": "#8a8a8a"},
-    "local attention": {
-        "make": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
-        "color": "#2f9e44",
-    },
-    "Performer": {
-        "make": lambda: PerformerAttention(
-            **SIZES, exact_window=WINDOW, num_random_features=128, seed=0
-        ),
-        "color": "#0b5cab",
-    },
-    "exact attention": {"make": lambda: ExactAttention(**SIZES), "color": "#d1701c"},
+    "no attention": lambda: None,
+    "local attention": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
+    "Performer": lambda: PerformerAttention(
+        **SIZES, exact_window=WINDOW, num_random_features=128, seed=0
+    ),
+    "exact attention": lambda: ExactAttention(**SIZES),
 }
 EVALUATIONS = 4  # of each stage
 
 
 def main(steps: int = 400, output_dir: str = "runs/documents"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves of the accuracy on held-out documents.
 
     Args:
         steps: optimizer steps of each model, short documents and long ones.
         output_dir: folder for `curves.png`.
-
-    Returns:
-        Dict to lists of `(steps, words of a document, accuracy)` on held-out documents
-        of the length that was just trained on.
     """
     library = Library()
     curves = {}
-    for label, row in ROWS.items():
+    for label, make_attention in ROWS.items():
         print(f"\n{label}: {steps} steps")
-        model = make_model(row["make"], len(library.ids), steps)
+        model = make_model(make_attention, len(library.ids), steps)
         curves[label] = train(model, library, steps)
 
     _, places = library.documents(HELD_OUT, STAGES[-1][0], seed=1)
-    guess = most_frequent(places)
-    print(f"\naccuracy of {places.size} answers, documents of {STAGES[-1][0]:,} words")
-    print(f"{'most frequent place':22}{guess:.3f}")
-    for label, curve in curves.items():
-        print(f"{label:22}{curve[-1][-1]:.3f}")
-    path = pathlib.Path(output_dir) / "curves.png"
-    draw(path, curves, guess)
-    print(f"wrote {path}")
+    guess = {"most frequent place": most_frequent(places)}
+    title = f"accuracy of {places.size} answers, documents of {STAGES[-1][0]:,} words"
+    trials.show(title, {**guess, **trials.last(curves)})
+    figure, axes = trials.draw(curves, "right answers, held out", baselines=guess)
+    axes.axvline(int(STAGES[0][2] * steps), color="#cccccc", lw=1)
+    axes.set_xlabel("optimizer step (behind the line, documents are long)")
+    trials.save(figure, output_dir)
     return curves
 
 
@@ -147,14 +136,7 @@ def make_model(make_attention, vocabulary_size, steps):
     # each question is a name and a question mark, of which the name is read
     x = layers.LayerNormalization()(x[:, : 2 * len(NAMES) : 2])
     model = keras.Model(tokens, layers.Dense(len(PLACES))(x))
-    rate = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=4e-3, warmup_steps=min(50, steps)
-    )
-    model.compile(
-        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
+    trials.compile_model(model, 4e-3, steps, metrics=["accuracy"])
     return model
 
 
@@ -172,39 +154,10 @@ def train(model, library, steps):
             model.fit(*documents, batch_size=batch_size, shuffle=False, verbose=2)
             _, accuracy = model.evaluate(*test, batch_size=batch_size, verbose=0)
             done += some
-            curve.append((done, length, accuracy))
+            curve.append((done, accuracy))
             print(f"{done:5} steps, {length:,} words: accuracy {accuracy:.3f}")
     return curve
 
 
-def draw(path, curves, guess):
-    """Draws accuracies against steps; long documents are behind a line."""
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for label, curve in curves.items():
-        steps, lengths, accuracies = zip(*curve)
-        name = f"{label}, {accuracies[-1]:.2f}"
-        color = ROWS[label]["color"]
-        axes.plot(steps, accuracies, "o-", markersize=3, color=color, label=name)
-    axes.axhline(
-        guess, color="#8a8a8a", ls=":", label=f"most frequent place, {guess:.2f}"
-    )
-    for before, length, after in zip(steps, lengths, lengths[1:]):
-        if length < after:
-            axes.axvline(before, color="#cccccc", lw=1)
-    axes.set_xlim(0)
-    axes.set_ylim(0, 1.02)
-    axes.set_xlabel(
-        f"optimizer step ({lengths[0]:,} words to the line, then {lengths[-1]:,})"
-    )
-    axes.set_ylabel("answers that are right, held out")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right center", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-
-
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

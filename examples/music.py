@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from music21 import converter, corpus, instrument, note, stream
 
 import keras_performer
+from examples import trials
 from keras_performer.layers import EmbeddingLayer, LocalAttention
 
 COMPOSERS = "haydn", "mozart", "beethoven", "schumann_robert"
@@ -46,15 +47,12 @@ ATTENTIONS = {
 
 
 def main(steps: int = 300, output_dir: str = "runs/music", length: int = 4096):
-    """Trains, prints, continues a movement, and draws it.
+    """Trains, continues a movement; returns bits per held-out note, and its notes.
 
     Args:
         steps: optimizer steps of each model, one sequence each.
         output_dir: folder for the notes that were read, `continued.mid` and `.png`.
         length: tokens that a model sees at once, a multiple of 16.
-
-    Returns:
-        Dict of rows to bits per held-out note, and the notes of the continued movement.
     """
     if length < 16 or length % 16:
         raise ValueError(
@@ -83,7 +81,8 @@ def main(steps: int = 300, output_dir: str = "runs/music", length: int = 4096):
     tokens = keras_performer.generate(model, prompt[np.newaxis], length, **sampling)
     continued = notes_of(tokens[0])
     write_midi(folder / "continued.mid", continued)
-    draw(folder / "continued.png", continued, start=notes_of(prompt)[-1, 0])
+    figure = draw(continued, start=notes_of(prompt)[-1, 0])
+    trials.save(figure, folder, "continued.png")
     return bits, continued
 
 
@@ -168,13 +167,7 @@ def make_model(length, steps, **options):
         seed=0,
         **options,
     )
-    rate = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=2e-3, warmup_steps=min(50, steps)
-    )
-    model.compile(
-        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
+    trials.compile_model(model, 2e-3, steps)
     return model
 
 
@@ -189,7 +182,7 @@ def write_midi(path, notes):
     score.write("midi", path)
 
 
-def draw(path, notes, start):
+def draw(notes, start):
     """Draws notes as bars over time, a colour for each part, and a line at `start`."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -200,10 +193,8 @@ def draw(path, notes, start):
     axes.set_ylabel("pitch (MIDI)")
     axes.set_xlabel("quarter notes; the model was given what is left of the line")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

@@ -25,9 +25,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from matplotlib.figure import Figure
 
 import keras_performer
+from examples import trials
 from keras_performer import feature_maps, ops
 
 
@@ -57,7 +57,6 @@ WORDS = 64
 PAIRS = 32
 QUESTIONS = 16
 DIM = 32
-EVALUATIONS = 10
 
 
 def performer(feature_map):
@@ -71,46 +70,38 @@ def performer(feature_map):
     )
 
 
-# Functions that make an attention layer, and the colours of their curves.
+# Functions that make an attention layer.
 ROWS = {
-    "no attention": (lambda: None, "#8a8a8a"),
-    '"relu"': (lambda: performer("relu"), "#9ec5e8"),
-    "relu^2": (lambda: performer(PowerFeatures(2)), "#2f9e44"),
-    "relu^2, W trained": (lambda: performer(PowerFeatures(2, True)), "#9c36b5"),
-    '"softmax"': (lambda: performer("softmax"), "#0b5cab"),
-    "exact attention": (lambda: layers.MultiHeadAttention(2, 16), "#d1701c"),
+    "no attention": lambda: None,
+    '"relu"': lambda: performer("relu"),
+    "relu^2": lambda: performer(PowerFeatures(2)),
+    "relu^2, W trained": lambda: performer(PowerFeatures(2, True)),
+    '"softmax"': lambda: performer("softmax"),
+    "exact attention": lambda: layers.MultiHeadAttention(2, 16),
 }
 
 
 def main(steps: int = 400, output_dir: str = "runs/own_feature_map"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves, and `True` if a loaded model is equal.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png`.
-
-    Returns:
-        A dict of accuracies after a tenth of the steps, two tenths and so on, and
-        whether a model that was saved and loaded predicts the same.
     """
-    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    steps = trials.whole(steps)
     random = np.random.default_rng(0)
     training, test = dictionaries(32 * steps, random), dictionaries(512, random)
     models, curves = {}, {}
-    for label, (make_attention, _) in ROWS.items():
+    for label, make_attention in ROWS.items():
         print(f"\n{label}: {steps} steps")
         keras.utils.set_random_seed(0)
         models[label] = make_model(make_attention())
-        curves[label] = train(models[label], training, test)
+        curves[label] = trials.fit(models[label], training, test, 32)
 
     is_same = predicts_the_same_when_loaded(models["relu^2, W trained"], test[0])
     print("\nequal after loading:", is_same)
-    print("\nheld-out accuracy")
-    for label, curve in curves.items():
-        print(f"{label:20}{curve[-1]:.3f}")
-    path = pathlib.Path(output_dir) / "curves.png"
-    draw(path, steps, curves)
-    print(f"wrote {path}")
+    trials.show("held-out accuracy", trials.last(curves))
+    trials.save(trials.draw(curves, "held-out accuracy")[0], output_dir)
     return curves, is_same
 
 
@@ -144,20 +135,6 @@ def make_model(attention):
     return model
 
 
-def train(model, training, test):
-    """Fits a model; returns its held-out accuracy, ten times in the run."""
-    history = model.fit(
-        *training,
-        batch_size=32,
-        shuffle=False,  # so that all models see the same, in the same order
-        epochs=EVALUATIONS,
-        steps_per_epoch=len(training[1]) // 32 // EVALUATIONS,
-        validation_data=test,
-        verbose=2,
-    )
-    return history.history["val_accuracy"]
-
-
 def predicts_the_same_when_loaded(model, inputs):
     """True if a model is the same after saving and loading."""
     with tempfile.TemporaryDirectory() as folder:
@@ -168,25 +145,5 @@ def predicts_the_same_when_loaded(model, inputs):
     return bool(np.array_equal(before, after))
 
 
-def draw(path, steps, curves):
-    """Draws accuracies against steps."""
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
-    for label, curve in curves.items():
-        name = f"{label}, {curve[-1]:.2f}"
-        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label][1], label=name)
-    axes.set_xlim(0)
-    axes.set_ylim(0, 1.02)
-    axes.set_xlabel("optimizer step")
-    axes.set_ylabel("held-out accuracy")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right center", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-
-
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

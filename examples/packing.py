@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 import keras_performer
+from examples import trials
 
 # What ends a document, and stands where there is none.
 END = 0
@@ -30,16 +31,12 @@ BATCH = 8
 
 
 def main(documents: int = 1200, passes: int = 2, length: int = 512):
-    """Trains, prints, and compares a packed document with itself alone.
+    """Trains and prints; returns the table, and how much packing changes logits.
 
     Args:
         documents: how many docstrings; every tenth is held out.
         passes: how often the model sees each.
         length: bytes of a row; longer docstrings are left out.
-
-    Returns:
-        Dict of rows of the table to `(rows, share of padding, seconds, bits)`, and the
-        largest difference of predictions for a document alone and packed.
     """
     texts = read_docstrings(documents, length)
     held_out = rows_of(one_each(texts[::10]), length)
@@ -187,6 +184,4 @@ def alone_and_packed(model, rows):
 
 
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

@@ -22,9 +22,9 @@ import sysconfig
 
 import keras
 import numpy as np
-from matplotlib.figure import Figure
 
 import keras_performer
+from examples import trials
 
 # Features alone and exact attention, both without a gate.
 ROWS = {
@@ -32,24 +32,18 @@ ROWS = {
     "Performer": dict(attention="performer", exact_window=None, forget_gate=False),
     "exact attention": dict(attention="exact", forget_gate=False),
 }
-COLORS = dict(zip(ROWS, ("#8a8a8a", "#0b5cab", "#d1701c")))
-EVALUATIONS = 10
 PROMPT = b"    def "
 
 
 def main(steps: int = 1500, output_dir: str = "runs/text", length: int = 128):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns bits of tables, and curves of models.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png`.
         length: bytes that a model sees at once.
-
-    Returns:
-        Two dicts to bits per held-out byte: of tables, and of models after a tenth of
-        the steps, two tenths and so on.
     """
-    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    steps = trials.whole(steps)
     training, held_out = read_sources()
     print(f"{len(training):,} bytes to train on, {len(held_out):,} in held-out files")
     random = np.random.default_rng(0)
@@ -62,21 +56,22 @@ def main(steps: int = 1500, output_dir: str = "runs/text", length: int = 128):
         f"table of {n} byte{'s' * (n != 1)} before": table_bits(training, test, n)
         for n in (0, 1, 2)
     }
-    models, curves = {}, {}
+    curves, texts = {}, {}
     for label, row in ROWS.items():
         print(f"\n{label}: {steps} steps")
-        models[label] = make_model(length=length, **row)
-        curves[label] = train(models[label], batches, test)
-
-    for label in ("no attention", "Performer"):
-        print(f"\n{label} continues {PROMPT.decode()!r}:\n{sample(models[label])}")
-    print(f"\n{'bits per held-out byte':30}")
-    last = {label: curve[-1] for label, curve in curves.items()}
-    for label, bits in {**tables, **last}.items():
-        print(f"{label:30}{bits:.3f}")
-    path = pathlib.Path(output_dir) / "curves.png"
-    draw(path, steps, tables, curves)
-    print(f"wrote {path}")
+        model = make_model(length=length, **row)
+        points = trials.fit(model, batches, test, 16, "loss")
+        curves[label] = [(step, nats / math.log(2)) for step, nats in points]
+        if label != "exact attention":
+            texts[label] = keras_performer.generate(
+                model, PROMPT, length, temperature=0.7, seed=0, verbose=0
+            )
+    for label, text in texts.items():
+        print(f"\n{label} continues {PROMPT.decode()!r}:")
+        print(text.decode(errors="replace"))
+    trials.show("bits per held-out byte", {**tables, **trials.last(curves)})
+    figure, _ = trials.draw(curves, "bits per held-out byte", (None, None), tables)
+    trials.save(figure, output_dir)
     return tables, curves
 
 
@@ -96,7 +91,7 @@ def windows(text, starts, length):
 
 
 def table_bits(training, test, num_before):
-    """Bits per byte of counts of what followed the last `num_before` bytes.
+    """Bits per byte of counts of the bytes that followed the last `num_before`.
 
     A table of more bytes falls back on that of one byte less where it has seen little.
     """
@@ -138,50 +133,5 @@ def make_model(attention, length, **options):
     return model
 
 
-def train(model, batches, test):
-    """Fits a model; returns its bits per held-out byte, ten times in the run."""
-    history = model.fit(
-        *batches,
-        batch_size=16,
-        shuffle=False,  # so that all models see the same, in the same order
-        epochs=EVALUATIONS,
-        steps_per_epoch=len(batches[0]) // 16 // EVALUATIONS,
-        validation_data=test,
-        verbose=2,
-    )
-    return [loss / math.log(2) for loss in history.history["val_loss"]]
-
-
-def sample(model):
-    """Text that the model writes after the prompt."""
-    text = keras_performer.generate(
-        model, PROMPT, model.max_length, temperature=0.7, seed=0, verbose=0
-    )
-    return text.decode(errors="replace")
-
-
-def draw(path, steps, tables, curves):
-    """Draws bits per byte against steps, tables as horizontal lines."""
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for label, bits in tables.items():
-        axes.axhline(bits, color="#b0b0b0", linewidth=0.8, linestyle="--")
-        beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        axes.text(1.01, bits, f"{label}, {bits:.2f}", color="#6b6b6b", size=8, **beside)
-    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
-    for label, curve in curves.items():
-        name = f"{label}, {curve[-1]:.2f}"
-        axes.plot(at, curve, "o-", markersize=3, color=COLORS[label], label=name)
-    axes.set_xlim(0)
-    axes.set_xlabel("optimizer step")
-    axes.set_ylabel("bits per held-out byte")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-
-
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

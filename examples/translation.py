@@ -16,14 +16,12 @@ EPYC, Zen 4, 2.9 minutes of CPU time): no digits 0.002, Performer 0.772, exact a
 thousand six hundred sixty-seven".
 """
 
-import pathlib
-
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from matplotlib.figure import Figure
 
+from examples import trials
 from keras_performer import PerformerDecoder, PerformerEncoder
 
 ONES = (
@@ -39,46 +37,38 @@ HEADS, DIM = 4, 64
 # Near bytes, such as those of the word, have their exact weights in the decoder.
 FEATURES = {"num_random_features": 64, "window": 24}
 ROWS = {
-    "no digits": {"options": {**FEATURES, "sees_digits": False}, "color": "#8a8a8a"},
-    "Performer": {"options": FEATURES, "color": "#0b5cab"},
-    "exact attention": {"options": {"attention": "exact"}, "color": "#d1701c"},
+    "no digits": {**FEATURES, "sees_digits": False},
+    "Performer": FEATURES,
+    "exact attention": {"attention": "exact"},
 }
 BATCH = 16
-EVALUATIONS = 10
 
 
 def main(steps: int = 400, output_dir: str = "runs/translation"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves, and texts that the Performer wrote.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
         output_dir: folder for `curves.png`.
-
-    Returns:
-        Two dicts: to shares of texts that are right in every byte, after a tenth of the
-        steps, two tenths and so on; and from some numbers to what the Performer wrote.
     """
-    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    steps = trials.whole(steps)
     random = np.random.default_rng(0)
     training, test = examples(BATCH * steps, random), examples(400, random)
     models, curves = {}, {}
-    for label, row in ROWS.items():
+    for label, options in ROWS.items():
         print(f"\n{label}: {steps} steps")
-        models[label] = make_model(row["options"], steps)
-        curves[label] = train(models[label], training, test)
+        models[label] = make_model(options, steps)
+        curves[label] = trials.fit(models[label], training, test, BATCH, "exact_match")
 
-    digits = test["x"][0][:8]
+    digits = test[0][0][:8]
     made = models["Performer"].translate(digits)
     written = {as_text(x): as_text(y) for x, y in zip(digits, made)}
     print("\nthe Performer writes")
     for number, text in written.items():
         print(f"{number:>{DIGITS}} {text}")
-    print("\ntexts right in every byte")
-    for label, curve in curves.items():
-        print(f"{label:20}{curve[-1]:.3f}")
-    path = pathlib.Path(output_dir) / "curves.png"
-    draw(path, steps, curves)
-    print(f"wrote {path}")
+    trials.show("texts right in every byte", trials.last(curves))
+    figure, _ = trials.draw(curves, "held-out texts right in every byte")
+    trials.save(figure, output_dir)
     return curves, written
 
 
@@ -100,7 +90,7 @@ def spelled(number):
 
 
 def examples(count, random):
-    """Arguments of `fit`: digits and the text so far, the byte that follows, weights.
+    """Digits and the text so far, the byte that follows, and weights, all for `fit`.
 
     Numbers of any length are equally frequent. Digits are aligned to the right, so that
     a place is always that of the ones, tens, or hundreds.
@@ -114,11 +104,7 @@ def examples(count, random):
         words = bytes([START, *spelled(number).encode(), END])
         text[row, : len(words)] = np.frombuffer(words, np.uint8)
     is_text = text[:, 1:] != PADDING
-    return {
-        "x": [digits, text[:, :-1]],
-        "y": text[:, 1:],
-        "sample_weight": is_text.astype("float32"),
-    }
+    return [digits, text[:, :-1]], text[:, 1:], is_text.astype("float32")
 
 
 def as_text(row):
@@ -195,52 +181,9 @@ def make_model(options, steps):
     """A model of 0.1 M parameters, whose heads have 16 dimensions."""
     keras.utils.set_random_seed(0)
     model = Translator(**options)
-    rate = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=3e-3, warmup_steps=min(50, steps)
-    )
-    model.compile(
-        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
-        keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        ),
-        metrics=[exact_match],
-    )
+    trials.compile_model(model, 3e-3, steps, metrics=[exact_match])
     return model
 
 
-def train(model, training, test):
-    """Fits; returns the share of texts that are right, ten times in the run."""
-    history = model.fit(
-        **training,
-        batch_size=BATCH,
-        shuffle=False,  # so that all models see the same, in the same order
-        epochs=EVALUATIONS,
-        steps_per_epoch=len(training["y"]) // BATCH // EVALUATIONS,
-        validation_data=tuple(test.values()),
-        verbose=2,
-    )
-    return history.history["val_exact_match"]
-
-
-def draw(path, steps, curves):
-    """Draws shares against steps."""
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
-    for label, curve in curves.items():
-        name = f"{label}, {curve[-1]:.2f}"
-        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label]["color"], label=name)
-    axes.set_xlim(0)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("optimizer step")
-    axes.set_ylabel("held-out texts right in every byte")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right center", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-
-
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

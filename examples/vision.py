@@ -20,14 +20,13 @@ exact attention 0.580. Digits are small, so near patches are enough, and the fea
 add nothing. No model has learned the task fully.
 """
 
-import pathlib
-
 import keras
 import numpy as np
 from keras import layers
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits, load_sample_images
 
+from examples import trials
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerBlock
 
@@ -38,49 +37,36 @@ HEADS, DIM = 4, 64
 WINDOW = 2 * SIDE + 1
 SIZES = {"num_heads": HEADS, "key_dim": DIM // HEADS, "rotary": (SIDE, SIDE)}
 ROWS = {
-    "no attention": {"make": lambda: None, "color": "#8a8a8a"},
-    "local attention": {
-        "make": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
-        "color": "#2f9e44",
-    },
-    "Performer": {
-        "make": lambda: PerformerAttention(
-            **SIZES, exact_window=WINDOW, num_random_features=32, seed=0
-        ),
-        "color": "#0b5cab",
-    },
-    "exact attention": {"make": lambda: ExactAttention(**SIZES), "color": "#d1701c"},
+    "no attention": lambda: None,
+    "local attention": lambda: LocalAttention(**SIZES, sliding_window=WINDOW),
+    "Performer": lambda: PerformerAttention(
+        **SIZES, exact_window=WINDOW, num_random_features=32, seed=0
+    ),
+    "exact attention": lambda: ExactAttention(**SIZES),
 }
 BATCH = 32
-EVALUATIONS = 10
 
 
 def main(steps: int = 400, output_dir: str = "runs/vision"):
-    """Trains, prints and draws.
+    """Trains, prints and draws; returns curves, and the digits that each model reads.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
-        output_dir: folder for `curves.png`.
-
-    Returns:
-        Two dicts: accuracies on held-out pages after a tenth of the steps, two tenths
-        and so on; and what each model reads on these pages.
+        output_dir: folder for `curves.png` and `pages.png`.
     """
-    steps = max(1, steps // EVALUATIONS) * EVALUATIONS
+    steps = trials.whole(steps)
     training, test = load_data(BATCH * steps)
     curves, read = {}, {}
-    for label, row in ROWS.items():
+    for label, make in ROWS.items():
         print(f"\n{label}: {steps} steps")
-        model = make_model(row["make"](), row["make"](), steps)
-        curves[label] = train(model, training, test)
+        model = make_model(make(), make(), steps)
+        curves[label] = trials.fit(model, training, test, BATCH)
         read[label] = model.predict(test[0], verbose=0).argmax(-1)
 
-    print(f"\naccuracy on {len(test[1])} held-out pages")
-    for label, curve in curves.items():
-        print(f"{label:20}{curve[-1]:.3f}")
-    path = pathlib.Path(output_dir) / "curves.png"
-    draw(path, steps, curves, test[0], read)
-    print(f"wrote {path}")
+    title = f"accuracy on {len(test[1])} held-out pages"
+    trials.show(title, trials.last(curves))
+    trials.save(trials.draw(curves, title)[0], output_dir)
+    trials.save(draw_pages(test[0], read["Performer"]), output_dir, "pages.png")
     return curves, read
 
 
@@ -142,56 +128,19 @@ def make_model(first, second, steps):
     # Most patches show no digit, and means are much alike: so they learn at once.
     x = layers.BatchNormalization(momentum=0.9)(x)
     model = keras.Model(patches, layers.Dense(10)(x))
-    rate = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=5e-3, warmup_steps=min(30, steps)
-    )
-    model.compile(
-        keras.optimizers.Adam(rate, beta_2=0.98, clipnorm=1.0),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
+    trials.compile_model(model, 5e-3, steps, 30, metrics=["accuracy"])
     return model
 
 
-def train(model, training, test):
-    """Fits; returns the accuracy on held-out pages, ten times in the run."""
-    history = model.fit(
-        *training,
-        batch_size=BATCH,
-        shuffle=False,  # so that all models see the same, in the same order
-        epochs=EVALUATIONS,
-        steps_per_epoch=len(training[1]) // BATCH // EVALUATIONS,
-        validation_data=test,
-        verbose=2,
-    )
-    return history.history["val_accuracy"]
-
-
-def draw(path, steps, curves, patches, read):
-    """Draws accuracies against steps, and some pages with what the Performer reads."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    above, below = figure.subfigures(2, height_ratios=(3, 1))
-    axes = above.add_subplot()
-    at = [steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
-    for label, curve in curves.items():
-        name = f"{label}, {curve[-1]:.2f}"
-        axes.plot(at, curve, "o-", markersize=3, color=ROWS[label]["color"], label=name)
-    axes.set_xlim(0)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("optimizer step")
-    axes.set_ylabel("accuracy, held out")
-    axes.spines[["top", "right"]].set_visible(False)
-    above.legend(loc="outside right center", frameon=False)
-    shown = below.subplots(1, 8)
-    for axes, page, digit in zip(shown, to_pages(patches), read["Performer"]):
+def draw_pages(patches, read):
+    """Draws some pages, each with the digit that a model reads."""
+    figure = Figure(figsize=(8, 1.3), layout="constrained")
+    for axes, page, digit in zip(figure.subplots(1, 8), to_pages(patches), read):
         axes.imshow(page, cmap="gray", vmin=0, vmax=1)
         axes.set_axis_off()
         axes.set_title(f"read: {digit}", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 if __name__ == "__main__":
-    import jsonargparse
-
-    jsonargparse.CLI(main, as_positional=False)
+    trials.command(main)

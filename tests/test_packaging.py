@@ -46,12 +46,10 @@ def test_base_requirements_leave_the_choice_of_tensorflow_open():
     ],
 )
 def test_extra_brings(extra, names):
-    assert names <= required_names(extra)
-
-
-def test_no_other_extra_brings_tensorflow():
-    for extra in ("examples", "test"):
-        assert not {"tensorflow", "tensorflow-cpu"} & required_names(extra)
+    required = required_names(extra)
+    assert names <= required
+    if extra not in ("tensorflow", "cpu"):
+        assert not {"tensorflow", "tensorflow-cpu"} & required
 
 
 def test_ranges_of_versions():
@@ -82,16 +80,20 @@ def test_pythons_that_are_named_are_those_that_are_tested():
     assert "python3.11" in (ROOT / "Makefile").read_text()
 
 
-def test_hints_are_shipped():
-    assert importlib.resources.files("keras_performer").joinpath("py.typed").is_file()
+def test_the_package_alone_is_shipped_with_its_hints_and_doctests_are_run():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
+    assert setup["options"]["packages"] == "find:"
+    assert setup["options.packages.find"]["include"] == "keras_performer*"
+    distribution = importlib.metadata.distribution("keras_performer")
+    assert distribution.read_text("top_level.txt").split() == ["keras_performer"]
+    # setuptools leaves out a folder without __init__.py, and says nothing
+    folders = {path.parent for path in (ROOT / "keras_performer").rglob("*.py")}
+    assert [str(f) for f in folders if not (f / "__init__.py").exists()] == []
+    assert importlib.resources.files("keras_performer").joinpath("py.typed").is_file()
     assert setup["options.package_data"]["keras_performer"] == "py.typed"
-
-
-@pytest.fixture(scope="module")
-def description_for_indexes():
-    return runpy.run_path(str(ROOT / "setup.py"))["description_for_indexes"]
+    assert setup["tool:pytest"]["testpaths"].split() == ["keras_performer", "tests"]
+    assert "--doctest-modules" in setup["tool:pytest"]["addopts"].split()
 
 
 def targets(markdown):
@@ -100,20 +102,9 @@ def targets(markdown):
     return links + re.findall(r"""(?:href|src)=["']([^"']*)""", markdown)
 
 
-def test_links_of_the_readme_lead_somewhere():
-    readme = (ROOT / "README.md").read_text()
-    headings = re.findall(r"^#+ (.*)$", readme, re.MULTILINE)
-    anchors = {
-        "#" + re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
-        for heading in headings
-    }
-    for target in targets(readme):
-        if not target.startswith("https://"):
-            path = ROOT / target.partition("#")[0]
-            assert target in anchors or path.exists(), target
-
-
-def test_the_text_for_indexes_has_links_of_the_web_only(description_for_indexes):
+def test_the_text_for_indexes_has_links_of_the_web_only():
+    setup = runpy.run_path(str(ROOT / "setup.py"))
+    description_for_indexes = setup["description_for_indexes"]
     readme = (ROOT / "README.md").read_text()
     text = description_for_indexes(readme)
     wrong = [x for x in targets(text) if not x.startswith(("https://", "#"))]
@@ -148,29 +139,3 @@ def test_licence_is_named_and_shipped():
     metadata = importlib.metadata.metadata("keras_performer")
     assert "Apache-2.0" in (metadata["License-Expression"], metadata["License"])
     assert metadata.get_all("License-File") == ["LICENSE"]
-
-
-def test_every_folder_of_code_is_a_package_and_shipped():
-    # setuptools leaves out a folder without __init__.py, and says nothing.
-    package = ROOT / "keras_performer"
-    folders = {path.parent for path in package.rglob("*.py")}
-    assert [str(f) for f in folders if not (f / "__init__.py").exists()] == []
-
-
-def test_only_the_package_is_shipped():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    assert setup["options"]["packages"] == "find:"
-    assert setup["options.packages.find"]["include"] == "keras_performer*"
-    top_level = importlib.metadata.distribution("keras_performer").read_text(
-        "top_level.txt"
-    )
-    assert top_level.split() == ["keras_performer"]
-
-
-def test_examples_in_docstrings_are_run():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    pytest_options = setup["tool:pytest"]
-    assert pytest_options["testpaths"].split() == ["keras_performer", "tests"]
-    assert "--doctest-modules" in pytest_options["addopts"].split()

@@ -77,45 +77,26 @@ def test_imports_follow_the_arrows():
 
 
 @pytest.mark.parametrize(
-    ("path", "source"),
+    ("path", "source", "number"),
     [
-        ("ops/a.py", "import keras"),
-        ("ops/a.py", "import keras_performer"),
-        ("ops/a.py", "from keras_performer import layers"),
-        ("ops/deep/a.py", "from ...layers import attention"),
-        ("ops/a.py", "import scipy.special"),
-        ("feature_maps/a.py", "from ..layers.attention import PerformerAttention"),
-        ("layers/a.py", "def f():\n    from keras_performer.models import generate"),
-        ("layers/a.py", "from keras.src import backend"),
-        ("layers/a.py", "x = keras.src.backend"),
-        ("layers/a.py", "x = tf.keras.layers.Dense"),
-        ("layers/a.py", "from tensorflow import keras"),
-        ("callbacks/a.py", "import keras_performer.models.generate"),
-        ("models/a.py", "def f():\n    import tensorflow_probability as tfp"),
-        ("models/a.py", "import tf_keras"),
-        ("recompute/a.py", "from keras_performer.models import PerformerLM"),
-        ("layers/a.py", "from keras_performer.zoo import LongformerAttention"),
-        ("preflight.py", "from keras_performer import __version__"),
-        ("preflight.py", "def f():\n    import tensorflow as tf"),
-        ("__init__.py", "import tensorflow as tf"),
+        ("ops/a.py", "import keras", 1),
+        ("ops/deep/a.py", "from ...layers import attention", 1),
+        ("feature_maps/a.py", "from ..layers.attention import PerformerAttention", 1),
+        ("layers/a.py", "def f():\n    from keras_performer.models import generate", 1),
+        ("layers/a.py", "from keras.src import backend", 1),
+        ("layers/a.py", "x = tf.keras.layers.Dense", 1),
+        ("callbacks/a.py", "import keras_performer.models.generate", 1),
+        ("models/a.py", "def f():\n    import tensorflow_probability as tfp", 1),
+        ("preflight.py", "from keras_performer import __version__", 1),
+        ("__init__.py", "import tensorflow as tf", 1),
+        ("ops/a.py", "import math\nimport numpy as np\nimport tensorflow as tf", 0),
+        ("ops/deep/a.py", "from ..kernels import x\nfrom . import y", 0),
+        ("layers/a.py", "from keras import ops\nfrom keras_performer import ops", 0),
+        ("__init__.py", "from keras_performer.models.generate import generate", 0),
     ],
 )
-def test_an_arrow_that_turns_back_is_noticed(path, source):
-    assert len(forbidden_imports(source, PACKAGE / path)) == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "source"),
-    [
-        ("ops/a.py", "import math\nimport numpy as np\nimport tensorflow as tf"),
-        ("ops/deep/a.py", "from ..kernels import x\nfrom . import y"),
-        ("layers/a.py", "from keras import ops\nfrom keras_performer import ops"),
-        ("models/a.py", "from keras_performer.layers import PerformerAttention"),
-        ("__init__.py", "from keras_performer.models.generate import generate"),
-    ],
-)
-def test_an_arrow_that_points_on_is_allowed(path, source):
-    assert forbidden_imports(source, PACKAGE / path) == []
+def test_an_arrow_that_turns_back_is_noticed(path, source, number):
+    assert len(forbidden_imports(source, PACKAGE / path)) == number
 
 
 # The one file that may use what Keras does not publish.
@@ -164,12 +145,7 @@ def test_privates_of_keras_are_used_in_one_file():
 
 @pytest.mark.parametrize(
     "source",
-    [
-        "layers = model._flatten_layers()",
-        "loss._keras_mask = mask",
-        "self._aggregate_additional_loss(loss)",
-        "made = dense.partial_output_shape",
-    ],
+    ["loss._keras_mask = mask", "self._aggregate(x)", "made = x.partial_output_shape"],
 )
 def test_a_private_of_keras_is_noticed(source):
     assert foreign_privates({"models/a.py": source, "b.py": "x._asdict()"})
@@ -191,11 +167,7 @@ def test_privates_of_tensorflow_are_imported_in_one_file():
 
 @pytest.mark.parametrize(
     "source",
-    [
-        "import tensorflow.python.eager.record",
-        "from tensorflow.python.eager import record",
-        "from tensorflow import python",
-    ],
+    ["import tensorflow.python.eager.record", "from tensorflow import python"],
 )
 def test_a_private_of_tensorflow_is_noticed(source):
     assert tensorflow_privates(source, PACKAGE / "ops" / "a.py")

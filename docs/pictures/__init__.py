@@ -1,4 +1,1 @@
-"""Scripts that draw the pictures of the documentation: `make docs-pictures`.
-
-Each script writes the PNG of its own name, beside itself.
-"""
+"""Pictures of the documentation, `make docs-pictures`: each `draw` makes a figure."""

@@ -13,7 +13,7 @@ from keras_performer import calibrate, convert_to_performer
 LAYER, HEAD, WINDOW = 6, 2, 9
 
 
-def main():
+def draw():
     source = sources.rxnmapper(pathlib.Path("runs/conversion"))
     tokens = padded(source.sequences)
     *others, shown = np.argsort((tokens != 0).sum(1))[::-1]
@@ -41,8 +41,4 @@ def main():
         style.matrix(panel, weights**0.5, title, vmin=0, vmax=0.7)
         panel.set(xlim=(-0.5, len(weights) - 0.5), ylim=(len(weights) - 0.5, -0.5))
     axes[0].set_ylabel("query", fontsize=10)
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    return figure

@@ -9,7 +9,7 @@ from keras_performer import feature_maps, ops
 LENGTH, HEAD_DIM, NUM_FEATURES, WINDOW = 8192, 16, 64, 128
 
 
-def main():
+def draw():
     random = np.random.default_rng(0)
     data = random.standard_normal((3, 1, LENGTH, 1, HEAD_DIM))
     data[2] += 1.0  # values with a mean, as those of a trained model have
@@ -33,7 +33,7 @@ def main():
     axes.set_yticks([0.001, 0.01, 0.1, 1], ["0.1 %", "1 %", "10 %", "100 %"])
     axes.set_ylim(0.001, 2)
     axes.legend(frameon=False, fontsize=10)
-    style.save(figure, __file__)
+    return figure
 
 
 def naive(data, matrix):
@@ -55,7 +55,3 @@ def errors(output, truth):
         for x in (output, truth)
     )
     return (tf.norm(output - truth, axis=1) / tf.norm(truth, axis=1)).numpy()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """Draws which sizes of a layer's inputs belong together."""
 
-from matplotlib.patches import FancyBboxPatch
-
 from docs.pictures import style
 
 # What is given, its axes, and where it stands: column and row.
@@ -19,35 +17,21 @@ COLOURS = {"B": style.MUTED, "T": style.OURS, "S": style.EXACT}
 STEP = 0.42  # from one axis to the next
 
 
-def draw(axes, name, letters, column, row):
+def row_of(axes, name, letters, column, row):
     left, bottom = 3.6 * column, -row
     axes.text(left + 1.75, bottom, name, ha="right", va="center", fontsize=10)
     for index, letter in enumerate(letters):
         x = left + 2.05 + STEP * index
         colour = COLOURS.get(letter, style.CONTROL)
-        axes.add_patch(
-            FancyBboxPatch(
-                (x - 0.14, bottom - 0.2),
-                0.28,
-                0.4,
-                boxstyle="round,pad=0.03",
-                facecolor=colour if letter in COLOURS else "white",
-                edgecolor=colour,
-            )
-        )
-        white = letter in COLOURS
-        axes.text(
-            x,
-            bottom,
-            letter,
-            ha="center",
-            va="center",
-            fontsize=9,
-            color="white" if white else style.INK,
-        )
+        filled = letter in COLOURS
+        box = {"boxstyle": "round,pad=0.3", "edgecolor": colour}
+        box["facecolor"] = colour if filled else "white"
+        centre = {"ha": "center", "va": "center", "fontsize": 9}
+        ink = "white" if filled else style.INK
+        axes.text(x, bottom, letter, color=ink, bbox=box, **centre)
 
 
-def main():
+def draw():
     figure, (axes,) = style.panels(height=2.6)
     for column, letter in enumerate("TS"):
         for line, of in (("B", 0), (letter, 1)):
@@ -57,20 +41,9 @@ def main():
     x = 3.6 + 2.05 + STEP
     axes.plot([x, x + STEP], [-2.4, -3], color=COLOURS["S"], zorder=0, linewidth=1.5)
     for name, given in GIVEN.items():
-        draw(axes, name, *given)
-    axes.text(
-        3.7,
-        -4,
-        "causal, rotary, exact_window, segment_ids: T = S",
-        ha="center",
-        va="center",
-        fontsize=10,
-        color=style.INK,
-    )
+        row_of(axes, name, *given)
+    note = "causal, rotary, exact_window, segment_ids: T = S"
+    axes.text(3.7, -4, note, ha="center", va="center", fontsize=10, color=style.INK)
     axes.set(xlim=(-0.1, 7.1), ylim=(-4.4, 0.5))
     axes.set_axis_off()
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    return figure

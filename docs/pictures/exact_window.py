@@ -10,7 +10,7 @@ from keras_performer.layers import ExactAttention
 LENGTH, WINDOW = 32, 6
 
 
-def main():
+def draw():
     x = np.random.default_rng(1).standard_normal((1, LENGTH, 32)).astype("float32")
     x = np.cumsum(x, axis=1) / np.arange(2, LENGTH + 2)[:, None] ** 0.5  # near is alike
     keras.utils.set_random_seed(0)
@@ -37,8 +37,4 @@ def main():
     axes[-1].step(places - WINDOW + 0.5, places, where="mid", color=style.EXACT, lw=1)
     axes[-1].set_xlim(-0.5, LENGTH - 0.5)
     axes[0].set_ylabel("query", fontsize=10)
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    return figure

@@ -16,7 +16,7 @@ LINES = [  # with an error for each number of features
 WORST = 20
 
 
-def main():
+def draw():
     figure, axes = style.panels(len(CASES), height=3.3, sharey=True)
     for panel, case in zip(axes, CASES):
         for name, label, colour in LINES:
@@ -38,9 +38,8 @@ def main():
     axes[0].text(
         16, 10, "worse than\nthe average", color=style.MUTED, va="center", fontsize=9
     )
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    style.save(figure, __file__)
+    style.legend(figure, axes[0])
+    return figure
 
 
 def error(name, case, count):
@@ -52,7 +51,3 @@ def error(name, case, count):
         estimate = estimators.attention(name, inputs, count, seed)
         found.append(estimates.errors(estimate, exact)[0])
     return np.mean(found)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,31 +4,21 @@ from matplotlib.patches import Rectangle
 
 from docs.pictures import style
 
-LONG, SHORT = (
-    3.0,
-    0.95,
-)  # the length of a sequence, and the size of a head or of features
+# The length of a sequence, and the size of a head or of features.
+LONG, SHORT = 3.0, 0.95
 
 
-def main():
+def draw():
     figure, (exact, linear) = style.panels(height=4.1, rows=2)
     tokens, transposed = (SHORT, LONG), (LONG, SHORT)
     product(exact, ["(", ("Q", tokens), ("K$^T$", transposed), ")", ("V", tokens)])
     result(exact, (LONG, LONG), "L x L", style.EXACT)
     title(exact, "Exact attention makes an L x L matrix", style.EXACT)
-    product(
-        linear,
-        [
-            ("$\\phi$(Q)", tokens),
-            "(",
-            ("$\\phi$(K)$^T$", transposed),
-            ("V", tokens),
-            ")",
-        ],
-    )
+    keys_and_values = ["(", ("$\\phi$(K)$^T$", transposed), ("V", tokens), ")"]
+    product(linear, [("$\\phi$(Q)", tokens), *keys_and_values])
     result(linear, (SHORT, SHORT), "M x V", style.OURS)
     title(linear, "Linear attention makes a matrix of fixed size", style.OURS)
-    style.save(figure, __file__)
+    return figure
 
 
 def product(axes, factors):
@@ -43,12 +33,8 @@ def product(axes, factors):
             box(axes, x, width, height, style.HIDDEN)
             axes.text(x + width / 2, 0, name, ha="center", va="center", fontsize=11)
             x += width + 0.25
-    axes.annotate(
-        "",
-        (8.5, 0),
-        (7.2, 0),
-        arrowprops={"arrowstyle": "-|>", "color": style.MUTED, "lw": 1.5},
-    )
+    arrow = {"arrowstyle": "-|>", "color": style.MUTED, "lw": 1.5}
+    axes.annotate("", (8.5, 0), (7.2, 0), arrowprops=arrow)
     axes.set_xlim(-0.2, 12.0)
     axes.set_ylim(-1.65, 1.65)
     axes.set_aspect("equal")
@@ -73,7 +59,3 @@ def box(axes, x, width, height, colour):
 
 def title(axes, text, colour):
     axes.set_title(text, color=colour, fontsize=12, loc="left")
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ from docs.pictures import style
 LENGTH = 16
 
 
-def main():
+def draw():
     keras.utils.set_random_seed(0)
     places = np.arange(LENGTH)[None]
     cases = [
@@ -30,8 +30,4 @@ def main():
         panel.grid(which="minor", color="white", lw=0.6)
         panel.tick_params(which="minor", length=0)
     axes[0].set_ylabel("query", fontsize=10)
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    return figure

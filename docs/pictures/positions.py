@@ -8,7 +8,7 @@ from keras_performer.layers import ExactAttention
 LENGTH = 16
 
 
-def main():
+def draw():
     keras.utils.set_random_seed(1)
     x = 2 * keras.ops.ones((1, LENGTH, 16))
     cases = [
@@ -27,8 +27,4 @@ def main():
         _, scores = layer(x, return_attention_scores=True)
         style.matrix(panel, scores[0, 0].numpy(), title)
     axes[0].set_ylabel("query", fontsize=10)
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    return figure

@@ -12,7 +12,7 @@ LINES = [  # column of the table, label, colour, marker
 ]
 
 
-def main():
+def draw():
     table = tables.rows("benchmarks/README.md", "tokens")
     lengths = [int(tables.numbers(row[0])[0]) for row in table]
     figure, axes = style.panels(2, height=3.5, sharey=True)
@@ -33,10 +33,5 @@ def main():
         style.lengths(panel, ticks, labels)
         panel.set_yscale("log")
     axes[0].set_yticks([10, 100, 1000, 10000], ["10 ms", "0.1 s", "1 s", "10 s"])
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    style.legend(figure, axes[0])
+    return figure

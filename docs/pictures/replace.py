@@ -16,13 +16,9 @@ FEATURES = 64
 
 
 def performer(feature_map):
+    options = {"feature_map": feature_map, "num_random_features": FEATURES}
     return lambda x: keras_performer.PerformerAttention(
-        HEADS,
-        WIDTH // HEADS,
-        causal=True,
-        feature_map=feature_map,
-        num_random_features=FEATURES,
-        seed=0,
+        HEADS, WIDTH // HEADS, causal=True, seed=0, **options
     )(x)
 
 
@@ -39,7 +35,7 @@ VARIANTS = [
 ]
 
 
-def main():
+def draw():
     figure, (axes,) = style.panels(height=3.4)
     steps = EVERY * np.arange(1, STEPS // EVERY + 1)
     for label, attention, colour in VARIANTS:
@@ -51,8 +47,8 @@ def main():
         )
     style.tidy(axes, None, "training steps", "pairs recalled")
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=10)
-    style.save(figure, __file__)
+    style.legend(figure, axes)
+    return figure
 
 
 def curve(attention, seed):
@@ -99,7 +95,3 @@ def sequences(random, count):
     weights = np.zeros(tokens.shape)
     weights[:, 2 * PAIRS :: 2] = 1
     return tokens, np.roll(tokens, -1, axis=1), weights
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
 """Style of all pictures."""
 
 import io
-import pathlib
 
 import numpy as np
 from matplotlib import colormaps
@@ -54,9 +53,15 @@ def matrix(axes, values, title=None, xlabel="key", ylabel=None, **options):
     _label(axes, title, xlabel, ylabel)
 
 
-def save(figure, script):
-    """Writes the PNG of a script; the same figure gives the same file."""
-    path = pathlib.Path(script).with_suffix(".png")
+def legend(figure, axes, columns=2):
+    """Explains the lines of `axes` below all panels."""
+    given = axes.get_legend_handles_labels()
+    below = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(*given, frameon=False, **below)
+
+
+def save(figure, path):
+    """Writes a PNG; the same figure gives the same file."""
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=200)
     # 128 colours are enough for lines, letters and blues, and a third of the bytes.

@@ -5,7 +5,7 @@ import numpy as np
 from docs.pictures import style, tables
 
 
-def main():
+def draw():
     table = tables.rows("benchmarks/tpu/README.md", "configuration")
     chips = {}  # configurations of one chip need equally much of it
     for row in table:
@@ -27,9 +27,5 @@ def main():
     axes.grid(False, axis="y")
     axes.set_yticks(heights, chips)
     axes.set_ylim(len(chips) - 0.5, -0.9)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=10)
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    style.legend(figure, axes)
+    return figure

@@ -11,7 +11,7 @@ LINES = [  # column of the table, label, where it stands, colour
 ]
 
 
-def main():
+def draw():
     table = tables.rows("benchmarks/tpu/README.md", "tokens")
     figure, (axes,) = style.panels(height=3.6)
     lengths = [2 ** int(tables.numbers(row[0].split("^")[1])[0]) for row in table]
@@ -31,8 +31,4 @@ def main():
     axes.set_xticklabels(["8,192", "65,536", "1 million", "34 million"])
     axes.set_yscale("log")
     axes.set_yticks([1, 4, 16, 64], [1, 4, 16, 64])
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    return figure

@@ -19,11 +19,7 @@ ROWS = {
     models.EXACT: ("exact attention", style.EXACT),
 }
 TASKS = {  # titles, names and limits of the axis: better is to the right
-    "recall 512": (
-        "Look up a far token: local attention fails",
-        "accuracy",
-        (0, 1.18),
-    ),
+    "recall 512": ("Look up a far token: local attention fails", "accuracy", (0, 1.18)),
     "bytes 512": (
         "Predict code: local attention is enough",
         "bits per byte, less is better",
@@ -32,7 +28,7 @@ TASKS = {  # titles, names and limits of the axis: better is to the right
 }
 
 
-def main():
+def draw():
     lines = (FOLDER / "runs.jsonl").read_text().splitlines()
     runs = times.retold(map(json.loads, lines), FOLDER)
     runs = [run for run in runs if not run["warm_up_steps"]]
@@ -44,22 +40,12 @@ def main():
         for height, (row, (_, colour)) in enumerate(reversed(ROWS.items())):
             value = mean_result(best(trained[row]))
             panel.plot(value, height, "o", color=colour, ms=9)
-            panel.annotate(
-                f"{value:.2f}",
-                (value, height),
-                (9, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=11,
-                color=colour,
-            )
+            beside = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
+            text, point = f"{value:.2f}", (value, height)
+            panel.annotate(text, point, **beside, fontsize=11, color=colour)
         style.tidy(panel, title, measure)
         panel.set_xlim(limits)
         panel.set_ylim(-0.6, len(ROWS) - 0.4)
         labels = [label for label, _ in reversed(ROWS.values())]
         panel.set_yticks(range(len(ROWS)), labels, fontsize=11)
-    style.save(figure, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    return figure

@@ -13,21 +13,16 @@ import json
 
 import tensorflow as tf
 
-from examples.imagenet64.shards import MANIFEST
-from examples.imagenet64.sources import open_folder
-from examples.imagenet64.splits import IMAGE_SHAPE
+from examples.imagenet64.sources import IMAGE_SHAPE, MANIFEST, open_folder
 
 
 def convert(source: str, output: str, shards: int = 64):
-    """Writes the shards and their description.
+    """Writes the shards and `dataset.json`; returns the dict that stands in it.
 
     Args:
         source: folder with either version of ImageNet64.
         output: folder to write to, also on `gs://`; must not hold a dataset yet.
         shards: int, number of training files.
-
-    Returns:
-        dict, what `dataset.json` says.
     """
     manifest = f"{output}/{MANIFEST}"
     if tf.io.gfile.exists(manifest):

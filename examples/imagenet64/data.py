@@ -1,18 +1,15 @@
-"""64x64 colour images from three kinds of places, behind one function: `load`.
+"""64x64 colour images of three kinds: photographs, ImageNet64 and shards of it.
 
-1. Nothing to download: crops of the two photographs that scikit-learn ships.
-2. A folder with ImageNet64, in either of its two versions. Their bits per dimension
-   cannot be compared (the resized version is smoother and easier), so every
-   `ImageData` carries a `name` that belongs beside each result.
-3. A folder of TFRecord shards that `convert.py` wrote from 2; also on `gs://`.
+Bits per dimension of the two versions of ImageNet64 cannot be compared (the resized
+version is smoother and easier): the `name` of `ImageData` belongs beside each result.
 
 The training order is a pure function of the seed: batch k is the same however often
 and wherever it is asked for, so a resumed run passes `start_step` and sees exactly the
 batches that the interrupted run would have seen. Several hosts divide each batch among
 themselves: together they train on the batches of one host.
 
-For 1 and 2 every host reads all files, in Python, one file (npz batch or 256 PNGs) at a
-time. For 3 a host reads only its own images, in parallel and without Python.
+Every host reads all files in Python, one file (npz batch or 256 PNGs) at a time; but of
+shards it reads only its own images, in parallel and without Python.
 """
 
 import dataclasses
@@ -21,32 +18,24 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from examples.imagenet64.sources import open_folder
-from examples.imagenet64.splits import SIDE, Split, from_python
+from examples.imagenet64.sources import SIDE, Split, open_folder
 
 PHOTOGRAPHS = "64x64 crops of scikit-learn's sample photographs"
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageData:
-    """Data that `load` returns.
+    """Images to train on, and images `[n, 64, 64, 3]` that are always held out.
 
-    Attributes:
-        held_out: uint8 array `[n, 64, 64, 3]`, always the same images, n a multiple of
-            the batch size, so that model and baselines see the same pixels.
-        name: version of the data, to be printed beside every result.
-        batch_size: int, over all replicas together.
-        training_split: a `Split` or `Crops`.
-        seed: int, of the order of the training images.
-        start_step: int k, the first training batch is batch k.
+    n is a multiple of the batch size, so that model and baselines see the same pixels.
     """
 
     held_out: np.ndarray
-    name: str
-    batch_size: int
+    name: str  # version of the data, to be printed beside every result
+    batch_size: int  # over all replicas together
     training_split: "Split | Crops"
-    seed: int
-    start_step: int = 0
+    seed: int  # of the order of the training images
+    start_step: int = 0  # the number of the first training batch
 
     @property
     def train(self):
@@ -54,15 +43,10 @@ class ImageData:
         return self.training_batches(tf.distribute.InputContext())
 
     def training_batches(self, context):
-        """The part of every training batch that one host reads.
+        """The part of every training batch that the host of an `InputContext` reads.
 
-        Args:
-            context: `tf.distribute.InputContext`, which host this is; from
-                `strategy.distribute_datasets_from_function`.
-
-        Returns:
-            Endless `tf.data.Dataset` of uint8 `[n, 64, 64, 3]`, n a replica's part of
-            the batch. Replica after replica, host after host, they form the batch.
+        An endless dataset of uint8 `[n, 64, 64, 3]`, n a replica's part of the batch.
+        Replica after replica, host after host, they form the batch.
         """
         part = self.batch_size // context.num_input_pipelines
         first = context.input_pipeline_id * part
@@ -103,8 +87,7 @@ class Crops:
     def pixels(self):
         return np.concatenate([region.reshape(-1, 3) for region in self.regions])
 
-    def stream(self, seed, start, share):
-        return share(from_python(lambda: self.shuffled(seed, start)))
+    stream = Split.stream
 
     def shuffled(self, seed, start=0) -> Iterator[np.ndarray]:
         index = start
@@ -118,15 +101,7 @@ class Crops:
 
 
 def load(config):
-    """Opens the images that `config` names.
-
-    Args:
-        config: has `data_dir` (None: the photographs), `seed`, `batch_size` and
-            `held_out_images` (at most so many are held out).
-
-    Returns:
-        An `ImageData`.
-    """
+    """Opens the images that `config` names, as `ImageData`."""
     if config.data_dir is None:
         name, (train, validation) = PHOTOGRAPHS, photographs()
     else:
@@ -151,11 +126,7 @@ def load(config):
 
 
 def photographs():
-    """Training crops from the left 80 % of each photograph, held out from the rest.
-
-    Returns:
-        `(Crops, Split)`; the held-out crops form a grid and do not overlap.
-    """
+    """Training crops from the left 80 % of each photograph, a held-out grid beside."""
     from sklearn.datasets import load_sample_images
 
     regions, grid = [], []

@@ -13,20 +13,10 @@ _OF_KERAS = "latest.weights.h5", "training_metadata.json"
 OF_A_CHECKPOINT = {SETTINGS, *_OF_KERAS, *(f"{name}.bkp" for name in _OF_KERAS)}
 # What a checkpoint fits to; other settings may change when a run goes on.
 OF_THE_MODEL = (
-    "num_layers",
-    "num_heads",
-    "hidden_dim",
-    "intermediate_dim",
-    "attention",
-    "feature_map",
-    "num_random_features",
-    "exact_window",
-    "position_embedding",
-    "likelihood",
-    "num_mixtures",
-    "num_last",
-    "start_of_row",
-)
+    "num_layers num_heads hidden_dim intermediate_dim attention feature_map "
+    "num_random_features exact_window position_embedding likelihood num_mixtures "
+    "num_last start_of_row"
+).split()
 
 
 def refuse_to_delete(config):

@@ -29,14 +29,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 def is_chief(strategy):
-    """True if this process is the one that writes files.
-
-    Args:
-        strategy: a `tf.distribute.Strategy`.
-
-    Returns:
-        bool, `True` where there is one process only.
-    """
+    """`True` if this process writes the files, as the only one does."""
     return not (strategy.cluster_resolver and strategy.cluster_resolver.task_id)
 
 
@@ -45,14 +38,7 @@ def backup_and_restore(strategy, backup_dir):
 
     All workers read the same checkpoint and the chief alone writes it. With a folder
     each, a worker that dies between two saves would resume from another step than the
-    rest.
-
-    Args:
-        strategy: a `tf.distribute.Strategy`.
-        backup_dir: folder that every worker can reach.
-
-    Returns:
-        A `keras.callbacks.BackupAndRestore`.
+    rest. So every worker must be able to reach `backup_dir`.
     """
     writes = is_chief(strategy)
     return keras.callbacks.BackupAndRestore(

@@ -18,15 +18,7 @@ LABELS = {
 
 
 def baselines(training_pixels, held_out):
-    """Bits per dimension that need no model, on the held-out images.
-
-    Args:
-        training_pixels: uint8 array `[..., 3]`.
-        held_out: uint8 array `[n, 64, 64, 3]`.
-
-    Returns:
-        dict with `"uniform"`, `"histogram"` and `"png"`.
-    """
+    """Bits per dimension that need no model, on the held-out images, by their names."""
     return {
         "uniform": math.log2(256),
         "histogram": histogram_bits(training_pixels, held_out),
@@ -65,16 +57,7 @@ def _png_bytes(image):
 
 
 def table(results, name):
-    """Results as aligned text.
-
-    Args:
-        results: dict from label to bits per dimension, the models first, then what
-            `baselines` returned.
-        name: version of the data, `ImageData.name`.
-
-    Returns:
-        str of several lines.
-    """
+    """A dict of labels to bits per dimension as aligned text; `name` is of the data."""
     rows = [
         (LABELS.get(label, label), f"{bits:.3f}") for label, bits in results.items()
     ]
@@ -86,74 +69,39 @@ def table(results, name):
 
 
 def save_pictures(path, held_out, completions, samples):
-    """Writes a grid with three rows of pictures.
-
-    Args:
-        path: of the PNG file.
-        held_out: uint8 `[n, 64, 64, 3]`, images the model has not seen.
-        completions: uint8 `[n, 64, 64, 3]`, the lower half drawn by the model.
-        samples: uint8 `[n, 64, 64, 3]`, drawn from nothing.
-    """
-    rows = [
-        ("held out", held_out),
-        ("completed from\nthe upper half", completions),
-        ("drawn from\nnothing", samples),
-    ]
-    rows = [(label, images) for label, images in rows if len(images)]
-    columns = max(len(images) for _, images in rows)
-    side, gap, margin = 1.6, 0.08, 1.35  # inches
-    width = margin + columns * (side + gap)
-    height = len(rows) * (side + gap) + gap
-    figure = Figure(figsize=(width, height), facecolor="white")
-    for row, (label, images) in enumerate(rows):
-        bottom = height - (row + 1) * (side + gap)
-        middle = (bottom + side / 2) / height
-        figure.text(
-            (margin - 0.15) / width, middle, label, ha="right", va="center", color=INK
-        )
-        for column, image in enumerate(images):
-            left = margin + column * (side + gap)
-            place = left / width, bottom / height, side / width, side / height
-            axes = figure.add_axes(place)
-            axes.imshow(np.asarray(image), interpolation="nearest")
-            axes.set_axis_off()
-            if images is completions:
-                # Small ticks outside the picture mark where the model took over.
-                axes.plot([-0.022, -0.006], [0.5, 0.5], **_tick(axes))
-                axes.plot([1.006, 1.022], [0.5, 0.5], **_tick(axes))
+    """Writes a grid of images; each argument is a row, uint8 `[n, 64, 64, 3]`."""
+    rows = {
+        "held out": held_out,
+        "completed from\nthe upper half": completions,
+        "drawn from\nnothing": samples,
+    }
+    rows = {label: images for label, images in rows.items() if len(images)}
+    columns = max(map(len, rows.values()))
+    figure = Figure(
+        figsize=(1.7 * columns + 1.4, 1.7 * len(rows)), layout="constrained"
+    )
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for line, (label, images) in zip(grid, rows.items()):
+        place = {"ha": "right", "va": "center", "transform": line[0].transAxes}
+        line[0].text(-0.1, 0.5, label, color=INK, **place)
+        for axes, image in zip(line, images):
+            axes.imshow(image, interpolation="nearest")
+            if images is completions:  # small ticks mark where the model took over
+                mark = {"transform": axes.transAxes, "clip_on": False, "linewidth": 2.5}
+                for ends in ([-0.022, -0.006], [1.006, 1.022]):
+                    axes.plot(ends, [0.5, 0.5], color=HELD_OUT_COLOUR, **mark)
     figure.savefig(path, dpi=160)
 
 
-def _tick(axes):
-    return {
-        "transform": axes.transAxes,
-        "color": HELD_OUT_COLOUR,
-        "linewidth": 2.5,
-        "clip_on": False,
-    }
-
-
 def save_curve(path, train_curve, held_out_curve, baselines):
-    """Writes the loss curve, with the baselines as horizontal lines.
-
-    Args:
-        path: of the PNG file.
-        train_curve: list of `(step, bits per dimension)`.
-        held_out_curve: the same, on the held-out images.
-        baselines: dict from label to bits per dimension.
-    """
+    """Writes curves, lists of `(step, bits)`, and baselines as horizontal lines."""
     figure = Figure(figsize=(7, 4.2), facecolor="white", layout="constrained")
     axes = figure.add_subplot()
-    if len(train_curve):
-        axes.plot(*zip(*train_curve, strict=True), color=TRAIN_COLOUR, label="training")
-    if len(held_out_curve):
-        steps, bits = zip(*held_out_curve, strict=True)
-        marker = {"marker": "o", "markersize": 4}
-        axes.plot(steps, bits, color=HELD_OUT_COLOUR, label="held out", **marker)
-        note = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8}
-        point = steps[-1], bits[-1]
-        axes.annotate(f"{bits[-1]:.2f}", point, color=HELD_OUT_COLOUR, bbox=box, **note)
+    axes.plot(*zip(*train_curve), color=TRAIN_COLOUR, label="training")
+    last = f"held out, {held_out_curve[-1][1]:.2f}"
+    axes.plot(*zip(*held_out_curve), "o-", color=HELD_OUT_COLOUR, label=last)
     for label, value in baselines.items():
         axes.axhline(value, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
         where = {"transform": axes.get_yaxis_transform(), "va": "center"}
@@ -163,11 +111,8 @@ def save_curve(path, train_curve, held_out_curve, baselines):
     lowest = min([*every, *baselines.values()])
     # An untrained model may be at 20: let it leave the picture at the top.
     axes.set_ylim(lowest - 0.4, max([8.6, *baselines.values()]))
-    axes.set_xlabel("optimizer step", color=INK)
-    axes.set_ylabel("bits per dimension", color=INK)
+    axes.set(xlabel="optimizer step", ylabel="bits per dimension")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(MUTED)
-    axes.tick_params(colors=MUTED)
     axes.legend(frameon=False, loc="upper center", ncols=2)
     figure.savefig(path, dpi=160)

@@ -8,42 +8,40 @@ from examples.imagenet64 import multi_worker
 
 
 def make(config):
-    """Starts the devices that `config` names.
-
-    Args:
-        config: has `strategy`, `tpu`, `batch_size`, `dtype_policy`,
-            `steps_per_execution` and `max_minutes`.
-
-    Returns:
-        A `tf.distribute.Strategy`; model and optimizer belong into its `scope()`.
-    """
+    """Starts the devices that `config` names, as a `tf.distribute.Strategy`."""
     strategy = _STRATEGIES[config.strategy](config)
     replicas = strategy.num_replicas_in_sync
-    if config.batch_size % replicas:
-        raise ValueError(
-            f"batch_size must be a multiple of the {replicas} replicas of strategy="
-            f"{config.strategy}, which share each batch. "
-            f"Received: batch_size={config.batch_size}"
-        )
-    if config.dtype_policy == "mixed_float16" and replicas > 1:
-        # By the gradients of the first replica alone: infinities of another one would
-        # go into the weights of all.
-        raise ValueError(
-            "dtype_policy must be mixed_bfloat16 or float32 with several replicas: in "
-            "mixed_float16 Keras looks at one of them to decide whether to skip a "
-            f"step. Received: dtype_policy={config.dtype_policy}"
-        )
-    if config.steps_per_execution > 1 and replicas > 1 and config.strategy != "tpu":
-        raise ValueError(
-            "steps_per_execution must be 1 with several replicas: Keras fails on more, "
-            "except on a TPU (keras issue 19246). "
-            f"Received: steps_per_execution={config.steps_per_execution}"
-        )
-    if config.max_minutes and config.strategy == "multi_worker":
-        raise ValueError(
-            "max_minutes must be None with strategy=multi_worker: the machines would "
-            f"stop at different steps. Received: max_minutes={config.max_minutes}"
-        )
+    for name, is_wrong, must_be in (
+        (
+            "batch_size",
+            config.batch_size % replicas,
+            f"a multiple of the {replicas} replicas of strategy={config.strategy}, "
+            "which share each batch",
+        ),
+        (
+            # by the gradients of the first replica alone: infinities of another one
+            # would go into the weights of all
+            "dtype_policy",
+            config.dtype_policy == "mixed_float16" and replicas > 1,
+            "mixed_bfloat16 or float32 with several replicas: in mixed_float16 Keras "
+            "looks at one of them to decide whether to skip a step",
+        ),
+        (
+            "steps_per_execution",
+            min(config.steps_per_execution, replicas) > 1 and config.strategy != "tpu",
+            "1 with several replicas: Keras fails on more, except on a TPU (keras "
+            "issue 19246)",
+        ),
+        (
+            "max_minutes",
+            config.max_minutes and config.strategy == "multi_worker",
+            "None with strategy=multi_worker: the machines would stop at different "
+            "steps",
+        ),
+    ):
+        if is_wrong:
+            received = f"{name}={getattr(config, name)}"
+            raise ValueError(f"{name} must be {must_be}. Received: {received}")
     return strategy
 
 
@@ -54,19 +52,11 @@ def one_device(config):
     return contextlib.nullcontext()
 
 
-def _default(config):
-    return tf.distribute.get_strategy()
-
-
 def _mirrored(config):
     devices = tf.config.list_logical_devices
     return tf.distribute.MirroredStrategy(
         [device.name for device in devices("GPU") or devices("CPU")]
     )
-
-
-def _multi_worker(config):
-    return multi_worker.MultiWorkerMirroredStrategy()
 
 
 def _tpu(config):
@@ -84,8 +74,8 @@ def _tpu(config):
 
 
 _STRATEGIES = {
-    "none": _default,
+    "none": lambda config: tf.distribute.get_strategy(),
     "mirrored": _mirrored,
-    "multi_worker": _multi_worker,
+    "multi_worker": lambda config: multi_worker.MultiWorkerMirroredStrategy(),
     "tpu": _tpu,
 }

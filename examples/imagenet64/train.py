@@ -75,18 +75,13 @@ def main(argv=None):
     baselines = report.baselines(images.training_pixels, images.held_out)
     table = report.table({**results, **baselines}, images.name)
     (output_dir / "table.txt").write_text(table + "\n")
-    written = ["table.txt", "model.keras"]
     if curves[0]:  # else all steps were done before
         report.save_curve(output_dir / "curve.png", *curves, baselines)
-        written.insert(0, "curve.png")
     if config.num_samples or config.num_completions:
         with strategies.one_device(config):
             one = on_one_device(model, config)
             pictures(one, images, config, output_dir / "pictures.png")
-        written.insert(0, "pictures.png")
-    print(f"\n{table}\n")
-    for name in written:
-        print(f"wrote {output_dir / name}")
+    print(f"\n{table}\n\nwrote {output_dir}")
     return {**results, **baselines}
 
 
@@ -162,13 +157,7 @@ def training_sequences(images, config, context):
 def with_noise(inputs, largest, seed):
     """Colours plus normal noise of a standard deviation from 0 to `largest`.
 
-    Each image has one of its own, so that a model can see how far to trust what it
-    reads.
-
-    Args:
-        inputs: int tensor `(B, T)` of colours.
-        largest: float, in colour values.
-        seed: int tensor `(2,)`.
+    Each image has one of its own, so that a model can see how far to trust its inputs.
     """
     seed, other = tf.unstack(tf.random.split(seed))
     deviation = tf.random.stateless_uniform((tf.shape(inputs)[0], 1), seed, 0, largest)
@@ -208,28 +197,25 @@ def on_one_device(model, config):
 def pictures(model, images, config, path):
     """Draws completions of held-out images and free samples, and saves all."""
     held_out = report.most_detailed(images.held_out, config.num_completions)
-    inputs, targets = image_model.shift(held_out)
+    upper = held_out[:, : image_model.SIDE // 2].reshape(len(held_out), -1)
     prompts = {
-        "completing": tf.concat([inputs[:, :1], targets], 1)[
-            :, : 1 + image_model.LENGTH // 2
-        ],
-        "drawing": tf.zeros((config.num_samples, 1), tf.int32),
+        "completing": np.pad(upper.astype("int32"), [(0, 0), (1, 0)]),
+        "drawing": np.zeros((config.num_samples, 1), "int32"),
     }
     drawn = []
     for verb, prompt in prompts.items():
-        print(f"{verb} {prompt.shape[0]} images")
-        if prompt.shape[0] == 0:
-            drawn.append(np.zeros((0, 64, 64, 3), np.uint8))
-            continue
-        sequences = keras_performer.generate(
-            model,
-            prompt,
-            image_model.LENGTH + 1,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            seed=config.seed,
-        )
+        print(f"{verb} {len(prompt)} images")
+        sequences = np.zeros((0, image_model.LENGTH + 1))
+        if len(prompt):
+            sequences = keras_performer.generate(
+                model,
+                prompt,
+                image_model.LENGTH + 1,
+                temperature=config.temperature,
+                top_k=config.top_k,
+                top_p=config.top_p,
+                seed=config.seed,
+            )
         drawn.append(sequences[:, 1:].reshape(-1, 64, 64, 3).astype(np.uint8))
     report.save_pictures(path, held_out, *drawn)
 

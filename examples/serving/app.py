@@ -28,12 +28,7 @@ _log = logging.getLogger("uvicorn.error")
 
 
 def create_app(folder, limits=None):
-    """The service as an ASGI application.
-
-    Args:
-        folder: what `PerformerLM.export` wrote, or any SavedModel with such signatures.
-        limits: `Limits`.
-    """
+    """The service of an exported model as an ASGI application."""
     service = Service(folder, limits or Limits())
     return Starlette(
         routes=[
@@ -99,10 +94,8 @@ class Service:
             asked, len(prompt), self.vocabulary, self.limits
         )
         if len(self.batch) >= self.limits.max_sessions:
-            raise Refused(
-                503,
-                f"All {self.limits.max_sessions} sessions are taken: ask again later.",
-            )
+            most = self.limits.max_sessions
+            raise Refused(503, f"All {most} sessions are taken: ask again later.")
         sampler = Sampler(asked.temperature, asked.top_k, asked.seed)
         session = Session(prompt, sampler, new_tokens, self.limits.seconds)
         self.batch.add(session)
@@ -114,10 +107,9 @@ class Service:
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
-            if len(body) > self.limits.max_bytes:
-                raise Refused(
-                    413, f"A request may have {self.limits.max_bytes} bytes, not more."
-                )
+            most = self.limits.max_bytes
+            if len(body) > most:
+                raise Refused(413, f"A request may have {most} bytes, not more.")
         return bytes(body)
 
 
@@ -148,10 +140,7 @@ async def text_events(session):
 class EventStream(StreamingResponse):
     """Server-sent events. Its session ends with it, also if the client has left.
 
-    Args:
-        session: `Session`.
-        events: async iterator of dicts.
-        seconds: float; a client that has not read all by then is cut off.
+    A client that has not read all after so many `seconds` is cut off.
     """
 
     def __init__(self, session, events, seconds):

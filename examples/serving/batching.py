@@ -16,11 +16,7 @@ _PROMPT_TOKENS = 8192
 class Session:
     """One sequence that grows, and whoever waits for its tokens.
 
-    Args:
-        prompt: ids, at least one.
-        sampler: `Sampler`.
-        max_new_tokens: int, after which it ends.
-        seconds: float, the time after which it ends.
+    It ends after `max_new_tokens` or `seconds`. The prompt has at least one id.
     """
 
     def __init__(self, prompt, sampler, max_new_tokens, seconds):
@@ -64,13 +60,10 @@ class Batch:
 
     All bookkeeping is done on the event loop, so that there is nothing to lock; only
     the model's work, on arguments of its own, is done in a thread.
-
-    Args:
-        exported: `ExportedModel`.
     """
 
     def __init__(self, exported):
-        self.model = exported
+        self.model = exported  # `ExportedModel`
         self.steps = 0  # calls of `decode`
         self.tokens = 0  # drawn by all
         self._waiting, self._running, self._state = [], [], None

@@ -58,11 +58,7 @@ class Request(pydantic.BaseModel, extra="forbid", strict=True):
 
 
 def parse(body):
-    """The request in a body of JSON.
-
-    Raises:
-        Refused: if it is none.
-    """
+    """The request in a body of JSON."""
     try:
         return Request.model_validate_json(body)
     except pydantic.ValidationError as error:
@@ -80,25 +76,17 @@ def prompt_of(request, vocabulary, vocabulary_size, limits):
         raise Refused(422, "A request must have a prompt, either text or tokens.")
     if request.text is not None and vocabulary.kind != "text":
         raise Refused(422, "This model knows no text: send the prompt as tokens.")
-    if request.text is None:
-        tokens = request.tokens
-    else:
-        tokens = list(request.text.encode())
+    text = request.text
+    tokens = request.tokens if text is None else list(text.encode())
     if len(tokens) + len(vocabulary.start) == 0:
         raise Refused(422, "The prompt must have at least one token.")
-    if len(tokens) > limits.max_prompt_length:
-        raise Refused(
-            422,
-            f"A prompt may have {limits.max_prompt_length} tokens. "
-            f"Received: {len(tokens)}",
-        )
+    count, most = len(tokens), limits.max_prompt_length
+    if count > most:
+        raise Refused(422, f"A prompt may have {most} tokens. Received: {count}")
     wrong = [token for token in tokens if not 0 <= token < vocabulary_size]
     if wrong:
-        raise Refused(
-            422,
-            f"Tokens must be at least 0 and less than {vocabulary_size}. "
-            f"Received: {wrong[0]}",
-        )
+        must_be = f"at least 0 and less than {vocabulary_size}"
+        raise Refused(422, f"Tokens must be {must_be}. Received: {wrong[0]}")
     return tokens
 
 
@@ -106,21 +94,16 @@ def new_tokens_of(request, prompt_length, vocabulary, limits):
     """Number of tokens to sample after a prompt, `start` included."""
     allowed = limits.max_new_tokens
     if vocabulary.max_length is not None:
-        left = vocabulary.max_length - prompt_length
-        if left < 1:
-            raise Refused(
-                422,
-                f"A sequence of this model has {vocabulary.max_length} tokens, and the "
-                f"prompt, with what begins it, must be shorter. Received: "
-                f"{prompt_length}",
-            )
-        allowed = min(allowed, left)
-    if request.max_new_tokens is None:
-        return allowed
-    if request.max_new_tokens > allowed:
+        allowed = min(allowed, vocabulary.max_length - prompt_length)
+    if allowed < 1:
         raise Refused(
             422,
-            f"max_new_tokens must be at most {allowed} for this prompt. Received: "
-            f"{request.max_new_tokens}",
+            f"A sequence of this model has {vocabulary.max_length} tokens, and the "
+            "prompt, with what begins it, must be shorter. Received: "
+            f"{prompt_length}",
         )
-    return request.max_new_tokens
+    asked = allowed if request.max_new_tokens is None else request.max_new_tokens
+    if asked > allowed:
+        must_be = f"at most {allowed} for this prompt"
+        raise Refused(422, f"max_new_tokens must be {must_be}. Received: {asked}")
+    return asked

@@ -124,20 +124,25 @@ def test_check_of_built_pages(tmp_path, page, reason):
 PARTS = ("layers", "feature_maps", "ops", "testing", "zoo")
 
 
+def write_package(folder, **names):
+    """A package whose parts have such names in `__all__`."""
+    for part in ("", *PARTS):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        text = f"__all__ = {names.get(part, [])!r}\n"
+        (folder / part / "__init__.py").write_text(text)
+    return folder
+
+
 def test_names_that_the_reference_lacks_are_noticed(tmp_path):
-    package = tmp_path / "package"
-    for part in (".", *PARTS):
-        (package / part).mkdir(parents=True, exist_ok=True)
-        (package / part / "__init__.py").write_text('__all__ = ["one", "ops"]\n')
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference" / "one.html").write_text('<h3 id="package.one">one</h3>')
-    assert list(check_links.missing_names(tmp_path, package)) == []
-    (package / "ops" / "__init__.py").write_text('__all__ = ["one", "two"]\n')
-    assert list(check_links.missing_names(tmp_path, package)) == [
-        "the reference lacks two of ops"
-    ]
+    for names, lacking in ((["one", "ops"], []), (["one", "two"], ["two of ops"])):
+        package = write_package(tmp_path / "package", ops=names)
+        found = list(check_links.missing_names(tmp_path, package))
+        assert found == [f"the reference lacks {what}" for what in lacking]
 
 
+OF_CLASS = "reference/a.html#keras_performer."
 WINDOWED = """
 SHIFT = 0.0
 
@@ -154,23 +159,15 @@ class PerformerAttention(Base):
     ("location", "text", "reason"),
     [
         (None, None, None),
+        (f"{OF_CLASS}Base", "Base()", "not find Base: Base(size,*,"),
+        (f"{OF_CLASS}Base.call", "call(x)", "not find Base.call: call(x"),
         (
-            "reference/a.html#keras_performer.Base",
-            "Base()",
-            "not find Base: Base(size,*,",
-        ),
-        (
-            "reference/a.html#keras_performer.Base.call",
-            "call(x)",
-            "not find Base.call: call(x",
-        ),
-        (
-            "reference/a.html#keras_performer.PerformerAttention",
+            f"{OF_CLASS}PerformerAttention",
             "PerformerAttention(size, window)",
             'PerformerAttention: PerformerAttention(size,window="none")',
         ),
         (
-            "reference/a.html#keras_performer.PerformerAttention.call",
+            f"{OF_CLASS}PerformerAttention.call",
             "",
             "not find PerformerAttention.call: call(x,mask=None)",
         ),
@@ -180,21 +177,17 @@ class PerformerAttention(Base):
     ],
 )
 def test_check_of_the_search(tmp_path, location, text, reason):
-    package = tmp_path / "package"
-    for part in (".", *PARTS):
-        (package / part).mkdir(parents=True, exist_ok=True)
-        (package / part / "__init__.py").write_text("__all__ = []\n")
-    names = '__all__ = ["Base", "PerformerAttention"]\n'
-    (package / "layers" / "__init__.py").write_text(names)
+    names = ["Base", "PerformerAttention"]
+    package = write_package(tmp_path / "package", layers=names)
     (package / "layers" / "windowed.py").write_text(WINDOWED)
     call = "<pre>call(\n  x,\n  mask=None,\n)</pre> <p>Called.</p>"
     entries = {
         "reference/a.html": "Attention",
-        "reference/a.html#keras_performer.PerformerAttention": "<pre>"
+        f"{OF_CLASS}PerformerAttention": "<pre>"
         "PerformerAttention(\n  size, window=&#x27;none&#x27;\n)</pre> <p>Words.</p>",
-        "reference/a.html#keras_performer.PerformerAttention.call": call,
-        "reference/a.html#keras_performer.Base": "Base(size, *, shift=0.0, **kwargs)",
-        "reference/a.html#keras_performer.Base.call": call,
+        f"{OF_CLASS}PerformerAttention.call": call,
+        f"{OF_CLASS}Base": "Base(size, *, shift=0.0, **kwargs)",
+        f"{OF_CLASS}Base.call": call,
     }
     if location is not None:
         entries[location] = text

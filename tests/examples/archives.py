@@ -1,6 +1,6 @@
 """Made-up ImageNet64 archives in the formats of the real ones."""
 
-import io
+import shutil
 import tarfile
 
 import numpy as np
@@ -13,12 +13,9 @@ def make_images(count, seed=0):
     start = random.integers(0, 256, (count, 1, 1, 3))
     step = random.integers(1, 4, (count, 2, 3))
     place = np.arange(64)
-    images = (
-        start
-        + place[:, None, None] * step[:, None, None, 0]
-        + place[:, None] * step[:, None, None, 1]
-    )
-    return (images % 256).astype(np.uint8)
+    rows = place[:, None, None] * step[:, None, None, 0]
+    columns = place[:, None] * step[:, None, None, 1]
+    return ((start + rows + columns) % 256).astype(np.uint8)
 
 
 def write_npz(folder, train=(5, 3), validation=4):
@@ -29,41 +26,26 @@ def write_npz(folder, train=(5, 3), validation=4):
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts = [make_images(count, seed) for seed, count in enumerate(train)]
-    for index, images in enumerate(parts, start=1):
-        _save(folder / f"train_data_batch_{index}.npz", images)
+    names = [f"train_data_batch_{index + 1}" for index in range(len(parts))]
     held_out = make_images(validation, seed=100)
-    _save(folder / "val_data.npz", held_out)
+    for name, images in zip([*names, "val_data"], [*parts, held_out]):
+        data = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+        np.savez(folder / f"{name}.npz", data=data, labels=np.arange(len(images)))
     return np.concatenate(parts), held_out
-
-
-def _save(path, images):
-    data = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-    np.savez(path, data=data, labels=np.arange(1, len(images) + 1))
 
 
 def write_pngs(folder, train=6, validation=3, tar=False):
     """Returns `(training images, validation images)`."""
-    folder.mkdir(parents=True, exist_ok=True)
     both = make_images(train, seed=1), make_images(validation, seed=101)
     for name, images in zip(("train_64x64", "valid_64x64"), both, strict=True):
+        (folder / name).mkdir(parents=True)
+        for index, image in enumerate(images):
+            Image.fromarray(image).save(folder / name / f"{index:07d}.png")
         if tar:
             with tarfile.open(folder / f"{name}.tar", "w") as archive:
-                for index, image in enumerate(images):
-                    content = _png(image)
-                    member = tarfile.TarInfo(f"{name}/{index:07d}.png")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-        else:
-            (folder / name).mkdir()
-            for index, image in enumerate(images):
-                (folder / name / f"{index:07d}.png").write_bytes(_png(image))
+                archive.add(folder / name, name)
+            shutil.rmtree(folder / name)
     return both
-
-
-def _png(image):
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, format="png")
-    return file.getvalue()
 
 
 def as_set(images):

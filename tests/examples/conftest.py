@@ -1,6 +1,8 @@
 """Fixtures for tests of several examples."""
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import keras_performer
 
@@ -14,3 +16,14 @@ def one_block(monkeypatch):
         return model(vocabulary_size, **{**options, "num_layers": 1})
 
     monkeypatch.setattr(keras_performer, "PerformerLM", smaller)
+
+
+@pytest.fixture
+def assert_drawn():
+    """A check that a file is a picture with something on it."""
+
+    def check(path):
+        picture = np.asarray(Image.open(path).convert("RGB"))
+        assert min(picture.shape[:2]) > 150 and picture.std() > 5
+
+    return check

@@ -5,13 +5,7 @@ import json
 
 
 class Exchange:
-    """One request and what comes back.
-
-    Args:
-        app: the application.
-        body: bytes or what JSON can say, for `POST /generate`; `None` for a `GET`.
-        path: where to.
-    """
+    """One request and its answer: a `POST` of bytes or of JSON, or else a `GET`."""
 
     def __init__(self, app, body=None, path="/generate"):
         self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -48,7 +42,7 @@ class Exchange:
         await self.task
 
     async def answer(self):
-        """What came back, from JSON."""
+        """The answer, from JSON."""
         await self.task
         return json.loads(self.received)
 

@@ -1,27 +1,44 @@
-"""Several hosts train on the batches of one host, each reading its own images only."""
+"""Several hosts train on the batches of one host, and a launcher starts their programs.
+
+    python -m tests.examples.test_hosts SHARDS ADDRESS,ADDRESS
+
+is the program on the first of two hosts: each reads its own part of four batches, which
+are compared with those that the program reads itself.
+"""
 
 import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from examples.imagenet64 import data, shards
+from examples.imagenet64 import data, sources
 from examples.imagenet64.config import Config
 from examples.imagenet64.convert import convert
 from tests.examples import archives
+from tests.ports import free_ports
 
+ROOT = pathlib.Path(__file__).parents[2]
 IMAGES = 11  # no multiple of a batch, nor of the shards
 
 
-@pytest.fixture(params=["npz", "3 shards"])
+def shards_of(folder, number, train=(7, 4)):
+    archives.write_npz(folder / "npz", train=train)
+    convert(str(folder / "npz"), str(folder / "shards"), shards=number)
+    return str(folder / "shards")
+
+
+@pytest.fixture(params=["photographs", "npz", "shards"])
 def folder(request, tmp_path):
-    archives.write_npz(tmp_path / "npz", train=(7, 4))
-    if request.param == "npz":
-        return str(tmp_path / "npz")
-    target = str(tmp_path / "shards")
-    convert(str(tmp_path / "npz"), target, shards=int(request.param[0]))
-    return target
+    if request.param == "photographs":
+        return None
+    shards_of(tmp_path, 3)
+    return str(tmp_path / request.param)
 
 
 def load(folder, start_step=0, seed=1, batch_size=4):
@@ -29,43 +46,39 @@ def load(folder, start_step=0, seed=1, batch_size=4):
     return dataclasses.replace(data.load(config), start_step=start_step)
 
 
-def batches(images, count, context=None):
-    context = context or tf.distribute.InputContext()
-    return list(images.training_batches(context).take(count).as_numpy_iterator())
+def batches(images, count, *host):
+    context = tf.distribute.InputContext(*host)
+    return np.stack([*images.training_batches(context).take(count).as_numpy_iterator()])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hosts", "replicas"), [(2, 4), (4, 4)])
-def test_the_parts_of_all_hosts_are_the_batch(folder, hosts, replicas):
-    steps = 6  # two epochs
-    images = load(folder)
-    whole = batches(images, steps)
-    parts = []
-    for host in range(hosts):
-        context = tf.distribute.InputContext(hosts, host, replicas)
-        parts.append(batches(images, steps * replicas // hosts, context))
-        assert parts[-1][0].shape == (4 // replicas, 64, 64, 3)
+@pytest.mark.parametrize(("hosts", "replicas", "start"), [(2, 4, 7), (4, 4, 2)])
+def test_hosts_read_the_batches_of_one_also_when_resumed(
+    folder, hosts, replicas, start
+):
+    whole = batches(load(folder), 10)  # three epochs
+    assert (batches(load(folder, seed=4), 4) != whole[:4]).mean() > 0.5
+    images, steps = load(folder, start), 10 - start
+    parts = [
+        batches(images, steps * replicas // hosts, hosts, host, replicas)
+        for host in range(hosts)
+    ]
+    assert parts[0].shape[1:] == (4 // replicas, 64, 64, 3)
     together = np.reshape(parts, (hosts, steps, -1, 64, 64, 3)).swapaxes(0, 1)
-    np.testing.assert_array_equal(together.reshape(steps, 4, 64, 64, 3), whole)
+    np.testing.assert_array_equal(together.reshape(whole[start:].shape), whole[start:])
+    with pytest.raises(ValueError, match="divisible"):
+        images.training_batches(tf.distribute.InputContext(3, 0, 3))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("start", [2, 7])
-def test_a_resumed_run_goes_on_where_it_was(folder, start):
-    whole = batches(load(folder), 10)
-    resumed = batches(load(folder, start), 10 - start)
-    np.testing.assert_array_equal(whole[start:], resumed)
-    second = tf.distribute.InputContext(2, 1, 2)
-    resumed = batches(load(folder, start), 10 - start, second)
-    np.testing.assert_array_equal(np.stack(whole[start:])[:, 2:], resumed)
-
-
-def test_an_epoch_has_every_image_once_in_an_order_of_its_own(folder):
+@pytest.mark.parametrize("kind", ["npz", "shards"])
+def test_an_epoch_has_every_image_once_in_an_order_of_its_own(kind, tmp_path):
+    shards_of(tmp_path, 3)
+    folder = str(tmp_path / kind)
     every = data.load(Config(data_dir=folder)).training_split
     every = np.concatenate([every.read(i) for i in range(len(every.block_sizes))])
     epochs = 7  # more images than are read in parallel
-    stream = np.concatenate(batches(load(folder, batch_size=1), epochs * IMAGES))
-    assert len(stream) > shards.PARALLEL_READS
+    stream = batches(load(folder, batch_size=1), epochs * IMAGES)[:, 0]
+    assert len(stream) > sources.PARALLEL_READS
     first, second, *_ = each = np.split(stream, epochs)
     for epoch in each:
         assert archives.as_set(epoch) == archives.as_set(every)
@@ -73,15 +86,9 @@ def test_an_epoch_has_every_image_once_in_an_order_of_its_own(folder):
     assert (first != second).any()
 
 
-def test_a_batch_that_replicas_cannot_share_is_refused(folder):
-    with pytest.raises(ValueError, match="divisible"):
-        load(folder).training_batches(tf.distribute.InputContext(3, 0, 3))
-
-
 def test_shards_are_read_without_python(tmp_path):
     # A host of a TPU slice has the files and no program: the dataset must be a graph.
-    archives.write_npz(tmp_path / "npz")
-    convert(str(tmp_path / "npz"), str(tmp_path / "shards"), shards=2)
+    shards_of(tmp_path, 2)
 
     def operations(folder):
         dataset = load(str(folder)).training_batches(tf.distribute.InputContext())
@@ -99,18 +106,162 @@ def test_shards_are_read_without_python(tmp_path):
 
 
 def test_a_host_reads_its_own_images_only(tmp_path):
-    archives.write_npz(tmp_path / "npz", train=(16,))
-    convert(str(tmp_path / "npz"), str(tmp_path / "shards"), shards=1)
-    images = load(str(tmp_path / "shards"))
-    own = set(archives.as_set(np.concatenate(batches(images, 4))[0::4]))
+    images = load(shards_of(tmp_path, 1, train=(16,)))
+    own = set(archives.as_set(batches(images, 4)[:, 0]))
     # Damage what the first of four hosts does not read in the first epoch.
     path = tmp_path / "shards" / "train-00000-of-00001.tfrecord"
     content = bytearray(path.read_bytes())
-    for first in range(0, len(content), shards.RECORD_BYTES):
+    for first in range(0, len(content), sources.RECORD_BYTES):
         if bytes(content[first + 12 : first + 12 + 12288]) not in own:
             content[first + 100] ^= 1
     path.write_bytes(content)
-    context = tf.distribute.InputContext(4, 0, 4)
-    assert set(archives.as_set(np.concatenate(batches(images, 4, context)))) == own
+    assert set(archives.as_set(batches(images, 4, 4, 0, 4)[:, 0])) == own
     with pytest.raises(tf.errors.DataLossError):
         batches(images, 4)
+
+
+# -- The launcher, with a `gcloud` that notes its arguments in place of Google's. `ssh`
+#    runs its command in the folder `home`, whose `python` notes its arguments too.
+
+
+CONFIGS = ROOT / "tpu_configs"
+GCLOUD = """
+printf '%s\\n' "$@" --- >> calls.txt
+if [ "$4" = describe ]; then echo '10.0.0.1;10.0.0.2;10.0.0.3;10.0.0.4'; fi
+if [ "$4" = ssh ]; then cd home && bash -c "${8#--command=}"; fi
+"""
+PYTHON = f"""
+if [ "$1" = -c ]; then exec {sys.executable} "$@"; fi
+if [ "$1" = tpu_configs/server.py ]; then trap '' TERM; exec tail -f /dev/null; fi
+printf '%s\\n' "$TPU_LOAD_LIBRARY" "$@" > program.txt
+"""
+TPU_VM = ["compute", "tpus", "tpu-vm"]
+
+
+@pytest.fixture
+def host(tmp_path):
+    """The repository's folder on all hosts, which are one here."""
+    folder = tmp_path / "home" / "keras_performer"
+    for path, text in {
+        tmp_path / "bin/gcloud": GCLOUD,
+        folder / "bin/python": PYTHON,
+        folder / ".venv/bin/activate": "\nPATH=$PWD/bin:$PATH\n",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/usr/bin/env bash{text}")
+        path.chmod(0o755)
+    (folder / "tpu_configs").symlink_to(CONFIGS)
+    yield folder
+    if (folder / "server.pid").exists():
+        os.kill(server(folder), signal.SIGKILL)
+
+
+def server(host):
+    return int((host / "server.pid").read_text())
+
+
+def launch(*arguments, code=0):
+    """The error of the launcher, and the arguments of each call of `gcloud`."""
+    environment = {**os.environ, "PATH": f"{os.getcwd()}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [CONFIGS / "launch.sh", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    notes = pathlib.Path("calls.txt")
+    calls = notes.read_text().split("---\n") if notes.exists() else []
+    return done.stderr, [call.splitlines() for call in calls if call]
+
+
+def test_run_gives_every_host_the_same_command(host):
+    command = ["python", "-m", "a.module", "a b", "it's", "$HOME", ""]
+    _, (call,) = launch("a-slice", "us-central2-b", "run", *command)
+    assert call[:4] == [*TPU_VM, "ssh"] and "a-slice" in call
+    assert "--zone=us-central2-b" in call and "--worker=all" in call
+    assert (host / "program.txt").read_text().splitlines() == ["", *command[1:]]
+
+
+def test_train_starts_servers_everywhere_and_the_program_on_the_first_host(host):
+    flags = ["--config", "tpu_configs/v4-32.yaml", "--output_dir", "runs/a run"]
+    _, calls = launch("a-slice", "us-central2-b", "train", *flags)
+    describe, servers, program = calls
+    assert describe[:5] == [*TPU_VM, "describe", "a-slice"]
+    assert "--worker=all" in servers and "--worker=0" in program
+    assert ". tpu_configs/environment.sh && { nohup python tpu_con" in servers[-1]
+    old = server(host)
+    os.kill(old, 0)  # fails unless it runs
+    tpu = "grpc://10.0.0.1:8470,10.0.0.2:8470,10.0.0.3:8470,10.0.0.4:8470"
+    program = (host / "program.txt").read_text().splitlines()
+    module = ["-m", "examples.imagenet64.train"]
+    assert program == ["0", *module, *flags, "--tpu", tpu]
+    # again: the old server ends first
+    launch("a-slice", "us-central2-b", "train", *flags)
+    with pytest.raises(ProcessLookupError):
+        os.kill(old, 0)
+    os.kill(server(host), 0)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("a-slice", "zone", "run"), ("a-slice", "zone", "walk", "x")]
+)
+def test_a_mistake_shows_the_usage(host, arguments):
+    error, calls = launch(*arguments, code=2)
+    assert error.startswith("Usage:") and not calls
+
+
+# -- Two servers as the launcher starts them, on one machine and without a TPU.
+
+
+@pytest.mark.slow
+def test_hosts_read_their_images_for_a_program_on_one_of_them(tmp_path):
+    shards, ports = shards_of(tmp_path, 3), free_ports(2)
+    server = [sys.executable, CONFIGS / "server.py"]
+    servers = [
+        subprocess.Popen([*server, str(port)], stderr=subprocess.DEVNULL)
+        for port in ports
+    ]
+    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+    try:
+        program = subprocess.run(
+            [sys.executable, "-m", "tests.examples.test_hosts", shards, addresses],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+    assert program.returncode == 0, program.stderr
+    assert program.stdout.startswith("the hosts read the batches\n")
+    assert "TPUs not found in the cluster" in program.stdout
+
+
+def main(folder, addresses):
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(f"grpc://{addresses}")
+    tf.config.experimental_connect_to_cluster(resolver)
+    images = load(folder)
+    here = iter(images.train)
+    hosts = []
+    for host in range(2):
+        with tf.device(f"/job:worker/task:{host}/device:CPU:0"):
+            context = tf.distribute.InputContext(2, host, 2)
+            hosts.append(iter(images.training_batches(context)))
+    for _ in range(4):
+        parts = [next(host) for host in hosts]
+        for host, part in enumerate(parts):
+            assert f"/job:worker/replica:0/task:{host}" in part.device, part.device
+        np.testing.assert_array_equal(np.concatenate(parts), next(here))
+    print("the hosts read the batches")
+    try:
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except tf.errors.NotFoundError as error:
+        print(error.message)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,6 +1,5 @@
-"""Exported models of this package, served where it is not installed."""
+"""Exported models of this package, trained to be served, and served without it."""
 
-import asyncio
 import http.client
 import json
 import os
@@ -14,14 +13,12 @@ import pytest
 import tensorflow as tf
 
 import keras_performer
-from examples.serving import vocabulary
-from examples.serving.batching import Batch, Session
+from examples import digits, text
+from examples.serving import train, vocabulary
 from examples.serving.model import ExportedModel
-from examples.serving.sampling import Sampler
 from tests.ports import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
-
 # As `python -m examples.serving`, where neither this package nor Keras is installed.
 STRANGER = """
 import runpy, sys
@@ -29,71 +26,7 @@ import runpy, sys
 sys.modules["keras_performer"] = sys.modules["keras"] = None  # cannot be imported
 runpy.run_module("examples.serving", run_name="__main__", alter_sys=True)
 """
-
-
-PROMPTS = [b"one", b"two", b"three", b"a longer prompt"]
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A model of bytes, its folder, and the likeliest bytes after each prompt."""
-    model = keras_performer.PerformerLM(
-        vocabulary_size=256,
-        max_length=60,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=8,
-        num_random_features=6,
-        seed=1,
-    )
-    folder = tmp_path_factory.mktemp("exported") / "text"
-    model.export(folder, verbose=False)
-    vocabulary.write(folder, vocabulary.Text())
-    texts = keras_performer.generate(model, PROMPTS, 61, temperature=0, verbose=0)
-    return model, folder, texts
-
-
-@pytest.mark.slow
-def test_waiting_sessions_step_together_with_states_of_one_size(exported):
-    model, folder, texts = exported
-    batch = Batch(ExportedModel(folder))
-    lengths = [30, 20, 5, 12]
-    sessions = [
-        Session(list(prompt), Sampler(0), length, seconds=600)
-        for prompt, length in zip(PROMPTS, lengths)
-    ]
-    of_one = sum(
-        np.asarray(x).nbytes for x in tf.nest.flatten(model.get_initial_state(1))
-    )
-    sizes = []
-
-    async def tokens_of(session):
-        return [token async for token in session]
-
-    async def run():
-        decode = batch.model.decode
-
-        def measured(tokens, state):
-            size = sum(entry.numpy().nbytes for entry in state.values())
-            sizes.append(size / len(tokens))
-            return decode(tokens, state)
-
-        batch.model.decode = measured
-        for session in sessions:
-            batch.add(session)
-        work = asyncio.create_task(batch.run())
-        found = await asyncio.gather(*map(tokens_of, sessions))
-        work.cancel()
-        return found
-
-    found = asyncio.run(run())
-    for prompt, length, tokens, text in zip(PROMPTS, lengths, found, texts):
-        assert prompt + bytes(tokens) == text[: len(prompt) + length]
-    assert batch.tokens == sum(lengths)
-    # the first two prompts are read together, then each with a step: the longest
-    # session, which is one of the first, needs as many as alone
-    assert batch.steps == len(sizes) == max(lengths) - 1
-    assert set(sizes) == {of_one}
+PROMPTS = ["one", "two", "three", "a longer prompt"]
 
 
 def ask(port, body=None, path="/generate"):
@@ -105,8 +38,21 @@ def ask(port, body=None, path="/generate"):
 
 
 @pytest.mark.slow
-def test_the_command_serves_without_this_package_and_survives_who_leaves(exported):
-    _, folder, (expected, *_) = exported
+def test_the_command_serves_without_this_package_and_survives_who_leaves(tmp_path):
+    model = keras_performer.PerformerLM(
+        vocabulary_size=256,
+        max_length=60,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        num_random_features=6,
+        seed=1,
+    )
+    folder = tmp_path / "text"
+    model.export(folder, verbose=False)
+    vocabulary.write(folder, vocabulary.Text())
+    prompts = [prompt.encode() for prompt in PROMPTS]
+    texts = keras_performer.generate(model, prompts, 61, temperature=0, verbose=0)
     (port,) = free_ports(1)
     command = ["-c", STRANGER, folder, "--port", port]
     command += ["--limits.seconds", 500, "--limits.max_new_tokens", 10**9]
@@ -128,14 +74,21 @@ def test_the_command_serves_without_this_package_and_survives_who_leaves(exporte
         leaving = ask(port, {"text": "two"})
         leaving.readline()
         leaving.close()
-        asked = {"text": "one", "temperature": 0, "max_new_tokens": 58}
-        with ask(port, asked) as answer:
-            lines = answer.read().decode().split("\n\n")[:-1]
-        *events, last = [json.loads(line.removeprefix("data: ")) for line in lines]
-        assert b"one" + bytes(event["token"] for event in events) == expected
-        assert last["end"] == "length"
-        written = "".join(event["text"] for event in [*events, last])
-        assert "one" + written == expected.decode(errors="replace")
+        numbers = [61 - len(prompt) - 3 * i for i, prompt in enumerate(PROMPTS)]
+        answers = [  # all at once
+            ask(port, {"text": prompt, "temperature": 0, "max_new_tokens": number})
+            for prompt, number in zip(PROMPTS, numbers)
+        ]
+        for prompt, number, whole, answer in zip(PROMPTS, numbers, texts, answers):
+            expected = whole[: len(prompt) + number]
+            with answer:
+                lines = answer.read().decode().split("\n\n")[:-1]
+            *events, last = [json.loads(line.removeprefix("data: ")) for line in lines]
+            made = bytes(event["token"] for event in events)
+            assert prompt.encode() + made == expected
+            assert last["end"] == "length"
+            written = "".join(event["text"] for event in [*events, last])
+            assert prompt + written == expected.decode(errors="replace")
         deadline = time.monotonic() + 60
         sessions = 1
         while sessions:
@@ -150,9 +103,70 @@ def test_the_command_serves_without_this_package_and_survives_who_leaves(exporte
     assert "Traceback" not in printed + rest
 
 
-def test_a_folder_without_the_signatures_is_refused(tmp_path):
+def test_a_folder_without_the_signatures_is_refused():
     with pytest.raises(ValueError, match="must hold a SavedModel.*Received: 'nothing'"):
         ExportedModel("nothing")
     tf.saved_model.save(tf.Module(), "other")
     with pytest.raises(ValueError, match="signatures prefill and decode.*Received: "):
         ExportedModel("other")
+
+
+class Learner:
+    """Keeps its data and the folder of its export."""
+
+    def fit(self, inputs, targets, **options):
+        self.inputs, self.targets = inputs, targets
+
+    def export(self, folder, verbose):
+        self.folder = folder
+
+
+@pytest.fixture
+def learner(monkeypatch):
+    learner = Learner()
+    for example in (text, digits):
+        monkeypatch.setattr(example, "make_model", lambda *args, **options: learner)
+    return learner
+
+
+def test_bytes_of_the_standard_library_are_text(learner):
+    train.train_text(steps=3, length=20, folder="a")
+    assert learner.inputs.shape == learner.targets.shape == (6, 20)
+    sources, _ = text.read_sources()
+    for inputs, targets in zip(learner.inputs, learner.targets):
+        window = bytes(inputs[:1]) + bytes(targets)
+        assert bytes(inputs) == window[:-1] and window in bytes(sources)
+    assert learner.folder == "a" and vocabulary.read("a") == vocabulary.Text()
+
+
+def test_digits_are_pixels_from_paper_to_ink(learner, monkeypatch):
+    made_up = np.tile(np.linspace(0, 255, 784), (40, 1)), np.zeros(40)
+    monkeypatch.setattr(digits, "mnist_data", lambda: made_up)
+    train.train_digits(steps=2, folder="b")
+    assert learner.inputs.shape == learner.targets.shape == (64, 196)
+    assert (learner.inputs[:, 0] == 8).all() and learner.targets.max() == 7
+    np.testing.assert_array_equal(learner.inputs[:, 1:], learner.targets[:, :-1])
+    found = vocabulary.read("b")
+    sizes = found.width, found.height, found.start, found.max_length
+    assert sizes == (14, 14, [8], 197)
+    # seven steps from white to the black of the example's picture
+    greys = [int(color[1:3], 16) for color in found.palette]
+    np.testing.assert_allclose(greys, np.linspace(255, 0x1A, 8), atol=0.5)
+    assert found.palette == [f"#{bytes([grey] * 3).hex()}" for grey in greys]
+
+
+def test_ids_are_all_that_is_known_without_a_file(tmp_path):
+    assert vocabulary.read(tmp_path) == vocabulary.Tokens()
+    vocabulary.write(tmp_path, vocabulary.Pixels(width=1, height=1, palette=[]))
+    path = tmp_path / vocabulary.FILE
+    path.write_text(path.read_text().replace("pixels", "sounds"))
+    with pytest.raises(ValueError, match="sounds"):
+        vocabulary.read(tmp_path)
+
+
+def test_tokens_that_a_model_has_not_can_mean_nothing():
+    vocabulary.check(vocabulary.Text(start=[255]), 256)
+    with pytest.raises(ValueError, match="256 bytes.*Received: a vocabulary of 13"):
+        vocabulary.check(vocabulary.Text(), 13)
+    with pytest.raises(ValueError, match="at least 0 and less than 13. Received: 13"):
+        vocabulary.check(vocabulary.Tokens(start=[12, 13]), 13)

@@ -1,13 +1,17 @@
+"""Images of every kind: contents of folders, damaged files, and what is held out."""
+
+import dataclasses
+import itertools
 import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from sklearn.datasets import load_sample_images
 
-from examples.imagenet64 import data, sources
+from examples.imagenet64 import convert, data, sources
 from examples.imagenet64.config import Config
-from examples.imagenet64.convert import convert
 from tests.examples import archives
 
 
@@ -15,152 +19,210 @@ def everything(split):
     return np.concatenate([split.read(i) for i in range(len(split.block_sizes))])
 
 
-def assert_unusable(folder, *messages):
-    """Opening fails, and the error says why, what was expected and where it is."""
-    with pytest.raises((ValueError, FileNotFoundError)) as caught:
-        sources.open_folder(folder)
-    text = str(caught.value)
-    official = "https://image-net.org/download-images"
-    for message in (*messages, official, "Chrabaszcz et al. 2017", "van den Oord"):
-        assert message in text
-
-
-def test_npz_files_are_read_plane_by_plane(tmp_path):
-    images, held_out = archives.write_npz(tmp_path)
-    name, train, validation = sources.open_folder(tmp_path)
-    assert name == f"{sources.RESIZED}, 2 of its 10 training files"
-    assert train.block_sizes == [5, 3]
-    np.testing.assert_array_equal(everything(train), images)
-    np.testing.assert_array_equal(everything(validation), held_out)
-    np.testing.assert_array_equal(train.pixels(), images[:5].reshape(-1, 3))
-
-
-def test_npz_planes_are_red_green_blue(tmp_path):
-    red_then_green = np.zeros((1, 12288), np.uint8)
-    red_then_green[0, 64] = 7  # row 1, column 0 of the first plane
-    red_then_green[0, 4096 + 1] = 9  # row 0, column 1 of the second plane
-    np.savez(tmp_path / "train_data_batch_1.npz", data=red_then_green)
-    np.savez(tmp_path / "val_data.npz", data=red_then_green)
-    image = everything(sources.open_folder(tmp_path)[1])[0]
-    assert image[1, 0].tolist() == [7, 0, 0] and image[0, 1].tolist() == [0, 9, 0]
-    assert image.sum() == 16
-
-
-@pytest.mark.parametrize("tar", [False, True])
-def test_png_files(tmp_path, tar):
-    images, held_out = archives.write_pngs(tmp_path, tar=tar)
-    name, train, validation = sources.open_folder(tmp_path)
-    assert name == sources.ORIGINAL
+@pytest.mark.parametrize("kind", ["npz", "png", "tar"])
+def test_archives_are_read_and_converted(tmp_path, kind):
+    source, output = tmp_path / "source", tmp_path / "output"
+    if kind == "npz":
+        images, held_out = archives.write_npz(source)
+        wanted = f"{sources.RESIZED}, 2 of its 10 training files"
+    else:
+        images, held_out = archives.write_pngs(source, tar=kind == "tar")
+        wanted = sources.ORIGINAL
+    name, train, validation = sources.open_folder(source)
+    assert name == wanted
+    np.testing.assert_array_equal(train.pixels(), train.read(0).reshape(-1, 3))
+    if kind == "npz":  # in the order of the files
+        assert train.block_sizes == [5, 3]
+        np.testing.assert_array_equal(everything(train), images)
     assert archives.as_set(everything(train)) == archives.as_set(images)
     assert archives.as_set(everything(validation)) == archives.as_set(held_out)
+    arguments = ["--source", str(source), "--output", str(output), "--shards", "2"]
+    convert.main(arguments)
+    count, few = len(images) // 2, len(held_out)
+    assert json.loads((output / "dataset.json").read_text()) == {
+        "name": name,
+        "image_shape": [64, 64, 3],
+        "train": {f"train-0000{i}-of-00002.tfrecord": count for i in range(2)},
+        "validation": {"validation-00000-of-00001.tfrecord": few},
+    }
+    again, shards, kept = sources.open_folder(output)
+    assert again == name
+    # each shard is a sample of all files, and held-out images keep their order
+    for i in range(2):
+        np.testing.assert_array_equal(shards.read(i), everything(train)[i::2])
+    np.testing.assert_array_equal(everything(kept), everything(validation))
+    with pytest.raises(SystemExit, match="Choose another folder"):
+        convert.main(arguments)
 
 
-def test_folders_that_hold_no_dataset(tmp_path):
-    assert_unusable(tmp_path / "nowhere", "no folder", "nowhere")
-    assert_unusable(tmp_path, "it holds nothing")
-    (tmp_path / "notes.txt").touch()
-    assert_unusable(tmp_path, "it holds notes.txt")
-    (tmp_path / "Imagenet64_val_npz.zip").touch()
-    assert_unusable(tmp_path, "unpack its .zip files")
+def remove(name):
+    return lambda folder: (folder / name).unlink()
 
 
-def test_half_a_dataset(tmp_path):
-    archives.write_npz(tmp_path / "a")
-    (tmp_path / "a" / "val_data.npz").unlink()
-    assert_unusable(tmp_path / "a", "val_data.npz not found")
-    archives.write_npz(tmp_path / "b", train=(2,))
-    (tmp_path / "b" / "train_data_batch_1.npz").unlink()
-    assert_unusable(tmp_path / "b", "train_data_batch_1.npz to _10.npz not found")
-    archives.write_pngs(tmp_path / "c", tar=True)
-    (tmp_path / "c" / "valid_64x64.tar").unlink()
-    assert_unusable(tmp_path / "c", "both needed")
-    archives.write_pngs(tmp_path / "d", train=0)
-    assert_unusable(tmp_path / "d", "no PNG file")
+def save(name, array, key="data"):
+    return lambda folder: np.savez(folder / name, **{key: array})
+
+
+def picture(mode, side):
+    path = "train_64x64/0000000.png"
+    return lambda folder: Image.new(mode, (side, side)).save(folder / path)
+
+
+def truncate(name, remaining):
+    def cut(folder):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(remaining * len(content))])
+
+    return cut
+
+
+def say(**change):
+    def rewrite(folder):
+        path = folder / "dataset.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+    return rewrite
+
+
+FIRST, SECOND = "train_data_batch_1.npz", "train_data_batch_2.npz"
+SHARD = "train-00001-of-00002.tfrecord"
+ZEROS = np.zeros((2, 12288), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
+    ("kind", "damage", "message"),
     [
-        (np.zeros((2, 3072), np.uint8), "must be uint8 [n, 12288] but is uint8 [2, 3"),
-        (np.zeros((2, 12288), np.float32), "but is float32 [2, 12288]"),
-        (np.zeros((2, 64, 64, 3), np.uint8), "but is uint8 [2, 64, 64, 3]"),
-        (np.zeros((0, 12288), np.uint8), "but is uint8 [0, 12288]"),
+        ("nothing", lambda folder: folder.rmdir(), "no folder"),
+        ("nothing", lambda folder: None, "it holds nothing"),
+        ("nothing", lambda folder: (folder / "a.txt").touch(), "it holds a.txt"),
+        ("nothing", lambda folder: (folder / "a.zip").touch(), "unpack its .zip files"),
+        ("npz", remove("val_data.npz"), "val_data.npz not found"),
+        ("one", remove(FIRST), "train_data_batch_1.npz to _10.npz not found"),
+        ("npz", save(SECOND, ZEROS[:, :9]), f"{SECOND} cannot be used: 'data' must be"),
+        ("npz", save(SECOND, ZEROS[:, :9]), "uint8 [n, 12288] but is uint8 [2, 9]"),
+        ("npz", save(SECOND, np.float32(ZEROS)), "but is float32 [2, 12288]"),
+        ("npz", save(SECOND, ZEROS[:0]), "but is uint8 [0, 12288]"),
+        ("npz", save(FIRST, ZEROS, "images"), "array 'data'"),
+        ("npz", truncate(FIRST, 0.5), "array 'data'"),
+        ("tar", remove("valid_64x64.tar"), "both needed"),
+        ("tar", truncate("train_64x64.tar", 0), "cannot be read as a tar file"),
+        ("no png", lambda folder: None, "no PNG file"),
+        ("png", truncate("train_64x64/0000000.png", 0.5), "be read as a PNG"),
+        ("png", picture("RGB", 32), "64x64 RGB picture but is RGB [32, 32, 3]"),
+        ("png", picture("RGBA", 64), "but is RGBA [64, 64, 4]"),
+        ("shards", remove(SHARD), f"{SHARD} cannot be used: this shard is missing"),
+        ("shards", truncate(SHARD, 0.99999), "must have 49216 bytes but has 49215"),
+        ("shards", say(train={}), "a split has no images"),
+        ("shards", say(validation=None), "not written by"),
+        ("shards", say(train={SHARD: "four"}), "not written by"),
+        ("shards", say(image_shape=[32, 32, 3]), "must be (64, 64, 3), these are (32"),
     ],
 )
-def test_npz_files_of_the_wrong_shape_or_dtype(tmp_path, array, message):
-    archives.write_npz(tmp_path)
-    np.savez(tmp_path / "train_data_batch_2.npz", data=array)
-    assert_unusable(tmp_path, "train_data_batch_2.npz", message)
+def test_what_cannot_be_used_is_named(tmp_path, kind, damage, message):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    if kind in ("npz", "one", "shards"):
+        archives.write_npz(folder, train=(2,) if kind == "one" else (5, 3))
+    elif kind != "nothing":
+        count = 0 if kind == "no png" else 6
+        archives.write_pngs(folder, train=count, tar=kind == "tar")
+    if kind == "shards":
+        convert.convert(str(folder), str(tmp_path / "shards"), shards=2)
+        folder = tmp_path / "shards"
+    damage(folder)
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        sources.open_folder(folder)
+    official = "https://image-net.org/download-images"
+    for part in (message, official, "Chrabaszcz et al. 2017", "van den Oord"):
+        assert part in str(caught.value)
 
 
-def test_broken_npz_files(tmp_path):
+@pytest.mark.parametrize("kind", ["npz", "shards"])
+def test_damaged_pixels_are_noticed_and_named(tmp_path, kind):
     archives.write_npz(tmp_path)
-    path = tmp_path / "train_data_batch_1.npz"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    assert_unusable(tmp_path, "train_data_batch_1.npz", "array 'data'")
-    np.savez(path, images=np.zeros((2, 12288), np.uint8))
-    assert_unusable(tmp_path, "array 'data'")
-    # The header is good and the pixels are not: noticed by the checksum on reading.
-    damaged = bytearray(whole)
+    path = tmp_path / FIRST
+    if kind == "shards":
+        convert.convert(str(tmp_path), str(tmp_path / "shards"), shards=2)
+        path = tmp_path / "shards" / SHARD
+    damaged = bytearray(path.read_bytes())
     damaged[1000] ^= 1
     path.write_bytes(damaged)
-    _, train, _ = sources.open_folder(tmp_path)
-    with pytest.raises(ValueError, match="train_data_batch_1.npz cannot be used"):
-        train.read(0)
-
-
-def test_broken_png_files(tmp_path):
-    archives.write_pngs(tmp_path)
-    path = tmp_path / "train_64x64" / "0000000.png"
-    path.write_bytes(b"not a picture")
-    assert_unusable(tmp_path, "0000000.png", "cannot be read as a PNG")
-    Image.new("RGB", (32, 32)).save(path)
-    assert_unusable(tmp_path, "64x64 RGB picture but is RGB [32, 32, 3]")
-    Image.new("RGBA", (64, 64)).save(path)
-    assert_unusable(tmp_path, "but is RGBA [64, 64, 4]")
-
-
-@pytest.fixture
-def shards(tmp_path):
-    archives.write_npz(tmp_path / "npz")
-    convert(str(tmp_path / "npz"), str(tmp_path / "shards"), shards=2)
-    return tmp_path / "shards"
-
-
-def test_missing_and_truncated_shards(shards):
-    shard = shards / "train-00001-of-00002.tfrecord"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1])
-    size = 4 * (12288 + 16)
-    assert_unusable(shards, shard.name, f"must have {size} bytes but has {size - 1}")
-    shard.unlink()
-    assert_unusable(shards, shard.name, "is missing")
-
-
-def test_a_corrupt_shard_is_noticed_and_named(shards):
-    shard = shards / "train-00001-of-00002.tfrecord"
-    damaged = bytearray(shard.read_bytes())
-    damaged[5000] ^= 1
-    shard.write_bytes(damaged)
-    images = data.load(Config(data_dir=str(shards)))
-    with pytest.raises(tf.errors.DataLossError):
-        list(images.train.take(8).as_numpy_iterator())
-    with pytest.raises(ValueError, match=f"{shard.name}.*corrupt") as caught:
+    images = data.load(Config(data_dir=str(path.parent)))
+    if kind == "shards":
+        with pytest.raises(tf.errors.DataLossError):
+            list(images.train.take(8).as_numpy_iterator())
+    with pytest.raises(ValueError, match=f"{path.name} cannot be used.*") as caught:
         images.training_split.read_all()
     assert "image-net.org/download-images" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"train": {}}, "a split has no images"),
-        ({"train": {"train-00000-of-00002.tfrecord": "four"}}, "not written by"),
-        ({"validation": None}, "not written by"),
-        ({"image_shape": [32, 32, 3]}, "must be (64, 64, 3), these are (32, 32, 3)"),
-    ],
-)
-def test_a_broken_manifest(shards, change, message):
-    path = shards / "dataset.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert_unusable(shards, message)
+def test_held_out_crops_are_a_grid_of_the_right_fifth():
+    images = data.load(Config()).held_out
+    china, flower = load_sample_images().images
+    assert images.shape == (24, 64, 64, 3) and images.dtype == np.uint8
+    np.testing.assert_array_equal(images[0], china[:64, 512:576])
+    np.testing.assert_array_equal(images[11], china[320:384, 576:640])
+    np.testing.assert_array_equal(images[12], flower[:64, 512:576])
+    np.testing.assert_array_equal(images[23], flower[320:384, 576:640])
+
+
+def test_training_crops_never_reach_the_held_out_region(monkeypatch):
+    # photographs whose pixels say where they are
+    row, column = np.mgrid[:427, :640]
+    marked = np.stack([4 * (row // 256) + column // 256, row % 256, column % 256], -1)
+    sample = dataclasses.make_dataclass("Sample", ["images"])([np.uint8(marked)] * 2)
+    monkeypatch.setattr("sklearn.datasets.load_sample_images", lambda: sample)
+    loaded = data.load(Config(batch_size=8))
+
+    def place(images):
+        high, row, column = np.moveaxis(images.astype(int), -1, 0)
+        return 256 * (high // 4) + row, 256 * (high % 4) + column
+
+    rows, columns = place(np.stack(list(loaded.train.take(100).as_numpy_iterator())))
+    # 800 crops reach the edges of the region and never pass its right one
+    assert columns.min() < 5 and 506 < columns.max() <= 511
+    assert rows.min() < 5 and rows.max() > 421
+    assert place(loaded.held_out)[1].min() == 512
+    assert place(loaded.training_pixels)[1].max() == 511
+    assert len(loaded.training_pixels) == 2 * 427 * 512
+
+
+def test_blocks_are_read_one_at_a_time_and_only_when_needed():
+    reads = []
+
+    def read(block):
+        reads.append(block)
+        return np.full((4, 64, 64, 3), block, np.uint8)
+
+    split = sources.Split([4, 4, 4], read)
+    images = list(itertools.islice(split.shuffled(seed=0, start=9), 5))
+    # three left of the first epoch's last block, then two of the second epoch
+    assert [int(image.max()) for image in images] == [reads[0]] * 3 + [reads[1]] * 2
+    assert len(reads) == 2
+
+
+def test_held_out_images_are_spread_over_all_blocks():
+    split = sources.Split(
+        [3, 4, 3], lambda block: np.split(np.arange(10), [3, 7])[block]
+    )
+    np.testing.assert_array_equal(split.evenly_spaced(4), [0, 3, 6, 9])
+    np.testing.assert_array_equal(split.evenly_spaced(10), np.arange(10))
+
+
+def test_replicas_share_batches_that_are_full():
+    loaded = data.load(Config(batch_size=10))
+    assert len(loaded.held_out) == 20  # of 24
+    batches = list(loaded.held_out_batches.as_numpy_iterator())
+    np.testing.assert_array_equal(np.concatenate(batches), loaded.held_out)
+    # by workers: each takes its part of a batch, not whole batches or all of them
+    sharding = loaded.held_out_batches.options().experimental_distribute
+    assert sharding.auto_shard_policy == tf.data.experimental.AutoShardPolicy.DATA
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    for dataset in (loaded.train, loaded.held_out_batches):
+        assert dataset.element_spec.shape == (10, 64, 64, 3)
+        assert dataset.element_spec.dtype == "uint8"
+        expected = next(dataset.as_numpy_iterator())
+        shared = next(iter(strategy.experimental_distribute_dataset(dataset)))
+        parts = strategy.experimental_local_results(shared)
+        assert [part.shape[0] for part in parts] == [5, 5]
+        np.testing.assert_array_equal(np.concatenate(parts), expected)

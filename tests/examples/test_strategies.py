@@ -1,61 +1,60 @@
+"""Devices of a run, and its optimizer and dropout on one of them and on several."""
+
+import dataclasses
 import types
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from examples.imagenet64 import strategies
+from examples.imagenet64 import callbacks, optimizer, strategies
 from examples.imagenet64.config import Config
 
 
-def test_mirrored_takes_all_devices_of_a_kind():
-    cpus = tf.config.list_logical_devices("CPU")
-    strategy = strategies.make(Config(strategy="mirrored", batch_size=2 * len(cpus)))
-    assert strategy.num_replicas_in_sync == len(cpus) > 1
-    devices = [device.name for device in cpus]
-    assert [
-        device[-len(name) :]
-        for device, name in zip(strategy.extended.worker_devices, devices)
-    ] == devices
+def replicas_of(number):
+    if number == 1:
+        return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(number)])
+
+
+@pytest.mark.parametrize("with_gpus", [False, True])
+def test_mirrored_takes_all_devices_of_a_kind_gpus_first(with_gpus, monkeypatch):
+    devices = tf.config.list_logical_devices("CPU")
+    if with_gpus:  # two CPUs call themselves GPUs
+        devices = devices[:2]
+        found = {"GPU": devices, "CPU": []}
+        monkeypatch.setattr(tf.config, "list_logical_devices", found.get)
+    config = Config(strategy="mirrored", batch_size=2 * len(devices))
+    strategy = strategies.make(config)
+    assert strategy.num_replicas_in_sync == len(devices) > 1
+    used = strategy.extended.worker_devices
+    assert [x.endswith(y.name) for x, y in zip(used, devices)] == [True] * len(devices)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"batch_size": 3}, r"batch_size must be a multiple of the \d replicas of str"),
-        (
-            {"batch_size": 4, "dtype_policy": "mixed_float16"},
-            "dtype_policy must be mixed_bfloat16.*dtype_policy=mixed_float16",
-        ),
-        (
-            {"batch_size": 4, "steps_per_execution": 2},
-            "steps_per_execution must be 1 with several replicas.*keras issue 19246",
-        ),
+        ({"dtype_policy": "mixed_float16"}, "must be mixed_bfloat16.*=mixed_float16"),
+        ({"steps_per_execution": 2}, "must be 1 with several.*keras issue 19246"),
+        ({"strategy": "multi_worker"}, "max_minutes must be None.*different steps"),
+        ({"strategy": "tpu"}, "must find a TPU.*keras_performer.preflight"),
+        ({"strategy": "tpu", "tpu": "grpc://127.0.0.1:1"}, "must find a TPU"),
     ],
 )
-def test_what_replicas_cannot_share_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        strategies.make(Config(strategy="mirrored", **changes))
-
-
-def test_machines_do_not_stop_by_the_clock(monkeypatch):
-    one = tf.distribute.get_strategy()
-    monkeypatch.setattr(
-        strategies.multi_worker, "MultiWorkerMirroredStrategy", lambda: one
-    )
-    with pytest.raises(ValueError, match="max_minutes must be None.*different steps"):
-        strategies.make(Config(strategy="multi_worker", max_minutes=5))
+def test_what_devices_cannot_do_is_refused(changes, message, monkeypatch):
+    one = replicas_of(1)
+    workers = strategies.multi_worker
+    monkeypatch.setattr(workers, "MultiWorkerMirroredStrategy", lambda: one)
+    connected = []
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", connected.append)
+    settings = {"strategy": "mirrored", "batch_size": 4, **changes}
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        strategies.make(Config(**settings))
+    assert len(connected) == ("tpu" in changes)  # its own servers need no connection
     config = Config(strategy="multi_worker", max_minutes=None)
     assert strategies.make(config) is one
-
-
-def test_mirrored_prefers_gpus(monkeypatch):
-    two = tf.config.list_logical_devices("CPU")[:2]  # call themselves GPUs
-    monkeypatch.setattr(
-        tf.config, "list_logical_devices", lambda kind: two if kind == "GPU" else []
-    )
-    strategy = strategies.make(Config(strategy="mirrored", batch_size=2))
-    assert strategy.num_replicas_in_sync == 2
 
 
 def test_a_tpu_may_take_several_steps_at_once(monkeypatch):
@@ -65,20 +64,104 @@ def test_a_tpu_may_take_several_steps_at_once(monkeypatch):
     assert strategies.make(config) is tpu
 
 
-@pytest.mark.parametrize("tpu", ["local", "grpc://127.0.0.1:1,127.0.0.1:2"])
-def test_a_machine_without_a_tpu_is_sent_to_the_preflight(tpu, monkeypatch):
-    connected = []
-    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", connected.append)
-    with pytest.raises(
-        RuntimeError, match="must find a TPU.*keras_performer.preflight"
-    ):
-        strategies.make(Config(strategy="tpu", tpu=tpu))
-    assert len(connected) == (tpu != "local")  # its own servers need no connection
-
-
-def test_what_is_not_shared_runs_on_the_cpu_beside_a_tpu():
+@pytest.mark.parametrize(("strategy", "device"), [("tpu", "CPU:0"), ("none", "CPU:1")])
+def test_what_is_not_shared_runs_on_the_cpu_beside_a_tpu(strategy, device):
     with tf.device("CPU:1"):  # a TPU's host has one CPU, but other devices
-        with strategies.one_device(Config(strategy="tpu")):
-            assert "CPU:0" in tf.constant(np.zeros(3)).device
-        with strategies.one_device(Config(strategy="none")):
-            assert "CPU:1" in tf.constant(np.zeros(3)).device
+        with strategies.one_device(Config(strategy=strategy)):
+            assert device in tf.constant(np.zeros(3)).device
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_dropout_is_a_function_of_the_seed_and_the_step(replicas):
+    strategy = replicas_of(replicas)
+
+    def dropped(seed, step, calls_before=0):
+        """Values that two layers drop on each replica, in another model each time."""
+        with strategy.scope():
+            layers = [keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)]
+            model = keras.Sequential([keras.Input((50,)), *layers])
+            model.compile("sgd", "mse")
+            model.optimizer.iterations.assign(step)
+        for _ in range(calls_before):
+            model(np.ones((1, 50)), training=True)
+        callback = callbacks.SeedDropout(seed)
+        callback.set_model(model)
+        callback.on_epoch_begin(0)
+
+        def mask(layer):
+            parts = strategy.run(lambda: layer(tf.ones((1, 50)), training=True))
+            return np.stack(strategy.experimental_local_results(parts))
+
+        return np.stack([mask(layer) for layer in layers])
+
+    first = dropped(seed=1, step=2)
+    assert 20 < (first == 0).sum() / replicas < 80  # of 100; a z-score of 6
+    np.testing.assert_array_equal(dropped(seed=1, step=2, calls_before=3), first)
+    for other in (dropped(seed=1, step=3), dropped(seed=2, step=2), first[::-1]):
+        assert (other != first).mean() > 0.2
+
+
+# -- The optimizer's step, by hand. With an epsilon as large as this a step is in
+#    proportion to the gradient.
+
+
+CONFIG = Config(
+    learning_rate=10.0,
+    learning_rate_decay="none",
+    warmup_steps=0,
+    weight_decay=0.01,
+    epsilon=100.0,
+)
+TOKENS = np.array([[0, 1, 1, 2], [1, 1, 1, 3], [2, 0, 1, 1], [3, 3, 3, 1]])
+TARGETS = np.array([[3.0], [-8.0], [5.0], [2.0]])
+
+
+def make_model():
+    keras.utils.set_random_seed(1)
+    layers = keras.layers.Embedding(5, 2), keras.layers.Flatten(), keras.layers.Dense(1)
+    return keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
+
+
+def step_by_hand(config):
+    model = make_model()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(TOKENS) - TARGETS) ** 2)
+    before = [v.numpy().astype("float64") for v in model.trainable_variables]
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    gradients = [tf.convert_to_tensor(g).numpy().astype("float64") for g in gradients]
+    norm = np.sqrt(sum((g**2).sum() for g in gradients))
+    if config.global_clipnorm:
+        # Also a sum that was divided by the replicas would then not be clipped.
+        assert config.global_clipnorm < norm < 1.9 * config.global_clipnorm
+        gradients = [g * config.global_clipnorm / norm for g in gradients]
+    # The first step of Adam as Keras takes it, whose epsilon stands beside sqrt(v).
+    root = np.sqrt(1 - config.beta_2)
+    return [
+        v
+        - config.learning_rate * (root * g / (root * abs(g) + config.epsilon))
+        - config.learning_rate * config.weight_decay * v
+        for v, g in zip(before, gradients, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("replicas, clip", [(1, 4.0), (2, None), (4, 4.0)])
+def test_a_step_is_that_of_the_whole_batch(replicas, clip):
+    config = dataclasses.replace(CONFIG, global_clipnorm=clip)
+    expected = step_by_hand(config)
+    with replicas_of(replicas).scope():
+        model = make_model()
+        model.compile(optimizer.make(config), "mse", jit_compile=False)
+    model.fit(TOKENS, TARGETS, batch_size=4, shuffle=False, verbose=0)
+    for value, wanted in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(value, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [("cosine", [0, 0.5, 1, 0.505, 0.01]), ("none", [0, 0.5, 1, 1, 1])],
+)
+def test_the_learning_rate_warms_up_and_decays(decay, expected):
+    settings = {"num_steps": 100, "learning_rate": 1.0, "warmup_steps": 10}
+    rate = optimizer.learning_rate(Config(learning_rate_decay=decay, **settings))
+    rates = [float(rate(step)) for step in (0, 5, 10, 55, 100)]
+    np.testing.assert_allclose(rates, expected, atol=1e-6)

@@ -36,5 +36,5 @@ def by(rows, *names):
 
 def libraries(versions):
     """Names and versions, of a dict of them for each environment."""
-    found = {name: v for each in versions.values() for name, v in each.items()}
-    return ", ".join(f"{name} {version}" for name, version in found.items())
+    found = dict.fromkeys(pair for each in versions.values() for pair in each.items())
+    return ", ".join(f"{name} {version}" for name, version in found)

@@ -5,10 +5,11 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from benchmarks import runner
 from benchmarks.accuracy import checks, estimates, estimators, training
 from benchmarks.learning import models
 from benchmarks.measure import BUSY_LOAD
-from benchmarks.tables import NOTHING, by, table
+from benchmarks.tables import NOTHING, by, libraries, table
 
 SWEPT = (
     estimators.TRIGONOMETRIC_IID,
@@ -85,36 +86,28 @@ derived."""
 
 
 def write(results, folder):
-    """Writes `tables.md` and the pictures; returns the text.
-
-    Args:
-        results: dict of the parts that were run, as in `results.json`.
-        folder: path.
-    """
+    """Writes `tables.md` and the pictures of the parts that there are."""
     parts = [TITLE, explanation(results["about"])]
-    if results.get("estimates"):
-        rows = results["estimates"]
+    rows, of_peers, runs, laws = (
+        results.get(part, []) for part in ("estimates", "peers", "training", "checks")
+    )
+    if rows:
         draws = max(row["draws"] for row in rows)
         of = dict(draws=draws, last=draws - 1, length=rows[0]["length"])
         parts += [ESTIMATES.format(**of), estimates_tables(rows)]
         draw_estimates(rows, folder / "estimates.png")
-    if results.get("peers"):
-        parts.append(PEERS.format(versions=versions(results["peers"])))
-        parts.append(peers_table(results["peers"], results.get("estimates", [])))
-    if results.get("training"):
-        runs = results["training"]
+    if of_peers:
+        parts.append(PEERS.format(versions=versions(of_peers)))
+        parts.append(peers_table(of_peers, rows))
+    if runs:
         parts += ["## Figure 15: features drawn anew in training, or not"]
         parts += [about_training(runs), training_table(runs, training.REDRAW_ROWS)]
-        parts += [
-            "## Figure 16: generalized kernels",
-            training_table(runs, training.KERNELS),
-        ]
+        parts += ["## Figure 16: generalized kernels"]
+        parts += [training_table(runs, training.KERNELS)]
         draw_training(runs, folder / "training.png")
-    if results.get("checks"):
-        parts += [CHECKS, checks_table(results["checks"])]
-    text = "\n\n".join(parts)
-    (folder / "tables.md").write_text(text + "\n")
-    return text
+    if laws:
+        parts += [CHECKS, checks_table(laws)]
+    return runner.write_page(folder, parts)
 
 
 def explanation(about):
@@ -134,10 +127,8 @@ Errors do not depend on that; no time is stated."""
 
 def versions(rows):
     """Names and versions of the libraries that ran."""
-    found = {}
-    for row in rows:
-        found |= row.get("versions", {})
-    return ", ".join(f"{name} {version}" for name, version in found.items()) or "none"
+    found = {i: row.get("versions", {}) for i, row in enumerate(rows)}
+    return libraries(found) or "none"
 
 
 def about_training(runs):

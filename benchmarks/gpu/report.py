@@ -5,16 +5,14 @@
 Reads `layer.json` and `numbers.json` of the folder and writes `tables.md` there.
 """
 
-import argparse
-import json
-import pathlib
 import statistics
 
+from benchmarks import runner
 from benchmarks.gpu import cases
 from benchmarks.long_range import models
 from benchmarks.tables import NOTHING, table
 
-RESULTS = pathlib.Path(__file__).parents[1] / "results/gpu"
+RESULTS = runner.RESULTS / "gpu"
 NAMES = {
     "Performer": "Performer",
     models.PERFORMER: "with `exact_window=64`",
@@ -32,12 +30,9 @@ BLOCKS = {"CPU": "several blocks", "GPU": "one block"}
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    folder = parser.parse_args(argv).results
+    folder = runner.options(__doc__, argv, results=RESULTS).results
     layer, numbers = (
-        json.loads((folder / f"{kind}.json").read_text())
-        for kind in ("layer", "numbers")
+        runner.read(folder / f"{kind}.json") for kind in ("layer", "numbers")
     )
     parts = [
         heading(layer),
@@ -46,7 +41,7 @@ def main(argv=None):
         precision(layer),
         errors(numbers),
     ]
-    (folder / "tables.md").write_text("\n\n".join(parts) + "\n")
+    runner.write_page(folder, parts)
 
 
 def heading(results):
@@ -130,28 +125,19 @@ Beside input, weights and gradients, as the compiler planned it.
 
 
 def precision(results):
+    columns = {
+        "`mixed_bfloat16`": [cases.HALF],
+        "with blocks as on a CPU": [cases.HALF, "CPU"],
+        "float32, products in TensorFloat-32 (TensorFlow's default)": [cases.SINGLE[1]],
+        "float32": [cases.SINGLE[0]],
+    }
     lines = []
     for causal in (False, True):
         for size in cases.SOME:
-            few = [
-                found(results, "Performer", causal, size, *options)
-                for options in (
-                    (cases.HALF,),
-                    (cases.HALF, "CPU"),
-                    (cases.SINGLE[1],),
-                    (cases.SINGLE[0],),
-                )
-            ]
-            form = "causal" if causal else "both sides"
-            lines.append([form, named(size), *map(milliseconds, few)])
-    header = [
-        "",
-        "sequences x tokens",
-        "`mixed_bfloat16`",
-        "with blocks as on a CPU",
-        "float32, products in TensorFloat-32 (TensorFlow's default)",
-        "float32",
-    ]
+            of = results, "Performer", causal, size
+            cells = [milliseconds(found(*of, *given)) for given in columns.values()]
+            lines.append(["causal" if causal else "both sides", named(size), *cells])
+    header = ["", "sequences x tokens", *columns]
     return f"""## Milliseconds by precision, and by the size of blocks
 
 {table(header, lines)}"""

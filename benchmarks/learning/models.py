@@ -167,13 +167,7 @@ def count_parameters(model):
 
 
 def attention_of(row, task, num_heads, key_dim):
-    """The attention layer of a row; "none" without one.
-
-    Args:
-        row: a name of `ROWS` or `FURTHER`.
-        task: a `Task`.
-        num_heads, key_dim: ints.
-    """
+    """The attention layer of a row of `ROWS` or `FURTHER`; "none" without one."""
     grid = task.grid or (task.length,)
     _, rotary = positions_of(task.position_embedding, row, grid, key_dim)
     common = dict(

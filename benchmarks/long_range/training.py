@@ -16,12 +16,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from benchmarks import machine
+from benchmarks import runner
 from benchmarks.learning import times
 from benchmarks.learning.models import count_parameters
 from benchmarks.learning.training import learn
 from benchmarks.long_range import models
 
+# What tells runs apart, beside their tasks.
+FIELDS = "row", "seed", "learning_rate", "steps", "warm_up_steps"
 # What part of the tokens is hidden, as in BERT (arXiv 1810.04805, section 3.1).
 HIDDEN_PART = 0.15
 # Sequences that are counted, and drawn at once.
@@ -29,30 +31,18 @@ NUM_COUNTED, AT_ONCE = 4000, 64
 
 
 def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
-    """Trains a model.
+    """Trains a model, whose learning rate is that of the warm-up, too.
 
-    Args:
-        task: `tasks.LongTask`.
-        row: a name of `models.ROWS`.
-        seed: int.
-        learning_rate: float, of the task and of the warm-up.
-        steps: int.
-        warm_up_steps: int, steps before in which hidden tokens are restored; 0 for
-            none. The model has learned nothing of the task then.
-        evaluations: int.
-
-    Returns:
-        Dict of numbers about the run, as of `benchmarks.learning.training.train`;
-        `"seconds"` and `"curve"` are without the warm-up, whose own are
-        `"warm_up_seconds"`, and its last loss in bits `"warm_up_bits"`.
+    Before `steps` come `warm_up_steps` in which hidden tokens are restored: the model
+    has learned nothing of the task then. Returns a dict as that of
+    `benchmarks.learning.training.train`; `"seconds"` and `"curve"` are without the
+    warm-up, whose own are `"warm_up_seconds"`, and its last loss in bits
+    `"warm_up_bits"`.
     """
     began = time.perf_counter()
-    if row in models.NO_MODELS:
-        made = counted(task, row, seed)
-    else:
-        made = trained(
-            task, row, seed, learning_rate, steps, warm_up_steps, evaluations
-        )
+    counts = row in models.NO_MODELS
+    given = () if counts else (learning_rate, steps, warm_up_steps, evaluations)
+    made = (counted if counts else trained)(task, row, seed, *given)
     return {
         "task": task.name,
         "row": row,
@@ -63,7 +53,7 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
         "measure": task.measure,
         "window": task.window,
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        "machine": machine.name(),
+        "machine": runner.machine(),
         "tensorflow": tf.__version__,
         **made,
         "seconds_in_all": round(time.perf_counter() - began, 1),

@@ -1,7 +1,8 @@
 """Measures the service of examples/serving under load.
 
     python -m benchmarks.serving [--quick] [--rounds 1] [--new-tokens 100]
-        [--prompts 100 4000] [--sessions 1 8 64] [--output benchmarks/results/serving]
+        [--prompts 100 4000] [--sessions 1 8 64] [--report-only]
+        [--output benchmarks/results/serving]
 
 Exports two models of one size with random weights, with the state of linear attention
 and with a key-value cache of exact attention, serves each from a process on one core,
@@ -18,7 +19,7 @@ import tempfile
 
 import numpy as np
 
-from benchmarks import tables, turns
+from benchmarks import runner, tables, turns
 from benchmarks.serving import client, models
 from benchmarks.serving.models import CONTENDERS
 
@@ -30,16 +31,31 @@ SECONDS = 10_000.0
 
 
 def main(argv=None):
-    options = parsed(argv)
-    sizes = QUICK if options.quick else models.Sizes()
+    options = runner.options(
+        __doc__,
+        argv,
+        **{**turns.OPTIONS, "rounds": 1, "limit": float("inf")},
+        quick=False,
+        new_tokens=int,
+        prompts=[int],
+        sessions=[int],
+        output=runner.RESULTS / "serving",
+    )
+    usual = ([20, 60], [1, 3], 8) if options.quick else ([100, 4000], [1, 8, 64], 100)
+    options.prompts = options.prompts or usual[0]
+    options.sessions = options.sessions or usual[1]
+    options.new_tokens = options.new_tokens or usual[2]
     path = options.output / "results.json"
+    if not options.report_only:
+        measure(options, path)
+    print(runner.write_page(options.output, report(runner.read(path))))
+
+
+def measure(options, path):
+    sizes = QUICK if options.quick else models.Sizes()
     with turns.session(1) as (pool, results), tempfile.TemporaryDirectory() as folder:
-        results |= {
-            "sizes": dataclasses.asdict(sizes),
-            "new_tokens": options.new_tokens,
-            "served": [],
-            "alone": results["rows"],
-        }
+        results |= {"sizes": dataclasses.asdict(sizes), "served": []}
+        results |= {"new_tokens": options.new_tokens, "alone": results["rows"]}
         for length in options.prompts:
             exported = {
                 contender: pathlib.Path(folder, f"{length} {contender}")
@@ -51,29 +67,14 @@ def main(argv=None):
             }
             for rows in served(exported, bytes_of, length, sizes, options):
                 results["served"] += rows
-                turns.note_load(results["machine"])
-                turns.save(path, results)
-            groups = called(exported, length, sizes, options)
-            turns.measure(groups, pool, options, results, path, without_folder)
-            turns.save(path, results)
+                runner.note_load(results["machine"])
+                runner.save(path, results)
+            for rows in called(exported, length, sizes, options):
+                turns.measure(rows, pool, options, results, path)
+                for row in rows:
+                    del row["folder"]  # it is gone when this is read
+            runner.save(path, results)
             pool.stop()
-    (options.output / "tables.md").write_text(report(results))
-    print(report(results))
-
-
-def parsed(argv):
-    parser = turns.parser(
-        __doc__, "benchmarks/results/serving", rounds=1, limit=float("inf")
-    )
-    parser.add_argument("--quick", action="store_true", help="tiny models, for a look")
-    parser.add_argument("--new-tokens", type=int)
-    parser.add_argument("--prompts", type=int, nargs="+")
-    parser.add_argument("--sessions", type=int, nargs="+")
-    options = parser.parse_args(argv)
-    options.new_tokens = options.new_tokens or (8 if options.quick else 100)
-    options.prompts = options.prompts or ([20, 60] if options.quick else [100, 4000])
-    options.sessions = options.sessions or ([1, 3] if options.quick else [1, 8, 64])
-    return options
 
 
 def served(exported, bytes_of, length, sizes, options):
@@ -121,10 +122,9 @@ def served(exported, bytes_of, length, sizes, options):
 
 
 def one_round(service, prompts, new_tokens):
-    """A `summary` of sessions, what of the processor they took, and memory meanwhile.
+    """A `summary` of sessions, the processor's seconds, and bytes when all had begun.
 
-    `processor_seconds` of the service, and bytes `resident` when all had begun, are
-    `None` where the system does not tell.
+    The last two are `None` where the system does not tell.
     """
     before = service.processor_seconds()
     times, resident = client.drive(
@@ -154,21 +154,11 @@ def called(exported, length, sizes, options):
         ]
 
 
-def without_folder(rows):
-    for row in rows:
-        del row["folder"]  # it is gone when this is read
-
-
 def summary(sessions):
-    """Speed and latency of sessions that ran at once.
+    """Speed and latency of sessions that ran at once, of `(sent, arrivals)` in seconds.
 
-    Args:
-        sessions: list of `(sent, arrivals)`, seconds of one clock.
-
-    Returns:
-        Dict of floats: `tokens_per_second` of all, prompts included; `between_p50` and
-        `between_p99`, seconds from a token of a session to its next; `first_p50` and
-        `first_p99`, seconds from a request to its first token.
+    Tokens a second of all, prompts included; then percentiles of the time from a token
+    of a session to its next, and from a request to its first token.
     """
     sent = [at for at, _ in sessions]
     arrivals = [times for _, times in sessions]
@@ -183,19 +173,13 @@ def summary(sessions):
 
 
 def report(results):
-    machine = results["machine"]
-    described = (
-        f"{machine['cpu']}, {machine['cores']} cores; load "
-        f"{machine['load_at_start']:.1f} before, at most {machine['highest_load']:.1f} "
-        "meanwhile"
-    )
+    libraries = tables.libraries(results["versions"])
     sizes = ", ".join(f"{name} {value}" for name, value in results["sizes"].items())
-    parts = [
+    return [
         "# The service under load",
-        f"`{machine['command']}`, {machine['date']}. {described}; "
-        + tables.libraries(results["versions"])
-        + f". {sizes}; {results['new_tokens']} new tokens each. The service has one "
-        "core. Medians of rounds in which both models took turns.",
+        f"{runner.said(results['machine'], libraries)} {sizes}; "
+        f"{results['new_tokens']} new tokens each. The service has one core. Medians "
+        "of rounds in which both models took turns.",
         "A cache has as many places as a sequence gets tokens. Signatures change "
         "nothing in place: a step copies the cache, which a server that keeps it in "
         "the model would not.",
@@ -205,7 +189,6 @@ def report(results):
         "tokens a second, prompts not counted, and the milliseconds of a step.",
         alone_table(results),
     ]
-    return "\n\n".join(parts) + "\n"
 
 
 def served_table(results):
@@ -222,16 +205,14 @@ def served_table(results):
         }
         growth, used = found.get("growth_bytes"), found.get("processor_seconds")
         tokens = row["sessions"] * results["new_tokens"]
+        latencies = "between_p50", "between_p99", "first_p50", "first_p99"
         rows.append(
             [
                 f"{row['prompt_length']:,}",
                 row["sessions"],
                 CONTENDERS[row["contender"]],
                 tables.number(found["tokens_per_second"], 1),
-                *(
-                    f"{1e3 * found[name]:,.0f}"
-                    for name in ("between_p50", "between_p99", "first_p50", "first_p99")
-                ),
+                *(f"{1e3 * found[name]:,.0f}" for name in latencies),
                 tables.number(used and 1e3 * used / tokens, 1),
                 f"{row['state_bytes'] / 1e3:,.0f}",
                 tables.number(growth and growth / 1e3 / row["sessions"], 0),

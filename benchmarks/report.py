@@ -80,7 +80,7 @@ def heading(results):
     """The machine, the versions in each environment, and what is missing."""
     lines = [f"- {name}: {value}" for name, value in results["machine"].items()]
     for environment, versions in results["versions"].items():
-        lines.append(f"- environment {environment}: {tables.libraries({0: versions})}")
+        lines.append(f"- environment {environment}: {tables.libraries(versions)}")
     lines += [f"- missing: {reason}" for reason in results["missing"].values()]
     return "\n".join(lines)
 

@@ -204,10 +204,12 @@ def note_load(described):
 
 def said(described, libraries):
     """One line about a measurement: `describe`, and names with versions."""
+    load = f"load {described['load_at_start']:.1f} before"
+    if "highest_load" in described:
+        load += f", at most {described['highest_load']:.1f} meanwhile"
     return (
         f"`{described['command']}`, {described['date']}. {described['cpu']}, "
-        f"{described['threads']} threads; load {described['load_at_start']:.1f} "
-        f"before, at most {described['highest_load']:.1f} meanwhile; {libraries}."
+        f"{described['threads']} threads; {load}; {libraries}."
     )
 
 

@@ -140,7 +140,7 @@ def language_model(case):
 
 def report(results):
     sizes = ", ".join(f"{name} {results['rows'][0][name]}" for name in SIZES)
-    libraries = tables.libraries({0: results["versions"]})
+    libraries = tables.libraries(results["versions"])
     return [
         "# Start-up",
         runner.said(results["machine"], libraries)

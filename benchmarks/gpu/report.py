@@ -27,6 +27,14 @@ PRECISIONS = {
 }
 # What `cases.SMALL` is cut into, by the device whose sizes blocks have.
 BLOCKS = {"CPU": "several blocks", "GPU": "one block"}
+# Above tables.
+TIMES = """## Milliseconds of a training step, {form}
+
+`mixed_bfloat16`. "exact, fused" is a layer of JAX with cuDNN's attention, which
+TensorFlow does not offer; Keras has such attention on its other backends."""
+MEMORY = """## Memory of a training step in MiB, {form}
+
+Beside input, weights and gradients, as the compiler planned it."""
 
 
 def main(argv=None):
@@ -36,8 +44,8 @@ def main(argv=None):
     )
     parts = [
         heading(layer),
-        *(times(layer, causal) for causal in (False, True)),
-        *(memory(layer, causal) for causal in (False, True)),
+        *(by_size(layer, causal, milliseconds, TIMES) for causal in (False, True)),
+        *(by_size(layer, causal, mebibytes, MEMORY) for causal in (False, True)),
         precision(layer),
         errors(numbers),
     ]
@@ -92,36 +100,20 @@ def mebibytes(row):
     return f"{row['temporary_bytes'] / 2**20:,.0f}"
 
 
-def by_size(results, causal, cell):
+def by_size(results, causal, cell, text):
+    """A table of all sizes with one figure of each row, below a text."""
     lines = []
     for size in cases.ALL:
         cells = [cell(found(results, row, causal, size)) for row in NAMES]
         lines.append([named(size), *cells])
-    return table(["sequences x tokens", *NAMES.values()], lines)
+    header = ["sequences x tokens", *NAMES.values()]
+    form = "causal" if causal else "attention to both sides"
+    return f"{text.format(form=form)}\n\n{table(header, lines)}"
 
 
 def named(size):
     batch, length = size
     return f"{batch} x {length:,}"
-
-
-def times(results, causal):
-    form = "causal" if causal else "attention to both sides"
-    return f"""## Milliseconds of a training step, {form}
-
-`mixed_bfloat16`. "exact, fused" is a layer of JAX with cuDNN's attention, which
-TensorFlow does not offer; Keras has such attention on its other backends.
-
-{by_size(results, causal, milliseconds)}"""
-
-
-def memory(results, causal):
-    form = "causal" if causal else "attention to both sides"
-    return f"""## Memory of a training step in MiB, {form}
-
-Beside input, weights and gradients, as the compiler planned it.
-
-{by_size(results, causal, mebibytes)}"""
 
 
 def precision(results):

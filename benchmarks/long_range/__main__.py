@@ -26,28 +26,21 @@ EVALUATIONS = 6
 # Of the learning rate of a task: what `--full` tries beside it with the first seed.
 OTHER_RATES = 1 / 3, 3
 # Where one of these was best for the first seed, all seeds have it, too.
+SLOWER = models.WINDOW, models.GAINS, "Big Bird", "Linformer", "Sinkhorn"
+FASTER = models.PERFORMER, models.GAINS, models.TAYLOR, "Synthesizer"
 BETTER_RATES = (
     ("recall 512", 1 / 3, (models.WINDOW,)),
     ("recall 512", 3, ("Linear Transformer",)),
     ("digits 144", 3, (models.WITHOUT,)),
-    (
-        "digits 144",
-        1 / 3,
-        (models.WINDOW, models.GAINS, "Big Bird", "Linformer", "Sinkhorn"),
-    ),
+    ("digits 144", 1 / 3, SLOWER),
     ("bytes 512", 1 / 3, ("Linear Transformer",)),
-    ("bytes 512", 3, (models.PERFORMER, models.GAINS, models.TAYLOR, "Synthesizer")),
+    ("bytes 512", 3, FASTER),
 )
 WARM_UPS, ALONE = ("without", "with"), ("without",)
 # Of `--quick`: what part of the steps, and which rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 2
-QUICK_ROWS = (
-    *models.NO_MODELS,
-    models.WITHOUT,
-    models.EXACT,
-    models.WINDOW,
-    models.PERFORMER,
-)
+CONTROLS = models.WITHOUT, models.EXACT, models.WINDOW, models.PERFORMER
+QUICK_ROWS = *models.NO_MODELS, *CONTROLS
 
 
 def main(argv=None):

@@ -21,30 +21,15 @@ TWO_FEATURES = "Performer, 2 features"
 COUNTS, FIRST = NO_MODELS = "token counts", "first token"
 # What the core has; the first five are the controls of every task.
 CORE = (
-    *NO_MODELS,
-    WITHOUT,
-    EXACT,
-    WINDOW,
-    PERFORMER,
-    GAINS,
-    "Big Bird",
-    "Linear Transformer",
+    *(*NO_MODELS, WITHOUT, EXACT, WINDOW),
+    *(PERFORMER, GAINS, "Big Bird", "Linear Transformer"),
 )
 # Those of which every seed is warmed up, too.
 SEVERAL = *CORE, HIGH_GAIN, TAYLOR
 ROWS = (
     *SEVERAL,
-    "Performer",
-    "Performer, relu",
-    "Longformer",
-    "Linformer",
-    "Reformer",
-    "Sinkhorn",
-    "Synthesizer",
-    "FNet",
-    "gMLP",
-    "MLP-Mixer",
-    TWO_FEATURES,
+    *("Performer", "Performer, relu", "Longformer", "Linformer", "Reformer"),
+    *("Sinkhorn", "Synthesizer", "FNet", "gMLP", "MLP-Mixer", TWO_FEATURES),
 )
 MODELS = tuple(row for row in ROWS if row not in NO_MODELS)
 # What grows with the square of the length.

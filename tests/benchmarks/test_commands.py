@@ -62,13 +62,19 @@ def test_tables_are_those_of_the_results(main, folder, flags, tmp_path):
         shutil.copy(path, tmp_path)
     said = ["--results"] if flags is None else [*flags.split(), "--report-only"]
     main([*said, *([] if flags is None else ["--output"]), str(tmp_path)])
-    pages = tmp_path / "tables.md", runner.RESULTS / folder / "tables.md"
-    # tasks that have left stand in another order: all but the columns of a summary
     found, kept = (
-        sorted(line for line in lines_of(page.read_text()) if line.count("|") < 15)
-        for page in pages
+        dict(map(section_of, (each / "tables.md").read_text().split("\n## ")))
+        for each in (tmp_path, runner.RESULTS / folder)
     )
-    assert found == kept and len(kept) > 3
+    if folder == "long_range":  # the scripts of its other tasks have left
+        named = "recall 512", "digits 144", "bytes 512", "Tokens a second"
+        kept = {title: x for title, x in kept.items() if title.startswith(named)}
+    assert {title: found.get(title) for title in kept} == kept
+    assert sum(map(len, kept.values())) > 3
+
+
+def section_of(text):
+    return text.splitlines()[0], lines_of(text)
 
 
 def test_decoding_says_what_is_kept(tmp_path, capsys):
@@ -124,8 +130,8 @@ def test_measurement_and_report(tmp_path, instant, monkeypatch, capsys):
     assert path.name.endswith("-abacus-2.md")
     text = path.read_text()
     assert "| 256 | 500 / 500 | 500 / 500 | 500 / 500 | 500 / 500 |" in text
-    # three float32 arrays of 8 heads x 16,384 x 16,384
-    assert "| 16,384 | 500 / 500 | 500 / 500 |" in text and line in text
+    # 64 times the tokens, 4,096 times 0.4 s: more than the limit
+    assert "| 16,384 | 500 / 500 | not run |" in text and line in text
     assert "| bidirectional | training | float32 | ours, softmax | graph | 3 |" in text
     assert "0.1 + 2.0" in text
     for name in ("time.png", "memory.png"):

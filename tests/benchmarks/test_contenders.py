@@ -87,7 +87,8 @@ def test_differences_by_hand():
     # that of the bias is nothing beside that of x: measured against a tenth of it
     found = numbers.differences(ours, theirs, seen)
     assert (found["output"], found["largest_output"]) == (0.5, 4.0)
-    assert (found["gradient"], found["worst_gradient"]) == (0.25, "d bias")
+    assert found["gradient"] == pytest.approx(0.25)
+    assert found["worst_gradient"] == "d bias"
     ours["d x"] = np.array([np.nan, -20.0])
     assert np.isnan(numbers.differences(ours, theirs, seen)["gradient"])
     with pytest.raises(ValueError, match="same gradients"):
@@ -106,7 +107,7 @@ def test_their_random_blocks_are_in_our_table(each_once, last):
     seen = [sorted(row[row != NONE].tolist()) for row in table[0].numpy()]
     assert seen[1] == [0, 1, 2, 3, 4, 5] and seen[4] == last
     again = numbers.about(blocks)
-    assert (again["again"], again["entries"], again["largest"]) == (5, 8, 5)
+    assert (again["again"], again["entries"], again["largest"]) == (4, 8, 5)
 
 
 @pytest.mark.parametrize("contender", ["softmax", "key-value cache"])

@@ -8,8 +8,7 @@ weights under the MIT licence, into `--output`, if they are not there, and for r
 more data three others (27 MB) whose descriptions have reactions; nothing of them is
 installed or run. Reads the weights into Keras models, has each guess masked tokens
 of the sequences in these packages, with its exact attention and with that of each row,
-and writes `tables.md`. `--rows` and `--models` choose some, `--draws` has random
-features drawn several times, whose mean counts.
+and writes `tables.md`. `--rows` and `--models` choose some.
 """
 
 import datetime
@@ -35,7 +34,6 @@ def main(argv=None):
         models=(*SOURCES,),
         full=False,
         rows=[str],
-        draws=1,
         workers=2,
         output=pathlib.Path("runs/conversion"),
     )
@@ -45,10 +43,7 @@ def main(argv=None):
     sources = {name: SOURCES[name](options.output) for name in options.models}
     rows = list(dict.fromkeys([scores.EXACT, *chosen]))
     found = measure(sources, rows, options)
-    sections = [
-        section(source, found[package], options.draws)
-        for package, source in sources.items()
-    ]
+    sections = [section(source, found[name]) for name, source in sources.items()]
     head = heading(time.perf_counter() - start)
     print(runner.write_page(options.output, [head, *sections]))
 
@@ -64,8 +59,7 @@ def measure(sources, rows, options):
                 if source.further is None:
                     continue
                 source.further()  # downloaded here, once for all workers
-            job = {"package": package, "name": name, "num_draws": options.draws}
-            jobs.append({**job, "folder": options.output})
+            jobs.append({"package": package, "name": name, "folder": options.output})
     # products of small matrices take half the time; Intel's CPUs have it so by default
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     found = {}
@@ -84,7 +78,7 @@ def fitted(name):
     return scores.NAMED[name].fit is not None
 
 
-def section(source, found, num_draws):
+def section(source, found):
     """The table of a model, of losses and seconds by row, the exact one first."""
     given = scores.questions(source)
     families = given.families_of_tokens()
@@ -107,8 +101,7 @@ def section(source, found, num_draws):
 {config.hidden_dim // config.num_heads}; {given.masked.sum()} masked tokens of \
 {len(source.sequences)} sequences of {min(map(len, source.sequences))} to \
 {max(map(len, source.sequences))} tokens, of which \
-{len(np.unique(given.families))} have little in common. Draws of random features, of \
-which rows are means: {num_draws}.
+{len(np.unique(given.families))} have little in common. Random features are of one draw.
 
 {table(["attention", "NLL", "lost", "± s.e.", "CPU seconds"], lines)}{compared}"""
 

@@ -12,12 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.conversion.sources import SOURCES
-from keras_performer import (
-    PerformerAttention,
-    calibrate,
-    convert_to_performer,
-    transfer_attention,
-)
+from keras_performer import calibrate, convert_to_performer, transfer_attention
 from keras_performer.layers import LocalAttention
 
 # Seeds of the tokens to guess, and of the masks in what a row is fitted to.
@@ -120,7 +115,6 @@ class Row(typing.NamedTuple):
     Attributes:
         name: str.
         make: function of a `Pretrained` that returns a Keras model.
-        random: bool, whether the model has random features that can be redrawn.
         fit: function of that model, the `Pretrained` and tokens `(R, T)` that returns
             the model fitted to these: for each family of sequences to those of others.
             `None` where nothing is fitted.
@@ -130,7 +124,6 @@ class Row(typing.NamedTuple):
 
     name: str
     make: typing.Callable
-    random: bool = False
     fit: typing.Callable | None = None
     further: bool = False
     beside: str | None = None
@@ -184,7 +177,6 @@ def performer(feature_map, exact_window=None, fit=None, further=False):
     return Row(
         f"{name}, {fit.__name__}{more}" if fit else name,
         functools.partial(converted, feature_map, exact_window),
-        random=feature_map != "taylor" and not fit,
         fit=fit,
         further=further,
         beside=f"{name}, calibrated{more}" if fit is transferred else None,
@@ -213,11 +205,11 @@ FURTHER = (
 NAMED = {row.name: row for row in ROWS + FURTHER}
 
 
-def measured(package, name, num_draws, folder):
+def measured(package, name, folder):
     """Names, the losses of a row, and the seconds of a processor that it took."""
     start = time.process_time()
     source, row = SOURCES[package](folder), NAMED[name]
-    found = losses_of(row, source, questions(source), num_draws)
+    found = losses_of(row, source, questions(source))
     return package, name, found, time.process_time() - start
 
 
@@ -226,19 +218,21 @@ def questions(source):
     return examples(source.sequences, source.mask_token, SEED)
 
 
-def losses_of(row, source, given, num_draws):
-    """The losses of a row, as `losses`: means over draws of random features."""
+def losses_of(row, source, given):
+    """The losses of a row, as `losses`."""
     model = row.make(source)
     if row.fit is None:
-        keras.utils.set_random_seed(0)
-        return mean_losses(model, given, num_draws if row.random else 1)
+        return losses(model, given)
     found = np.empty(given.masked.sum())
     for family in np.unique(given.families):
         keras.utils.set_random_seed(0)
         others = sequences_of_others(source, family, row.further)
         fitted = row.fit(model, source, calibration_tokens(others, source.mask_token))
-        part = mean_losses(fitted, given.of(given.families == family), 1)
+        part = losses(fitted, given.of(given.families == family))
         found[given.families_of_tokens() == family] = part
+        # what TensorFlow keeps of the model is given up
+        keras.backend.clear_session()
+        gc.collect()
     return found
 
 
@@ -250,19 +244,6 @@ def sequences_of_others(source, family, further):
     family_of = families(found)
     own = set(family_of[: len(asked)][asked])
     return [tokens for tokens, other in zip(found, family_of) if other not in own]
-
-
-def mean_losses(model, given, num_draws):
-    """Means over draws; what TensorFlow keeps of the model is given up after."""
-    draws = []
-    for draw in range(num_draws):
-        for layer in model.layers if draw else ():
-            if isinstance(layer, PerformerAttention):
-                layer.redraw_features()
-        draws.append(losses(model, given))
-    keras.backend.clear_session()
-    gc.collect()
-    return np.mean(draws, axis=0)
 
 
 def calibration_tokens(sequences, mask_token):

@@ -239,7 +239,7 @@ def test_rows_are_fitted_to_other_families():
 
     row = scores.Row("fitted", lambda source: f"that of {source.name}", fit=fit)
     given = scores.examples(sequences, MASK, scores.SEED)
-    losses = scores.losses_of(row, made_up(sequences), given, 1)
+    losses = scores.losses_of(row, made_up(sequences), given)
     # the first family has two sequences: fitted to the third, and the reverse
     assert [tokens.shape for tokens in seen] == [(5, 61), (10, 61)]
     assert (seen[0][0] == sequences[2]).all()

@@ -77,22 +77,6 @@ def section_of(text):
     return text.splitlines()[0], lines_of(text)
 
 
-def test_decoding_says_what_is_kept(tmp_path, capsys):
-    shutil.copy(runner.RESULTS / "decoding/decoding.json", tmp_path)
-    decoding.main(["--report-only", "--output", str(tmp_path)])
-    found = [line.split(" | ") for line in lines_of(capsys.readouterr().out)]
-    note = (runner.RESULTS.parent / "notes/generate.md").read_text()
-    assert ["| ours, softmax", "graph", "64", "12000"] in [line[:4] for line in found]
-    for name, sequences, position, milliseconds in (
-        ("ours, softmax", 8, 12000, "3.2"),
-        ("exact, key-value cache", 64, 12000, "144"),
-    ):
-        where = [f"| {name}", "graph", str(sequences), str(position)]
-        (line,) = (line for line in found if line[:4] == where)
-        assert f"{float(line[5]):.{milliseconds.count('.')}f}" == milliseconds
-        assert f"| {sequences} | {position:,} |" in note and milliseconds in note
-
-
 def test_the_page_shows_the_table_of_a_kept_result():
     folder = runner.RESULTS.parent
     page = (folder / "README.md").read_text()
@@ -160,27 +144,24 @@ def test_generation(tmp_path, instant):
     assert lines[-1].startswith("| 4,000 | 96 | 64 | 12288.0 | needs 52 GB, more")
 
 
-def test_startup(tmp_path, monkeypatch):
-    seconds = iter([3.0, 2.0, 1.0] * 99)
-
-    def made(function, case, threads):
-        return 100, {"tensorflow": "2.x"}, next(seconds)
-
-    monkeypatch.setattr(runner, "in_new_process", made)
-    startup.main(["--quick", "--repeats", "2", "--output", str(tmp_path)])
-    lines = lines_of((tmp_path / "tables.md").read_text())
-    assert len(lines) == 2 + len(startup.LAYERS) + len(startup.MODELS)
-    assert "| one layer | exact | graph | 1.0 | 1.00 | 100 | 1.00 |" in lines
-
-
 @pytest.mark.slow
-def test_a_first_step_is_timed_and_its_nodes_counted(monkeypatch):
+def test_startup(tmp_path, monkeypatch):
     monkeypatch.setattr(startup.ours, "start", lambda threads: {})
     monkeypatch.setattr(startup.worker, "pin", lambda threads: None)
     case = {"mode": "graph", "depth": 0, "name": "packed, causal, window"}
     case |= {"width": 32, "heads": 2, "length": 16}
     nodes, _, seconds = startup.first_step(case, 1)
     assert nodes > 100 and seconds > 0
+    values = iter([3.0, 2.0, 1.0] * 99)
+
+    def made(function, case, threads):
+        return 100, {"tensorflow": "2.x"}, next(values)
+
+    monkeypatch.setattr(runner, "in_new_process", made)
+    startup.main(["--quick", "--repeats", "2", "--output", str(tmp_path)])
+    lines = lines_of((tmp_path / "tables.md").read_text())
+    assert len(lines) == 2 + len(startup.LAYERS) + len(startup.MODELS)
+    assert "| one layer | exact | graph | 1.0 | 1.00 | 100 | 1.00 |" in lines
 
 
 def test_options(capsys, monkeypatch):

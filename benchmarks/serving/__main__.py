@@ -12,7 +12,6 @@ Writes results.json and tables.md.
 
 import contextlib
 import dataclasses
-import json
 import pathlib
 import statistics
 import tempfile
@@ -65,8 +64,8 @@ def measure(options, path):
                 name: models.export(name, length + options.new_tokens, sizes, path)
                 for name, path in exported.items()
             }
-            for rows in served(exported, bytes_of, length, sizes, options):
-                results["served"] += rows
+            for row in served(exported, bytes_of, length, sizes, options):
+                results["served"].append(row)
                 runner.note_load(results["machine"])
                 runner.save(path, results)
             for rows in called(exported, length, sizes, options):
@@ -78,7 +77,7 @@ def measure(options, path):
 
 
 def served(exported, bytes_of, length, sizes, options):
-    """Yields rows, one for each contender, of each number of sessions."""
+    """Yields a row for each number of sessions and contender."""
     limits = {
         "max_sessions": max(options.sessions),
         "max_new_tokens": options.new_tokens,
@@ -97,59 +96,46 @@ def served(exported, bytes_of, length, sizes, options):
             services[contender] = service
             before[contender] = service.resident()
         for count in sorted(options.sessions):
-            rows = {
-                contender: {
-                    "contender": contender,
-                    "prompt_length": length,
-                    "sessions": count,
-                    "state_bytes": bytes_of[contender],
-                    "rounds": [],
-                }
-                for contender in exported
-            }
             prompts = [
                 models.prompt_of(length, sizes.vocabulary_size, seed)
                 for seed in range(count)
             ]
+            rounds = {contender: [] for contender in services}
             for _ in range(options.rounds):
                 for contender, service in services.items():
-                    found = one_round(service, prompts, options.new_tokens)
-                    growth = found.pop("resident")
-                    growth = growth and growth - before[contender]
-                    rows[contender]["rounds"].append({**found, "growth_bytes": growth})
-                    print(length, count, contender, json.dumps(found), flush=True)
-            yield rows.values()
+                    given = service, prompts, options.new_tokens, before[contender]
+                    rounds[contender].append(one_round(*given))
+                    print(length, count, contender, rounds[contender][-1], flush=True)
+            for contender, found in rounds.items():
+                row = {"contender": contender, "prompt_length": length}
+                row |= {"sessions": count, "state_bytes": bytes_of[contender]}
+                yield {**row, "rounds": found}
 
 
-def one_round(service, prompts, new_tokens):
-    """A `summary` of sessions, the processor's seconds, and bytes when all had begun.
+def one_round(service, prompts, new_tokens, resident_before):
+    """A `summary` of sessions, and what of the processor and of memory they took.
 
     The last two are `None` where the system does not tell.
     """
     before = service.processor_seconds()
-    times, resident = client.drive(
-        service.port, prompts, new_tokens, lambda: service.resident()
-    )
+    times, resident = client.drive(service.port, prompts, new_tokens, service.resident)
     used = None if before is None else service.processor_seconds() - before
-    found = summary(times)
-    return {**found, "processor_seconds": used, "resident": resident}
+    growth = resident and resident - resident_before
+    return {**summary(times), "processor_seconds": used, "growth_bytes": growth}
 
 
 def called(exported, length, sizes, options):
     """Yields rows that take turns, the signatures called without HTTP."""
     for count in options.sessions:
+        shared = {
+            "environment": "serving",
+            "batch": count,
+            "prompt_length": length,
+            "new_tokens": min(options.new_tokens, MOST_STEPS),
+            "vocabulary_size": sizes.vocabulary_size,
+        }
         yield [
-            turns.row(
-                {
-                    "contender": contender,
-                    "environment": "serving",
-                    "folder": str(path),
-                    "batch": count,
-                    "prompt_length": length,
-                    "new_tokens": min(options.new_tokens, MOST_STEPS),
-                    "vocabulary_size": sizes.vocabulary_size,
-                }
-            )
+            turns.row({"contender": contender, "folder": str(path), **shared})
             for contender, path in exported.items()
         ]
 

@@ -91,11 +91,6 @@ def make_model(task, row, key_dim, seed):
     if EXACT_LAST in row:
         attention = [attention] * (NUM_LAYERS - 1) + [EXACT]
     conv_kernel_size = CONV_KERNEL_SIZE if row.endswith(f", {CONV}") else None
-    return model_with(attention, task, key_dim, seed, conv_kernel_size)
-
-
-def model_with(attention, task, key_dim, seed, conv_kernel_size=None):
-    """The same with an attention layer, "none", or a list of one for each block."""
     keras.utils.set_random_seed(seed)
     embedding = head = None
     if task.num_classes:
@@ -107,7 +102,7 @@ def model_with(attention, task, key_dim, seed, conv_kernel_size=None):
         task.vocabulary_size,
         max_length=task.length,
         num_layers=NUM_LAYERS,
-        num_heads=task.hidden_dim // key_dim,
+        num_heads=num_heads,
         hidden_dim=task.hidden_dim,
         intermediate_dim=feed_forward_width(task.hidden_dim, attention),
         causal=not task.num_classes,

@@ -49,7 +49,6 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         `bits_lost`.
     """
     began = time.perf_counter()
-    threads = tf.config.threading.get_intra_op_parallelism_threads()
     model = models.make_model(task, row, key_dim, seed)
     random = np.random.default_rng([seed, 7])
     before = None
@@ -57,30 +56,40 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         before = functools.partial(redraw, model)
     curve = learn(model, task, learning_rate, steps, evaluations, random, before)
     num_heads = task.hidden_dim // key_dim
-    result = {
+    more = {}
+    if task.parts:
+        more["parts"] = task.parts
+    elif row == models.EXACT and task.measure == "bits":
+        more["swap"] = bits_lost(model, task, key_dim, seed)
+    return record(
+        task,
+        began,
+        dict(row=row, key_dim=key_dim, seed=seed),
+        dict(learning_rate=learning_rate, steps=steps),
+        dict(state=models.numbers_in_state(row, task, num_heads, key_dim), **more),
+        figures(model, curve),
+    )
+
+
+def figures(model, curve):
+    """Of a run: the size of the model, its last value, seconds, and the curve."""
+    last = {"result": curve[-1][3], "seconds": curve[-1][1], "curve": curve}
+    return {"parameters": models.count_parameters(model), **last}
+
+
+def record(task, began, *of_run):
+    """A line of `runs.jsonl`: the task and the machine, and dicts about the run."""
+    found = {
         "task": task.name,
         "measure": task.measure,
-        "row": row,
-        "key_dim": key_dim,
-        "seed": seed,
-        "learning_rate": learning_rate,
-        "steps": steps,
         "window": task.window,
-        "parameters": models.count_parameters(model),
-        "state": models.numbers_in_state(row, task, num_heads, key_dim),
-        "result": curve[-1][3],
-        "seconds": curve[-1][1],
-        "threads": threads,
+        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "machine": runner.machine(),
         "tensorflow": tf.__version__,
-        "curve": curve,
     }
-    if task.parts:
-        result["parts"] = task.parts
-    elif row == models.EXACT and task.measure == "bits":
-        result["swap"] = bits_lost(model, task, key_dim, seed)
-    result["seconds_in_all"] = round(time.perf_counter() - began, 1)
-    return result
+    for numbers in of_run:
+        found |= numbers
+    return {**found, "seconds_in_all": round(time.perf_counter() - began, 1)}
 
 
 def learn(

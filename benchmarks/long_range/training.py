@@ -10,16 +10,13 @@ import functools
 import time
 
 import numpy as np
-import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from benchmarks import runner
 from benchmarks.learning import times
-from benchmarks.learning.models import count_parameters
-from benchmarks.learning.training import learn
+from benchmarks.learning.training import figures, learn, record
 from benchmarks.long_range import models
 
 # What tells runs apart, beside their tasks.
@@ -43,21 +40,8 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
     counts = row in models.NO_MODELS
     given = () if counts else (learning_rate, steps, warm_up_steps, evaluations)
     made = (counted if counts else trained)(task, row, seed, *given)
-    return {
-        "task": task.name,
-        "row": row,
-        "seed": seed,
-        "learning_rate": learning_rate,
-        "steps": steps,
-        "warm_up_steps": warm_up_steps,
-        "measure": task.measure,
-        "window": task.window,
-        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        "machine": runner.machine(),
-        "tensorflow": tf.__version__,
-        **made,
-        "seconds_in_all": round(time.perf_counter() - began, 1),
-    }
+    told = dict(row=row, seed=seed, learning_rate=learning_rate, steps=steps)
+    return record(task, began, told, {"warm_up_steps": warm_up_steps}, made)
 
 
 def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
@@ -73,13 +57,7 @@ def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
         )
         warm_up = {"warm_up_seconds": seconds, "warm_up_bits": bits}
     curve = learn(model, task, learning_rate, steps, evaluations, random, decay=True)
-    return {
-        "parameters": count_parameters(model),
-        "result": curve[-1][3],
-        "seconds": curve[-1][1],
-        **warm_up,
-        "curve": curve,
-    }
+    return {**figures(model, curve), **warm_up}
 
 
 def hiding(task):
@@ -114,14 +92,8 @@ def counted(task, row, seed):
     for start in range(0, NUM_COUNTED, AT_ONCE):
         batches.append(task.draw(random, min(AT_ONCE, NUM_COUNTED - start)))
     result = control(batches, task.held_out(), task.vocabulary_size)
-    return {
-        "window": None,
-        "threads": 1,
-        "parameters": None,
-        "result": round(result, 4),
-        "seconds": 0.0,
-        "curve": [],
-    }
+    nothing = dict(window=None, threads=1, parameters=None, seconds=0.0, curve=[])
+    return {**nothing, "result": round(result, 4)}
 
 
 def histogram_accuracy(training, held_out, vocabulary_size):

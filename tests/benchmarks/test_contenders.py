@@ -123,21 +123,22 @@ def test_modes_decode_the_same(contender):
 
 @pytest.mark.parametrize("xla", [False, True])
 def test_the_cache_is_seen_up_to_the_token(xla):
-    decode_token, state = ours.cached(5, length=8, batch=2, xla=xla)
+    decode_token, state = ours.cached(3, length=8, batch=2, xla=xla)
     token = tf.random.stateless_normal((2, 1, 512), seed=(0, 1))
 
-    def decoded(*changed):
+    def decoded(place, *changed):
         """With other numbers in these rows of each head's cache."""
         rows = np.isin(np.arange(8), changed)[:, np.newaxis]
         caches = [np.reshape(x, (-1, 8, 64)) for x in state]
         caches = [np.where(rows, x + 3, x).reshape(-1, 64) for x in caches]
-        step = tf.function(lambda *caches: decode_token(1, token, caches)[0])
+        step = tf.function(lambda *caches: decode_token(place - 3, token, caches)[0])
         return step(*map(tf.constant, caches))
 
-    # the token is the seventh, and writes its own row
-    np.testing.assert_array_equal(decoded(), decoded(6, 7))
+    # the token writes its own row; the first one sees nothing else
+    np.testing.assert_array_equal(decoded(6), decoded(6, 6, 7))
+    np.testing.assert_array_equal(decoded(0), decoded(0, *range(8)))
     for row in (0, 5):
-        assert np.abs(decoded() - decoded(row)).max() > 0.01
+        assert np.abs(decoded(6) - decoded(6, row)).max() > 0.01
 
 
 def test_generated_tokens_have_their_shape():

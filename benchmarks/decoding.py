@@ -7,8 +7,6 @@ A cache of 64 sequences is one of 3.2 GB, and two programs have one at a time. T
 is written after each group of cases that take turns.
 """
 
-import pathlib
-
 from benchmarks import runner, tables, turns
 
 POSITIONS = (100, 12_000)
@@ -24,14 +22,9 @@ NAMES = {
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"batches": TOKENS},
-        batches=(*TOKENS,),
-        **{**turns.OPTIONS, "rounds": 5, "limit": float("inf")},
-        output=pathlib.Path("runs/bench"),
-    )
+    more = {**turns.OPTIONS, "rounds": 5, "limit": float("inf")}
+    more |= {"batches": (*TOKENS,), "output": runner.RUNS / "bench"}
+    options = runner.options(__doc__, argv, {"batches": TOKENS}, **more)
     results = turns.measured(
         options,
         options.output / "decoding.json",

@@ -29,15 +29,10 @@ MATRICES = 3
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        batches=(1, 8, 64),
-        prompts=(100, 4000),
-        new_tokens=256,
-        **{**turns.OPTIONS, "rounds": 3, "limit": 120.0},
-        output=runner.RESULTS / "generation",
-    )
+    more = {**turns.OPTIONS, "rounds": 3, "limit": 120.0, "batches": (1, 8, 64)}
+    more |= {"prompts": (100, 4000), "new_tokens": 256}
+    output = runner.RESULTS / "generation"
+    options = runner.options(__doc__, argv, **more, output=output)
     results = turns.measured(
         options,
         options.output / "results.json",

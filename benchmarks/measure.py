@@ -8,8 +8,6 @@ whose run takes longer than the limit is left out from there on. `benchmarks.rep
 makes tables and pictures of it.
 """
 
-import pathlib
-
 from benchmarks import contenders, runner, tables, turns
 
 BUSY_LOAD = 0.5
@@ -47,15 +45,9 @@ QUADRATIC = {"exact", "scaled_dot_product_attention"}
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"contenders": CONTENDERS},
-        lengths=LENGTHS,
-        contenders=[str],
-        **turns.OPTIONS,
-        output=pathlib.Path("runs/bench"),
-    )
+    more = dict(lengths=LENGTHS, contenders=[str], output=runner.RUNS / "bench")
+    choices = {"contenders": CONTENDERS}
+    options = runner.options(__doc__, argv, choices, **turns.OPTIONS, **more)
     every = [*groups(options.lengths, options.contenders)]
 
     def planned(case, results):
@@ -76,14 +68,9 @@ def main(argv=None):
         cases = [] if options.contenders else memory_cases(options.lengths)
         return (planned(case, results) for case in cases)
 
-    turns.measured(
-        options,
-        options.output / "results.json",
-        of_time,
-        show,
-        sorted({case["environment"] for group in every for case in group}),
-        of_memory,
-    )
+    environments = sorted({case["environment"] for group in every for case in group})
+    path = options.output / "results.json"
+    turns.measured(options, path, of_time, show, environments, of_memory)
 
 
 def groups(lengths, chosen=None):

@@ -57,17 +57,9 @@ MODES = {"graph": False, "auto": "auto"}
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"modes": MODES},
-        lengths=(4096, 16384),
-        pairs=20,
-        threads=2,
-        only=[str],
-        modes=(*MODES,),
-        no_memory=False,
-    )
+    more = dict(lengths=(4096, 16384), pairs=20, threads=2, only=[str])
+    more |= dict(modes=(*MODES,), no_memory=False)
+    options = runner.options(__doc__, argv, {"modes": MODES}, **more)
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     cells = []
     for name in (*LAYERS, *LARGE):

@@ -8,7 +8,6 @@ the first of them; saves `time.png` and `memory.png` beside the input. A file th
 there already is left alone: results are kept, and people add to them what they say.
 """
 
-import pathlib
 import re
 
 from matplotlib.figure import Figure
@@ -51,13 +50,8 @@ LINES = {
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        input=pathlib.Path("runs/bench"),
-        output=runner.RESULTS,
-        machine=str,
-    )
+    more = dict(input=runner.RUNS / "bench", output=runner.RESULTS, machine=str)
+    options = runner.options(__doc__, argv, **more)
     results = runner.read(options.input / "results.json")
     date = results["machine"]["date"].partition("T")[0]
     name = options.machine or results["machine"]["cpu"]

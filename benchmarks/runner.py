@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks/results"
+RESULTS, RUNS = ROOT / "benchmarks/results", pathlib.Path("runs")
 # Of glibc's malloc.h: from which size on memory is mapped, and so given back.
 M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1 << 16
 # TensorFlow keeps some 50 MB of each model as long as a process lives.

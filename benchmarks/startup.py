@@ -11,7 +11,6 @@ trains with SGD, a causal `PerformerLM` with Adam. Writes results.json and table
 """
 
 import functools
-import pathlib
 
 import keras
 import tensorflow as tf
@@ -45,16 +44,8 @@ MODELS = {
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        repeats=3,
-        threads=2,
-        xla=False,
-        quick=False,
-        report_only=False,
-        output=pathlib.Path("runs/startup"),
-    )
+    more = dict(repeats=3, threads=2, xla=False, quick=False, report_only=False)
+    options = runner.options(__doc__, argv, **more, output=runner.RUNS / "startup")
     cases = [
         {"mode": mode, "depth": depth, "name": name, **SIZES}
         for mode in (["graph", "xla"] if options.xla else ["graph"])

@@ -10,7 +10,6 @@ them, and keeps what stands there of the others. Ends with an error if a law doe
 hold.
 """
 
-import pathlib
 import sys
 
 import keras
@@ -34,17 +33,9 @@ PARTS = {
 
 def main(argv=None):
     """Reads the command line; returns the number of checks that failed."""
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"parts": PARTS},
-        quick=False,
-        no_install=False,
-        report_only=False,
-        parts=(*PARTS,),
-        workers=2,
-        output=pathlib.Path("runs/accuracy"),
-    )
+    more = dict(quick=False, no_install=False, report_only=False, parts=(*PARTS,))
+    more |= dict(workers=2, output=runner.RUNS / "accuracy")
+    options = runner.options(__doc__, argv, {"parts": PARTS}, **more)
     path = options.output / "results.json"
     results = runner.read(path)
     if not options.report_only:

@@ -13,7 +13,6 @@ and writes `tables.md`. `--rows` and `--models` choose some.
 
 import datetime
 import os
-import pathlib
 import time
 
 import numpy as np
@@ -27,16 +26,10 @@ from benchmarks.tables import table
 
 def main(argv=None):
     names = list(scores.NAMED)
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"models": SOURCES, "rows": names},
-        models=(*SOURCES,),
-        full=False,
-        rows=[str],
-        workers=2,
-        output=pathlib.Path("runs/conversion"),
-    )
+    more = dict(models=(*SOURCES,), full=False, rows=[str], workers=2)
+    more |= dict(output=runner.RUNS / "conversion")
+    choices = {"models": SOURCES, "rows": names}
+    options = runner.options(__doc__, argv, choices, **more)
     options.output.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     chosen = options.rows or names[: None if options.full else len(scores.ROWS)]

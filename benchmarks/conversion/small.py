@@ -14,7 +14,6 @@ the next time.
 
 import datetime
 import functools
-import pathlib
 import time
 import typing
 
@@ -44,16 +43,11 @@ NO_WEIGHT = -1000.0
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"cases": cases(), "feature_maps": FEATURE_MAPS},
-        cases=(*cases(),),
-        feature_maps=FEATURE_MAPS,
-        steps=200,
-        further_steps=(10, 20, 40),
-        output=pathlib.Path("runs/conversion"),
-    )
+    more = dict(cases=(*cases(),), feature_maps=FEATURE_MAPS)
+    more |= dict(steps=200, further_steps=(10, 20, 40))
+    more |= dict(output=runner.RUNS / "conversion")
+    choices = {"cases": cases(), "feature_maps": FEATURE_MAPS}
+    options = runner.options(__doc__, argv, choices, **more)
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.cases:
         measure(cases()[name], options)

@@ -12,8 +12,6 @@ and of what it leaves out. It then writes `tables.md`, after `--full` of all run
 that file; `--report-only` does so with the runs that there are.
 """
 
-import pathlib
-
 from benchmarks import runner
 from benchmarks.learning import models, report, tasks, times, training
 from benchmarks.runner import is_asked
@@ -44,17 +42,9 @@ ALL_ROWS = models.ROWS + models.FURTHER
 
 def main(argv=None):
     names = [task.name for task, _ in (*core(), *further())]
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"tasks": names, "rows": ALL_ROWS, "key_dims": KEY_DIMS},
-        **times.OPTIONS,
-        tasks=[str],
-        rows=[str],
-        key_dims=[int],
-        seeds=[int],
-        output=pathlib.Path("runs/learning"),
-    )
+    choices = {"tasks": names, "rows": ALL_ROWS, "key_dims": KEY_DIMS}
+    more = {**times.OPTIONS, "key_dims": [int], "output": runner.RUNS / "learning"}
+    options = runner.options(__doc__, argv, choices, **more)
     study = training.train, times.timed, plan(options), training.FIELDS
     times.study(options, *study, report.write)
 

@@ -16,6 +16,7 @@ from benchmarks.learning import models
 from benchmarks.learning.training import step_of
 
 OPTIONS = dict(quick=False, full=False, workers=2, times=False, report_only=False)
+OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
 # Those that compile, and those that are timed.
 FIRST_STEPS, STEPS = 3, 15
 FILE = "times.json"

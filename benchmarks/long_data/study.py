@@ -1,7 +1,6 @@
 """The command and the page of every script here: trains what is missing, reports."""
 
 import datetime
-import pathlib
 import statistics
 
 from benchmarks import runner
@@ -45,20 +44,15 @@ def main(about, name, make_tasks, lengths, full_lengths, argv=None, **more):
         argv: list of strings, or `None` for those of the process.
         **more: options, as in `runner.options`.
     """
-    options = runner.options(
-        about,
-        argv,
-        choices={"rows": ROWS},
-        **times.OPTIONS,
-        lengths=[int],
-        rows=[str],
-        seeds=[int],
-        steps=int,
-        **more,
-        output=pathlib.Path("runs/long_data", name),
-    )
+    more |= dict(lengths=[int], steps=int, output=runner.RUNS / "long_data" / name)
+    options = runner.options(about, argv, {"rows": ROWS}, **times.OPTIONS, **more)
     lengths = options.lengths or (full_lengths if options.full else lengths)
-    tasks = [task for length in lengths for task in make_tasks(length, options)]
+    tasks = [
+        task
+        for length in lengths
+        for task in make_tasks(length, options)
+        if is_asked(task.name, options.tasks)
+    ]
     study = training.train, times.timed, plan(tasks, options), training.FIELDS
     times.study(options, *study, write)
 

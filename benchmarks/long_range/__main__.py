@@ -14,8 +14,6 @@ after `--full` of all runs in that file; `--report-only` does so with those that
 there.
 """
 
-import pathlib
-
 from benchmarks import runner
 from benchmarks.learning import times
 from benchmarks.long_range import costs, models, report, tasks, training
@@ -45,18 +43,9 @@ QUICK_ROWS = *models.NO_MODELS, *CONTROLS
 
 def main(argv=None):
     names = [task.name for task in (*core(), *further())]
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"tasks": names, "rows": models.ROWS, "warm_up": WARM_UPS},
-        **times.OPTIONS,
-        costs=False,
-        tasks=[str],
-        rows=[str],
-        seeds=[int],
-        warm_up=[str],
-        output=pathlib.Path("runs/long_range"),
-    )
+    choices = {"tasks": names, "rows": models.ROWS, "warm_up": WARM_UPS}
+    more = dict(costs=False, warm_up=[str], output=runner.RUNS / "long_range")
+    options = runner.options(__doc__, argv, choices, **times.OPTIONS, **more)
     if options.costs:
         costs.complete(options.rows or models.MODELS, options.output / "costs.json")
         options.report_only = True

@@ -19,15 +19,8 @@ ENVIRONMENTS = "kernel_attention", "hugging_face", "keras_hub"
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        choices={"only": PARTS},
-        only=PARTS,
-        lengths=(1024, 4096),
-        **turns.OPTIONS,
-        output=runner.RESULTS / "peers",
-    )
+    more = dict(only=PARTS, lengths=(1024, 4096), output=runner.RESULTS / "peers")
+    options = runner.options(__doc__, argv, {"only": PARTS}, **turns.OPTIONS, **more)
     paths = [options.output / f"{part}.json" for part in PARTS]
     parts = () if options.report_only else options.only
     surprises = run_numbers(options, paths[0]) if "numbers" in parts else []

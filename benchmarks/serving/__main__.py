@@ -30,16 +30,10 @@ SECONDS = 10_000.0
 
 
 def main(argv=None):
-    options = runner.options(
-        __doc__,
-        argv,
-        **{**turns.OPTIONS, "rounds": 1, "limit": float("inf")},
-        quick=False,
-        new_tokens=int,
-        prompts=[int],
-        sessions=[int],
-        output=runner.RESULTS / "serving",
-    )
+    more = {**turns.OPTIONS, "rounds": 1, "limit": float("inf"), "quick": False}
+    more |= dict(new_tokens=int, prompts=[int], sessions=[int])
+    output = runner.RESULTS / "serving"
+    options = runner.options(__doc__, argv, **more, output=output)
     usual = ([20, 60], [1, 3], 8) if options.quick else ([100, 4000], [1, 8, 64], 100)
     options.prompts = options.prompts or usual[0]
     options.sessions = options.sessions or usual[1]

@@ -10,8 +10,6 @@ sequence. A row takes one to five minutes; all are written to `runs/tpu/lengths.
 Needs the environment of `make tpu-check`, and no TPU.
 """
 
-import pathlib
-
 from benchmarks import runner
 from benchmarks.tpu import rows
 from benchmarks.tpu.slices import SLICES
@@ -27,15 +25,10 @@ HEADER = ["tokens", "model", "GiB per chip", "lower seconds", "compile seconds"]
 
 
 def main(argv=None):
-    chosen = runner.options(
-        __doc__,
-        argv,
-        choices={"recompute": LOG2_LENGTHS, "slice": SLICES},
-        recompute=(*LOG2_LENGTHS,),
-        log2_lengths=[int],
-        slice="v5e-1",
-        output=pathlib.Path("runs/tpu/lengths.json"),
-    )
+    choices = {"recompute": LOG2_LENGTHS, "slice": SLICES}
+    more = dict(recompute=(*LOG2_LENGTHS,), log2_lengths=[int], slice="v5e-1")
+    more |= dict(output=runner.RUNS / "tpu/lengths.json")
+    chosen = runner.options(__doc__, argv, choices, **more)
     cases = [
         (recompute, log2_length, chosen.slice)
         for recompute in chosen.recompute

@@ -401,6 +401,7 @@ COMPILED = """
   %b = bf16[2]{0} parameter(1)
   %c = f32[2]{0} parameter(2)
   %convolution.1 = f32[4]{0} convolution(%a.1, %b), window={}, dim_labels=bf_io->bf
+  %dot.3 = f32[] dot(%c, %c), lhs_contracting_dims={0}
   ROOT %dot.2 = f32[4]{0} dot(%a.1, %c), lhs_contracting_dims={1}
   %while.7 = (s32[], f32[4]{0}) while(%tuple), condition=%cond, body=%body
   %all-reduce.1 = (f32[2], f32[4]) all-reduce(%x, %y), channel_id=1, replica_groups={{0,1},{2,3}}, to_apply=%add

@@ -7,7 +7,7 @@ A cache of 64 sequences is one of 3.2 GB, and two programs have one at a time. T
 is written after each group of cases that take turns.
 """
 
-from benchmarks import tables, turns
+from benchmarks import runner, tables, turns
 
 POSITIONS = (100, 12_000)
 # Sequences, and tokens of each in a run. XLA copies a cache when a run begins, which
@@ -22,20 +22,17 @@ NAMES = {
 
 
 def main(argv=None):
-    parser = turns.parser(__doc__, "runs/bench", rounds=5, limit=float("inf"))
-    parser.add_argument(
-        "--batches", type=int, nargs="+", choices=TOKENS, default=[*TOKENS]
+    more = {**turns.OPTIONS, "rounds": 5, "limit": float("inf")}
+    more |= {"batches": (*TOKENS,), "output": runner.RUNS / "bench"}
+    options = runner.options(__doc__, argv, {"batches": TOKENS}, **more)
+    results = turns.measured(
+        options,
+        options.output / "decoding.json",
+        lambda _: groups(options.batches),
+        lambda results, _: print(table(results), flush=True),
     )
-    options = parser.parse_args(argv)
-    with turns.session(options.threads) as (pool, results):
-        turns.measure(
-            groups(options.batches),
-            pool,
-            options,
-            results,
-            options.output / "decoding.json",
-            lambda _: print(table(results), flush=True),
-        )
+    if options.report_only:
+        print(table(results))
 
 
 def groups(batches):
@@ -80,15 +77,8 @@ def table(results):
         growth = tables.ratio(seconds, medians.get((contender, *where[:2], first)))
         faster = tables.ratio(medians.get(("key-value cache", *where)), seconds)
         per_step = seconds / row["tokens"]
-        lines.append(
-            [
-                *line,
-                f"{row['batch'] / per_step:.0f}",
-                tables.number(1e3 * per_step, 3),
-                tables.number(growth),
-                tables.number(faster, 1),
-            ]
-        )
+        line += [f"{row['batch'] / per_step:.0f}", tables.number(1e3 * per_step, 3)]
+        lines.append([*line, tables.number(growth), tables.number(faster, 1)])
     header = "", "mode", "sequences", "position", "tokens/s", "ms/step"
     return tables.table([*header, "/ first position", "times the cache's speed"], lines)
 

@@ -1,7 +1,7 @@
 """Measures `generate` of whole models beside KerasHub's with its cache.
 
     python -m benchmarks.generation [--rounds 3] [--threads 2] [--batches 1 8 64]
-        [--prompts 100 4000] [--new-tokens 256] [--limit 120]
+        [--prompts 100 4000] [--new-tokens 256] [--limit 120] [--report-only]
         [--output benchmarks/results/generation]
 
 PerformerLM and GPT2CausalLM have the same width, depth, heads and vocabulary, random
@@ -9,7 +9,7 @@ weights, the same prompts, and take the likeliest token. Installs KerasHub into 
 where it is not there (1 GB). Writes results.json and tables.md.
 """
 
-from benchmarks import machine, tables, turns
+from benchmarks import runner, tables, turns
 
 # Environment and mode.
 CONTENDERS = {
@@ -29,23 +29,19 @@ MATRICES = 3
 
 
 def main(argv=None):
-    output = "benchmarks/results/generation"
-    parser = turns.parser(__doc__, output, rounds=3, limit=120)
-    parser.add_argument("--batches", type=int, nargs="+", default=(1, 8, 64))
-    parser.add_argument("--prompts", type=int, nargs="+", default=(100, 4000))
-    parser.add_argument("--new-tokens", type=int, default=256)
-    options = parser.parse_args(argv)
-    with turns.session(options.threads, ["keras_hub"]) as (pool, results):
-        results["sizes"] = SIZES
-        turns.measure(
-            groups(options.prompts, options.batches, options.new_tokens),
-            pool,
-            options,
-            results,
-            options.output / "results.json",
-            lambda _: print(table(results), flush=True),
-        )
-    (options.output / "tables.md").write_text(report(results))
+    more = {**turns.OPTIONS, "rounds": 3, "limit": 120.0, "batches": (1, 8, 64)}
+    more |= {"prompts": (100, 4000), "new_tokens": 256}
+    output = runner.RESULTS / "generation"
+    options = runner.options(__doc__, argv, **more, output=output)
+    results = turns.measured(
+        options,
+        options.output / "results.json",
+        lambda _: groups(options.prompts, options.batches, options.new_tokens),
+        lambda results, _: print(table(results), flush=True),
+        ["keras_hub"],
+        sizes=SIZES,
+    )
+    runner.write_page(options.output, report(results))
 
 
 def groups(prompts, batches, new_tokens):
@@ -67,46 +63,37 @@ def too_large(case):
     KerasHub reads a prompt by matrices of all tokens and all places of the cache.
     """
     length = case["prompt_length"] + case["new_tokens"]
-    matrix = 4 * case["batch"] * case["sizes"]["num_heads"] * length**2
-    needed = MATRICES * matrix
-    if case["environment"] != "ours" and needed >= machine.free_bytes():
+    needed = MATRICES * 4 * case["batch"] * case["sizes"]["num_heads"] * length**2
+    if case["environment"] != "ours" and needed >= runner.free_bytes():
         return f"needs {needed / 1e9:.0f} GB, more than is free"
 
 
 def report(results):
-    described = results["machine"]
     sizes = ", ".join(f"{name} {value}" for name, value in results["sizes"].items())
-    return "\n\n".join(
-        [
-            "# Generating with whole models",
-            f"`{described['command']}`, {described['date']}. {described['cpu']}, "
-            f"{described['threads']} threads; load {described['load_at_start']:.1f} "
-            f"before, at most {described['highest_load']:.1f} meanwhile; "
-            f"{tables.libraries(results['versions'])}. "
-            f"{sizes}; random weights, the likeliest token.",
-            table.__doc__,
-            table(results) + "\n",
-        ]
-    )
+    said = runner.said(results["machine"], tables.libraries(results["versions"]))
+    return [
+        "# Generating with whole models",
+        f"{said} {sizes}; random weights, the likeliest token.",
+        table.__doc__,
+        table(results),
+    ]
 
 
 def table(results):
     """New tokens a second of all sequences, prompts included, medians of turns."""
     lines = []
-    for place, same in tables.by(
-        results["rows"], "prompt_length", "new_tokens", "batch"
-    ):
-        length, new_tokens, batch = place
+    keys = "prompt_length", "new_tokens", "batch"
+    for (length, new_tokens, batch), same in tables.by(results["rows"], *keys):
         rows = {(row["environment"], row["mode"]): row for row in same}
-        speeds = {
-            contender: row["times"] and batch * new_tokens / tables.median(row) or None
-            for contender, row in rows.items()
-        }
-        cells = [
-            rows[contender]["reason"] or tables.number(speeds[contender], 1)
+        speeds = [
+            tables.ratio(batch * new_tokens, tables.median(rows[contender]))
             for contender in CONTENDERS
         ]
-        ours, *others = (speeds[contender] for contender in CONTENDERS)
+        cells = [
+            rows[contender]["reason"] or tables.number(speed, 1)
+            for contender, speed in zip(CONTENDERS, speeds)
+        ]
+        ours, *others = speeds
         faster = tables.ratio(ours, max(filter(None, others), default=None))
         lines.append([f"{length:,}", new_tokens, batch, *cells, tables.number(faster)])
     header = ["prompt", "new tokens", "sequences", *CONTENDERS.values()]

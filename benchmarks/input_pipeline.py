@@ -9,17 +9,15 @@ matrix products alone, at the peak that its maker states. No chip reaches that, 
 pipeline above it is fast enough. What Cloud Storage delivers is not measured.
 """
 
-import argparse
 import pathlib
-import platform
+import statistics
 import tempfile
 import time
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine
+from benchmarks import runner
 from benchmarks.tables import table
 from benchmarks.tpu.table import read as read_config
 from examples.imagenet64 import convert, data
@@ -31,6 +29,39 @@ PEAK = {"v4": 275e12, "v5e": 197e12, "v5p": 459e12, "v6e": 918e12}
 # Chips of one host.
 CHIPS = {"v5e-1": 1, "v5e-4": 4, "v5e-8": 8, "v4-8": 4, "v4-32": 4, "v5p-8": 4}
 CHIPS["v6e-8"] = 8
+
+
+def main(argv=None):
+    options = runner.options(
+        __doc__, argv, number=20_000, shards=16, batch_size=128, seconds=5.0, repeats=3
+    )
+    batch_size = options.batch_size
+    with tempfile.TemporaryDirectory() as folder:
+        folder = write(pathlib.Path(folder), options.number, batch_size, options.shards)
+        images = data.load(
+            Config(data_dir=folder, batch_size=batch_size, held_out_images=batch_size)
+        )
+        speeds = {
+            hosts: [
+                images_read(images, hosts, options.seconds)
+                for _ in range(options.repeats)
+            ]
+            for hosts in (1, 2, 4)
+        }
+    read = [
+        [hosts, *(f"{of(found):,.0f}" for of in (statistics.median, min, max))]
+        for hosts, found in speeds.items()
+    ]
+    slowest = min(map(statistics.median, speeds.values()))
+    used = {name: images_used(name) for name in CHIPS}
+    lines = [
+        [name, CHIPS[name], f"{most:,.0f}", f"{slowest / most:.1f}"]
+        for name, most in used.items()
+    ]
+    print(vars(options), runner.describe(None), f"TensorFlow {tf.__version__}")
+    print(table(["hosts", "images/s of one, median", "least", "most"], read))
+    header = ["slice", "chips of a host", "images/s used at most", "read / used"]
+    print(table(header, lines))
 
 
 def flops_per_image(config):
@@ -71,56 +102,6 @@ def write(folder, number, held_out, shards):
         np.savez(folder / f"{name}.npz", data=pixels)
     convert.convert(str(folder), str(folder / "shards"), shards)
     return str(folder / "shards")
-
-
-def report(number, shards, batch_size, seconds, repeats):
-    """The measurement and the comparison, as text."""
-    with tempfile.TemporaryDirectory() as folder:
-        folder = write(pathlib.Path(folder), number, batch_size, shards)
-        config = Config(
-            data_dir=folder, batch_size=batch_size, held_out_images=batch_size
-        )
-        images = data.load(config)
-        speeds = {
-            hosts: sorted(images_read(images, hosts, seconds) for _ in range(repeats))
-            for hosts in (1, 2, 4)
-        }
-    medians = {hosts: speed[len(speed) // 2] for hosts, speed in speeds.items()}
-    read = [
-        [hosts, *(f"{s:,.0f}" for s in (medians[hosts], speed[0], speed[-1]))]
-        for hosts, speed in speeds.items()
-    ]
-    used = []
-    for name in CHIPS:
-        most = images_used(name)
-        ratio = min(medians.values()) / most
-        used.append([name, CHIPS[name], f"{most:,.0f}", f"{ratio:.1f}"])
-    described = machine.describe(tf.config.threading.get_inter_op_parallelism_threads())
-    return "\n\n".join(
-        [
-            f"{described['cpu']}, {described['cores']} cores, load "
-            f"{described['load_at_start']:.1f} at the start; Python "
-            f"{platform.python_version()}, TensorFlow {tf.__version__}, Keras "
-            f"{keras.__version__}; {number} images in {shards} shards, batches of "
-            f"{batch_size}, {repeats} times {seconds} s.",
-            table(["hosts", "images/s of one, median", "least", "most"], read),
-            table(
-                ["slice", "chips of a host", "images/s used at most", "read / used"],
-                used,
-            ),
-        ]
-    )
-
-
-def main(argv=None):
-    """Reads the command line, measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--number", type=int, default=20_000, help="made-up images")
-    parser.add_argument("--shards", type=int, default=16, help="files")
-    parser.add_argument("--batch-size", type=int, default=128, help="of all hosts")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of a measurement")
-    parser.add_argument("--repeats", type=int, default=3, help="the median counts")
-    print(report(**vars(parser.parse_args(argv))))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ whose run takes longer than the limit is left out from there on. `benchmarks.rep
 makes tables and pictures of it.
 """
 
-from benchmarks import contenders, machine, tables, turns
+from benchmarks import contenders, runner, tables, turns
 
 BUSY_LOAD = 0.5
 LENGTHS = (256, 512, 1024, 2048, 4096, 16384, 65536)
@@ -18,7 +18,7 @@ MEMORY_LENGTHS = (4096, 16384, 65536)
 FORMS = ("bidirectional", "causal")
 # Contender, its environment, and its modes ("graph" is eager in PyTorch).
 BOTH = ("graph", "xla")
-# What the layer's `jit_compile="auto"` does not choose for that step.
+# The opposite of what the layer's `jit_compile="auto"` chooses for that step.
 OTHER_CHOICE = {
     "training": ("softmax, jit_compile=False", "ours", ("graph",)),
     "forward": ("softmax, jit_compile=True", "ours", ("graph",)),
@@ -45,40 +45,36 @@ QUADRATIC = {"exact", "scaled_dot_product_attention"}
 
 
 def main(argv=None):
-    parser = turns.parser(__doc__, "runs/bench", rounds=9)
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
-    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS)
-    options = parser.parse_args(argv)
+    more = dict(lengths=LENGTHS, contenders=[str], output=runner.RUNS / "bench")
+    choices = {"contenders": CONTENDERS}
+    options = runner.options(__doc__, argv, choices, **turns.OPTIONS, **more)
     every = [*groups(options.lengths, options.contenders)]
-    needed = sorted({case["environment"] for group in every for case in group})
-    with turns.session(options.threads, needed) as (pool, results):
+
+    def planned(case, results):
+        """A row for the case, with the reason if it cannot be measured."""
+        reason = too_large(case, runner.free_bytes())
+        reason = reason or too_slow(case, results["rows"], options.limit)
+        return turns.row(case, reason)
+
+    def of_time(results):
         load = results["machine"]["load_at_start"]
         if load > BUSY_LOAD:
             print(f"Warning: other programs are running (load {load:.1f}); ratios to")
             print("PyTorch can be wrong many times over if they share its cores.")
-        arguments = pool, options, results, options.output / "results.json"
+        for group in every:
+            yield [planned(case, results) for case in group]
 
-        def planned(case):
-            """A row for the case, with the reason if it cannot be measured."""
-            reason = too_large(case, machine.free_bytes())
-            reason = reason or too_slow(case, results["rows"], options.limit)
-            return turns.row(case, reason)
+    def of_memory(results):
+        cases = [] if options.contenders else memory_cases(options.lengths)
+        return (planned(case, results) for case in cases)
 
-        turns.measure(
-            ([planned(case) for case in group] for group in every), *arguments, show
-        )
-        if not options.contenders:
-            cases = memory_cases(options.lengths)
-            turns.measure_memory(map(planned, cases), *arguments, show_memory)
+    environments = sorted({case["environment"] for group in every for case in group})
+    path = options.output / "results.json"
+    turns.measured(options, path, of_time, show, environments, of_memory)
 
 
 def groups(lengths, chosen=None):
-    """Yields lists of cases that take turns, shorter lengths first.
-
-    Args:
-        lengths: list of ints.
-        chosen: list of those to measure, in `CONTENDERS`. Defaults to all.
-    """
+    """Yields lists of cases that take turns, shorter lengths first."""
     wanted = {MATMUL[0], *(chosen or CONTENDERS)}
     for length in sorted(lengths):
         for form in FORMS:
@@ -97,16 +93,12 @@ def groups(lengths, chosen=None):
 
 def memory_cases(lengths):
     """Cases whose memory is measured, each in a process of its own."""
+    entries, step = (*ALWAYS, OTHER_CHOICE["training"]), "training"
     return [
         case
         for length in sorted(set(lengths) & set(MEMORY_LENGTHS))
         for form in FORMS
-        for case in cases(
-            (*ALWAYS, OTHER_CHOICE["training"]),
-            length=length,
-            form=form,
-            step="training",
-        )
+        for case in cases(entries, length=length, form=form, step=step)
     ]
 
 
@@ -158,22 +150,13 @@ def too_slow(case, rows, limit):
         )
 
 
-def show(group):
-    print("\nL = {length}, {form}, {step}:".format(**group[0]))
-    for row in group:
-        seconds = tables.median(row)
-        said = "" if seconds is None else f"{1e3 * seconds:.1f} ms "
-        print(f"  {label(row):36} {said}{row['reason'] or ''}", flush=True)
-
-
-def show_memory(row):
-    extra = row.get("peak_bytes")
-    extra = row["reason"] if extra is None else f"{extra / 2**20:.0f} MiB"
-    print("Memory: L = {length}, {form},".format(**row), label(row), extra, flush=True)
-
-
-def label(row):
-    return " ".join([row["contender"], row["mode"], row["dtype"]])
+def show(results, rows):
+    for row in rows:
+        seconds, peak = tables.median(row), row.get("peak_bytes")
+        said = [] if seconds is None else [f"{1e3 * seconds:.1f} ms"]
+        said += [] if peak is None else [f"{peak / 2**20:.0f} MiB"]
+        keys = "length", "form", "step", "contender", "mode", "dtype"
+        print(*(row[key] for key in keys), *said, row["reason"] or "", flush=True)
 
 
 if __name__ == "__main__":

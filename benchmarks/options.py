@@ -1,6 +1,7 @@
 """Measures the cost of the layer's options: training steps with and without one.
 
     python -m benchmarks.options [--lengths 4096 16384] [--pairs 20] [--threads 2]
+        [--only WORDS ...] [--modes graph auto] [--no-memory]
 
 A pair is one step of each, one right after the other, in an order that alternates; a
 ratio is the median of its pairs. Memory is what a process of its own needs at its peak
@@ -8,111 +9,72 @@ for three steps above what it had before. One example, 512 units: 8 heads of 64 
 features, for "taylor" 32 heads of 16.
 """
 
-import argparse
-import functools
 import statistics
-import time
 
 import keras
 import tensorflow as tf
 
 import keras_performer
-from benchmarks import machine, processes, worker
+from benchmarks import runner, worker
 from benchmarks.tables import table
 from keras_performer import ops
 
 PLAIN = dict(num_heads=8, key_dim=64)
+WINDOW = dict(**PLAIN, exact_window=64)
 SMALL = dict(num_heads=32, key_dim=16, exact_window=64)
-WINDOW = dict(exact_window=64)
-CAUSAL = dict(causal=True)
-SIDES = {"causal": CAUSAL, "bidirectional": {}}
-
-
-def of_sides(name, with_option, without):
-    return {
-        f"{name}, {side}": ({**with_option, **given}, {**without, **given})
-        for side, given in SIDES.items()
-    }
-
-
 # What is compared: arguments of the layer with the option, and without; `segments`
 # are those of the call, of so many tokens.
 LAYERS = {
-    **of_sides("a window of 64", {**PLAIN, **WINDOW}, PLAIN),
-    **of_sides('"taylor" for "softmax"', {**SMALL, "feature_map": "taylor"}, SMALL),
-    **of_sides(
-        "a window of 512 for 64", {**PLAIN, "exact_window": 512}, {**PLAIN, **WINDOW}
-    ),
-    **of_sides("a gate", {**PLAIN, "forget_gate": True}, PLAIN),
-    **of_sides(
-        "a gate and a window",
-        {**PLAIN, **WINDOW, "forget_gate": True},
-        {**PLAIN, **WINDOW},
-    ),
-    **of_sides("segments of 512", {**PLAIN, "segments": 512}, PLAIN),
-    **of_sides(
-        "segments of 512 and a window",
-        {**PLAIN, **WINDOW, "segments": 512},
-        {**PLAIN, **WINDOW},
-    ),
+    f"{name}, {form}": ({**with_option, **given}, {**without, **given})
+    for name, with_option, without in (
+        ("a window of 64", WINDOW, PLAIN),
+        ('"taylor" for "softmax"', {**SMALL, "feature_map": "taylor"}, SMALL),
+        ("a window of 512 for 64", {**PLAIN, "exact_window": 512}, WINDOW),
+        ("a gate", {**PLAIN, "forget_gate": True}, PLAIN),
+        ("a gate and a window", {**WINDOW, "forget_gate": True}, WINDOW),
+        ("segments of 512", {**PLAIN, "segments": 512}, PLAIN),
+        ("segments of 512 and a window", {**WINDOW, "segments": 512}, WINDOW),
+    )
+    for form, given in (("causal", {"causal": True}), ("bidirectional", {}))
 }
 # Arguments of `attention_step`; the standard deviations of queries and keys, one for
 # each example, with the option and without.
 LARGE = {
-    f"{name}, {side}": (given, stds)
+    f"{name}, {form}": (given, stds)
     for name, stds in {
         "std 8 for 1": [(8,), (1,)],
         "std 12 for 1": [(12,), (1,)],
         "std 16 for 1": [(16,), (1,)],
         "one example of four with std 16": [(16, 1, 1, 1), (1, 1, 1, 1)],
     }.items()
-    for side, given in {
-        "causal": CAUSAL,
-        "causal with a window": {**CAUSAL, **WINDOW},
-        "bidirectional with a window": WINDOW,
+    for form, given in {
+        "causal": dict(causal=True),
+        "causal with a window": dict(causal=True, exact_window=64),
+        "bidirectional with a window": dict(exact_window=64),
     }.items()
 }
+MODES = {"graph": False, "auto": "auto"}
 
 
 def main(argv=None):
-    """Measures and prints a table."""
-    options = parsed(argv)
+    more = dict(lengths=(4096, 16384), pairs=20, threads=2, only=[str])
+    more |= dict(modes=(*MODES,), no_memory=False)
+    options = runner.options(__doc__, argv, {"modes": MODES}, **more)
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     cells = []
     for name in (*LAYERS, *LARGE):
         if options.only and not any(word in name for word in options.only):
             continue
         for length in options.lengths:
-            for jit_compile in options.modes:
-                steps = pair(name, length, jit_compile)
-                ratio, low, high = ratios(steps, options.pairs)
-                row = [name, f"{length:,}", "auto" if jit_compile else "graph"]
-                row += [f"{ratio:.2f}", f"{low:.2f}-{high:.2f}"]
-                row.append(memory(name, length, jit_compile) if options.memory else "-")
-                cells.append(row)
-                print(" | ".join(row), flush=True)
-    print(
-        table(["option", "tokens", "mode", "time", "middle half", "memory"], cells),
-        machine.describe(options.threads),
-        sep="\n\n",
-    )
-
-
-def parsed(argv):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lengths", type=int, nargs="+", default=(4096, 16384))
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", nargs="+", help="words of the options' names")
-    parser.add_argument("--no-memory", dest="memory", action="store_false")
-    parser.add_argument(
-        "--modes", nargs="+", type=mode, default=(False, "auto"), help="graph, auto"
-    )
-    return parser.parse_args(argv)
-
-
-def mode(text):
-    return {"graph": False, "auto": "auto"}[text]
+            for mode in options.modes:
+                case = name, length, MODES[mode]
+                middle, low, high = ratios(pair(*case), options.pairs)
+                needed = "-" if options.no_memory else memory(*case)
+                row = [name, f"{length:,}", mode, f"{middle:.2f}"]
+                cells.append([*row, f"{low:.2f}-{high:.2f}", needed])
+                print(" | ".join(cells[-1]), flush=True)
+    header = ["option", "tokens", "mode", "time", "middle half", "memory"]
+    print(table(header, cells), runner.describe(options.threads), sep="\n\n")
 
 
 def pair(name, length, jit_compile):
@@ -134,48 +96,50 @@ def layer_step(length, jit_compile, segments=None, **arguments):
     if segments:
         packed["segment_ids"] = tf.range(length)[tf.newaxis] // segments
 
-    @tf.function(autograph=False)
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(layer(x, training=True, **packed) ** 2)
-        return tape.gradient(loss, [x, *layer.trainable_variables])
+    def loss():
+        return tf.reduce_sum(layer(x, training=True, **packed) ** 2)
 
-    return functools.partial(finished, step)
+    return step_of(loss, [x], layer.trainable_variables)
 
 
 def attention_step(stds, length, jit_compile, exact_window=None, causal=False):
     """Outputs and gradients of the op; queries and keys of a standard deviation."""
-    matrix = keras_performer.feature_maps.get("softmax").draw(256, 64, (0, 1))
-    kernel = keras_performer.feature_maps.get("softmax").kernel(matrix)
+    softmax = keras_performer.feature_maps.get("softmax")
+    kernel = softmax.kernel(softmax.draw(256, 64, (0, 1)))
     shape = len(stds), length, 8, 64
     query, key, value = (keras.random.normal(shape, seed=seed) for seed in range(3))
     std = tf.reshape(tf.constant(stds, "float32"), (-1, 1, 1, 1))
-    query, key = std * query, std * key
+    inputs = [std * query, std * key, value]
     visible = ops.Visibility(causal=causal)
     compiled = dict(jit_compile=bool(jit_compile))
 
+    def loss():
+        if exact_window:
+            output, _ = ops.windowed_attention(
+                *inputs, kernel, exact_window, None, visible, **compiled
+            )
+        else:
+            output, _ = ops.causal_attention(*inputs, kernel, **compiled)
+        return tf.reduce_sum(output * value)
+
+    return step_of(loss, inputs)
+
+
+def step_of(loss, inputs, variables=()):
+    """A function that computes the gradients of a loss, to their end."""
+
     @tf.function(autograph=False)
-    def step():
-        inputs = query, key, value, kernel
+    def gradients():
         with tf.GradientTape() as tape:
-            tape.watch((query, key, value))
-            if exact_window:
-                output, _ = ops.windowed_attention(
-                    *inputs, exact_window, None, visible, **compiled
-                )
-            else:
-                output, _ = ops.causal_attention(*inputs, **compiled)
-            loss = tf.reduce_sum(output * value)
-        return tape.gradient(loss, (query, key, value))
+            tape.watch(inputs)
+            of = loss()
+        return tape.gradient(of, [*inputs, *variables])
 
-    return functools.partial(finished, step)
+    def step():
+        for gradient in gradients():
+            gradient.numpy()
 
-
-def finished(step):
-    """Runs a step to its end."""
-    for gradient in step():
-        gradient.numpy()
+    return step
 
 
 def ratios(steps, pairs):
@@ -184,31 +148,24 @@ def ratios(steps, pairs):
         step()
     found = []
     for index in range(pairs):
-        seconds = {}
-        for side in (0, 1) if index % 2 else (1, 0):
-            start = time.perf_counter()
-            steps[side]()
-            seconds[side] = time.perf_counter() - start
+        order = (0, 1) if index % 2 else (1, 0)
+        seconds = {side: worker.seconds(steps[side]) for side in order}
         found.append(seconds[0] / seconds[1])
     low, middle, high = statistics.quantiles(found, n=4)
     return middle, low, high
 
 
-def memory(name, length, jit_compile):
+def memory(*case):
     """The ratio of what the two steps need, each in a process of its own."""
-    peaks = [processes.call(peak, name, length, jit_compile, side) for side in (0, 1)]
+    plain = runner.with_plain_memory
+    peaks = [runner.in_new_process(peak, side, *case, start=plain) for side in range(2)]
     return f"{peaks[0] / peaks[1]:.2f}"
 
 
-def peak(name, length, jit_compile, side):
+def peak(side, *case):
     """Bytes that steps need at their peak above what the process had before."""
-    step = pair(name, length, jit_compile)[side]
-    # a spawned process has its parent's peak
-    worker.forget_peak()
-    before = worker.resident("VmRSS")
-    for _ in range(3):
-        step()
-    return worker.resident("VmHWM") - before
+    step = pair(*case)[side]
+    return worker.peak_and_seconds(lambda: [step() for _ in range(3)])[0]
 
 
 if __name__ == "__main__":

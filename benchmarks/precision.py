@@ -20,13 +20,14 @@ the first 1,024 tokens, which have the longest sums in their gradients, and of t
 1,024, which have the longest sums in their outputs.
 """
 
-import argparse
 import contextlib
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import runner
+from benchmarks.tables import table
 from keras_performer import feature_maps, ops
 from keras_performer.ops import reference
 
@@ -45,32 +46,26 @@ MAX_EXACT_LENGTH = 4096
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--length", type=int, default=2048)
-    parser.add_argument("--long", type=int, default=65536)
-    parser.add_argument("--draws", type=int, default=3)
-    options = parser.parse_args(argv)
-    print("Errors of output / gradient in percent.\n")
-    print_row("feature map", "form", "head size", "std", "features", *ROUNDED)
-    print("|---" * (5 + len(ROUNDED)) + "|")
+    options = runner.options(__doc__, argv, length=2048, long=65536, draws=3)
+    lines = []
     for name, causal, head_dim, std in CASES:
         draws = [
             errors(seed, name, causal, head_dim, std, options.length)
             for seed in range(options.draws)
         ]
         form = "causal" if causal else "bidirectional"
-        print_row(name, form, head_dim, std, *map(percent, np.mean(draws, axis=0)))
+        found = map(percent, np.mean(draws, axis=0))
+        lines.append([name, form, head_dim, std, *found])
+        print(*lines[-1], flush=True)
+    header = ["feature map", "form", "head size", "std", "features", *ROUNDED]
+    print("Errors of output / gradient in percent.\n", table(header, lines), sep="\n")
     print(f"\nA causal sequence of {options.long:,} tokens, head size 64, std 0.5.\n")
-    print_row("feature map", "tokens", *ROUNDED)
-    print("|---" * (2 + len(ROUNDED)) + "|")
+    lines = []
     for name in ("softmax", "favor+", "relu"):
-        for part in (slice(None, 1024), slice(-1024, None)):
+        for word, part in (("first", slice(1024)), ("last", slice(-1024, None))):
             found = errors(0, name, True, 64, 0.5, options.long, part)[1:]
-            print_row(name, "last" if part.start else "first", *map(percent, found))
-
-
-def print_row(*cells):
-    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+            lines.append([name, word, *map(percent, found)])
+    print(table(["feature map", "tokens", *ROUNDED], lines))
 
 
 def percent(errors):
@@ -80,20 +75,10 @@ def percent(errors):
 
 
 def errors(seed, name, causal, head_dim, std, length, part=slice(None)):
-    """Errors of output and gradient, by the features and by what is rounded.
+    """Pairs of errors of output and gradient, for "features" and each of `ROUNDED`.
 
-    Args:
-        seed: int, of the data and of the features.
-        name: str, the feature map.
-        causal: bool.
-        head_dim: int H, also the size of the values.
-        std: float, of queries and keys.
-        length: int, how many tokens.
-        part: slice, the tokens whose errors are returned.
-
-    Returns:
-        List of pairs of floats, for "features" (nan where nothing is approximated or
-        the sequence is too long to tell) and each of `ROUNDED`.
+    They are of the tokens of `part`; those of "features" are nan where nothing is
+    approximated or the sequence is too long to tell.
     """
     random = np.random.default_rng(seed)
     data = random.standard_normal((4, 1, length, 1, head_dim))
@@ -146,9 +131,8 @@ def difference(values, truth):
 def rounded_products(which):
     """Rounds both factors of matrix products to bfloat16, outside of graphs.
 
-    Args:
-        which: "all", "none", "projection" (those with the projection matrix, also in
-            the gradient: the only ones that are not batched) or "others".
+    Those with the projection matrix, also in the gradient, are the only ones that are
+    not batched.
     """
     exactly = tf.matmul
 

@@ -13,18 +13,16 @@ third step takes beyond what the process has before it. Chips have their own tab
 `python -m benchmarks.tpu.lengths`.
 """
 
-import argparse
-
 import keras
 import numpy as np
 
 import keras_performer
-from benchmarks import machine, processes, worker
+from benchmarks import runner, worker
+from benchmarks.tables import table
 from keras_performer import layers, zoo
 
-LENGTHS = [2**12, 2**14, 2**16]
 LENGTH_OF_BLOCKS, WIDTH, HEADS = 2**12, 128, 4
-MODES = {"nothing": None, "block": "block", "network": "network"}
+MODES = {"nothing": (None,), "block": ("block",), "network": ("network",)}
 # Of blocks: whether they are reversible, and compiled.
 BLOCKS = {
     "blocks in a row": (False, False),
@@ -35,42 +33,27 @@ BLOCKS = {
 
 
 def main(argv=None):
-    """Reads the command line, measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    parser.add_argument("--depths", nargs="+", type=int, help="measure blocks alone")
-    options = parser.parse_args(argv)
-    print(machine.describe(threads=None))
-    if options.depths:
-        corner, titles = "", [f"{depth} blocks" for depth in options.depths]
-        rows = {
-            name: [(step_of_blocks, *which, depth) for depth in options.depths]
-            for name, which in BLOCKS.items()
-        }
-    else:
-        corner = "computed again"
-        titles = [f"{length:,} tokens" for length in options.lengths]
-        rows = {
-            name: [(training_step, recompute, length) for length in options.lengths]
-            for name, recompute in MODES.items()
-        }
-    initializer = processes.give_back if options.depths else None
-    print(f"| {corner} |", " | ".join(titles), "|")
-    print("|---" * (len(titles) + 1) + "|")
-    for name, cases in rows.items():
-        cells = []
-        for case in cases:
-            peak, seconds = processes.call(*case, initializer=initializer)
-            cells.append(f"{peak / 2**20:,.0f} MB, {seconds:.2f} s")
-        print(f"| {name} |", " | ".join(cells), "|", flush=True)
+    options = runner.options(__doc__, argv, lengths=(2**12, 2**14, 2**16), depths=[int])
+    print(runner.describe(threads=None))
+    of_lengths = training_step, MODES, options.lengths, runner.with_plain_memory
+    of_depths = step_of_blocks, BLOCKS, options.depths, runner.give_back
+    step, rows, sizes, start = of_depths if options.depths else of_lengths
+    lines = []
+    for name, given in rows.items():
+        lines.append([name])
+        for size in sizes:
+            peak, seconds = runner.in_new_process(step, *given, size, start=start)
+            lines[-1].append(f"{peak / 2**20:,.0f} MB, {seconds:.2f} s")
+        print(*lines[-1], flush=True)
+    unit = "blocks" if options.depths else "tokens"
+    print(table(["", *(f"{size:,} {unit}" for size in sizes)], lines))
 
 
 def training_step(recompute, length, num_layers=4):
     """A second training step in this process, which should be new.
 
-    Returns:
-        `(bytes, seconds)`: the largest resident memory during the step beyond that
-        before the first, and its time.
+    Returns the largest resident memory during the step beyond that before the first, in
+    bytes, and its seconds.
     """
     model = keras_performer.PerformerLM(
         vocabulary_size=256,
@@ -90,7 +73,7 @@ def training_step(recompute, length, num_layers=4):
     ids = np.random.default_rng(0).integers(0, 256, (1, length))
     before = worker.resident("VmRSS")
     model.train_on_batch(ids, ids)
-    return peak_and_seconds(lambda: model.train_on_batch(ids, ids), before)
+    return worker.peak_and_seconds(lambda: model.train_on_batch(ids, ids), before)
 
 
 def step_of_blocks(reversible, jit_compile, depth):
@@ -107,19 +90,9 @@ def step_of_blocks(reversible, jit_compile, depth):
     model = keras.Sequential([keras.Input((LENGTH_OF_BLOCKS, WIDTH)), *blocks])
     model.compile("sgd", "mse", jit_compile=jit_compile)
     x = keras.random.normal((1, LENGTH_OF_BLOCKS, WIDTH), seed=0)
-
-    def step():
-        model.train_on_batch(x, x)
-
-    step()
-    step()  # TensorFlow optimizes again: what it has of each block is no tensor
-    return peak_and_seconds(step, worker.resident("VmRSS"))
-
-
-def peak_and_seconds(step, before):
-    worker.forget_peak()
-    seconds = worker.seconds(step)
-    return worker.resident("VmHWM") - before, seconds
+    model.train_on_batch(x, x)
+    model.train_on_batch(x, x)  # TensorFlow optimizes again
+    return worker.peak_and_seconds(lambda: model.train_on_batch(x, x))
 
 
 if __name__ == "__main__":

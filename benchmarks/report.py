@@ -8,15 +8,12 @@ the first of them; saves `time.png` and `memory.png` beside the input. A file th
 there already is left alone: results are kept, and people add to them what they say.
 """
 
-import argparse
-import json
-import pathlib
 import re
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from benchmarks import decoding, tables, turns
+from benchmarks import decoding, runner, tables
 from benchmarks.measure import FORMS
 from benchmarks.tables import NOTHING, by, table
 
@@ -53,29 +50,22 @@ LINES = {
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--input", type=pathlib.Path, default="runs/bench")
-    parser.add_argument(
-        "--output", type=pathlib.Path, default=turns.ROOT / "benchmarks" / "results"
-    )
-    parser.add_argument("--machine", help="its name; by default that of its processor")
-    options = parser.parse_args(argv)
-    results = json.loads((options.input / "results.json").read_text())
+    more = dict(input=runner.RUNS / "bench", output=runner.RESULTS, machine=str)
+    options = runner.options(__doc__, argv, **more)
+    results = runner.read(options.input / "results.json")
     date = results["machine"]["date"].partition("T")[0]
     name = options.machine or results["machine"]["cpu"]
     slug = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
     path = options.output / f"{date}-{slug}.md"
     if path.exists():
-        parser.error(f"{path} exists: move it away, or name another --machine")
+        raise SystemExit(f"{path} exists: move it away, or name another --machine")
     parts = [f"# {date}, {name}", heading(results)]
     for of_results in overview, times, memory, compiling, not_measured:
         parts += [f"## {of_results.__doc__}", of_results(results)]
-    decoded = options.input / "decoding.json"
-    if decoded.exists():
-        parts.append(f"## {decoding.table.__doc__}")
-        parts.append(decoding.table(json.loads(decoded.read_text())))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n\n".join(parts) + "\n")
+    decoded = runner.read(options.input / "decoding.json")
+    if decoded:
+        parts += [f"## {decoding.table.__doc__}", decoding.table(decoded)]
+    runner.write_page(options.output, parts, path.name)
     draw(results, options.input)
     print(f"{path}\n\n{overview(results)}")
 
@@ -84,7 +74,7 @@ def heading(results):
     """The machine, the versions in each environment, and what is missing."""
     lines = [f"- {name}: {value}" for name, value in results["machine"].items()]
     for environment, versions in results["versions"].items():
-        lines.append(f"- environment {environment}: {tables.libraries({0: versions})}")
+        lines.append(f"- environment {environment}: {tables.libraries(versions)}")
     lines += [f"- missing: {reason}" for reason in results["missing"].values()]
     return "\n".join(lines)
 
@@ -122,23 +112,24 @@ def milliseconds(row):
     return reason.partition(",")[0] if reason.startswith("needs") else "not run"
 
 
+def in_milliseconds(row):
+    return row.get("times") and 1e3 * tables.median(row)
+
+
+def in_mebibytes(row):
+    return row.get("peak_bytes") and row["peak_bytes"] / 2**20
+
+
 def times(results):
     """Time of a step in milliseconds, medians"""
-
-    def cell(row):
-        return tables.number(row["times"] and 1e3 * tables.median(row) or None, 1)
-
-    return by_length(results["rows"], cell)
+    rows = results["rows"]
+    return by_length(rows, lambda row: tables.number(in_milliseconds(row) or None, 1))
 
 
 def memory(results):
     """Peak extra memory of a training step of the layer in MiB"""
-
-    def cell(row):
-        peak = row.get("peak_bytes")
-        return tables.number(peak and peak / 2**20, 0)
-
-    return by_length(results["memory"], cell)
+    rows = results["memory"]
+    return by_length(rows, lambda row: tables.number(in_mebibytes(row), 0))
 
 
 def compiling(results):
@@ -178,16 +169,9 @@ def not_measured(results):
 
 def draw(results, folder):
     """Writes `time.png` and `memory.png`, as in figure 3 of the paper."""
-
-    def seconds(row):
-        return 1e3 * tables.median(row) if row.get("times") else None
-
-    def peak(row):
-        return row.get("peak_bytes") and row["peak_bytes"] / 2**20
-
     for name, rows, value, unit, title in (
-        ("time", "rows", seconds, "milliseconds", "Forward and backward pass"),
-        ("memory", "memory", peak, "MiB", "Peak extra memory of a training step"),
+        ("time", "rows", in_milliseconds, "milliseconds", "Forward and backward pass"),
+        ("memory", "memory", in_mebibytes, "MiB", "Peak memory of a training step"),
     ):
         if results[rows]:
             figure = panels(results[rows], value, unit, f"{title} of one layer")
@@ -201,14 +185,13 @@ def panels(rows, value, unit, title):
     labelled = {}
     for axes, form in zip(figure.subplots(1, 2, sharey=True), FORMS):
         for contender, (colour, marker) in LINES.items():
-            for mode in ("xla", "graph"):
-                found = [
-                    (n, value(find(rows, contender, form, mode, n))) for n in lengths
-                ]
-                found = [point for point in found if point[1] is not None]
-                if found:
-                    break
-            else:
+            found = []
+            for mode in ("graph", "xla"):
+                values = {
+                    n: value(find(rows, contender, form, mode, n)) for n in lengths
+                }
+                found = [point for point in values.items() if point[1]] or found
+            if not found:
                 continue
             ours, name = contender == "softmax", NAMES.get(contender, contender)
             (labelled[name],) = axes.plot(
@@ -232,14 +215,8 @@ def panels(rows, value, unit, title):
         axes.tick_params(colors=MUTED, labelsize=11)
     figure.axes[0].set_ylabel(unit, color=INK, fontsize=12)
     figure.suptitle(f"{title} (XLA; PyTorch eager)", color=INK, fontsize=14)
-    figure.legend(
-        labelled.values(),
-        labelled.keys(),
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=11,
-    )
+    place = dict(loc="outside lower center", ncols=3, frameon=False, fontsize=11)
+    figure.legend(labelled.values(), labelled.keys(), **place)
     return figure
 
 

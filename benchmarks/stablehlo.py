@@ -4,21 +4,17 @@ import tensorflow as tf
 
 
 def lower(function, *specs):
-    """StableHLO, as bytes, of a function of tensors and captured variables.
+    """StableHLO, as bytes, of a function of nests of `tf.TensorSpec`.
 
-    Args:
-        function: callable, without ops that only the host can run.
-        *specs: nests of `tf.TensorSpec`.
+    It may capture variables, and has no ops that only the host can run.
     """
     return _lowered(_compiled(function), specs)
 
 
 def lower_with_arguments(function, x):
-    """`lower`, and the tensors that the program takes: x, then what it captured.
+    """`lower` of a function of one tensor x, and the tensors that the program takes.
 
-    Args:
-        function: as in `lower`, of one tensor.
-        x: a tensor or a `tf.TensorSpec`, which then stands for it.
+    These are x, for which a `tf.TensorSpec` may stand, and then what it captured.
     """
     if not isinstance(x, tf.TensorSpec):
         x = tf.convert_to_tensor(x)

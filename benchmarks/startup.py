@@ -1,7 +1,7 @@
 """Measures the time to the end of the first training step, and the graph it takes.
 
     python -m benchmarks.startup [--repeats 3] [--threads 2] [--xla] [--quick]
-        [--output runs/startup]
+        [--report-only] [--output runs/startup]
 
 Each measurement has a new process. The clock starts after imports and the first
 operations of TensorFlow, and runs from the construction of a model to the end of `fit`
@@ -10,15 +10,12 @@ Nodes are those of the train step's graph and of the functions that it calls. On
 trains with SGD, a causal `PerformerLM` with Adam. Writes results.json and tables.md.
 """
 
-import argparse
 import functools
-import pathlib
-import time
 
 import keras
 import tensorflow as tf
 
-from benchmarks import machine, processes, tables, turns, worker
+from benchmarks import runner, tables, worker
 from benchmarks.contenders import ours
 from keras_performer import PerformerLM
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
@@ -47,39 +44,33 @@ MODELS = {
 
 
 def main(argv=None):
-    """Reads the command line, measures, writes and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--xla", action="store_true", help="also jit_compile=True")
-    parser.add_argument("--quick", action="store_true", help="no models of 12 layers")
-    parser.add_argument("--output", type=pathlib.Path, default="runs/startup")
-    options = parser.parse_args(argv)
+    more = dict(repeats=3, threads=2, xla=False, quick=False, report_only=False)
+    options = runner.options(__doc__, argv, **more, output=runner.RUNS / "startup")
     cases = [
         {"mode": mode, "depth": depth, "name": name, **SIZES}
         for mode in (["graph", "xla"] if options.xla else ["graph"])
         for depth in ([0, 2] if options.quick else [0, 2, 12])  # 0: one layer by itself
         for name in (MODELS if depth else LAYERS)
     ]
-    print(measure(cases, options.repeats, options.threads, options.output))
+    path = options.output / "results.json"
+    if not options.report_only:
+        measure(cases, options.repeats, options.threads, path)
+    print(runner.write_page(options.output, report(runner.read(path))))
 
 
-def measure(cases, repeats, threads, output):
-    """Measures cases in turns, writes the files, and returns the report."""
-    described = {**machine.describe(threads), "highest_load": 0.0}
+def measure(cases, repeats, threads, path):
+    """Measures cases in turns, and writes the file after each."""
+    described = runner.describe(threads)
     rows = [{**case, "times": []} for case in cases]
     results = {"machine": described, "rows": rows}
     for _ in range(repeats):
         for case, row in zip(cases, rows):
-            made = processes.in_new_process(first_step, case, threads)
+            made = runner.in_new_process(first_step, case, threads)
             row["nodes"], results["versions"], seconds = made
             row["times"].append(seconds)
-            turns.note_load(described)
-            turns.save(output / "results.json", results)
+            runner.note_load(described)
+            runner.save(path, results)
             print(*case.values(), f"{seconds:.1f} s, {row['nodes']} nodes", flush=True)
-    text = report(results)
-    (output / "tables.md").write_text(text)
-    return text
 
 
 def first_step(case, threads):
@@ -87,13 +78,16 @@ def first_step(case, threads):
     worker.pin(threads)  # before TensorFlow counts the cores
     versions = ours.start(threads)
     keras.utils.set_random_seed(0)
-    data = batch(case)
-    start = time.perf_counter()
-    model = language_model(case) if case["depth"] else one_layer(case)
-    model.fit(*data, batch_size=1, steps_per_epoch=1, verbose=0)
-    seconds = time.perf_counter() - start
-    step = tf.function(model.train_step, jit_compile=model.jit_compile)
-    graph = step.get_concrete_function(data).graph.as_graph_def()
+    data, made = batch(case), []
+
+    def step():
+        made.append(language_model(case) if case["depth"] else one_layer(case))
+        made[0].fit(*data, batch_size=1, steps_per_epoch=1, verbose=0)
+
+    seconds = worker.seconds(step)
+    [model] = made
+    traced = tf.function(model.train_step, jit_compile=model.jit_compile)
+    graph = traced.get_concrete_function(data).graph.as_graph_def()
     bodies = [graph.node, *(each.node_def for each in graph.library.function)]
     return sum(map(len, bodies)), versions, seconds
 
@@ -136,20 +130,15 @@ def language_model(case):
 
 
 def report(results):
-    """Markdown: how it was measured, and the table."""
-    said = results["machine"]
-    libraries = tables.libraries({0: results["versions"]})
     sizes = ", ".join(f"{name} {results['rows'][0][name]}" for name in SIZES)
-    return f"""# Start-up
-
-`{said["command"]}`, {said["date"]}, commit {said["commit"]}. {said["cpu"]},
-{said["threads"]} threads; load {said["load_at_start"]:.1f} before, at most
-{said["highest_load"]:.1f} meanwhile; {libraries}. {sizes}, windows of {WINDOW}.
-
-{table.__doc__}
-
-{table(results["rows"])}
-"""
+    libraries = tables.libraries(results["versions"])
+    return [
+        "# Start-up",
+        runner.said(results["machine"], libraries)
+        + f" Commit {results['machine']['commit']}. {sizes}, windows of {WINDOW}.",
+        table.__doc__,
+        table(results["rows"]),
+    ]
 
 
 def table(rows):

@@ -35,6 +35,8 @@ def by(rows, *names):
 
 
 def libraries(versions):
-    """Names and versions, of a dict of them for each environment."""
-    found = {name: v for each in versions.values() for name, v in each.items()}
-    return ", ".join(f"{name} {version}" for name, version in found.items())
+    """Names and versions, of a dict of them, or of a dict for each environment."""
+    found = {}
+    for name, of in versions.items():
+        found |= dict.fromkeys(of.items() if isinstance(of, dict) else [(name, of)])
+    return ", ".join(f"{name} {version}" for name, version in found)

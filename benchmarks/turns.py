@@ -1,23 +1,22 @@
 """Programs in several environments that take turns: interleaved rounds."""
 
-import argparse
 import contextlib
 import json
-import os
 import pathlib
 import shutil
 import subprocess
 import sys
 
-from benchmarks import machine
+from benchmarks import runner
+from benchmarks.runner import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / ".bench"
-OURS = "ours"
+# Options of all commands whose programs take turns; the limit is seconds of a run.
+OPTIONS = {"rounds": 9, "threads": 2, "limit": 60.0, "report_only": False}
 # Environment: the module of its contenders in `benchmarks`, and what pip installs
 # (`None`: the environment that this program runs in).
 ENVIRONMENTS = {
-    OURS: ("contenders.ours", None),
+    "ours": ("contenders.ours", None),
     "serving": ("serving.models", None),
     "kernel_attention": (
         "contenders.model_garden",
@@ -51,16 +50,9 @@ class Ended(RuntimeError):
 
 
 class Worker:
-    """One process; see `benchmarks/worker.py`.
+    """One process of an environment; see `benchmarks/worker.py`."""
 
-    Args:
-        environment: str, a key of `ENVIRONMENTS`.
-        threads: int.
-        checkout: str, the folder whose keras_performer it imports, or `None` for this
-            one.
-    """
-
-    def __init__(self, environment, threads, checkout=None):
+    def __init__(self, environment, threads):
         module, packages = ENVIRONMENTS[environment]
         python = pathlib.Path(sys.executable)
         if packages is not None:
@@ -77,10 +69,9 @@ class Worker:
                 stderr=log,
                 text=True,
             )
-        module = f"benchmarks.{module}"
         try:
             self.versions = self.ask(
-                do="start", module=module, threads=threads, checkout=checkout
+                do="start", module=f"benchmarks.{module}", threads=threads
             )
         except RuntimeError as error:
             self.stop()
@@ -112,10 +103,7 @@ class Worker:
 class Pool:
     """A worker for each environment, started when first asked, and after it ended.
 
-    Args:
-        threads: int, of each worker.
-        missing: dict from environments that cannot be had to the reason.
-        start: function of an environment and threads that returns a `Worker`.
+    `missing` is a dict from environments that cannot be had to the reason.
     """
 
     def __init__(self, threads, missing=(), start=Worker):
@@ -150,18 +138,6 @@ class Pool:
             self._workers.popitem()[1].stop()
 
 
-def install_missing(environments):
-    """Installs the environments that are not there; returns why some cannot be had."""
-    missing = {}
-    for environment in environments:
-        try:
-            install(environment)
-        except Missing as error:
-            missing[environment] = str(error)
-            print(f"Missing: {error}", flush=True)
-    return missing
-
-
 def install(environment):
     """Makes the environment of a peer with pip, unless it is there already."""
     _, packages = ENVIRONMENTS[environment]
@@ -185,58 +161,68 @@ def install(environment):
     installed.write_text("\n".join(packages))
 
 
-def parser(about, output, rounds, limit=60.0):
-    """The options of all commands whose programs take turns."""
-    options = argparse.ArgumentParser(description=about.splitlines()[0])
-    options.add_argument("--rounds", type=int, default=rounds)
-    options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--limit", type=float, default=limit, help="seconds of a run")
-    options.add_argument("--output", type=pathlib.Path, default=output)
-    return options
-
-
 @contextlib.contextmanager
-def session(threads, environments=(), start=Worker):
+def session(threads, environments=()):
     """A `Pool` whose environments are installed, and results to be filled."""
-    pool = Pool(threads, install_missing(environments), start)
-    described = {**machine.describe(threads), "highest_load": 0.0}
-    results = {"machine": described, "versions": pool.versions, "rows": []}
+    missing = {}
+    for environment in environments:
+        try:
+            install(environment)
+        except Missing as error:
+            missing[environment] = str(error)
+            print(f"Missing: {error}", flush=True)
+    pool = Pool(threads, missing)
     try:
-        yield pool, {**results, "missing": pool.missing, "memory": []}
+        yield (
+            pool,
+            {
+                "machine": runner.describe(threads),
+                "versions": pool.versions,
+                "rows": [],
+                "missing": pool.missing,
+                "memory": [],
+            },
+        )
     finally:
         pool.stop()
 
 
-def measure(groups, pool, options, results, path, show):
-    """Has the rows of each group take turns, keeps them, and shows them.
+def measured(options, path, groups, show, environments=(), alone=None, **more):
+    """Results of a file, once measured unless `--report-only` asks for what is there.
 
     Args:
-        groups: iterable of lists of rows, as `row` makes them.
-        pool, results: of `session`.
-        options: has `rounds` and `limit`.
-        path: of the file of results, written after each group.
-        show: function of the rows of a group.
+        options: has `OPTIONS`.
+        path: of the file, written after each group.
+        groups: function of the results so far that returns an iterable of lists of
+            rows that take turns.
+        show: function that prints results and the last rows.
+        environments: those to install.
+        alone: function of the results, of rows whose memory is measured, each in a
+            process that runs nothing else; or `None`.
+        **more: further entries of the results.
     """
-    for rows in groups:
-        take_turns(rows, pool, options.rounds, options.limit)
-        results["rows"] += rows
-        note_load(results["machine"])
-        save(path, results)
-        show(rows)
+    if options.report_only:
+        return runner.read(path)
+    with session(options.threads, environments) as (pool, results):
+        results |= more
+        for rows in groups(results):
+            measure(rows, pool, options, results, path)
+            show(results, rows)
+        for row in alone(results) if alone else ():
+            pool.stop()
+            take_turns([row], pool, rounds=0, limit=options.limit)
+            results["memory"].append(row)
+            runner.save(path, results)
+            show(results, [row])
+    return results
 
 
-def measure_memory(rows, pool, options, results, path, show):
-    """Measures the peak of rows, each in a process that runs nothing else."""
-    for one in rows:
-        pool.stop()
-        take_turns([one], pool, rounds=0, limit=options.limit)
-        results["memory"].append(one)
-        save(path, results)
-        show(one)
-
-
-def note_load(described):
-    described["highest_load"] = max(described["highest_load"], os.getloadavg()[0])
+def measure(rows, pool, options, results, path):
+    """Has rows take turns, and keeps them."""
+    take_turns(rows, pool, options.rounds, options.limit)
+    results["rows"] += rows
+    runner.note_load(results["machine"])
+    runner.save(path, results)
 
 
 def take_turns(rows, pool, rounds, limit):
@@ -244,15 +230,8 @@ def take_turns(rows, pool, rounds, limit):
 
     The unmeasured run is for TensorFlow, which optimizes a function again when others
     were made since its first call. Slow programs take part in some rounds only; these
-    are spread over all, so that medians are still of the same minutes.
-
-    Args:
-        rows: list of cases, as `row` makes them. They get what was measured, or the
-            reason why it was not; rows that have a reason already are left alone.
-        pool: `Pool`.
-        rounds: int, how many runs of a program are measured at most; 0 for the first
-            call only.
-        limit: seconds that a run may take.
+    are spread over all, so that medians are still of the same minutes. Rows get what
+    was measured, or the reason why it was not; rows that have one are left alone.
     """
     for row in rows:
         if row["reason"] is None:
@@ -286,9 +265,14 @@ def takes_part(row, turn, rounds):
     return turn in spread
 
 
+def case_of(row):
+    """The case of a row, without what was measured."""
+    return {key: value for key, value in row.items() if key not in MEASURED}
+
+
 def ask(row, rows, pool, do):
     """The answer of the row's program; `None`, and a reason in the row, if it fails."""
-    case = {key: value for key, value in row.items() if key not in MEASURED}
+    case = case_of(row)
     name = json.dumps(case)
     try:
         return pool.ask(row["environment"], do=do, name=name, case=case)
@@ -302,11 +286,3 @@ def ask(row, rows, pool, do):
                     ask(other, rows, pool, do="run")
     except (Missing, RuntimeError) as error:
         row["reason"] = str(error)
-
-
-def save(path, results):
-    """Writes JSON such that an interruption leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(results, indent=1))
-    os.replace(beside, path)

@@ -2,8 +2,7 @@
 
 `benchmarks.turns` starts one for each environment and lets them take turns, so that
 contenders that cannot share an environment are still measured interleaved. Requests
-and answers are lines of JSON on standard input and output. `benchmarks.accuracy` asks
-for what attention answers, and no time.
+and answers are lines of JSON on standard input and output.
 
 Standard library only: this file runs in every contender's own environment.
 """
@@ -26,11 +25,11 @@ def main():
     os.dup2(2, 1)
     contenders, programs = None, {}
     for line in sys.stdin:
-        request = json.loads(line)
+        request, answer = json.loads(line), None
         try:
             if request["do"] == "start":
                 pin(request["threads"])  # first: frameworks count the cores
-                contenders = load(request["module"], request["checkout"])
+                contenders = importlib.import_module(request["module"])
                 answer = contenders.start(request["threads"])
             elif request["do"] == "make":
                 programs[request["name"]], answer = make(contenders, request["case"])
@@ -38,32 +37,16 @@ def main():
                 answer = seconds(programs[request["name"]])
                 time.sleep(SETTLING_SECONDS)  # before it is another process's turn
             elif request["do"] == "attend":
-                answer = contenders.attend(request["case"])
+                attend(contenders, request["case"])
             elif request["do"] == "drop":
                 programs.clear()
                 gc.collect()
-                answer = None
         except Exception as error:
             traceback.print_exc()
             message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             print(json.dumps({"error": message}), file=answers, flush=True)
         else:
             print(json.dumps({"answer": answer}), file=answers, flush=True)
-
-
-def load(module, checkout):
-    """Imports the contenders with keras_performer from another folder, if one is given.
-
-    The contenders, and all of `benchmarks`, are those of the running command.
-    """
-    if checkout is None:
-        return importlib.import_module(module)
-    sys.path.insert(0, checkout)
-    contenders = importlib.import_module(module)
-    found = sys.modules["keras_performer"].__file__
-    if os.path.dirname(os.path.dirname(found)) != checkout:
-        raise ImportError(f"keras_performer comes from {found}, not from {checkout}")
-    return contenders
 
 
 def pin(threads):
@@ -76,25 +59,35 @@ def pin(threads):
 def make(contenders, case):
     """A program after its first call, and what that took in seconds and bytes."""
     trace, run = contenders.program(case)
-    forget_peak()
-    before = resident("VmRSS")
-    trace_seconds = seconds(trace)
-    first_call = seconds(run)
-    peak = resident("VmHWM")
-    return run, {
-        "trace_seconds": trace_seconds,
-        "first_call_seconds": first_call,
-        "peak_bytes": None if peak is None else peak - before,
-    }
+    took = []
+    peak, _ = peak_and_seconds(lambda: took.extend([seconds(trace), seconds(run)]))
+    names = "trace_seconds", "first_call_seconds", "peak_bytes"
+    return run, dict(zip(names, [*took, peak]))
 
 
-def forget_peak():
-    """Has VmHWM start again: making the inputs is not part of the program."""
+def attend(contenders, case):
+    """Has attention of one head read its float32 inputs `(L, H)`, and writes it."""
+    import numpy as np
+
+    with np.load(case["inputs"]) as arrays:
+        inputs = [arrays[x].astype("float32") for x in ("query", "key", "value")]
+    np.save(case["output"], np.asarray(contenders.attend(case, *inputs)))
+
+
+def peak_and_seconds(step, before=None):
+    """Bytes by which a step raises the peak above what was before, and its seconds.
+
+    Bytes are `None` where the system does not tell.
+    """
     try:
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
+            file.write("5")  # has VmHWM start again
     except OSError:  # only Linux can, where it is allowed
         pass
+    before = resident("VmRSS") if before is None else before
+    took = seconds(step)
+    peak = resident("VmHWM")
+    return None if peak is None else peak - before, took
 
 
 def resident(field, process="self"):

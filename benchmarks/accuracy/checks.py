@@ -5,8 +5,6 @@ where |z| is below `LIMIT`, or, for a bound, where z does not exceed it on the w
 side. Checks without draws compare formulas; their z is `None`.
 """
 
-import functools
-
 import numpy as np
 import tensorflow as tf
 
@@ -39,15 +37,9 @@ def checks(quick=False):
     groups = QUICK_GROUPS if quick else GROUPS
     for index, (name, shape) in enumerate(PAIRS.items()):
         x, y = pair(*shape)
-        seed = functools.partial(seed_of, index)
-        yield from lemma_2(name, x, y, groups, seed)
-        yield from theorem_1(name, x, y, groups, seed)
-        yield from theorem_2(name, x, y, groups, seed)
+        for law in (lemma_2, theorem_1, theorem_2):
+            yield from law(name, x, y, groups, index)
     yield from theorem_1_formulas()
-
-
-def seed_of(pair_index, estimator_index):
-    return (pair_index, estimator_index)
 
 
 def pair(length_of_x, length_of_y, cosine):
@@ -60,19 +52,14 @@ def pair(length_of_x, length_of_y, cosine):
 
 def lemma_2(name, x, y, groups, seed):
     """Unbiased, with the mean squared error of the closed form."""
+    given = x, y, ROWS, groups
     estimators = {
         "trigonometric": (
-            of_trigonometric(x, y, ROWS, groups, seed(0)),
+            of_trigonometric(*given, (seed, 0)),
             laws.trigonometric_error,
         ),
-        "positive": (
-            positive(IID, x, y, ROWS, groups, seed(1)),
-            laws.positive_error,
-        ),
-        "hyperbolic": (
-            positive(HYPERBOLIC, x, y, ROWS, groups, seed(2)),
-            laws.hyperbolic_error,
-        ),
+        "positive": (positive(IID, *given, (seed, 1)), laws.positive_error),
+        "hyperbolic": (positive(HYPERBOLIC, *given, (seed, 2)), laws.hyperbolic_error),
     }
     truth = laws.softmax_kernel(x, y)
     for kind, (estimates, error) in estimators.items():
@@ -86,7 +73,7 @@ def theorem_1(name, x, y, groups, seed):
     """SMREG is what regularized features estimate, and lies where the theorem says."""
     truth = laws.softmax_kernel(x, y)
     ratio = laws.regularized_ratio(laws.squared_norm(x + y), DIM)
-    estimates = positive(REGULARIZED, x, y, ROWS, groups, seed(3)) / truth
+    estimates = positive(REGULARIZED, x, y, ROWS, groups, (seed, 3)) / truth
     yield equal("Theorem 1", f"SMREG / SM, x and y {name}", estimates, ratio)
     yield at_most("Theorem 1", f"SMREG / SM <= 1, x and y {name}", estimates, 1)
 
@@ -94,7 +81,7 @@ def theorem_1(name, x, y, groups, seed):
 def theorem_2(name, x, y, groups, seed):
     """Orthogonal features have the error derived in `laws`, and at most the bound."""
     truth = laws.softmax_kernel(x, y)
-    estimates = positive(ORTHOGONAL, x, y, ROWS, groups, seed(4))
+    estimates = positive(ORTHOGONAL, x, y, ROWS, groups, (seed, 4))
     squared = (estimates - truth) ** 2
     what = f"orthogonal features, x and y {name}"
     yield equal("Theorem 2", f"mean of {what}", estimates, truth)
@@ -128,26 +115,22 @@ def at_most(law, what, values, bound):
 
 def check(law, what, values, expected, side):
     z = (values.mean() - expected) / (values.std(ddof=1) / len(values) ** 0.5)
-    return {
-        "law": law,
-        "what": what,
-        "draws": len(values),
-        "measured": float(values.mean()),
-        "expected": float(expected),
-        "z": float(z),
-        "passed": bool(side(z) < LIMIT),
-    }
+    return row_of(law, what, len(values), values.mean(), expected, z, side(z) < LIMIT)
 
 
 def formula(law, what, value, bound):
+    return row_of(law, what, 0, value, bound, None, value <= bound)
+
+
+def row_of(law, what, draws, measured, expected, z, passed):
     return {
         "law": law,
         "what": what,
-        "draws": 0,
-        "measured": float(value),
-        "expected": float(bound),
-        "z": None,
-        "passed": bool(value <= bound),
+        "draws": draws,
+        "measured": float(measured),
+        "expected": float(expected),
+        "z": z if z is None else float(z),
+        "passed": bool(passed),
     }
 
 
@@ -157,15 +140,6 @@ def positive(feature_map, x, y, m, groups, seed):
     The rows are drawn at once: blocks of orthogonal ones are independent of each other,
     so that m rows of each of `groups` blocks are so many draws.
 
-    Args:
-        feature_map: `SoftmaxFeatures`.
-        x, y: arrays of shape `(H,)`.
-        m: int, rows that are drawn for an estimate, at most H.
-        groups: int.
-        seed: pair of ints.
-
-    Returns:
-        float64 array of shape `(groups,)`.
     """
     dim = len(x)
     drawn_together = dim if feature_map.orthogonal else m

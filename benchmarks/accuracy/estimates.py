@@ -51,7 +51,7 @@ def rows(quick=False):
 
 def setting_rows(length, draws, head_dim, std, sweep):
     """The rows of one setting: controls first, then what is random."""
-    setting = {"length": length, "head_dim": head_dim, "std": std}
+    of = {"length": length, "head_dim": head_dim, "std": std}
     cases = [
         (estimators.MEAN, None),
         (estimators.TAYLOR, None),
@@ -69,9 +69,9 @@ def setting_rows(length, draws, head_dim, std, sweep):
             measured[name, m].append(errors(estimate, exact))
     for m, error in zip(sweep, floor, strict=True):
         mean_square = error**2 * float(np.mean(exact**2))
-        yield row(BEST_RANK, m, [(error, mean_square)], setting)
+        yield row(BEST_RANK, m, [(error, mean_square)], of)
     for (name, m), of_draws in measured.items():
-        yield row(name, m, of_draws, setting)
+        yield row(name, m, of_draws, of)
 
 
 def errors(estimate, exact):
@@ -81,10 +81,10 @@ def errors(estimate, exact):
     return float(relative), float(np.mean(difference**2))
 
 
-def row(name, num_features, of_draws, setting):
+def row(name, num_features, of_draws, of):
     relative, squared = np.transpose(of_draws)
     return {
-        **setting,
+        **of,
         "estimator": name,
         "features": num_features,
         "draws": len(relative),
@@ -116,12 +116,7 @@ def best_rank_errors(weights, ranks):
 
 
 def peers(quick=False, install=True):
-    """Yields rows as `rows`, or with a `"reason"` in place of errors.
-
-    Args:
-        quick: bool, shorter and fewer draws.
-        install: bool, have pip install what is not there.
-    """
+    """Yields rows as `rows`, or with a `"reason"` in place of errors."""
     environments = sorted({*PEERS.values()}) if install else ()
     with turns.session(THREADS, environments) as (pool, _):
         with tempfile.TemporaryDirectory() as name:

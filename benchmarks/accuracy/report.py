@@ -5,10 +5,11 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from benchmarks import runner
 from benchmarks.accuracy import checks, estimates, estimators, training
 from benchmarks.learning import models
 from benchmarks.measure import BUSY_LOAD
-from benchmarks.tables import NOTHING, by, table
+from benchmarks.tables import NOTHING, by, libraries, table
 
 SWEPT = (
     estimators.TRIGONOMETRIC_IID,
@@ -68,12 +69,15 @@ positive and negative exponents. Rows of `sm_reg` should be sqrt(H) long and are
 draws the same features in every layer; here a seed of ours draws them. torch_geometric
 has the ReLU kernel, which estimates nothing, and always H ln H features (44, 266).
 pytorch-fast-transformers 0.4 is not among them: without CUDA it does not install."""
-TRAINING = """\
+TRAINING = f"""\
 ![Learning curves](training.png)
 
-Associative recall over {length} tokens ({task}, as in `benchmarks.learning`): 2
-blocks, heads of {key_dim}, 256 features, {steps} steps, learning rate {rate}, seeds
-{seeds}. What is measured is the part of held-out questions that is answered; a run ends
+Associative recall over {training.TASK.length} tokens ({training.TASK.name}, as in \
+`benchmarks.learning`): 2
+blocks, heads of {training.KEY_DIM}, 256 features, {{steps}} steps, learning rate \
+{training.TASK.learning_rate}, seeds
+{{seeds}}. What is measured is the part of held-out questions that is answered; a run \
+ends
 when 99.5 % are. "redraw" draws the features anew after every 50 steps."""
 CHECKS = """\
 ## Lemma 2, Theorems 1 and 2
@@ -85,36 +89,30 @@ derived."""
 
 
 def write(results, folder):
-    """Writes `tables.md` and the pictures; returns the text.
-
-    Args:
-        results: dict of the parts that were run, as in `results.json`.
-        folder: path.
-    """
+    """Writes `tables.md` and the pictures of the parts that there are."""
     parts = [TITLE, explanation(results["about"])]
-    if results.get("estimates"):
-        rows = results["estimates"]
+    rows, of_peers, runs, laws = (
+        results.get(part, []) for part in ("estimates", "peers", "training", "checks")
+    )
+    if rows:
         draws = max(row["draws"] for row in rows)
         of = dict(draws=draws, last=draws - 1, length=rows[0]["length"])
         parts += [ESTIMATES.format(**of), estimates_tables(rows)]
         draw_estimates(rows, folder / "estimates.png")
-    if results.get("peers"):
-        parts.append(PEERS.format(versions=versions(results["peers"])))
-        parts.append(peers_table(results["peers"], results.get("estimates", [])))
-    if results.get("training"):
-        runs = results["training"]
+    if of_peers:
+        parts.append(PEERS.format(versions=versions(of_peers)))
+        parts.append(peers_table(of_peers, rows))
+    if runs:
         parts += ["## Figure 15: features drawn anew in training, or not"]
-        parts += [about_training(runs), training_table(runs, training.REDRAW_ROWS)]
-        parts += [
-            "## Figure 16: generalized kernels",
-            training_table(runs, training.KERNELS),
-        ]
+        seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+        parts += [TRAINING.format(steps=runs[0]["steps"], seeds=seeds)]
+        parts += [training_table(runs, training.REDRAW_ROWS)]
+        parts += ["## Figure 16: generalized kernels"]
+        parts += [training_table(runs, training.KERNELS)]
         draw_training(runs, folder / "training.png")
-    if results.get("checks"):
-        parts += [CHECKS, checks_table(results["checks"])]
-    text = "\n\n".join(parts)
-    (folder / "tables.md").write_text(text + "\n")
-    return text
+    if laws:
+        parts += [CHECKS, checks_table(laws)]
+    return runner.write_page(folder, parts)
 
 
 def explanation(about):
@@ -134,21 +132,8 @@ Errors do not depend on that; no time is stated."""
 
 def versions(rows):
     """Names and versions of the libraries that ran."""
-    found = {}
-    for row in rows:
-        found |= row.get("versions", {})
-    return ", ".join(f"{name} {version}" for name, version in found.items()) or "none"
-
-
-def about_training(runs):
-    return TRAINING.format(
-        length=training.TASK.length,
-        task=training.TASK.name,
-        key_dim=training.KEY_DIM,
-        steps=runs[0]["steps"],
-        rate=training.TASK.learning_rate,
-        seeds=", ".join(map(str, sorted({run["seed"] for run in runs}))),
-    )
+    found = {i: row.get("versions", {}) for i, row in enumerate(rows)}
+    return libraries(found) or "none"
 
 
 def estimates_tables(rows):
@@ -221,14 +206,9 @@ def training_table(runs, names):
         if not same:
             continue
         results = [run["result"] for run in same]
-        lines.append(
-            [
-                name,
-                f"{np.mean(results):.3f}",
-                ", ".join(f"{result:.3f}" for result in results),
-                ", ".join(str(steps_to(run, 0.5)) for run in same),
-            ]
-        )
+        each = ", ".join(f"{result:.3f}" for result in results)
+        reached = ", ".join(str(steps_to(run, 0.5)) for run in same)
+        lines.append([name, f"{np.mean(results):.3f}", each, reached])
     return table(["attention", "mean", "each seed", "steps to 0.5"], lines)
 
 
@@ -256,47 +236,34 @@ def checks_table(rows):
     return f"{counted}\n\n{table(head, lines)}"
 
 
-def draw_estimates(results, path):
-    """A panel for each scale of queries and keys that was swept.
-
-    Lines are means over draws; areas go from the least to the most.
-    """
-    ours = [row for row in results if row["estimator"] == estimators.DEFAULT]
-    counted = {
-        setting: sorted({row["features"] for row in same})
-        for setting, same in by(ours, "head_dim", "std")
+def draw_estimates(rows, path):
+    """A panel for each scale of queries and keys that was swept."""
+    swept = {
+        setting: sorted(m for m in {row["features"] for row in same} if m)
+        for setting, same in by(rows, "head_dim", "std")
     }
     # one number of features is no line
-    settings = [setting for setting, found in counted.items() if len(found) > 1]
-    figure = Figure(figsize=(4 * len(settings), 4.8), layout="constrained")
-    panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
-    for (head_dim, std), axes in zip(settings, panels):
-        same = [r for r in results if (r["head_dim"], r["std"]) == (head_dim, std)]
+    swept = {setting: counts for setting, counts in swept.items() if len(counts) > 1}
+    figure = Figure(figsize=(4 * len(swept), 4.8), layout="constrained")
+    panels = figure.subplots(1, len(swept), sharey=True, squeeze=False)[0]
+    for ((head_dim, std), ticks), axes in zip(swept.items(), panels):
+        same = [r for r in rows if (r["head_dim"], r["std"]) == (head_dim, std)]
         for name, (colour, dashes, label) in LINES.items():
-            of_name = [row for row in same if row["estimator"] == name]
-            draw_line(axes, of_name, color=colour, ls=dashes, label=label)
+            found = [row for row in same if row["estimator"] == name]
+            errors = [[r["relative_error"], *r["relative_error_range"]] for r in found]
+            features = [row["features"] for row in found]
+            line(axes, features, *np.transpose(errors), colour, dashes, label)
         colour, dashes, label = MEAN_STYLE
-        for row in same:
-            if row["estimator"] == estimators.MEAN:
-                error = row["relative_error"]
-                axes.axhline(error, color=colour, ls=dashes, label=label)
-        ticks = counted[head_dim, std]
+        mean = find(same, estimators.MEAN, None)
+        axes.axhline(mean["relative_error"], color=colour, ls=dashes, label=label)
         axes.set(title=f"H = {head_dim}, std {std}", xlabel="features m")
         axes.set(xscale="log", yscale="log", ylim=(LOWEST, HIGHEST))
         axes.set_xticks(ticks, [f"{m:,}" for m in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.grid(alpha=0.3)
     panels[0].set_ylabel("relative error of the output")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, dpi=110)
-
-
-def draw_line(axes, same, color, **style):
-    features = [row["features"] for row in same]
-    axes.plot(features, [row["relative_error"] for row in same], color=color, **style)
-    least, most = np.transpose([row["relative_error_range"] for row in same])
-    axes.fill_between(features, least, most, color=color, alpha=0.12, lw=0)
 
 
 def draw_training(runs, path):
@@ -304,28 +271,31 @@ def draw_training(runs, path):
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     compared = {
-        "Features drawn anew, or not": (*training.CONTROLS, *training.REDRAW_ROWS),
-        "Generalized kernels": (*training.CONTROLS, *training.KERNELS),
+        "Features drawn anew, or not": training.REDRAW_ROWS,
+        "Generalized kernels": training.KERNELS,
     }
     for axes, (title, names) in zip(panels, compared.items()):
         others = iter(np.linspace(0.05, 0.95, len(training.KERNELS)))
-        for name in names:
+        for name in (*training.CONTROLS, *names):
             same = [run for run in runs if run["row"] == name]
-            if not same:
-                continue
-            steps, values = of_seeds(same)
-            colour = CURVES.get(name.partition(",")[0])
-            colour = colour or colormaps["turbo"](next(others))
-            dashes = "--" if name.endswith(models.REDRAW) else "-"
-            axes.plot(steps, values.mean(0), color=colour, ls=dashes, label=name)
-            area = values.min(0), values.max(0)
-            axes.fill_between(steps, *area, color=colour, alpha=0.1, lw=0)
+            if same:
+                steps, values = of_seeds(same)
+                colour = CURVES.get(name.partition(",")[0])
+                colour = colour or colormaps["turbo"](next(others))
+                dashes = "--" if name.endswith(models.REDRAW) else "-"
+                means = values.mean(0), values.min(0), values.max(0)
+                line(axes, steps, *means, colour, dashes, name)
         axes.set(title=title, xlabel="steps", ylim=(-0.03, 1.03))
-        axes.grid(alpha=0.3)
         if axes.get_lines():
             axes.legend(fontsize=8, frameon=False, loc="upper left")
     panels[0].set_ylabel("recalled, held-out")
     figure.savefig(path, dpi=110)
+
+
+def line(axes, x, means, least, most, colour, dashes, label):
+    axes.plot(x, means, color=colour, ls=dashes, label=label)
+    axes.fill_between(x, least, most, color=colour, alpha=0.12, lw=0)
+    axes.grid(alpha=0.3)
 
 
 def of_seeds(runs):

@@ -4,7 +4,7 @@ Associative recall, as `benchmarks.learning` has it, small enough for minutes: w
 attends right answers all, whoever cannot attend 1 of 64.
 """
 
-from benchmarks import processes
+from benchmarks import runner
 from benchmarks.learning import models, tasks, training
 from keras_performer.feature_maps.generalized import NAMES as KERNELS
 
@@ -24,6 +24,10 @@ KEY_DIM = 16
 SEEDS, QUICK_SEEDS = (0, 1), (0,)
 EVALUATIONS = 10
 KEPT = ("task", "measure", "row", "key_dim", "seed", "learning_rate", "steps")
+
+
+def place(run):
+    return run["seed"], ROWS.index(run["row"])
 
 
 def plan(quick=False):
@@ -48,7 +52,7 @@ def plan(quick=False):
 
 def runs(quick=False, workers=2):
     """Trains, and yields dicts with a curve of (steps, accuracy), in any order."""
-    for result in processes.results(training.train, plan(quick), workers):
+    for result in runner.results(training.train, plan(quick), workers):
         yield without_times(result)
 
 

@@ -13,9 +13,8 @@ the program is:
   gradients of a layer to the file `outputs`.
 - "decoding", "generate": see `benchmarks/decoding.py` and `benchmarks/generation.py`.
 
-Some have `attend(case)` too: attention alone, of one head. A case is then a dict of
-contender, features, seed, and paths: inputs, an .npz file of query, key and value of
-shape `(L, H)`, and output, the .npy file that is written.
+Some have `attend(case, query, key, value)` too: attention alone, of one head, which
+returns an array of arrays `(L, H)`. A case has contender, features and seed then.
 """
 
 WIDTH, NUM_HEADS, KEY_DIM, NUM_RANDOM_FEATURES = 512, 8, 64, 256

@@ -38,13 +38,9 @@ def program(case):
     return steps.program(lambda x: layer(x, x), [tf.cast(x, tf.float32)], case)
 
 
-def attend(case):
+def attend(case, *inputs):
     """The layer with identities for dense layers: it has no attention by itself."""
-    with np.load(case["inputs"]) as arrays:
-        query, key, value = (
-            tf.constant(arrays[name][None], tf.float32)
-            for name in ("query", "key", "value")
-        )
+    query, key, value = (tf.constant(x[None]) for x in inputs)
     dim = query.shape[-1]
     layer = kernel_attention.KernelAttention(
         num_heads=1,
@@ -56,7 +52,7 @@ def attend(case):
     )
     layer(query[:, :1], value[:, :1], key[:, :1])  # builds it
     layer.set_weights([np.eye(dim).reshape(w.shape) for w in layer.get_weights()])
-    np.save(case["output"], layer(query, value, key)[0].numpy())
+    return layer(query, value, key)[0].numpy()
 
 
 def big_bird(case, arrays):

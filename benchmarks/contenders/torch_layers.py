@@ -45,20 +45,15 @@ def program(case):
     return lambda: None, training if case["step"] == "training" else forward
 
 
-def attend(case):
+def attend(case, *inputs):
     torch.manual_seed(case["seed"])
-    with np.load(case["inputs"]) as arrays:
-        query, key, value = (
-            torch.tensor(arrays[name][None, None], dtype=torch.float32)
-            for name in ("query", "key", "value")
-        )
-    dim = query.shape[-1]
+    dim = inputs[0].shape[-1]
     if case["contender"] == "torch_geometric relu":
         attention = performer.PerformerProjection(dim)  # has H ln H features
     else:
         attention = FastAttention(dim, nb_features=case["features"])
     with torch.no_grad():
-        np.save(case["output"], attention(query, key, value)[0, 0].numpy())
+        return attention(*(torch.tensor(x[None, None]) for x in inputs))[0, 0]
 
 
 class Exact(torch.nn.Module):

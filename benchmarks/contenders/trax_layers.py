@@ -11,14 +11,10 @@ def start(threads):
     return {name: importlib.metadata.version(name) for name in ("trax", "jax")}
 
 
-def attend(case):
+def attend(case, query, key, value):
     """The layer draws its features with a seed that is fixed: another is given here."""
-    with np.load(case["inputs"]) as arrays:
-        query, key, value = (
-            arrays[name][None].astype("float32") for name in ("query", "key", "value")
-        )
-    dim = query.shape[-1]
     options = {"scale_by_norm": True, "normalize_data": True}
+    length, dim = query.shape
     layer = sparsity.FavorAttention(
         dim, 1, case["features"], use_approximate_softmax=True, **options
     )
@@ -28,6 +24,5 @@ def attend(case):
         n_columns=dim,
         **options,
     )
-    mask = np.ones(query.shape[:2], bool)
-    output, _ = layer((query, key, value, mask))
-    np.save(case["output"], np.asarray(output[0]))
+    mask = np.ones((1, length), bool)
+    return layer((query[None], key[None], value[None], mask))[0][0]

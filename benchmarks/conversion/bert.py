@@ -7,16 +7,7 @@ import keras
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Sizes of a model.
-
-    Args:
-        vocabulary_size, max_length: ints, how many tokens and positions there are.
-        embedding_dim: int; less than `hidden_dim` in ALBERT, which has a dense layer
-            between the embeddings and the rest.
-        hidden_dim, intermediate_dim: ints, of the blocks and their feed-forward part.
-        num_layers, num_heads: ints.
-        epsilon: float, of the layer normalizations.
-    """
+    """Sizes of a model; ALBERT has a smaller `embedding_dim`, and a dense layer."""
 
     vocabulary_size: int
     max_length: int
@@ -29,11 +20,7 @@ class Config:
 
 
 def config_of(saved):
-    """The `Config` of what `config.json` of a model holds.
-
-    Raises:
-        ValueError: for what models here do not have.
-    """
+    """The `Config` of what `config.json` of a model holds; `ValueError` for others."""
     expected = {
         "hidden_act": "gelu",  # by erf; "gelu_new" is the one by tanh
         "pad_token_id": 0,
@@ -63,11 +50,7 @@ def make_model(config, attention=keras.layers.MultiHeadAttention):
     Blocks normalize after they add, as BERT does. Each has layers of its own: those of
     ALBERT share their weights, which here are copies, so that each layer of attention
     can be converted by what it sees.
-
-    Args:
-        config: `Config`.
-        attention: makes an attention layer of the arguments `num_heads`, `key_dim` and
-            `name`, such as the default.
+    `attention` makes a layer of the arguments `num_heads`, `key_dim` and `name`.
     """
     dense, hidden = keras.layers.Dense, config.hidden_dim
 
@@ -106,12 +89,9 @@ def make_model(config, attention=keras.layers.MultiHeadAttention):
 def load(model, tensors, names):
     """Gives a model weights that were saved by PyTorch.
 
-    Args:
-        model: of `make_model`.
-        tensors: dict of arrays by PyTorch's names.
-        names: dict of PyTorch's names, without ".weight" and ".bias", by those of
-            the layers here. The four dense layers of `attention_3` are called
-            `query_3`, `key_3`, `value_3` and `attention_output_3`.
+    `tensors` are arrays by PyTorch's names; `names` are these, without ".weight" and
+    ".bias", by those of the layers here. The four dense layers of `attention_3` are
+    called `query_3`, `key_3`, `value_3` and `attention_output_3`.
     """
     for name, layer in layers_with_weights(model):
         arrays = [tensors[f"{names[name]}.weight"]]

@@ -1,27 +1,21 @@
 """Tokens to guess, what takes the place of trained attention, and what that loses."""
 
-import collections.abc
-import dataclasses
 import difflib
 import functools
 import gc
 import math
 import time
+import typing
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.conversion.sources import SOURCES
-from keras_performer import (
-    PerformerAttention,
-    calibrate,
-    convert_to_performer,
-    transfer_attention,
-)
+from keras_performer import calibrate, convert_to_performer, transfer_attention
 from keras_performer.layers import LocalAttention
 
-# That of the tokens to guess, and that of the masks in what a row is fitted to.
+# Seeds of the tokens to guess, and of the masks in what a row is fitted to.
 SEED, CALIBRATION_SEED = 1, 2
 # What rounding may change of the mean loss of the exact model.
 ROUNDING = 1e-3
@@ -37,14 +31,11 @@ WINDOW = 17  # keys up to 16 places off
 TRANSFER_STEPS, AT_ONCE = 200, 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Examples:
+class Examples(typing.NamedTuple):
     """Copies of sequences in which tokens are masked.
 
-    Args:
-        inputs, targets: int32 `(R, T)`, padded with 0: tokens, and what they were.
-        masked: bool `(R, T)`.
-        families: int `(R,)`; the sequences of a family are alike.
+    Tokens and what they were are int32 `(R, T)`, padded with 0; the sequences of a
+    family `(R,)` are alike.
     """
 
     inputs: np.ndarray
@@ -52,9 +43,9 @@ class Examples:
     masked: np.ndarray
     families: np.ndarray
 
-    def __getitem__(self, rows):
-        arrays = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return Examples(*(array[rows] for array in arrays))
+    def of(self, chosen):
+        """The examples where an array `(R,)` is true."""
+        return Examples(*(array[chosen] for array in self))
 
     def families_of_tokens(self):
         """The families of all masked tokens, in the order of `losses`."""
@@ -66,11 +57,6 @@ def examples(sequences, mask_token, seed):
 
     As many copies as leave about 15 masked tokens in each, at least 4; of more than 6
     the first 6. The tokens at both ends stay.
-
-    Args:
-        sequences: lists of tokens.
-        mask_token: int.
-        seed: int.
     """
     random = np.random.default_rng(seed)
     family_of = families(sequences)
@@ -112,31 +98,23 @@ def padded(sequences):
 
 
 def losses(model, given):
-    """-log p of each masked token, float64, one example after the other.
-
-    Args:
-        model: gives logits `(R, T, vocabulary)` of tokens `(R, T)`.
-        given: `Examples`.
-    """
+    """-log p of each masked token of `Examples`, float64, one after the other."""
     starts = range(0, len(given.inputs), BATCH)
     parts = [given.inputs[start : start + BATCH] for start in starts]
     # not compiled: that would take longer than it saves
     logits = np.concatenate([model(part, training=False).numpy() for part in parts])
-    logits = logits[given.masked]
-    logits = logits.astype(np.float64)
+    logits = logits[given.masked].astype(np.float64)
     logits -= logits.max(-1, keepdims=True)
     of_targets = logits[np.arange(len(logits)), given.targets[given.masked]]
     return np.log(np.exp(logits).sum(-1)) - of_targets
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(typing.NamedTuple):
     """A way to change a trained model.
 
-    Args:
+    Attributes:
         name: str.
         make: function of a `Pretrained` that returns a Keras model.
-        random: bool, whether the model has random features that can be redrawn.
         fit: function of that model, the `Pretrained` and tokens `(R, T)` that returns
             the model fitted to these: for each family of sequences to those of others.
             `None` where nothing is fitted.
@@ -145,9 +123,8 @@ class Row:
     """
 
     name: str
-    make: collections.abc.Callable
-    random: bool = False
-    fit: collections.abc.Callable | None = None
+    make: typing.Callable
+    fit: typing.Callable | None = None
     further: bool = False
     beside: str | None = None
 
@@ -172,33 +149,26 @@ def window_alone(source):
 
 def converted(feature_map, exact_window, source):
     """The trained model with random or Taylor features."""
-    model, _ = convert_to_performer(
-        source.model(),
-        exact_window=exact_window,
-        feature_map=feature_map,
-        seed=0,
-    )
-    return model
+    options = dict(exact_window=exact_window, feature_map=feature_map, seed=0)
+    return convert_to_performer(source.model(), **options)[0]
 
 
 def calibrated(model, source, tokens):
     # every second: of copies of a sequence, which differ by their masks
-    model, _ = calibrate(model, tokens[::2], verbose=0)
-    return model
+    return calibrate(model, tokens[::2], verbose=0)[0]
 
 
 def transferred(model, source, tokens):
     """Calibrated, then trained to attend as the trained model does."""
     tokens = np.random.default_rng(0).permutation(tokens)
     batches = tf.data.Dataset.from_tensor_slices(tokens)
-    model, _ = transfer_attention(
+    return transfer_attention(
         calibrated(model, source, tokens),
         source.model(),
         batches.batch(AT_ONCE, drop_remainder=True),
         num_steps=TRANSFER_STEPS,
         verbose=0,
-    )
-    return model
+    )[0]
 
 
 def performer(feature_map, exact_window=None, fit=None, further=False):
@@ -207,7 +177,6 @@ def performer(feature_map, exact_window=None, fit=None, further=False):
     return Row(
         f"{name}, {fit.__name__}{more}" if fit else name,
         functools.partial(converted, feature_map, exact_window),
-        random=feature_map != "taylor" and not fit,
         fit=fit,
         further=further,
         beside=f"{name}, calibrated{more}" if fit is transferred else None,
@@ -233,33 +202,15 @@ FURTHER = (
     performer("softmax", WINDOW, calibrated, further=True),
     performer("softmax", WINDOW, transferred, further=True),
 )
+NAMED = {row.name: row for row in ROWS + FURTHER}
 
 
-def named(name):
-    [row] = [row for row in ROWS + FURTHER if row.name == name]
-    return row
-
-
-def measured(package, name, family, num_draws, folder):
-    """The losses of a part of a row, and the seconds of a processor that it took."""
+def measured(package, name, folder):
+    """Names, the losses of a row, and the seconds of a processor that it took."""
     start = time.process_time()
-    source, model = made(package, name, folder)
-    keras.utils.set_random_seed(0)
-    losses = losses_of(named(name), model, source, questions(source), num_draws, family)
-    return package, name, family, losses, time.process_time() - start
-
-
-@functools.lru_cache(maxsize=1)
-def made(package, name, folder):
-    """The `Pretrained`, and the model of a row: all parts of the row are of one."""
-    source = SOURCES[package](folder)
-    return source, named(name).make(source)
-
-
-def paired(losses, others, families):
-    """The mean by which losses are above others, token by token, and its error."""
-    differences = losses - others
-    return differences.mean(), standard_error(differences, families)
+    source, row = SOURCES[package](folder), NAMED[name]
+    found = losses_of(row, source, questions(source))
+    return package, name, found, time.process_time() - start
 
 
 def questions(source):
@@ -267,37 +218,22 @@ def questions(source):
     return examples(source.sequences, source.mask_token, SEED)
 
 
-def parts_of(row, source):
-    """Families of sequences for which a row finds its losses one by one.
-
-    Returns:
-        List of ints, or `[None]` for all at once if nothing is fitted to the others;
-        empty if the row is of further sequences, and there are none.
-    """
-    if row.further and source.further is None:
-        return []
+def losses_of(row, source, given):
+    """The losses of a row, as `losses`."""
+    model = row.make(source)
     if row.fit is None:
-        return [None]
-    return [int(family) for family in np.unique(families(source.sequences))]
-
-
-def losses_of(row, model, source, given, num_draws, family=None):
-    """The losses of a row, as `losses`.
-
-    Args:
-        row: `Row`.
-        model: what the row has made of the source.
-        source: `Pretrained`.
-        given: its `questions`.
-        num_draws: int, how often random features are drawn; their losses are averaged.
-        family: one of `parts_of`, whose losses these are.
-    """
-    if family is None:
-        return mean_losses(model, given, num_draws if row.random else 1)
-    others = sequences_of_others(source, family, row.further)
-    tokens = calibration_tokens(others, source.mask_token)
-    fitted = row.fit(model, source, tokens)
-    return mean_losses(fitted, given[given.families == family], num_draws=1)
+        return losses(model, given)
+    found = np.empty(given.masked.sum())
+    for family in np.unique(given.families):
+        keras.utils.set_random_seed(0)
+        others = sequences_of_others(source, family, row.further)
+        fitted = row.fit(model, source, calibration_tokens(others, source.mask_token))
+        part = losses(fitted, given.of(given.families == family))
+        found[given.families_of_tokens() == family] = part
+        # what TensorFlow keeps of the model is given up
+        keras.backend.clear_session()
+        gc.collect()
+    return found
 
 
 def sequences_of_others(source, family, further):
@@ -310,39 +246,6 @@ def sequences_of_others(source, family, further):
     return [tokens for tokens, other in zip(found, family_of) if other not in own]
 
 
-def joined(parts, given):
-    """The losses of all families in the order of those of `losses`.
-
-    Args:
-        parts: dict of the losses of each of `parts_of`.
-        given: `questions`.
-    """
-    if None in parts:
-        return parts[None]
-    losses = np.empty(given.masked.sum())
-    for family, of_family in parts.items():
-        losses[given.families_of_tokens() == family] = of_family
-    return losses
-
-
-def mean_losses(model, given, num_draws):
-    """Means over draws; what TensorFlow keeps of the model is given up after."""
-    draws = []
-    for draw in range(num_draws):
-        if draw:
-            redraw(model)
-        draws.append(losses(model, given))
-    keras.backend.clear_session()
-    gc.collect()
-    return np.mean(draws, axis=0)
-
-
-def redraw(model):
-    for layer in model.layers:
-        if isinstance(layer, PerformerAttention):
-            layer.redraw_features()
-
-
 def calibration_tokens(sequences, mask_token):
     """Sequences `(R, T)` as they are, and with masks, as a model is used with both."""
     masked = examples(sequences, mask_token, CALIBRATION_SEED).inputs
@@ -350,11 +253,7 @@ def calibration_tokens(sequences, mask_token):
 
 
 def check_exact(source, nll):
-    """Without this nothing else would mean anything.
-
-    Raises:
-        ValueError: if the exact model does not score what it should.
-    """
+    """Refuses an exact model that does not score what it should."""
     expected = source.exact_nll
     if expected is not None and abs(nll - expected) > ROUNDING:
         raise ValueError(
@@ -363,12 +262,16 @@ def check_exact(source, nll):
         )
 
 
+def paired(losses, others, families):
+    """The mean by which losses are above others, token by token, and its error."""
+    differences = losses - others
+    return differences.mean(), standard_error(differences, families)
+
+
 def standard_error(values, clusters):
     """Standard error of the mean of values that depend on each other in a cluster.
 
-    Args:
-        values: array `(n,)`.
-        clusters: array `(n,)` of numbers; infinite if all are equal.
+    It is infinite if all clusters `(n,)` are equal.
     """
     rest = values - values.mean()
     names = np.unique(clusters)

@@ -1,22 +1,19 @@
 """Accuracy that small models, trained here, keep when they are converted.
 
-    python -m benchmarks.conversion.small
+    python -m benchmarks.conversion.small [--cases recall bytes] [--steps 200]
+        [--feature-maps softmax taylor] [--further-steps 10 20 40]
 
 Trains models of two blocks with exact attention: one of the bytes of Python sources,
 2,048 at once, and one on associative recall over 512 tokens, of which a window of 64
 alone knows nothing. Asks each with other attention in the place of its own: that of the
-controls, converted, calibrated, after `transfer_attention`, and after some steps of
-ordinary training from each of these. Writes a page of each into `--output`;
+controls, converted, calibrated, after `transfer_attention` (`--steps`), and after some
+steps of ordinary training from each of these. Writes a page of each into `--output`;
 the weights of the exact models and what was found for each feature map stay there for
 the next time.
 """
 
-import argparse
-import dataclasses
 import datetime
 import functools
-import json
-import pathlib
 import time
 import typing
 
@@ -24,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine
+from benchmarks import runner
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import models, tasks
 from benchmarks.learning.training import copy_weights, measuring, step_of, summing
@@ -43,12 +40,14 @@ MEAN, WINDOW = "mean of V", "window alone"
 LEARNED = "layers that learned only"
 # A gain with which far keys have no weight.
 NO_WEIGHT = -1000.0
-COLUMNS = "attention", "transfer", "training", "accuracy", "bits", "lost", "± s.e."
 
 
 def main(argv=None):
-    """Reads the command line, measures what is missing, and writes the pages."""
-    options = make_parser().parse_args(argv)
+    more = dict(cases=(*cases(),), feature_maps=FEATURE_MAPS)
+    more |= dict(steps=200, further_steps=(10, 20, 40))
+    more |= dict(output=runner.RUNS / "conversion")
+    choices = {"cases": cases(), "feature_maps": FEATURE_MAPS}
+    options = runner.options(__doc__, argv, choices, **more)
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.cases:
         measure(cases()[name], options)
@@ -56,26 +55,19 @@ def main(argv=None):
 
 def measure(case, options):
     """Trains and asks what is missing of a case, and writes its page."""
-    folder = options.output
-    exact = exact_model(case, folder)
-    parts = {
-        "controls": lambda: controls(case, exact, options.steps),
-        **{
-            feature_map: functools.partial(
-                converted, case, exact, feature_map, options.steps
-            )
-            for feature_map in options.feature_maps
-        },
-    }
+    exact = exact_model(case, options.output)
+    parts = {"controls": functools.partial(controls, case, exact, options.steps)}
+    for feature_map in options.feature_maps:
+        of = case, exact, feature_map, options.steps
+        parts[feature_map] = functools.partial(converted, *of)
     found = []
     for name, ways in parts.items():
-        path = folder / f"{case.name}-{name}.json"
+        path = options.output / f"{case.name}-{name}.json"
         if not path.exists():
-            path.write_text(json.dumps(results(case, ways(), options)))
-        found += [Result(*row) for row in json.loads(path.read_text())]
-    text = page(case, found, options)
-    (folder / f"{case.name}.md").write_text(text + "\n")
-    print(text)
+            runner.save(path, results(case, ways(), options))
+        found += [Result(*row) for row in runner.read(path)]
+    parts = page(case, found, options)
+    print(runner.write_page(options.output, parts, f"{case.name}.md"))
 
 
 def results(case, ways, options):
@@ -88,36 +80,12 @@ def results(case, ways, options):
     return found
 
 
-def make_parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.conversion.small",
-        description=__doc__.splitlines()[0],
-    )
-    parser.add_argument("--cases", nargs="+", choices=cases(), default=list(cases()))
-    parser.add_argument(
-        "--feature-maps", nargs="+", choices=FEATURE_MAPS, default=FEATURE_MAPS
-    )
-    parser.add_argument("--steps", type=int, default=200, help="of the transfer")
-    parser.add_argument(
-        "--further-steps", nargs="+", type=int, default=[10, 20, 40], help="of training"
-    )
-    parser.add_argument(
-        "--output", type=pathlib.Path, default=pathlib.Path("runs/conversion")
-    )
-    return parser
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
+class Case(typing.NamedTuple):
     """A model to train and convert.
 
-    Attributes:
-        name: str, that of its files.
-        task: `Task`; its window is the exact window of what is converted.
-        key_dim: int, the size of a head.
-        num_batches, batch_size: ints, of the data for `calibrate` and
-            `transfer_attention`, that of training drawn anew.
-        first: `Task` of shorter sequences that are trained on before, or `None`.
+    The window of the task is the exact window of what is converted. `calibrate` and
+    `transfer_attention` have `num_batches` of its data of training, drawn anew. Shorter
+    sequences of `first` are trained on before.
     """
 
     name: str
@@ -140,14 +108,13 @@ class Case:
 
 def cases():
     """Every case by its name."""
-    [recall] = [task for task, _ in learning.core() if task.name == "recall 512"]
     options = dict(window=64, learning_rate=1.5e-3)
     short = tasks.sources(512, steps=1000, batch_size=8, **options)
     long = tasks.sources(2048, steps=200, batch_size=2, **options)
     short, long = tasks.with_rotary(short), tasks.with_rotary(long)
     found = (
-        Case("recall", recall, key_dim=16, num_batches=64, batch_size=4),
-        Case("bytes", long, key_dim=32, num_batches=64, batch_size=1, first=short),
+        Case("recall", learning.recall_512(), 16, num_batches=64, batch_size=4),
+        Case("bytes", long, 32, num_batches=64, batch_size=1, first=short),
     )
     return {case.name: case for case in found}
 
@@ -169,22 +136,16 @@ def exact_model(case, folder):
 def train(model, task, random):
     """Takes the steps of a task, or as many as it takes to do well enough."""
     step, measure = step_of(model, task.learning_rate, True), measuring(model, task)
-    start = time.perf_counter()
     for index in range(1, task.steps + 1):
         step(index, *batch(task, random))
         if index % EVALUATED_EVERY == 0:
-            value, seconds = measure(), time.perf_counter() - start
-            print(
-                f"{task.name}, exact, {index} of {task.steps} steps, {seconds:.0f} s: "
-                f"{task.measure} {value:.4f}",
-                flush=True,
-            )
+            value = measure()
+            print(f"{task.name}, {index} steps: {value:.4f}", flush=True)
             if task.enough is not None and value >= task.enough:
                 break
 
 
 def batch(task, random):
-    """One to train on: inputs, targets and weights, as `Task.draw` has them."""
     return [tf.constant(x) for x in task.draw(random, task.batch_size)]
 
 
@@ -203,11 +164,7 @@ def controls(case, exact, num_steps):
     yield MEAN, mean, 0, 0.0, False
     yield WINDOW, window, 0, 0.0, True
     near, _ = convert_to_performer(exact, exact_window=case.task.window, seed=SEED)
-    start = time.perf_counter()
-    near, _ = transfer_attention(
-        without_far_keys(near), exact, case.data, num_steps=num_steps, verbose=0
-    )
-    seconds = time.perf_counter() - start
+    near, _, seconds = transferred(without_far_keys(near), exact, case.data, num_steps)
     yield f"{WINDOW}, transferred", near, num_steps, seconds, True
 
 
@@ -218,16 +175,11 @@ def converted(case, exact, feature_map, num_steps):
     yield feature_map, alone, 0, 0.0, False
     name, options["exact_window"] = f"window + {feature_map}", case.task.window
     both, _ = convert_to_performer(exact, **options)
-    data = case.data
-    start = time.perf_counter()
+    data, start = case.data, time.perf_counter()
     calibrated, report = calibrate(both, data, verbose=0)
     calibrating = time.perf_counter() - start
     print(report, flush=True)
-    start = time.perf_counter()
-    new, report = transfer_attention(
-        calibrated, exact, data, num_steps=num_steps, verbose=0
-    )
-    transferring = time.perf_counter() - start
+    new, report, transferring = transferred(calibrated, exact, data, num_steps)
     print(report, flush=True)
     if 0 < len(report.learned) < len(report.layers):
         some, _ = convert_to_performer(exact, layers=report.learned, **options)
@@ -236,6 +188,13 @@ def converted(case, exact, feature_map, num_steps):
     yield name, both, 0, 0.0, True
     yield f"{name}, calibrated", calibrated, 0, calibrating, True
     yield f"{name}, transferred", new, num_steps, transferring, True
+
+
+def transferred(model, exact, data, num_steps):
+    """Model and report of `transfer_attention`, and its seconds."""
+    start = time.perf_counter()
+    made = transfer_attention(model, exact, data, num_steps=num_steps, verbose=0)
+    return *made, time.perf_counter() - start
 
 
 def without_far_keys(model):
@@ -247,14 +206,10 @@ def without_far_keys(model):
 
 
 class Result(typing.NamedTuple):
-    """Accuracy of a model on held-out questions.
+    """Accuracy of a model on held-out questions, and bits of each held-out sequence.
 
-    Attributes:
-        name: str.
-        accuracy: float.
-        bits: list of floats, of each held-out sequence.
-        seconds: float, what the last part of the way there took.
-        steps, further_steps: ints, of transfer, and then of ordinary training.
+    Seconds are those that the last part of the way there took; steps are of transfer,
+    and then of ordinary training.
     """
 
     name: str
@@ -263,11 +218,6 @@ class Result(typing.NamedTuple):
     seconds: float = 0.0
     steps: int = 0
     further_steps: int = 0
-
-    def lost(self, exact):
-        """Bits lost beside another `Result`, paired, and their standard error."""
-        lost = np.subtract(self.bits, exact.bits)
-        return lost.mean(), lost.std(ddof=1) / np.sqrt(len(lost))
 
 
 def asked(case, name, model, steps=0, seconds=0.0):
@@ -279,14 +229,7 @@ def asked(case, name, model, steps=0, seconds=0.0):
 
 
 def further_trained(case, first, model, further_steps):
-    """Yields a `Result` after each number of steps of ordinary training.
-
-    Args:
-        case: `Case`.
-        first: `Result` of the model.
-        model: it is trained.
-        further_steps: list of ints.
-    """
+    """Yields a `Result` after each number of steps of training from `first`."""
     step = step_of(model, case.task.learning_rate, False)
     sums = summing(model, case.task)
     random = np.random.default_rng([SEED, 9])
@@ -297,9 +240,8 @@ def further_trained(case, first, model, further_steps):
         seconds += time.perf_counter() - start
         if index in further_steps:
             accuracy, bits = answers(sums())
-            yield first._replace(
-                accuracy=accuracy, bits=bits, further_steps=index, seconds=seconds
-            )
+            found = dict(accuracy=accuracy, bits=bits, seconds=seconds)
+            yield first._replace(further_steps=index, **found)
 
 
 def answers(sums):
@@ -309,31 +251,24 @@ def answers(sums):
 
 
 def page(case, found, options):
-    """All that is written of a case.
-
-    Args:
-        case: `Case`.
-        found: list of `Result`, the exact model first.
-        options: those of the command line that they were found with.
-    """
+    """Parts of the page of a case from its results, the exact model first."""
     exact, *_ = found
-    lines = [
-        [
-            result.name,
-            result.steps,
-            result.further_steps,
-            f"{result.accuracy:.4f}",
-            f"{np.mean(result.bits):.3f}",
-            *_lost(result, exact),
-            f"{result.seconds:.0f}",
-        ]
-        for result in found
-    ]
+    lines = []
+    for result in found:
+        counts = result.name, result.steps, result.further_steps
+        means = f"{result.accuracy:.4f}", f"{np.mean(result.bits):.3f}"
+        lost, compared = np.subtract(result.bits, exact.bits), ("", "")
+        if result is not exact:
+            error = lost.std(ddof=1) / np.sqrt(len(lost))
+            compared = f"{lost.mean():+.3f}", f"{error:.3f}"
+        lines.append([*counts, *means, *compared, f"{result.seconds:.0f}"])
+    header = "attention", "transfer", "training", "accuracy", "bits", "lost", "± s.e."
     task = case.task
-    numbers = " ".join(map(str, options.further_steps))
     command = f"python -m benchmarks.conversion.small --cases {case.name} "
-    command += f"--steps {options.steps} --further-steps {numbers}"
-    return f"""\
+    command += f"--steps {options.steps} --further-steps "
+    command += " ".join(map(str, options.further_steps))
+    return [
+        f"""\
 # {task.name.capitalize()}: what a trained model keeps
 
 A model of two blocks, heads of {case.key_dim}, that learned with exact attention, over
@@ -346,19 +281,12 @@ beside other work. Bits lost are paired with the exact model, sequence by sequen
 "{LEARNED}": the layer that the report of the transfer advises to keep exact
 is exact.
 
-{machine.name()}, TensorFlow {tf.__version__}, Keras {keras.__version__}; seed 0;
+{runner.machine()}, TensorFlow {tf.__version__}, Keras {keras.__version__}; seed 0;
 written {datetime.date.today()} by
 
-    {command}
-
-{table([*COLUMNS, "seconds"], lines)}"""
-
-
-def _lost(result, exact):
-    if result is exact:
-        return "", ""
-    mean, standard_error = result.lost(exact)
-    return f"{mean:+.3f}", f"{standard_error:.3f}"
+    {command}""",
+        table([*header, "seconds"], lines),
+    ]
 
 
 if __name__ == "__main__":

@@ -35,17 +35,11 @@ TRASTUZUMAB = (
 class Pretrained:
     """Weights, and tokens of sequences.
 
-    Attributes:
-        name: str, of package and version.
-        config: `bert.Config`.
-        tensors: dict of arrays by PyTorch's names.
-        names: dict of PyTorch's names by those of the layers, as in `bert.load`.
-        sequences: lists of tokens, with those at both ends that are never masked.
-        mask_token: int, what takes the place of a token that is to be guessed.
-        exact_nll: float, what the exact model was found to score on its questions by a
-            program of its own, in NumPy. `None` if it is not known.
-        further: function that returns more sequences, of which nothing is asked: only
-            rows that say so are fitted to them. `None` if there are none.
+    `tensors` are arrays by PyTorch's names, and `names` these by those of the layers,
+    as in `bert.load`. Sequences have tokens at both ends that are never masked.
+    `exact_nll` is the score of the exact model on its questions in a program of its
+    own, in NumPy. `further` returns more sequences, of which nothing is asked: only
+    rows that say so are fitted to them.
     """
 
     name: str

@@ -8,7 +8,6 @@ converted to, each in a process of its own. Prints tokens a second, the median o
 several predictions after a first, and what the peak of resident memory rose by.
 """
 
-import argparse
 import dataclasses
 import datetime
 import statistics
@@ -17,12 +16,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine, processes, worker
+from benchmarks import runner, worker
 from benchmarks.conversion.small import SEED, cases
 from benchmarks.learning import models
 from benchmarks.tables import table
 
-LENGTHS = 2048, 8192, 32768
 ROWS = models.EXACT, models.WINDOW, "window + softmax", "window + taylor"
 TIMES = 3
 # Logits of exact attention and their softmax, float32.
@@ -30,30 +28,24 @@ BYTES_OF_A_PAIR = 8
 
 
 def main(argv=None):
-    """Reads the command line, measures and prints."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.conversion.speed",
-        description=__doc__.splitlines()[0],
-    )
-    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    lengths = parser.parse_args(argv).lengths
+    lengths = runner.options(__doc__, argv, lengths=(2048, 8192, 32768)).lengths
     lines = [[row, *(cell(row, length) for length in lengths)] for row in ROWS]
-    titles = [f"{length:,} tokens" for length in lengths]
-    print(f"{machine.name()}, TensorFlow {tf.__version__}, Keras {keras.__version__};")
+    print(
+        f"{runner.machine()}, TensorFlow {tf.__version__}, Keras {keras.__version__};"
+    )
     print(f"written {datetime.date.today()}. Tokens a second, and memory.\n")
-    print(table(["attention", *titles], lines))
+    print(table(["attention", *(f"{length:,} tokens" for length in lengths)], lines))
 
 
 def cell(row, length):
     """Entry of the table for a row at a length."""
     case = cases()["bytes"]
     num_heads = case.task.hidden_dim // case.key_dim
-    if row == models.EXACT:
-        needed = BYTES_OF_A_PAIR * num_heads * length**2
-        there = machine.memory_bytes()
-        if needed > there:
-            return f"needs {needed / 2**30:.0f} GB"
-    seconds, peak = processes.call(prediction, row, length)
+    needed = BYTES_OF_A_PAIR * num_heads * length**2
+    if row == models.EXACT and needed > runner.memory_bytes():
+        return f"needs {needed / 2**30:.0f} GB"
+    plain = runner.with_plain_memory
+    seconds, peak = runner.in_new_process(prediction, row, length, start=plain)
     return f"{length / seconds:,.0f}, {peak / 2**20:,.0f} MB"
 
 
@@ -64,12 +56,16 @@ def prediction(row, length):
     model = models.make_model(task, row, case.key_dim, SEED)
     predict = tf.function(lambda x: tf.argmax(model(x), -1), autograph=False)
     tokens = np.random.default_rng(SEED).integers(256, size=(1, length))
-    tokens = tf.constant(tokens, tf.int32)
+    tokens, times = tf.constant(tokens, tf.int32), []
     before = worker.resident("VmRSS")
     predict(tokens)
-    worker.forget_peak()
-    times = [worker.seconds(lambda: predict(tokens).numpy()) for _ in range(TIMES)]
-    return statistics.median(times), worker.resident("VmHWM") - before
+
+    def several():
+        for _ in range(TIMES):
+            times.append(worker.seconds(lambda: predict(tokens).numpy()))
+
+    peak, _ = worker.peak_and_seconds(several, before)
+    return statistics.median(times), peak
 
 
 if __name__ == "__main__":

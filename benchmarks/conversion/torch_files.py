@@ -18,13 +18,9 @@ MAGIC = 0x1950A86A20F9469CFC6C
 
 
 def read_state_dict(data):
-    """Returns a dict of NumPy arrays by name.
+    """NumPy arrays by name of what `torch.save(model.state_dict(), ...)` wrote.
 
-    Args:
-        data: the bytes of a file that `torch.save(model.state_dict(), ...)` wrote.
-
-    Raises:
-        pickle.UnpicklingError: for a file that asks for anything but tensors in a dict.
+    A file that asks for anything but tensors in a dict raises `UnpicklingError`.
     """
     if data.startswith(b"PK"):
         return read_archive(data)
@@ -67,9 +63,7 @@ def read_pickles(data):
 class TensorUnpickler(pickle.Unpickler):
     """Makes arrays, dicts and plain values, and refuses all else.
 
-    Args:
-        file: binary file.
-        storage: function of key, dtype and size that returns an array.
+    `storage` is a function of key, dtype and size that returns an array.
     """
 
     def __init__(self, file, storage):

@@ -68,9 +68,8 @@ def case(kind, row, causal, policy, precision, **sizes):
 def program(case):
     """A training step, its input, and what it should give, or `None`.
 
-    Returns:
-        `(step, x, expected)`: a function of x that captures variables; x may be a
-        `tf.TensorSpec`, where any numbers will do.
+    The step is a function of x that captures variables; x may be a `tf.TensorSpec`,
+    where any numbers will do.
     """
     keras.utils.set_random_seed(0)
     layer = layer_of(case)
@@ -99,9 +98,8 @@ class KerasAttention(keras.layers.Layer):
 
     def __init__(self, case):
         super().__init__()
-        self.attention = keras.layers.MultiHeadAttention(
-            case["num_heads"], case["key_dim"]
-        )
+        sizes = case["num_heads"], case["key_dim"]
+        self.attention = keras.layers.MultiHeadAttention(*sizes)
         self.is_causal = case["form"] == "causal"
 
     def call(self, x, training=None):

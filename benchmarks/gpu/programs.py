@@ -7,8 +7,6 @@ what its arguments are. Where numbers are compared they are in a file beside it,
 what the layer gives in float64 on this machine. Six minutes of two CPU cores.
 """
 
-import argparse
-import json
 import pathlib
 from unittest import mock
 
@@ -17,15 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 import keras_performer
-from benchmarks import machine, stablehlo
+from benchmarks import runner, stablehlo
 from benchmarks.gpu import cases
 from keras_performer.ops import blocks
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=pathlib.Path, default="runs/gpu")
-    options = parser.parse_args(argv)
+    options = runner.options(__doc__, argv, output=pathlib.Path("runs/gpu"))
     for kind, of_kind in cases.KINDS.items():
         write_all(of_kind(), options.output / kind)
 
@@ -41,10 +37,10 @@ def write_all(some, folder):
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "keras_performer": keras_performer.__version__,
-        "lowered_on": machine.name(),
+        "lowered_on": runner.machine(),
         "programs": programs,
     }
-    (folder / "programs.json").write_text(json.dumps(written, indent=1) + "\n")
+    runner.save(folder / "programs.json", written)
 
 
 def write(case, name, folder):

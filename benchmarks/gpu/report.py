@@ -5,16 +5,14 @@
 Reads `layer.json` and `numbers.json` of the folder and writes `tables.md` there.
 """
 
-import argparse
-import json
-import pathlib
 import statistics
 
+from benchmarks import runner
 from benchmarks.gpu import cases
 from benchmarks.long_range import models
 from benchmarks.tables import NOTHING, table
 
-RESULTS = pathlib.Path(__file__).parents[1] / "results/gpu"
+RESULTS = runner.RESULTS / "gpu"
 NAMES = {
     "Performer": "Performer",
     models.PERFORMER: "with `exact_window=64`",
@@ -29,24 +27,29 @@ PRECISIONS = {
 }
 # What `cases.SMALL` is cut into, by the device whose sizes blocks have.
 BLOCKS = {"CPU": "several blocks", "GPU": "one block"}
+# Above tables.
+TIMES = """## Milliseconds of a training step, {form}
+
+`mixed_bfloat16`. "exact, fused" is a layer of JAX with cuDNN's attention, which
+TensorFlow does not offer; Keras has such attention on its other backends."""
+MEMORY = """## Memory of a training step in MiB, {form}
+
+Beside input, weights and gradients, as the compiler planned it."""
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    folder = parser.parse_args(argv).results
+    folder = runner.options(__doc__, argv, results=RESULTS).results
     layer, numbers = (
-        json.loads((folder / f"{kind}.json").read_text())
-        for kind in ("layer", "numbers")
+        runner.read(folder / f"{kind}.json") for kind in ("layer", "numbers")
     )
     parts = [
         heading(layer),
-        *(times(layer, causal) for causal in (False, True)),
-        *(memory(layer, causal) for causal in (False, True)),
+        *(by_size(layer, causal, milliseconds, TIMES) for causal in (False, True)),
+        *(by_size(layer, causal, mebibytes, MEMORY) for causal in (False, True)),
         precision(layer),
         errors(numbers),
     ]
-    (folder / "tables.md").write_text("\n\n".join(parts) + "\n")
+    runner.write_page(folder, parts)
 
 
 def heading(results):
@@ -97,12 +100,15 @@ def mebibytes(row):
     return f"{row['temporary_bytes'] / 2**20:,.0f}"
 
 
-def by_size(results, causal, cell):
+def by_size(results, causal, cell, text):
+    """A table of all sizes with one figure of each row, below a text."""
     lines = []
     for size in cases.ALL:
         cells = [cell(found(results, row, causal, size)) for row in NAMES]
         lines.append([named(size), *cells])
-    return table(["sequences x tokens", *NAMES.values()], lines)
+    header = ["sequences x tokens", *NAMES.values()]
+    form = "causal" if causal else "attention to both sides"
+    return f"{text.format(form=form)}\n\n{table(header, lines)}"
 
 
 def named(size):
@@ -110,48 +116,20 @@ def named(size):
     return f"{batch} x {length:,}"
 
 
-def times(results, causal):
-    form = "causal" if causal else "attention to both sides"
-    return f"""## Milliseconds of a training step, {form}
-
-`mixed_bfloat16`. "exact, fused" is a layer of JAX with cuDNN's attention, which
-TensorFlow does not offer; Keras has such attention on its other backends.
-
-{by_size(results, causal, milliseconds)}"""
-
-
-def memory(results, causal):
-    form = "causal" if causal else "attention to both sides"
-    return f"""## Memory of a training step in MiB, {form}
-
-Beside input, weights and gradients, as the compiler planned it.
-
-{by_size(results, causal, mebibytes)}"""
-
-
 def precision(results):
+    columns = {
+        "`mixed_bfloat16`": [cases.HALF],
+        "with blocks as on a CPU": [cases.HALF, "CPU"],
+        "float32, products in TensorFloat-32 (TensorFlow's default)": [cases.SINGLE[1]],
+        "float32": [cases.SINGLE[0]],
+    }
     lines = []
     for causal in (False, True):
         for size in cases.SOME:
-            few = [
-                found(results, "Performer", causal, size, *options)
-                for options in (
-                    (cases.HALF,),
-                    (cases.HALF, "CPU"),
-                    (cases.SINGLE[1],),
-                    (cases.SINGLE[0],),
-                )
-            ]
-            form = "causal" if causal else "both sides"
-            lines.append([form, named(size), *map(milliseconds, few)])
-    header = [
-        "",
-        "sequences x tokens",
-        "`mixed_bfloat16`",
-        "with blocks as on a CPU",
-        "float32, products in TensorFloat-32 (TensorFlow's default)",
-        "float32",
-    ]
+            of = results, "Performer", causal, size
+            cells = [milliseconds(found(*of, *given)) for given in columns.values()]
+            lines.append(["causal" if causal else "both sides", named(size), *cells])
+    header = ["", "sequences x tokens", *columns]
     return f"""## Milliseconds by precision, and by the size of blocks
 
 {table(header, lines)}"""

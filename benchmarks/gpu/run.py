@@ -10,7 +10,6 @@ layer of JAX with cuDNN's fused attention, which TensorFlow does not offer.
 
 import argparse
 import concurrent.futures
-import dataclasses
 import json
 import os
 import pathlib
@@ -31,15 +30,10 @@ SECONDS, CALLS, ROUNDS = 0.2, 20, 5
 MATMUL_SIZE = 8192
 
 
-@dataclasses.dataclass
-class Program:
-    """The compiled program of a case.
+class Program(typing.NamedTuple):
+    """A compiled program: a function of a list of arrays, and what these should be.
 
-    Attributes:
-        call: function of a list of arrays, to a list of arrays.
-        arguments: descriptions of these arrays.
-        temporary_bytes: int, memory beside arguments and outputs.
-        compile_seconds: float, while others were compiled.
+    Temporary bytes are beside arguments and outputs.
     """
 
     call: typing.Callable
@@ -154,12 +148,8 @@ def fused(case):
         return jax.grad(loss, argnums=range(5))(x, *weights)
 
     shapes = [(batch, length, width), *3 * [(width, heads, dim)], (heads, dim, width)]
-    arguments = [
-        {"shape": shape, "dtype": dtype, "std": std}
-        for shape, dtype, std in zip(
-            shapes, ["bfloat16", *4 * ["float32"]], [1.0, *4 * [width**-0.5]]
-        )
-    ]
+    given = zip(shapes, ["bfloat16", *4 * ["float32"]], [1.0, *4 * [width**-0.5]])
+    arguments = [dict(zip(("shape", "dtype", "std"), each)) for each in given]
     specs = [jax.ShapeDtypeStruct(x["shape"], x["dtype"]) for x in arguments]
     executable = jax.jit(step).lower(*specs).compile()
     return lambda arrays: executable(*arrays), arguments, executable.memory_analysis()

@@ -12,17 +12,14 @@ and of what it leaves out. It then writes `tables.md`, after `--full` of all run
 that file; `--report-only` does so with the runs that there are.
 """
 
-import argparse
-import pathlib
-
-from benchmarks import processes
+from benchmarks import runner
 from benchmarks.learning import models, report, tasks, times, training
+from benchmarks.runner import is_asked
 
 SEEDS = 0, 1, 2
 FOLDS = 0, 1, 2, 3, 4
 EVALUATIONS = 12
-KEY_DIM = 16
-KEY_DIMS = 16, 32, 64
+KEY_DIM, KEY_DIMS = 16, (16, 32, 64)
 # Of the learning rate of a task: what `--full` tries beside it with the first seed.
 OTHER_RATES = 1 / 3, 3
 # Where `--full` has `models.FURTHER`, and where larger heads.
@@ -40,59 +37,16 @@ LEFT_OUT = {
     for row in ("taylor", "window + taylor")
 }
 ADDED = {("recall 512", "window + softmax, high gain")}
+ALL_ROWS = models.ROWS + models.FURTHER
 
 
 def main(argv=None):
-    """Reads the command line, trains what is missing and writes the report."""
-    parser = make_parser(__doc__, "learning")
-    parser.add_argument("--tasks", nargs="+", choices=task_names())
-    parser.add_argument("--rows", nargs="+", choices=models.ROWS + models.FURTHER)
-    parser.add_argument("--key-dims", nargs="+", type=int, choices=KEY_DIMS)
-    parser.add_argument("--seeds", nargs="+", type=int, choices=FOLDS)
-    options = parser.parse_args(argv)
-    wanted = plan(options)
-    without_runs = set(options.seeds or ()) - {run["seed"] for run in wanted}
-    if without_runs:
-        parser.error(f"No chosen task has seed {min(without_runs)}")
-    if options.times:
-        times.complete(times.timed, cases(wanted), options.output)
-    print(
-        report.write(complete(training.train, wanted, name_of, options), options.output)
-    )
-
-
-def make_parser(about, name):
-    """The options that this command, `long_range` and `long_data` have."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{name}", description=about.splitlines()[0]
-    )
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="a twentieth of the steps")
-    length.add_argument("--full", action="store_true", help="every task, row and rate")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=2,
-        help="runs at once, each on one core; 0 for one after another on all cores",
-    )
-    parser.add_argument(
-        "--times", action="store_true", help="time a step of each, train nothing"
-    )
-    parser.add_argument(
-        "--report-only", action="store_true", help="train nothing, read what is there"
-    )
-    parser.add_argument(
-        "--output", type=pathlib.Path, default=pathlib.Path("runs", *name.split("."))
-    )
-    return parser
-
-
-def complete(train, wanted, name_of, options):
-    """Trains what is missing unless told otherwise; returns the runs there are."""
-    idle = options.report_only or options.times or getattr(options, "costs", False)
-    path = options.output / "runs.jsonl"
-    workers = None if idle else options.workers
-    return processes.complete(train, wanted, path, name_of, workers, options.full)
+    names = [task.name for task, _ in (*core(), *further())]
+    choices = {"tasks": names, "rows": ALL_ROWS, "key_dims": KEY_DIMS}
+    more = {**times.OPTIONS, "key_dims": [int], "output": runner.RUNS / "learning"}
+    options = runner.options(__doc__, argv, choices, **more)
+    study = training.train, times.timed, plan(options), training.FIELDS
+    times.study(options, *study, report.write)
 
 
 def core():
@@ -132,11 +86,6 @@ def bytes_512(steps):
     return tasks.sources(512, window=64, **options)
 
 
-def task_names():
-    """Every task that can be asked for by name."""
-    return list(dict.fromkeys(task.name for task, _ in (*core(), *further())))
-
-
 def parts(options):
     """Yields task, seeds, rows, sizes of heads and factors of the learning rate.
 
@@ -144,22 +93,29 @@ def parts(options):
     all its seeds and three rates of the first, other tasks have the first seed. Further
     rows and larger heads are of tasks that tell of them.
     """
+    usual = (KEY_DIM,), (1,)
     if not options.full:
         sizes = options.key_dims or (KEY_DIM,)
         for task, seeds in [*core(), *further()] if options.tasks else core():
             if options.quick and not options.seeds:
                 seeds = first(seeds)
-            yield task, seeds, wanted_rows(task, options), sizes, (1,)
+            if options.rows:
+                rows = ALL_ROWS
+            elif options.quick:
+                rows = [row for row in models.ROWS if row not in QUICK_LEAVES_OUT]
+            else:
+                rows = core_rows(task)
+            yield task, seeds, rows, sizes, (1,)
         return
     for task, seeds in core():
-        yield task, seeds, core_rows(task), (KEY_DIM,), (1,)
-        yield task, seeds, models.ROWS, (KEY_DIM,), (1,)
+        yield task, seeds, core_rows(task), *usual
+        yield task, seeds, models.ROWS, *usual
         yield task, first(seeds), models.ROWS, (KEY_DIM,), OTHER_RATES
     for task, seeds in further():
-        yield task, first(seeds), models.ROWS, (KEY_DIM,), (1,)
+        yield task, first(seeds), models.ROWS, *usual
     for task, seeds in (*core(), *further()):
         if task.name in OF_FURTHER_ROWS:
-            yield task, first(seeds), models.FURTHER, (KEY_DIM,), (1,)
+            yield task, first(seeds), models.FURTHER, *usual
         if task.name in OF_SIZES:
             yield task, first(seeds), models.ROWS, KEY_DIMS[1:], (1,)
 
@@ -168,38 +124,19 @@ def first(seeds):
     return tuple(seed for seed in seeds if seed == 0)
 
 
-def wanted_rows(task, options):
-    if options.rows:
-        return models.ROWS + models.FURTHER
-    if options.quick:
-        return [row for row in models.ROWS if row not in QUICK_LEAVES_OUT]
-    return core_rows(task)
-
-
 def core_rows(task):
+    pairs = [(task.name, row) for row in ALL_ROWS]
     return [
         row
-        for row in models.ROWS + models.FURTHER
-        if (row in models.ROWS and (task.name, row) not in LEFT_OUT)
-        or (task.name, row) in ADDED
+        for name, row in pairs
+        if (row in models.ROWS and (name, row) not in LEFT_OUT) or (name, row) in ADDED
     ]
 
 
 def plan(options):
-    """Arguments of `training.train`, one run after another.
-
-    The first seeds of all tasks come first, so that whoever stops early has a table.
-    """
+    """Arguments of `training.train`, one run after another."""
     runs = [
-        {
-            "task": task,
-            "row": row,
-            "key_dim": key_dim,
-            "seed": seed,
-            "learning_rate": factor * task.learning_rate,
-            "steps": task.steps // (QUICK_PART if options.quick else 1),
-            "evaluations": QUICK_EVALUATIONS if options.quick else EVALUATIONS,
-        }
+        run_of(task, row, key_dim, seed, factor * task.learning_rate, options.quick)
         for task, seeds, rows, key_dims, factors in parts(options)
         if is_asked(task.name, options.tasks)
         for seed in seeds
@@ -210,27 +147,20 @@ def plan(options):
         if is_asked(row, options.rows)
         for factor in factors
     ]
-    runs = {name_of(run): run for run in runs}.values()
-    return sorted(runs, key=lambda run: (run["key_dim"], run["seed"]))
+    runs = runner.planned(runs, training.FIELDS)
+    return sorted(runs, key=lambda run: run["key_dim"])
 
 
-def is_asked(x, some):
-    return some is None or x in some
-
-
-def cases(runs):
-    """Cases whose steps are timed: each task, row and head size once."""
-    names = "task", "row", "key_dim"
-    found = {(run["task"].name, run["row"], run["key_dim"]): run for run in runs}
-    return [{name: run[name] for name in names} for run in found.values()]
-
-
-def name_of(run):
-    """Name that tells runs apart, in a plan and in `runs.jsonl`."""
-    task = run["task"]
-    task = task if isinstance(task, str) else task.name
-    names = "row", "key_dim", "seed", "learning_rate", "steps"
-    return (task, *(run[name] for name in names))
+def run_of(task, row, key_dim, seed, learning_rate, quick, steps=None):
+    return {
+        "task": task,
+        "row": row,
+        "key_dim": key_dim,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "steps": steps or task.steps // (QUICK_PART if quick else 1),
+        "evaluations": QUICK_EVALUATIONS if quick else EVALUATIONS,
+    }
 
 
 if __name__ == "__main__":

@@ -16,52 +16,24 @@ NUM_LAYERS = 2
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 # The controls, and what features learn alone and beside a window.
 ROWS = (
-    WITHOUT,
-    EXACT,
-    WINDOW,
-    "softmax",
-    "taylor",
-    "window + softmax",
-    "window + taylor",
+    *(WITHOUT, EXACT, WINDOW, "softmax", "taylor"),
+    *("window + softmax", "window + taylor"),
 )
 # What `--full` adds to tasks that tell of them.
 FURTHER = (
-    "favor+",
-    "relu",
-    "elu",
-    "window + favor+",
-    "exact, alibi",
-    "window, alibi",
-    "softmax, alibi",
-    "window + softmax, alibi",
-    "exact, qk_norm",
-    "softmax, qk_norm",
-    "taylor, qk_norm",
-    "softmax, redraw",
-    "window + taylor, qk_norm",
-    "window + softmax, low gain",
-    "window + taylor, low gain",
-    "window + softmax, high gain",
-    "window, exact last",
-    "window + softmax, exact last",
-    "no attention, conv",
-    "exact, conv",
-    "window, conv",
-    "softmax, conv",
-    "window + softmax, conv",
-    "window + taylor, conv",
-    "window, alibi, conv",
-    "window + softmax, alibi, conv",
-    "exact, gate",
-    "window, gate",
-    "softmax, gate",
-    "window + softmax, gate",
-    "window + taylor, gate",
-    "window + softmax, gains in turn",
-    "window + softmax, gains in turn, gate",
-    "window, gate, conv",
-    "window + softmax, gate, conv",
-    "window + softmax, gains in turn, gate, conv",
+    *("favor+", "relu", "elu", "window + favor+"),
+    *("exact, alibi", "window, alibi", "softmax, alibi", "window + softmax, alibi"),
+    *("exact, qk_norm", "softmax, qk_norm", "taylor, qk_norm"),
+    *("softmax, redraw", "window + taylor, qk_norm"),
+    *("window + softmax, low gain", "window + taylor, low gain"),
+    *("window + softmax, high gain", "window, exact last"),
+    *("window + softmax, exact last", "no attention, conv", "exact, conv"),
+    *("window, conv", "softmax, conv", "window + softmax, conv"),
+    *("window + taylor, conv", "window, alibi, conv", "window + softmax, alibi, conv"),
+    *("exact, gate", "window, gate", "softmax, gate", "window + softmax, gate"),
+    *("window + taylor, gate", "window + softmax, gains in turn"),
+    *("window + softmax, gains in turn, gate", "window, gate, conv"),
+    *("window + softmax, gate, conv", "window + softmax, gains in turn, gate, conv"),
 )
 # The last block has exact attention, the others that of the row.
 EXACT_LAST = "exact last"
@@ -119,11 +91,6 @@ def make_model(task, row, key_dim, seed):
     if EXACT_LAST in row:
         attention = [attention] * (NUM_LAYERS - 1) + [EXACT]
     conv_kernel_size = CONV_KERNEL_SIZE if row.endswith(f", {CONV}") else None
-    return model_with(attention, task, key_dim, seed, conv_kernel_size)
-
-
-def model_with(attention, task, key_dim, seed, conv_kernel_size=None):
-    """The same with an attention layer, "none", or a list of one for each block."""
     keras.utils.set_random_seed(seed)
     embedding = head = None
     if task.num_classes:
@@ -135,7 +102,7 @@ def model_with(attention, task, key_dim, seed, conv_kernel_size=None):
         task.vocabulary_size,
         max_length=task.length,
         num_layers=NUM_LAYERS,
-        num_heads=task.hidden_dim // key_dim,
+        num_heads=num_heads,
         hidden_dim=task.hidden_dim,
         intermediate_dim=feed_forward_width(task.hidden_dim, attention),
         causal=not task.num_classes,
@@ -167,13 +134,7 @@ def count_parameters(model):
 
 
 def attention_of(row, task, num_heads, key_dim):
-    """The attention layer of a row; "none" without one.
-
-    Args:
-        row: a name of `ROWS` or `FURTHER`.
-        task: a `Task`.
-        num_heads, key_dim: ints.
-    """
+    """The attention layer of a row of `ROWS` or `FURTHER`; "none" without one."""
     grid = task.grid or (task.length,)
     _, rotary = positions_of(task.position_embedding, row, grid, key_dim)
     common = dict(

@@ -6,6 +6,7 @@ import statistics
 
 import numpy as np
 
+from benchmarks import runner
 from benchmarks.learning import models, times, training
 from benchmarks.tables import NOTHING, by, table
 
@@ -18,33 +19,25 @@ takes its place, with their weights and without training."""
 
 
 def write(runs, folder):
-    """Writes `tables.md`; returns the text.
-
-    Args:
-        runs: dicts as `training.train` returns them, in the order of the plan.
-        folder: path; its times are read if they are there.
-    """
+    """Writes `tables.md` of dicts of `training.train`, in the order of the plan."""
     runs = times.retold(runs, folder)
-    parts = ["# Does it learn?"]
-    if runs:
-        parts += [summary(runs), explanation(runs)]
-        parts += filter(None, [times.explanation(folder)])
-    else:
-        parts.append("No runs.")
+    parts = opening("# Does it learn?", runs, folder, summary, explanation)
     for (name, key_dim), same in by(runs, "task", "key_dim"):
         window, steps = same[0]["window"], same[0]["steps"]
         about = f"key_dim {key_dim}, window {window}, {steps:,} steps."
         parts += [f"## {name}\n\n{about}", task_table(same)]
     swapped = swap_table(runs)
-    if swapped:
-        parts += [SWAP, swapped]
-    text = "\n\n".join(parts)
-    (folder / "tables.md").write_text(text + "\n")
-    return text
+    return runner.write_page(folder, [*parts, *([SWAP, swapped] if swapped else [])])
+
+
+def opening(title, runs, folder, *of_runs):
+    """Title, what functions of the runs say of them, and what is said of times."""
+    if not runs:
+        return [title, "No runs."]
+    return [title, *(say(runs) for say in of_runs), times.explanation(folder)]
 
 
 def explanation(runs):
-    """Explanation of the figures."""
     where = " or ".join(
         "each on one core, others beside it"
         if threads == 1
@@ -83,34 +76,28 @@ def summary(runs):
     results, steps = [], []
     for name, of_task in by(of_size, "task"):
         num_seeds = len({run["seed"] for run in of_task})
-        of_rows = [
-            best([run for run in of_task if run["row"] == row]) for row in models.ROWS
-        ]
-        label = f"{name}, {of_task[0]['measure']}"
+        of_rows = [best(of_row(of_task, row)) for row in models.ROWS]
         means = [
             with_count(f"{mean_result(same):.3f}", same, num_seeds) if same else NOTHING
             for same in of_rows
         ]
-        results.append([label, *means])
+        results.append([f"{name}, {of_task[0]['measure']}", *means])
         steps.append([name, *map(milliseconds, of_rows)])
+    tables = {f"key_dim {key_dim}": results, "milliseconds a step": steps}
     return "\n\n".join(
-        table([what, *models.ROWS], lines)
-        for what, lines in (
-            (f"key_dim {key_dim}", results),
-            ("milliseconds a step", steps),
-        )
+        table([what, *models.ROWS], lines) for what, lines in tables.items()
     )
 
 
-def task_table(runs):
-    """A row for each attention: results of the seeds, and what they cost.
+def of_row(runs, row):
+    return [run for run in runs if run["row"] == row]
 
-    Args:
-        runs: those of one task and one `key_dim`.
-    """
+
+def task_table(runs):
+    """A row for each attention, of one task and `key_dim`: results and their cost."""
     is_accuracy = runs[0]["measure"] == "accuracy"
     seconds = equal_time(runs)
-    exact = best([run for run in runs if run["row"] == models.EXACT])
+    exact = best(of_row(runs, models.EXACT))
     lines = []
     for (row, rate), same in by(runs, "row", "learning_rate"):
         results = [run["result"] for run in sorted(same, key=lambda run: run["seed"])]
@@ -132,18 +119,9 @@ def task_table(runs):
             needed = statistics.median(steps_to_reach(run, LEARNED) for run in same)
             line.append("never" if math.isinf(needed) else f"{needed:,.0f} steps")
         lines.append(line)
-    header = [
-        "attention",
-        "rate",
-        f"{runs[0]['measure']}, mean",
-        "std",
-        "seeds",
-        "minus exact",
-        "at equal time" if seconds is None else f"after {seconds:.0f} s",
-        "ms a step",
-        "state of a layer",
-        "parameters",
-    ]
+    header = ["attention", "rate", f"{runs[0]['measure']}, mean", "std", "seeds"]
+    after = "at equal time" if seconds is None else f"after {seconds:.0f} s"
+    header += ["minus exact", after, "ms a step", "state of a layer", "parameters"]
     return table(header + [f"{LEARNED:.0%} after"] * is_accuracy, lines)
 
 
@@ -205,10 +183,8 @@ def at_equal_time(runs, seconds, part=0):
 
     A run that has ended keeps its last value; before the first there is none.
     """
-    if seconds is None:
-        return NOTHING
     curves = [np.array(run["curve"]) for run in runs]
-    if any(np.isnan(c[:, 1]).any() for c in curves):
+    if seconds is None or any(np.isnan(c[:, 1]).any() for c in curves):
         return NOTHING
     values = [
         np.interp(seconds, c[:, 1], c[:, 3 + part], left=math.nan) for c in curves

@@ -37,26 +37,13 @@ NOT_SOURCES = {"site-packages", "test", "tests", "idle_test"}
 class Task:
     """One thing to learn; picklable, as workers are sent it.
 
-    Attributes:
-        name: str.
-        length: int L.
-        window: int W of the rows with a window; a query sees L / 8 keys of it at most.
-        vocabulary_size: int.
-        draw: function of a random generator and a batch size that returns a batch.
-        held_out: function that returns a list of batches that are not trained on.
-        measure: "accuracy" or "bits", what the tables show.
-        steps: int, optimizer steps.
-        batch_size: int.
-        hidden_dim: int, width of the model.
-        learning_rate: float, recorded from an earlier sweep.
-        num_classes: int, or `None` to predict a token at every place.
-        grid: tuple of ints, positions, or `None` for a line.
-        position_embedding: "learned" or "rotary", as in `PerformerLM`.
-        enough: float, the held-out accuracy at which training ends, or `None`.
-        parts: names of what is measured apart; the weights of held-out batches are then
-            `(parts, B, L)`, and the first part is the result.
-        embedding: function of the sizes of the vocabulary and of the model that returns
-            a layer, or `None` for tokens with the one before.
+    A query sees L / 8 keys of the window at most. `draw` is a function of a random
+    generator and a batch size, `held_out` returns a list of batches that are not
+    trained on. Without `num_classes` a token is predicted at every place; without a
+    `grid` positions are those of a line. Training ends at the held-out accuracy
+    `enough`. `parts` are measured apart: weights of held-out batches are then
+    `(parts, B, L)`, and the first part is the result. `embedding` is a function of the
+    sizes of the vocabulary and of the model, or `None` for tokens with the one before.
     """
 
     name: str
@@ -65,7 +52,7 @@ class Task:
     vocabulary_size: int
     draw: typing.Callable
     held_out: typing.Callable
-    measure: str
+    measure: typing.Literal["accuracy", "bits"]
     steps: int
     batch_size: int
     hidden_dim: int
@@ -100,17 +87,11 @@ def recall(length, num_pairs, **options):
     Arora et al. 2023, Zoology, arXiv 2312.04927, made smaller.
     """
     draw = functools.partial(draw_recall, length, num_pairs)
-    return Task(
-        name=f"recall {length:,}",
-        length=length,
-        vocabulary_size=1 + KEYS + VALUES,
-        draw=draw,
-        held_out=functools.partial(fixed, draw, 48, length),
-        measure="accuracy",
-        hidden_dim=64,
-        enough=ENOUGH,
-        **options,
-    )
+    held_out = functools.partial(fixed, draw, 48, length)
+    sizes = dict(length=length, vocabulary_size=1 + KEYS + VALUES, hidden_dim=64)
+    learned = dict(measure="accuracy", enough=ENOUGH)
+    name = f"recall {length:,}"
+    return Task(name, draw=draw, held_out=held_out, **sizes, **learned, **options)
 
 
 def draw_recall(length, num_pairs, random, batch_size):
@@ -138,18 +119,14 @@ def needle(length, num_pairs=8, num_asked=64, in_text=False, **options):
         functools.partial(draw_needle, length, num_pairs, num_asked, part)
         for part in parts
     )
-    keys = f"in text, {num_pairs} key{'s' * (num_pairs > 1)}"
-    return Task(
-        name=f"needle {length:,}{f' {keys}' if in_text else ''}",
-        length=length,
-        vocabulary_size=(BYTES if in_text else FILLER) + 2 * NEEDLES,
-        draw=draw,
-        held_out=functools.partial(fixed, held_out, 64, length),
-        measure="accuracy",
-        hidden_dim=64,
-        enough=ENOUGH,
-        **options,
-    )
+    name = f"needle {length:,}"
+    if in_text:
+        name += f" in text, {num_pairs} key{'s' * (num_pairs > 1)}"
+    ids = (BYTES if in_text else FILLER) + 2 * NEEDLES
+    held_out = functools.partial(fixed, held_out, 64, length)
+    sizes = dict(length=length, vocabulary_size=ids, hidden_dim=64)
+    learned = dict(measure="accuracy", enough=ENOUGH)
+    return Task(name, draw=draw, held_out=held_out, **sizes, **learned, **options)
 
 
 def draw_needle(length, num_pairs, num_asked, part, random, batch_size):
@@ -188,17 +165,13 @@ def same_batches(draw, num_examples, batch_size):
 
 def sources(length, **options):
     """The next byte of the standard library; one file of twenty is held out."""
-    held_out = functools.partial(draw_sources, "held out", length)
-    return Task(
-        name=f"bytes {length:,}",
-        length=length,
-        vocabulary_size=BYTES,
-        draw=functools.partial(draw_sources, "training", length),
-        held_out=functools.partial(fixed, held_out, 2**16 // length, length),
-        measure="bits",
-        hidden_dim=128,
-        **options,
+    draw, held_out = (
+        functools.partial(draw_sources, part, length)
+        for part in ("training", "held out")
     )
+    held_out = functools.partial(fixed, held_out, 2**16 // length, length)
+    sizes = dict(length=length, vocabulary_size=BYTES, hidden_dim=128, measure="bits")
+    return Task(f"bytes {length:,}", draw=draw, held_out=held_out, **sizes, **options)
 
 
 def draw_sources(part, length, random, batch_size, by_package=False):
@@ -231,18 +204,13 @@ def read_sources(by_package=False):
 
 def digits(fold, num_folds=5, **options):
     """The task of naming the digit in 8 x 8 pixels; each fifth image is held out."""
-    return Task(
-        name="digits",
-        length=64,
-        vocabulary_size=17,
-        draw=functools.partial(draw_digits, fold, num_folds),
-        held_out=functools.partial(held_out_digits, fold, num_folds),
-        measure="accuracy",
-        hidden_dim=64,
-        num_classes=10,
-        grid=(8, 8),
-        **options,
+    draw, held_out = (
+        functools.partial(function, fold, num_folds)
+        for function in (draw_digits, held_out_digits)
     )
+    sizes = dict(length=64, vocabulary_size=17, hidden_dim=64, grid=(8, 8))
+    classes = dict(num_classes=10, measure="accuracy")
+    return Task("digits", draw=draw, held_out=held_out, **sizes, **classes, **options)
 
 
 def draw_digits(fold, num_folds, random, batch_size):
@@ -277,17 +245,9 @@ def read_digits():
 def images(**options):
     """The next sub-pixel of small crops of photographs, of other regions held out."""
     length = math.prod(SMALL_IMAGE)
-    return Task(
-        name=f"images {length:,}",
-        length=length,
-        vocabulary_size=256,
-        draw=draw_images,
-        held_out=held_out_images,
-        measure="bits",
-        hidden_dim=64,
-        grid=SMALL_IMAGE,
-        **options,
-    )
+    sizes = dict(length=length, vocabulary_size=256, hidden_dim=64, grid=SMALL_IMAGE)
+    draws = dict(draw=draw_images, held_out=held_out_images)
+    return Task(f"images {length:,}", **sizes, **draws, measure="bits", **options)
 
 
 def draw_images(random, batch_size):

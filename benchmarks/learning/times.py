@@ -1,7 +1,9 @@
-"""Times a training step of all rows on one machine: runs are from several."""
+"""The command of a study; and times of a training step of all rows on one machine.
+
+Runs are from several machines, whose seconds cannot be compared.
+"""
 
 import itertools
-import json
 import math
 import statistics
 import time
@@ -9,10 +11,12 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine, processes
+from benchmarks import runner
 from benchmarks.learning import models
 from benchmarks.learning.training import step_of
 
+OPTIONS = dict(quick=False, full=False, workers=2, times=False, report_only=False)
+OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
 # Those that compile, and those that are timed.
 FIRST_STEPS, STEPS = 3, 15
 FILE = "times.json"
@@ -22,31 +26,53 @@ Milliseconds of a step, and with them equal times, were measured in one go
 with TensorFlow {{tensorflow}}, other programs beside it."""
 
 
-def complete(timed, cases, folder):
-    """Times steps, and writes them after each.
+def study(options, train, timed, wanted, fields, write):
+    """Trains the runs that are missing, or times their steps, and writes the page.
+
+    Args:
+        options: has `OPTIONS` and `output`.
+        train: function of the arguments of a run.
+        timed: function of some of them, as in `complete`.
+        wanted: list of the arguments of runs.
+        fields: names of arguments that tell runs apart, beside the task.
+        write: function of runs and a folder that writes the page.
+    """
+    if options.times:
+        complete(timed, wanted, options.output)
+    idle = options.times or options.report_only
+    path, workers = options.output / "runs.jsonl", None if idle else options.workers
+    runs = runner.complete(train, wanted, path, fields, workers, options.full)
+    print(write(runs, options.output))
+
+
+def complete(timed, runs, folder):
+    """Times a step of each task, row and head size, and writes it after each.
 
     Processes are those of training: those that give memory back take more time.
 
     Args:
-        timed: function of a case to the names of its task and row, and seconds.
-        cases: list of dicts, arguments of `timed`.
-        folder: path; what its file of times has is timed again.
+        timed: function of task, row and key_dim, where runs have it, to the names of
+            task and row, and seconds.
+        runs: list of dicts; what the file of times has of them is timed again.
+        folder: path.
 
     Raises:
         ValueError: if the file has times of another machine.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path, here = folder / FILE, machine.name()
-    times = read(path)
+    path, here = folder / FILE, runner.machine()
+    times = runner.read(path)
     if times.get("machine", here) != here:
         raise ValueError(
             f"{path} has times of {times['machine']}, and this is {here}: they cannot "
             "be compared. Give another --output, or move the file away."
         )
-    for name, row, seconds in processes.results(timed, cases, workers=1):
+    names = ("task", "row", "key_dim") if "key_dim" in runs[0] else ("task", "row")
+    cases = {(run["task"].name, row_of(run)): run for run in runs}.values()
+    cases = [{name: run[name] for name in names} for run in cases]
+    for name, row, seconds in runner.results(timed, cases, workers=1):
         times.setdefault(name, {})[row] = seconds
         times["machine"], times["tensorflow"] = here, tf.__version__
-        path.write_text(json.dumps(times, indent=1) + "\n")
+        runner.save(path, times)
         print(name, row, f"{1e3 * seconds:.0f} ms", flush=True)
 
 
@@ -78,28 +104,24 @@ def retold(runs, folder):
     Rows that are not timed have nan, where others of their task are: seconds of
     training, on any machine, cannot stand beside them.
     """
-    times = read(folder / FILE)
-
-    def of_run(run):
-        if run["task"] not in times:
-            return run
-        seconds = times[run["task"]].get(row_of(run), math.nan)
-        curve = [[steps, steps * seconds, *rest] for steps, _, *rest in run["curve"]]
-        return {**run, "curve": curve}
-
-    return [of_run(run) for run in runs]
+    times, told = runner.read(folder / FILE), []
+    for run in runs:
+        if run["task"] in times:
+            seconds = times[run["task"]].get(row_of(run), math.nan)
+            curve = [
+                [steps, steps * seconds, *rest] for steps, _, *rest in run["curve"]
+            ]
+            run = {**run, "curve": curve}
+        told.append(run)
+    return told
 
 
 def explanation(folder):
     """Text about the folder's times; `None` if there are none."""
-    times = read(folder / FILE)
+    times = runner.read(folder / FILE)
     return EXPLANATION.format(**times) if times else None
 
 
 def row_of(run):
     """Name in a file of times for the row of a run."""
     return f"{run['row']}, {run['key_dim']}" if "key_dim" in run else run["row"]
-
-
-def read(path):
-    return json.loads(path.read_text()) if path.exists() else {}

@@ -8,13 +8,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine
+from benchmarks import runner
 from benchmarks.learning import models
 from keras_performer import calibrate
 
 WARMUP_STEPS = 50
 # From so many steps on compiling with XLA, as `fit` does, pays: it takes as long as 50.
 COMPILED_FROM = 200
+# What tells runs apart, beside their tasks.
+FIELDS = "row", "key_dim", "seed", "learning_rate", "steps"
 # What takes the place of the exact attention of trained models.
 SWAPPED = (
     models.WINDOW,
@@ -47,58 +49,56 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
         `bits_lost`.
     """
     began = time.perf_counter()
-    threads = tf.config.threading.get_intra_op_parallelism_threads()
     model = models.make_model(task, row, key_dim, seed)
     random = np.random.default_rng([seed, 7])
     before = None
     if row.endswith(f", {models.REDRAW}"):
         before = functools.partial(redraw, model)
     curve = learn(model, task, learning_rate, steps, evaluations, random, before)
-    result = {
+    num_heads = task.hidden_dim // key_dim
+    more = {}
+    if task.parts:
+        more["parts"] = task.parts
+    elif row == models.EXACT and task.measure == "bits":
+        more["swap"] = bits_lost(model, task, key_dim, seed)
+    return record(
+        task,
+        began,
+        dict(row=row, key_dim=key_dim, seed=seed),
+        dict(learning_rate=learning_rate, steps=steps),
+        dict(state=models.numbers_in_state(row, task, num_heads, key_dim), **more),
+        figures(model, curve),
+    )
+
+
+def figures(model, curve):
+    """Of a run: the size of the model, its last value, seconds, and the curve."""
+    last = {"result": curve[-1][3], "seconds": curve[-1][1], "curve": curve}
+    return {"parameters": models.count_parameters(model), **last}
+
+
+def record(task, began, *of_run):
+    """A line of `runs.jsonl`: the task and the machine, and dicts about the run."""
+    found = {
         "task": task.name,
         "measure": task.measure,
-        "row": row,
-        "key_dim": key_dim,
-        "seed": seed,
-        "learning_rate": learning_rate,
-        "steps": steps,
         "window": task.window,
-        "parameters": models.count_parameters(model),
-        "state": models.numbers_in_state(
-            row, task, task.hidden_dim // key_dim, key_dim
-        ),
-        "result": curve[-1][3],
-        "seconds": curve[-1][1],
-        "threads": threads,
-        "machine": machine.name(),
+        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "machine": runner.machine(),
         "tensorflow": tf.__version__,
-        "curve": curve,
     }
-    if task.parts:
-        result["parts"] = task.parts
-    elif row == models.EXACT and task.measure == "bits":
-        result["swap"] = bits_lost(model, task, key_dim, seed)
-    result["seconds_in_all"] = round(time.perf_counter() - began, 1)
-    return result
+    for numbers in of_run:
+        found |= numbers
+    return {**found, "seconds_in_all": round(time.perf_counter() - began, 1)}
 
 
 def learn(
     model, task, learning_rate, steps, evaluations, random, before=None, decay=False
 ):
-    """Trains a model, and measures it on the way.
+    """Trains a model, and measures it on the way; returns the curve of `train`.
 
-    Args:
-        model: from inputs to logits.
-        task: `tasks.Task`.
-        learning_rate: float, after `WARMUP_STEPS`.
-        steps: int.
-        evaluations: int, how often it is measured; at the end, too.
-        random: `np.random.Generator`, draws the batches.
-        before: function of the number of a step, from 1, that is called before it.
-        decay: bool, lower the learning rate on a line to 0 after `steps`.
-
-    Returns:
-        The curve, as `train` notes it.
+    `before` is a function of the number of a step, from 1, that is called before it;
+    with `decay` the learning rate falls on a line to 0 after `steps`.
     """
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     clock = time.process_time if threads == 1 else time.perf_counter
@@ -130,14 +130,7 @@ def redraw(model, index):
 
 
 def step_of(model, learning_rate, jit_compile, decay_steps=None):
-    """A function that takes a step of training: of its number, from 1, and a batch.
-
-    Args:
-        model: from inputs to logits.
-        learning_rate: float, after `WARMUP_STEPS`.
-        jit_compile: bool.
-        decay_steps: int, the steps after which a line from there to 0 ends, or `None`.
-    """
+    """A function that takes a step of training: of its number, from 1, and a batch."""
     optimizer = keras.optimizers.Adam(learning_rate, beta_2=0.98, global_clipnorm=1.0)
     optimizer.build(model.trainable_variables)
 
@@ -206,14 +199,7 @@ def bits(logits, targets, weights):
 
 
 def bits_lost(model, task, key_dim, seed):
-    """Held-out bits lost, by the row whose attention takes the place of the exact.
-
-    Args:
-        model: a trained model with exact attention.
-        task: its `Task`, measured in bits.
-        key_dim: int, size of its heads.
-        seed: int, that of the model; each has draws of its own.
-    """
+    """Held-out bits lost, by the row whose attention takes the place of the exact."""
     exact = measuring(model, task)()
     lost = {}
     for row in SWAPPED:

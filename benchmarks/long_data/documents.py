@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from benchmarks.learning import tasks
-from benchmarks.long_data import runner
+from benchmarks.long_data import study
 from examples.documents import NAMES, PLACES, WINDOW, Library
 
 LENGTHS, FULL_LENGTHS = (256,), (2048,)
@@ -20,7 +20,7 @@ TOKENS = 4096
 
 
 def main(argv=None):
-    runner.main(__doc__, "documents", make_tasks, LENGTHS, FULL_LENGTHS, argv)
+    study.main(__doc__, "documents", make_tasks, LENGTHS, FULL_LENGTHS, argv)
 
 
 def make_tasks(length, options):

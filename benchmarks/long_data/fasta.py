@@ -19,18 +19,7 @@ for _code, _base in enumerate(BASES):
 
 
 def read_folder(folder):
-    """The genomes of all FASTA files in a folder and the folders in it.
-
-    Args:
-        folder: path.
-
-    Returns:
-        Dict from names of files to arrays of ids, in the order of their paths. A name
-        is a path below the folder.
-
-    Raises:
-        ValueError: if there is no FASTA file.
-    """
+    """Bases of all FASTA files in a folder and those in it, by their paths there."""
     folder = pathlib.Path(folder)
     paths = sorted(path for path in folder.rglob("*") if path.name.endswith(SUFFIXES))
     if not paths:
@@ -43,17 +32,7 @@ def read_folder(folder):
 
 
 def read(path):
-    """The bases of a FASTA file as ids of `BASES`, an N between two records.
-
-    Args:
-        path: `pathlib.Path` of a file, which may be packed by gzip or xz.
-
-    Returns:
-        uint8 array.
-
-    Raises:
-        ValueError: if the file does not begin with the header of a record.
-    """
+    """The bases of a FASTA file as ids of `BASES`, an N between two records."""
     with OPENERS.get(path.suffix, open)(path, "rb") as file:
         start, *records = (b"\n" + file.read()).split(b"\n>")
     if start.strip() or not records:
@@ -67,14 +46,9 @@ def read(path):
 
 
 def kmers(ids, k):
-    """The k bases that end at each position, as one number.
+    """The k bases that end at each position of `(..., L)`, as one number; k < 32.
 
-    Args:
-        ids: int array `(..., L)`.
-        k: int, at most 31.
-
-    Returns:
-        int64 array `(..., L)`; -1 where fewer than k bases are known.
+    It is -1 where fewer than k bases are known.
     """
     codes, width = ids.astype(np.int64) % UNKNOWN, 1
     while width < k:
@@ -93,17 +67,9 @@ def kmers(ids, k):
 def in_repeats(ids, k, window):
     """Tells where the last k bases stood before, beyond a window, and not within it.
 
-    What followed them there is a good guess of the next base, for which local attention
-    over the window does not reach far enough.
-
-    Args:
-        ids: int array `(B, L)`.
-        k: int.
-        window: int W: a token sees itself and the W - 1 before it.
-
-    Returns:
-        bool array `(B, L)`: whether the next base can be copied. A copy stands beyond
-        the window if the base to be copied does.
+    The base that followed them there is a good guess of the next one, for which local
+    attention over the window, W tokens with its own, does not reach far enough. A copy
+    stands beyond the window if the base to be copied does.
     """
     found = np.zeros(ids.shape, bool)
     for row, codes in zip(found, kmers(ids, k), strict=True):

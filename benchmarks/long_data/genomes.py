@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.learning import models, tasks
-from benchmarks.long_data import runner, strains
+from benchmarks.long_data import strains, study
 from benchmarks.long_data.fasta import BASES, UNKNOWN, in_repeats
 
 LENGTHS, FULL_LENGTHS = (2048,), (2048, 4096, 16384, 65536)
@@ -84,29 +84,17 @@ class BasesBefore(keras.layers.Layer):
 
 
 def main(argv=None):
-    runner.main(
-        __doc__, "genomes", make_tasks, LENGTHS, FULL_LENGTHS, argv, add_options
-    )
-
-
-def add_options(parser):
-    parser.add_argument("--fasta", required=True, help="folder of FASTA files")
-    parser.add_argument(
-        "--held-out",
-        default="usa300",
-        help="part of the names of the files that are not trained on",
-    )
+    lengths = LENGTHS, FULL_LENGTHS
+    more = dict(fasta=str, held_out="usa300")
+    study.main(__doc__, "genomes", make_tasks, *lengths, argv, **more)
 
 
 def make_tasks(length, options):
+    if options.fasta is None:
+        raise SystemExit("--fasta must name a folder of FASTA files.")
+    of = options.fasta, options.held_out
     draws = [
-        functools.partial(
-            strains.draw,
-            options.fasta,
-            options.held_out,
-            part,
-            length,
-        )
+        functools.partial(strains.draw, *of, part, length)
         for part in ("training", "held out")
     ]
     return [

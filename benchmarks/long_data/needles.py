@@ -5,7 +5,7 @@ python -m benchmarks.long_data.needles --full     # to 16,384; many hours
 """
 
 from benchmarks.learning import tasks
-from benchmarks.long_data import runner
+from benchmarks.long_data import study
 
 LENGTHS, FULL_LENGTHS = (1024,), (1024, 4096, 16384)
 NUM_KEYS = 1, 8
@@ -15,7 +15,7 @@ WINDOW = 64
 
 
 def main(argv=None):
-    runner.main(__doc__, "needles", make_tasks, LENGTHS, FULL_LENGTHS, argv)
+    study.main(__doc__, "needles", make_tasks, LENGTHS, FULL_LENGTHS, argv)
 
 
 def make_tasks(length, options):

@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from benchmarks.learning import tasks
-from benchmarks.long_data import runner
+from benchmarks.long_data import study
 
 LENGTHS, FULL_LENGTHS = (2048,), (8192,)
 WINDOW = 128
@@ -21,7 +21,7 @@ CUTS = 0, 1 / 8, 1 / 4, 1 / 2, 1
 
 
 def main(argv=None):
-    runner.main(__doc__, "sources", make_tasks, LENGTHS, FULL_LENGTHS, argv)
+    study.main(__doc__, "sources", make_tasks, LENGTHS, FULL_LENGTHS, argv)
 
 
 def make_tasks(length, options):

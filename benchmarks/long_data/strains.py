@@ -17,15 +17,9 @@ SPREAD = 0x9E3779B97F4A7C15
 
 
 class Strains:
-    """Genomes, and where two of them are alike.
+    """Genomes by name, as `read_folder` has them, and where two of them are alike.
 
-    Args:
-        genomes: dict from names to arrays of ids, as `read_folder` returns it.
-        held_out: str; strains with it in their name, in any case, are only measured.
-
-    Raises:
-        ValueError: if no strain that is held out has a relative among the others, or no
-            two of these are related.
+    Strains with `held_out` in their name, in any case, are only measured.
     """
 
     def __init__(self, genomes, held_out):
@@ -57,16 +51,9 @@ class Strains:
         ]
 
     def regions(self, part, random, length):
-        """Regions of a strain, and the same ones of relatives.
+        """Regions of relatives, and of a strain of the part: lists of arrays.
 
-        Args:
-            part: "training" or "held out".
-            random: `np.random.Generator`.
-            length: int, bases of all regions together, or some more.
-
-        Returns:
-            Two lists of arrays: regions of relatives, and those of a strain of the
-            part.
+        They have `length` bases together, or some more.
         """
         relatives = {name: of for name, of in self.relatives[part].items() if of}
         name = random.choice(list(relatives))

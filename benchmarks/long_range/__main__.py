@@ -14,79 +14,56 @@ after `--full` of all runs in that file; `--report-only` does so with those that
 there.
 """
 
+from benchmarks import runner
 from benchmarks.learning import times
-from benchmarks.learning.__main__ import complete, is_asked, make_parser
 from benchmarks.long_range import costs, models, report, tasks, training
+from benchmarks.runner import is_asked
 
 SEEDS = 0, 1, 2
 EVALUATIONS = 6
 # Of the learning rate of a task: what `--full` tries beside it with the first seed.
 OTHER_RATES = 1 / 3, 3
 # Where one of these was best for the first seed, all seeds have it, too.
+SLOWER = models.WINDOW, models.GAINS, "Big Bird", "Linformer", "Sinkhorn"
+FASTER = models.PERFORMER, models.GAINS, models.TAYLOR, "Synthesizer"
 BETTER_RATES = (
     ("recall 512", 1 / 3, (models.WINDOW,)),
     ("recall 512", 3, ("Linear Transformer",)),
     ("digits 144", 3, (models.WITHOUT,)),
-    (
-        "digits 144",
-        1 / 3,
-        (models.WINDOW, models.GAINS, "Big Bird", "Linformer", "Sinkhorn"),
-    ),
+    ("digits 144", 1 / 3, SLOWER),
     ("bytes 512", 1 / 3, ("Linear Transformer",)),
-    ("bytes 512", 3, (models.PERFORMER, models.GAINS, models.TAYLOR, "Synthesizer")),
+    ("bytes 512", 3, FASTER),
 )
 WARM_UPS, ALONE = ("without", "with"), ("without",)
 # Of `--quick`: what part of the steps, and which rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 2
-QUICK_ROWS = (
-    *models.NO_MODELS,
-    models.WITHOUT,
-    models.EXACT,
-    models.WINDOW,
-    models.PERFORMER,
-)
+CONTROLS = models.WITHOUT, models.EXACT, models.WINDOW, models.PERFORMER
+QUICK_ROWS = *models.NO_MODELS, *CONTROLS
 
 
 def main(argv=None):
-    """Reads the command line, trains what is missing and writes the report."""
-    parser = make_parser(__doc__, "long_range")
-    parser.add_argument("--tasks", nargs="+", choices=task_names())
-    parser.add_argument("--rows", nargs="+", choices=models.ROWS)
-    parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS)
-    parser.add_argument("--warm-up", nargs="+", choices=WARM_UPS)
-    parser.add_argument("--costs", action="store_true", help="measure, train nothing")
-    options = parser.parse_args(argv)
+    names = [task.name for task in (*core(), *further())]
+    choices = {"tasks": names, "rows": models.ROWS, "warm_up": WARM_UPS}
+    more = dict(costs=False, warm_up=[str], output=runner.RUNS / "long_range")
+    options = runner.options(__doc__, argv, choices, **times.OPTIONS, **more)
     if options.costs:
-        options.output.mkdir(parents=True, exist_ok=True)
         costs.complete(options.rows or models.MODELS, options.output / "costs.json")
+        options.report_only = True
     wanted = plan(options)
     if options.times:
-        cases = {(run["task"].name, run["row"]): run["task"] for run in wanted}
-        cases = [
-            {"task": task, "row": row}
-            for (_, row), task in cases.items()
-            if row not in models.NO_MODELS
-        ]
-        times.complete(training.timed, cases, options.output)
-    print(
-        report.write(complete(training.train, wanted, name_of, options), options.output)
-    )
+        wanted = [run for run in wanted if run["row"] not in models.NO_MODELS]
+    study = training.train, training.timed, wanted, training.FIELDS
+    times.study(options, *study, report.write)
 
 
 def core():
     """Three tasks that two cores train within two hours."""
+    usual = dict(steps=900, batch_size=8, learning_rate=3e-3)
+    images = dict(warm_up_steps=150, batch_size=32, hidden_dim=64, learning_rate=4e-3)
     return [
-        tasks.questions(512, 32, steps=900, batch_size=8, learning_rate=3e-3),
-        tasks.digits(
-            12,
-            1,
-            steps=900,
-            warm_up_steps=150,
-            batch_size=32,
-            hidden_dim=64,
-            learning_rate=4e-3,
-        ),
-        tasks.sources(512, steps=600, batch_size=8, learning_rate=6e-3),
+        tasks.questions(512, 32, **usual),
+        tasks.digits(12, 1, **{**usual, **images}),
+        tasks.sources(512, **{**usual, "steps": 600, "learning_rate": 6e-3}),
     ]
 
 
@@ -97,10 +74,6 @@ def further():
         tasks.list_operations(512, steps=300, batch_size=16, **warmed),
         tasks.digits(16, 1, steps=1000, batch_size=32, **warmed),
     ]
-
-
-def task_names():
-    return [task.name for task in (*core(), *further())]
 
 
 def parts(options):
@@ -131,10 +104,7 @@ def parts(options):
 
 
 def plan(options):
-    """Arguments of `training.train`, one run after another.
-
-    The first seeds of all tasks come first, so that whoever stops early has a table.
-    """
+    """Arguments of `training.train`, one run after another."""
     runs = [
         arguments(task, row, seed, warm_up, factor, options.quick)
         for of, rows, seeds, warm_ups, factors in parts(options)
@@ -148,8 +118,7 @@ def plan(options):
         if is_asked(row, options.rows) and is_run(task, row, warm_up)
         for factor in factors
     ]
-    runs = {name_of(run): run for run in runs}.values()
-    return sorted(runs, key=lambda run: run["seed"])
+    return runner.planned(runs, training.FIELDS)
 
 
 def is_run(task, row, warm_up):
@@ -174,14 +143,6 @@ def arguments(task, row, seed, warm_up, factor, quick):
         "warm_up_steps": task.warm_up_steps // part if warm_up == "with" else 0,
         "evaluations": QUICK_EVALUATIONS if quick else EVALUATIONS,
     }
-
-
-def name_of(run):
-    """Name that tells runs apart, in a plan and in `runs.jsonl`."""
-    task = run["task"]
-    task = task if isinstance(task, str) else task.name
-    names = "row", "seed", "learning_rate", "steps", "warm_up_steps"
-    return (task, *(run[name] for name in names))
 
 
 if __name__ == "__main__":

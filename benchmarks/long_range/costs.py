@@ -2,12 +2,11 @@
 
 import dataclasses
 import itertools
-import json
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import machine, processes, worker
+from benchmarks import runner, worker
 from benchmarks.learning import times
 from benchmarks.long_range import models, tasks
 
@@ -20,22 +19,16 @@ LARGEST = 8e9
 
 
 def complete(names, path):
-    """Measures rows, and writes them to a file of JSON after each; returns them all.
-
-    Args:
-        names: of rows; those that the file has are measured again.
-        path: of the file.
-    """
-    costs = times.read(path)
+    """Measures rows, and writes them to a file of JSON after each."""
+    costs = runner.read(path)
     for row in names:
         costs[row] = {}
         for length in LENGTHS:
             costs[row][length] = measured(row, length, costs[row])
             print(row, length, costs[row][length], flush=True)
-        costs[row]["machine"] = machine.name()
+        costs[row]["machine"] = runner.machine()
         costs[row]["tensorflow"] = tf.__version__
-        path.write_text(json.dumps(costs, indent=1) + "\n")
-    return costs
+        runner.save(path, costs)
 
 
 def measured(row, length, shorter):
@@ -49,8 +42,8 @@ def measured(row, length, shorter):
     if last is None or grows * last["bytes"] > LARGEST:
         return None
     case = {"row": row, "length": length}
-    (seconds,) = processes.results(seconds_of_step, [case], workers=1)
-    taken = processes.call(bytes_of_steps, row, length, initializer=start)
+    (seconds,) = runner.results(seconds_of_step, [case], workers=1)
+    taken = runner.in_new_process(bytes_of_steps, row, length, start=start)
     return {"tokens_a_second": round(length / seconds), "bytes": taken}
 
 
@@ -60,8 +53,8 @@ def seconds_of_step(row, length):
 
 
 def start():
-    processes.use_one_thread()
-    processes.give_back()
+    runner.use_one_thread()
+    runner.give_back()
 
 
 def bytes_of_steps(row, length):
@@ -70,14 +63,11 @@ def bytes_of_steps(row, length):
     steps = times.of_steps(made(same, row), same)
 
     def train(num_steps):
-        for _ in itertools.islice(steps, num_steps):
-            pass
+        return list(itertools.islice(steps, num_steps))
 
     train(times.FIRST_STEPS)
     before = worker.resident("VmRSS")
-    worker.forget_peak()
-    train(STEPS)
-    return worker.resident("VmHWM") - before
+    return worker.peak_and_seconds(lambda: train(STEPS), before)[0]
 
 
 def made(task, row):
@@ -96,22 +86,10 @@ def task(length):
 
     def draw(random, batch_size):
         tokens = random.integers(VOCABULARY_SIZE, size=(batch_size, length))
-        nothing = np.zeros((batch_size, 1))
-        return (
-            tokens.astype("int32"),
-            nothing.astype("int32"),
-            1 + nothing.astype("float32"),
-        )
+        ones = np.ones((batch_size, 1))
+        return tokens.astype("int32"), 0 * ones.astype("int32"), ones.astype("float32")
 
-    classes = tasks.task(
-        "costs",
-        (draw, draw),
-        length,
-        VOCABULARY_SIZE,
-        NUM_CLASSES,
-        steps=STEPS,
-        batch_size=1,
-        hidden_dim=64,
-        learning_rate=1e-3,
-    )
+    of_steps = dict(steps=STEPS, batch_size=1, hidden_dim=64, learning_rate=1e-3)
+    of_sizes = length, VOCABULARY_SIZE, NUM_CLASSES
+    classes = tasks.task("costs", (draw, draw), *of_sizes, **of_steps)
     return dataclasses.replace(classes, window=WINDOW)

@@ -44,18 +44,9 @@ END = TOKENS.index("]")
 
 
 def draw(min_length, max_length, random, batch_size, max_args=10, max_depth=10):
-    """Draws expressions and what they come to.
+    """Draws ids `(B, L)`, padded at the right with 0, and what they come to, `(B, 1)`.
 
-    Args:
-        min_length, max_length: ints, the tokens of the shortest and of the longest, L.
-        random: `np.random.Generator`.
-        batch_size: positive int B.
-        max_args: int, at least 2, arguments of an operation at most.
-        max_depth: int, at least 2; operations nest `max_depth - 1` deep at most.
-
-    Returns:
-        int32 `(B, L)`, ids padded at the right with 0; int32 `(B, 1)`, answers 0 to 9;
-        float32 `(B, 1)`, ones.
+    Operations have `max_args` arguments at most and nest `max_depth - 1` deep at most.
     """
     x = np.zeros((batch_size, max_length), np.int32)
     y = np.zeros((batch_size, 1), np.int32)

@@ -21,30 +21,15 @@ TWO_FEATURES = "Performer, 2 features"
 COUNTS, FIRST = NO_MODELS = "token counts", "first token"
 # What the core has; the first five are the controls of every task.
 CORE = (
-    *NO_MODELS,
-    WITHOUT,
-    EXACT,
-    WINDOW,
-    PERFORMER,
-    GAINS,
-    "Big Bird",
-    "Linear Transformer",
+    *(*NO_MODELS, WITHOUT, EXACT, WINDOW),
+    *(PERFORMER, GAINS, "Big Bird", "Linear Transformer"),
 )
 # Those of which every seed is warmed up, too.
 SEVERAL = *CORE, HIGH_GAIN, TAYLOR
 ROWS = (
     *SEVERAL,
-    "Performer",
-    "Performer, relu",
-    "Longformer",
-    "Linformer",
-    "Reformer",
-    "Sinkhorn",
-    "Synthesizer",
-    "FNet",
-    "gMLP",
-    "MLP-Mixer",
-    TWO_FEATURES,
+    *("Performer", "Performer, relu", "Longformer", "Linformer", "Reformer"),
+    *("Sinkhorn", "Synthesizer", "FNet", "gMLP", "MLP-Mixer", TWO_FEATURES),
 )
 MODELS = tuple(row for row in ROWS if row not in NO_MODELS)
 # What grows with the square of the length.
@@ -63,17 +48,11 @@ NARROWEST = 8
 
 
 def attention_of(row, length, window, num_heads, key_dim, causal=False, rotates=False):
-    """Argument `attention` of `PerformerLM` for a row.
+    """Argument `attention` of `PerformerLM` for a row of `ROWS`.
 
-    Blocks, Linformer's mixtures and units of MLP-Mixer are of the window, too.
-
-    Args:
-        row: a name of `ROWS`, or `TWO_FEATURES`.
-        length: int L, the longest sequence.
-        window: int W; tokens see W - 1 to each side.
-        num_heads, key_dim: ints.
-        causal: bool, hide later tokens.
-        rotates: bool, whether queries and keys are rotated, where there are any.
+    Tokens see `window - 1` to each side; blocks, Linformer's mixtures and units of
+    MLP-Mixer are of the window, too. Queries and keys are rotated, where there are any,
+    if it `rotates`.
     """
     if row == WITHOUT:
         return "none"
@@ -128,11 +107,6 @@ class Reader(keras.Model):
 
     Means over thousands of tokens hardly differ from sequence to sequence: batch
     normalization makes much of what differs, without which they learn very slowly.
-
-    Args:
-        encoder: model from tokens and a mask to `(B, L, dim)`.
-        task: `tasks.LongTask`.
-        num_classes: int, or `None` for a token at each place.
     """
 
     def __init__(self, encoder, task, num_classes, **kwargs):

@@ -3,6 +3,7 @@
 import datetime
 import statistics
 
+from benchmarks import runner
 from benchmarks.learning import times
 from benchmarks.learning.report import (
     at_equal_time,
@@ -12,6 +13,8 @@ from benchmarks.learning.report import (
     mean_result,
     milliseconds,
     minus,
+    of_row,
+    opening,
     with_count,
 )
 from benchmarks.learning.tasks import ENOUGH
@@ -30,28 +33,18 @@ left. Where there is "{NOTHING}" more than 8 GB would be needed: not run."""
 
 
 def write(runs, folder):
-    """Writes `tables.md` of runs, and of the costs in the folder; returns the text.
-
-    Args:
-        runs: dicts as `training.train` returns them.
-        folder: path; its `costs.json` and its times are read if they are there.
-    """
-    runs = times.retold(runs, folder)
-    costs = times.read(folder / "costs.json")
-    parts = ["# Which attention? Tasks of long sequences"]
-    if runs:
-        parts += [summary(runs), explanation(runs)]
-        parts += filter(None, [times.explanation(folder)])
-    else:
-        parts.append("No runs.")
+    """Writes `tables.md` of runs, and of the costs in the folder; returns the text."""
+    runs, title = (
+        times.retold(runs, folder),
+        "# Which attention? Tasks of long sequences",
+    )
+    parts = opening(title, runs, folder, summary, explanation)
     for (task, warmed), same in of_tasks(runs):
-        parts += [f"## {task}, {WARM_UPS[warmed]}", how(same)]
-        parts.append(task_table(same))
+        parts += [f"## {task}, {WARM_UPS[warmed]}", how(same), task_table(same)]
+    costs = runner.read(folder / "costs.json")
     if costs:
         parts += ["## Tokens a second, and memory", COSTS, costs_table(costs)]
-    text = "\n\n".join(parts)
-    (folder / "tables.md").write_text(text + "\n")
-    return text
+    return runner.write_page(folder, parts)
 
 
 def how(runs):
@@ -100,8 +93,8 @@ def summary(runs):
     for (task, warmed), same in of_tasks(runs):
         columns.append(f"{task}{', warmed up' if warmed else ''}")
         num_seeds = len({run["seed"] for run in same})
-        for row, of_row in by(same, "row"):
-            cells[row, columns[-1]] = with_spread(best(of_row), num_seeds)
+        for row, runs_of_row in by(same, "row"):
+            cells[row, columns[-1]] = with_spread(best(runs_of_row), num_seeds)
     lines = [
         [row, *(cells.get((row, column), NOTHING) for column in columns)]
         for row in ordered(runs)
@@ -136,18 +129,13 @@ def with_spread(runs, num_seeds):
 
 
 def task_table(runs):
-    """A line for each attention: results, and what they cost.
-
-    Args:
-        runs: of one task, alone or after a warm-up.
-    """
+    """A line for each attention in one task: results, and what they cost."""
     trained = [run for run in runs if run["curve"]]
-    of_exact = [run for run in trained if run["row"] == models.EXACT]
-    seconds = equal_time(trained), equal_time(of_exact)
-    exact = best([run for run in runs if run["row"] == models.EXACT])
+    of_exact = of_row(trained, models.EXACT)
+    seconds, exact = (equal_time(trained), equal_time(of_exact)), best(of_exact)
     lines = []
     for row in ordered(runs):
-        for rate, same in by([r for r in runs if r["row"] == row], "learning_rate"):
+        for rate, same in by(of_row(runs, row), "learning_rate"):
             results = sorted((run["seed"], run["result"]) for run in same)
             lines.append(
                 [
@@ -165,11 +153,9 @@ def task_table(runs):
         f"{runs[0]['measure']}, mean",
         "seeds",
         "minus exact",
-        *(NOTHING if s is None else f"after {s:.0f} s" for s in seconds),
-        "ms a step",
-        "parameters",
     ]
-    return table(header, lines)
+    header += [NOTHING if s is None else f"after {s:.0f} s" for s in seconds]
+    return table([*header, "ms a step", "parameters"], lines)
 
 
 def of_training(runs, seconds):
@@ -180,11 +166,7 @@ def of_training(runs, seconds):
 
 
 def costs_table(costs):
-    """Tokens a second and memory of a training step, by length.
-
-    Args:
-        costs: dict as `costs.complete` returns it.
-    """
+    """Tokens a second and memory of a training step, by length."""
     lengths = sorted(
         {int(n) for of_row in costs.values() for n in of_row if n.isdigit()}
     )

@@ -20,13 +20,9 @@ DIGIT = 8
 class LongTask(Task):
     """A class to be told from a long sequence, or without classes a token at a place.
 
-    Attributes:
-        key_dim: int, size of a head.
-        num_layers: int, blocks of the model.
-        warm_up_steps: int, steps of a warm-up on the task's own inputs.
-        padded: bool, whether token 0 is padding.
-        joins_tokens: bool, whether what a token is read as has the one before it, too,
-            which no attention need spend its time to find.
+    `warm_up_steps` are steps of a warm-up on the task's own inputs. Token 0 is padding
+    where `padded`. With `joins_tokens` a token is read with the one before it, which no
+    attention need spend its time to find.
     """
 
     key_dim: int = 16
@@ -39,9 +35,8 @@ class LongTask(Task):
 def task(name, draws, length, vocabulary_size, num_classes, **more):
     """A task; its window covers an eighth of the length or, of short ones, less.
 
-    Args:
-        draws: pair of functions of a random generator and a batch size: of what is
-            trained on, and of what is not.
+    `draws` are two functions of a random generator and a batch size: of what is trained
+    on, and of what is not.
     """
     training, held_out = draws
     return LongTask(
@@ -64,31 +59,17 @@ def fixed(draw, length):
 
 def list_operations(length, **options):
     """The value of nested operations on digits."""
-    return task(
-        f"ListOps {length:,}",
-        [functools.partial(listops.draw, length // 4, length)] * 2,
-        length,
-        listops.VOCABULARY_SIZE,
-        num_classes=10,
-        padded=True,
-        **options,
-    )
+    draws = [functools.partial(listops.draw, length // 4, length)] * 2
+    sizes = length, listops.VOCABULARY_SIZE, 10
+    return task(f"ListOps {length:,}", draws, *sizes, padded=True, **options)
 
 
 def digits(size, scale, **options):
     """The digit that stands somewhere in an image, from its pixels."""
-    return task(
-        f"digits {size**2:,}",
-        [
-            functools.partial(draw_digits, part, size, scale)
-            for part in ("training", "held out")
-        ],
-        size**2,
-        17,
-        num_classes=10,
-        grid=(size, size),
-        **options,
-    )
+    parts = "training", "held out"
+    draws = [functools.partial(draw_digits, part, size, scale) for part in parts]
+    sizes = size**2, 17, 10
+    return task(f"digits {size**2:,}", draws, *sizes, grid=(size, size), **options)
 
 
 def questions(length, num_pairs, **options):
@@ -111,20 +92,11 @@ def of_learning(task):
 
 
 def draw_digits(part, size, scale, random, batch_size):
-    """Draws digits as pixels, read line by line, and the digits as labels.
+    """Draws pixels `(B, size * size)`, read line by line, and digits `(B, 1)`.
 
     Every place of the canvas that holds the whole digit is equally likely; the rest of
-    the canvas is 0. Every fifth image of scikit-learn's is held out.
-
-    Args:
-        part: str, "training" or "held out".
-        size: int, rows and columns of the canvas.
-        scale: int, how many rows and columns of the canvas a pixel of the digit takes.
-        random: `np.random.Generator`.
-        batch_size: int B.
-
-    Returns:
-        Inputs of shape `(B, size * size)`, digits `(B, 1)`, ones `(B, 1)`.
+    the canvas is 0. A pixel of the digit takes `scale` rows and columns. Every fifth
+    image of scikit-learn's is held out.
     """
     room = size - DIGIT * scale
     training, held_out = short.split_digits(fold=0, num_folds=5)

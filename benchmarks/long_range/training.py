@@ -10,18 +10,17 @@ import functools
 import time
 
 import numpy as np
-import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from benchmarks import machine
 from benchmarks.learning import times
-from benchmarks.learning.models import count_parameters
-from benchmarks.learning.training import learn
+from benchmarks.learning.training import figures, learn, record
 from benchmarks.long_range import models
 
+# What tells runs apart, beside their tasks.
+FIELDS = "row", "seed", "learning_rate", "steps", "warm_up_steps"
 # What part of the tokens is hidden, as in BERT (arXiv 1810.04805, section 3.1).
 HIDDEN_PART = 0.15
 # Sequences that are counted, and drawn at once.
@@ -29,45 +28,20 @@ NUM_COUNTED, AT_ONCE = 4000, 64
 
 
 def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
-    """Trains a model.
+    """Trains a model, whose learning rate is that of the warm-up, too.
 
-    Args:
-        task: `tasks.LongTask`.
-        row: a name of `models.ROWS`.
-        seed: int.
-        learning_rate: float, of the task and of the warm-up.
-        steps: int.
-        warm_up_steps: int, steps before in which hidden tokens are restored; 0 for
-            none. The model has learned nothing of the task then.
-        evaluations: int.
-
-    Returns:
-        Dict of numbers about the run, as of `benchmarks.learning.training.train`;
-        `"seconds"` and `"curve"` are without the warm-up, whose own are
-        `"warm_up_seconds"`, and its last loss in bits `"warm_up_bits"`.
+    Before `steps` come `warm_up_steps` in which hidden tokens are restored: the model
+    has learned nothing of the task then. Returns a dict as that of
+    `benchmarks.learning.training.train`; `"seconds"` and `"curve"` are without the
+    warm-up, whose own are `"warm_up_seconds"`, and its last loss in bits
+    `"warm_up_bits"`.
     """
     began = time.perf_counter()
-    if row in models.NO_MODELS:
-        made = counted(task, row, seed)
-    else:
-        made = trained(
-            task, row, seed, learning_rate, steps, warm_up_steps, evaluations
-        )
-    return {
-        "task": task.name,
-        "row": row,
-        "seed": seed,
-        "learning_rate": learning_rate,
-        "steps": steps,
-        "warm_up_steps": warm_up_steps,
-        "measure": task.measure,
-        "window": task.window,
-        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        "machine": machine.name(),
-        "tensorflow": tf.__version__,
-        **made,
-        "seconds_in_all": round(time.perf_counter() - began, 1),
-    }
+    counts = row in models.NO_MODELS
+    given = () if counts else (learning_rate, steps, warm_up_steps, evaluations)
+    made = (counted if counts else trained)(task, row, seed, *given)
+    told = dict(row=row, seed=seed, learning_rate=learning_rate, steps=steps)
+    return record(task, began, told, {"warm_up_steps": warm_up_steps}, made)
 
 
 def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
@@ -83,13 +57,7 @@ def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
         )
         warm_up = {"warm_up_seconds": seconds, "warm_up_bits": bits}
     curve = learn(model, task, learning_rate, steps, evaluations, random, decay=True)
-    return {
-        "parameters": count_parameters(model),
-        "result": curve[-1][3],
-        "seconds": curve[-1][1],
-        **warm_up,
-        "curve": curve,
-    }
+    return {**figures(model, curve), **warm_up}
 
 
 def hiding(task):
@@ -124,14 +92,8 @@ def counted(task, row, seed):
     for start in range(0, NUM_COUNTED, AT_ONCE):
         batches.append(task.draw(random, min(AT_ONCE, NUM_COUNTED - start)))
     result = control(batches, task.held_out(), task.vocabulary_size)
-    return {
-        "window": None,
-        "threads": 1,
-        "parameters": None,
-        "result": round(result, 4),
-        "seconds": 0.0,
-        "curve": [],
-    }
+    nothing = dict(window=None, threads=1, parameters=None, seconds=0.0, curve=[])
+    return {**nothing, "result": round(result, 4)}
 
 
 def histogram_accuracy(training, held_out, vocabulary_size):

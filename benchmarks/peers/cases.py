@@ -18,24 +18,12 @@ def comparison(
 ):
     """A comparison of two layers on the same arrays.
 
-    Args:
-        pair: str, heading of the pair.
-        name: str, what is set.
-        environment: str, that of the other side.
-        ours, theirs: tuples of layer and options.
-        because: str, why the numbers differ, or `None` where they are to agree.
-        fails: bool, whether theirs raises an error instead.
-        **arrays: what `numbers.drawn` reads and is not the default, and what a side
-            reads: `each_once` and `masked`; `all_rows`, to compare the outputs of
-            hidden tokens too.
+    `ours` and `theirs` are layer and options; `because` says why the numbers differ, or
+    is `None` where they are to agree; theirs raises an error if it `fails`. `arrays`
+    are read by `numbers.drawn`, and by a side: `each_once` and `masked`; `all_rows`
+    compares the outputs of hidden tokens, too.
     """
-    defaults = {
-        "batch": 2,
-        "length": LENGTH,
-        "seed": 0,
-        "sizes": SIZES,
-        "weights": DENSE,
-    }
+    defaults = dict(batch=2, length=LENGTH, seed=0, sizes=SIZES, weights=DENSE)
     shared = {"part": "numbers", **defaults, **arrays}
     return {
         "pair": pair,
@@ -306,27 +294,19 @@ def timed(lengths):
 
 def pairs(length):
     """Tuples: form, our layer and its options, their environment, layer and options."""
-    for layer, ours, theirs in (
-        ("BigBirdAttention", {}, ("kernel_attention", "BigBirdAttention", {})),
-        (
-            "LongformerAttention",
-            {"sliding_window": WINDOW + 1, "num_global_tokens": NUM_GLOBAL_TOKENS},
-            (
-                "hugging_face",
-                "TFLongformerSelfAttention",
-                {"attention_window": 2 * WINDOW},
-            ),
-        ),
-        (
-            "FourierMixing",
-            {"intermediate_dim": 4 * contenders.WIDTH},
-            ("keras_hub", "FNetEncoder", {"intermediate_dim": 4 * contenders.WIDTH}),
-        ),
+    near = WINDOW + 1
+    window = {"sliding_window": near, "num_global_tokens": NUM_GLOBAL_TOKENS}
+    longformer = "TFLongformerSelfAttention", {"attention_window": 2 * WINDOW}
+    inner = {"intermediate_dim": 4 * contenders.WIDTH}
+    for ours, theirs in (
+        (("BigBirdAttention", {}), ("kernel_attention", "BigBirdAttention", {})),
+        (("LongformerAttention", window), ("hugging_face", *longformer)),
+        (("FourierMixing", inner), ("keras_hub", "FNetEncoder", inner)),
     ):
-        yield "bidirectional", (layer, ours), theirs
+        yield "bidirectional", ours, theirs
     for form in ("bidirectional", "causal"):
         causal = form == "causal"
-        options = {"sliding_window": WINDOW + 1, "causal": causal}
+        options = {"sliding_window": near, "causal": causal}
         ours = "LocalAttention", options
         yield form, ours, ("ours", "MultiHeadAttention", options)
         features = {"num_random_features": contenders.NUM_RANDOM_FEATURES}

@@ -68,16 +68,10 @@ def dense(name, width, heads, case, random):
 
 
 def differences(ours, theirs, seen):
-    """Differences between the results of two sides.
+    """Differences between the results of two sides, dicts of arrays.
 
-    Args:
-        ours, theirs: dicts of arrays: "output", and gradients, whose names start
-            with "d ". Outputs count where tokens are seen.
-        seen: bool array of shape `(batch, length)`.
-
-    Returns:
-        Dict: the largest difference of outputs and the largest output; of gradients
-        the largest difference divided by the largest entry of its array, and the name.
+    Outputs count where tokens are seen, `(batch, length)`; gradients, whose names start
+    with "d ", as shares of the largest entry of their array.
     """
     names = sorted(name for name in ours if name.startswith("d "))
     if names != sorted(name for name in theirs if name.startswith("d ")):
@@ -102,16 +96,9 @@ def differences(ours, theirs, seen):
 
 
 def about(random_blocks):
-    """Description of a table of Big Bird's random blocks.
+    """Description of a table `(heads, count - 2, random)` of Big Bird's random blocks.
 
-    Args:
-        random_blocks: int array `(heads, count - 2, random)`, of all but the first and
-            last block.
-
-    Returns:
-        Dict of ints: how many entries there are, how many of them are blocks that are
-        seen anyway (first, last, the own and its neighbours) or for the second time,
-        the largest, and the count of blocks.
+    Some are seen anyway (first, last, the own and its neighbours) or drawn twice.
     """
     heads, inner, number = random_blocks.shape
     again = 0
@@ -128,12 +115,7 @@ def about(random_blocks):
 
 
 def compare(comparison, pool):
-    """A row: the comparison's names, and the differences or why there are none.
-
-    Args:
-        comparison: dict of `cases.comparison`.
-        pool: `turns.Pool`.
-    """
+    """A row: the comparison's names, and the differences or why there are none."""
     row = {key: comparison[key] for key in NAMED}
     inputs = drawn(comparison["theirs"])
     found = {}

@@ -1,6 +1,6 @@
 """Tables of comparisons and times, as Markdown."""
 
-from benchmarks import tables
+from benchmarks import runner, tables
 from benchmarks.peers import numbers
 
 TITLE = "# Beside other libraries: numbers and time"
@@ -9,17 +9,16 @@ and inputs; each runs in an environment of its own."""
 
 
 def report(compared, timed):
-    """Markdown of `numbers.json` and `times.json`, either of which may be `None`."""
+    """Parts of the page of `numbers.json` and `times.json`, which may be empty."""
     parts = [TITLE, ABOUT]
-    if compared is not None:
+    if compared:
         parts += ["## Numbers", machine(compared), EXPLAINED]
         for pair, rows in tables.by(compared["rows"], "pair"):
             parts += [f"### {pair}", of_numbers(rows)]
             if any("random_blocks" in row for row in rows):
                 parts += [ABOUT_BLOCKS, of_random_blocks(rows)]
     parts.append("## Time and memory")
-    parts += [NOT_TIMED] if timed is None else [machine(timed), of_times(timed)]
-    return "\n\n".join(parts) + "\n"
+    return parts + ([machine(timed), of_times(timed)] if timed else [NOT_TIMED])
 
 
 EXPLAINED = """The largest difference of outputs beside the largest output; that of
@@ -32,31 +31,17 @@ blocks; "again" are those that a block sees anyway, or drew before."""
 
 
 def machine(results):
-    described = results["machine"]
-    libraries = sorted(
-        {
-            f"{library} {version}"
-            for versions in results["versions"].values()
-            for library, version in versions.items()
-        }
-    )
-    load = described["load_at_start"]
-    return (
-        f"{described['cpu']}, {described['threads']} threads, {described['date'][:10]}"
-        f", load at the start {load:.1f}; {', '.join(libraries)}."
-    )
+    return runner.said(results["machine"], tables.libraries(results["versions"]))
 
 
 def of_numbers(rows):
     lines = []
     for row in rows:
-        cells = [tables.NOTHING] * 2
+        output = gradient = tables.NOTHING
         if "output" in row:
-            cells = [
-                f"{row['output']:.1e} of {row['largest_output']:.1f}",
-                f"{row['gradient']:.1e}",
-            ]
-        lines.append([row["name"], *cells, said(row)])
+            output = f"{row['output']:.1e} of {row['largest_output']:.1f}"
+            gradient = f"{row['gradient']:.1e}"
+        lines.append([row["name"], output, gradient, said(row)])
     return tables.table(["", "outputs", "gradients", ""], lines)
 
 

@@ -1,7 +1,8 @@
 """Measures the service of examples/serving under load.
 
     python -m benchmarks.serving [--quick] [--rounds 1] [--new-tokens 100]
-        [--prompts 100 4000] [--sessions 1 8 64] [--output benchmarks/results/serving]
+        [--prompts 100 4000] [--sessions 1 8 64] [--report-only]
+        [--output benchmarks/results/serving]
 
 Exports two models of one size with random weights, with the state of linear attention
 and with a key-value cache of exact attention, serves each from a process on one core,
@@ -11,14 +12,13 @@ Writes results.json and tables.md.
 
 import contextlib
 import dataclasses
-import json
 import pathlib
 import statistics
 import tempfile
 
 import numpy as np
 
-from benchmarks import tables, turns
+from benchmarks import runner, tables, turns
 from benchmarks.serving import client, models
 from benchmarks.serving.models import CONTENDERS
 
@@ -30,16 +30,25 @@ SECONDS = 10_000.0
 
 
 def main(argv=None):
-    options = parsed(argv)
-    sizes = QUICK if options.quick else models.Sizes()
+    more = {**turns.OPTIONS, "rounds": 1, "limit": float("inf"), "quick": False}
+    more |= dict(new_tokens=int, prompts=[int], sessions=[int])
+    output = runner.RESULTS / "serving"
+    options = runner.options(__doc__, argv, **more, output=output)
+    usual = ([20, 60], [1, 3], 8) if options.quick else ([100, 4000], [1, 8, 64], 100)
+    options.prompts = options.prompts or usual[0]
+    options.sessions = options.sessions or usual[1]
+    options.new_tokens = options.new_tokens or usual[2]
     path = options.output / "results.json"
+    if not options.report_only:
+        measure(options, path)
+    print(runner.write_page(options.output, report(runner.read(path))))
+
+
+def measure(options, path):
+    sizes = QUICK if options.quick else models.Sizes()
     with turns.session(1) as (pool, results), tempfile.TemporaryDirectory() as folder:
-        results |= {
-            "sizes": dataclasses.asdict(sizes),
-            "new_tokens": options.new_tokens,
-            "served": [],
-            "alone": results["rows"],
-        }
+        results |= {"sizes": dataclasses.asdict(sizes), "served": []}
+        results |= {"new_tokens": options.new_tokens, "alone": results["rows"]}
         for length in options.prompts:
             exported = {
                 contender: pathlib.Path(folder, f"{length} {contender}")
@@ -49,35 +58,20 @@ def main(argv=None):
                 name: models.export(name, length + options.new_tokens, sizes, path)
                 for name, path in exported.items()
             }
-            for rows in served(exported, bytes_of, length, sizes, options):
-                results["served"] += rows
-                turns.note_load(results["machine"])
-                turns.save(path, results)
-            groups = called(exported, length, sizes, options)
-            turns.measure(groups, pool, options, results, path, without_folder)
-            turns.save(path, results)
+            for row in served(exported, bytes_of, length, sizes, options):
+                results["served"].append(row)
+                runner.note_load(results["machine"])
+                runner.save(path, results)
+            for rows in called(exported, length, sizes, options):
+                turns.measure(rows, pool, options, results, path)
+                for row in rows:
+                    del row["folder"]  # it is gone when this is read
+            runner.save(path, results)
             pool.stop()
-    (options.output / "tables.md").write_text(report(results))
-    print(report(results))
-
-
-def parsed(argv):
-    parser = turns.parser(
-        __doc__, "benchmarks/results/serving", rounds=1, limit=float("inf")
-    )
-    parser.add_argument("--quick", action="store_true", help="tiny models, for a look")
-    parser.add_argument("--new-tokens", type=int)
-    parser.add_argument("--prompts", type=int, nargs="+")
-    parser.add_argument("--sessions", type=int, nargs="+")
-    options = parser.parse_args(argv)
-    options.new_tokens = options.new_tokens or (8 if options.quick else 100)
-    options.prompts = options.prompts or ([20, 60] if options.quick else [100, 4000])
-    options.sessions = options.sessions or ([1, 3] if options.quick else [1, 8, 64])
-    return options
 
 
 def served(exported, bytes_of, length, sizes, options):
-    """Yields rows, one for each contender, of each number of sessions."""
+    """Yields a row for each number of sessions and contender."""
     limits = {
         "max_sessions": max(options.sessions),
         "max_new_tokens": options.new_tokens,
@@ -96,79 +90,55 @@ def served(exported, bytes_of, length, sizes, options):
             services[contender] = service
             before[contender] = service.resident()
         for count in sorted(options.sessions):
-            rows = {
-                contender: {
-                    "contender": contender,
-                    "prompt_length": length,
-                    "sessions": count,
-                    "state_bytes": bytes_of[contender],
-                    "rounds": [],
-                }
-                for contender in exported
-            }
             prompts = [
                 models.prompt_of(length, sizes.vocabulary_size, seed)
                 for seed in range(count)
             ]
+            rounds = {contender: [] for contender in services}
             for _ in range(options.rounds):
                 for contender, service in services.items():
-                    found = one_round(service, prompts, options.new_tokens)
-                    growth = found.pop("resident")
-                    growth = growth and growth - before[contender]
-                    rows[contender]["rounds"].append({**found, "growth_bytes": growth})
-                    print(length, count, contender, json.dumps(found), flush=True)
-            yield rows.values()
+                    given = service, prompts, options.new_tokens, before[contender]
+                    rounds[contender].append(one_round(*given))
+                    print(length, count, contender, rounds[contender][-1], flush=True)
+            for contender, found in rounds.items():
+                row = {"contender": contender, "prompt_length": length}
+                row |= {"sessions": count, "state_bytes": bytes_of[contender]}
+                yield {**row, "rounds": found}
 
 
-def one_round(service, prompts, new_tokens):
-    """A `summary` of sessions, what of the processor they took, and memory meanwhile.
+def one_round(service, prompts, new_tokens, resident_before):
+    """A `summary` of sessions, and what of the processor and of memory they took.
 
-    `processor_seconds` of the service, and bytes `resident` when all had begun, are
-    `None` where the system does not tell.
+    The last two are `None` where the system does not tell.
     """
     before = service.processor_seconds()
-    times, resident = client.drive(
-        service.port, prompts, new_tokens, lambda: service.resident()
-    )
+    times, resident = client.drive(service.port, prompts, new_tokens, service.resident)
     used = None if before is None else service.processor_seconds() - before
-    found = summary(times)
-    return {**found, "processor_seconds": used, "resident": resident}
+    growth = resident and resident - resident_before
+    return {**summary(times), "processor_seconds": used, "growth_bytes": growth}
 
 
 def called(exported, length, sizes, options):
     """Yields rows that take turns, the signatures called without HTTP."""
     for count in options.sessions:
+        shared = {
+            "environment": "serving",
+            "batch": count,
+            "prompt_length": length,
+            "new_tokens": min(options.new_tokens, MOST_STEPS),
+            "vocabulary_size": sizes.vocabulary_size,
+        }
         yield [
-            turns.row(
-                {
-                    "contender": contender,
-                    "environment": "serving",
-                    "folder": str(path),
-                    "batch": count,
-                    "prompt_length": length,
-                    "new_tokens": min(options.new_tokens, MOST_STEPS),
-                    "vocabulary_size": sizes.vocabulary_size,
-                }
-            )
+            turns.row({"contender": contender, "folder": str(path), **shared})
             for contender, path in exported.items()
         ]
 
 
-def without_folder(rows):
-    for row in rows:
-        del row["folder"]  # it is gone when this is read
-
-
 def summary(sessions):
-    """Speed and latency of sessions that ran at once.
+    """Speed and latency of sessions that ran at once, of `(sent, arrivals)` in seconds.
 
-    Args:
-        sessions: list of `(sent, arrivals)`, seconds of one clock.
-
-    Returns:
-        Dict of floats: `tokens_per_second` of all, prompts included; `between_p50` and
-        `between_p99`, seconds from a token of a session to its next; `first_p50` and
-        `first_p99`, seconds from a request to its first token.
+    Tokens a second of all, prompts included; then percentiles of the time from a token
+    of a session to its next, and from a request to its first token.
     """
     sent = [at for at, _ in sessions]
     arrivals = [times for _, times in sessions]
@@ -183,19 +153,13 @@ def summary(sessions):
 
 
 def report(results):
-    machine = results["machine"]
-    described = (
-        f"{machine['cpu']}, {machine['cores']} cores; load "
-        f"{machine['load_at_start']:.1f} before, at most {machine['highest_load']:.1f} "
-        "meanwhile"
-    )
+    libraries = tables.libraries(results["versions"])
     sizes = ", ".join(f"{name} {value}" for name, value in results["sizes"].items())
-    parts = [
+    return [
         "# The service under load",
-        f"`{machine['command']}`, {machine['date']}. {described}; "
-        + tables.libraries(results["versions"])
-        + f". {sizes}; {results['new_tokens']} new tokens each. The service has one "
-        "core. Medians of rounds in which both models took turns.",
+        f"{runner.said(results['machine'], libraries)} {sizes}; "
+        f"{results['new_tokens']} new tokens each. The service has one core. Medians "
+        "of rounds in which both models took turns.",
         "A cache has as many places as a sequence gets tokens. Signatures change "
         "nothing in place: a step copies the cache, which a server that keeps it in "
         "the model would not.",
@@ -205,7 +169,6 @@ def report(results):
         "tokens a second, prompts not counted, and the milliseconds of a step.",
         alone_table(results),
     ]
-    return "\n\n".join(parts) + "\n"
 
 
 def served_table(results):
@@ -222,16 +185,14 @@ def served_table(results):
         }
         growth, used = found.get("growth_bytes"), found.get("processor_seconds")
         tokens = row["sessions"] * results["new_tokens"]
+        latencies = "between_p50", "between_p99", "first_p50", "first_p99"
         rows.append(
             [
                 f"{row['prompt_length']:,}",
                 row["sessions"],
                 CONTENDERS[row["contender"]],
                 tables.number(found["tokens_per_second"], 1),
-                *(
-                    f"{1e3 * found[name]:,.0f}"
-                    for name in ("between_p50", "between_p99", "first_p50", "first_p99")
-                ),
+                *(f"{1e3 * found[name]:,.0f}" for name in latencies),
                 tables.number(used and 1e3 * used / tokens, 1),
                 f"{row['state_bytes'] / 1e3:,.0f}",
                 tables.number(growth and growth / 1e3 / row["sessions"], 0),

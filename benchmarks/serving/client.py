@@ -10,16 +10,13 @@ import sys
 import time
 import urllib.request
 
-from benchmarks import turns, worker
+from benchmarks import runner, worker
 
 
 class Service:
-    """A process that serves one exported model, and the memory it takes.
+    """A process that serves one exported model with `examples.serving.requests.Limits`.
 
-    Args:
-        folder: the exported model.
-        log: path of a file for what it prints.
-        limits: dict of `examples.serving.requests.Limits`.
+    It prints into a log; its memory and its time can be asked for.
     """
 
     def __init__(self, folder, log, limits):
@@ -31,7 +28,7 @@ class Service:
         with on_one_core(), open(log, "w") as file:
             self._process = subprocess.Popen(
                 [*command, f"--port={self.port}", *options],
-                cwd=turns.ROOT,
+                cwd=runner.ROOT,
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
@@ -87,10 +84,9 @@ def on_one_core():
 
 
 async def session(port, tokens, new_tokens, started):
-    """Returns when a session was sent and when each token arrived, seconds of a clock.
+    """When a session was sent and when each token arrived, in seconds of a clock.
 
-    Raises:
-        RuntimeError: if the service refuses the session, or ends it early.
+    `RuntimeError` if the service refuses the session, or ends it early.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = {"tokens": tokens, "max_new_tokens": new_tokens, "temperature": 0}
@@ -126,17 +122,10 @@ async def session(port, tokens, new_tokens, started):
 
 
 def drive(port, prompts, new_tokens, when_all_started):
-    """All sessions at once, one for each prompt.
+    """All sessions at once, one for each prompt, with the service on a port.
 
-    Args:
-        port: int, where the service listens on this machine.
-        prompts: list of lists of ints.
-        new_tokens: int.
-        when_all_started: function that is called once each session has its first
-            token; what it returns is returned.
-
-    Returns:
-        List of what `session` returns, and what `when_all_started` returned.
+    Returns a list of what `session` returns, and the answer of `when_all_started`,
+    which is called once each session has its first token.
     """
     answer, waiting = None, len(prompts)
 

@@ -28,33 +28,19 @@ class Sizes:
 
 
 def export(contender, longest, sizes, folder):
-    """Writes a model with the signatures `serve`, `prefill` and `decode`.
+    """Writes a model with the signatures `serve`, `prefill` and `decode` to a folder.
 
-    Args:
-        contender: one of `CONTENDERS`.
-        longest: int, the most tokens of a sequence. A cache has that many places.
-        sizes: `Sizes`.
-        folder: where to write.
-
-    Returns:
-        Bytes of the state of one session.
+    A cache has `longest` places. Returns the bytes of the state of one session.
     """
     keras.utils.set_random_seed(0)
     options = dataclasses.asdict(sizes)
     features = options.pop("num_random_features")
-    if contender == "performer":
-        choice = {
-            "num_random_features": features,
-            "exact_window": None,
-            "forget_gate": False,
-        }
-    else:
-        head_dim = sizes.hidden_dim // sizes.num_heads
-        choice = {
-            "attention": ExactWithCache(
-                sizes.num_heads, head_dim, cache_length=longest, rotary=True
-            )
-        }
+    choice = {"num_random_features": features}
+    choice |= {"exact_window": None, "forget_gate": False}
+    if contender != "performer":
+        heads = sizes.num_heads, sizes.hidden_dim // sizes.num_heads
+        exact = ExactWithCache(*heads, cache_length=longest, rotary=True)
+        choice = {"attention": exact}
     model = keras_performer.PerformerLM(max_length=longest, seed=0, **options, **choice)
     model.export(folder, verbose=False)
     state = tf.nest.flatten(model.get_initial_state(1))
@@ -67,13 +53,8 @@ class ExactWithCache(keras_performer.layers.AttentionLayer):
 
     The cache has heads before places, so that both products read it as it lies, and
     each row of a batch its own number of tokens so far. A step attends to all places
-    with a mask: make it no longer than sequences get. It takes no masks of keys, and as
-    many heads of keys as of queries.
-
-    Args:
-        num_heads, key_dim: as in `AttentionLayer`.
-        cache_length: int L, the most tokens of a sequence.
-        **kwargs: as in `AttentionLayer`.
+    with a mask: make the cache, of `cache_length` tokens, no longer than sequences get.
+    It takes no masks of keys, and as many heads of keys as of queries.
     """
 
     supports_state = True
@@ -141,12 +122,7 @@ start = steps.start
 
 
 def program(case):
-    """Draws the likeliest token after token, each by one call of `decode` for all.
-
-    Args:
-        case: dict of folder, batch (sessions), prompt_length, vocabulary_size and
-            new_tokens.
-    """
+    """Draws the likeliest token after token, each by one call of `decode` for all."""
     loaded = tf.saved_model.load(case["folder"])
     prefill, decode = (loaded.signatures[name] for name in ("prefill", "decode"))
     # the prompts may be equal: what the numbers are does not matter to speed

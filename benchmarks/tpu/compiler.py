@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import os
 import time
+import typing
 
 import numpy as np
 
@@ -52,15 +53,8 @@ class Memory:
         return self.arguments + self.temporaries + self.outputs - self.aliased
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-    """An executable of the TPU compiler.
-
-    Attributes:
-        memory: a `Memory`.
-        text: str, the optimized program.
-        seconds: float, what the compiler took.
-    """
+class Compiled(typing.NamedTuple):
+    """Memory, the text of the optimized program, and seconds that it took."""
 
     memory: Memory
     text: str
@@ -74,13 +68,9 @@ def text_of(stablehlo):
 
 
 def compile_for(stablehlo, slice_):
-    """Compiles what `stablehlo.lower` returned for all replicas of a `Slice`.
+    """The `Compiled` of what `stablehlo.lower` returned, for all replicas of a `Slice`.
 
-    Returns:
-        A `Compiled`.
-
-    Raises:
-        jax.errors.JaxRuntimeError: the compiler refuses, for memory or otherwise.
+    `jax.errors.JaxRuntimeError` if the compiler refuses, for memory or otherwise.
     """
     chips = devices(slice_)
     client = chips[0].client

@@ -1,8 +1,8 @@
 """Prints how long a sequence one chip can train on, by how much is recomputed.
 
     python -m benchmarks.tpu.lengths                        # the table of the README
-    python -m benchmarks.tpu.lengths --recompute block --log2_lengths 18 19 20
-    python -m benchmarks.tpu.lengths --recompute exact --log2_lengths 13 14
+    python -m benchmarks.tpu.lengths --recompute block --log2-lengths 18 19 20
+    python -m benchmarks.tpu.lengths --recompute exact --log2-lengths 13 14
 
 The model is the regular one of arXiv 2009.14794 (8 heads, 6 layers, widths 512 and
 2048) with 256 random features, a vocabulary of 256, mixed_bfloat16 and Adam, on one
@@ -10,14 +10,10 @@ sequence. A row takes one to five minutes; all are written to `runs/tpu/lengths.
 Needs the environment of `make tpu-check`, and no TPU.
 """
 
-import argparse
-import pathlib
-
+from benchmarks import runner
 from benchmarks.tpu import rows
 from benchmarks.tpu.slices import SLICES
-from benchmarks.tpu.table import print_line
 
-WRITTEN = pathlib.Path("runs/tpu/lengths.json")
 # By what is recomputed, the lengths of the table: as far as each goes and one more.
 LOG2_LENGTHS = {
     "exact": (13, 14),
@@ -29,27 +25,16 @@ HEADER = ["tokens", "model", "GiB per chip", "lower seconds", "compile seconds"]
 
 
 def main(argv=None):
-    """Reads the command line, compiles and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--recompute", nargs="+", choices=LOG2_LENGTHS)
-    parser.add_argument("--log2_lengths", nargs="+", type=int)
-    parser.add_argument("--slice", default="v5e-1", choices=SLICES)
-    parser.add_argument("--output", default=WRITTEN, type=pathlib.Path)
-    chosen = parser.parse_args(argv)
+    choices = {"recompute": LOG2_LENGTHS, "slice": SLICES}
+    more = dict(recompute=(*LOG2_LENGTHS,), log2_lengths=[int], slice="v5e-1")
+    more |= dict(output=runner.RUNS / "tpu/lengths.json")
+    chosen = runner.options(__doc__, argv, choices, **more)
     cases = [
         (recompute, log2_length, chosen.slice)
-        for recompute in chosen.recompute or LOG2_LENGTHS
+        for recompute in chosen.recompute
         for log2_length in chosen.log2_lengths or LOG2_LENGTHS[recompute]
     ]
-    print_line(HEADER)
-    print_line(["---"] * len(HEADER))
-    for row in rows.collect(compile_length, cases, chosen.output):
-        print_line(cells(row))
-    print(f"wrote {chosen.output}")
+    rows.print_table(HEADER, cells, compile_length, cases, chosen.output)
 
 
 def compile_length(recompute, log2_length, slice_name):
@@ -72,6 +57,9 @@ def training_step(recompute, log2_length):
     from benchmarks.tpu.replicas import Replicas
 
     keras.config.set_dtype_policy("mixed_bfloat16")
+    option = {"recompute": None if recompute == "none" else recompute}
+    if recompute == "exact":
+        option = {"attention": "exact"}
     strategy = Replicas(1)
     half = log2_length // 2
     with strategy.scope():
@@ -87,20 +75,13 @@ def training_step(recompute, log2_length):
             exact_window=None,
             forget_gate=False,
             seed=0,
-            **options(recompute, log2_length),
+            **option,
         )
         model.compile(
             keras.optimizers.Adam(),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     return steps.lower_step(model, strategy, 1, 2**log2_length)
-
-
-def options(recompute, log2_length):
-    """Options that differ between the models."""
-    if recompute == "exact":
-        return {"attention": "exact"}
-    return {} if recompute == "none" else {"recompute": recompute}
 
 
 def cells(row):

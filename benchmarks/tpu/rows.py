@@ -1,25 +1,20 @@
 """One line of a table: a program that is lowered and compiled in a fresh process."""
 
 import dataclasses
-import json
 import re
 import time
+
+from benchmarks import runner
 
 _SIZE = re.compile(r"\(([\d.]+)([MGT])\) exceeds available|Used ([\d.]+)([MGT]) of")
 _GIB = {"M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 
 
 def measure(program, slice_):
-    """Compiles what `program` lowers.
+    """A row about the program that a function lowers, compiled for a `Slice`.
 
-    Args:
-        program: callable that returns what `stablehlo.lower` does.
-        slice_: a `Slice`.
-
-    Returns:
-        dict: `lower_seconds`, `compile_seconds`, the `memory` in bytes, its sum `gib`
-        and whether it `fits`; of a program that the compiler refuses for its memory,
-        the sentence that says so, `refusal`.
+    Memory in bytes, its sum `gib` and whether it `fits`; of a program that the compiler
+    refuses for its memory, the sentence that says so, `refusal`.
     """
     # first, as it sets what JAX reads
     from benchmarks.tpu import compiler  # isort: skip
@@ -38,15 +33,8 @@ def measure(program, slice_):
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         refusal = str(error).splitlines()[0]
-        seconds = time.perf_counter() - start
-        gib = refused_gib(refusal)
-        return {
-            **row,
-            "compile_seconds": seconds,
-            "refusal": refusal,
-            "gib": gib,
-            "fits": False,
-        }
+        row["compile_seconds"] = time.perf_counter() - start
+        return {**row, "refusal": refusal, "gib": refused_gib(refusal), "fits": False}
     return {
         **row,
         "compile_seconds": compiled.seconds,
@@ -71,19 +59,25 @@ def collect(function, cases, path):
     Yields each row and writes all so far to `path`. A case that fails, or whose
     process ends, gives a row with an `error`.
     """
-    from benchmarks import processes
-
     rows = []
     for case in cases:
         try:
-            row = processes.in_new_process(function, *case)
+            row = runner.in_new_process(function, *case)
         except Exception as error:
             first_line = f"{type(error).__name__}: {error}".splitlines()[0]
             row = {"case": case, "error": first_line[:300]}
         rows.append(row)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(rows, indent=1) + "\n")
+        runner.save(path, rows)
         yield row
+
+
+def print_table(header, cells, function, cases, path):
+    """Prints a line of cells for each row of `collect`."""
+    for line in (header, ["---"] * len(header)):
+        print(f"| {' | '.join(line)} |")
+    for row in collect(function, cases, path):
+        print(f"| {' | '.join(cells(row))} |", flush=True)
+    print(f"wrote {path}")
 
 
 def needed(row):

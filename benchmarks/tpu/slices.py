@@ -8,13 +8,10 @@ USABLE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Some chips of one kind.
+    """Some chips of one kind, a replica each, and the memory that the compiler finds.
 
-    Attributes:
-        topology: str, what the TPU compiler calls a slice with at least these chips.
-        replicas: int, one for each chip.
-        gib_per_chip: float, the memory that the compiler finds on a chip.
-        chip_config: str, what the TPU compiler calls a way to use a chip.
+    `topology` and `chip_config` are the TPU compiler's names of a slice with at least
+    these chips, and of a way to use a chip.
     """
 
     topology: str

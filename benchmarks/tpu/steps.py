@@ -13,15 +13,9 @@ from examples.imagenet64 import train
 
 
 def training_step(config, num_replicas, exact=False):
-    """StableHLO of what one replica does for one optimizer step.
+    """StableHLO of what one replica does for one optimizer step of a `Config`.
 
-    Args:
-        config: a `Config` of the example; its batch is shared by the replicas.
-        num_replicas: int.
-        exact: bool, exact softmax attention instead, the control.
-
-    Returns:
-        What `stablehlo.lower` returns.
+    Its batch is shared by the replicas. `exact` has exact attention, the control.
     """
     keras.config.set_dtype_policy(config.dtype_policy)
     strategy = Replicas(num_replicas)

@@ -1,47 +1,27 @@
 """Prints what the training step of every file in `tpu_configs/` needs on its slice.
 
     python -m benchmarks.tpu.table                  # all, with exact attention beside
-    python -m benchmarks.tpu.table v5e-1 v5e-4
+    python -m benchmarks.tpu.table --names v5e-1 v5e-4
 
 It takes about two minutes for each configuration and writes `runs/tpu/table.json`.
 Needs the environment of `make tpu-check`, and no TPU.
 """
 
-import argparse
 import pathlib
 
+from benchmarks import runner
 from benchmarks.tpu import rows
 from benchmarks.tpu.slices import SLICES
 
-CONFIGS = pathlib.Path(__file__).parents[2] / "tpu_configs"
+CONFIGS = runner.ROOT / "tpu_configs"
 WRITTEN = pathlib.Path("runs/tpu/table.json")
-HEADER = [
-    "configuration",
-    "attention",
-    "tokens per step",
-    "GiB per chip",
-    "compile seconds",
-]
+HEADER = ["configuration", "attention", "tokens per step", "GiB", "compile seconds"]
 
 
 def main(argv=None):
-    """Reads the command line, compiles and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("names", nargs="*", default=list(SLICES), metavar="NAME")
-    names = parser.parse_args(argv).names
-    unknown = set(names) - set(SLICES)
-    if unknown:
-        parser.error(f"NAME must be one of {', '.join(SLICES)}: {sorted(unknown)}")
-    print_line(HEADER)
-    print_line(["---"] * len(HEADER))
-    cases = [(name, exact) for name in names for exact in (False, True)]
-    for row in rows.collect(compile_config, cases, WRITTEN):
-        print_line(cells(row))
-    print(f"wrote {WRITTEN}")
+    options = runner.options(__doc__, argv, choices={"names": SLICES}, names=(*SLICES,))
+    cases = [(name, exact) for name in options.names for exact in (False, True)]
+    rows.print_table(HEADER, cells, compile_config, cases, WRITTEN)
 
 
 def read(name):
@@ -80,10 +60,6 @@ def cells(row):
         rows.needed(row),
         f"{row['compile_seconds']:.0f}",
     ]
-
-
-def print_line(cells):
-    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

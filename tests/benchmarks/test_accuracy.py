@@ -1,14 +1,11 @@
 """Estimates are what they are called, laws hold, and what is broken fails."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import integrate
 
-from benchmarks.accuracy import __main__ as command
-from benchmarks.accuracy import checks, estimates, estimators, laws, training
+from benchmarks.accuracy import checks, estimates, estimators, laws
 from keras_performer import feature_maps, ops
 from keras_performer.ops import reference
 
@@ -18,12 +15,6 @@ LENGTH, DIM, M = 37, 6, 10
 
 def heads(data):
     return [x[None, :, None] for x in data]
-
-
-def test_exact_weights_are_those_of_softmax_attention():
-    data = estimators.draw(3, LENGTH, DIM, 1.5)
-    expected = reference.exact_softmax_attention(*heads(data))[0, :, 0]
-    np.testing.assert_allclose(estimators.exact_weights(data) @ data.value, expected)
 
 
 @pytest.mark.parametrize("name", ["softmax", "favor+", "positive, iid", "relu"])
@@ -73,26 +64,12 @@ def test_the_best_matrix_of_a_rank_is_that_of_the_singular_values():
         assert error == pytest.approx(expected, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", estimators.RANDOM)
-@pytest.mark.parametrize("std", [0.3, 1.0])
-def test_no_estimate_beats_the_best_matrix_of_its_rank(name, std):
-    # values that are the identity show the matrix
-    data = estimators.draw(0, LENGTH, DIM, std)._replace(value=np.eye(LENGTH))
-    weights = estimators.exact_weights(data)
-    (floor,) = estimates.best_rank_errors(weights, [M])
-    found = estimators.attention(name, data, M, seed=0)
-    assert np.linalg.matrix_rank(found, tol=1e-5) <= M
-    error, _ = estimates.errors(found, weights)
-    assert error >= floor > 0
-
-
-def test_every_estimator_has_its_row():
+def test_rows_of_a_setting():
     rows = list(estimates.setting_rows(LENGTH, 3, DIM, 0.5, (4, M)))
-    found = {(row["estimator"], row["features"]) for row in rows}
+    found = [(row["estimator"], row["features"]) for row in rows]
     names = (*estimators.RANDOM, estimates.BEST_RANK)
-    expected = {(name, m) for name in names for m in (4, M)}
-    assert found == expected | {("mean of values", None), ("taylor", None)}
-    assert len(rows) == len(found)
+    expected = [(name, m) for name in names for m in (4, M)]
+    assert {*found} == {*expected, ("mean of values", None), ("taylor", None)}
     (mean,) = (row for row in rows if row["estimator"] == "mean of values")
     errors = []
     for seed in range(3):
@@ -111,10 +88,6 @@ X, Y = checks.pair(*checks.PAIRS["apart"])
 
 def failed(rows):
     return [row["what"] for row in rows if not row["passed"]]
-
-
-def seed(estimator_index):
-    return (11, estimator_index)
 
 
 def test_all_hold():
@@ -159,18 +132,9 @@ def test_features_of_another_law_fail(monkeypatch, name, feature_map, expected):
     rows = [
         row
         for law in (checks.lemma_2, checks.theorem_1, checks.theorem_2)
-        for row in law("apart", X, Y, GROUPS, seed)
+        for row in law("apart", X, Y, GROUPS, 11)
     ]
     assert any(what.startswith(expected) for what in failed(rows)), failed(rows)
-
-
-def test_a_biased_control_fails(monkeypatch):
-    right = checks.of_trigonometric
-    monkeypatch.setattr(
-        checks, "of_trigonometric", lambda *arguments: 1.02 * right(*arguments)
-    )
-    wrong = failed(checks.lemma_2("apart", X, Y, GROUPS, seed))
-    assert wrong[0].startswith("mean of trigonometric")
 
 
 @pytest.mark.parametrize("dim", [3, 8, 16])
@@ -207,54 +171,3 @@ def test_lemma_2_by_an_integral():
     assert laws.positive_error(x, y, 1) == pytest.approx(positive)
     assert laws.hyperbolic_error(x, y, 1) == pytest.approx(hyperbolic)
     assert laws.trigonometric_error(x, y, 1) == pytest.approx(trigonometric)
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Sizes of a second."""
-    monkeypatch.setattr(estimates, "QUICK_LENGTH", 24)
-    monkeypatch.setattr(estimates, "QUICK_DRAWS", 2)
-    monkeypatch.setattr(estimates, "QUICK_SWEEP", (16, 64))
-    monkeypatch.setattr(checks, "QUICK_GROUPS", 2_000)
-    monkeypatch.setattr(estimates, "PEERS", {})
-    settings = (16, 0.25, (16, 64)), (16, 1.0, (16, 64)), (8, 0.5, (16,))
-    monkeypatch.setattr(estimates, "SETTINGS", settings)
-    monkeypatch.setattr(training, "QUICK_ROWS", ("relu",))
-    monkeypatch.setattr(training, "QUICK_STEPS", 3)
-    monkeypatch.setattr(training, "EVALUATIONS", 3)
-
-
-def run(folder, *arguments):
-    failed = command.main(
-        ["--quick", "--workers", "0", "--output", str(folder), *arguments]
-    )
-    return failed, json.loads((folder / "results.json").read_text())
-
-
-@pytest.mark.slow
-def test_the_command_writes_tables_and_pictures(small, tmp_path, eagerly):
-    failed, found = run(tmp_path)
-    assert failed == 0
-    assert set(found) == {"about", *command.PARTS}
-    (trained,) = found["training"]
-    assert [steps for steps, _ in trained["curve"]] == [1, 2, 3]
-    text = (tmp_path / "tables.md").read_text()
-    for picture in ("estimates.png", "training.png"):
-        assert f"({picture})" in text
-        assert (tmp_path / picture).stat().st_size > 10_000
-    (best,) = (
-        row
-        for row in found["estimates"]
-        if (row["estimator"], row["std"], row["features"])
-        == (estimates.BEST_RANK, 0.25, 16)
-    )
-    assert f"| best rank m | {best['relative_error']:.4f} |" in text
-
-
-def test_it_fails_when_a_law_does(small, tmp_path, monkeypatch, capsys):
-    right = checks.laws.positive_error
-    monkeypatch.setattr(checks.laws, "positive_error", lambda *of: 2 * right(*of))
-    failed, results = run(tmp_path, "--parts", "checks")
-    assert failed >= 4
-    assert "Does not hold: error of positive features" in capsys.readouterr().out
-    assert "**NO**" in (tmp_path / "tables.md").read_text()

@@ -1,17 +1,16 @@
 """Trained models are read as they were trained, and asked as is said."""
 
 import dataclasses
-import functools
 import itertools
 import math
 
-import keras
 import numpy as np
 import pytest
 import scipy.special
 import tensorflow as tf
 from scipy.special import erf
 
+from benchmarks import runner
 from benchmarks.conversion import __main__ as command
 from benchmarks.conversion import bert, scores, small, sources
 from benchmarks.conversion.sources import Pretrained
@@ -113,29 +112,19 @@ def check_model(source, model, softmax_of=lambda logits: logits):
         np.testing.assert_allclose(row[: len(tokens)], expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names_of", CONFIGS)
 def test_the_model_is_that_of_its_paper(names_of):
     source = tiny(names_of)
     # as far from 1 as the model's own: normalizing by n - 1 or another gelu shows
     assert np.abs(twin(source, source.sequences[0])).max() > 1
-    model = source.model()
-    check_model(source, model)
-    # layers that share weights can be converted apart
-    kind = keras.layers.MultiHeadAttention
-    layers = {layer.name for layer in model.layers if isinstance(layer, kind)}
-    assert len(layers) == SIZES["num_layers"]
-
-
-@pytest.mark.slow
-def test_rows_of_other_attention_have_the_trained_weights():
-    source = tiny(sources.names_of_albert)
-    every = scores.ROWS + scores.FURTHER
-    made = {row.name: functools.partial(row.make, source) for row in every}
-    check_model(source, made["mean of V"](), np.zeros_like)
+    check_model(source, source.model())
+    made = {row.name: row.make for row in scores.ROWS + scores.FURTHER}
+    check_model(source, made["mean of V"](source), np.zeros_like)
     # sequences are shorter than the window, so that all with one are exact
     for name in ("window alone", "window + favor+", "window + taylor"):
-        check_model(source, made[name]())
-    check_model(source, made["taylor"](), lambda x: np.log(1 + x + x**2 / 2))
+        check_model(source, made[name](source))
+    check_model(source, made["taylor"](source), lambda x: np.log(1 + x + x**2 / 2))
 
 
 def test_what_is_read_of_packages():
@@ -182,9 +171,9 @@ def long_sequences():
     return [first, first[:30] + first[32:], other]
 
 
-def made_up(sequences, exact_nll=None):
+def made_up(sequences):
     config = bert.Config(25, 70, 8, 8, 8, num_layers=1, num_heads=2)
-    return Pretrained("tiny 1.0", config, {}, {}, sequences, MASK, exact_nll)
+    return Pretrained("tiny 1.0", config, {}, {}, sequences, MASK)
 
 
 def test_each_token_but_the_ends_is_hidden_in_one_copy():
@@ -198,9 +187,6 @@ def test_each_token_but_the_ends_is_hidden_in_one_copy():
     np.testing.assert_array_equal(
         given.inputs[~given.masked], given.targets[~given.masked]
     )
-    # of a longer one six copies of eight
-    given = scores.examples([tokens + tokens[1:]], MASK, seed=1)
-    assert given.inputs.shape == (6, 121) and given.masked.sum(0).max() == 1
 
 
 def test_sequences_that_have_much_in_common_are_one_family():
@@ -223,7 +209,7 @@ def test_losses_are_those_of_the_hidden_tokens():
     expected = -np.log([0.2, 0.3, 0.2])
     np.testing.assert_allclose(scores.losses(model, given), expected, rtol=1e-6)
     assert given.families_of_tokens().tolist() == [5, 5, 6]
-    assert given[given.families == 6].inputs.tolist() == [[4, 2, 3, 0]]
+    assert given.of(given.families == 6).inputs.tolist() == [[4, 2, 3, 0]]
 
 
 def test_standard_errors_count_clusters_not_tokens():
@@ -235,6 +221,11 @@ def test_standard_errors_count_clusters_not_tokens():
     pairs = scores.standard_error(values, np.array([7, 7, 2, 2]))
     assert math.isclose(pairs, math.sqrt(2 * 18) / 4)
     assert scores.standard_error(values, np.zeros(4)) == math.inf
+    exact, families = np.array([1.0, 2.0, 3.0]), np.arange(3)
+    assert scores.paired(exact + 0.5, exact, families) == (0.5, 0.0)
+    # of differences 2, 0, -2
+    lost, error = scores.paired(exact[::-1], exact, families)
+    assert lost == 0 and math.isclose(error, 2 / math.sqrt(3))
 
 
 def test_rows_are_fitted_to_other_families():
@@ -248,18 +239,12 @@ def test_rows_are_fitted_to_other_families():
 
     row = scores.Row("fitted", lambda source: f"that of {source.name}", fit=fit)
     given = scores.examples(sequences, MASK, scores.SEED)
-    model = made_up(sequences)
-    parts = {
-        family: scores.losses_of(row, row.make(model), model, given, 1, family)
-        for family in scores.parts_of(row, model)
-    }
-    losses = scores.joined(parts, given)
+    losses = scores.losses_of(row, made_up(sequences), given)
     # the first family has two sequences: fitted to the third, and the reverse
     assert [tokens.shape for tokens in seen] == [(5, 61), (10, 61)]
     assert (seen[0][0] == sequences[2]).all()
     assert not any((tokens == sequences[2]).all() for tokens in seen[1])
-    ends = [tokens[0] for tokens in seen[1]]
-    assert ends == [sequences[0][0]] * 10
+    assert [tokens[0] for tokens in seen[1]] == [sequences[0][0]] * 10
     of_models = np.log(np.exp([1, 2]) + 24)
     expected = of_models[(given.families_of_tokens() == 1).astype(int)]
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
@@ -269,7 +254,6 @@ def test_the_command(tmp_path, monkeypatch):
     made = made_up(long_sequences())
     monkeypatch.setitem(command.SOURCES, "antiberty", lambda folder: made)
     monkeypatch.setattr(Pretrained, "model", lambda source: Constant(np.zeros(25)))
-    scores.made.cache_clear()
     flags = ["--models", "antiberty", "--workers", "0"]
     flags += ["--output", str(tmp_path), "--rows", "mean of V"]
     command.main(flags)
@@ -279,19 +263,9 @@ def test_the_command(tmp_path, monkeypatch):
     assert "| mean of V | 3.219 | +0.000 |" in text and "window alone" not in text
     assert "175 masked tokens of 3 sequences of 59 to 61 tokens" in text
     # one that was read wrongly ends the command
-    made = dataclasses.replace(made, exact_nll=3.2195)
-    command.main(flags)
     made = dataclasses.replace(made, exact_nll=3.217)
     with pytest.raises(ValueError, match="weights or tokens were read wrongly"):
         command.main(flags)
-
-
-def test_what_a_row_loses_is_paired_with_the_exact_model():
-    exact, families = np.array([1.0, 2.0, 3.0]), np.arange(3)
-    assert scores.paired(exact + 0.5, exact, families) == (0.5, 0.0)
-    # of differences 2, 0, -2
-    lost, error = scores.paired(exact[::-1], exact, families)
-    assert lost == 0 and math.isclose(error, 2 / math.sqrt(3))
 
 
 CASE = small.cases()["recall"]
@@ -331,3 +305,19 @@ def test_answers_of_small_models_are_those_of_the_logits():
         asked_for += weights.sum()
     assert result.accuracy == pytest.approx(right / asked_for)
     np.testing.assert_allclose(result.bits, bits, rtol=1e-5)
+
+
+def test_the_page_of_a_small_model_pairs_what_is_lost(tmp_path):
+    exact = small.Result("exact", 1.0, [1.0, 2.0, 3.0])
+    other = small.Result("other", 0.5, [1.5, 2.1, 3.9], seconds=7.0, steps=200)
+    runner.save(tmp_path / "recall-controls.json", [exact, other])
+    runner.save(tmp_path / "recall-softmax.json", [other])
+    model = models.make_model(CASE.task, models.EXACT, CASE.key_dim, small.SEED)
+    model.save_weights(tmp_path / "recall.weights.h5")
+    flags = "--cases recall --feature-maps softmax --steps 200 --output"
+    small.main([*flags.split(), str(tmp_path)])
+    text = (tmp_path / "recall.md").read_text()
+    assert "| exact | 0 | 0 | 1.0000 | 2.000 |  |  | 0 |" in text
+    # differences 0.5, 0.1 and 0.9
+    assert text.count("| other | 200 | 0 | 0.5000 | 2.500 | +0.500 | 0.231 | 7 |") == 2
+    assert "--steps 200 --further-steps 10 20 40" in text

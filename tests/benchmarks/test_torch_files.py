@@ -98,33 +98,25 @@ def state_dict(cuts):
 
 
 @pytest.mark.parametrize("written", [archive, older])
-def test_tensors_are_views_of_their_storage(written, monkeypatch):
+def test_tensors_are_views_of_their_storage_and_nothing_else_is_made(
+    written, monkeypatch
+):
     found = read_state_dict(written(state_dict(CUTS), monkeypatch))
     assert list(found) == list(CUTS)
     np.testing.assert_array_equal(found["matrix"], [[0, 1, 2], [3, 4, 5]])
     np.testing.assert_array_equal(found["transposed"], [[6, 9], [7, 10], [8, 11]])
     np.testing.assert_array_equal(found["counts"], [5, 7])
     assert found["matrix"].dtype == np.float32 and found["counts"].dtype == np.int64
-
-
-@pytest.mark.parametrize("written", [archive, older])
-@pytest.mark.parametrize("value", [print, os.system, np.float64(1), {"a": object()}])
-def test_nothing_else_is_made(written, value, monkeypatch):
-    data = written(value, monkeypatch)
-    with pytest.raises(pickle.UnpicklingError, match="must hold tensors only"):
-        read_state_dict(data)
-
-
-@pytest.mark.parametrize(
-    "cut",
-    [
+    for value in (print, os.system, np.float64(1), {"a": object()}):
+        data = written(value, monkeypatch)
+        with pytest.raises(pickle.UnpicklingError, match="must hold tensors only"):
+            read_state_dict(data)
+    for outside in (
         ("0", 1, (3, 4), (4, 1)),
         ("0", 0, (2,), (12,)),
         ("0", 5, (2, 3), (-3, 1)),
         ("0", -1, (2,), (1,)),
-    ],
-)
-def test_a_tensor_must_lie_in_its_storage(cut, monkeypatch):
-    data = archive(state_dict({"weight": cut}), monkeypatch)
-    with pytest.raises(pickle.UnpicklingError, match="must lie in its storage of 12"):
-        read_state_dict(data)
+    ):
+        data = written(state_dict({"weight": outside}), monkeypatch)
+        with pytest.raises(pickle.UnpicklingError, match="in its storage of 12"):
+            read_state_dict(data)

@@ -1,36 +1,34 @@
-"""Programs that take turns, in real processes of a made-up framework and in none."""
+"""Processes: those that take turns, real and pretended, and those that may end."""
 
 import json
-import statistics
+import os
 
+import numpy as np
 import pytest
 
-from benchmarks import checkouts, measure, turns
+from benchmarks import measure, turns
+from benchmarks.tpu import rows
 
 FRAMEWORK = """
-import os, time
-try:
-    import keras_performer
-    SECONDS, versions = keras_performer.SECONDS, {"it": keras_performer.__version__}
-except (ImportError, AttributeError):
-    SECONDS, versions = 0, {"it": "1"}
+import os
 
 def start(threads):
     print("what a framework prints")
-    return versions
+    return {"it": "1"}
 
 def program(case):
     if case["contender"] == "exact":
         raise ValueError("no such layer")
     if case["contender"] == "returns V":
         return lambda: None, lambda: os._exit(3)
-    return lambda: None, lambda: time.sleep(SECONDS) or sum(range(100_000))
+    return lambda: None, lambda: sum(range(100_000))
+
+def attend(case, query, key, value):
+    return case["features"] * value[: len(query)]
 """
 
 
-@pytest.fixture
-def made_up(tmp_path, monkeypatch):
-    """A folder in the place of this repository, whose contenders are made up."""
+def test_the_measurement_of_real_processes(tmp_path, monkeypatch):
     package = tmp_path / "benchmarks"
     (package / "contenders").mkdir(parents=True)
     (package / "contenders" / "ours.py").write_text(FRAMEWORK)
@@ -40,19 +38,10 @@ def made_up(tmp_path, monkeypatch):
     (package / "worker.py").write_text(source)
     monkeypatch.setattr(turns, "ROOT", tmp_path)
     monkeypatch.setattr(turns, "FOLDER", tmp_path / ".bench")
-    # the others are not there, and pip cannot get them
-    for name in ("torch", "kernel_attention"):
-        module, _ = turns.ENVIRONMENTS[name]
-        monkeypatch.setitem(turns.ENVIRONMENTS, name, (module, ["./no such folder"]))
-    return tmp_path
-
-
-def test_the_measurement_of_real_processes(made_up):
-    flags = ["--lengths", "256", "--rounds", "2", "--output", str(made_up / "out")]
+    flags = ["--lengths", "256", "--rounds", "2", "--output", str(tmp_path / "out")]
     measure.main([*flags, "--contenders", "softmax", "exact", "returns V"])
-    results = json.loads((made_up / "out" / "results.json").read_text())
-    training = [row for row in results["rows"] if row["step"] == "training"]
-    reasons = {row["contender"]: row["reason"] for row in training}
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    reasons = {row["contender"]: row["reason"] for row in results["rows"]}
     for row in results["rows"]:
         if row["contender"] in ("softmax", "matmul"):
             assert len(row["times"]) == 2 and 0 < min(row["times"])
@@ -60,74 +49,21 @@ def test_the_measurement_of_real_processes(made_up):
     assert reasons["returns V"] == "the process ended with code 3 (memory?)"
     assert reasons["exact"] == "ValueError: no such layer"
     assert results["versions"] == {"ours": {"it": "1"}} and not results["memory"]
-    missing = turns.install_missing(["torch"])
-    assert missing["torch"].startswith("torch: ") and "no such folder" in str(missing)
-
-
-def test_what_is_too_large_or_too_slow_is_left_out():
-    case = dict(contender="exact", form="causal", step="training", mode="graph")
-    case |= {"dtype": "float32", "length": 65536}
-    # three float32 arrays of 8 heads x L x L
-    assert measure.too_large(case, 4e11).startswith("needs 412 GB")
-    assert measure.too_large(case, 5e11) is None
-    row = turns.row({**case, "length": 16384}) | {"times": [4.5, 4.0]}
-    assert "would take 64 s (4.0 s at length 16384)" in measure.too_slow(
-        case, [row], limit=60
-    )
-    assert measure.too_slow(case, [row], limit=65) is None
-    groups = list(measure.groups([4096, 256]))
-    assert [group[0]["length"] for group in groups] == [256] * 2 + [4096] * 4
-    assert {case["environment"] for group in groups for case in group} == {
-        *("ours", "kernel_attention", "torch")
-    }
-
-
-def test_two_checkouts_in_real_processes(made_up, capsys):
-    """The one that is compared is ten times as slow."""
-    folders = []
-    for name, seconds in ("slow", 0.1), ("quick", 0.01):
-        package = made_up / name / "keras_performer"
-        package.mkdir(parents=True)
-        text = f"__version__, SECONDS = {name!r}, {seconds}"
-        (package / "__init__.py").write_text(text)
-        # each has benchmarks of its own, which must not be used
-        (made_up / name / "benchmarks").mkdir()
-        (made_up / name / "benchmarks" / "__init__.py").write_text("1 / 0")
-        folders.append(str(package.parent))
-    checkouts.main(
-        f"{folders[1]} --this {folders[0]} --lengths 7 --pairs 5 --sittings 2 "
-        "--processes 1 --modes xla --steps training "
-        f"--output {made_up / 'out'}".split()
-    )
-    results = json.loads((made_up / "out" / "checkouts.json").read_text())
-    versions = {side: each["it"] for side, each in results["versions"].items()}
-    assert versions == {"this": "slow", "other": "quick"}
-    assert [row["form"] for row in results["rows"]] == ["bidirectional", "causal"]
-    for row in results["rows"]:
-        assert len(row["pairs"]) == 5 and len(row["made"]) == 2
-        # neither side always goes first
-        assert {next(iter(pair)) for pair in row["pairs"]} == {"this", "other"}
-        assert 2 < statistics.median(checkouts.ratios(row["pairs"]))
-    assert "above 1.05: softmax, 7 tokens, bidirectional, training, xla; " in (
-        capsys.readouterr().out
-    )
-    with pytest.raises(turns.Missing, match="keras_performer"):
-        turns.Worker("ours", 1, checkout=str(made_up))
-
-
-def test_a_ratio_is_the_median_of_pairs():
-    # the machine was three times slower in the last pair: both were
-    pairs = [(0.011, 0.010), (0.012, 0.010), (0.039, 0.030)]
-    made = {
-        side: {"trace_seconds": t, "first_call_seconds": f, "peak_bytes": p * 2**20}
-        for side, t, f, p in (("this", 0.2, 3, 20), ("other", 0.1, 2, 10))
-    }
-    case = dict(contender="softmax", length=1024, form="causal", step="training")
-    row = {**case, "mode": "xla", "made": [made]}
-    row["pairs"] = [dict(zip(checkouts.SIDES, pair)) for pair in pairs]
-    line = checkouts.times([row]).splitlines()[2]
-    assert "| 12.0 | 10.0 | 1.200 | 1.100-1.300 | 2.00 | 1.50 |" in line
-    assert "| 20 | 10 | 2.000 |" in checkouts.memory([row])
+    paths = {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "output")}
+    value = np.arange(6.0).reshape(3, 2)
+    np.savez(paths["inputs"], query=value[:2], key=value, value=value)
+    with turns.session(1) as (pool, _):
+        pool.ask("ours", do="attend", case={"features": 2, **paths})
+    found = np.load(f"{paths['output']}.npy")
+    np.testing.assert_array_equal(found, [[0, 2], [4, 6]])
+    assert found.dtype == np.float32
+    # pip cannot get it
+    module, _ = turns.ENVIRONMENTS["torch"]
+    monkeypatch.setitem(turns.ENVIRONMENTS, "torch", (module, ["./no such folder"]))
+    with turns.session(1, ["torch"]) as (pool, results):
+        assert "no such folder" in results["missing"]["torch"]
+        with pytest.raises(turns.Missing, match="torch: "):
+            pool.ask("torch", do="drop")
 
 
 class FakeWorker:
@@ -174,37 +110,36 @@ def turns_of(contenders, rounds=2, limit=60, **behaviour):
         for name in contenders
     ]
     turns.take_turns(rows, pool, rounds, limit)
-    return log, rows
-
-
-def asked(log, what):
-    return [contender for do, contender in log if do == what]
+    asked = {
+        what: [contender for do, contender in log if do == what]
+        for what in ("start", "make", "run")
+    }
+    return asked, rows
 
 
 def test_programs_take_turns():
-    log, rows = turns_of(["a/x", "b/y", "a/z", "gone/x"], rounds=3)
-    assert asked(log, "make") == ["a/x", "b/y", "a/z"]
+    asked, rows = turns_of(["a/x", "b/y", "a/z", "gone/x"], rounds=3)
+    assert asked["make"] == ["a/x", "b/y", "a/z"]
     # a first run each that does not count, then the rounds
-    assert asked(log, "run") == (1 + 3) * ["a/x", "b/y", "a/z"]
-    assert log.index(("make", "a/z")) < log.index(("run", "a/x"))
+    assert asked["run"] == (1 + 3) * ["a/x", "b/y", "a/z"]
     assert [row["times"] for row in rows] == [*3 * [[0.5] * 3], []]
     assert rows[3]["reason"] == "gone: No matching distribution"
-    log, rows = turns_of(["a/x"], limit=1.9)
+    asked, rows = turns_of(["a/x"], limit=1.9)
     assert rows[0]["reason"] == "its first call took 2 s, the limit is 1.9 s"
-    assert asked(log, "run") == []
+    assert asked["run"] == []
 
 
 def test_slow_programs_run_in_fewer_rounds_spread_over_all():
     seconds = {"a/slow": 2.5, "a/quick": 0.5}
-    log, rows = turns_of(list(seconds), rounds=9, seconds=seconds)
+    asked, rows = turns_of(list(seconds), rounds=9, seconds=seconds)
     assert [row["times"] for row in rows] == [5 * [2.5], 9 * [0.5]]
     # 1 unmeasured run, then rounds 0, 2, 4, 6 and 8
     both, one = ["a/slow", "a/quick"], ["a/quick"]
-    assert asked(log, "run") == both + both + 4 * (one + both)
+    assert asked["run"] == both + both + 4 * (one + both)
 
 
 def test_a_process_that_ended_is_started_again_for_its_other_programs():
-    log, rows = turns_of(["a/x", "a/y", "b/z", "b/w"], ends=["a/y"], fails=["b/w"])
+    asked, rows = turns_of(["a/x", "a/y", "b/z", "b/w"], ends=["a/y"], fails=["b/w"])
     assert [row["reason"] for row in rows] == [
         None,
         "the process ended with code -9",
@@ -212,5 +147,24 @@ def test_a_process_that_ended_is_started_again_for_its_other_programs():
         "ResourceExhaustedError: out of memory",
     ]
     assert [row["times"] for row in rows] == [2 * [0.5], [], 2 * [0.5], []]
-    assert asked(log, "start") == ["a", "b", "a"]
-    assert asked(log, "make") == ["a/x", "a/y", "b/z", "b/w", "a/x"]
+    assert asked["start"] == ["a", "b", "a"]
+    assert asked["make"] == ["a/x", "a/y", "b/z", "b/w", "a/x"]
+
+
+def double(number):
+    if number == 2:
+        raise ValueError("two\nis refused")
+    if number == 3:
+        os._exit(1)  # as a process that the system kills for its memory
+    return {"double": 2 * number}
+
+
+def test_a_case_that_fails_does_not_end_a_table(tmp_path, capsys):
+    path, cases = tmp_path / "new" / "table.json", [(n,) for n in (1, 2, 3, 4)]
+    rows.print_table(["number", "?"], lambda row: map(str, row), double, cases, path)
+    first, second, third, last = json.loads(path.read_text())
+    assert (first, last) == ({"double": 2}, {"double": 8})
+    assert second == {"case": [2], "error": "ValueError: two"}
+    assert third["error"].startswith("BrokenProcessPool")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| number | ? |" and lines[3] == "| case | error |"

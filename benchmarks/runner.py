@@ -1,0 +1,255 @@
+"""The parts that all benchmarks share: options, new processes, files, the machine."""
+
+import argparse
+import concurrent.futures
+import ctypes
+import datetime
+import functools
+import json
+import multiprocessing
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+RESULTS, RUNS = ROOT / "benchmarks/results", pathlib.Path("runs")
+# Of glibc's malloc.h: from which size on memory is mapped, and so given back.
+M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1 << 16
+# TensorFlow keeps some 50 MB of each model as long as a process lives.
+RUNS_OF_A_PROCESS = 16
+
+
+def options(about, argv=None, choices=(), **defaults):
+    """Reads a command line with an option for each keyword.
+
+    `False` is a flag, a tuple takes several words; a type stands for a value without
+    a default, a list of a type for several. `choices` is a dict by option.
+    """
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in defaults.items():
+        flag = "--" + name.replace("_", "-")
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+            continue
+        several = isinstance(default, (tuple, list))
+        first = default[0] if several else default
+        named = isinstance(first, type)
+        parser.add_argument(
+            flag,
+            type=first if named else type(first),
+            default=None if named else default,
+            nargs="+" if several else None,
+            choices=dict(choices).get(name),
+        )
+    return parser.parse_args(argv)
+
+
+def in_new_process(function, *arguments, start=None):
+    """The result of a function of a module in a process of its own.
+
+    `start` is called first in that process.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn, initializer=start) as process:
+        return process.submit(function, *arguments).result()
+
+
+def with_plain_memory():
+    """For `start`: steps need memory again each time, so that a peak can be told.
+
+    On CPUs with AVX-512 TensorFlow keeps memory that is freed for later use (oneDNN's
+    allocator): a step would seem to need none after the first. Steps take 1.3 to 1.8
+    times as long.
+    """
+    # TensorFlow reads it with its first tensor: that it was imported before is no harm
+    os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"
+
+
+def give_back():
+    """For `start`: the process gives back all that is freed, large or small.
+
+    glibc gives back what it mapped. Unless it is told from which size on it maps, it
+    raises that size to what was freed last, and keeps what is smaller.
+    """
+    with_plain_memory()
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+def use_one_thread():
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def results(function, runs, workers):
+    """Yields the results of a function of dicts of arguments as they end, in any order.
+
+    `workers` processes have one thread each, as operations of small models are too
+    short to be shared among cores; 0 is this process, with all cores.
+    """
+    function = functools.partial(_of_run, function)
+    if not workers:
+        yield from map(function, runs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, use_one_thread, (), RUNS_OF_A_PROCESS) as pool:
+        yield from pool.imap_unordered(function, runs)
+
+
+def _of_run(function, run):
+    import keras
+
+    result = function(**run)
+    keras.utils.clear_session()
+    return result
+
+
+def name_of(run, fields):
+    """Name that tells runs apart, in a plan and in a file: of its task and fields."""
+    return (getattr(run["task"], "name", run["task"]), *(run[name] for name in fields))
+
+
+def planned(runs, fields):
+    """Runs without those of the same name, the first seeds first.
+
+    Whoever stops early has a table of all tasks then.
+    """
+    runs = {name_of(run, fields): run for run in runs}.values()
+    return sorted(runs, key=lambda run: run["seed"])
+
+
+def complete(function, wanted, path, fields, workers, all_there_are=False):
+    """Makes the runs that a file lacks, and adds a line of JSON for each.
+
+    Without `workers` (`None`) none is made. Returns the results there are of the runs
+    that are wanted, in their order; with `all_there_are` others of the file after them.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = path.read_text().splitlines() if path.exists() else []
+    made = {name_of(run, fields): run for run in map(json.loads, lines)}
+    names = [name_of(run, fields) for run in wanted]
+    missing = [run for name, run in zip(names, wanted) if name not in made]
+    for result in results(function, [] if workers is None else missing, workers):
+        with path.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        name = name_of(result, fields)
+        made[name] = result
+        print(
+            f"{sum(name in made for name in names)}/{len(names)} "
+            f"{', '.join(map(str, name))}: "
+            f"{result['result']:.3f} in {result['seconds']:.0f} s",
+            flush=True,
+        )
+    shown = dict.fromkeys([*names, *(made if all_there_are else ())])
+    return [made[name] for name in shown if name in made]
+
+
+def is_asked(x, some):
+    return some is None or x in some
+
+
+def read(path):
+    """The JSON of a file; an empty dict where there is none."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def save(path, data):
+    """Writes JSON such that an interruption leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(data, indent=1) + "\n")
+    os.replace(beside, path)
+
+
+def write_page(folder, parts, name="tables.md"):
+    """Writes a page of Markdown from its parts, without those that are empty."""
+    text = "\n\n".join(filter(None, parts))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text + "\n")
+    return text
+
+
+def describe(threads):
+    """The machine and the moment, for a file of results."""
+    spec = sys.modules["__main__"].__spec__
+    # what runs a package is its module `__main__`
+    module = spec.name.removesuffix(".__main__") if spec else sys.argv[0]
+    return {
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "memory_bytes": memory_bytes(),
+        # other programs: PyTorch suffers from them far more than TensorFlow does
+        "load_at_start": os.getloadavg()[0],
+        "highest_load": 0.0,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "commit": commit(),
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+    }
+
+
+def note_load(described):
+    described["highest_load"] = max(described["highest_load"], os.getloadavg()[0])
+
+
+def said(described, libraries):
+    """One line about a measurement: `describe`, and names with versions."""
+    load = f"load {described['load_at_start']:.1f} before"
+    if "highest_load" in described:
+        load += f", at most {described['highest_load']:.1f} meanwhile"
+    return (
+        f"`{described['command']}`, {described['date']}. {described['cpu']}, "
+        f"{described['threads']} threads; {load}; {libraries}."
+    )
+
+
+def commit():
+    """Commit of this checkout, "-dirty" if files differ from it; `None` without git."""
+    git = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        done = subprocess.run(git, cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() or None
+
+
+def machine():
+    """The processor, its clock where that is known, and its cores, in a few words."""
+    clock = fields("/proc/cpuinfo").get("cpu MHz")
+    at_clock = f" at {float(clock):,.0f} MHz" if clock else ""
+    return f"{processor()}{at_clock}, {os.cpu_count()} cores"
+
+
+def processor():
+    names = fields("/proc/cpuinfo")
+    return names.get("model name") or platform.processor() or platform.machine()
+
+
+def memory_bytes():
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_bytes():
+    """Memory that programs can have: what is free, and what caches would give back."""
+    available = fields("/proc/meminfo").get("MemAvailable")  # in kB
+    return 1024 * int(available.split()[0]) if available else memory_bytes()
+
+
+def fields(path):
+    """The lines `name: value` of a file of Linux; none where it does not exist."""
+    try:
+        with open(path) as lines:
+            pairs = [line.split(":", 1) for line in lines if ":" in line]
+    except FileNotFoundError:
+        return {}
+    return {name.strip(): value.strip() for name, value in pairs}

@@ -1,0 +1,326 @@
+"""Each command at a tiny size, and the tables that kept results make."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from benchmarks import (
+    decoding,
+    generation,
+    input_pipeline,
+    measure,
+    options,
+    precision,
+    recompute,
+    report,
+    runner,
+    startup,
+    turns,
+)
+from benchmarks.accuracy import __main__ as accuracy
+from benchmarks.accuracy import checks, estimates
+from benchmarks.accuracy import training as recalls
+from benchmarks.conversion import speed
+from benchmarks.gpu import report as gpu
+from benchmarks.learning import __main__ as learning
+from benchmarks.learning import models, tasks
+from benchmarks.long_data import documents, genomes, needles, sources
+from benchmarks.long_range import __main__ as long_range
+from benchmarks.long_range import costs
+from benchmarks.long_range import models as long_models
+from benchmarks.long_range import tasks as long_tasks
+from benchmarks.peers import __main__ as peers
+from benchmarks.serving import __main__ as serving
+from benchmarks.tpu.table import CONFIGS
+from examples.imagenet64.config import Config
+
+SHORT = dict(window=4, steps=3, batch_size=2, learning_rate=1e-3)
+
+
+def lines_of(text):
+    return [line for line in text.splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.parametrize(
+    "main, folder, flags",
+    [
+        (learning.main, "learning", "--full"),
+        (long_range.main, "long_range", "--full"),
+        (accuracy.main, "accuracy", ""),
+        (generation.main, "generation", ""),
+        (generation.main, "generation/prompts_4000", ""),
+        (peers.main, "peers", ""),
+        (serving.main, "serving", ""),
+        (gpu.main, "gpu", None),
+    ],
+)
+def test_tables_are_those_of_the_results(main, folder, flags, tmp_path):
+    for path in (runner.RESULTS / folder).glob("*.json*"):
+        shutil.copy(path, tmp_path)
+    said = ["--results"] if flags is None else [*flags.split(), "--report-only"]
+    main([*said, *([] if flags is None else ["--output"]), str(tmp_path)])
+    found, kept = (
+        dict(map(section_of, (each / "tables.md").read_text().split("\n## ")))
+        for each in (tmp_path, runner.RESULTS / folder)
+    )
+    if folder == "long_range":  # the scripts of its other tasks have left
+        named = "recall 512", "digits 144", "bytes 512", "Tokens a second"
+        kept = {title: x for title, x in kept.items() if title.startswith(named)}
+    assert {title: found.get(title) for title in kept} == kept
+    assert sum(map(len, kept.values())) > 3
+
+
+def section_of(text):
+    return text.splitlines()[0], lines_of(text)
+
+
+def test_the_page_shows_the_table_of_a_kept_result():
+    folder = runner.RESULTS.parent
+    page = (folder / "README.md").read_text()
+    (name,) = set(re.findall(r"\(results/([^)#/]*\.md)", page))
+    kept = (folder / "results" / name).read_text()
+    table = kept[kept.index(f"## {report.overview.__doc__}") :].split("\n\n")[1]
+    assert table.count("\n") == 1 + 7 and table in page
+
+
+def of_half_a_second(rows, pool, rounds, limit):
+    for row in rows:
+        row.update(times=[] if row["reason"] else [9, 0.5, 0.4], peak_bytes=3 * 2**20)
+        row |= {"trace_seconds": 0.1, "first_call_seconds": 2.04}
+
+
+@pytest.fixture
+def instant(monkeypatch):
+    """Programs that take turns take half a second each; nothing is installed."""
+    monkeypatch.setattr(turns, "take_turns", of_half_a_second)
+    monkeypatch.setattr(turns, "install", lambda environment: None)
+    monkeypatch.setattr(runner, "free_bytes", lambda: 3 * 2**34)
+
+
+def test_measurement_and_report(tmp_path, instant, monkeypatch, capsys):
+    monkeypatch.setattr(measure, "MEMORY_LENGTHS", (16384,))
+    flags = ["--output", str(tmp_path), "--lengths", "256", "16384"]
+    measure.main(flags)
+    decoding.main(["--output", str(tmp_path), "--batches", "1", "64"])
+    # 64 steps of 64 sequences in half a second
+    line = "| exact, key-value cache | xla | 64 | 12000 | 8192 | 7.812 | 1.00 | 1.0 |"
+    assert capsys.readouterr().out.splitlines()[-1] == line
+    flags = ["--input", str(tmp_path), "--output", str(tmp_path / "results")]
+    report.main([*flags, "--machine", "Abacus (2)"])
+    (path,) = (tmp_path / "results").iterdir()
+    assert path.name.endswith("-abacus-2.md")
+    text = path.read_text()
+    assert "| 256 | 500 / 500 | 500 / 500 | 500 / 500 | 500 / 500 |" in text
+    # 64 times the tokens, 4,096 times 0.4 s: more than the limit
+    assert "| 16,384 | 500 / 500 | not run |" in text and line in text
+    assert "| bidirectional | training | float32 | ours, softmax | graph | 3 |" in text
+    assert "0.1 + 2.0" in text
+    for name in ("time.png", "memory.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit):  # what is there is never written over
+        report.main([*flags, "--machine", "Abacus (2)"])
+
+
+def test_what_is_too_large_or_too_slow_is_left_out():
+    case = dict(contender="exact", form="causal", step="training", mode="graph")
+    case |= {"dtype": "float32", "length": 65536}
+    assert measure.too_large(case, 4e11).startswith("needs 412 GB")
+    assert measure.too_large(case, 5e11) is None
+    row = turns.row({**case, "length": 16384}) | {"times": [4.5, 4.0]}
+    slow = measure.too_slow(case, [row], limit=60)
+    assert "would take 64 s (4.0 s at length 16384)" in slow
+    assert measure.too_slow(case, [row], limit=65) is None
+
+
+def test_generation(tmp_path, instant):
+    # 3 matrices of 64 x 4 heads of 4,096 x 4,096 float32
+    flags = "--prompts 4000 --batches 8 64 --new-tokens 96 --output"
+    generation.main([*flags.split(), str(tmp_path)])
+    lines = (tmp_path / "tables.md").read_text().splitlines()
+    assert "| 4,000 | 96 | 8 | 1536.0 | 1536.0 | 1536.0 | 1.00 |" in lines
+    assert lines[-1].startswith("| 4,000 | 96 | 64 | 12288.0 | needs 52 GB, more")
+
+
+@pytest.mark.slow
+def test_startup(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup.ours, "start", lambda threads: {})
+    monkeypatch.setattr(startup.worker, "pin", lambda threads: None)
+    case = {"mode": "graph", "depth": 0, "name": "packed, causal, window"}
+    case |= {"width": 32, "heads": 2, "length": 16}
+    nodes, _, seconds = startup.first_step(case, 1)
+    assert nodes > 100 and seconds > 0
+    values = iter([3.0, 2.0, 1.0] * 99)
+
+    def made(function, case, threads):
+        return 100, {"tensorflow": "2.x"}, next(values)
+
+    monkeypatch.setattr(runner, "in_new_process", made)
+    startup.main(["--quick", "--repeats", "2", "--output", str(tmp_path)])
+    lines = lines_of((tmp_path / "tables.md").read_text())
+    assert len(lines) == 2 + len(startup.LAYERS) + len(startup.MODELS)
+    assert "| one layer | exact | graph | 1.0 | 1.00 | 100 | 1.00 |" in lines
+
+
+def test_options(capsys, monkeypatch):
+    once = "set_intra_op_parallelism_threads"  # a process can do it once
+    monkeypatch.setattr(options.tf.config.threading, once, lambda number: None)
+    flags = "--lengths 128 --pairs 3 --modes graph --no-memory --only"
+    name = "segments of 512 and a window, causal"
+    options.main([*flags.split(), name])
+    (line,) = lines_of(capsys.readouterr().out)[2:]
+    found, *_, ratio, quartiles, _ = line.split(" | ")
+    low, high = map(float, quartiles.split("-"))
+    assert found == f"| {name}" and 0 < low <= float(ratio) <= high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command, flags, rows",
+    [
+        (recompute, ["--lengths", "64"], 3),
+        (recompute, ["--depths", "1"], 4),
+        (speed, ["--lengths", "1024"], 4),
+    ],
+)
+def test_steps_in_their_processes(command, flags, rows, monkeypatch, capsys, eagerly):
+    monkeypatch.setattr(recompute, "LENGTH_OF_BLOCKS", 64)
+
+    def here(function, *arguments, start):
+        return function(*arguments)
+
+    monkeypatch.setattr(runner, "in_new_process", here)
+    command.main(flags)
+    lines = lines_of(capsys.readouterr().out)
+    assert len(lines) == 2 + rows and all(" MB" in line for line in lines[2:])
+
+
+def test_input_pipeline(capsys, monkeypatch):
+    # by hand: 6 layers of 4 projections and a feed-forward network, and the head
+    weights = 6 * (4 * 512 * 512 + 2 * 512 * 2048) + 512 * 256
+    paper = Config.from_preset("paper")
+    assert input_pipeline.flops_per_image(paper) == 6 * 12288 * weights
+    files = {path.stem for path in CONFIGS.glob("*.yaml")}
+    assert set(input_pipeline.CHIPS) == files - {"cpu"}
+    monkeypatch.setattr(input_pipeline, "images_used", lambda name: 100.0)
+    flags = "--number 64 --shards 2 --batch-size 8 --seconds 0.2 --repeats 1"
+    input_pipeline.main(flags.split())
+    rows = [line.split("|") for line in lines_of(capsys.readouterr().out)]
+    speed = {row[1].strip(): row[2].strip().replace(",", "") for row in rows}
+    # a busy machine still reads some a second
+    assert all(float(speed[hosts]) > 1 for hosts in "124") and "v4-32" in speed
+
+
+def test_precision(capsys, monkeypatch):
+    monkeypatch.setattr(precision, "CASES", precision.CASES[:1])
+    precision.main("--length 64 --long 128 --draws 1".split())
+    lines = lines_of(capsys.readouterr().out)
+    assert lines[2].startswith("| softmax | bidirectional | 16 | 0.5 | ")
+    _, _, _, _, _, none, *_, everything, _ = lines[2].split(" | ")
+    # products that are not rounded have errors of float32, others of bfloat16
+    assert float(none.split(" / ")[0]) < 1e-3 < 0.05 < float(everything.split(" / ")[0])
+    assert len(lines) == 3 + 2 + 6
+
+
+@pytest.mark.slow
+def test_learning_goes_on_where_it_was_stopped(tmp_path, monkeypatch, eagerly):
+    tiny = tasks.recall(64, 8, **SHORT)
+    monkeypatch.setattr(learning, "core", lambda: [(tiny, (0, 1))])
+    flags = ["--rows", models.WITHOUT, "--output", str(tmp_path), "--workers", "0"]
+    learning.main([*flags, "--seeds", "0"])
+    learning.main(flags)
+    first, second = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert (first["seed"], second["seed"]) == (0, 1)
+    # a model that has learned nothing guesses one of 64 values
+    assert first["result"] < 0.1 and np.isfinite(first["curve"][-1][2])
+    mean = (first["result"] + second["result"]) / 2
+    text = (tmp_path / "tables.md").read_text()
+    assert f"| no attention | 0.001 | {mean:.3f} |" in text
+
+
+@pytest.mark.slow
+def test_long_range(tmp_path, monkeypatch, eagerly):
+    monkeypatch.setattr(long_tasks, "HELD_OUT", 8)
+    monkeypatch.setattr(long_tasks, "TOKENS_AT_ONCE", 256)
+    size = dict(batch_size=4, hidden_dim=32, learning_rate=1e-3)
+    task = long_tasks.digits(8, 1, steps=2, warm_up_steps=2, **size)
+    monkeypatch.setattr(long_range, "further", lambda: [task])
+    flags = ["--tasks", task.name, "--seeds", "0", "--output", str(tmp_path)]
+    flags += ["--workers", "0", "--rows", long_models.FIRST, long_models.WITHOUT]
+    long_range.main(flags)
+    runs = [*map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())]
+    assert [run["row"] for run in runs] == [long_models.FIRST, *2 * ["no attention"]]
+    assert [run["warm_up_steps"] for run in runs] == [0, 0, 2]
+    # nothing is learned of 17 tokens in two steps: about log2(17) bits
+    assert 2 < runs[-1]["warm_up_bits"] < 8
+    # 8 images of ten classes
+    assert all(8 * run["result"] == round(8 * run["result"]) for run in runs)
+    large = {1024: {"tokens_a_second": 1, "bytes": costs.LARGEST / 15}}
+    assert costs.measured(long_models.EXACT, 4096, large) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "name", "columns"),
+    [
+        (genomes, "genomes 512", 3),
+        (needles, "needle 512 in text, 1 key", 1),
+        (sources, "packages 512", 5),
+        (documents, "documents 512", 1),
+    ],
+)
+def test_long_data(script, name, columns, strains, tmp_path, monkeypatch, eagerly):
+    monkeypatch.setattr(tasks, "fixed", lambda draw, *_: tasks.same_batches(draw, 4, 2))
+    flags = ["--lengths", "512", "--steps", "2", "--workers", "0", "--rows"]
+    flags += [models.WITHOUT, "--output", str(tmp_path / "out")]
+    if script is genomes:
+        flags += ["--fasta", str(strains), "--held-out", "0_2"]
+    script.main(flags)
+    lines = (tmp_path / "out/runs.jsonl").read_text().splitlines()
+    (run,) = (run for run in map(json.loads, lines) if run["task"] == name)
+    values = np.array([point[2:] for point in run["curve"]])
+    assert values.shape == (2, 1 + columns) and np.isfinite(values).all()
+    # nothing is learned of so many symbols in two steps
+    if run["measure"] == "bits":
+        assert (values < 1.5 * np.log2(256)).all() and (values > 1.5).all()
+    result = f"| {run['row']} | {run['result']:.3f} | "
+    assert result in (tmp_path / "out/tables.md").read_text()
+
+
+@pytest.mark.slow
+def test_accuracy_fails_when_a_law_does(tmp_path, monkeypatch, capsys, eagerly):
+    monkeypatch.setattr(estimates, "QUICK_LENGTH", 24)
+    monkeypatch.setattr(estimates, "QUICK_DRAWS", 2)
+    monkeypatch.setattr(checks, "QUICK_GROUPS", 2_000)
+    monkeypatch.setattr(estimates, "PEERS", {})
+    settings = (16, 0.25, (16, 64)), (16, 1.0, (16, 64)), (8, 0.5, (16,))
+    monkeypatch.setattr(estimates, "SETTINGS", settings)
+    monkeypatch.setattr(recalls, "QUICK_ROWS", ("relu",))
+    monkeypatch.setattr(recalls, "QUICK_STEPS", 3)
+    monkeypatch.setattr(recalls, "EVALUATIONS", 3)
+    flags = ["--quick", "--workers", "0", "--output", str(tmp_path)]
+    assert accuracy.main(flags) == 0
+    found = json.loads((tmp_path / "results.json").read_text())
+    (trained,) = found["training"]
+    assert [steps for steps, _ in trained["curve"]] == [1, 2, 3]
+    for picture in ("estimates.png", "training.png"):
+        assert (tmp_path / picture).stat().st_size > 10_000
+    right = checks.laws.positive_error
+    monkeypatch.setattr(checks.laws, "positive_error", lambda *of: 2 * right(*of))
+    assert accuracy.main([*flags, "--parts", "checks"]) >= 4
+    assert "Does not hold: error of positive features" in capsys.readouterr().out
+    text = (tmp_path / "tables.md").read_text()
+    assert "**NO**" in text and "(training.png)" in text
+
+
+def test_options_of_a_command(capsys):
+    found = runner.options(
+        "Some.", ["--one-word", "b", "--many", "3", "4"], one_word=str, many=[int]
+    )
+    assert (found.one_word, found.many) == ("b", [3, 4])
+    found = runner.options("Some.", [], flag=False, many=(1, 2), rate=2.5, path=CONFIGS)
+    assert vars(found) == {"flag": False, "many": (1, 2), "rate": 2.5, "path": CONFIGS}
+    with pytest.raises(SystemExit):
+        runner.options("Some.", ["--of", "c"], choices={"of": "ab"}, of=str)

@@ -294,7 +294,8 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
             that may be seen.
         encoder_padding_mask, encoder_attention_mask: as the decoder's masks, for
             `encoder_sequence`.
-        use_causal_mask: bool, hide later tokens.
+        use_causal_mask: bool, hide later tokens. Defaults to `True`, as in KerasHub,
+            unlike `PerformerAttention`.
         training: bool, whether to apply dropout.
         segment_ids, positions: as in `PerformerAttention`, for the self-attention.
         state: the state after earlier tokens (causal only), from `get_initial_state`

@@ -37,8 +37,8 @@ def calibrate(
       random features;
     - with an exact window, other gains of the heads.
 
-    It keeps what is closest to exact attention on the second half of the batches; the
-    first half gives means and covariances (a single batch gives both). Then it compares
+    It keeps the choice closest to exact attention on the second half of the batches;
+    the first half gives means and covariances (a single batch gives both). Then it compares
     the output of the whole model on some sequences. If another gain for all layers, or
     the original layers, are clearly closer to exact attention, it takes these.
 

@@ -74,9 +74,9 @@ class PerformerLM(
             `rotary` of `PerformerAttention` does, with `position_shape` as the grid. It
             has no weights. "learned" adds trained vectors to the embedded tokens.
             "rotary" has no effect in a block without attention or with a `MixingLayer`.
-            Defaults to "rotary" in a sequence if all blocks have attention with queries
-            and keys of an even head size, or an `AttentionLayer` with `rotary`;
-            otherwise to "learned". The guide *Positions* compares them.
+            Defaults to "rotary" if the attention has queries and keys of an even head
+            size, or is an `AttentionLayer` with `rotary`; to "learned" in a grid,
+            without attention and with a mixer. The guide *Positions* compares them.
         seed: int, seeds random features and dropout. Defaults to `None`.
         attention: "performer", "exact" (`ExactAttention`), "none" (the no-attention
             baseline), an `AttentionLayer` or a `MixingLayer`, or the config of one; or

@@ -42,7 +42,7 @@ help:
 	@echo "make bench-accuracy  the paper's figures that a CPU can make, its laws as checks"
 	@echo "make convert     trained models with linear attention in place of theirs"
 	@echo "make docs        the documentation as pages, into site"
-	@echo "make notebooks   the notebooks of docs/notebooks, and their pages"
+	@echo "make notebooks   run the notebooks of docs/notebooks, and write their pages"
 	@echo "make test-matrix the suite on each TensorFlow, 2.19 to 2.21, and old Keras"
 	@echo "make tpu-check   compile the TPU configurations with the TPU compiler"
 	@echo "make hub-check   the tests that need KerasHub, on its newest release"
@@ -118,15 +118,14 @@ docs: .docs/.installed
 	.docs/bin/python docs/check_links.py site
 	@echo "Open site/index.html. The search works there, too."
 
-# Pages and notebooks of docs/notebooks, each from its .py file.
+# Runs each .py file of docs/notebooks; ARGS="documents" runs one of them.
 .PHONY: notebooks
-notebooks: .docs/.installed
-	set -e; for script in docs/notebooks/*.py; do \
-		.docs/bin/jupytext --quiet --update --to ipynb $$script \
-			--update-metadata '{"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}'; \
-		.docs/bin/jupytext --quiet --to markdown $$script \
-			--opt notebook_metadata_filter=-all --opt cell_metadata_filter=-all; \
-	done
+notebooks: .venv/.notebooks
+	$(python) -m docs.build_notebooks $(ARGS)
+
+.venv/.notebooks: $(installed)
+	$(python) -m pip install --disable-pip-version-check --editable ".[notebooks]"
+	@touch $@
 
 # A few minutes: one of them trains small models. ARGS=replace draws that one alone.
 docs-pictures: $(installed)

@@ -29,7 +29,7 @@ class RedrawFeatures(keras.callbacks.Callback):
     a new optimizer, this number adds to the redraws that the layer already had. If a
     resumed model lags behind, the callback catches up when training starts; if you
     restore a checkpoint during training, at the next redraw. If one execution spans
-    several redraws, only the last is drawn.
+    several redraws, only the last one is sampled.
 
     The model must be compiled with the optimizer that trains it. The callback warns at
     the end of an epoch if `optimizer.iterations` should have moved and has not.

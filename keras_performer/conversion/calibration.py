@@ -48,10 +48,11 @@ def calibrate(
       random features;
     - with an exact window, other gains of the heads.
 
-    It keeps what is closest to exact attention on the second half of the batches; the
-    first half gives means and covariances (a single batch gives both). Then it compares
-    the output of the whole model on some sequences. If another gain for all layers, or
-    the original layers, are clearly closer to exact attention, it takes these.
+    It keeps the choice closest to exact attention on the second half of the batches;
+    the first half gives means and covariances (a single batch gives both). Then it
+    compares the output of the whole model on some sequences. If another gain for all
+    layers, or the original layers, are clearly closer to exact attention, it takes
+    these.
 
     Args:
         model: a built model with `PerformerAttention` whose features estimate softmax,

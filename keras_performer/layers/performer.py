@@ -210,33 +210,36 @@ class PerformerAttention(LinearAttention):
         key: tensor of shape `(B, S, dim)`. Defaults to `value`.
         query_mask: bool tensor of shape `(B, T)`, false for padding. Masked queries
             attend to nothing. In self-attention (`value=None`) it also hides these
-            tokens as keys.
+            tokens as keys. Defaults to Keras' implicit mask.
         value_mask, key_mask: bool tensors of shape `(B, S)`. A key is hidden if either
-            is false. All three masks default to Keras' implicit masks.
+            is false. Defaults to Keras' implicit masks.
         attention_mask: bool tensor of shape `(B, 1, S)` or `(B, 1, 1, S)`, true for
             keys that may be seen. All queries must have the same mask: a `(T, S)` or
             `(B, T, S)` mask raises an error. For causal attention use `causal` or
-            `use_causal_mask`.
+            `use_causal_mask`. Defaults to `None`, all keys.
         return_attention_scores: bool, also return the attention matrix `(B, N, T, S)`
             that the features imply. Its cost is quadratic: use it to look at short
-            sequences.
-        training: bool, whether to apply dropout.
-        use_causal_mask: bool, hide later tokens in this call.
+            sequences. Defaults to `False`.
+        training: bool, whether to apply dropout. Defaults to Keras' training mode.
+        use_causal_mask: bool, hide later tokens in this call, as `causal=True` does in
+            all calls. Defaults to `False`.
         segment_ids: int tensor of shape `(B, T)`, for rows that pack several sequences
             (self-attention only). A token sees its own segment only, which is a run of
             equal ids: an id that returns after another starts a new segment. Rotary
             positions count along the whole row unless you give `positions`. To use ids
             and states together, start from
             `get_initial_state(batch_size, packed=True)`. The state then holds the last
-            id as `"segment"`, and a call without ids continues that segment.
+            id as `"segment"`, and a call without ids continues that segment. Defaults
+            to `None`, one segment.
         positions: int tensor of shape `(B, T)`, positions for `rotary`, below 2**31;
             for a grid also `(B, T, axes)`, the coordinates. They apply to queries and
             keys. Defaults to 0, 1, ..., or with a state to the positions that follow
             it. Positions that you give are never shifted by the state.
         state: dict, the state after earlier tokens (causal only), from
             `get_initial_state` or an earlier call. The cost of a call does not depend
-            on the number of earlier tokens.
-        return_state: bool, also return the state after the last token.
+            on the number of earlier tokens. Defaults to `None`, no earlier tokens.
+        return_state: bool, also return the state after the last token. Defaults to
+            `False`.
 
     Returns:
         Tensor of shape `(B, T, output_shape)`, followed by the scores and the state if

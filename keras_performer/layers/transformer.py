@@ -268,7 +268,8 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
             that may be seen.
         encoder_padding_mask, encoder_attention_mask: as the decoder's masks, for
             `encoder_sequence`.
-        use_causal_mask: bool, hide later tokens.
+        use_causal_mask: bool, hide later tokens. Defaults to `True`, as in KerasHub,
+            unlike `PerformerAttention`.
         training: bool, whether to apply dropout.
         segment_ids, positions, state, return_state: as in `PerformerAttention`.
 

@@ -70,14 +70,13 @@ class PerformerLM(
         position_shape: tuple of ints whose product is `max_length`, for sequences that
             run through a grid, such as (64, 64, 3). Positions are then embedded by row,
             column and channel. Defaults to `(max_length,)`.
-        position_embedding: "learned", vectors added to the tokens, or "rotary", queries
-            and keys rotated in every block (the `rotary` of `PerformerAttention`, with
-            `position_shape` as the grid). Rotary positions have no weights; models
-            learn in fewer steps with them (benchmarks/results/learning/tables.md), but
-            without attention they have no effect. A mixer knows positions by itself;
-            there "rotary" adds none. Defaults to "rotary" for an `AttentionLayer` with
-            `rotary`; to "learned" without attention, with a mixer, in a grid and with
-            heads of an odd size; otherwise to "rotary".
+        position_embedding: "rotary" rotates queries and keys in every block, as
+            `rotary` of `PerformerAttention` does, with `position_shape` as the grid. It
+            has no weights. "learned" adds trained vectors to the embedded tokens.
+            "rotary" has no effect in a block without attention or with a `MixingLayer`.
+            Defaults to "rotary" if the attention has queries and keys of an even head
+            size, or is an `AttentionLayer` with `rotary`; to "learned" in a grid,
+            without attention and with a mixer. The guide *Positions* compares them.
         seed: int, seeds random features and dropout. Defaults to `None`.
         attention: "performer", "exact" (`ExactAttention`), "none" (the no-attention
             baseline), an `AttentionLayer` or a `MixingLayer`, or the config of one; or
@@ -94,8 +93,8 @@ class PerformerLM(
             method `next_token_logits`, from outputs `(B, dim)` to logits
             `(B, vocabulary_size)`. Defaults to `Dense(vocabulary_size)`.
         exact_window: int, as in `PerformerAttention`. Defaults to 64 in a causal model
-            with features that estimate softmax, which learns more with it
-            (docs/exact_window.md); otherwise to `None`, no window.
+            with features that estimate softmax, which learns more with it (the guide
+            *Window, gain and gate* has results); otherwise to `None`, no window.
         forget_gate: bool, as in `PerformerAttention` and `ExactAttention`. Defaults to
             `True` in a causal model, which learns more with it; otherwise to `False`.
         forget_gate_bias: pair of floats, as in `PerformerAttention`. Defaults to

@@ -1,11 +1,13 @@
 """Notebooks run at small size; their pages and .ipynb files are built from them."""
 
 import json
+import re
 
 import matplotlib.pyplot as plt
 import pytest
 
-from docs.pages import ROOT
+from docs.build_notebooks import page
+from docs.pages import ROOT, promised_output
 from tests.docs.test_recipes import clean, run  # noqa: F401
 
 FOLDER = ROOT / "docs" / "notebooks"
@@ -45,9 +47,22 @@ def test_page_and_notebook_are_those_of_the_script(name):
     notebook = json.loads((FOLDER / f"{name}.ipynb").read_text())
     found = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
     assert found == cells, "run make notebooks"
-    fences = {"code": "```python\n{}\n```", "markdown": "{}"}
-    page = "\n\n".join(fences[kind].format(text) for kind, text in cells)
-    assert (FOLDER / f"{name}.md").read_text().strip() == page, "run make notebooks"
+    text, pictures = page(name, notebook)
+    assert (FOLDER / f"{name}.md").read_text() == text, "run make notebooks"
+    drawn = {path.name: path.read_bytes() for path in FOLDER.glob(f"{name}_*.png")}
+    assert drawn == pictures, "run make notebooks"
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_notebook_keeps_what_its_cells_print(name):
+    for cell in json.loads((FOLDER / f"{name}.ipynb").read_text())["cells"]:
+        source = "".join(cell["source"])
+        outputs = cell.get("outputs", [])
+        printed = "".join("".join(output.get("text", "")) for output in outputs)
+        if re.search(r"^ *print\(", source, re.MULTILINE):
+            assert printed, source
+        missing = set(promised_output(source)) - set(printed.splitlines())
+        assert missing == set(), printed
 
 
 def cells_of(script):

@@ -62,9 +62,9 @@ def bidirectional_attention(
             later keys need a causal loop each. Defaults to `None`.
         decay: optional tensor of shape `(B, T, K)`, the logarithm of each token's gate,
             at most 0, as in `causal_attention`. The weight of an earlier key is
-            multiplied by the gates after the key up to the query, that of a later key
-            by the gates after the query up to the key. Needs as many queries as keys,
-            and costs as much as segments. Defaults to `None`.
+            multiplied by the gates after the key up to the query, the weight of a later
+            key by the gates after the query up to the key. Needs as many queries as
+            keys, and costs as much as segments. Defaults to `None`.
         jit_compile: bool, whether XLA compiles the forward and backward passes, which
             takes seconds for each shape. Defaults to `False`.
 

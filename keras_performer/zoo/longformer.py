@@ -76,7 +76,7 @@ def global_token_attention(
     [4.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
     """
     given = (query, key, value), (global_query, global_key, global_value)
-    heads, global_heads = tf.nest.map_structure(tf.convert_to_tensor, given)
+    heads, global_heads = ([tf.convert_to_tensor(x) for x in one] for one in given)
     for q, k, v in (heads, global_heads):
         check_attention_inputs(q, k, v, visible._replace(global_tokens=None))
     check_window("sliding_window", sliding_window, heads[0], heads[1])

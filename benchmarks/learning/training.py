@@ -19,15 +19,9 @@ COMPILED_FROM = 200
 FIELDS = "row", "key_dim", "seed", "learning_rate", "steps"
 # What takes the place of the exact attention of trained models.
 SWAPPED = (
-    models.WINDOW,
-    "softmax",
-    "taylor",
-    "window + softmax",
-    "window + taylor",
-    "window + softmax, low gain",
-    "window + taylor, low gain",
-    "window + softmax, calibrated",
-    "window + taylor, calibrated",
+    *(models.WINDOW, "softmax", "taylor", "window + softmax", "window + taylor"),
+    *("window + softmax, low gain", "window + taylor, low gain"),
+    *("window + softmax, calibrated", "window + taylor, calibrated"),
 )
 CALIBRATED, NUM_BATCHES = ", calibrated", 6
 # Random features are drawn so often for each trained model.

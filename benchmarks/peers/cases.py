@@ -39,22 +39,12 @@ def comparison(
 def big_bird(name, because=None, random=3, block=BLOCK, table_length=None, **arrays):
     """`table_length` is how long a sequence theirs draws random blocks for."""
     length = arrays.setdefault("length", 16 * BLOCK)
-    options = {
-        "num_rand_blocks": random,
-        "from_block_size": block,
-        "to_block_size": block,
-        "max_rand_mask_length": table_length or length,
-        "seed": 1,
-    }
-    return comparison(
-        "BigBirdAttention / tf-models-official",
-        name,
-        "kernel_attention",
-        ("BigBirdAttention", {"block_size": block}),
-        ("BigBirdAttention", options),
-        because,
-        **arrays,
-    )
+    options = dict(num_rand_blocks=random, from_block_size=block, to_block_size=block)
+    options |= dict(max_rand_mask_length=table_length or length, seed=1)
+    headed = "BigBirdAttention / tf-models-official", name, "kernel_attention"
+    ours, theirs = {"block_size": block}, options
+    sides = ("BigBirdAttention", ours), ("BigBirdAttention", theirs)
+    return comparison(*headed, *sides, because, **arrays)
 
 
 def longformer(name, because=None, places=(), **arrays):
@@ -65,22 +55,13 @@ def longformer(name, because=None, places=(), **arrays):
     # theirs counts the keys of both sides, ours those of one and the own
     window = 8
     most = max(map(len, places), default=0)
-    return comparison(
-        "LongformerAttention / transformers",
-        name,
-        "hugging_face",
-        (
-            "LongformerAttention",
-            {"sliding_window": window // 2 + 1, "num_global_tokens": most},
-        ),
-        ("LongformerAttention", {"attention_window": window}),
-        because,
-        **{
-            "weights": DENSE + (GLOBAL_DENSE if most else ()),
-            "global": places or [[], []],
-            **arrays,
-        },
-    )
+    headed = "LongformerAttention / transformers", name, "hugging_face"
+    ours = {"sliding_window": window // 2 + 1, "num_global_tokens": most}
+    theirs = {"attention_window": window}
+    sides = ("LongformerAttention", ours), ("LongformerAttention", theirs)
+    weights = {"weights": DENSE + (GLOBAL_DENSE if most else ())}
+    arrays = {**weights, "global": places or [[], []], **arrays}
+    return comparison(*headed, *sides, because, **arrays)
 
 
 def local(name, because=None, causal=False, groups=None, **arrays):
@@ -88,15 +69,9 @@ def local(name, because=None, causal=False, groups=None, **arrays):
     if groups is not None:
         options["num_key_value_heads"] = arrays["num_key_value_heads"] = groups
     theirs = "MultiHeadAttention" if groups is None else "GroupQueryAttention"
-    return comparison(
-        f"LocalAttention / Keras {theirs}",
-        name,
-        "ours",
-        ("LocalAttention", options),
-        (theirs, options),
-        because,
-        **arrays,
-    )
+    headed = f"LocalAttention / Keras {theirs}", name, "ours"
+    sides = ("LocalAttention", options), (theirs, options)
+    return comparison(*headed, *sides, because, **arrays)
 
 
 def kernel(name, because=None, *, features, epsilon=None, chunk=None, **arrays):
@@ -111,37 +86,20 @@ def kernel(name, because=None, *, features, epsilon=None, chunk=None, **arrays):
             "registered_name": "keras_performer>GeneralizedFeatures",
             "config": {"activation": features, "epsilon": epsilon},
         }
-    ours = {
-        "feature_map": feature_map,
-        "num_random_features": NUM_FEATURES,
-        "causal": chunk is not None,
-    }
-    return comparison(
-        "PerformerAttention / tf-models-official KernelAttention",
-        name,
-        "kernel_attention",
-        ("PerformerAttention", ours),
-        ("KernelAttention", theirs),
-        because,
-        weights=(*DENSE, "projection"),
-        num_random_features=NUM_FEATURES,
-        **arrays,
-    )
+    number = {"num_random_features": NUM_FEATURES}
+    ours = {"feature_map": feature_map, **number, "causal": chunk is not None}
+    pair = "PerformerAttention / tf-models-official KernelAttention"
+    sides = ("PerformerAttention", ours), ("KernelAttention", theirs)
+    arrays = {"weights": (*DENSE, "projection"), **number, **arrays}
+    return comparison(pair, name, "kernel_attention", *sides, because, **arrays)
 
 
 def fourier(name, because=None, **arrays):
     options = {"intermediate_dim": 40}
-    return comparison(
-        "FourierMixing / KerasHub FNetEncoder",
-        name,
-        "keras_hub",
-        ("FourierMixing", options),
-        ("FNetEncoder", options),
-        because,
-        weights=("mixing_norm", "output_norm", "expand", "contract"),
-        **options,
-        **arrays,
-    )
+    headed = "FourierMixing / KerasHub FNetEncoder", name, "keras_hub"
+    sides = ("FourierMixing", options), ("FNetEncoder", options)
+    weights = "mixing_norm", "output_norm", "expand", "contract"
+    return comparison(*headed, *sides, because, weights=weights, **options, **arrays)
 
 
 # How many tokens at the end of each sequence are hidden.
@@ -272,23 +230,13 @@ def timed(lengths):
     """Yields pairs of cases that take turns, ours first, on layers of one size."""
     for length in sorted(lengths):
         for form, ours, theirs in pairs(length):
-            sides = ("ours", ("ours", *ours)), ("theirs", theirs)
+            shared = dict(form=form, length=length, sizes=TIMED_SIZES, part="layer")
+            shared |= dict(step="training", mode="graph")
+            shared |= dict(num_global_tokens=NUM_GLOBAL_TOKENS)
+            names = "pair", "side", "environment", "layer", "options"
             yield [
-                {
-                    "pair": f"{ours[0]} / {theirs[1]}",
-                    "side": side,
-                    "environment": environment,
-                    "layer": layer,
-                    "options": options,
-                    "form": form,
-                    "length": length,
-                    "sizes": TIMED_SIZES,
-                    "part": "layer",
-                    "step": "training",
-                    "mode": "graph",
-                    "num_global_tokens": NUM_GLOBAL_TOKENS,
-                }
-                for side, (environment, layer, options) in sides
+                dict(zip(names, (f"{ours[0]} / {theirs[1]}", *side))) | shared
+                for side in (("ours", "ours", *ours), ("theirs", *theirs))
             ]
 
 

@@ -7,11 +7,14 @@ print and draw. Needs the environment of `make notebooks`.
 """
 
 import base64
+import io
 import json
 import pathlib
 import sys
 import tempfile
 import textwrap
+
+from PIL import Image
 
 FOLDER = pathlib.Path(__file__).parent / "notebooks"
 
@@ -44,6 +47,8 @@ def main(names):
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs = [x for x in cell.outputs if x.get("name") != "stderr"]
+                for output in cell.outputs:
+                    make_picture_small(output.get("data", {}))
         nbformat.write(notebook, script.with_suffix(".ipynb"))
         text, pictures = page(
             script.stem, json.loads(script.with_suffix(".ipynb").read_text())
@@ -51,6 +56,15 @@ def main(names):
         script.with_suffix(".md").write_text(text)
         for name, data in pictures.items():
             (FOLDER / name).write_bytes(data)
+
+
+def make_picture_small(data):
+    """Leaves the picture of an output 128 colours, which are enough for plots."""
+    if "image/png" in data:
+        drawn = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
+        small = io.BytesIO()
+        drawn.convert("RGB").quantize(128).save(small, "PNG", optimize=True)
+        data["image/png"] = base64.b64encode(small.getvalue()).decode()
 
 
 def page(name, notebook):

@@ -20,6 +20,7 @@ import pathlib
 import sysconfig
 
 import keras
+import matplotlib.pyplot as plt
 import numpy as np
 from keras import layers
 
@@ -28,19 +29,21 @@ from keras_performer.conversion import convert_attention, implied_attention
 from keras_performer.layers import LocalAttention
 
 LENGTH = 512
-STEPS = 600
+STEPS = 1500
 WIDTH = 64
 WINDOW = 32  # keys less than 32 tokens away keep their exact weights
 TEST = 32  # held-out sequences
 TRANSFER = 100  # steps of transfer_attention
 
 keras.utils.set_random_seed(0)
+plt.show()  # from here on, Jupyter shows the figures of the reports
 
 # %% [markdown]
 """
 ## A model with exact attention
 
-This model predicts the next byte of Python sources. Replace it with your trained model.
+This model predicts the next byte of Python sources; each token also knows the byte
+before it. Replace the model with your trained model.
 """
 
 # %%
@@ -59,6 +62,8 @@ def sequences(codes, count, seed):
 tokens = keras.Input((LENGTH,), dtype="int32")
 x = layers.Embedding(256, WIDTH)(tokens)
 x = x + layers.Embedding(LENGTH, WIDTH)(keras.ops.arange(LENGTH))
+before = keras.ops.pad(tokens, ((0, 0), (1, 0)))[:, :-1]
+x = x + layers.Embedding(256, WIDTH)(before)
 for name in ("first", "second"):
     y = layers.LayerNormalization()(x)
     attention = layers.MultiHeadAttention(4, WIDTH // 4, name=name)
@@ -69,7 +74,10 @@ logits = layers.Dense(256)(layers.LayerNormalization()(x))
 trained = keras.Model(tokens, logits)
 
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-trained.compile(keras.optimizers.Adam(3e-3, clipnorm=1.0), loss)
+rate = keras.optimizers.schedules.CosineDecay(
+    0.0, STEPS, warmup_target=3e-3, warmup_steps=STEPS // 10
+)
+trained.compile(keras.optimizers.Adam(rate, clipnorm=1.0), loss)
 trained.fit(*sequences(training, 8 * STEPS, seed=1), batch_size=8, verbose=2)
 
 
@@ -81,7 +89,7 @@ def bits(model):
 
 
 table = {"exact attention": bits(trained)}
-print(table)
+print(f"{table['exact attention']:.3f} bits per byte")
 
 # %% [markdown]
 """
@@ -124,7 +132,9 @@ table["converted"] = bits(performer)
 ## Calibrate
 
 `calibrate` fits the estimated weights of far tokens to your data. It needs no labels
-and no training steps.
+and no training steps. Its report says [how queries and keys
+changed](../convert.md#how-calibrate-fits): `centred` keys have the mean 0, `balanced`
+queries and keys also have equal covariances.
 """
 
 # %%
@@ -172,6 +182,10 @@ for name, value in table.items():
 
 # %% [markdown]
 """
+Compare each row with the first one, the trained model. Here conversion loses little,
+and less than local attention. `calibrate` and `transfer_attention` lowered the errors
+of the layers in the reports above, but in this small model the bits hardly change.
+
 ## Summary
 
 - Always convert with a window.

@@ -21,9 +21,9 @@ OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
 FIRST_STEPS, STEPS = 3, 15
 FILE = "times.json"
 EXPLANATION = f"""\
-Milliseconds of a step, and with them equal times, were measured in one go
-(`--times`): medians of {STEPS} steps, on one thread of {{machine}},
-with TensorFlow {{tensorflow}}, other programs beside it."""
+Milliseconds of a step, and with them equal times, are from `--times`, which trains
+nothing: medians of {STEPS} steps, on one thread of {{machine}}, with TensorFlow
+{{tensorflow}}. Rows of one task may be from two days, which differ by up to 13 %."""
 
 
 def study(options, train, timed, wanted, fields, write):

@@ -86,6 +86,14 @@ def test_any_length_and_chunk_size(length, chunk_size):
     assert_equals(*functions, qkv(2, length, length, heads=3))
 
 
+@pytest.mark.parametrize("name", ["taylor", "softmax"])
+def test_one_chunk_in_float32(name):
+    """Some CPUs write beyond `(X, 1, tokens, H)` times a matrix, or get it wrong."""
+    kernel, inputs = KERNELS[name](), qkv(16, 64, 64, heads=1, dtype="float32")
+    functions = default("past", kernel), twin("past", kernel)
+    assert_equals(*functions, inputs, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("way, queries", [("all", 523), ("past", 1031)])
 def test_several_blocks_as_long_as_they_get(way, queries):
     """No block of the implementation is longer than 512 tokens."""

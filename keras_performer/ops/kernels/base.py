@@ -12,7 +12,7 @@ from keras_performer.ops.kernels.parts import (
     over_rows,
     per_feature,
 )
-from keras_performer.ops.shapes import size
+from keras_performer.ops.shapes import size, sizes
 from keras_performer.ops.tensors import TensorLike
 
 # The logarithm of nothing: far below that of any weight, and finite in float32.
@@ -323,19 +323,21 @@ def scale(x):
 
 
 def flat_matmul(x, w, transpose=False):
-    """`x @ w` for x `(X, rows, D)`, with one matrix w or one for each head.
+    """`x @ w` for x `(..., D)` and one matrix w, or x `(X, rows, D)` and one per head.
 
-    A matrix for each head is `(K, ...)`. A single matrix makes one flat product, which
-    is faster than X small ones.
+    A matrix for each head is `(K, ...)`. A single matrix makes one flat product: it is
+    faster than many small ones, and TensorFlow 2.21 on some CPUs writes beyond the
+    result of `(X, 1, rows, D)` and one matrix.
     """
-    rows = size(x, 1)
-    dim = w.shape[-2 if transpose else -1]
+    # all sizes are said: of no examples none can be inferred
+    shape = *sizes(x)[:-1], w.shape[-2 if transpose else -1]
+    if w.shape[0] == 1 and len(w.shape) == 3:
+        w = tf.squeeze(w, 0)
     if len(w.shape) == 2:
-        flat = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), w, transpose_b=transpose)
-        # all sizes are said: of no examples none can be inferred
-        return tf.reshape(flat, (size(x, 0), rows, dim))
-    by_head = tf.matmul(split_heads(x, w.shape[0]), w, transpose_b=transpose)
-    return tf.reshape(by_head, (size(x, 0), rows, dim))
+        x = tf.reshape(x, (-1, x.shape[-1]))
+    else:
+        x = split_heads(x, w.shape[0])
+    return tf.reshape(tf.matmul(x, w, transpose_b=transpose), shape)
 
 
 def split_heads(x, num_heads):

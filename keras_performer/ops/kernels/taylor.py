@@ -6,7 +6,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from keras_performer.ops.kernels.base import Kernel, scale
+from keras_performer.ops.kernels.base import Kernel, flat_matmul, scale
 
 
 class TaylorKernel(Kernel):
@@ -81,7 +81,7 @@ class TaylorKernel(Kernel):
     def _features(self, one, x):
         x = x[..., : self.rank]
         first, second = (tf.constant(s, x.dtype) for s in _pairs(x.shape[-1]))
-        products = tf.matmul(x, first) * tf.matmul(x, second)
+        products = flat_matmul(x, first) * flat_matmul(x, second)
         return tf.concat([one, x, products], -1)
 
     def _first(self, features):
@@ -94,8 +94,8 @@ class TaylorKernel(Kernel):
         head_dim, x = x.shape[-1], x[..., : self.rank]
         first, second = (tf.constant(s, x.dtype) for s in _pairs(x.shape[-1]))
         _, dx, d = tf.split(dfeatures, (1, x.shape[-1], first.shape[-1]), -1)
-        dx += tf.matmul(d * tf.matmul(x, second), first, transpose_b=True)
-        dx += tf.matmul(d * tf.matmul(x, first), second, transpose_b=True)
+        dx += flat_matmul(d * flat_matmul(x, second), first, transpose=True)
+        dx += flat_matmul(d * flat_matmul(x, first), second, transpose=True)
         return _with_zeros(dx, head_dim - dx.shape[-1])
 
 

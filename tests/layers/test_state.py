@@ -1,6 +1,5 @@
 """The recurrent state of a causal layer: any split of a sequence gives the whole."""
 
-
 import keras
 import numpy as np
 import pytest

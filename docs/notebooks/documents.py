@@ -142,15 +142,15 @@ for name, value in accuracy.items():
 """
 Guessing has an accuracy of 0.25. Always naming the document's most frequent place is
 right about half of the time. The program
-[`examples/documents.py`](../../examples/README.md) trains on the same task, also with
-exact attention. In one run it reached 0.873 with `PerformerAttention`, 0.232 with local
-attention, and 0.908 with exact attention.
+[`examples/documents.py`](../../examples/README.md#results) also trains exact attention
+on this task. It reached 0.908, and `PerformerAttention` 0.873 in the same run.
 
 ## Visualize the attention scores
 
 With `return_attention_scores=True` a layer also returns its attention weights, one for
 each pair of words: ask for them on short inputs only. The plot shows which words the
-first question attends to, in each head of the first block.
+first question attends to, in each head of the first block. A dark line marks a large
+weight. The cell prints the words around the largest weight after the questions.
 """
 
 # %%
@@ -160,10 +160,16 @@ x = inputs + block.convolution(block.convolution_norm(inputs))
 x = block.attention_norm(x)
 _, scores = block.attention(x, x, return_attention_scores=True)
 
+weights = np.maximum(scores[0, :, 0], 0)  # (heads, words)
+first = 2 * len(NAMES)  # the first word after the questions
+found = first + weights[:, first:].max(0).argmax()
+print(" ".join(spelled[i] for i in document[0, found - 2 : found + 3]))
+
 plt.figure(figsize=(8, 3))
-plt.imshow(np.sqrt(np.maximum(scores[0, :, 0], 0)), aspect="auto", cmap="Blues")
+plt.imshow(np.sqrt(weights), aspect="auto", cmap="Blues", interpolation="nearest")
 plt.xlabel("word of the document")
 plt.ylabel("head")
+plt.yticks(range(4))
 plt.title("Attention of the first question")
 plt.show()
 

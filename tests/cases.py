@@ -258,7 +258,7 @@ CASES = {
         keras_performer.PerformerDecoder,
         dict(**TRANSFORMER, qk_norm=True),
         (6, 4),
-        half_gradients=6e-2,
+        half_gradients=0.1,  # CPUs with products of bfloat16 round more
     ),
     "lm": language_model(LM),
     "lm_exact": language_model(

@@ -168,7 +168,9 @@ class LongformerAttention(AttentionLayer):
         jit_compile: as in `LocalAttention`, for the window. Defaults to `"auto"`.
 
     Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
-    `state` and `return_state`, and with
+    `state` and `return_state`. One more:
+
+    Call arguments:
         global_mask: bool tensor of shape `(B, T)`, true for global tokens, at most G in
             a sequence. More raise an error, except under XLA, which leaves out such
             checks and takes the first G. No query sees a token whose key is masked,

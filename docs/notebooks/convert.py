@@ -97,9 +97,9 @@ print(f"{table['exact attention']:.3f} bits per byte")
 
 `approximation_report` runs the model on your data. For each head it compares exact
 attention with estimates from the same queries and keys. `90% within` is the window that
-holds nine tenths of the head's weights; the other columns are [errors of the
-estimates](../replace.md#measure-the-error-of-each-head). If a head attends to far
-tokens and has large errors, keep its layer exact.
+holds nine tenths of the head's weights. The columns from `mean` to `doubled` are errors
+of the estimates; [a table](../replace.md#measure-the-error-of-each-head) explains every
+column. If a head attends to far tokens and has large errors, keep its layer exact.
 """
 
 # %%
@@ -117,7 +117,8 @@ report.plot()
 ## Convert
 
 `convert_to_performer` returns a new model and a report, and leaves your model as it is.
-So does `calibrate` below.
+So does `calibrate` below. Both layers are converted here, against the advice for three
+heads of `second`, to measure the cost.
 """
 
 # %%

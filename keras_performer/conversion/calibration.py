@@ -1,8 +1,9 @@
 """Fits linear attention to the data of a model, without training.
 
-A layer that comes nearer to exact attention need not bring the model nearer: errors of
-layers add up, and some count more than others. So the output of the model is asked,
-and heeded where it speaks clearly: what counts of an output only its user knows.
+A layer that is closer to exact attention need not make the model closer: errors of
+layers add up, and some count more than others. So the outputs of the whole model are
+compared, too. They decide only if the difference is clear, because only the user knows
+which part of an output counts.
 """
 
 import typing

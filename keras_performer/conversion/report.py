@@ -87,9 +87,9 @@ class CalibrationReport(typing.NamedTuple):
     Attributes:
         layers: list of `CalibratedLayer`.
         left_out: dict from paths of layers that could not be fitted to the reasons.
-        before, after: floats, relative errors of the model's output: the root of
-            squared differences from the output with exact attention, divided by its
-            squares.
+        before, after: floats, relative errors of the model's output before and after
+            fitting: the norm of its difference from the output with exact attention,
+            divided by the norm of the latter.
         fitted: bool, false if fitting clearly harmed the output, so that all layers
             stayed as they were.
         change: float, number added to the log-gains of all fitted layers at the end.

@@ -1,4 +1,4 @@
-"""Keras layers."""
+"""Keras layers: attention, Transformer blocks, and base classes."""
 
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.block import PerformerBlock

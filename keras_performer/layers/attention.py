@@ -61,19 +61,21 @@ class AttentionLayer(
       "key".
 
     Weights of `keras.layers.MultiHeadAttention` are loaded as in `PerformerAttention`;
-    those that only the mechanism has keep their values. In the other direction Keras
-    finds attention layers only as attributes, not in functional and Sequential models:
-    use `set_weights` there.
+    those that only the mechanism has keep their values. To load weights of this package
+    into `MultiHeadAttention`, use `set_weights`. `load_weights` works only if the
+    attention layer is an attribute of your own model class, not in functional and
+    Sequential models.
 
-    All arguments and call arguments are described in `PerformerAttention`. They differ
-    between mechanisms as follows: `ExactAttention`, `LinformerAttention` and
-    `SynthesizerAttention` drop weights, as `MultiHeadAttention` does, and the others
-    attended values, before the output projection; `qk_norm` starts with a scale of 16.
+    `PerformerAttention` describes all arguments, call arguments and returned values.
+    Two arguments differ. `ExactAttention`, `LinformerAttention` and
+    `SynthesizerAttention` apply `dropout` to weights, as `MultiHeadAttention` does. The
+    scale of `qk_norm` starts at 16, but at 4 in `LinearTransformerAttention`.
 
     Args:
         num_heads: int N, number of attention heads.
         key_dim: int H, size of each head of query and key.
-        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
+        **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`. All
+            other arguments are as in `PerformerAttention`.
 
     Raises:
         ValueError: if a mask differs by query, if T != S in causal or rotary attention,

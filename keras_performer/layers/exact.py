@@ -23,9 +23,13 @@ class ExactAttention(ForgettingAttention):
     baseline for linear attention. It has no state.
 
     Args:
-        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
+            the arguments of the signature that are not listed here.
         forget_gate, forget_gate_bias: as in `PerformerAttention`. Defaults to `False`
             and `(2.0, 7.0)`.
+
+    Call arguments and returns: as in `PerformerAttention`, but without `state` and
+    `return_state`.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, arXiv 1706.03762.

@@ -22,7 +22,8 @@ class LocalAttention(ForgettingAttention):
     attended values, not on the weights as in `keras.layers.MultiHeadAttention`.
 
     Args:
-        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
+            the arguments of the signature that are not listed here.
         sliding_window: int W, required. A query sees keys less than W tokens away; with
             1 it sees only its own token.
         jit_compile: bool or "auto", as in `PerformerAttention`, but "auto" compiles on
@@ -30,9 +31,11 @@ class LocalAttention(ForgettingAttention):
         forget_gate, forget_gate_bias: as in `PerformerAttention`. Defaults to `False`
             and `(2.0, 7.0)`.
 
+    Call arguments and returns: as in `PerformerAttention`.
+
     Raises:
         ValueError: if query and key have different lengths, if the state comes from
-            another layer or window, and as in `AttentionLayer`.
+            another layer or window, and as in `PerformerAttention`.
 
     Reference:
         Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1.

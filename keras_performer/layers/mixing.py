@@ -23,7 +23,7 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
     with x `(B, T, dim)` in the compute dtype and `mask` a bool tensor `(B, T)`, false
     for tokens that must not count, or `None`. It returns `(B, T, dim)`; this class then
     sets masked tokens to 0. Compute sums over tokens in float32, and make weights in
-    `build`. New arguments and the class are as in `AttentionLayer`.
+    `build`. Add arguments and register the class as in `AttentionLayer`.
 
     Class attributes say what a mixer can do: `supports_causal` and `cost`, as in
     `AttentionLayer`. Mixers have no state and no segments.

@@ -133,7 +133,8 @@ class PerformerAttention(LinearAttention):
         key_dim: int H, size of each head of query and key.
         value_dim: int V, size of each head of value. Defaults to `key_dim`.
         dropout: float, dropout rate. There is no attention matrix, so dropout acts on
-            the attended values, before the output projection. Defaults to `0.0`.
+            the attended values (the weighted averages of values), before the output
+            projection. Defaults to `0.0`.
         use_bias: bool, whether the dense layers use bias vectors. Defaults to `True`.
         output_shape: int or tuple, the shape of the output besides batch and sequence.
             Defaults to the last dimension of the query.
@@ -499,9 +500,12 @@ class LinearTransformerAttention(LinearAttention):
     its attended values are 0.
 
     Args:
-        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
+            the arguments of the signature that are not listed here.
         chunk_size, jit_compile, forget_gate, forget_gate_bias: as in
             `PerformerAttention`. Defaults to `None`, `"auto"`, `False`, `(2.0, 7.0)`.
+
+    Call arguments and returns: as in `PerformerAttention`.
 
     Reference:
         Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equations 5

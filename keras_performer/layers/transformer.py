@@ -384,6 +384,10 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
             Dict of `"self_attention"`, the state of the self-attention, and if the
             layer has cross-attention, `"cross_attention"`, its state after the
             encoder's sequence.
+
+        Raises:
+            ValueError: if the layer is not built, or if it was built with an
+                `encoder_sequence` and gets none here, or the reverse.
         """
         if not self.built:
             raise ValueError(

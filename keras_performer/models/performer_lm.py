@@ -38,9 +38,10 @@ class PerformerLM(
 ):
     """Language model with attention of linear cost, from token ids to logits.
 
-    Embedding and positions, blocks of `PerformerAttention` and feed-forward
-    network (each normalized before), a last normalization, and logits in float32
-    (float64 under that policy). Other attentions, embeddings and heads are passed in.
+    It has an embedding with positions, blocks, a last normalization, and a head that
+    returns logits in float32 (float64 under that policy). A block normalizes and
+    applies `PerformerAttention`, then normalizes and applies a feed-forward network.
+    You can pass another attention, embedding or head.
     A causal model has exact weights for the last 64 tokens, and forget gates.
     `exact_window=None` and `forget_gate=False` turn them off.
 
@@ -119,6 +120,12 @@ class PerformerLM(
         `return_state` also the state. The state is a dict: `"position"` is an int32
         tensor `(B,)` that counts tokens, `"embedding"` the state of the embedding (`()`
         for a table), and `"blocks"` a list of the states of the blocks.
+
+    Raises:
+        ValueError: if `num_heads` does not divide `hidden_dim`; if learned positions
+            have no `max_length`; if the product of `position_shape` is not
+            `max_length`; if `recompute="network"` is not causal; or if the attention
+            does not support an argument.
 
     Example:
 

@@ -350,7 +350,8 @@ class BigBirdAttention(AttentionLayer):
     blocks, and so other random blocks and another last block. Always pad to one length.
 
     Args:
-        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
+            the arguments of the signature that are not listed here.
         seed: int, seeds dropout and the random blocks. With `None` the layer chooses a
             seed for the blocks when it is built and saves it with the weights. Defaults
             to `None`.
@@ -361,6 +362,9 @@ class BigBirdAttention(AttentionLayer):
             `2`.
         num_random_blocks: int, number of random blocks that a block sees. Defaults to
             `3`.
+
+    Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
+    `state` and `return_state`.
 
     Raises:
         ValueError: if query and key have different lengths, and as in `AttentionLayer`.

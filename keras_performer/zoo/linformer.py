@@ -38,7 +38,8 @@ class LinformerAttention(AttentionLayer):
     to the dense layers only.
 
     Args:
-        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
+            the arguments of the signature that are not listed here.
         max_length: int, the most keys in a sequence.
         projection_dim: int k, the number of mixtures. 256 is the largest value in the
             paper's experiments (section 5), for 512 and 1,024 tokens. Defaults to
@@ -47,9 +48,10 @@ class LinformerAttention(AttentionLayer):
             all heads, as in the authors' code; or "key-value", one matrix for all heads
             and for both E and F. Defaults to `"headwise"`.
 
-    Call arguments:
-        return_attention_scores: bool, also return the weights of values, the softmax
-            times F. They can be negative, and do not sum to 1.
+    Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
+    `state` and `return_state`. With `return_attention_scores` the layer also returns
+    the weights of values, the softmax times F. They can be negative, and do not sum
+    to 1.
 
     Raises:
         ValueError: if there are more than `max_length` keys (`InvalidArgumentError` in

@@ -72,7 +72,7 @@ def global_token_attention(
     >>> visible = Visibility(global_tokens=first)
     >>> heads = 0 * x, 0 * x, steps
     >>> y = global_token_attention(*heads, *heads, 1, 1, visible)
-    >>> y[0, :, 0, 0].numpy().tolist()  # of all, and else of the own and the first
+    >>> y[0, :, 0, 0].numpy().tolist()  # averages: all; itself and the first
     [4.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
     """
     given = (query, key, value), (global_query, global_key, global_value)
@@ -156,7 +156,8 @@ class LongformerAttention(AttentionLayer):
     by `query`, `key` and `value`.
 
     Args:
-        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
+            the arguments of the signature that are not listed here.
         sliding_window: int W, required. A query sees keys less than W tokens away; with
             1 it sees only its own token. The paper's window is `2 W - 1` keys.
         num_global_tokens: int G, the most global tokens in a sequence; XLA needs this
@@ -166,7 +167,10 @@ class LongformerAttention(AttentionLayer):
             dense layers.
         jit_compile: as in `LocalAttention`, for the window. Defaults to `"auto"`.
 
-    Call arguments: those of `AttentionLayer`, and
+    Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
+    `state` and `return_state`. One more:
+
+    Call arguments:
         global_mask: bool tensor of shape `(B, T)`, true for global tokens, at most G in
             a sequence. More raise an error, except under XLA, which leaves out such
             checks and takes the first G. No query sees a token whose key is masked,

@@ -366,13 +366,13 @@ class ReformerAttention(AttentionLayer):
             is for 4,096 tokens. Defaults to `64`.
         sliding_window: int W, a query sees keys less than W positions away in its
             bucket. 128 is the paper's chunk (section 5). Defaults to `128`.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`, which acts before hashing. `num_key_value_heads` must be
-            `num_heads`. Do not use `qk_norm`: keys have length 1 already, and the
-            length of queries is learned.
+        **kwargs: further arguments, as in `PerformerAttention`, such as `causal`,
+            `dropout` and `rotary`, which acts before hashing. `num_key_value_heads`
+            must be `num_heads`. Do not use `qk_norm`: keys have length 1 already, and
+            the length of queries is learned.
 
-    Call arguments: as in `AttentionLayer`, but `value` and `key` must be the query, or
-    be left out.
+    Call arguments and returns: as in `PerformerAttention`, but without `state` and
+    `return_state`; `value` and `key` must be the query, or be left out.
 
     Raises:
         ValueError: if a value or key is not the query, and as in `AttentionLayer`.

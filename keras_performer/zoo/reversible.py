@@ -156,9 +156,9 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
     computes the inputs of a block from its outputs, x2 = y2 - feed_forward(y1) and so
     on, and runs the block again. This holds within one layer, so make a deep model from
     one `ReversibleBlock` with many attentions; between two such layers the input of
-    each is kept. Compiled by XLA, each block still used the memory of two streams.
-    There, compile the gradient too, as `fit` does: a tape around compiled code finds
-    operations that XLA lacks.
+    each is kept. Under XLA, memory still grew by two streams with each block. If you
+    compile a loop of your own, compile the gradient too, as `fit` does: a tape outside
+    of compiled code can fail.
 
     Streams are float64, at twice the memory, so that the recovered inputs round to
     exactly the original ones: dropout and hashes repeat exactly.

@@ -219,21 +219,23 @@ class SinkhornAttention(AttentionLayer):
     P. So padding on the right changes nothing; padding on the left moves the blocks.
 
     Args:
-        num_heads, key_dim, **kwargs: as in `AttentionLayer`, which has more arguments.
+        num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
+            the arguments of the signature that are not listed here.
         block_size: int, tokens of a block. Time and memory are L^2 / block_size +
             L * block_size, least near the square root of the length L.
         max_length: int, the most tokens in a sequence.
-        num_iterations: int, how often columns are divided, too. More iterations push a
-            causal P towards the previous block, whatever R says, so 0 is the causal
-            default: P is then a softmax over earlier blocks. Otherwise the default is
-            7, as in the public lucidrains/sinkhorn-transformer (with the temperature
-            0.75). Defaults to `None`: 7, or 0 if causal.
+        num_iterations: int, how often rows and columns are divided before the last
+            division of rows. More iterations push a causal P towards the previous
+            block, whatever R says. With 0, a row of P is a softmax. Defaults to `None`:
+            0 if causal; otherwise 7, as in the public lucidrains/sinkhorn-transformer
+            (with the temperature 0.75).
         temperature: float, smaller values make P harder. Defaults to `0.75`.
         noise: float, amount of Gumbel noise added to the logits in training, before
             they are divided by the temperature; 1 in the paper. Defaults to `0.0`.
 
-    Call arguments: as in `AttentionLayer`; `return_attention_scores` gives the weights
-    of keys in their original places, without noise.
+    Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
+    `state` and `return_state`. `return_attention_scores` gives the weights of keys in
+    their original places, without noise.
 
     Raises:
         ValueError: if query and key have different lengths, if there are more than

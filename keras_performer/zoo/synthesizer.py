@@ -45,8 +45,11 @@ class SynthesizerAttention(AttentionLayer):
             Defaults to `"dense"`.
         rank: int, number of columns of R1 and R2 (kind="factorized_random" only).
             Defaults to `None`, 8 as in section 3.2.
-        **kwargs: further arguments of `AttentionLayer`, such as `causal`, `dropout` and
-            `rotary`.
+        **kwargs: further arguments, as in `PerformerAttention`, such as `causal`,
+            `dropout` and `rotary`.
+
+    Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
+    `state` and `return_state`.
 
     Raises:
         ValueError: if there are more than `max_length` tokens (`InvalidArgumentError`

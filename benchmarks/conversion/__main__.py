@@ -105,9 +105,9 @@ def heading(seconds):
 
 The mean loss -log p (nats) of masked tokens when other attention takes the place of
 that in a trained model, in all its layers, without training. "window" sees the keys
-that are at most {scores.WINDOW - 1} places off. "transferred" has \
-{scores.TRANSFER_STEPS}
-steps of `transfer_attention` after calibration, on the same tokens; "more data" adds
+that are at most {scores.WINDOW - 1} places off; "window alone" is
+`LocalAttention`. "transferred" has {scores.TRANSFER_STEPS} steps of
+`transfer_attention` after calibration, on the same tokens; "more data" adds
 reactions from the descriptions of other packages to these. What a row loses is paired
 with the exact model token by token; standard errors take sequences that have much in
 common as one, and there are few.

@@ -46,6 +46,9 @@ def explanation(runs):
     )
     machines, versions, hours = made_by(runs)
     return f"""\
+"window" is `LocalAttention`; "softmax" and "taylor" are `PerformerAttention` with that
+feature map, "window + ..." the same with an exact window; "gate" is a forget gate.
+
 Means over seeds at the best of the learning rates that most had. All rows of a task
 have the same parameters (to 1 %: without attention the feed-forward network is wider)
 and steps. Bits are of held-out data: less is better. A run of recall or needle ends

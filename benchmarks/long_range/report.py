@@ -63,6 +63,9 @@ def explanation(runs):
     machines, versions, hours = made_by(runs)
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
+"window" is `LocalAttention`; "Performer" is `PerformerAttention`, "Performer, window"
+the same with an exact window.
+
 Accuracy on held-out sequences (bits of the next token for bytes and proteins), means of
 seeds ± their standard deviation, at the best of the learning rates below that most
 seeds had, by these very sequences. All have the same steps and batches, but that a run

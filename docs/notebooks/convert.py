@@ -145,8 +145,8 @@ table["converted, calibrated"] = bits(calibrated)
 
 # %% [markdown]
 """
-Compare the attention weights of one head in the second layer, exact and as converted,
-before calibration:
+Compare the attention weights of one head in the second layer, exact and estimated with
+this window, without calibration:
 """
 
 # %%
@@ -158,7 +158,8 @@ found[1].plot(head=0)
 ## Train the attention, layer by layer
 
 `transfer_attention` trains the queries and keys of each layer, so that the layer
-returns nearly what exact attention returns. It needs no labels either.
+returns nearly what exact attention returns. It needs no labels either. Its report has
+errors of layer outputs; `calibrate` measured the heads, before the output projection.
 """
 
 # %%

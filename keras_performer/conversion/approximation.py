@@ -122,9 +122,9 @@ def approximation_report(
     """Measures the error of linear attention in every head of a model.
 
     Each attention layer runs as usual. From the same queries, keys and values the
-    report also computes `PerformerAttention` and its baselines. Time is linear in the
-    length, except for the exact weights of `num_rows` queries. Each layer gets exact
-    inputs, so errors do not add up over layers.
+    report also computes `PerformerAttention` and its baselines. It computes them at
+    `num_rows` queries, so the time that it adds is linear in the length. Each layer
+    gets exact inputs, so errors do not add up over layers.
 
     Args:
         model: a Keras model with `keras.layers.MultiHeadAttention`,

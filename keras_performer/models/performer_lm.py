@@ -76,7 +76,7 @@ class PerformerLM(
             has no weights. "learned" adds trained vectors to the embedded tokens.
             "rotary" has no effect in a block without attention or with a `MixingLayer`.
             Defaults to "rotary" if the attention has queries and keys of an even head
-            size, or is an `AttentionLayer` with `rotary`; to "learned" in a grid,
+            size, or is an `AttentionLayer` made with `rotary`; to "learned" in a grid,
             without attention and with a mixer. The guide *Positions* compares them.
         seed: int, seeds random features and dropout. Defaults to `None`.
         attention: "performer", "exact" (`ExactAttention`), "none" (the no-attention

@@ -99,7 +99,9 @@ print(f"{table['exact attention']:.3f} bits per byte")
 attention with estimates from the same queries and keys. `90% within` is the window that
 holds nine tenths of the head's weights. The columns from `mean` to `doubled` are errors
 of the estimates; [a table](../replace.md#measure-the-error-of-each-head) explains every
-column. If a head attends to far tokens and has large errors, keep its layer exact.
+column. `advice` names the simplest setting whose error is at most 1.25 times the
+smallest of `window`, `features` and `both`. If a head attends to far tokens and has
+large errors, keep its layer exact.
 """
 
 # %%

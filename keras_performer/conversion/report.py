@@ -45,7 +45,7 @@ class ConvertedLayer(typing.NamedTuple):
 
 
 class ConversionReport(typing.NamedTuple):
-    """Report of `convert_to_performer` and `convert_to_softmax`; `print` shows a table.
+    """Report of the `convert_...` functions; `print` shows it as a table.
 
     Attributes:
         layers: list of `ConvertedLayer`, all attention layers of the model.

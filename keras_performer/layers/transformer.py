@@ -255,8 +255,8 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         intermediate_dim: int, width of the feed-forward network.
         num_heads: int, number of attention heads.
         **kwargs: further arguments, all as in `PerformerEncoder`. `exact_window`,
-            `initial_log_gain` and `rotary` apply to the self-attention only: keys of
-            another sequence are never near.
+            `initial_log_gain`, `forget_gate`, `forget_gate_bias` and `rotary` apply to
+            the self-attention only: tokens of two sequences have no distance.
 
     Call arguments:
         decoder_sequence: tensor of shape `(B, T, hidden_dim)`.

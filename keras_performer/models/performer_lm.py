@@ -283,8 +283,8 @@ class PerformerLM(
         - `serve`, also named `serving_default`: tokens `(B, T)` to outputs, the whole
           model;
         - `prefill`: `tokens` `(B, T)`, a prompt without padding, to the `logits`
-          `(B, V)` of the next token and the state, a flat dict of tensors such as
-          `state_position` and `state_blocks_0_attention_sums`;
+          `(B, vocabulary_size)` of the next token and the state, a flat dict of tensors
+          such as `state_position` and `state_blocks_0_attention_sums`;
         - `decode`: `tokens` `(B, 1)` and the state to the same outputs.
 
         A model without a state has `serve` only: a model that is not causal, or with

@@ -346,8 +346,8 @@ class ReformerAttention(AttentionLayer):
       both.
     - The number of buckets does not depend on the length, which changes with padding
       and with every generated token.
-    - A token counts once, in however many rounds it is seen. The paper's N also counts
-      rounds in which a token is in the bucket, but too far away.
+    - A token counts once, in however many rounds it is seen. The paper also counts
+      rounds in which the token is in the bucket, but too far away to be seen.
     - Rotations are sampled once and saved, so training, recomputed gradients and
       inference hash alike.
 

@@ -32,7 +32,7 @@ def row_of(axes, name, letters, column, row):
 
 
 def draw():
-    figure, (axes,) = style.panels(height=2.6)
+    figure, (axes,) = style.panels(height=2.9)
     for column, letter in enumerate("TS"):
         for line, of in (("B", 0), (letter, 1)):
             x = 3.6 * column + 2.05 + STEP * of
@@ -46,4 +46,5 @@ def draw():
     axes.text(3.7, -4, note, ha="center", va="center", fontsize=10, color=style.INK)
     axes.set(xlim=(-0.1, 7.1), ylim=(-4.4, 0.5))
     axes.set_axis_off()
+    style.headline(figure, "Sizes that are joined must be equal")
     return figure

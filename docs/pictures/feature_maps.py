@@ -17,7 +17,7 @@ WORST = 20
 
 
 def draw():
-    figure, axes = style.panels(len(CASES), height=3.3, sharey=True)
+    figure, axes = style.panels(len(CASES), height=3.6, sharey=True)
     for panel, case in zip(axes, CASES):
         for name, label, colour in LINES:
             errors = [error(name, case, count) for count in FEATURES]
@@ -39,6 +39,7 @@ def draw():
         16, 10, "worse than\nthe average", color=style.MUTED, va="center", fontsize=9
     )
     style.legend(figure, axes[0])
+    style.headline(figure, "Large heads and large queries need many features")
     return figure
 
 

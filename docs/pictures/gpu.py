@@ -17,7 +17,7 @@ SIZES = cases.ALL[:4]
 
 def draw():
     results = json.loads((report.RESULTS / "layer.json").read_text())
-    figure, both = style.panels(2, height=3.3, sharey=True)
+    figure, both = style.panels(2, height=3.6, sharey=True)
     for axes, causal in zip(both, (False, True)):
         for row, (colour, marker, label) in LINES.items():
             measured = {
@@ -39,4 +39,5 @@ def draw():
     both[0].set_ylabel("milliseconds", color=style.INK, fontsize=10)
     both[0].set_yticks([2, 5, 10, 20, 50, 100], [2, 5, 10, 20, 50, 100])
     style.legend(figure, both[0], 3)
+    style.headline(figure, "Equal tokens, equal time: longer sequences cost no more")
     return figure

@@ -20,7 +20,7 @@ def draw():
     ]
     x = keras.random.normal((1, LENGTH, 32), seed=0)
     layer = keras_performer.PerformerAttention(1, 16, seed=0)
-    figure, axes = style.panels(len(cases), height=2.0)
+    figure, axes = style.panels(len(cases), height=2.3)
     for panel, (title, masks) in zip(axes, cases):
         _, scores = layer(x, return_attention_scores=True, **masks)
         seen = np.where(scores[0, 0] > 0, 0.6, 0.0)  # a middle blue
@@ -30,4 +30,5 @@ def draw():
         panel.grid(which="minor", color="white", lw=0.6)
         panel.tick_params(which="minor", length=0)
     axes[0].set_ylabel("query", fontsize=10)
+    style.headline(figure, "Each mask hides different keys (grey)")
     return figure

@@ -33,7 +33,7 @@ def draw():
     x = np.random.default_rng(0).normal(size=(LENGTH + 4, SIZE))
     x = np.stack([x[i : i + 4].mean(0) for i in range(LENGTH)])[np.newaxis] * 3
     cases = attentions()
-    figure, axes = style.panels(4, rows=2, height=3.6)
+    figure, axes = style.panels(4, rows=2, height=3.9)
     for panel, (title, layer) in zip(axes, cases.items()):
         layer.build(x.shape)
         for name in sorted({"query", "key"} & set(layer.projections)):
@@ -45,4 +45,5 @@ def draw():
         style.matrix(panel, scores, title, vmin=0, vmax=0.6)
     for panel in axes[::4]:
         panel.set_ylabel("query", fontsize=10)
+    style.headline(figure, "Each mechanism sees different keys")
     return figure

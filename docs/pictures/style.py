@@ -53,6 +53,11 @@ def matrix(axes, values, title=None, xlabel="key", ylabel=None, **options):
     _label(axes, title, xlabel, ylabel)
 
 
+def headline(figure, text):
+    """The message of a picture, above all panels."""
+    figure.suptitle(text, color=INK, fontsize=11, fontweight="bold")
+
+
 def legend(figure, axes, columns=2):
     """Explains the lines of `axes` below all panels."""
     given = axes.get_legend_handles_labels()

@@ -100,8 +100,9 @@ attention with estimates from the same queries and keys. `90% within` is the win
 holds nine tenths of the head's weights. The columns from `mean` to `doubled` are errors
 of the estimates; [a table](../replace.md#measure-the-error-of-each-head) explains every
 column. `advice` names the simplest setting whose error is at most 1.25 times the
-smallest of `window`, `features` and `both`. If a head attends to far tokens and has
-large errors, keep its layer exact.
+smallest of `window`, `features` and `both`; or `keep it exact`, if no error is below
+half of `mean`. If a head attends to far tokens and has large errors, keep its layer
+exact.
 """
 
 # %%

@@ -144,8 +144,8 @@ def convert_attention(
     """Converts the attention of a model to another class of attention.
 
     The new attention must have the weights of `keras.layers.MultiHeadAttention`, as
-    `LocalAttention`, `BigBirdAttention` and `LongformerAttention` have (the global
-    dense layers of the last start as copies). Attention with other weights is refused.
+    `LocalAttention`, `BigBirdAttention` and `LongformerAttention` have (its global
+    dense layers start as copies). Attention with other weights is refused.
     `LinearTransformerAttention` accepts the weights, but must be trained on.
 
     Args:

@@ -58,9 +58,9 @@ def transfer_attention(
         teacher: the model that it was converted from, with exact attention:
             `keras.layers.MultiHeadAttention`, `GroupQueryAttention` or
             `ExactAttention`.
-        data: as in `approximation_report`, such as the teacher's training data. The
-            last eighth of several batches is held out to decide which layers to keep.
-            Batches of one shape save time.
+        data: as in `approximation_report`, such as the teacher's training data. If
+            there are several batches, the last eighth of them is held out, to decide
+            which layers keep their new weights. Batches of one shape save time.
         num_steps: int, training steps of each layer, one batch each. If batches run
             out, they start again from the first. Defaults to `200`.
         learning_rate: float, initial learning rate. Defaults to `0.01`.

@@ -121,12 +121,12 @@ class PerformerAttention(LinearAttention):
     Use it in place of `keras.layers.MultiHeadAttention`: it has the same dense layers.
     Random projections turn queries and keys into positive features, whose products
     estimate the softmax weights exp(q . k / sqrt(key_dim)). No attention matrix is
-    computed, so time and memory are linear in the length of the sequence (FAVOR+). In a
-    trained model also set `exact_window`.
+    computed, so time and memory are linear in the length of the sequence (FAVOR+).
 
     To load the weights of a model with `keras.layers.MultiHeadAttention`, swap all its
-    attention layers, keep their names and call `load_weights` on the new model. The
-    random features keep the values that the new layers made.
+    attention layers, keep their names and call `load_weights` on the new model. If
+    that model was trained, also set `exact_window`. The random features keep the values
+    that the new layers made.
 
     Args:
         num_heads: int N, number of attention heads.

@@ -245,10 +245,10 @@ class PerformerEncoder(TransformerLayer):
 class PerformerDecoder(HasInitialState, TransformerLayer):
     """Transformer decoder block with attention of linear cost.
 
-    Causal self-attention, cross-attention to an encoder's sequence if the layer is
-    built with one, and a feed-forward network, with the constructor and call of
-    `keras_hub.layers.TransformerDecoder` (KerasHub need not be installed), except that
-    a state of fixed size replaces the caches of keys and values. The differences of
+    It has causal self-attention, cross-attention if it is built with an encoder's
+    sequence, and a feed-forward network. Constructor and call are those of
+    `keras_hub.layers.TransformerDecoder` (KerasHub need not be installed), but a state
+    of fixed size replaces the caches of keys and values. The differences of
     `PerformerEncoder` apply here, too.
 
     Args:

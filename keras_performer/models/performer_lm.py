@@ -38,9 +38,10 @@ class PerformerLM(
 ):
     """Language model with attention of linear cost, from token ids to logits.
 
-    It has an embedding with positions, blocks, a last normalization, and a head that
-    returns logits in float32 (float64 under that policy). A block normalizes and
-    applies `PerformerAttention`, then normalizes and applies a feed-forward network.
+    It has an embedding, blocks, a last normalization, and a head that returns logits in
+    float32 (float64 under that policy). A block normalizes and applies
+    `PerformerAttention`, then normalizes and applies a feed-forward network. Positions
+    are in the blocks (rotary) or added to the embedded tokens (learned).
     You can pass another attention, embedding or head.
     A causal model has exact weights for the last 64 tokens, and forget gates.
     `exact_window=None` and `forget_gate=False` turn them off.
@@ -288,8 +289,8 @@ class PerformerLM(
         - `decode`: `tokens` `(B, 1)` and the state to the same outputs.
 
         A model without a state has `serve` only: a model that is not causal, or with
-        `attention="exact"` or a mixer. So does any model that you export with Keras'
-        own keywords other than `input_signature`.
+        `attention="exact"` or a mixer. If `kwargs` has anything but
+        `input_signature`, every model has `serve` only.
 
         Args:
             filepath: path to write to.

@@ -1,4 +1,4 @@
-"""Sinkhorn attention: to the own block, and to another that is sorted next to it."""
+"""Sinkhorn attention: each block sees itself and one block that is sorted to it."""
 
 import typing
 
@@ -194,7 +194,7 @@ def _seen(key, blocks, visible):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SinkhornAttention(AttentionLayer):
-    """Sinkhorn attention to the own block of tokens and to one sorted next to it.
+    """Sinkhorn attention: each block sees itself and one block that is sorted to it.
 
     The sequence is cut into blocks of `block_size`. For each key-value head, the sum of
     the keys of block i and the weights W, `sort_kernel`, give row i of a matrix, which

@@ -32,9 +32,9 @@ class SynthesizerAttention(AttentionLayer):
     ones use the first positions. Masked keys have no weight. Padding at the end changes
     nothing; padding on the left moves tokens to other weights.
 
-    W2, `place_kernel`, R, `alignment`, and its factors, `query_factor` and
-    `key_factor`, start as Glorot uniform, b2, `place_bias`, as 0. Regularizers and
-    constraints apply to the dense layers only.
+    The weights W2 (`place_kernel`), R (`alignment`), R1 (`query_factor`) and R2
+    (`key_factor`) start as Glorot uniform; b2 (`place_bias`) starts as 0. Regularizers
+    and constraints apply to the dense layers only.
 
     Args:
         num_heads: int N, number of attention heads.

@@ -45,10 +45,10 @@ class Kernel:
         mask    bool tensor `(X, tokens, 1)`, true for visible keys, or `None`
 
     Attributes without tensors are options. They must be hashable: together with the
-    class they identify a kernel in compiled functions. Every conversion keeps the class
-    and the options. Tensors belong into the parameters; make tensors derived from them
-    in `_hold`. A subclass with features in two parts also defines `in_one_part`, and
-    one with its own stabilizer the gradients of features.
+    class they identify a kernel in compiled functions. Copies with other parameters
+    or another dtype keep both. Tensors belong in the parameters; make tensors derived
+    from them in `_hold`. A subclass with features in two parts also defines
+    `in_one_part`, and one with its own stabilizer the gradients of features.
 
     Args:
         parameters: dict of named tensors of any shape, or with a first axis of K

@@ -58,6 +58,7 @@ def training_step(recompute, log2_length):
 
     keras.config.set_dtype_policy("mixed_bfloat16")
     option = {"recompute": None if recompute == "none" else recompute}
+    option["exact_window"] = None
     if recompute == "exact":
         option = {"attention": "exact"}
     strategy = Replicas(1)
@@ -72,7 +73,6 @@ def training_step(recompute, log2_length):
             intermediate_dim=2048,
             # learned positions of rows and columns: a table of all would fill the chip
             position_shape=(2**half, 2 ** (log2_length - half)),
-            exact_window=None,
             forget_gate=False,
             seed=0,
             **option,

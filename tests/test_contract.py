@@ -10,7 +10,7 @@ from tests import contract
 from tests.cases import CASES
 from tests.contract import PROMISES, check_layer
 
-# One of each kind of loop and of each gradient that we wrote. Windows to both sides,
+# One of each kind of loop and of each gradient that we wrote. Bidirectional windows,
 # Longformer's and BigBird's are compiled with masks in the tests of their functions;
 # blocks and models are made of layers that are compiled here.
 COMPILED = {

@@ -84,7 +84,7 @@ def on_one_core():
 
 
 async def session(port, tokens, new_tokens, started):
-    """When a session was sent and when each token arrived, in seconds of a clock.
+    """Times at which a session was sent and each token arrived, in seconds of a clock.
 
     `RuntimeError` if the service refuses the session, or ends it early.
     """

@@ -65,7 +65,7 @@ class Service:
         return FileResponse(PAGE)
 
     async def describe(self, request):
-        """What a client needs to know of the model."""
+        """The facts of the model that a client needs."""
         return JSONResponse(
             {
                 **self.vocabulary.model_dump(),
@@ -75,7 +75,7 @@ class Service:
         )
 
     async def status(self, request):
-        """What is going on, in numbers."""
+        """The present load, in numbers."""
         batch = self.batch
         numbers = dict(sessions=len(batch), steps=batch.steps, tokens=batch.tokens)
         return JSONResponse(numbers)

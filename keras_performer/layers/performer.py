@@ -51,12 +51,17 @@ class LinearAttention(ForgettingAttention):
         raise NotImplementedError
 
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
-        # a window to both sides carries sums from block to block, as causal loops do
+        # with a window or a gate bidirectional attention is causal loops, too
         in_order = visible.causal or self.exact_window is not None or decay is not None
         compiles = should_compile(self.jit_compile, query, key, training, in_order)
         attended, state = linear_attention(
-            *(query, key, value, self.feature_kernel(), visible),
-            *(self.exact_window, self.log_gain),
+            query,
+            key,
+            value,
+            self.feature_kernel(),
+            visible,
+            self.exact_window,
+            self.log_gain,
             None if state is None else self._as_state(state),
             self.chunk_size,
             decay=decay,

@@ -1,7 +1,7 @@
 """Exact weights for near keys and estimated ones for far keys, with one normalizer.
 
 The first W queries have no far key before them; of the others, number i sees the far
-keys 0 to i. With attention to both sides the same holds from the end on.
+keys 0 to i. In bidirectional attention the same holds from the end on.
 """
 
 import typing

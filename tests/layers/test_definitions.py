@@ -207,7 +207,7 @@ def test_features_far_below_rounding_count():
 
 
 def test_chunks_of_both_sides_of_features_without_a_projection():
-    """What a model computes again, in two passes over pieces."""
+    """Attention that a model computes again, in two passes over pieces."""
     attention = LinearTransformerAttention(2, 4, chunk_size=4)
     options = dict(attention=attention, causal=False)
     results = loss_and_gradients(small_model(recompute="block", **options))

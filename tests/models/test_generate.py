@@ -1,4 +1,4 @@
-"""What `generate` compiles for a model, and what it keeps of it."""
+"""Functions that `generate` compiles for a model, and those that it keeps."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""What all kinds of `PerformerLM` promise: of blocks, states, causality and files."""
+"""Promises of all kinds of `PerformerLM`: blocks, states, causality and files."""
 
 import keras
 import numpy as np

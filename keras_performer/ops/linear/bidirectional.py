@@ -175,23 +175,20 @@ def attend_both_ways(
     Returns:
         Tensor `(B, T, N, V)` in the dtype of the loops.
     """
+    reach = Reach(window, bidirectional=True)
     mask, starts = visible.key_mask, visible.starts
     if mask is not None:
-        mask = tf.concat([mask, tf.reverse(mask, [1])], 0)
+        (mask,) = reach.with_reverses(mask)
     if starts is not None:
         starts = tf.concat([starts, reversed_starts(starts)], 0)
     if decay is not None:
         # of a pair the key is the later token
         moved = tf.pad(tf.reverse(decay[:, 1:], [1]), [[0, 0], [1, 0], [0, 0]])
         decay = tf.concat([decay, moved], 0)
-    features, dtype = (
-        kernel.num_features(key.shape[3]),
-        compute_dtype(query, key, value),
-    )
+    features = kernel.num_features(key.shape[3])
     shape = 2 * size(key, 0), key.shape[2], features, size(value, 3)
-    state, keys = initial_state(*shape, dtype), Recent(key, value, mask)
-    reach = Reach(window, bidirectional=True)
-    options = starts, chunk_size, jit, decay
+    state = initial_state(*shape, compute_dtype(query, key, value))
+    keys, options = Recent(key, value, mask), (starts, chunk_size, jit, decay)
     found = attend_within(kernel, reach, query, keys, gain, state, *options, logs=True)
     signs = found.signs
     if signs is None:

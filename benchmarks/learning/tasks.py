@@ -25,8 +25,8 @@ BYTES = 256
 NEEDLES = 32
 # Recall and needle are learned where so many held-out questions are answered.
 ENOUGH = 0.995
-# Of a held-out batch.
-TOKENS_AT_ONCE = 8192
+# Of a held-out batch, and of all.
+TOKENS_AT_ONCE, HELD_OUT_TOKENS = 8192, 2**19
 # Rows, columns and channels of an image whose sub-pixels are predicted.
 SMALL_IMAGE = 16, 16, 3
 # Folders of what is installed beside the standard library, and of its tests.
@@ -44,6 +44,8 @@ class Task:
     `enough`. `parts` are measured apart: weights of held-out batches are then
     `(parts, B, L)`, and the first part is the result. `embedding` is a function of the
     sizes of the vocabulary and of the model, or `None` for tokens with the one before.
+    Training begins with `shorter` sequences: draws and batch sizes like the task's own,
+    each up to a part of the steps.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Task:
     enough: float | None = None
     parts: tuple[str, ...] = ()
     embedding: typing.Callable | None = None
+    shorter: tuple[tuple[typing.Callable, int, float], ...] = ()
 
     def __post_init__(self):
         # classes are read from whole sequences: their windows look to both sides
@@ -72,6 +75,11 @@ class Task:
                 f"The window of {self.name!r} must cover at most an eighth of its "
                 f"{self.length} places. Received: window={self.window}"
             )
+
+    def stages(self, steps):
+        """Draw, batch size and last step of each stage of training, shortest first."""
+        stages = (*self.shorter, (self.draw, self.batch_size, 1))
+        return [(draw, size, round(end * steps)) for draw, size, end in stages]
 
 
 def with_rotary(task):
@@ -123,7 +131,7 @@ def needle(length, num_pairs=8, num_asked=64, in_text=False, **options):
     if in_text:
         name += f" in text, {num_pairs} key{'s' * (num_pairs > 1)}"
     ids = (BYTES if in_text else FILLER) + 2 * NEEDLES
-    held_out = functools.partial(fixed, held_out, 64, length)
+    held_out = functools.partial(fixed, held_out, num_held_out(length), length)
     sizes = dict(length=length, vocabulary_size=ids, hidden_dim=64)
     learned = dict(measure="accuracy", enough=ENOUGH)
     return Task(name, draw=draw, held_out=held_out, **sizes, **learned, **options)
@@ -148,6 +156,11 @@ def draw_needle(length, num_pairs, num_asked, part, random, batch_size):
         x[row, -num_asked:], y[row, -num_asked:] = key[asked], value[asked]
         w[row, -num_asked:] = 1
     return x, y, w
+
+
+def num_held_out(length):
+    """Held-out sequences: 64, fewer of more than 8,192 tokens."""
+    return min(64, HELD_OUT_TOKENS // length)
 
 
 def fixed(draw, num_examples, length):

@@ -36,11 +36,11 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
 
     Returns:
         Dict of numbers about the run, and its `"curve"`: lists of steps, seconds of
-        training (without the first two steps, which trace), loss in bits of the last
-        step, and what `Task.measure` says of held-out data, of each of `Task.parts`
-        where there are any. It ends before `steps` where `Task.enough` was reached. Of
-        exact attention and a task in bits without parts also `"swap"`, from
-        `bits_lost`.
+        training (without the first two steps of each length, which trace), loss in bits
+        of the last step, and what `Task.measure` says of held-out data, of each of
+        `Task.parts` where there are any. It ends before `steps` where `Task.enough` was
+        reached. Of exact attention and a task in bits without parts also `"swap"`,
+        from `bits_lost`.
     """
     began = time.perf_counter()
     model = models.make_model(task, row, key_dim, seed)
@@ -101,19 +101,23 @@ def learn(
     measure = measuring(model, task)
     curve, seconds = [], 0.0
     noted = set(np.linspace(0, steps, evaluations + 1, dtype=int)[1:])
-    for index in range(1, steps + 1):
-        batch = [tf.constant(x) for x in task.draw(random, task.batch_size)]
-        if before is not None:
-            before(index)
-        start = clock()
-        loss = float(step(index, *batch))
-        if index > 2:
-            seconds += clock() - start
-        if index in noted:
-            values = [round(float(value), 4) for value in np.atleast_1d(measure())]
-            curve.append([index, round(seconds, 3), round(loss, 4), *values])
-            if task.enough is not None and values[0] >= task.enough:
-                break
+    index = 0
+    for draw, batch_size, end in task.stages(steps):
+        untimed = index + 2
+        while index < end:
+            index += 1
+            batch = [tf.constant(x) for x in draw(random, batch_size)]
+            if before is not None:
+                before(index)
+            start = clock()
+            loss = float(step(index, *batch))
+            if index > untimed:
+                seconds += clock() - start
+            if index in noted:
+                values = [round(float(value), 4) for value in np.atleast_1d(measure())]
+                curve.append([index, round(seconds, 3), round(loss, 4), *values])
+                if task.enough is not None and values[0] >= task.enough:
+                    return curve
     return curve
 
 

@@ -1,10 +1,9 @@
 """Answers eight questions about a long document: `examples.documents`, read to its end.
 
-    python -m benchmarks.long_data.documents          # 256 words
-    python -m benchmarks.long_data.documents --full   # 2,048 words; hours
+    python -m benchmarks.long_data.documents          # 2,048 words
+    python -m benchmarks.long_data.documents --full   # to 16,384 words; hours
 
-The questions stand at the end, so that a causal model can answer them. The example
-trains on short documents before long ones; here all have one length.
+The questions stand at the end, so that a causal model can answer them.
 """
 
 import functools
@@ -15,8 +14,9 @@ from benchmarks.learning import tasks
 from benchmarks.long_data import study
 from examples.documents import NAMES, PLACES, WINDOW, Library
 
-LENGTHS, FULL_LENGTHS = (256,), (2048,)
-TOKENS = 4096
+LENGTHS, FULL_LENGTHS = (2048,), (2048, 16384)
+# Words of the first documents, and of a batch.
+SHORTEST, TOKENS = 256, 4096
 
 
 def main(argv=None):
@@ -24,15 +24,19 @@ def main(argv=None):
 
 
 def make_tasks(length, options):
+    training, held_out = (functools.partial(draw, part) for part in (False, True))
     return [
         tasks.Task(
             name=f"documents {length:,}",
             length=length,
             window=WINDOW,
             vocabulary_size=len(library().ids),
-            draw=functools.partial(draw, length, False),
+            draw=functools.partial(training, length),
             held_out=functools.partial(
-                tasks.fixed, functools.partial(draw, length, True), 64, length
+                tasks.fixed,
+                functools.partial(held_out, length),
+                tasks.num_held_out(length),
+                length,
             ),
             measure="accuracy",
             steps=600,
@@ -41,11 +45,12 @@ def make_tasks(length, options):
             learning_rate=4e-3,
             position_embedding="rotary",
             enough=tasks.ENOUGH,
+            shorter=study.shorter(training, length, SHORTEST, TOKENS),
         )
     ]
 
 
-def draw(length, held_out, random, batch_size):
+def draw(held_out, length, random, batch_size):
     """Documents whose last words are questions; each question mark is answered."""
     seed = random.integers(2**31)
     documents, answers = library().documents(batch_size, length, seed, held_out)

@@ -1,7 +1,7 @@
 """Predicts the next base where a relative of the strain has been seen before.
 
     python -m benchmarks.long_data.genomes --fasta FOLDER           # 2,048 bases
-    python -m benchmarks.long_data.genomes --fasta FOLDER --full    # to 65,536; a day
+    python -m benchmarks.long_data.genomes --fasta FOLDER --full    # to 16,384; hours
 
 A sequence has regions of related strains in a random order, and then the same regions
 of one strain more, which copy what came before but for what differs between strains.
@@ -19,10 +19,11 @@ from benchmarks.learning import models, tasks
 from benchmarks.long_data import strains, study
 from benchmarks.long_data.fasta import BASES, UNKNOWN, in_repeats
 
-LENGTHS, FULL_LENGTHS = (2048,), (2048, 4096, 16384, 65536)
-# Of a batch, and of what is held out.
-TOKENS, HELD_OUT = 4096, 2**16
-WINDOW = 64
+LENGTHS, FULL_LENGTHS = (2048,), (512, 2048, 4096, 16384)
+# Bases of the first sequences, of a batch, and of what is held out.
+SHORTEST, TOKENS, HELD_OUT = 512, 4096, 2**16
+# One head, as an address needs many numbers.
+WINDOW, KEY_DIM = 64, 64
 # So many bases that stood before make a repeat; so many are an address, and so few
 # have a vector of their own.
 REPEAT, ADDRESS, FEW = 24, 12, 4
@@ -86,33 +87,35 @@ class BasesBefore(keras.layers.Layer):
 def main(argv=None):
     lengths = LENGTHS, FULL_LENGTHS
     more = dict(fasta=str, held_out="usa300")
-    study.main(__doc__, "genomes", make_tasks, *lengths, argv, **more)
+    study.main(__doc__, "genomes", make_tasks, *lengths, argv, KEY_DIM, **more)
 
 
 def make_tasks(length, options):
     if options.fasta is None:
         raise SystemExit("--fasta must name a folder of FASTA files.")
     of = options.fasta, options.held_out
-    draws = [
-        functools.partial(strains.draw, *of, part, length)
-        for part in ("training", "held out")
-    ]
+    training, hidden = (
+        functools.partial(strains.draw, *of, part) for part in ("training", "held out")
+    )
     return [
         tasks.Task(
             name=f"genomes {length:,}",
             length=length,
             window=min(WINDOW, length // 8),
             vocabulary_size=len(BASES),
-            draw=draws[0],
-            held_out=functools.partial(held_out, draws[1], length),
+            draw=functools.partial(training, length),
+            held_out=functools.partial(
+                held_out, functools.partial(hidden, length), length
+            ),
             measure="bits",
-            steps=400,
+            steps=800,
             batch_size=max(1, TOKENS // length),
             hidden_dim=64,
             learning_rate=3e-3,
             position_embedding="rotary",
             parts=PARTS,
             embedding=BasesBefore,
+            shorter=study.shorter(training, length, SHORTEST, TOKENS),
         )
     ]
 

@@ -1,40 +1,38 @@
 """The command and the page of every script here: trains what is missing, reports."""
 
 import datetime
+import functools
 import statistics
 
 from benchmarks import runner
-from benchmarks.learning import models, times, training
+from benchmarks.learning import models, training
 from benchmarks.learning.__main__ import KEY_DIM, SEEDS, run_of
-from benchmarks.learning.report import (
-    at_equal_time,
-    equal_time,
-    made_by,
-    milliseconds,
-    minus,
-    of_row,
-    opening,
-)
+from benchmarks.learning.report import at_equal_time, made_by, minus, of_row
 from benchmarks.runner import is_asked
 from benchmarks.tables import NOTHING, by, table
 
+# Local attention may take as much time as features do.
+LONGER, MORE_STEPS = "3 x the steps", 3
+LOCAL = f"{models.WINDOW}, {models.LONG_GATE}"
+PERFORMER = f"window + softmax, {models.LONG_GATE}"
 EXACT_ROWS = models.EXACT, f"{models.EXACT}, {models.LONG_GATE}"
-# The controls, and what features add to local attention.
+# The controls, what features add to local attention, and what one exact block adds.
 ROWS = (
-    models.WITHOUT,
-    models.WINDOW,
-    f"{models.WINDOW}, {models.LONG_GATE}",
-    *EXACT_ROWS,
-    "window + softmax",
-    f"window + softmax, {models.LONG_GATE}",
-    "window + taylor",
-    f"window + taylor, {models.LONG_GATE}",
+    *(models.WITHOUT, models.WINDOW, LOCAL, f"{LOCAL}, {LONGER}", *EXACT_ROWS),
+    *("window + softmax", PERFORMER, f"window + taylor, {models.LONG_GATE}"),
+    *(f"{row}, {models.EXACT_LAST}" for row in (LOCAL, PERFORMER)),
 )
 # Two cores have no time for exact attention to more tokens.
 EXACT_UP_TO = 4096
+OPTIONS = dict(quick=False, full=False, workers=2, report_only=False)
+OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int], lengths=[int], steps=int)
+# Training begins with short sequences: so much of the steps.
+SHORTEST = 3 / 5
 
 
-def main(about, name, make_tasks, lengths, full_lengths, argv=None, **more):
+def main(
+    about, name, make_tasks, lengths, full_lengths, argv=None, key_dim=KEY_DIM, **more
+):
     """Reads the command line, trains what is missing and writes the report.
 
     Args:
@@ -42,10 +40,11 @@ def main(about, name, make_tasks, lengths, full_lengths, argv=None, **more):
         make_tasks: function from a length and the options to a list of tasks.
         lengths, full_lengths: ints, tokens of a sequence, by default and with `--full`.
         argv: list of strings, or `None` for those of the process.
+        key_dim: int, size of a head.
         **more: options, as in `runner.options`.
     """
-    more |= dict(lengths=[int], steps=int, output=runner.RUNS / "long_data" / name)
-    options = runner.options(about, argv, {"rows": ROWS}, **times.OPTIONS, **more)
+    more |= dict(output=runner.RUNS / "long_data" / name)
+    options = runner.options(about, argv, {"rows": ROWS}, **OPTIONS, **more)
     lengths = options.lengths or (full_lengths if options.full else lengths)
     tasks = [
         task
@@ -53,31 +52,61 @@ def main(about, name, make_tasks, lengths, full_lengths, argv=None, **more):
         for task in make_tasks(length, options)
         if is_asked(task.name, options.tasks)
     ]
-    study = training.train, times.timed, plan(tasks, options), training.FIELDS
-    times.study(options, *study, write)
+    path = options.output / "runs.jsonl"
+    workers = None if options.report_only else options.workers
+    arguments = (
+        plan(tasks, options, key_dim),
+        path,
+        training.FIELDS,
+        workers,
+        options.full,
+    )
+    print(write(runner.complete(training.train, *arguments), options.output))
 
 
-def plan(tasks, options):
+def shorter(draw, length, shortest, tokens):
+    """`Task.shorter` of lengths that grow four times each, from the shortest.
+
+    Args:
+        draw: function of a length, a random generator and a batch size.
+        length, shortest: ints, tokens of the task and of its first sequences.
+        tokens: int, of a batch.
+    """
+    lengths = []
+    while shortest < length:
+        lengths.append(shortest)
+        shortest *= 4
+    rest = (1 - SHORTEST) / max(len(lengths), 1)
+    return tuple(
+        (functools.partial(draw, short), tokens // short, SHORTEST + rest * index)
+        for index, short in enumerate(lengths)
+    )
+
+
+def plan(tasks, options, key_dim):
     """Arguments of `training.train`, the first seeds of all tasks first."""
     return [
         run_of(
-            task, row, KEY_DIM, seed, task.learning_rate, options.quick, options.steps
+            *(task, row, key_dim, seed, task.learning_rate),
+            options.quick,
+            (options.steps or task.steps) * (MORE_STEPS if LONGER in row else 1),
         )
         for seed in options.seeds or (SEEDS if options.full else SEEDS[:1])
         for task in tasks
         for row in ROWS
         if is_asked(row, options.rows)
-        and (row not in EXACT_ROWS or task.length <= EXACT_UP_TO)
+        and (models.EXACT not in row or task.length <= EXACT_UP_TO)
     ]
 
 
 def write(runs, folder):
     """Writes `tables.md`, after equal steps and equal time; returns the text."""
-    runs = times.retold(runs, folder)
-    parts = opening("# Long real data", runs, folder, explanation)
-    for (task, steps), same in by(runs, "task", "steps"):
-        about = f"{steps:,} steps, window {same[0]['window']}."
-        parts += [f"## {task}\n\n{about}", task_table(same)]
+    parts = ["# Long real data"]
+    parts += [explanation(runs)] if runs else ["No runs."]
+    for task, same in by(runs, "task"):
+        steps = min(run["steps"] for run in same)
+        about = f"{steps:,} steps, head size {same[0]['key_dim']}, window "
+        parts += [f"## {task}\n\n{about}{same[0]['window']}.", task_table(same)]
     return runner.write_page(folder, parts)
 
 
@@ -85,12 +114,14 @@ def explanation(runs):
     machines, versions, hours = made_by(runs)
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
-Means over seeds, of held-out data. All rows of a task have the same steps, batches,
-learning rate and, to 1 %, parameters. Less is better in bits, more in accuracy. "After
-S s" is at equal time: the fastest row with attention takes all its steps in it, and
-values between two measurements are interpolated. "Minus {models.WINDOW}" is the mean
-difference from local attention of the same seeds in the first column, ± its standard
-error. "{models.WINDOW}" is local attention; what it has beside it are features.
+Means over seeds, of held-out data. All rows of a task have the same steps (but
+"{LONGER}"), batches, learning rate and, to 1 %, parameters. They begin with short
+sequences. Less is better in bits, more in accuracy. Seconds are of training, on one
+core. "After S s" is at equal time, all seconds of "{PERFORMER}": values between two
+measurements are interpolated, and a row that has ended keeps its last value. "Minus
+{models.WINDOW}" is the mean difference from local attention of the same seeds in the
+first column, ± its standard error. "{models.WINDOW}" is local attention; what it has
+beside it are features. With "{models.EXACT_LAST}" the second of two blocks is exact.
 
 {len(runs)} runs, seeds {seeds}, on {machines}, with TensorFlow {versions}; {hours:.1f}
 hours, summed over runs; written {datetime.date.today()}."""
@@ -98,13 +129,13 @@ hours, summed over runs; written {datetime.date.today()}."""
 
 def task_table(runs):
     """A line for each attention in one task, with every part of what is measured."""
-    seconds = equal_time(runs)
-    local = of_row(runs, models.WINDOW)
+    performer, local = (of_row(runs, row) for row in (PERFORMER, models.WINDOW))
+    seconds = seconds_of(performer) if performer else None
     names = runs[0].get("parts") or [runs[0]["measure"]]
     header = ["attention"]
     for name in names:
         header += [name, NOTHING if seconds is None else f"after {seconds:.0f} s"]
-    header += [f"minus {models.WINDOW}", "seeds", "ms a step", "state", "parameters"]
+    header += [f"minus {models.WINDOW}", "seeds", "seconds", "state", "parameters"]
     lines = []
     for row, same in by(runs, "row"):
         line = [row]
@@ -113,5 +144,11 @@ def task_table(runs):
             line += [f"{last:.3f}", at_equal_time(same, seconds, part)]
         counts = (f"{same[0][name]:,}" for name in ("state", "parameters"))
         difference = minus(same, local) if local else NOTHING
-        lines.append([*line, difference, len(same), milliseconds(same), *counts])
+        line += [difference, len(same), f"{seconds_of(same):.0f}", *counts]
+        lines.append(line)
     return table(header, lines)
+
+
+def seconds_of(runs):
+    """Seconds of training, the mean of runs."""
+    return statistics.mean(run["curve"][-1][1] for run in runs)

@@ -1,6 +1,8 @@
 """Tasks are what they are called: what is asked, what is held out, what is a repeat."""
 
 import asyncio
+import dataclasses
+import functools
 import gzip
 import hashlib
 import lzma
@@ -69,6 +71,33 @@ def test_needles_are_asked_for_at_the_end(task, filler, count):
                     if (piece < tasks.BYTES).all():
                         text = tasks.read_sources()[part].tobytes()
                         assert bytes(piece.astype(np.uint8)) in text
+
+
+def test_training_begins_with_short_sequences(eagerly):
+    for (task, *_), shortest in (
+        (needles.make_tasks(4096, None), 256),
+        (documents.make_tasks(4096, None), 256),
+    ):
+        random, stages = np.random.default_rng(0), task.stages(100)
+        shapes = [draw(random, size)[0].shape for draw, size, _ in stages]
+        lengths = [shortest, 4 * shortest, 16 * shortest]
+        assert shapes == [(4096 // length, length) for length in lengths]
+        assert [end for *_, end in stages] == [60, 80, 100]
+
+    made = []
+
+    def made_of(length, random, size):
+        made.append((size, length))
+        return (np.ones((size, length), np.int32),) * 2 + (
+            np.ones((size, length), np.float32),
+        )
+
+    task = tasks.recall(32, 4, **OPTIONS)
+    draws = [functools.partial(made_of, length) for length in (8, 32)]
+    task = dataclasses.replace(task, draw=draws[1], shorter=((draws[0], 8, 0.5),))
+    model = models.make_model(task, models.WITHOUT, 16, seed=0)
+    training.learn(model, task, 1e-3, 4, 2, np.random.default_rng(0))
+    assert made == [(8, 8), (8, 8), (2, 32), (2, 32)]
 
 
 def test_packages_are_held_out_as_wholes():

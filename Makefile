@@ -2,27 +2,27 @@
 # nothing else: both install everything they use into .venv first.
 
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
-# What else to install. `make TENSORFLOW="tensorflow[and-cuda]" demo` adds the CUDA
-# libraries for an NVIDIA GPU. (tensorflow-cpu is no choice here: see setup.cfg.)
+# The TensorFlow to install. `make TENSORFLOW="tensorflow[and-cuda]" demo` adds the CUDA
+# libraries for an NVIDIA GPU. Do not use tensorflow-cpu here: see setup.cfg.
 TENSORFLOW ?= tensorflow
-# What `make test-matrix` tests: all that setup.cfg allows. 2.19-keras-3.10 is the
-# oldest TensorFlow with the oldest Keras; the others take the newest.
+# The versions that `make test-matrix` tests: all that setup.cfg allows. 2.19-keras-3.10
+# is the oldest TensorFlow with the oldest Keras; the others use the newest Keras.
 VERSIONS ?= 2.19-keras-3.10 2.19 2.20 2.21
-# How many processes share the tests, of up to 2 GB each; 0 for none beside pytest's own.
+# Number of test processes, of up to 2 GB each; 0 runs tests in pytest's own process.
 WORKERS ?= 2
 # Further arguments of the program, as in `make demo ARGS=--help`.
 ARGS ?=
 
-# Keep TensorFlow's errors only; 2.21 still greets with a few lines while it loads.
+# Show only errors of TensorFlow; 2.21 still prints a few lines while it loads.
 TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_CPP_MIN_LOG_LEVEL
 
 python := .venv/bin/python
 installed := .venv/.installed
-# A worker that has nothing left to do takes tests from the other's end.
+# An idle worker takes tests from the end of another worker's list.
 pytest := pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Whatever is in none of the first three is in the last.
+# The last part has all tests that are in none of the first three.
 first := keras_performer tests/benchmarks tests/docs tests/examples
 second := tests/golden tests/layers tests/models
 third := tests/callbacks tests/ops
@@ -59,8 +59,8 @@ demo: $(installed)
 quickstart: $(installed)
 	$(python) -m examples.quickstart $(ARGS)
 
-# With ARGS in one go; the whole in parts, as TensorFlow keeps all that it compiles for
-# as long as a process lives: in one go it takes 8 GB.
+# With ARGS one pytest runs all. Without ARGS the suite runs in parts: TensorFlow keeps
+# all that a process compiles, and one process would take 8 GB.
 test: lint
 ifeq ($(strip $(ARGS)),)
 	failed=0; for part in $(parts); do \
@@ -81,18 +81,18 @@ bench: $(installed)
 	$(python) -m benchmarks.decoding
 	$(python) -m benchmarks.report
 
-# The core, within the hour on two cores; ARGS=--quick for a look, --full for a day.
+# Core cases, within an hour on two CPU cores. ARGS=--quick: a preview; --full: a day.
 .PHONY: bench-learning
 bench-learning: $(installed)
 	$(python) -m benchmarks.learning $(ARGS)
 
-# The core, within two hours on two cores; ARGS=--quick or --full.
+# Core cases, within two hours on two CPU cores; or ARGS=--quick or --full.
 .PHONY: bench-long-range
 bench-long-range: $(installed)
 	$(python) -m benchmarks.long_range $(ARGS)
 
-# Five minutes on two cores, after the peers are installed; ARGS=--quick for a look,
-# ARGS=--no-install with the peers that are there.
+# Five minutes on two CPU cores, once other libraries are installed. ARGS=--quick: a
+# preview; ARGS=--no-install: only libraries that are already in .bench.
 .PHONY: bench-accuracy
 bench-accuracy: $(installed)
 	$(python) -m benchmarks.accuracy $(ARGS)
@@ -101,7 +101,7 @@ bench-accuracy: $(installed)
 convert: $(installed)
 	$(python) -m benchmarks.conversion $(ARGS)
 
-# Into an empty folder, so that what is checked is what was built.
+# Builds into an empty folder, so that twine checks only the new archives.
 dist: .venv/.dist
 	rm -rf dist
 	$(python) -m build
@@ -111,7 +111,7 @@ dist: .venv/.dist
 	$(python) -m pip install --disable-pip-version-check --editable ".[dist]"
 	@touch $@
 
-# The pages, in an environment without TensorFlow: docstrings are read, not imported.
+# Builds the pages without TensorFlow: griffe reads docstrings, and imports nothing.
 .PHONY: docs docs-pictures
 docs: .docs/.installed
 	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
@@ -127,7 +127,7 @@ notebooks: .venv/.notebooks
 	$(python) -m pip install --disable-pip-version-check --editable ".[notebooks]"
 	@touch $@
 
-# A few minutes: one of them trains small models. ARGS=replace draws that one alone.
+# A few minutes, because one picture trains small models. ARGS=replace draws only that.
 docs-pictures: $(installed)
 	$(python) -m docs.pictures $(ARGS)
 
@@ -139,7 +139,7 @@ docs-pictures: $(installed)
 .PHONY: .venv
 .venv: $(installed)
 
-# The TPU compiler is a package of its own: no TPU, and no network once installed.
+# The TPU compiler is a separate package. It needs no TPU, and no network afterwards.
 tpu-check: .tpu/.installed
 	.tpu/bin/python -m pytest tests/tpu $(ARGS)
 
@@ -150,7 +150,7 @@ tpu-check: .tpu/.installed
 		--editable ".[tensorflow,examples,test,tpu-check]"
 	@touch $@
 
-# KerasHub asks for a newer Keras than we do, and brings tensorflow-text.
+# KerasHub requires a newer Keras than we do, and installs tensorflow-text.
 hub-check: .hub/.installed
 	.hub/bin/python -m pytest tests/keras_hub $(ARGS)
 
@@ -161,7 +161,7 @@ hub-check: .hub/.installed
 		--editable ".[tensorflow,examples,test,keras-hub]"
 	@touch $@
 
-# LiteRT's interpreter is a package of its own, of 20 MB.
+# LiteRT's interpreter is a separate package of 20 MB.
 litert-check: .litert/.installed
 	.litert/bin/python -m pytest tests/litert $(ARGS)
 
@@ -172,7 +172,7 @@ litert-check: .litert/.installed
 		--editable ".[tensorflow,examples,test,litert]"
 	@touch $@
 
-# CHROMIUM=/path/to/it if it is not on the PATH.
+# Set CHROMIUM=/path/to/chromium if it is not on the PATH.
 .PHONY: browser-check
 browser-check: .venv/.browser
 	$(python) -m pytest tests/browser $(ARGS)
@@ -181,14 +181,14 @@ browser-check: .venv/.browser
 	$(python) -m pip install --disable-pip-version-check --editable ".[browser]"
 	@touch $@
 
-# Each version in an environment of its own; the newest patch of it.
+# Tests the newest patch of each version, in a separate environment.
 test-matrix: $(VERSIONS:%=.matrix/%/.installed)
 	set -e; for version in $(VERSIONS); do \
 		echo "TensorFlow $$version"; \
 		.matrix/$$version/bin/python -m $(pytest) $(ARGS); \
 	done
 
-# What `%` names, 2.19-keras-3.10 or 2.20, as words, and what pip is to install of Keras.
+# The words of `%`, such as 2.19-keras-3.10 or 2.20, and pip's requirement for Keras.
 versions = $(subst -keras-, ,$*)
 keras = $(patsubst %,"keras==%.*",$(word 2,$(versions)))
 
@@ -200,7 +200,7 @@ keras = $(patsubst %,"keras==%.*",$(word 2,$(versions)))
 		"$(TENSORFLOW)==$(firstword $(versions)).*" $(keras)
 	@touch $@
 
-# Installed again when setup.cfg has changed.
+# Installs again when setup.cfg or pyproject.toml has changed.
 $(installed): setup.cfg pyproject.toml
 	@echo "Installing into .venv: about 1 GB to download, some minutes."
 	$(PYTHON) -m venv .venv

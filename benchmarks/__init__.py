@@ -1,1 +1,1 @@
-"""Figures that the README quotes, each from a command."""
+"""Commands that measure the figures in the README."""

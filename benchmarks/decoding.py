@@ -3,17 +3,17 @@
     python -m benchmarks.decoding [--rounds 5] [--threads 2] [--batches 1 8 64]
         [--output runs/bench]
 
-A cache of 64 sequences is one of 3.2 GB, and two programs have one at a time. The file
-is written after each group of cases that take turns.
+A cache for 64 sequences takes 3.2 GB, and two programs have one at the same time. The
+file is written after each group of cases that take turns.
 """
 
 from benchmarks import runner, tables, turns
 
 POSITIONS = (100, 12_000)
-# Sequences, and tokens of each in a run. XLA copies a cache when a run begins, which
-# counts less the more tokens there are; with 64 sequences as many would take an hour.
+# Numbers of sequences, and tokens that a run decodes in each. XLA copies the cache once
+# a run, which matters less with more tokens. 64 sequences with 256 would take an hour.
 TOKENS = {1: 256, 8: 256, 64: 64}
-# A model that is compiled as a whole compiles its layers anyway.
+# Mode "xla" has no row with jit_compile=True, as it compiles the layers anyway.
 NAMES = {
     "softmax": "ours, softmax",
     "softmax, jit_compile=True": "ours, softmax, jit_compile=True",
@@ -36,8 +36,8 @@ def main(argv=None):
 
 
 def groups(batches):
-    """Rows that take turns with each other: those that memory holds together."""
-    # positions are compared with each other, and a few sequences need little
+    """Yields lists of rows that take turns and fit in memory together."""
+    # positions should take turns to be compared, and fit for a few sequences
     for batch in batches:
         for positions in [POSITIONS] if batch <= 8 else [[p] for p in POSITIONS]:
             yield [

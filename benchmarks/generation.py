@@ -1,12 +1,12 @@
-"""Measures `generate` of whole models beside KerasHub's with its cache.
+"""Compares `generate` of whole models with KerasHub's, which has a cache.
 
     python -m benchmarks.generation [--rounds 3] [--threads 2] [--batches 1 8 64]
         [--prompts 100 4000] [--new-tokens 256] [--limit 120] [--report-only]
         [--output benchmarks/results/generation]
 
-PerformerLM and GPT2CausalLM have the same width, depth, heads and vocabulary, random
-weights, the same prompts, and take the likeliest token. Installs KerasHub into `.bench`
-where it is not there (1 GB). Writes results.json and tables.md.
+PerformerLM and GPT2CausalLM have the same width, depth, heads, vocabulary and prompts.
+Weights are random, and both models take the likeliest token. Installs KerasHub into
+`.bench` if it is missing (1 GB). Writes results.json and tables.md.
 """
 
 from benchmarks import runner, tables, turns
@@ -24,7 +24,7 @@ SIZES = {
     "hidden_dim": 256,
     "intermediate_dim": 1024,
 }
-# Matrices of a layer's attention that KerasHub has at once when it reads a prompt.
+# Attention matrices of a layer that KerasHub holds at once when it reads a prompt.
 MATRICES = 3
 
 
@@ -45,7 +45,7 @@ def main(argv=None):
 
 
 def groups(prompts, batches, new_tokens):
-    """Rows that take turns: those of one prompt length and batch."""
+    """Yields lists of rows that take turns, for each prompt length and batch size."""
     for length in prompts:
         for batch in batches:
             shared = {"part": "generate", "prompt_length": length, "batch": batch}
@@ -58,9 +58,9 @@ def groups(prompts, batches, new_tokens):
 
 
 def too_large(case):
-    """Reason why a case does not fit in memory; `None` if it does.
+    """Returns the reason why a case does not fit in memory; `None` if it fits.
 
-    KerasHub reads a prompt by matrices of all tokens and all places of the cache.
+    KerasHub reads a prompt with matrices of all tokens and all positions of the cache.
     """
     length = case["prompt_length"] + case["new_tokens"]
     needed = MATRICES * 4 * case["batch"] * case["sizes"]["num_heads"] * length**2

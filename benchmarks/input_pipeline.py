@@ -1,12 +1,12 @@
-"""Images a second that the TFRecord pipeline of the example gives to one host.
+"""Measures images a second that the example's TFRecord pipeline gives to one host.
 
     python -m benchmarks.input_pipeline
 
-Writes made-up images as TFRecords into a temporary folder, reads them as one host of 1,
-2 and 4 would (one after the other, on this machine, from its disk or its page cache),
-and prints beside it what the chips of one host can use at most: every chip busy with
-matrix products alone, at the peak that its maker states. No chip reaches that, so a
-pipeline above it is fast enough. What Cloud Storage delivers is not measured.
+Writes made-up images as TFRecords into a temporary folder, and reads them as one host
+of 1, 2 and 4 would: one after another, on this machine, from its disk or page cache.
+Also prints the upper limit of images that the chips of one host can use, if every chip
+only computes matrix products at its specified peak. No chip reaches the limit, so a
+faster pipeline is fast enough. The speed of Cloud Storage is not measured.
 """
 
 import pathlib
@@ -65,10 +65,10 @@ def main(argv=None):
 
 
 def flops_per_image(config):
-    """FLOP of one image's training step, in products with weight matrices only.
+    """Returns FLOP of a training step on one image, in products with weights only.
 
-    A product of a token with a matrix of n weights takes 2n, and twice that again for
-    the gradients. Leaving out the attention makes the chips look faster than they are.
+    The product of a token and a matrix of n weights takes 2n FLOP, and its gradients
+    4n. Attention is omitted, so chips seem faster than they are.
     """
     model = image_model.make(config)
     layers = [*model.blocks, model.head]
@@ -78,13 +78,13 @@ def flops_per_image(config):
 
 
 def images_used(name):
-    """The most images a second that the chips of one host of a slice can use."""
+    """Returns the most images a second that the chips of one host can use."""
     chips = CHIPS[name] * PEAK[name.split("-")[0]]
     return chips / flops_per_image(read_config(name))
 
 
 def images_read(images, hosts, seconds):
-    """Images a second that the first of so many hosts reads."""
+    """Measures images a second that the first of several hosts reads."""
     context = tf.distribute.InputContext(hosts, 0, hosts)
     batches = iter(images.training_batches(context).map(image_model.shift))
     next(batches)
@@ -95,7 +95,7 @@ def images_read(images, hosts, seconds):
 
 
 def write(folder, number, held_out, shards):
-    """Converts made-up images to TFRecords in `folder/shards`."""
+    """Writes made-up images as TFRecords to `folder/shards`; returns this folder."""
     random = np.random.default_rng(0)
     for name, count in {"train_data_batch_1": number, "val_data": held_out}.items():
         pixels = random.integers(0, 256, (count, 12288), dtype=np.uint8)

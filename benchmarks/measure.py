@@ -1,11 +1,11 @@
-"""Measures time and memory of this package beside its peers; writes results.json.
+"""Compares time and memory of this package and its peers; writes results.json.
 
     python -m benchmarks.measure [--lengths 256 512 ...] [--contenders softmax ...]
         [--rounds 9] [--threads 2] [--limit 60] [--output runs/bench]
 
-With `--contenders` a few are compared in more rounds, without their memory. A contender
-whose run takes longer than the limit is left out from there on. `benchmarks.report`
-makes tables and pictures of it.
+`--contenders` selects some, and skips memory, which leaves time for more rounds. A
+contender is omitted at lengths where a run would take longer than the limit.
+`benchmarks.report` makes tables and pictures of the results.
 """
 
 from benchmarks import contenders, runner, tables, turns
@@ -18,7 +18,7 @@ MEMORY_LENGTHS = (4096, 16384, 65536)
 FORMS = ("bidirectional", "causal")
 # Contender, its environment, and its modes ("graph" is eager in PyTorch).
 BOTH = ("graph", "xla")
-# The opposite of what the layer's `jit_compile="auto"` chooses for that step.
+# The opposite of the choice that `jit_compile="auto"` makes for this step.
 OTHER_CHOICE = {
     "training": ("softmax, jit_compile=False", "ours", ("graph",)),
     "forward": ("softmax, jit_compile=True", "ours", ("graph",)),
@@ -38,9 +38,9 @@ DETAILED = (
 )
 HALVES = [(name, "ours", BOTH) for name in ("softmax", "relu", "favor+", "returns V")]
 CONTENDERS = [name for name, *_ in (*ALWAYS, *OTHER_CHOICE.values(), *DETAILED)]
-# How fast the machine multiplies matrices meanwhile, in every group.
+# A matrix product in every group measures the speed of the machine meanwhile.
 MATMUL = ("matmul", "ours", ("graph",))
-# Time grows with the square of the length; with the length in all others.
+# Contenders whose time grows with the square of the length; others are linear.
 QUADRATIC = {"exact", "scaled_dot_product_attention"}
 
 
@@ -51,7 +51,7 @@ def main(argv=None):
     every = [*groups(options.lengths, options.contenders)]
 
     def planned(case, results):
-        """A row for the case, with the reason if it cannot be measured."""
+        """Makes a row for the case, with the reason if it cannot be measured."""
         reason = too_large(case, runner.free_bytes())
         reason = reason or too_slow(case, results["rows"], options.limit)
         return turns.row(case, reason)
@@ -92,7 +92,7 @@ def groups(lengths, chosen=None):
 
 
 def memory_cases(lengths):
-    """Cases whose memory is measured, each in a process of its own."""
+    """Returns cases whose memory is measured, each in its own process."""
     entries, step = (*ALWAYS, OTHER_CHOICE["training"]), "training"
     return [
         case
@@ -118,21 +118,21 @@ def cases(entries, dtype="float32", **shared):
 
 
 def too_large(case, free_bytes):
-    """Reason why the case does not fit in memory; `None` if it does."""
+    """Returns the reason why a case does not fit in memory; `None` if it fits."""
     three_arrays = 3 * 4 * contenders.NUM_HEADS * case["length"]  # of float32
     causal_training = case["form"] == "causal" and case["step"] == "training"
     needed = 0
     if case["contender"] == "exact":
         needed = three_arrays * case["length"]
     elif case["contender"] == "performer-pytorch" and causal_training:
-        # it keeps the running sum after each token (measured: 6.5 GB at 4096)
+        # stores the running sum after each token (measured: 6.5 GB at 4096)
         needed = three_arrays * contenders.NUM_RANDOM_FEATURES * contenders.KEY_DIM
     if needed > free_bytes:
         return f"needs {needed / 1e9:.0f} GB, {free_bytes / 1e9:.0f} GB are free"
 
 
 def too_slow(case, rows, limit):
-    """Reason why a run would take over `limit` seconds, from shorter ones in `rows`."""
+    """Returns the reason why a run would exceed `limit`, from shorter `rows`."""
     keys = "contender", "mode", "dtype", "form", "step"
     for row in reversed(rows):
         seconds = row.get("times") or [row.get("first_call_seconds")]

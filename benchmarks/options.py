@@ -1,12 +1,12 @@
-"""Measures the cost of the layer's options: training steps with and without one.
+"""Measures the cost of options of the layer: training steps with and without each.
 
     python -m benchmarks.options [--lengths 4096 16384] [--pairs 20] [--threads 2]
         [--only WORDS ...] [--modes graph auto] [--no-memory]
 
-A pair is one step of each, one right after the other, in an order that alternates; a
-ratio is the median of its pairs. Memory is what a process of its own needs at its peak
-for three steps above what it had before. One example, 512 units: 8 heads of 64 with 256
-features, for "taylor" 32 heads of 16.
+Steps with and without the option run in pairs, in alternating order; a ratio is the
+median over pairs. Memory is the rise of the peak in three steps, each side in its own
+process. Steps have one example and 512 units: 8 heads of head size 64 with 256
+features, for "taylor" 32 heads of head size 16.
 """
 
 import statistics
@@ -22,8 +22,8 @@ from keras_performer import ops
 PLAIN = dict(num_heads=8, key_dim=64)
 WINDOW = dict(**PLAIN, exact_window=64)
 SMALL = dict(num_heads=32, key_dim=16, exact_window=64)
-# What is compared: arguments of the layer with the option, and without; `segments`
-# are those of the call, of so many tokens.
+# Arguments of the layer with the option, and without it. `segments` is the number of
+# tokens in each segment of the call.
 LAYERS = {
     f"{name}, {form}": ({**with_option, **given}, {**without, **given})
     for name, with_option, without in (
@@ -37,7 +37,7 @@ LAYERS = {
     )
     for form, given in (("causal", {"causal": True}), ("bidirectional", {}))
 }
-# Arguments of `attention_step`; the standard deviations of queries and keys, one for
+# Arguments of `attention_step`, and standard deviations of queries and keys, one for
 # each example, with the option and without.
 LARGE = {
     f"{name}, {form}": (given, stds)
@@ -78,7 +78,7 @@ def main(argv=None):
 
 
 def pair(name, length, jit_compile):
-    """The steps with an option and without it, functions of nothing."""
+    """Returns steps with and without an option: functions without arguments."""
     if name in LAYERS:
         return [layer_step(length, jit_compile, **given) for given in LAYERS[name]]
     given, both = LARGE[name]
@@ -86,7 +86,7 @@ def pair(name, length, jit_compile):
 
 
 def layer_step(length, jit_compile, segments=None, **arguments):
-    """A training step of a layer, on segments of so many tokens."""
+    """Makes a training step of a layer; `segments` is the tokens of a segment."""
     layer = keras_performer.PerformerAttention(
         **arguments, jit_compile=jit_compile, seed=0
     )
@@ -103,7 +103,7 @@ def layer_step(length, jit_compile, segments=None, **arguments):
 
 
 def attention_step(stds, length, jit_compile, exact_window=None, causal=False):
-    """Outputs and gradients of the op; queries and keys of a standard deviation."""
+    """Makes a step of the op, with standard deviations `stds` of queries and keys."""
     softmax = keras_performer.feature_maps.get("softmax")
     kernel = softmax.kernel(softmax.draw(256, 64, (0, 1)))
     shape = len(stds), length, 8, 64
@@ -126,7 +126,7 @@ def attention_step(stds, length, jit_compile, exact_window=None, causal=False):
 
 
 def step_of(loss, inputs, variables=()):
-    """A function that computes the gradients of a loss, to their end."""
+    """Returns a function that computes the gradients of a loss and waits for them."""
 
     @tf.function(autograph=False)
     def gradients():
@@ -143,7 +143,7 @@ def step_of(loss, inputs, variables=()):
 
 
 def ratios(steps, pairs):
-    """The median of the steps' ratios, and their quartiles."""
+    """Returns the median and the quartiles of the ratios of two steps."""
     for step in (*steps, *steps):  # TensorFlow optimizes again at the second call
         step()
     found = []
@@ -156,14 +156,14 @@ def ratios(steps, pairs):
 
 
 def memory(*case):
-    """The ratio of what the two steps need, each in a process of its own."""
+    """Returns the ratio of the steps' memory, each measured in its own process."""
     plain = runner.with_plain_memory
     peaks = [runner.in_new_process(peak, side, *case, start=plain) for side in range(2)]
     return f"{peaks[0] / peaks[1]:.2f}"
 
 
 def peak(side, *case):
-    """Bytes that steps need at their peak above what the process had before."""
+    """Returns the bytes by which steps raise the peak of this process."""
     step = pair(*case)[side]
     return worker.peak_and_seconds(lambda: [step() for _ in range(3)])[0]
 

@@ -3,21 +3,21 @@
     python -m benchmarks.precision [--length 2048] [--draws 3]
 
 By default a TPU rounds both factors of a float32 matrix product to bfloat16 (8
-significant bits) and adds up the products in float32. Here the same is done to the
-products of `keras_performer.ops`, run eagerly: to none, to those with the projection
-matrix, to the others, to all. "inputs" rounds queries, keys and values instead, as the
-dtype policy mixed_bfloat16 does before any attention, and nothing else.
+significant bits) and adds up the products in float32. This command does the same to
+products of `keras_performer.ops`, run eagerly: to none, to products with the projection
+matrix, to the others, or to all. "inputs" only rounds queries, keys and values, as the
+dtype policy mixed_bfloat16 does before any attention.
 
-An error is |x - y| / |y| (Frobenius norm), the mean over draws of the data and of the
-features (seeds 0, 1, ...): y is the same attention with the same features in float64,
-and x its output or its gradient, the worst of the three by queries, keys and values.
-"features" is what the random features themselves cost: the error of y against exact
-softmax attention ("relu" approximates nothing). Queries and keys are N(0, std^2),
-values and the gradient of the output N(0, 1); one head, 256 features.
+An error is |x - y| / |y| (Frobenius norm), the mean over samples of data and features
+(seeds 0, 1, ...). x is the output, or the gradient by queries, keys or values with the
+largest error. y is the same result with the same features in float64. "features" is the
+error of the random features themselves: y compared with exact softmax attention ("relu"
+approximates nothing). Queries and keys are N(0, std^2), values and the gradient of the
+output N(0, 1); one head, 256 features.
 
-The second table is one long causal sequence, to see whether anything adds up: errors of
-the first 1,024 tokens, which have the longest sums in their gradients, and of the last
-1,024, which have the longest sums in their outputs.
+The second table shows whether errors accumulate in one long causal sequence: in the
+first 1,024 tokens, whose gradients have the longest sums, and in the last 1,024, whose
+outputs have the longest sums.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ CASES = [
     for causal in (False, True)
     for head_dim in (16, 64)
     for std in (0.5, 1.0, 2.0, 3.0)
-    if name != "relu" or std == 1.0  # to relu a std is only a factor of the features
+    if name != "relu" or std == 1.0  # std only scales the features of relu
 ]
-# Longer sequences are not compared with exact attention, whose matrix is large.
+# Longer sequences are not compared with exact attention, as its matrix is too large.
 MAX_EXACT_LENGTH = 4096
 
 
@@ -75,10 +75,10 @@ def percent(errors):
 
 
 def errors(seed, name, causal, head_dim, std, length, part=slice(None)):
-    """Pairs of errors of output and gradient, for "features" and each of `ROUNDED`.
+    """Returns errors of output and gradient, for "features" and each of `ROUNDED`.
 
-    They are of the tokens of `part`; those of "features" are nan where nothing is
-    approximated or the sequence is too long to tell.
+    Only tokens of `part` count. Errors of "features" are nan if the kernel approximates
+    nothing, or the sequence is too long.
     """
     random = np.random.default_rng(seed)
     data = random.standard_normal((4, 1, length, 1, head_dim))
@@ -110,7 +110,7 @@ def errors(seed, name, causal, head_dim, std, length, part=slice(None)):
 
 
 def output_and_gradients(attend, data, dtype, part):
-    """The output, and the gradients of queries, keys and values, of some tokens."""
+    """Returns output and gradients by queries, keys and values, of tokens in `part`."""
     *inputs, doutput = (tf.constant(x, dtype) for x in data)
     with tf.GradientTape() as tape:
         tape.watch(inputs)
@@ -120,7 +120,7 @@ def output_and_gradients(attend, data, dtype, part):
 
 
 def difference(values, truth):
-    """Relative error of the output, and of the worst gradient."""
+    """Returns the relative errors of the output and of the worst gradient."""
     output, *gradients = (
         np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(values, truth)
     )
@@ -131,13 +131,12 @@ def difference(values, truth):
 def rounded_products(which):
     """Rounds both factors of matrix products to bfloat16, outside of graphs.
 
-    Those with the projection matrix, also in the gradient, are the only ones that are
-    not batched.
+    Only products with the projection matrix, also in the gradient, are not batched.
     """
     exactly = tf.matmul
 
     def matmul(a, b, **options):
-        # Inside a graph, a compiler may take the two casts for nothing.
+        # inside a graph, a compiler may remove the two casts
         assert tf.executing_eagerly()
         kind = "projection" if len(b.shape) == 2 else "others"
         if which in (kind, "all"):
@@ -149,7 +148,7 @@ def rounded_products(which):
 
 
 def bfloat16(x):
-    """The nearest bfloat16 numbers, in the dtype of x."""
+    """Rounds x to bfloat16; returns it in its own dtype."""
     x = tf.convert_to_tensor(x)
     return tf.cast(tf.cast(x, tf.bfloat16), x.dtype)
 

@@ -1,15 +1,15 @@
-"""Measures the memory and time of a training step by what is computed again.
+"""Measures memory and time of a training step for each option of recompute.
 
     python -m benchmarks.recompute                     # the table, some minutes
     python -m benchmarks.recompute --lengths 4096 65536
-    python -m benchmarks.recompute --depths 2 4 8      # blocks in a row, or reversible
+    python -m benchmarks.recompute --depths 2 4 8      # plain or reversible blocks
 
 A causal `PerformerLM` of 4 blocks, width 128, 4 heads, 64 random features and a
-vocabulary of 256 takes two steps on one sequence, each case in a process of its own: by
-how much the second raised the peak of resident memory, and how long it took. With
-`--depths` it is blocks alone, of 4,096 tokens in that width with Reformer's attention,
-one after another or in one `ReversibleBlock`, as operations and compiled by XLA: what a
-third step takes beyond what the process has before it. Chips have their own table:
+vocabulary of 256 takes two steps on one sequence, each case in its own process. Prints
+the rise of the peak of resident memory by the second step, and its time. `--depths`
+measures blocks without a model: Reformer's attention of this width on 4,096 tokens, in
+a sequence of blocks or in one `ReversibleBlock`, with and without XLA. It prints the
+rise of memory and the time of a third step. TPUs have their own table:
 `python -m benchmarks.tpu.lengths`.
 """
 
@@ -23,7 +23,7 @@ from keras_performer import layers, zoo
 
 LENGTH_OF_BLOCKS, WIDTH, HEADS = 2**12, 128, 4
 MODES = {"nothing": (None,), "block": ("block",), "network": ("network",)}
-# Of blocks: whether they are reversible, and compiled.
+# Blocks: whether they are reversible, and whether XLA compiles them.
 BLOCKS = {
     "blocks in a row": (False, False),
     "`ReversibleBlock`": (True, False),
@@ -50,10 +50,10 @@ def main(argv=None):
 
 
 def training_step(recompute, length, num_layers=4):
-    """A second training step in this process, which should be new.
+    """Measures a second training step in this process, which should be new.
 
-    Returns the largest resident memory during the step beyond that before the first, in
-    bytes, and its seconds.
+    Returns bytes by which the peak of resident memory during this step exceeds the
+    memory before the first step, and seconds.
     """
     model = keras_performer.PerformerLM(
         vocabulary_size=256,
@@ -77,8 +77,8 @@ def training_step(recompute, length, num_layers=4):
 
 
 def step_of_blocks(reversible, jit_compile, depth):
-    """A third training step of blocks alone; memory is beyond that before this step."""
-    # a bucket of some 64 tokens in each of 2 rounds
+    """Measures a third training step of blocks: bytes above those before, seconds."""
+    # 2 rounds of buckets with about 64 tokens
     attention = [
         zoo.ReformerAttention(HEADS, WIDTH // HEADS, num_hashes=2, seed=seed)
         for seed in range(depth)

@@ -1,11 +1,11 @@
-"""Makes tables and pictures of what `make bench` measured.
+"""Makes tables and pictures from the results of `make bench`.
 
     python -m benchmarks.report [--input runs/bench] [--output benchmarks/results]
         [--machine NAME]
 
-Writes all tables as Markdown to DATE-NAME.md in the output folder and prints where, and
-the first of them; saves `time.png` and `memory.png` beside the input. A file that is
-there already is left alone: results are kept, and people add to them what they say.
+Writes all tables as Markdown to DATE-NAME.md in the output folder; prints its path and
+the first table. Saves `time.png` and `memory.png` in the input folder. Never overwrites
+DATE-NAME.md: results are kept, and people add comments to them.
 """
 
 import re
@@ -17,7 +17,7 @@ from benchmarks import decoding, runner, tables
 from benchmarks.measure import FORMS
 from benchmarks.tables import NOTHING, by, table
 
-# What the tables and pictures call the contenders.
+# Names of contenders in tables and pictures.
 NAMES = {
     "matmul": "product of 2,048^3",
     "softmax": "ours, softmax",
@@ -29,7 +29,7 @@ NAMES = {
     "exact": "Keras MultiHeadAttention",
     "scaled_dot_product_attention": "PyTorch scaled_dot_product_attention",
 }
-# The columns of the first table, which `benchmarks/README.md` shows.
+# Columns of the first table, which `benchmarks/README.md` shows.
 OVERVIEW = (
     "softmax",
     "exact",
@@ -37,7 +37,7 @@ OVERVIEW = (
     "KernelAttention exp",
     "performer-pytorch",
 )
-# Colour and marker. Ours is thick; what no real layer can beat is dashed.
+# Colour and marker. Our line is thick; the lower bound for all layers is dashed.
 INK, MUTED = "#1a1a1a", "#6b6b6b"
 LINES = {
     "softmax": ("#0b5cab", "o"),
@@ -71,7 +71,7 @@ def main(argv=None):
 
 
 def heading(results):
-    """The machine, the versions in each environment, and what is missing."""
+    """Lists the machine, versions in each environment, and missing environments."""
     lines = [f"- {name}: {value}" for name, value in results["machine"].items()]
     for environment, versions in results["versions"].items():
         lines.append(f"- environment {environment}: {tables.libraries(versions)}")
@@ -89,21 +89,21 @@ def overview(results):
                 milliseconds(find(results["rows"], contender, form, "graph", length))
                 for form in FORMS
             ]
-            if not both[0][0].isdigit():  # the same reason need not stand there twice
+            if not both[0][0].isdigit():  # shows the same reason only once
                 both = dict.fromkeys(both)
             lines[-1].append(" / ".join(both))
     return table(["tokens", *(NAMES.get(name, name) for name in OVERVIEW)], lines)
 
 
 def find(rows, contender, form, mode, length):
-    """The row of a training step in float32; an empty dict if there is none."""
+    """Returns the row of a float32 training step; an empty dict if there is none."""
     wanted = {"contender": contender, "form": form, "mode": mode, "length": length}
     wanted |= {"step": "training", "dtype": "float32"}
     return next((row for row in rows if wanted.items() <= row.items()), {})
 
 
 def milliseconds(row):
-    """The median of a row, or in two or three words why there is none."""
+    """Formats the median of a row, or a short reason why there is none."""
     if row.get("times"):
         return f"{1e3 * tables.median(row):,.0f}"
     reason = row.get("reason")
@@ -143,7 +143,7 @@ def compiling(results):
 
 
 def by_length(rows, cell):
-    """A line for each case, a column for each length."""
+    """Returns a table with a line for each case, and a column for each length."""
     lengths = sorted({row["length"] for row in rows})
     keys = ["form", "step", "dtype", "contender", "mode"]
     lines = []
@@ -179,7 +179,7 @@ def draw(results, folder):
 
 
 def panels(rows, value, unit, title):
-    """One panel for each form, one line for each contender: XLA where it has it."""
+    """Draws a panel for each form and a line for each contender, if possible by XLA."""
     lengths = sorted({row["length"] for row in rows})
     figure = Figure(figsize=(10, 5.4), facecolor="white", layout="constrained")
     labelled = {}

@@ -1,4 +1,4 @@
-"""The parts that all benchmarks share: options, new processes, files, the machine."""
+"""Functions that all benchmarks share: options, processes, files, the machine."""
 
 import argparse
 import concurrent.futures
@@ -16,17 +16,17 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS, RUNS = ROOT / "benchmarks/results", pathlib.Path("runs")
-# Of glibc's malloc.h: from which size on memory is mapped, and so given back.
+# From glibc's malloc.h: memory blocks of at least this size are mapped, so given back.
 M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1 << 16
-# TensorFlow keeps some 50 MB of each model as long as a process lives.
+# TensorFlow keeps about 50 MB of each model until a process ends.
 RUNS_OF_A_PROCESS = 16
 
 
 def options(about, argv=None, choices=(), **defaults):
     """Reads a command line with an option for each keyword.
 
-    `False` is a flag, a tuple takes several words; a type stands for a value without
-    a default, a list of a type for several. `choices` is a dict by option.
+    `False` makes a flag, and a tuple takes several values. A type instead of a value
+    has no default, in a list it takes several values. `choices` is a dict by option.
     """
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -50,7 +50,7 @@ def options(about, argv=None, choices=(), **defaults):
 
 
 def in_new_process(function, *arguments, start=None):
-    """The result of a function of a module in a process of its own.
+    """Returns the result of a module's function, called in a new process.
 
     `start` is called first in that process.
     """
@@ -60,21 +60,21 @@ def in_new_process(function, *arguments, start=None):
 
 
 def with_plain_memory():
-    """For `start`: steps need memory again each time, so that a peak can be told.
+    """For `start`: makes each step allocate its memory, so that its peak is visible.
 
-    On CPUs with AVX-512 TensorFlow keeps memory that is freed for later use (oneDNN's
-    allocator): a step would seem to need none after the first. Steps take 1.3 to 1.8
-    times as long.
+    On CPUs with AVX-512, TensorFlow keeps freed memory for later use (oneDNN's
+    allocator), so that only the first step seems to need memory. With this function,
+    steps take 1.3 to 1.8 times as long.
     """
-    # TensorFlow reads it with its first tensor: that it was imported before is no harm
+    # TensorFlow reads this with its first tensor, so it may already be imported
     os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"
 
 
 def give_back():
-    """For `start`: the process gives back all that is freed, large or small.
+    """For `start`: makes the process give back all freed memory.
 
-    glibc gives back what it mapped. Unless it is told from which size on it maps, it
-    raises that size to what was freed last, and keeps what is smaller.
+    glibc gives back mapped blocks. Unless the least size of mapped blocks is fixed,
+    glibc raises it to the size of a freed block, and keeps smaller blocks.
     """
     with_plain_memory()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -90,10 +90,10 @@ def use_one_thread():
 
 
 def results(function, runs, workers):
-    """Yields the results of a function of dicts of arguments as they end, in any order.
+    """Yields results of a function for dicts of arguments, in any order.
 
-    `workers` processes have one thread each, as operations of small models are too
-    short to be shared among cores; 0 is this process, with all cores.
+    Each of the `workers` processes has one thread, as operations of small models are
+    too short to share among cores. 0 means this process with all cores.
     """
     function = functools.partial(_of_run, function)
     if not workers:
@@ -113,14 +113,14 @@ def _of_run(function, run):
 
 
 def name_of(run, fields):
-    """Name that tells runs apart, in a plan and in a file: of its task and fields."""
+    """Returns a tuple of task name and fields that identifies a run."""
     return (getattr(run["task"], "name", run["task"]), *(run[name] for name in fields))
 
 
 def planned(runs, fields):
-    """Runs without those of the same name, the first seeds first.
+    """Returns runs without duplicates, in the order of seeds.
 
-    Whoever stops early has a table of all tasks then.
+    If the command is stopped early, its table then still has all tasks.
     """
     runs = {name_of(run, fields): run for run in runs}.values()
     return sorted(runs, key=lambda run: run["seed"])
@@ -129,8 +129,8 @@ def planned(runs, fields):
 def complete(function, wanted, path, fields, workers, all_there_are=False):
     """Makes the runs that a file lacks, and adds a line of JSON for each.
 
-    Without `workers` (`None`) none is made. Returns the results there are of the runs
-    that are wanted, in their order; with `all_there_are` others of the file after them.
+    If `workers` is `None`, makes no runs. Returns existing results of wanted runs in
+    their order, with `all_there_are` followed by all other results in the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
@@ -157,12 +157,12 @@ def is_asked(x, some):
 
 
 def read(path):
-    """The JSON of a file; an empty dict where there is none."""
+    """Returns the JSON of a file; an empty dict if there is no file."""
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def save(path, data):
-    """Writes JSON such that an interruption leaves the old file or the new one."""
+    """Writes JSON so that an interruption leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".part")
     beside.write_text(json.dumps(data, indent=1) + "\n")
@@ -170,7 +170,7 @@ def save(path, data):
 
 
 def write_page(folder, parts, name="tables.md"):
-    """Writes a page of Markdown from its parts, without those that are empty."""
+    """Writes a page of Markdown from its non-empty parts; returns the text."""
     text = "\n\n".join(filter(None, parts))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text + "\n")
@@ -178,16 +178,16 @@ def write_page(folder, parts, name="tables.md"):
 
 
 def describe(threads):
-    """The machine and the moment, for a file of results."""
+    """Describes machine, date and command for a file of results."""
     spec = sys.modules["__main__"].__spec__
-    # what runs a package is its module `__main__`
+    # a package is run by its module `__main__`
     module = spec.name.removesuffix(".__main__") if spec else sys.argv[0]
     return {
         "cpu": processor(),
         "cores": os.cpu_count(),
         "threads": threads,
         "memory_bytes": memory_bytes(),
-        # other programs: PyTorch suffers from them far more than TensorFlow does
+        # other programs slow PyTorch down far more than TensorFlow
         "load_at_start": os.getloadavg()[0],
         "highest_load": 0.0,
         "system": platform.platform(),
@@ -203,7 +203,7 @@ def note_load(described):
 
 
 def said(described, libraries):
-    """One line about a measurement: `describe`, and names with versions."""
+    """Formats one line about a measurement from `describe` and library versions."""
     load = f"load {described['load_at_start']:.1f} before"
     if "highest_load" in described:
         load += f", at most {described['highest_load']:.1f} meanwhile"
@@ -214,7 +214,7 @@ def said(described, libraries):
 
 
 def commit():
-    """Commit of this checkout, "-dirty" if files differ from it; `None` without git."""
+    """Returns the commit, with "-dirty" if files differ; `None` without git."""
     git = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
     try:
         done = subprocess.run(git, cwd=ROOT, capture_output=True, text=True)
@@ -224,7 +224,7 @@ def commit():
 
 
 def machine():
-    """The processor, its clock where that is known, and its cores, in a few words."""
+    """Returns a short text: the processor, its clock if known, and its cores."""
     clock = fields("/proc/cpuinfo").get("cpu MHz")
     at_clock = f" at {float(clock):,.0f} MHz" if clock else ""
     return f"{processor()}{at_clock}, {os.cpu_count()} cores"
@@ -240,13 +240,13 @@ def memory_bytes():
 
 
 def free_bytes():
-    """Memory that programs can have: what is free, and what caches would give back."""
+    """Returns the bytes that programs can get, free or in caches."""
     available = fields("/proc/meminfo").get("MemAvailable")  # in kB
     return 1024 * int(available.split()[0]) if available else memory_bytes()
 
 
 def fields(path):
-    """The lines `name: value` of a file of Linux; none where it does not exist."""
+    """Returns the lines `name: value` of a Linux file; no lines without the file."""
     try:
         with open(path) as lines:
             pairs = [line.split(":", 1) for line in lines if ":" in line]

@@ -1,20 +1,20 @@
-"""From a `tf.function` to StableHLO, what TensorFlow gives to XLA."""
+"""Lowers a `tf.function` to StableHLO, the form that TensorFlow gives to XLA."""
 
 import tensorflow as tf
 
 
 def lower(function, *specs):
-    """StableHLO, as bytes, of a function of nests of `tf.TensorSpec`.
+    """Returns StableHLO, as bytes, of a function of nests of `tf.TensorSpec`.
 
-    It may capture variables, and has no ops that only the host can run.
+    The function may capture variables, but has no ops that only the host can run.
     """
     return _lowered(_compiled(function), specs)
 
 
 def lower_with_arguments(function, x):
-    """`lower` of a function of one tensor x, and the tensors that the program takes.
+    """Lowers a function of one tensor x; also returns the program's arguments.
 
-    These are x, for which a `tf.TensorSpec` may stand, and then what it captured.
+    The arguments are x, which may be a `tf.TensorSpec`, and then the captured tensors.
     """
     if not isinstance(x, tf.TensorSpec):
         x = tf.convert_to_tensor(x)

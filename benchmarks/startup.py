@@ -1,13 +1,13 @@
-"""Measures the time to the end of the first training step, and the graph it takes.
+"""Measures the time to the end of the first training step, and the size of its graph.
 
     python -m benchmarks.startup [--repeats 3] [--threads 2] [--xla] [--quick]
         [--report-only] [--output runs/startup]
 
-Each measurement has a new process. The clock starts after imports and the first
-operations of TensorFlow, and runs from the construction of a model to the end of `fit`
-of one batch of one example. Rows take turns; a figure is the least of its repeats.
-Nodes are those of the train step's graph and of the functions that it calls. One layer
-trains with SGD, a causal `PerformerLM` with Adam. Writes results.json and tables.md.
+Each measurement has a new process. After imports and the first operations of
+TensorFlow, the clock runs from the construction of a model to the end of `fit` with one
+batch of one example. Rows take turns; a figure is the least of its repeats. Nodes are
+counted in the graph of the train step and in functions that it calls. One layer trains
+with SGD, a causal `PerformerLM` with Adam. Writes results.json and tables.md.
 """
 
 import functools
@@ -49,7 +49,7 @@ def main(argv=None):
     cases = [
         {"mode": mode, "depth": depth, "name": name, **SIZES}
         for mode in (["graph", "xla"] if options.xla else ["graph"])
-        for depth in ([0, 2] if options.quick else [0, 2, 12])  # 0: one layer by itself
+        for depth in ([0, 2] if options.quick else [0, 2, 12])  # 0: a single layer
         for name in (MODELS if depth else LAYERS)
     ]
     path = options.output / "results.json"
@@ -93,7 +93,7 @@ def first_step(case, threads):
 
 
 def batch(case):
-    """Inputs and targets."""
+    """Samples inputs and targets."""
     shape = 1, case["length"]
     if case["depth"]:
         ids = keras.random.randint(shape, 0, VOCABULARY)

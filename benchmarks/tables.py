@@ -1,4 +1,4 @@
-"""Markdown, and the numbers in it."""
+"""Formats Markdown tables and the numbers in them."""
 
 import statistics
 
@@ -21,12 +21,12 @@ def ratio(numerator, denominator):
 
 
 def median(row):
-    """Seconds of a row of `turns`; `None` where it was not measured."""
+    """Returns the median seconds of a row of `turns`; `None` if not measured."""
     return statistics.median(row["times"]) if row.get("times") else None
 
 
 def by(rows, *names):
-    """Rows grouped by their entries of these names, as they first came."""
+    """Groups rows by their entries of these names, in the order of the first rows."""
     groups = {}
     for row in rows:
         key = tuple(row[name] for name in names)
@@ -35,7 +35,7 @@ def by(rows, *names):
 
 
 def libraries(versions):
-    """Names and versions, of a dict of them, or of a dict for each environment."""
+    """Formats names and versions from a dict, or from a dict for each environment."""
     found = {}
     for name, of in versions.items():
         found |= dict.fromkeys(of.items() if isinstance(of, dict) else [(name, of)])

@@ -1,4 +1,4 @@
-"""Programs in several environments that take turns: interleaved rounds."""
+"""Measures programs of several environments that take turns in rounds."""
 
 import contextlib
 import json
@@ -11,10 +11,10 @@ from benchmarks import runner
 from benchmarks.runner import ROOT
 
 FOLDER = ROOT / ".bench"
-# Options of all commands whose programs take turns; the limit is seconds of a run.
+# Options of commands with programs that take turns; `limit` is in seconds of a run.
 OPTIONS = {"rounds": 9, "threads": 2, "limit": 60.0, "report_only": False}
-# Environment: the module of its contenders in `benchmarks`, and what pip installs
-# (`None`: the environment that this program runs in).
+# Environments: the module of contenders in `benchmarks`, and packages for pip (`None`:
+# the environment of this program).
 ENVIRONMENTS = {
     "ours": ("contenders.ours", None),
     "serving": ("serving.models", None),
@@ -26,7 +26,7 @@ ENVIRONMENTS = {
         "contenders.torch_layers",
         ["torch==2.*", "performer-pytorch==1.1.4", "torch_geometric==2.8.*", "numpy"],
     ),
-    # The last that has Longformer for TensorFlow; tf-models-official leaves it out.
+    # the last version with Longformer for TensorFlow; tf-models-official has none
     "hugging_face": (
         "contenders.hugging_face",
         ["transformers==4.57.*", "tensorflow==2.20.*", "tf-keras==2.20.*"],
@@ -35,9 +35,9 @@ ENVIRONMENTS = {
     "xformers": ("contenders.xformers_layers", ["xformers==0.0.28.post3", "numpy"]),
     "trax": ("contenders.trax_layers", ["trax==1.4.1"]),
 }
-# A program that runs for longer than this takes part in fewer rounds.
+# A program with longer runs takes part in fewer rounds.
 SLOW_SECONDS, SLOW_ROUNDS = 2, 5
-# What a measured case has and its program need not know.
+# Entries of a row that are no part of its case.
 MEASURED = {"times", "reason", "trace_seconds", "first_call_seconds", "peak_bytes"}
 
 
@@ -46,7 +46,7 @@ class Missing(Exception):
 
 
 class Ended(RuntimeError):
-    """A process that is no longer there, and its programs with it."""
+    """A process that ended, so that its programs are lost."""
 
 
 class Worker:
@@ -78,7 +78,7 @@ class Worker:
             raise Missing(f"{environment}: {error}") from error
 
     def ask(self, **request):
-        """The answer to one request; `RuntimeError` says what went wrong there."""
+        """Returns the answer to a request; raises `RuntimeError` for an error there."""
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
             line = self._process.stdout.readline()
@@ -96,14 +96,14 @@ class Worker:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):  # a request that nobody read
+            with contextlib.suppress(BrokenPipeError):  # a request was not read
                 stream.close()
 
 
 class Pool:
-    """A worker for each environment, started when first asked, and after it ended.
+    """A worker for each environment, started by the first request, also after an end.
 
-    `missing` is a dict from environments that cannot be had to the reason.
+    `missing` is a dict from unavailable environments to the reason.
     """
 
     def __init__(self, threads, missing=(), start=Worker):
@@ -111,7 +111,7 @@ class Pool:
         self._start, self._threads, self._workers = start, threads, {}
 
     def ask(self, environment, **request):
-        """The answer of the environment's worker to one request."""
+        """Returns the answer of the environment's worker to a request."""
         if environment in self.missing:
             raise Missing(self.missing[environment])
         try:
@@ -128,9 +128,9 @@ class Pool:
             raise
 
     def drop(self):
-        """Has every worker forget its programs."""
+        """Makes all workers drop their programs."""
         for environment in list(self._workers):
-            with contextlib.suppress(Ended):  # nothing is left to forget
+            with contextlib.suppress(Ended):  # has no programs any more
                 self.ask(environment, do="drop")
 
     def stop(self):
@@ -139,10 +139,10 @@ class Pool:
 
 
 def install(environment):
-    """Makes the environment of a peer with pip, unless it is there already."""
+    """Makes the environment of a peer with pip, unless it exists."""
     _, packages = ENVIRONMENTS[environment]
     folder = FOLDER / environment
-    installed = folder / "installed.txt"  # what, once pip is done
+    installed = folder / "installed.txt"  # the packages, written after pip
     if packages is None or (
         installed.exists() and installed.read_text().split() == packages
     ):
@@ -163,7 +163,7 @@ def install(environment):
 
 @contextlib.contextmanager
 def session(threads, environments=()):
-    """A `Pool` whose environments are installed, and results to be filled."""
+    """Installs environments; yields a `Pool`, and results to be filled."""
     missing = {}
     for environment in environments:
         try:
@@ -188,17 +188,17 @@ def session(threads, environments=()):
 
 
 def measured(options, path, groups, show, environments=(), alone=None, **more):
-    """Results of a file, once measured unless `--report-only` asks for what is there.
+    """Measures and returns results; with `--report-only` reads them from the file.
 
     Args:
         options: has `OPTIONS`.
-        path: of the file, written after each group.
+        path: path of the file, written after each group.
         groups: function of the results so far that returns an iterable of lists of
             rows that take turns.
         show: function that prints results and the last rows.
-        environments: those to install.
-        alone: function of the results, of rows whose memory is measured, each in a
-            process that runs nothing else; or `None`.
+        environments: environments to install.
+        alone: function of the results that returns rows for measurements of memory,
+            each in a process that runs nothing else; or `None`.
         **more: further entries of the results.
     """
     if options.report_only:
@@ -218,7 +218,7 @@ def measured(options, path, groups, show, environments=(), alone=None, **more):
 
 
 def measure(rows, pool, options, results, path):
-    """Has rows take turns, and keeps them."""
+    """Lets rows take turns, and saves them."""
     take_turns(rows, pool, options.rounds, options.limit)
     results["rows"] += rows
     runner.note_load(results["machine"])
@@ -228,10 +228,10 @@ def measure(rows, pool, options, results, path):
 def take_turns(rows, pool, rounds, limit):
     """Makes the programs of all rows, runs each once unmeasured, then once a round.
 
-    The unmeasured run is for TensorFlow, which optimizes a function again when others
-    were made since its first call. Slow programs take part in some rounds only; these
-    are spread over all, so that medians are still of the same minutes. Rows get what
-    was measured, or the reason why it was not; rows that have one are left alone.
+    The unmeasured run is for TensorFlow, which optimizes a function again if others
+    were made since its first call. Slow programs only take part in some rounds, spread
+    evenly, so that medians are of the same time. Rows get the measurements, or a reason
+    why there are none; rows that have a reason are skipped.
     """
     for row in rows:
         if row["reason"] is None:
@@ -257,7 +257,7 @@ def row(case, reason=None):
 
 
 def takes_part(row, turn, rounds):
-    """True if the row's program runs in that round: slow ones skip some."""
+    """Returns True if the row's program runs in a round: slow programs skip some."""
     slow = row["times"] and row["times"][0] > SLOW_SECONDS
     if not slow or rounds <= SLOW_ROUNDS:
         return True
@@ -266,19 +266,19 @@ def takes_part(row, turn, rounds):
 
 
 def case_of(row):
-    """The case of a row, without what was measured."""
+    """Returns the case of a row, without measurements."""
     return {key: value for key, value in row.items() if key not in MEASURED}
 
 
 def ask(row, rows, pool, do):
-    """The answer of the row's program; `None`, and a reason in the row, if it fails."""
+    """Asks a row's program; on failure returns `None` and sets the row's reason."""
     case = case_of(row)
     name = json.dumps(case)
     try:
         return pool.ask(row["environment"], do=do, name=name, case=case)
     except Ended as error:
         row["reason"] = str(error)
-        # the next process knows none of the programs that went with this one
+        # the next process has to make the lost programs again
         for other in rows:
             made = "first_call_seconds" in other and other["reason"] is None
             if made and other["environment"] == row["environment"]:

@@ -1,10 +1,10 @@
-"""A process that holds programs of one framework and runs them when told to.
+"""A process that holds programs of one framework, and runs them on request.
 
-`benchmarks.turns` starts one for each environment and lets them take turns, so that
-contenders that cannot share an environment are still measured interleaved. Requests
+`benchmarks.turns` starts a process for each environment and lets them take turns, so
+that contenders in different environments are measured in interleaved rounds. Requests
 and answers are lines of JSON on standard input and output.
 
-Standard library only: this file runs in every contender's own environment.
+Imports only the standard library, as it runs in the environment of each contender.
 """
 
 import gc
@@ -15,12 +15,12 @@ import sys
 import time
 import traceback
 
-# PyTorch's threads (OpenMP) look for work after a run, for 10 ms at most as measured.
+# After a run PyTorch's threads (OpenMP) keep cores busy, for at most 10 ms as measured.
 SETTLING_SECONDS = 0.02
 
 
 def main():
-    # what frameworks print goes to standard error; answers keep the real output
+    # frameworks print to standard error; only answers go to the real output
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     contenders, programs = None, {}
@@ -28,14 +28,14 @@ def main():
         request, answer = json.loads(line), None
         try:
             if request["do"] == "start":
-                pin(request["threads"])  # first: frameworks count the cores
+                pin(request["threads"])  # before frameworks count the cores
                 contenders = importlib.import_module(request["module"])
                 answer = contenders.start(request["threads"])
             elif request["do"] == "make":
                 programs[request["name"]], answer = make(contenders, request["case"])
             elif request["do"] == "run":
                 answer = seconds(programs[request["name"]])
-                time.sleep(SETTLING_SECONDS)  # before it is another process's turn
+                time.sleep(SETTLING_SECONDS)  # before another process's turn
             elif request["do"] == "attend":
                 attend(contenders, request["case"])
             elif request["do"] == "drop":
@@ -50,14 +50,14 @@ def main():
 
 
 def pin(threads):
-    """Leaves this process as many cores as threads."""
+    """Limits this process to as many cores as threads."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[:threads])
 
 
 def make(contenders, case):
-    """A program after its first call, and what that took in seconds and bytes."""
+    """Makes and calls a program; returns it with seconds and bytes of the call."""
     trace, run = contenders.program(case)
     took = []
     peak, _ = peak_and_seconds(lambda: took.extend([seconds(trace), seconds(run)]))
@@ -66,7 +66,7 @@ def make(contenders, case):
 
 
 def attend(contenders, case):
-    """Has attention of one head read its float32 inputs `(L, H)`, and writes it."""
+    """Reads float32 inputs `(L, H)` of one head from a file; writes the attention."""
     import numpy as np
 
     with np.load(case["inputs"]) as arrays:
@@ -75,14 +75,14 @@ def attend(contenders, case):
 
 
 def peak_and_seconds(step, before=None):
-    """Bytes by which a step raises the peak above what was before, and its seconds.
+    """Runs a step; returns the rise of peak memory in bytes, and seconds.
 
-    Bytes are `None` where the system does not tell.
+    The rise is above `before` or the memory at the start, or `None` if not reported.
     """
     try:
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # has VmHWM start again
-    except OSError:  # only Linux can, where it is allowed
+            file.write("5")  # resets VmHWM
+    except OSError:  # only on Linux, and not always allowed
         pass
     before = resident("VmRSS") if before is None else before
     took = seconds(step)
@@ -91,11 +91,11 @@ def peak_and_seconds(step, before=None):
 
 
 def resident(field, process="self"):
-    """Bytes of a process in memory: now (VmRSS), or at most so far (VmHWM)."""
+    """Returns bytes of a process in memory: now (VmRSS), or the peak (VmHWM)."""
     try:
         with open(f"/proc/{process}/status") as status:
             lines = dict(line.split(":", 1) for line in status)
-    except FileNotFoundError:  # only Linux tells
+    except FileNotFoundError:  # only Linux has this file
         return None
     return 1024 * int(lines[field].split()[0])
 

@@ -36,7 +36,7 @@ def main(names):
                 "language": "python",
             }
         }
-        with tempfile.TemporaryDirectory() as folder:  # they save models
+        with tempfile.TemporaryDirectory() as folder:  # notebooks save models
             nbclient.NotebookClient(
                 notebook,
                 timeout=None,
@@ -59,7 +59,7 @@ def main(names):
 
 
 def make_picture_small(data):
-    """Leaves the picture of an output 128 colours, which are enough for plots."""
+    """Reduces the picture of an output to 128 colours, which are enough for plots."""
     if "image/png" in data:
         drawn = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
         small = io.BytesIO()
@@ -68,7 +68,7 @@ def make_picture_small(data):
 
 
 def page(name, notebook):
-    """A notebook as Markdown, and its pictures, a dict of file names to PNG data."""
+    """Returns a notebook as Markdown, and a dict from picture names to PNG data."""
     parts, pictures = [], {}
     for cell in notebook["cells"]:
         source = "".join(cell["source"])

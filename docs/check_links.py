@@ -1,7 +1,7 @@
-"""Checks built pages: links lead somewhere, all is local, public names are there.
+"""Checks built pages: links have targets, files are local, the reference is complete.
 
-The search finds each public class with the signatures of its constructor and its call,
-`PerformerAttention` first, and works without a server.
+The search must find each public class with the signatures of its constructor and its
+call, list `PerformerAttention` first, and work without a server.
 
 python docs/check_links.py site
 """
@@ -38,7 +38,7 @@ class Page(html.parser.HTMLParser):
 
 
 def problems(site):
-    """Sentences that say which links of the folder `site` are broken."""
+    """Yields a sentence for each broken link in the folder `site`."""
     site = pathlib.Path(site).resolve()
     pages = {path: Page(path) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
@@ -62,7 +62,7 @@ def problems(site):
 
 
 def missing_names(site, package=PACKAGE):
-    """Sentences that say which public names the reference lacks."""
+    """Yields a sentence for each public name that the reference lacks."""
     pages = (pathlib.Path(site) / "reference").glob("*.html")
     anchors = filter(None, set().union(*(Page(page).anchors for page in pages)))
     documented = {anchor.rsplit(".", 1)[-1] for anchor in anchors}
@@ -72,7 +72,7 @@ def missing_names(site, package=PACKAGE):
 
 
 def search_problems(site, package=PACKAGE):
-    """Sentences that say what the search lacks, and what it should not have."""
+    """Yields a sentence for each entry that the search lacks, or must not have."""
     folder = pathlib.Path(site) / "search"
     index = json.loads((folder / "search_index.json").read_text())
     entries = {
@@ -100,7 +100,7 @@ def search_problems(site, package=PACKAGE):
 
 
 def public_names(package):
-    """Pairs of a part of the package and a name in its `__all__`."""
+    """Yields pairs of a part of the package and a name in its `__all__`."""
     parts = ["layers", "feature_maps", "ops", "testing", "zoo"]  # headings, not entries
     for part in [package, *(package / part for part in parts)]:
         for node in ast.parse((part / "__init__.py").read_text()).body:
@@ -120,7 +120,7 @@ def defined_classes(package):
 
 
 def inherited(classes, name, method):
-    """The definition of a method, of a class or the first base that has it."""
+    """Finds a method in a class, or in its first base that defines the method."""
     if name not in classes:
         return None
     for node in classes[name].body:
@@ -130,14 +130,14 @@ def inherited(classes, name, method):
 
 
 def of_a_base(classes, name, method):
-    """The definition of a method of the first base that has it."""
+    """Finds a method in the first base that defines it."""
     bases = (ast.unparse(base).split(".")[-1] for base in classes[name].bases)
     found = (inherited(classes, base, method) for base in bases)
     return next(filter(None, found), None)
 
 
 def joined(classes, name, node):
-    """A definition with the arguments of the base in the place of its `*args`."""
+    """Replaces the `*args` of a definition by the arguments of the base."""
     base = copy.deepcopy(of_a_base(classes, name, node.name))
     own = {argument.arg for argument in node.args.kwonlyargs}
     arguments = base.args
@@ -152,7 +152,7 @@ def joined(classes, name, node):
 
 
 def constants(package):
-    """Values of constants of modules, by their names."""
+    """Returns the values of module constants by their names."""
     return {
         ast.unparse(node.targets[0]): node.value
         for path in sorted(package.rglob("*.py"))
@@ -162,7 +162,7 @@ def constants(package):
 
 
 def signature(function, name, values):
-    """The signature as the page has it, without spaces: `PerformerBlock(num_heads,`."""
+    """The signature as on the page, without spaces: `PerformerBlock(num_heads,`."""
     arguments = copy.deepcopy(function.args)
     for argument in ast.walk(arguments):
         if isinstance(argument, ast.arg):

@@ -1,9 +1,10 @@
-"""Reads what is Keras' own in our docstrings, which the pages would garble.
+"""Converts the Keras sections of our docstrings, which the pages would garble.
 
-A griffe extension (griffe reads the source for mkdocstrings): examples become code,
-`Call arguments` a list; types are those that the docstrings say in words. A `call`
-without a docstring gets one, as only what has one is shown. A constructor that takes
-`*args` for its base shows the arguments of both, as `inspect.signature` does.
+A griffe extension; griffe reads the source for mkdocstrings. Examples become code, and
+`Call arguments` a list. Pages show no annotations, because docstrings name the types. A
+`call` without a docstring gets one, because pages show only members with one. A
+constructor that takes `*args` for its base shows the arguments of both, as
+`inspect.signature` does.
 """
 
 import copy
@@ -40,7 +41,7 @@ class Docstrings(griffe.Extension):
 
 
 def classes(module):
-    """The classes that a module and the modules in it define."""
+    """Yields the classes that a module and its submodules define."""
     for member in module.members.values():
         if member.is_alias:
             continue
@@ -51,7 +52,7 @@ def classes(module):
 
 
 def show_constants(function):
-    """Puts values in the place of constants of the module, such as a `BIASES`."""
+    """Replaces module constants in defaults, such as `BIASES`, by their values."""
     for parameter in function.parameters:
         constant = function.module.members.get(str(parameter.default))
         if constant is not None and not constant.is_alias and constant.is_attribute:
@@ -59,7 +60,7 @@ def show_constants(function):
 
 
 def join_constructors(cls):
-    """Puts the arguments of the base in the place of `*args`."""
+    """Replaces `*args` by the arguments of the base."""
     init = cls.members.get("__init__")
     kinds = griffe.ParameterKind
     if init is None or all(p.kind is not kinds.var_positional for p in init.parameters):

@@ -1,9 +1,9 @@
-"""Makes the README the home page of the site, and linked files its pages.
+"""Makes the README the home page of the site, and linked files pages of the site.
 
-Pages link as the files of a repository do, so that they can be read there too. A file
-outside of docs/ that a page links to becomes a page of the site, under repository/:
-nothing points to an address that may not exist. The search leaves out measurements and
-source code, and lists recipes and the attention layers of the reference first.
+Pages link to files of the repository, so that the links work there too. A file outside
+of docs/ that a page links to becomes a page of the site, under repository/, so that no
+link needs an address that may not exist. The search leaves out measurements and source
+code, and lists recipes and the attention layers of the reference first.
 """
 
 import os
@@ -17,13 +17,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(```.*?^```\n?)", re.MULTILINE | re.DOTALL)
 PICTURES = {".png", ".svg"}
-# What the search multiplies the score of a page with, by the start of its path.
+# Factors of the score of a page in the search, by the start of its path.
 BOOSTS = {"recipes/": 3, "reference/attention": 3, "notebooks/": 2, "repository/": 0.3}
 LANGUAGES = {".py": "python", ".sh": "sh", ".yaml": "yaml", ".yml": "yaml"}
 
 
 def on_files(files, config):
-    """Adds the README and all that pages link to, and what that links to."""
+    """Adds the README and all files that pages link to, also through other files."""
     waiting = ["README.md"]
     for file in files.documentation_pages():
         waiting += linked_files(f"docs/{file.src_uri}")
@@ -70,9 +70,9 @@ def linked_files(source):
 
 
 def target(source, link):
-    """The file that a link means, relative to the repository.
+    """Returns the target file of a link, relative to the repository.
 
-    `None` for addresses, and for files that are not there, of which MkDocs warns.
+    Returns `None` for addresses, and for missing files, about which MkDocs warns.
     """
     if ":" in link:
         return None
@@ -93,7 +93,7 @@ def site_path(path):
 
 
 def published(path, config):
-    """A file of the repository as a file of the site."""
+    """Turns a file of the repository into a file of the site."""
     source, uri = ROOT / path, site_path(path)
     if source.suffix in PICTURES:
         return File.generated(config, uri, abs_src_path=str(source))

@@ -1,4 +1,4 @@
-"""The Markdown files that strangers read, and the Python in them."""
+"""The Markdown files for users, and the Python code in them."""
 
 import ast
 import pathlib
@@ -10,9 +10,9 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(text, language):
-    """The blocks of a language, each behind as many empty lines as come before it.
+    """Yields the code blocks of a language.
 
-    So errors name the line of the page.
+    Empty lines replace the text before each block, so that errors name lines of a page.
     """
     for match in BLOCK.finditer(text):
         if match[1] == language:
@@ -20,17 +20,17 @@ def blocks(text, language):
 
 
 def promised_output(code):
-    """Output that the comments behind `print(...)` promise."""
+    """Returns the outputs that comments after `print(...)` promise."""
     return re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
 
 
 def with_sizes(code, sizes, name):
-    """Compiled code whose constants at the top have other values.
+    """Compiles code with other values for the constants at its top.
 
     Args:
         code: str, Python with assignments such as `LENGTH = 8192`.
         sizes: dict from such names to their values.
-        name: str, the file that errors name.
+        name: str, name of the file in errors.
     """
     tree, waiting = ast.parse(code), dict(sizes)
     for node in tree.body:

@@ -1,9 +1,9 @@
-"""Keras' attention and ours, argument by argument: the tables of docs/compatibility.md.
+"""Compares arguments of Keras' attention and ours: tables of docs/compatibility.md.
 
 python -m docs.signatures
 
-records the signatures of the Keras that it runs with in docs/signatures.json, and
-writes the tables. An older or newer Keras needs no environment of its own:
+records the signatures of the installed Keras in docs/signatures.json, and writes the
+tables. An older or newer Keras needs no separate environment:
 
 pip install --no-deps --target OLD "keras==3.12.*"
 PYTHONPATH=OLD:. python -m docs.signatures
@@ -31,9 +31,9 @@ RECORDED = (
 )
 # The tables on the page.
 TABLES = (RECORDED[0], RECORDED[1], RECORDED[5])
-# Where the name here is another.
+# Our names for arguments that Keras calls otherwise.
 RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
-# What the signatures do not say.
+# Notes on arguments, which signatures do not contain.
 NOTES = {
     "dropout": "applies to the attention output, before the output projection",
     "attention_mask": "must be the same for all queries and all heads",
@@ -52,7 +52,7 @@ MARK = "<!-- {} -->"
 
 
 def parameters(function):
-    """Name and default, as Python says it, of each argument; "" without a default."""
+    """Returns the name and `repr` of the default of each argument; "" for none."""
     return [
         [p.name, "" if p.default is p.empty else repr(p.default)]
         for p in inspect.signature(function).parameters.values()
@@ -61,30 +61,30 @@ def parameters(function):
 
 
 def with_places(function):
-    """The names of arguments that have a place, in their order."""
+    """Returns the names of positional arguments in their order."""
     parameters = inspect.signature(function).parameters.values()
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [p.name for p in parameters if p.kind is kind and p.name != "self"]
 
 
 def of_keras():
-    """The signatures of the Keras that runs, by the names of `RECORDED`."""
+    """Returns the signatures of the installed Keras by the names of `RECORDED`."""
     return {name: parameters(_find(keras.layers, name)) for name in RECORDED}
 
 
 def version():
-    """The version of Keras as far as signatures may change, such as "3.15"."""
+    """Returns the version of Keras without its patch number, such as "3.15"."""
     return ".".join(keras.__version__.split(".")[:2])
 
 
 def recorded():
-    """Signatures by versions of Keras, the oldest first."""
+    """Returns the recorded signatures by version of Keras, the oldest first."""
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     return {v: record[v] for v in sorted(record, key=lambda v: _numbers(v))}
 
 
 def table(name, record):
-    """The rows of one table, as Markdown.
+    """Returns one table as Markdown.
 
     Args:
         name: str, one of `RECORDED`.
@@ -118,7 +118,7 @@ def table(name, record):
 
 
 def page(text, record):
-    """The text of the page with its tables."""
+    """Returns the text of the page with new tables."""
     for name in TABLES:
         mark = re.escape(MARK.format(name))
         new = f"{MARK.format(name)}\n\n{table(name, record)}\n\n"
@@ -160,7 +160,7 @@ def _here(argument, default, ours, named):
 def main():
     record = {**recorded(), version(): of_keras()}
     lines = (f"{json.dumps(v)}: {json.dumps(of)}" for v, of in record.items())
-    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # a version, a line
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # one line for each version
     PAGE.write_text(page(PAGE.read_text(), recorded()))
 
 

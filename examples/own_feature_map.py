@@ -1,4 +1,4 @@
-"""Write a feature map of your own; train, save, load and compare it.
+"""Write your own feature map; train, save, load and compare it.
 
     python -m examples.own_feature_map               # about a minute on 2 cores
     python -m examples.own_feature_map --steps 20    # seconds, to see that it runs
@@ -7,15 +7,15 @@ A feature map phi defines the attention weights phi(q) . phi(k). `PowerFeatures`
 computes relu(W x)^p: the larger the power p, the more the best keys outweigh the
 others. W is random; with `trainable=True` it trains with the rest of the model.
 
-The task is to look up words. Each example has a new dictionary of 32 pairs of words,
-and the model gets 16 first words and predicts their second words. Without attention it
+The task is to look up words. Each example has a new dictionary of 32 pairs of words.
+The model reads 16 first words and predicts their second words. Without attention it
 does not see the dictionary, and one answer in 64 is right. Curves go to
 `runs/own_feature_map`.
 
 Held-out accuracy (one run; 2 busy cores of an AMD EPYC, Zen 4, 0.9 minutes of CPU
 time): no attention 0.016, "relu" 0.596, relu^2 0.986, relu^2 with W trained 1.000,
-"softmax" 1.000, exact attention 1.000. The loaded model predicts the same as the saved
-one.
+"softmax" 1.000, exact attention 1.000. The loaded model has the predictions of the
+saved one.
 """
 
 import pathlib
@@ -31,10 +31,10 @@ from examples import trials
 from keras_performer import feature_maps, ops
 
 
-# Registered, and with all arguments in its config, so that models can be saved.
+# Registered, with all arguments in its config, so that models can be saved and loaded.
 @keras.saving.register_keras_serializable(package="examples")
 class PowerFeatures(feature_maps.FeatureMap):
-    """Features relu(W x)^power; rows of W are drawn, and may be trained."""
+    """Features relu(W x)^power; the rows of W are sampled, and may be trained."""
 
     def __init__(self, power=2, trainable=False):
         self.power = power
@@ -60,7 +60,7 @@ DIM = 32
 
 
 def performer(feature_map):
-    """An attention layer of two heads of 16 dimensions."""
+    """Returns an attention layer with two heads of size 16."""
     return keras_performer.PerformerAttention(
         num_heads=2,
         key_dim=16,
@@ -82,7 +82,7 @@ ROWS = {
 
 
 def main(steps: int = 400, output_dir: str = "runs/own_feature_map"):
-    """Trains, prints and draws; returns curves, and `True` if a loaded model is equal.
+    """Trains and compares models; returns curves, and `True` if a loaded one is equal.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
@@ -106,7 +106,7 @@ def main(steps: int = 400, output_dir: str = "runs/own_feature_map"):
 
 
 def dictionaries(count, random):
-    """Inputs (questions, first words, second words), and the answers."""
+    """Returns inputs (questions, first words, second words), and the answers."""
     shuffled = random.permuted(np.tile(np.arange(WORDS), (count, 1)), axis=1)
     first = shuffled[:, :PAIRS]  # no word twice
     second = random.integers(0, WORDS, (count, PAIRS))
@@ -116,7 +116,7 @@ def dictionaries(count, random):
 
 
 def make_model(attention):
-    """Questions attend to first words and read second words."""
+    """Returns a model whose questions attend to first words and read second words."""
     inputs = questions, first, second = [
         keras.Input((None,), dtype="int32") for _ in range(3)
     ]
@@ -136,7 +136,7 @@ def make_model(attention):
 
 
 def predicts_the_same_when_loaded(model, inputs):
-    """True if a model is the same after saving and loading."""
+    """Returns `True` if a model has equal outputs after saving and loading."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.keras"
         model.save(path)

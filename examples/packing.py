@@ -3,13 +3,16 @@
     python -m examples.packing                    # some minutes on 2 cores
     python -m examples.packing --documents 40     # seconds, to see that it runs
 
-The documents are docstrings of Python's standard library, of some bytes to some hundred
-bytes. A model of bytes trains on them in three ways: each document padded to a row of
-its own; several documents in a row, with `segment_ids` that hide them from each other;
-and, as a control, packed without `segment_ids`, so that a document sees the earlier
-documents of its row. The table shows the time of a pass over the documents and the bits
-per byte after it. Padded documents fill more rows, so a pass has more steps. At the end
-the packed model reads one document alone: its predictions are the same.
+The documents are docstrings of Python's standard library, from a few to some hundred
+bytes long. A model of bytes trains on them in three ways:
+
+- padded: each document fills a row of its own with padding;
+- packed: a row has several documents, and `segment_ids` hide them from each other;
+- packed without `segment_ids`, as a control: a document sees earlier ones in its row.
+
+The table shows the seconds of a pass over all documents, and the bits per held-out byte
+after training. Padded documents fill more rows, so a pass has more steps. At the end
+the packed model reads one document alone, and its predictions are the same.
 """
 
 import ast
@@ -24,18 +27,18 @@ import numpy as np
 import keras_performer
 from examples import trials
 
-# What ends a document, and stands where there is none.
+# The byte that ends a document and fills padding.
 END = 0
-PADDING = 0  # the id of the segment of all padding; documents of a row count from 1
+PADDING = 0  # the segment id of padding; ids of a row's documents start at 1
 BATCH = 8
 
 
 def main(documents: int = 1200, passes: int = 2, length: int = 512):
-    """Trains and prints; returns the table, and how much packing changes logits.
+    """Trains and compares models; returns the table, and how packing changes logits.
 
     Args:
-        documents: how many docstrings; every tenth is held out.
-        passes: how often the model sees each.
+        documents: number of docstrings; every tenth is held out.
+        passes: number of passes over the documents.
         length: bytes of a row; longer docstrings are left out.
     """
     texts = read_docstrings(documents, length)
@@ -64,7 +67,7 @@ def main(documents: int = 1200, passes: int = 2, length: int = 512):
 
 
 def read_docstrings(count, length):
-    """Docstrings of the standard library as bytes, evenly from all."""
+    """Returns `count` docstrings of the standard library as bytes, evenly spaced."""
     folder = pathlib.Path(sysconfig.get_path("stdlib"))
     found = []
     for path in sorted(folder.glob("*.py")):
@@ -82,7 +85,7 @@ def one_each(texts):
 
 
 def first_fit(texts, length):
-    """Lists of texts for one row each: the longest first, where there is room."""
+    """Packs texts into rows, the longest first, each into the first row with room."""
     rows, room = [], []
     for text in sorted(texts, key=len, reverse=True):
         fits = [index for index, free in enumerate(room) if free >= len(text)]
@@ -96,7 +99,7 @@ def first_fit(texts, length):
 
 
 def rows_of(lists, length):
-    """Arrays `(rows, length)`: bytes, and the number of the document, 0 for none.
+    """Returns arrays `(rows, length)`: bytes and segment ids.
 
     Empty rows fill the last batch.
     """
@@ -112,7 +115,7 @@ def rows_of(lists, length):
 
 
 def of_fit(rows):
-    """Arguments of `fit`: tokens and ids, the next byte, and which of those count."""
+    """Returns arguments of `fit`: tokens and ids, next bytes, and their weights."""
     tokens, ids = rows
     weights = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] != PADDING)
     last = (0, 0), (0, 1)
@@ -124,10 +127,10 @@ def of_fit(rows):
 
 
 def make_model(length, with_ids):
-    """A causal model of two inputs, bytes and ids.
+    """Returns a compiled causal model of two inputs, bytes and segment ids.
 
-    Rotary positions and "taylor" see distances alone: where in a row a document stands
-    makes no difference then. (With random features it would make a small one.)
+    With rotary positions and "taylor" only distances count, so the position of a
+    document in its row changes nothing. (With random features it changes a little.)
     """
     keras.utils.set_random_seed(0)
     network = keras_performer.PerformerLM(
@@ -155,7 +158,7 @@ def make_model(length, with_ids):
 
 
 def train(model, rows, passes):
-    """Fits; returns the seconds of a pass, without the first step, which compiles."""
+    """Trains; returns the seconds of a pass, without the first step, which compiles."""
     first = tuple(x[:BATCH] for x in rows)
     model.fit(**of_fit(first), batch_size=BATCH, verbose=0)
     start = time.perf_counter()
@@ -164,7 +167,7 @@ def train(model, rows, passes):
 
 
 def bits_of(model, rows):
-    """Bits a byte; `evaluate` would take the mean of batches of more bytes or fewer."""
+    """Returns bits per byte; `evaluate` averages batches of different byte counts."""
     given = of_fit(rows)
     nats = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
     logits = model.predict(given["x"], batch_size=BATCH, verbose=0)
@@ -173,7 +176,10 @@ def bits_of(model, rows):
 
 
 def alone_and_packed(model, rows):
-    """The largest difference of logits for the last document of a full row."""
+    """Returns the largest difference of logits of a document, alone and packed.
+
+    The document is the last one of the row with the most documents.
+    """
     tokens, ids = rows
     row = int(ids.max(1).argmax())
     places = np.flatnonzero(ids[row] == ids[row].max())

@@ -41,16 +41,16 @@ def main(steps=250, seed=0):
         seconds = time.perf_counter() - start
         print(f"{name:20}{seconds:10.1f}{accuracy(models[name]):10.2f}", flush=True)
 
-    # A model is saved and loaded as any other of Keras.
+    # Save and load the model like any other Keras model.
     model, new_texts = models["PerformerAttention"], texts(256, HELD_OUT)
     with tempfile.TemporaryDirectory() as folder:
         model.save(f"{folder}/model.keras")
         loaded = keras.models.load_model(f"{folder}/model.keras")
     before, after = (m.predict(new_texts, verbose=0) for m in (model, loaded))
-    equal = np.allclose(before, after, atol=1e-5)  # threads add up in any order
+    equal = np.allclose(before, after, atol=1e-5)  # the order of sums may differ
     print("\nThe loaded model has equal outputs:", equal)
 
-    # It reads a list, the dots and one letter, and generates what comes next.
+    # The model reads a list, the dots and one letter, and generates the digit.
     text = bytes(new_texts[0].tolist())
     prompts = [text[:LIST] + text[i : i + 1] for i in range(0, 2 * PAIRS, 2)]
     answers = generate(loaded, prompts, LIST + 2, temperature=0)
@@ -59,9 +59,9 @@ def main(steps=250, seed=0):
 
 
 def attentions():
-    """The four rows of the table."""
+    """Returns the attention of each row of the table, by its name."""
     options = {"num_heads": 4, "key_dim": 16, "causal": True, "rotary": True}
-    # Near characters exactly, far ones by features; the gain favours the far ones.
+    # Near characters get exact weights, far ones estimates, raised by the initial gain.
     performer = {"feature_map": "taylor", "initial_log_gain": 2, "exact_window": WINDOW}
     return {
         "PerformerAttention": PerformerAttention(**options, **performer),
@@ -72,7 +72,7 @@ def attentions():
 
 
 def texts(count, seed):
-    """Texts as arrays of the numbers of their characters, `(count, LENGTH)`."""
+    """Returns texts as an array of character codes, `(count, LENGTH)`."""
     random = np.random.default_rng(seed)
     letters, digits = list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"), list(b"0123456789")
     rows = []
@@ -84,7 +84,7 @@ def texts(count, seed):
 
 
 def train(attention, steps=250, seed=0, batch_size=16):
-    """A language model of one block, which learns to answer."""
+    """Trains a language model of one block to give the digits."""
     keras.utils.set_random_seed(seed)
     # The convolution over 2 characters joins each digit to the letter before it.
     sizes = {"num_layers": 1, "num_heads": 4, "hidden_dim": 64, "conv_kernel_size": 2}
@@ -104,7 +104,7 @@ def train(attention, steps=250, seed=0, batch_size=16):
 
 
 def accuracy(model):
-    """The share of right answers in 256 texts that were not trained on."""
+    """Returns the share of right answers in 256 new texts."""
     tokens = texts(256, HELD_OUT)
     answers = model.predict(tokens[:, :-1], verbose=0)[:, LIST::2].argmax(-1)
     return np.mean(answers == tokens[:, LIST + 1 :: 2])

@@ -4,10 +4,10 @@
     python -m examples.text --steps 30    # seconds, to see that it runs
 
 The example trains the same model three times: without attention, with
-`PerformerAttention` and with exact attention. Two of the models continue a line. The
-bits per byte of held-out files go to `runs/text`. For comparison, tables count which
-byte followed the last byte or the last two. Sequences have 128 bytes, where linear
-attention saves no time.
+`PerformerAttention` and with exact attention. The first two continue a line. A plot of
+the bits per byte of held-out files goes to `runs/text`. For comparison, tables count
+which byte followed the last byte or the last two bytes. Sequences have 128 bytes, too
+few for linear attention to save time.
 
 Bits per held-out byte (one run, 2 busy cores of an AMD EPYC at 2.4 GHz, modules of
 Python 3.11): no attention 3.522, Performer 2.408, exact attention 2.215; tables of
@@ -26,7 +26,7 @@ import numpy as np
 import keras_performer
 from examples import trials
 
-# Features alone and exact attention, both without a gate.
+# The Performer without a window and a gate; exact attention without a gate.
 ROWS = {
     "no attention": dict(attention="none"),
     "Performer": dict(attention="performer", exact_window=None, forget_gate=False),
@@ -36,7 +36,7 @@ PROMPT = b"    def "
 
 
 def main(steps: int = 1500, output_dir: str = "runs/text", length: int = 128):
-    """Trains, prints and draws; returns bits of tables, and curves of models.
+    """Trains and compares models; returns bits of tables, and curves of models.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
@@ -76,7 +76,7 @@ def main(steps: int = 1500, output_dir: str = "runs/text", length: int = 128):
 
 
 def read_sources(every=10):
-    """The top modules of the standard library as bytes; every tenth is held out."""
+    """Returns top modules of the standard library as bytes; every tenth is held out."""
     folder = pathlib.Path(sysconfig.get_path("stdlib"))
     files = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
     held_out = files[::every]
@@ -85,22 +85,23 @@ def read_sources(every=10):
 
 
 def windows(text, starts, length):
-    """Inputs `(n, length)`, and as targets the byte that follows each input."""
+    """Returns inputs `(n, length)`, and as targets the next byte of each input."""
     cut = text[np.asarray(starts)[:, np.newaxis] + np.arange(length + 1)]
     return cut[:, :-1], cut[:, 1:]
 
 
 def table_bits(training, test, num_before):
-    """Bits per byte of counts of the bytes that followed the last `num_before`.
+    """Returns bits per byte of a table that counts the bytes after each `num_before`.
 
-    A table of more bytes falls back on that of one byte less where it has seen little.
+    The probability from the table of one byte fewer is added as one more count, so it
+    matters where a table has seen little.
     """
     inputs, targets = test
     probability = np.full(targets[:, num_before:].shape, 1 / 256)
     for n in range(num_before + 1):
         contexts = np.zeros(len(training) - n, int)
         test_contexts = np.zeros(probability.shape, int)
-        for back in range(n, 0, -1):  # base 256, the last byte in the lowest place
+        for back in range(n, 0, -1):  # base 256, the last byte as the lowest digit
             first = n - back
             contexts = 256 * contexts + training[first : first + len(contexts)]
             first = num_before - back + 1
@@ -114,7 +115,7 @@ def table_bits(training, test, num_before):
 
 
 def make_model(attention, length, **options):
-    """A causal model of 0.15 M parameters, head size 16."""
+    """Returns a compiled causal model of 0.15 M parameters, with head size 16."""
     keras.utils.set_random_seed(0)
     model = keras_performer.PerformerLM(
         vocabulary_size=256,

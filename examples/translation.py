@@ -7,8 +7,8 @@ A model of `PerformerEncoder` and `PerformerDecoder` reads numbers of up to six 
 such as 305012, and writes "three hundred five thousand twelve". Numbers are random, and
 few numbers of the test occur in training. The example also trains the same model
 without the digits, which can only learn to spell, and with exact attention. Then the
-Performer generates byte by byte, with a state of fixed size. Texts have 60 bytes, where
-linear attention saves no time. Curves go to `runs/translation`.
+Performer generates byte by byte, with a state of fixed size. Texts have 60 bytes, too
+few for linear attention to save time. Curves go to `runs/translation`.
 
 Share of 400 held-out texts without an error (one run, seed 0; 2 busy cores of an AMD
 EPYC, Zen 4, 2.9 minutes of CPU time): no digits 0.002, Performer 0.772, exact attention
@@ -31,10 +31,10 @@ ONES = (
 TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
 SCALES = ["", "thousand"]
 DIGITS = 3 * len(SCALES)  # of the longest numbers
-LENGTH = 65  # bytes of the longest texts, and what ends them
+LENGTH = 65  # bytes of the longest texts, with `END`
 PADDING, START, END = 0, ord("\n"), ord("\n")
 HEADS, DIM = 4, 64
-# Near bytes, such as those of the word, have their exact weights in the decoder.
+# In the decoder, near bytes, such as the same word, get exact weights.
 FEATURES = {"num_random_features": 64, "window": 24}
 ROWS = {
     "no digits": {**FEATURES, "sees_digits": False},
@@ -45,7 +45,7 @@ BATCH = 16
 
 
 def main(steps: int = 400, output_dir: str = "runs/translation"):
-    """Trains, prints and draws; returns curves, and texts that the Performer wrote.
+    """Trains and compares models; returns curves, and texts that the Performer wrote.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
@@ -73,7 +73,7 @@ def main(steps: int = 400, output_dir: str = "runs/translation"):
 
 
 def spelled(number):
-    """English words for an int of at most six digits."""
+    """Returns the English words for an int of at most six digits."""
     words = []
     for place in reversed(range(len(SCALES))):
         hundreds, rest = divmod(number // 1000**place % 1000, 100)
@@ -90,10 +90,10 @@ def spelled(number):
 
 
 def examples(count, random):
-    """Digits and the text so far, the byte that follows, and weights, all for `fit`.
+    """Returns inputs (digits, text so far), targets (next byte) and weights for `fit`.
 
-    Numbers of any length are equally frequent. Digits are aligned to the right, so that
-    a place is always that of the ones, tens, or hundreds.
+    All lengths of numbers are equally frequent. Digits are aligned to the right, so
+    that ones, tens and hundreds have the same position in all numbers.
     """
     digits = np.full((count, DIGITS), PADDING, np.uint8)
     text = np.full((count, 1 + LENGTH), PADDING, np.uint8)
@@ -108,12 +108,12 @@ def examples(count, random):
 
 
 def as_text(row):
-    """A row of bytes without what stands around."""
+    """Decodes a row of bytes, without padding, start and end."""
     return bytes(row.tolist()).strip(bytes([PADDING, START, END])).decode("latin-1")
 
 
 class Translator(keras.Model):
-    """Digits `(B, S)` and text `(B, T)` to logits of the bytes that follow."""
+    """Computes logits of the next bytes from digits `(B, S)` and text `(B, T)`."""
 
     def __init__(self, window=None, sees_digits=True, **options):
         super().__init__()
@@ -134,7 +134,7 @@ class Translator(keras.Model):
         self.logits = layers.Dense(128)
 
     def encode(self, digits):
-        """The encoder's sequence, and which of it the decoder is to see."""
+        """Returns the encoder's output, and a mask of tokens that the decoder sees."""
         is_digit = (digits != PADDING) & self.sees_digits
         x = self.byte(digits) + self.place(tf.range(DIGITS))
         return self.encoder(x, padding_mask=is_digit), is_digit
@@ -146,7 +146,7 @@ class Translator(keras.Model):
         return self.logits(self.norm(x))
 
     def translate(self, digits):
-        """The likeliest bytes for digits `(B, S)`, one by one: `(B, up to LENGTH)`."""
+        """Generates the likeliest bytes one by one: `(B, S)` to `(B, up to LENGTH)`."""
 
         @tf.function
         def step(byte, state):
@@ -167,9 +167,9 @@ class Translator(keras.Model):
 
 
 def exact_match(text, logits):
-    """True if each byte is the likeliest one after the bytes before it.
+    """Returns 1 if each byte is the likeliest one after the bytes before it, else 0.
 
-    It is so exactly where `translate` writes this text.
+    Exactly these texts are the ones that `translate` writes.
     """
     made = tf.argmax(logits, -1, output_type=tf.int32)
     text = tf.cast(text, tf.int32)
@@ -178,7 +178,7 @@ def exact_match(text, logits):
 
 
 def make_model(options, steps):
-    """A model of 0.1 M parameters, whose heads have 16 dimensions."""
+    """Returns a compiled model of 0.1 M parameters, with head size 16."""
     keras.utils.set_random_seed(0)
     model = Translator(**options)
     trials.compile_model(model, 3e-3, steps, metrics=[exact_match])

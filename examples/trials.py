@@ -5,7 +5,7 @@ import pathlib
 import keras
 from matplotlib.figure import Figure
 
-EVALUATIONS = 10  # in the course of a training
+EVALUATIONS = 10  # during one training
 COLORS = {
     "no attention": "#8a8a8a",
     "local attention": "#2f9e44",
@@ -15,14 +15,14 @@ COLORS = {
 
 
 def command(main):
-    """Runs a program whose options are the arguments of `main`."""
+    """Runs `main`, with its arguments as command-line options."""
     import jsonargparse
 
     jsonargparse.CLI(main, as_positional=False)
 
 
 def whole(steps):
-    """Rounds steps to a multiple of the evaluations."""
+    """Rounds steps to a multiple of `EVALUATIONS`."""
     return max(1, steps // EVALUATIONS) * EVALUATIONS
 
 
@@ -41,16 +41,16 @@ def compile_model(model, learning_rate, steps, warmup_steps=50, metrics=None):
 
 
 def fit(model, training, test, batch_size, measure="accuracy"):
-    """Fits a model, and measures it ten times in the run.
+    """Trains a model, and evaluates it ten times.
 
     Args:
         model: compiled `keras.Model`.
         training, test: inputs, targets, and, if not all targets count, their weights.
         batch_size: int.
-        measure: name of the loss or metric of the held-out data.
+        measure: name of the loss or metric to return.
 
     Returns:
-        List of `(step, result)`.
+        List of `(step, result)` of the held-out data.
     """
     x, y, *weights = training
     steps = len(y) // batch_size // EVALUATIONS
@@ -59,7 +59,7 @@ def fit(model, training, test, batch_size, measure="accuracy"):
         y,
         batch_size,
         sample_weight=weights[0] if weights else None,
-        shuffle=False,  # so that all models see the same, in the same order
+        shuffle=False,  # so that all models see the same data in the same order
         epochs=EVALUATIONS,
         steps_per_epoch=steps,
         validation_data=test,
@@ -70,12 +70,12 @@ def fit(model, training, test, batch_size, measure="accuracy"):
 
 
 def last(curves):
-    """The last result of each curve."""
+    """Returns the last result of each curve."""
     return {label: points[-1][1] for label, points in curves.items()}
 
 
 def show(title, results):
-    """Prints results by their labels."""
+    """Prints results with their labels."""
     print(f"\n{title}")
     for label, result in results.items():
         print(f"{label:30}{result:.3f}")
@@ -87,7 +87,7 @@ def draw(curves, ylabel, limits=(0, 1.02), baselines=None):
     Args:
         curves: dict from labels to lists of `(step, result)`.
         ylabel: str.
-        limits: of the vertical axis.
+        limits: limits of the vertical axis.
         baselines: dict from labels to results.
 
     Returns:
@@ -109,7 +109,7 @@ def draw(curves, ylabel, limits=(0, 1.02), baselines=None):
 
 
 def save(figure, folder, name="curves.png"):
-    """Writes a picture, and says where it is."""
+    """Writes a picture, and prints its path."""
     path = pathlib.Path(folder) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

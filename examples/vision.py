@@ -4,15 +4,15 @@
     python -m examples.vision --steps 20    # a minute, to see that it runs
 
 Each image is a dimmed crop of 16x16 pixels of a photograph, of a temple or a flower,
-with a handwritten digit of 8x8 pixels somewhere on it. All of them come with
+with a handwritten digit of 8x8 pixels somewhere on it. Photographs and digits come with
 scikit-learn. An image is cut into 64 patches of 2x2 pixels, row by row. Rotary
 positions of two axes encode the distances between patches, so the model does not depend
-on where the digit lies. The class is read from the average of the tokens, normalized
-over the batch. Digits and the lower halves of the photographs are held out.
+on the position of the digit. It predicts the class from the average of all tokens,
+normalized over the batch. A quarter of the digits and the lower halves of the
+photographs are held out.
 
 The example compares `PerformerAttention` (with a window of two rows) with no attention,
-local attention and exact attention. Curves and some images go to
-`runs/vision`.
+local attention and exact attention. Curves and some images go to `runs/vision`.
 
 Accuracy on 450 held-out images (one run, seed 0; 2 busy cores of an AMD EPYC, Zen 4,
 5.3 minutes of CPU time): no attention 0.320, local attention 0.629, Performer 0.624,
@@ -32,7 +32,7 @@ from keras_performer.layers import ExactAttention, LocalAttention, PerformerBloc
 
 SIDE, PATCH = 8, 2  # patches of a page, pixels of a patch
 PAGE = SIDE * PATCH
-DIMMED = 0.3  # greys of the photographs, where ink is 1
+DIMMED = 0.3  # largest grey of the photographs; ink is 1
 HEADS, DIM = 4, 64
 WINDOW = 2 * SIDE + 1
 SIZES = {"num_heads": HEADS, "key_dim": DIM // HEADS, "rotary": (SIDE, SIDE)}
@@ -48,7 +48,7 @@ BATCH = 32
 
 
 def main(steps: int = 400, output_dir: str = "runs/vision"):
-    """Trains, prints and draws; returns curves, and the digits that each model reads.
+    """Trains and compares models; returns curves, and the digits that each one reads.
 
     Args:
         steps: optimizer steps of each model, rounded to a multiple of 10.
@@ -71,7 +71,7 @@ def main(steps: int = 400, output_dir: str = "runs/vision"):
 
 
 def load_data(count):
-    """Patches and labels of `count` pages to train on, and of 450 held-out digits."""
+    """Returns patches and labels of `count` training pages and 450 held-out pages."""
     digits = load_digits()
     random = np.random.default_rng(0)
     held_out, known = np.split(random.permutation(len(digits.target)), [450])
@@ -88,7 +88,7 @@ def load_data(count):
 
 
 def lay(digits, photographs, random):
-    """Pages `(count, 16, 16)`: of a photograph and a digit, what is lighter."""
+    """Returns pages `(count, 16, 16)`, the maximum of a photograph and a digit."""
     pages = []
     for digit in digits:
         photograph = photographs[random.integers(len(photographs))]
@@ -100,32 +100,32 @@ def lay(digits, photographs, random):
 
 
 def cut(image, side, random):
-    """A square of an image, from anywhere."""
+    """Returns a square at a random position of an image, as a view."""
     top, left = (random.integers(size - side, endpoint=True) for size in image.shape)
     return image[top : top + side, left : left + side]
 
 
 def to_patches(pages):
-    """Pixels of the patches, row by row, `(count, 64, 4)`."""
+    """Returns the pixels of patches, row by row, `(count, 64, 4)`."""
     patches = pages.reshape(-1, SIDE, PATCH, SIDE, PATCH).swapaxes(2, 3)
     return patches.reshape(len(pages), SIDE**2, PATCH**2).astype("float32")
 
 
 def to_pages(patches):
-    """The pages of such patches."""
+    """Puts patches together to pages, `(count, 16, 16)`."""
     pages = patches.reshape(-1, SIDE, SIDE, PATCH, PATCH).swapaxes(2, 3)
     return pages.reshape(len(patches), PAGE, PAGE)
 
 
 def make_model(first, second, steps):
-    """Two blocks with such attention; 0.1 M parameters."""
+    """Returns a compiled model of two blocks with these layers; 0.1 M parameters."""
     keras.utils.set_random_seed(0)
     patches = keras.Input((SIDE**2, PATCH**2))
     x = layers.Dense(DIM)(patches)
     for attention in (first, second):
         x = PerformerBlock(attention, 2 * DIM)(x)
     x = layers.GlobalAveragePooling1D()(x)
-    # Most patches show no digit, and means are much alike: so they learn at once.
+    # Most patches show no digit, so averages are similar. Normalizing speeds training.
     x = layers.BatchNormalization(momentum=0.9)(x)
     model = keras.Model(patches, layers.Dense(10)(x))
     trials.compile_model(model, 5e-3, steps, 30, metrics=["accuracy"])

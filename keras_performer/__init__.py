@@ -5,7 +5,7 @@ import sys
 __version__ = "0.1.0"
 
 # Keras finds classes of saved models by their registered names, so all parts are
-# imported at once. Only the preflight must run where they cannot be imported.
+# imported at once. The preflight must run even where these imports fail.
 if "-m keras_performer.preflight" not in " ".join(sys.orig_argv):
     from keras_performer import _environment
 

@@ -1,4 +1,4 @@
-"""Keras callbacks: fresh random features during training."""
+"""Keras callback that redraws random features during training."""
 
 import typing
 import warnings
@@ -10,8 +10,8 @@ from keras_performer.layers.keras_privates import all_layers
 
 __all__ = ["RedrawFeatures"]
 
-# Steps that loss scaling may skip before its scale, 2**15 at first, fits: it halves at
-# each, and no gradient needs a scale of 2**-49.
+# Steps that loss scaling may skip until its scale fits. The scale begins with 2**15 and
+# halves at each skipped step; no gradient needs a scale of 2**-49.
 _SKIPPED_STEPS = 64
 
 
@@ -83,10 +83,10 @@ class RedrawFeatures(keras.callbacks.Callback):
                 self._ahead[layer] = max(made - self._redraws, 0)
 
     def on_train_batch_end(self, batch, logs=None):
-        self.on_train_batch_begin(batch)  # which loops of one's own may leave out
+        self.on_train_batch_begin(batch)  # custom loops may leave this call out
         self._batches += 1
         redraws = self._step() // self.every_n_steps
-        if redraws != self._redraws:  # fewer where an earlier step was restored
+        if redraws != self._redraws:  # fewer if an earlier step was restored
             self._redraws = redraws
             for layer in self._layers():
                 self._make_up(layer, redraws + self._ahead.get(layer, 0))
@@ -115,7 +115,7 @@ class RedrawFeatures(keras.callbacks.Callback):
 
     def _start(self):
         self._redraws, self._first_step, self._batches = None, None, 0
-        self._ahead = {}  # redraws of layers beyond those of the optimizer's steps
+        self._ahead = {}  # redraws of each layer in excess of the optimizer's steps
 
     def _step(self):
         optimizer = getattr(self.model, "optimizer", None)
@@ -128,7 +128,7 @@ class RedrawFeatures(keras.callbacks.Callback):
         return _as_int(optimizer.iterations)
 
     def _batches_of_a_step(self):
-        """After how many batches at the latest `iterations` has moved."""
+        """Returns the number of batches after which `iterations` must have moved."""
         optimizer, attempts = self.model.optimizer, 1
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             optimizer, attempts = optimizer.inner_optimizer, 1 + _SKIPPED_STEPS
@@ -151,11 +151,11 @@ class RedrawFeatures(keras.callbacks.Callback):
         return layers
 
     def _make_up(self, layer, wanted):
-        """Redraws a layer up to the redraw `wanted`; returns how many it had had.
+        """Redraws a layer up to redraw number `wanted`; returns its number before.
 
-        It may have fewer than were made where its weights were restored.
+        The number of a layer falls when its earlier weights are restored.
         """
-        # a layer that is built with the first batch starts its sequence
+        # a layer that the first batch will build starts with redraw 0
         made = _as_int(layer.redraw_count) if layer.built else 0
         if wanted > made:
             layer.redraw_features(wanted - made)

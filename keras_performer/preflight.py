@@ -16,15 +16,15 @@ import signal
 import subprocess
 import sys
 
-# They all install a folder `tensorflow`, over each other's files.
+# All of these install a folder `tensorflow`, and overwrite each other's files.
 TENSORFLOWS = (
     *("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
     "tensorflow-tpu",
 )
 INSTALL_TPU = "`pip install tensorflow-tpu==2.19.1`"
 
-# The oldest and the newest libtpu that a tensorflow-tpu works with. pip gives 2.19.1
-# the right one, but 2.20.0 the newest, with which importing TensorFlow crashes.
+# The oldest and the newest libtpu that a tensorflow-tpu works with. pip installs the
+# right one for 2.19.1, but the newest for 2.20.0, where importing TensorFlow crashes.
 LIBTPU = {"2.19": ("0.0.10", "0.0.10"), "2.20": ("0.0.14", "0.0.21")}
 
 # Keras' own tests set these on machines with a TPU.
@@ -47,7 +47,7 @@ if sys.argv[1:]:
 print(*sorted(device.name.split("device:")[1] for device in devices))
 """
 
-# Lines without a reason: tracebacks, C++ sources, logs.
+# Lines of stderr that give no reason: tracebacks, C++ sources, logs.
 NOISE = r"\s|$|\[\[|@|\*\*\*|===|learning/|[IW]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IW] "
 
 

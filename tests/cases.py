@@ -1,4 +1,4 @@
-"""One entry for each exported layer, or several: what `contract.check_layer` runs."""
+"""Cases for `contract.check_layer`: one or several for each exported layer."""
 
 import dataclasses
 import functools
@@ -17,12 +17,13 @@ class Case:
 
     Attributes:
         layer_class: the exported class.
-        arguments: dict, what to make it with.
+        arguments: dict, constructor arguments.
         widths: tuple, the last dimension of each input `(B, length, width)`.
-        vocabulary_size: int for a layer of token ids `(B, T)`, instead of `widths`.
-        half_precision: the largest relative error of mixed_bfloat16; mixed_float16 is
-            allowed an eighth of it, as its significand is three bits longer.
-        half_gradients: the same of gradients. Defaults to twice as much.
+        vocabulary_size: int, for a layer of token ids `(B, T)`, instead of `widths`.
+        half_precision: largest relative error of mixed_bfloat16; mixed_float16 is
+            allowed an eighth, as its significand is three bits longer.
+        half_gradients: largest relative error of gradients. Defaults to twice
+            `half_precision`.
     """
 
     layer_class: type
@@ -36,14 +37,14 @@ class Case:
         return self.layer_class(**{**self.arguments, **overrides})
 
     def mask_name(self):
-        """Name of the argument that hides tokens of the last input."""
+        """Returns the name of the argument that hides tokens of the last input."""
         parameters = inspect.signature(self.layer_class.call).parameters
         which = "decoder_padding_mask", "encoder_padding_mask"
         names = [which[len(self.widths) - 1], "padding_mask", "key_mask", "mask"]
         return next(name for name in names if name in parameters)
 
     def input_shapes(self):
-        """Shapes without batch, of unknown length."""
+        """Returns shapes of unknown length, without the batch axis."""
         if self.vocabulary_size:
             return [(None,)]
         return [(None, width) for width in self.widths]
@@ -52,7 +53,7 @@ class Case:
         return "int32" if self.vocabulary_size else None
 
     def inputs(self, batch=2, length=5, dtype="float32"):
-        """Random inputs; the second, of keys, is longer by two."""
+        """Returns random inputs; the second one, for keys, is longer by two."""
         random = np.random.default_rng(batch * length)
         if self.vocabulary_size:
             return [random.integers(self.vocabulary_size, size=(batch, length))]
@@ -63,7 +64,7 @@ class Case:
 
 
 def serialized(layer):
-    """The config of a layer, as each that is made of this has its own."""
+    """Returns the config of a layer, so that cases do not share the layer itself."""
     return keras.saving.serialize_keras_object(layer)
 
 
@@ -78,7 +79,7 @@ THREE = dict(num_heads=3, key_dim=4)
 SIX = dict(num_heads=6, key_dim=4, num_key_value_heads=2)
 SMALL = dict(**THREE, num_random_features=10, seed=1)
 CAUSAL = dict(**SMALL, causal=True)
-# without bias, as softmax does not see that of the keys
+# without bias, as the bias of keys cancels in softmax
 NO_BIAS = dict(use_bias=False)
 NEAR = dict(**THREE, **NO_BIAS, sliding_window=2)
 GATE = dict(forget_gate=True, causal=True)
@@ -113,7 +114,7 @@ OTHER_LM = dict(
     intermediate_dim=10,
     seed=1,
 )
-# within a window the gain has no gradient
+# without a window, as the gain has no gradient if all keys are inside
 LM = dict(**OTHER_LM, num_random_features=8, exact_window=None)
 GRID_LM = dict(hidden_dim=8, position_embedding="rotary", position_shape=(3, 3))
 
@@ -125,11 +126,11 @@ CASES = {
     "favor_plus_causal": attention(
         {**CAUSAL, "feature_map": "favor+", "chunk_size": 2}, ONE
     ),
-    # what is rounded may be to the other side of relu's kink
+    # rounding may move a number to the other side of relu's kink
     "relu_causal": attention(
         {**CAUSAL, "feature_map": "relu"}, ONE, half_gradients=1e-1
     ),
-    # "sigmoid", as sums of weights that can be negative may come close to zero
+    # "sigmoid", as sums of weights of both signs may come close to zero
     "no_projection": attention(
         dict(**THREE, seed=1, feature_map="sigmoid", num_random_features=None), ONE
     ),
@@ -258,7 +259,7 @@ CASES = {
         keras_performer.PerformerDecoder,
         dict(**TRANSFORMER, qk_norm=True),
         (6, 4),
-        half_gradients=0.1,  # CPUs with products of bfloat16 round more
+        half_gradients=0.1,  # CPUs that multiply in bfloat16 round more
     ),
     "lm": language_model(LM),
     "lm_exact": language_model(

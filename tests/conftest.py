@@ -1,6 +1,6 @@
 """Fixtures of every test: four CPUs, fixed seeds, an empty folder and no network.
 
-And what every test gives back: its memory.
+Tests also free their memory.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import socket
 import sys
 import types
 
-# Before TensorFlow is loaded, which reads it once.
+# Before the import of TensorFlow, which reads the variable once.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras  # noqa: E402
@@ -21,7 +21,7 @@ from tensorflow.python.framework.ops import gradient_registry  # noqa: E402
 
 from keras_performer.layers import performer  # noqa: E402
 
-# Numbers are compared as CPUs give them, in blocks of the sizes that these have.
+# Tests compare the numbers of CPUs, with the block sizes of CPUs.
 tf.config.set_visible_devices([], "GPU")
 # Logical CPUs stand in for replicas, and cannot be made once TensorFlow runs.
 tf.config.set_logical_device_configuration(
@@ -31,13 +31,13 @@ tf.config.set_logical_device_configuration(
 
 
 _c_library = ctypes.CDLL(None)
-# After garbage was last looked for.
+# State after the last garbage collection.
 _cleaned = types.SimpleNamespace(resident_bytes=0)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def frozen_imports():
-    """Leaves what was imported out of garbage collection, which then takes no time."""
+    """Leaves imported objects out of garbage collection, which speeds it up."""
     gc.collect()
     gc.freeze()
 
@@ -53,11 +53,11 @@ def freed_graphs():
     yield
     for name in set(gradient_registry.list()) - before:
         del gradient_registry._registry[name]
-    # looking for garbage after every test would take a quarter of the suite's time
+    # a collection after every test would take a quarter of the suite's time
     if resident_bytes() > _cleaned.resident_bytes + 2**27:
         forget_distributions()
         gc.collect()
-        if hasattr(_c_library, "malloc_trim"):  # glibc keeps what it is given back
+        if hasattr(_c_library, "malloc_trim"):  # glibc keeps freed memory
             _c_library.malloc_trim(0)
         _cleaned.resident_bytes = resident_bytes()
 
@@ -86,24 +86,24 @@ def fresh_session():
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    """Lets `jit_compile="auto"` compile, whatever the number of this machine's CPUs."""
+    """Lets `jit_compile="auto"` compile on machines with any number of CPUs."""
     monkeypatch.setattr(performer, "cpu_threads", lambda: 2)
 
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    """Spares short trainings XLA, which takes longer than they do."""
+    """Trains without XLA, whose compilation takes longer than short trainings."""
     _compile_with(monkeypatch, jit_compile=False)
 
 
 @pytest.fixture
 def eagerly(monkeypatch):
-    """Trains without graphs: two steps are made before one is traced."""
+    """Trains without graphs, as two eager steps take less time than a trace."""
     _compile_with(monkeypatch, jit_compile=False, run_eagerly=True)
 
 
 def _compile_with(monkeypatch, **given):
-    # where it is defined, as Keras does not load models that override it
+    # patch the class that defines it, as Keras does not load models that override it
     trainer = next(x for x in keras.Model.__mro__ if "compile" in vars(x))
     compile_model = trainer.compile
 
@@ -118,7 +118,7 @@ _collective_keys = itertools.count(0, 100_000)
 
 @pytest.fixture(autouse=True)
 def own_collective_keys(monkeypatch):
-    """Keeps the strategies of different tests apart.
+    """Gives the strategies of each test different keys.
 
     In one process a second `MirroredStrategy` repeats the keys of the first; if it has
     other devices, its `fit` ends at once, without an error.
@@ -129,7 +129,7 @@ def own_collective_keys(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path, monkeypatch):
-    """Runs each test in a folder of its own, so that none litters the checkout."""
+    """Runs each test in its own empty folder, outside the checkout."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -25,9 +25,9 @@ def check_layer(case, promises=None):
 
 
 def named_arguments(layer_class):
-    """Names of all arguments that a layer takes besides those of Keras' own base."""
+    """Returns the names of a layer's arguments, without those of Keras' base class."""
     shown = [inspect.signature(layer_class)]
-    # also what a class passes on as **kwargs
+    # also arguments that a class passes on as **kwargs
     for base in layer_class.__mro__:
         if base.__module__.startswith("keras.src"):
             break
@@ -40,9 +40,9 @@ def named_arguments(layer_class):
 def config_is_the_signature_and_round_trips(case):
     named = named_arguments(case.layer_class)
     config = case.make(name="a_name", dtype="mixed_bfloat16").get_config()
-    # what Keras' own `get_config` adds is taken by **kwargs
+    # layers take the entries of Keras' `get_config` by **kwargs
     base = {"name", "trainable", "dtype"}
-    if "attention" in case.arguments:  # which has options of its own
+    if "attention" in case.arguments:  # the attention has its own options
         named &= set(config)
     assert set(config) - base == named - base
     assert config["name"] == "a_name"
@@ -70,12 +70,12 @@ def config_is_the_signature_and_round_trips(case):
 
 
 def keras_file_gives_equal_bits(case):
-    """And the symbolic shape, of a model of unknown lengths, is the real one."""
+    """A loaded file gives equal bits, and symbolic shapes equal the real ones."""
     model, inputs = model_of(case), case.inputs()
     randomize(model)  # some weights begin as copies of others
     redraw(model)
     output = model(inputs)
-    # of a layer that was not called yet
+    # from a layer that was never called
     shape = case.make().compute_output_shape(*(x.shape for x in inputs))
     assert tuple(shape) == tuple(output.shape)
     assert tuple(model.output.shape) == (None, None, *output.shape[2:])
@@ -87,7 +87,7 @@ def keras_file_gives_equal_bits(case):
 
 
 def every_dtype_policy_gives_the_same_numbers(case):
-    """Outputs and gradients; each weight that trains has one."""
+    """Outputs and gradients agree, and each trainable weight has a gradient."""
     weights = layer_of(case).get_weights()
     found = {policy: gradients_of(policy, case, weights) for policy in POLICIES}
     expected, wanted = found.pop("float64")
@@ -99,7 +99,7 @@ def every_dtype_policy_gives_the_same_numbers(case):
     assert_close_gradients(found["float32"][1], wanted, 1e-5)
     half = case.half_gradients or 2 * case.half_precision
     assert_close_gradients(found["mixed_bfloat16"][1], wanted, half)
-    # that the policies took effect at all
+    # check that the policies took effect
     assert relative_error(found["float32"][0], expected) > 0
     assert relative_error(found["mixed_bfloat16"][0], expected) > 1e-4
 
@@ -125,7 +125,7 @@ def graph_of_unknown_lengths_agrees(case):
 
 
 def xla_agrees(case):
-    """In outputs and gradients."""
+    """XLA gives the same outputs and gradients."""
     layer, inputs = layer_of(case), tensors(case.inputs())
     output, gradients = output_and_gradients(layer, inputs)
     compiled = tf.function(output_and_gradients, jit_compile=True)
@@ -135,7 +135,7 @@ def xla_agrees(case):
 
 
 def saved_model_gives_the_same_numbers(case):
-    """Checks `export`; `tests/test_saving.py` has `tf.saved_model.save` too."""
+    """Checks `export`; `tests/test_saving.py` also checks `tf.saved_model.save`."""
     model = model_of(case)
     redraw(model)
     model.export("exported", verbose=False)
@@ -159,14 +159,14 @@ PROMISES = (
 
 
 def layer_of(case, **overrides):
-    """The layer, called once: so it has its weights."""
+    """Returns the layer, after a call that builds it."""
     layer = case.make(**overrides)
     layer(*tensors(case.inputs()))
     return layer
 
 
 def output_and_gradients(layer, inputs):
-    """Output and gradients of inputs and weights, for one random cotangent."""
+    """Returns output and gradients of inputs and weights, for a random cotangent."""
     floats = [x for x in inputs if x.dtype.is_floating]
     with tf.GradientTape() as tape:
         tape.watch(floats)
@@ -174,13 +174,13 @@ def output_and_gradients(layer, inputs):
         cotangent = np.random.default_rng(4).standard_normal(output.shape)
         total = tf.reduce_sum(tf.cast(output, "float64") * cotangent)
     trained = [weight.value for weight in layer.trainable_weights]
-    # a kind of attention need not look at its queries; a weight that trains counts
+    # zeros, as some attention ignores queries; a promise checks gradients of weights
     kept = {"unconnected_gradients": tf.UnconnectedGradients.ZERO}
     return output, tape.gradient(total, [*floats, *trained], **kept)
 
 
 def assert_close_gradients(actual, expected, tolerance):
-    """Each, by its own norm, or a hundredth of that of all where it is smaller."""
+    """Compares gradients relative to max(own norm, norm of all gradients / 100)."""
     actual, expected = (
         [np.asarray(tf.cast(gradient, "float64")) for gradient in gradients]
         for gradients in (actual, expected)
@@ -192,7 +192,7 @@ def assert_close_gradients(actual, expected, tolerance):
 
 
 def model_of(case, **overrides):
-    """The layer in a functional model of unknown batch and length."""
+    """Returns the layer in a functional model of unknown batch size and length."""
     dtype = case.input_dtype()
     inputs = [keras.Input(shape, dtype=dtype) for shape in case.input_shapes()]
     return keras.Model(inputs, case.make(**overrides)(*inputs))
@@ -210,7 +210,7 @@ def redraw(model):
 
 
 def relative_error(actual, expected):
-    """Frobenius norm of the difference over that of what is expected, in float64."""
+    """Returns |actual - expected| / |expected|, with Frobenius norms in float64."""
     actual, expected = (np.asarray(tf.cast(x, "float64")) for x in (actual, expected))
     assert actual.shape == expected.shape
     assert np.isfinite(actual).all()

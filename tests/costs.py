@@ -1,4 +1,4 @@
-"""Costs of a function: read from its graph, or counted as it runs."""
+"""Costs of a function, read from its graph or counted while it runs."""
 
 import math
 
@@ -9,7 +9,7 @@ NOT_NUMBERS = tf.variant, tf.resource, tf.string
 
 
 def largest_tensor(function, shapes, dtype="float32"):
-    """The number of elements of the largest tensor that a function makes.
+    """Returns the number of elements of the largest tensor that a function makes.
 
     Args:
         function: function of tensors.
@@ -21,10 +21,10 @@ def largest_tensor(function, shapes, dtype="float32"):
 
 
 def _sizes(graph):
-    """Numbers of elements of the tensors of a graph and of all that it calls."""
+    """Yields the sizes of all tensors of a graph and of the graphs that it calls."""
     for op in graph.get_operations():
         if op.type == "Placeholder":
-            continue  # what the graph that calls this one made
+            continue  # a tensor of the calling graph
         for x in op.outputs:
             if x.dtype not in NOT_NUMBERS:
                 assert x.shape.is_fully_defined(), (op.name, x.shape)
@@ -34,7 +34,7 @@ def _sizes(graph):
 
 
 def kept_for_gradients(function, shapes, dtype="float32"):
-    """The shapes of all tensors of the forward pass that gradients read.
+    """Returns the shapes of all tensors of the forward pass that gradients read.
 
     Args:
         function: function of tensors. Its inputs are not counted.
@@ -67,13 +67,13 @@ def kept_for_gradients(function, shapes, dtype="float32"):
 
 
 class Work:
-    """Work of a function, operation by operation, when it runs eagerly.
+    """Work of a function that runs eagerly, summed over its operations.
 
-    Loops count with all their rounds, which neither graphs nor XLA's analysis tell.
+    It counts all rounds of loops, which graphs and XLA's analysis do not tell.
 
     Attributes:
-        numbers: int, the numbers that operations make, and for products of matrices two
-            for each multiplication in them.
+        numbers: int, numbers in the outputs of operations; for products of matrices
+            instead two for each multiplication.
         largest: int, elements of the largest tensor.
     """
 

@@ -5,7 +5,7 @@ import socket
 
 
 def free_ports(number):
-    """Ports below those that the system hands out, so that nobody takes them."""
+    """Returns ports below the system's ephemeral range, so that nobody takes them."""
     ports = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
         with socket.socket() as probe:

@@ -10,9 +10,9 @@ from tests import contract
 from tests.cases import CASES
 from tests.contract import PROMISES, check_layer
 
-# One of each kind of loop and of each gradient that we wrote. Bidirectional windows,
-# Longformer's and BigBird's are compiled with masks in the tests of their functions;
-# blocks and models are made of layers that are compiled here.
+# One case of each kind of loop and each custom gradient. Tests of functions compile
+# bidirectional windows, Longformer's and BigBird's attention with masks; blocks and
+# models consist of layers that are compiled here.
 COMPILED = {
     "attention",
     "relu_causal",
@@ -29,7 +29,7 @@ COMPILED = {
     "reversible",
     "lm_conv",
 }
-# One of each class of the core, and of each kind of mechanism in the zoo.
+# One case of each class of the core, and of each kind of mechanism in the zoo.
 EXPORTED = {
     "attention",
     "exact_window_causal",
@@ -45,7 +45,7 @@ EXPORTED = {
     "reversible",
     "spatial_gating_causal",
 }
-# What others do in a graph, exported ones do, or another case of the class does.
+# The other cases are exported, or another case of their class is in this set.
 IN_GRAPHS = {
     "favor_plus_causal",
     "relu_causal",
@@ -71,7 +71,7 @@ CHOSEN = {
     contract.saved_model_gives_the_same_numbers: EXPORTED,
     contract.graph_of_unknown_lengths_agrees: IN_GRAPHS,
 }
-# compiling takes long, and so does a SavedModel
+# compiling and exporting take long
 SLOW = {contract.xla_agrees, contract.saved_model_gives_the_same_numbers}
 
 
@@ -79,7 +79,7 @@ def pairs():
     for name in CASES:
         for promise in PROMISES:
             if name in CHOSEN.get(promise, CASES):
-                # models of several layers take long for most promises
+                # models of several layers take long in most promises
                 slow = promise in SLOW or name.startswith("lm")
                 yield pytest.param(
                     name,
@@ -113,7 +113,7 @@ def test_every_exported_layer_has_a_case():
 
 
 def test_registered_names_do_not_change():
-    # files on users' disks hold these names
+    # files of users contain these names
     names = {
         keras.saving.get_registered_name(x)
         for x in (

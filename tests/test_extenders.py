@@ -1,4 +1,4 @@
-"""A stranger's attention and feature maps keep the whole contract."""
+"""Attention and feature maps from outside the package keep the whole contract."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ from tests.contract import check_layer, relative_error
 
 @keras.saving.register_keras_serializable("tests")
 class FadingMean(layers.AttentionLayer):
-    """Means of earlier values, whose weights fade by a trained rate of each head."""
+    """Averages of earlier values, with weights that fade at a trained rate per head."""
 
     projections = ("value",)
     supports_state = True
@@ -60,7 +60,7 @@ class FadingMean(layers.AttentionLayer):
 
 @keras.saving.register_keras_serializable("tests")
 class WideSoftmaxFeatures(feature_maps.FeatureMap):
-    """Rows of another variance than 1, which log-weights make up for."""
+    """Features whose rows do not have variance 1, with log-weights that correct it."""
 
     estimates_softmax = True
 
@@ -87,7 +87,7 @@ class WideSoftmaxFeatures(feature_maps.FeatureMap):
 
 
 class SquareKernel(ops.Kernel):
-    """Squares of projected queries and keys."""
+    """Kernel with squares of projected queries and keys as features."""
 
     def query_features(self, a, r):
         return (a**2,), tf.zeros_like(a[..., :1])
@@ -130,7 +130,7 @@ def test_what_a_stranger_wrote_keeps_the_contract(name):
     check_layer(CASES[name])
 
 
-# -- The numbers, by NumPy.
+# -- The same numbers in NumPy.
 
 
 def heads(sublayer, x):
@@ -144,7 +144,7 @@ def output(layer, attended):
 
 
 def fading_mean(layer, x, mask):
-    """Token after token."""
+    """Computes `FadingMean` token by token."""
     value = heads(layer.value_dense, x)
     fade = np.exp(-np.asarray(layer.rate, "float64"))[None, :, None]
     sums, weight = np.zeros_like(value[:, 0]), np.zeros_like(value[:, 0, :, :1])
@@ -158,7 +158,7 @@ def fading_mean(layer, x, mask):
 
 
 def performer(features):
-    """Attention by the whole matrix, and the features `(layer, x, is_key, head)`."""
+    """Returns attention by the whole matrix, with `features(layer, x, is_key, head)`."""
 
     def attend(layer, x, mask):
         query = heads(layer.query_dense, x) / 3**0.25
@@ -246,7 +246,7 @@ def test_what_a_mechanism_cannot_do_is_said():
 
 @keras.saving.register_keras_serializable("tests")
 class FreshFunction(feature_maps.FeatureMap):
-    """Makes a new function for each kernel, and draws by NumPy."""
+    """Map that makes a new function for each kernel, and samples with NumPy."""
 
     def draw(self, num_features, head_dim, seed):
         random = np.random.default_rng(int(seed[0]) + int(seed[1]))
@@ -266,7 +266,7 @@ def test_calls_share_what_is_compiled_although_kernels_have_functions_of_their_o
     number = len(functions)
     layer(x)
     assert len(functions) == number
-    layer.redraw_features()  # eager draws are allowed
+    layer.redraw_features()  # redraws eagerly, so NumPy may sample
     expected = np.random.default_rng(layer._random_projection.first_seed.numpy() + 1)
     np.testing.assert_array_equal(
         layer.projection_matrix, expected.standard_normal((4, 3)).astype("float32")

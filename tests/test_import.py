@@ -1,4 +1,4 @@
-"""`import keras_performer` keeps its promises, each in a fresh Python."""
+"""Promises of `import keras_performer`, each tested in a new process."""
 
 import importlib.machinery
 import json
@@ -14,13 +14,13 @@ from keras_performer import _environment
 
 
 def run_python(code, **environment):
-    """Runs `code` and returns the finished process, its two streams as text."""
+    """Runs `code` and returns the finished process, with its output as text."""
     inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in ("KERAS_BACKEND", "KERAS_HOME", "TF_USE_LEGACY_KERAS")
     }
-    # A home of its own: a keras.json of whoever runs the tests must not decide them.
+    # A separate home, so that the user's keras.json has no effect.
     inherited["KERAS_HOME"] = os.path.join(os.getcwd(), "keras_home")
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -32,7 +32,7 @@ def run_python(code, **environment):
 
 
 def refusal(imports="import keras_performer", **environment):
-    """Returns the last line of the `ImportError` in which `imports` ends."""
+    """Returns the message of the `ImportError` that `imports` raises."""
     process = run_python(imports, **environment)
     assert process.returncode == 1
     assert process.stdout == ""
@@ -50,7 +50,7 @@ def test_every_part_is_imported_and_every_name_is_there():
 
 
 def test_missing_tensorflow_names_what_to_install():
-    # Python's own way to say that a module is not there.
+    # Python then raises its own error for a missing module.
     sentence = refusal(
         "import sys; sys.modules['tensorflow'] = None\nimport keras_performer.ops"
     )
@@ -93,7 +93,7 @@ def test_legacy_keras_is_refused(value, monkeypatch):
 
 @pytest.mark.slow
 def test_import_has_no_side_effects(tmp_path):
-    # The variable overrides the file, and TensorFlow ignores a legacy value of "0".
+    # KERAS_BACKEND overrides the file, and TensorFlow ignores a legacy value of "0".
     (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
     process = run_python(
         SIDE_EFFECTS,
@@ -103,7 +103,7 @@ def test_import_has_no_side_effects(tmp_path):
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout == "before\nafter\n"
-    # TensorFlow may speak while it is loaded; nobody may afterwards.
+    # TensorFlow may print while it loads; nothing may print afterwards.
     assert process.stderr.endswith("before\nafter\n"), process.stderr
 
 

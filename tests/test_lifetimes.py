@@ -1,4 +1,4 @@
-"""Layers and the graphs that they are in go, once nobody has them."""
+"""Layers and their graphs are freed when nothing refers to them."""
 
 import gc
 import weakref
@@ -50,7 +50,7 @@ def test_a_fitted_reversible_block_goes():
     assert_gone(fitted_reversible_block())
 
 
-# One for each gradient of our own.
+# One layer for each custom gradient.
 DIFFERENTIATED = {
     "bidirectional": CASES["attention"].make,
     "causal": CASES["relu_causal"].make,
@@ -64,7 +64,7 @@ DIFFERENTIATED = {
 
 
 def gradient_in_a_graph(layer):
-    """The gradient from a graph is that of eager mode, whoever is gone by then.
+    """Checks that a graph has the eager gradient, also after garbage collection.
 
     Returns:
         Weak references to the layer and the graph.
@@ -79,7 +79,7 @@ def gradient_in_a_graph(layer):
         return layer(x)
 
     function(x)
-    gc.collect()  # all that only a cycle holds
+    gc.collect()  # frees objects that only cycles refer to
     result = gradient_of(function, x)
     np.testing.assert_allclose(result, expected, atol=1e-2 * np.abs(expected).max())
     return [weakref.ref(layer), *found]
@@ -117,7 +117,7 @@ def test_a_gradient_without_its_layer_says_so():
         layer = CASES["reversible"].make()
         layer(x)
         function = tf.function(layer.__call__).get_concrete_function(x)
-        # a function without its layer; TensorFlow wants its variables
+        # returns the variables, as TensorFlow needs them, but not the layer
         return function, layer.variables
 
     function, variables = traced()

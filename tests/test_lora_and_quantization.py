@@ -1,6 +1,6 @@
-"""LoRA and int8 through the life of a model: trained, saved, copied, exported, drawn.
+"""Models with LoRA and int8 train, are saved, copied and exported, and generate.
 
-What is done to a model, in either order, is a case; so is the kind of the model.
+The tests combine kinds of models with changes to them, in both orders.
 """
 
 import json
@@ -23,7 +23,7 @@ from keras_performer.zoo import ReversibleBlock
 from tests.contract import assert_equal_bits, relative_error
 from tests.layers.inputs import language_model, normal
 
-# that of layers without kernels, such as normalizations
+# the warning of layers without kernels, such as normalizations
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 
 TOKENS = np.random.default_rng(0).integers(11, size=(3, 9)).astype("int32")
@@ -50,7 +50,7 @@ def inputs_of(name):
     if name == "lm":
         return TOKENS
     x = [normal((3, 5, 8)), normal((3, 7, 8), 1)]
-    return x if name == "decoder" else x[:1]  # lists, as old Keras loads one input
+    return x if name == "decoder" else x[:1]  # a list, as in old Keras a loaded model of one input takes lists
 
 
 def lora(model):
@@ -60,10 +60,10 @@ def lora(model):
 
 
 CHANGES = ["lora", "int8", "lora then int8", "int8 then lora"]
-# since Keras has it for embeddings, too
+# the first version that has int4 for embeddings, too
 if Version(keras.__version__) >= Version("3.12"):
     CHANGES.append("int4 then lora")
-# Of layers in layers, one case stands for both; each takes seconds.
+# Nested layers have this change alone, as each case takes seconds.
 BOTH = "int8 then lora"
 PAIRS = [("attention", change) for change in CHANGES]
 PAIRS += [(name, BOTH) for name in ("lm", "encoder", "decoder")]
@@ -77,12 +77,12 @@ def changed(name, change):
 
 
 def train(model, name, steps):
-    """The loss before each of a few steps on the same data."""
+    """Trains a few steps on the same data, and returns the loss before each."""
     x = inputs_of(name)
     targets = TOKENS[:, ::-1] if name == "lm" else normal((3, 5, 8), 2)
     losses = []
     for _ in range(steps):
-        model.reset_metrics()  # old Keras returns the mean over all steps so far
+        model.reset_metrics()  # old Keras returns the mean over all steps
         losses.append(float(model.train_on_batch(x, targets)))
     return losses
 
@@ -91,13 +91,13 @@ def compiled(model, name):
     loss = "mse"
     if name == "lm":
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # eagerly, as tracing would take longer than all steps
+    # eager, as tracing would take longer than all steps
     model.compile(keras.optimizers.Adam(0.01), loss, run_eagerly=True)
     return model
 
 
-# Weights of dense and embedding layers that neither LoRA nor quantization trains, and
-# what random features are made of.
+# Weights of dense and embedding layers that do not train with LoRA or quantization,
+# and the variables of random features.
 NOT_TRAINED = {"g_idx", "projection_matrix", "redraw_count", "projection_seed"}
 NOT_TRAINED |= {
     x + y for x in ("kernel", "embeddings") for y in ("", "_scale", "_zero")
@@ -125,7 +125,7 @@ def test_it_trains_and_goes_on_where_it_was_saved(name, change):
     other = changed(name, change)
     other.load_weights("model.weights.h5")
     assert_equal_bits(other(x), expected)
-    # nothing of what was done is done to the copy by hand
+    # the copy gets all changes from its config
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(model)))
     again = keras.saving.deserialize_keras_object(config)
     again.set_weights(model.get_weights())
@@ -153,20 +153,20 @@ def test_what_is_exported_gives_the_same_numbers(name, change):
         state = dict(served.signatures["decode"](tokens=token, **state))
         logits.append(state.pop("logits"))
     assert relative_error(np.stack(logits, 1), model(x)[:, 3:]) < 1e-5
-    # what is drawn is what a pass over the whole sequence says
+    # a pass over the whole sequence predicts the generated tokens
     tokens = generate(model, TOKENS[:, :3], max_length=17, temperature=0)
     likeliest = np.argmax(model(tokens), -1)[:, 2:-1]
     np.testing.assert_array_equal(tokens[:, 3:], likeliest)
 
 
 def rounded(x, axes):
-    """Numbers in 127 steps to each side of 0, the last the largest on the axes."""
+    """Rounds to integers of -127 to 127 times a step, for which the largest is 127."""
     step = np.abs(x).max(axes, keepdims=True) / 127
     return step * np.round(x / step)
 
 
 def int8_product(x, dense):
-    """A dense layer on rounded inputs and a rounded kernel, in float64."""
+    """Computes a dense layer with rounded inputs and kernel, in float64."""
     kernel, bias = (np.asarray(w, "float64") for w in (dense.kernel, dense.bias))
     num_summed = kernel.ndim - bias.ndim
     axes = tuple(range(-num_summed, 0))
@@ -190,14 +190,14 @@ def test_int8_attention_is_that_of_rounded_inputs_and_kernels(causal):
         if isinstance(dense, keras.layers.EinsumDense):
             dense.quantize("int8")
     assert relative_error(layer(x), expected) < 1e-5
-    # and beside float no further off than a hundredth, the size of such a step
+    # the error from rounding is about a hundredth, the size of a step
     assert 1e-4 < relative_error(expected, before) < 0.03
 
 
 def test_float8_trains_is_saved_and_loaded():
     model, x = MODELS["attention"](), inputs_of("attention")
     model.quantize("float8")
-    # compiled, as Keras' own layers cannot be trained eagerly then
+    # in a graph, as Keras' own float8 layers cannot train eagerly
     model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
     losses = train(model, "attention", 4)
     assert losses[-1] < 0.99 * losses[0]
@@ -213,7 +213,7 @@ def test_float8_trains_is_saved_and_loaded():
 @pytest.mark.parametrize("mode", ["gptq", "awq"])
 def test_other_modes_are_refused(mode):
     layer = MODELS["attention"]().layers[-1].query_dense
-    options, message = {}, "Invalid quantization mode"  # of Keras that has it not
+    options, message = {}, "Invalid quantization mode"  # in Keras without this mode
     if config := getattr(keras.quantizers, f"{mode.upper()}Config", None):
         options["config"] = config(dataset=None, tokenizer=None)
         message = f"must be \"int8\", .*Received: mode='{mode}'"

@@ -1,6 +1,6 @@
-"""Two worker processes train as one does, and go on after one of them was killed.
+"""Two worker processes train as one does, and continue after one was killed.
 
-The test starts this file as each of them:
+The test runs this file in each worker:
 
     TF_CONFIG=... python -m tests.test_multi_worker FOLDER RUN [STEP_TO_DIE_AT]
 """
@@ -26,19 +26,19 @@ pytestmark = pytest.mark.slow
 
 BATCH, STEPS_PER_EPOCH, EPOCHS = 4, 2, 3
 STEPS = STEPS_PER_EPOCH * EPOCHS
-DIES_AT, RESUMES_AFTER = 3, 2  # in the second epoch; the last save ends the first
-SECONDS = 300  # until a worker that hangs is killed
+DIES_AT, RESUMES_AFTER = 3, 2  # it dies in the second epoch; the last save is after the first
+SECONDS = 300  # timeout of a worker
 
 
 def main(folder, run, step_to_die_at=None):
     """Runs one worker.
 
-    It writes every optimizer step to `FOLDER/RUN-WORKER.txt` at once: the step, the
+    After every optimizer step it appends to `FOLDER/RUN-WORKER.txt` the step, the
     loss, the number of redraws and the matrix of random features.
     """
     strategy = multi_worker.MultiWorkerMirroredStrategy()
     worker = strategy.cluster_resolver.task_id
-    # the chief's draws count: every worker begins with its weights and its features
+    # all workers start with the weights and random features of the chief
     keras.utils.set_random_seed(worker)
     with strategy.scope():
         model = build_model()
@@ -60,7 +60,7 @@ def main(folder, run, step_to_die_at=None):
 
 
 def build_model():
-    """A small model, its weights and features drawn from Keras' global seed."""
+    """Returns a small model, whose weights and features depend on Keras' seed."""
     layer = PerformerAttention(2, 3, num_random_features=8)
     model = keras.Sequential([keras.Input((6, 5)), layer, keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.05), "mse", jit_compile=False)
@@ -68,7 +68,7 @@ def build_model():
 
 
 def fit(model, callbacks):
-    """Trains on batch k in optimizer step k, also where training is resumed."""
+    """Trains on batch k in optimizer step k, also after it resumes."""
     first = FirstStep()
     model.fit(
         batches(lambda: first.step),
@@ -81,7 +81,7 @@ def fit(model, callbacks):
 
 
 def batches(first_step):
-    """Endless global batches, each a function of its step alone."""
+    """Returns endless global batches, which depend only on their step."""
 
     def examples():
         step = first_step()
@@ -102,19 +102,19 @@ def batches(first_step):
 
 
 def held_out():
-    """Two batches that are not trained on, as a finite dataset of known length."""
+    """Returns two held-out batches, as a finite dataset of known length."""
     x, y = next(iter(batches(lambda: 1000).unbatch().batch(2 * BATCH)))
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
 
 
 class FirstStep(keras.callbacks.Callback):
-    """Start of the data: after restoring, and before a step counts itself.
+    """First step of the data, read after restoring and before the first step counts.
 
-    A generator that reads `iterations` when it is first asked for data may read 1: the
-    first step counts itself without waiting for its data.
+    A generator that reads `iterations` for its first batch may read 1, as the first
+    step increments it without waiting for data.
     """
 
-    step = 0  # to build the model, Keras looks at a batch before training
+    step = 0  # Keras reads a batch before training, to build the model
 
     def on_epoch_begin(self, epoch, logs=None):
         self.step = as_int(self.model.optimizer.iterations)
@@ -136,7 +136,7 @@ class Note(keras.callbacks.Callback):
 
 
 class Die(keras.callbacks.Callback):
-    """Ends the process as a lost machine does, without a chance to clean up."""
+    """Kills the process without cleanup, as the loss of a machine does."""
 
     def __init__(self, step):
         super().__init__()
@@ -148,7 +148,7 @@ class Die(keras.callbacks.Callback):
 
 
 def as_int(variable):
-    """`int(variable)` fails for a variable that a strategy distributes."""
+    """Converts a variable; `int` alone fails if a strategy distributes it."""
     return int(keras.ops.convert_to_numpy(variable))
 
 
@@ -156,8 +156,8 @@ def run_workers(folder, run, *more):
     """Runs both workers; `more` are further arguments of the second.
 
     Returns:
-        The exit codes, and what the workers printed. Where the second fails, the first
-        waits for it in vain and is killed.
+        The exit codes and the output of the workers. If the second one fails, the
+        first one waits for it in vain and is killed.
     """
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
     command = [sys.executable, "-m", "tests.test_multi_worker", str(folder), run]
@@ -187,7 +187,7 @@ def run_workers(folder, run, *more):
 
 
 def notes(folder, run, worker):
-    """Notes of each step in order: step, loss, redraws and matrix."""
+    """Returns the notes of each step in order: step, loss, redraws and matrix."""
     lines = (folder / f"{run}-{worker}.txt").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -201,7 +201,7 @@ def assert_steps(noted, expected):
 
 
 def test_two_workers_train_as_one_process_also_after_one_was_killed(tmp_path):
-    keras.utils.set_random_seed(0)  # as the chief
+    keras.utils.set_random_seed(0)  # the chief's seed
     model = build_model()
     note = Note(tmp_path / "one-0.txt")
     fit(model, [RedrawFeatures(2), note])
@@ -228,7 +228,7 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(tmp_path):
         seen = np.load(tmp_path / f"run-{worker}.npz")
         assert seen["loss"] == pytest.approx(loss, rel=1e-5)
         np.testing.assert_allclose(seen["prediction"], prediction, atol=1e-5)
-    # the chief alone saves and exports
+    # only the chief saves and exports
     x = np.concatenate([x for x, _ in held_out()])
     saved = keras.saving.load_model(tmp_path / "run.keras")
     assert int(saved.layers[0].redraw_count) == STEPS // 2

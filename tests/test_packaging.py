@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def required_names(extra=""):
-    """Returns the projects that pip installs for one extra, or for none."""
+    """Returns the packages that pip installs for an extra, or without extras."""
     requirements = importlib.metadata.requires("keras_performer")
     with_extra, without_extra = (
         {
@@ -87,7 +87,7 @@ def test_the_package_alone_is_shipped_with_its_hints_and_doctests_are_run():
     assert setup["options.packages.find"]["include"] == "keras_performer*"
     distribution = importlib.metadata.distribution("keras_performer")
     assert distribution.read_text("top_level.txt").split() == ["keras_performer"]
-    # setuptools leaves out a folder without __init__.py, and says nothing
+    # setuptools silently leaves out folders without __init__.py
     folders = {path.parent for path in (ROOT / "keras_performer").rglob("*.py")}
     assert [str(f) for f in folders if not (f / "__init__.py").exists()] == []
     assert importlib.resources.files("keras_performer").joinpath("py.typed").is_file()
@@ -97,7 +97,7 @@ def test_the_package_alone_is_shipped_with_its_hints_and_doctests_are_run():
 
 
 def targets(markdown):
-    """Targets of the links and pictures of a text, in Markdown and in HTML."""
+    """Returns the targets of links and pictures, in Markdown and in HTML."""
     links = re.findall(r"\]\(([^)\s]*)", markdown)
     return links + re.findall(r"""(?:href|src)=["']([^"']*)""", markdown)
 

@@ -1,4 +1,4 @@
-"""`python -m keras_performer.preflight`, and its judgements of made-up machines."""
+"""`python -m keras_performer.preflight`, and its results for made-up machines."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ GOOD_TPU = {"keras": "3.15.1", "tensorflow-tpu": "2.19.1", "libtpu": "0.0.10"}
 
 
 def run(*arguments, **environment):
-    # A home of its own: a keras.json of whoever runs the tests must not decide them.
+    # A separate home, so that the user's keras.json has no effect.
     environment = {"KERAS_HOME": os.path.join(os.getcwd(), "home"), **environment}
     return subprocess.run(
         [sys.executable, "-m", "keras_performer.preflight", *arguments],
@@ -45,7 +45,7 @@ def test_command_says_why_the_package_cannot_be_imported():
 
 
 def test_command_runs_with_a_tensorflow_that_aborts(tmp_path):
-    # As tensorflow-tpu 2.19.1 ends with libtpu 0.0.48.
+    # tensorflow-tpu 2.19.1 aborts like this with libtpu 0.0.48.
     aborts = (
         "import os, sys; print('F0 DoWork is missing.', file=sys.stderr); os.abort()"
     )
@@ -66,7 +66,7 @@ def test_a_process_that_hangs_is_ended():
     assert failure.endswith("--timeout), saying: waits")
 
 
-# Stands in for TensorFlow in the process that looks for devices.
+# Replaces TensorFlow in the process that looks for devices.
 TENSORFLOW = """
 import types
 class Resolver:
@@ -81,7 +81,7 @@ config = types.SimpleNamespace(
     list_physical_devices=devices("/physical_device:CPU:0"),
     list_logical_devices=devices("/device:TPU:1", "/device:TPU:0", "/device:CPU:0"))
 """
-# As tensorflow-tpu 2.19.1 ends without a TPU.
+# tensorflow-tpu 2.19.1 fails like this without a TPU.
 NO_TPU = (
     "raise RuntimeError('Graph execution error:\\n\\nTPU initialization failed: "
     "No ba16c7433 device found.\\n\\t [[{node configure_tpu_host/_2}]]')"

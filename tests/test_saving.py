@@ -1,4 +1,4 @@
-"""Models saved after a redraw are the same in another process."""
+"""Models saved after a redraw give the same outputs in another process."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ def small(**options):
     return keras.Sequential([keras.Input((None, 7)), layer])
 
 
-# Everything a stranger writes to use a `.keras` file.
+# All code that another process needs to use a `.keras` file.
 WITH_PACKAGE = """
 import keras
 import numpy as np
@@ -44,7 +44,7 @@ np.savez("got.npz", **{k: np.asarray(v) for k, v in outputs.items()})
 
 @pytest.mark.slow
 def test_a_fresh_process_computes_the_same():
-    """Runs without this package are in `tests/models/test_export.py`."""
+    """`tests/models/test_export.py` tests processes without this package."""
     lm = language_model(num_random_features=8, feature_map="relu", seed=None)
     lm(TOKENS)
     lm.blocks[0].attention.redraw_features(3)
@@ -66,7 +66,7 @@ def test_a_fresh_process_computes_the_same():
         text=True,
     )
     generated = keras_performer.generate(lm, [[3, 1]], 12, temperature=0)
-    # meanwhile, what TensorFlow itself saves
+    # meanwhile, test `tf.saved_model.save`
     tf.saved_model.save(attention, "saved")
     saved = tf.saved_model.load("saved").signatures["serving_default"]
     for given in (x, longer):
@@ -114,7 +114,7 @@ def trained(model):
 
 @pytest.mark.parametrize("way", ["load", "clone", "json"])
 def test_what_is_frozen_comes_back_frozen(way):
-    """Whole layers of a model, and parts of one."""
+    """Tests whole layers of a model, and parts of a layer."""
     lm = language_model(max_length=8, num_layers=3, num_random_features=8)
     start = keras.Input((None,), dtype="int32")
     x = PerformerAttention(2, 4)(lm(start))
@@ -122,7 +122,7 @@ def test_what_is_frozen_comes_back_frozen(way):
     blocks = lm.blocks
     for part in (lm.norm, blocks[0], blocks[1].attention, blocks[2].expand):
         part.trainable = False
-    blocks[0].attention_norm.trainable = True  # inside of what is frozen
+    blocks[0].attention_norm.trainable = True  # inside a frozen block
     expected = trained(model)
     assert expected.count(False) > 20
     again = made_again(model, way)

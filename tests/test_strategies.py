@@ -1,4 +1,4 @@
-"""Logical CPUs as replicas: the numbers of one device, and identical features."""
+"""Logical CPUs as replicas give the numbers of one device, and equal features."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def mirrored(replicas, **options):
 
 
 def make_model(strategy, causal=False, **options):
-    """Not compiled: that takes longer than these runs, and one test does it."""
+    """Returns a model without XLA, which would take longer; one test uses XLA."""
     keras.utils.set_random_seed(7)
     with strategy.scope():
         sizes = dict(num_random_features=8, seed=3, chunk_size=2)
@@ -39,7 +39,7 @@ def data():
 
 
 def fit(model):
-    """Trains on the same data whatever the strategy; returns the losses."""
+    """Trains on the same data for all strategies, and returns the losses."""
     redraw = RedrawFeatures(2)
     options = dict(epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[redraw])
     return model.fit(data(), **options).history["loss"]
@@ -55,7 +55,7 @@ def on_replicas(strategy, variable):
 
 
 def assert_same_outputs(model, alone):
-    """In `evaluate` and `predict`; returns what is predicted."""
+    """Compares `evaluate` and `predict`, and returns the predictions."""
     evaluated, wanted = (m.evaluate(data(), verbose=0) for m in (model, alone))
     assert evaluated == pytest.approx(wanted, rel=1e-5)
     predicted, wanted = (m.predict(data(), verbose=0) for m in (model, alone))
@@ -90,8 +90,8 @@ def test_two_replicas_do_what_one_device_does(tmp_path):
     served = keras.layers.TFSMLayer(tmp_path / "exported", call_endpoint="serve")
     np.testing.assert_allclose(served(X), predicted, atol=1e-6)
 
-    # and it goes on where it was under another number of replicas
-    # not the default, which allows only one number of devices in a process
+    # training continues with another number of replicas
+    # the default reduction allows only one number of devices per process
     many = mirrored(4, cross_device_ops=tf.distribute.ReductionToOneDevice())
     with many.scope():
         loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -112,7 +112,7 @@ def test_mixed_precision_on_two_replicas_as_keras_compiles_it():
     model = make_model(mirrored(2), jit_compile="auto")
     expected, losses = fit(alone), fit(model)
     assert model.layers[0].compute_dtype == "bfloat16"
-    # bfloat16 keeps 8 bits: one rounding is 2^-9 of a value
+    # bfloat16 has 8 bits: one rounding changes a value by up to 2^-9
     assert losses == pytest.approx(expected, rel=0.01)
     matrices = [to_numpy(m.layers[0].projection_matrix) for m in (alone, model)]
     np.testing.assert_array_equal(*matrices)
@@ -137,7 +137,7 @@ def test_unseeded_replicas_are_identical_after_each_redraw():
 
 
 def recomputed_losses(strategy, recompute):
-    """Also of a regularizer, which each replica adds."""
+    """Returns the losses of a model with a regularizer, which each replica adds."""
     ids = np.random.default_rng(0).integers(0, 11, (8, 12))
     keras.utils.set_random_seed(7)
     with strategy.scope():

@@ -1,4 +1,4 @@
-"""The shape of the source: who imports whom, and how long files get."""
+"""Rules for the source: imports, private names, doctests, depth of calls."""
 
 import ast
 import pathlib
@@ -12,8 +12,8 @@ from keras_performer import layers
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_performer"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# What a part of the package may import besides itself and the standard library. The
-# arrows point one way: `ops` knows nothing of Keras, nor a layer of models.
+# Imports that each part of the package may have, besides itself and the standard
+# library. They go one way: `ops` does not import Keras, and layers no models.
 LAYERS_MAY = {"keras", "numpy", "tensorflow", "keras_performer.ops"}
 LAYERS_MAY |= {"keras_performer.feature_maps"}
 MAY_IMPORT = {
@@ -27,7 +27,7 @@ MAY_IMPORT = {
     | {"keras_performer.layers", "keras_performer.recompute"}
     | {"keras_performer.__version__"},
     "zoo": LAYERS_MAY | {"keras_performer.layers", "keras_performer.recompute"},
-    # the plot of a report is drawn by a function that imports what draws
+    # the function that plots a report imports matplotlib
     "conversion": LAYERS_MAY | {"keras_performer.layers", "matplotlib.figure"},
     "testing": LAYERS_MAY | {"keras_performer.layers", "keras_performer.conversion"},
     "preflight": set(),
@@ -35,13 +35,13 @@ MAY_IMPORT = {
 # The top file only re-exports.
 MAY_IMPORT["__init__"] = {f"keras_performer.{part}" for part in MAY_IMPORT}
 
-# Private parts of Keras, and what loads a second Keras.
+# Private parts of Keras, and packages that load a second Keras.
 NEVER = {"keras.src", "tensorflow.keras", "tf.keras"}
 NEVER |= {"official", "tensorflow_probability", "tf_keras"}
 
 
 def imported_names(source, path):
-    """Returns all that `source`, the text of `path`, imports, with dots."""
+    """Yields the dotted names that `source`, the text of `path`, imports."""
     folders = ("keras_performer", *path.relative_to(PACKAGE).parent.parts)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -99,16 +99,16 @@ def test_an_arrow_that_turns_back_is_noticed(path, source, number):
     assert len(forbidden_imports(source, PACKAGE / path)) == number
 
 
-# The one file that may use what Keras does not publish.
+# The only file that may use private parts of Keras.
 PRIVATES = PACKAGE / "layers" / "keras_privates.py"
-# Private by name, but part of the interface of tuples and of their classes.
+# Names that look private, but are public methods of named tuples.
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
-# Not private by name, but not in Keras' documentation either.
+# Names that look public, but are not in Keras' documentation.
 UNDOCUMENTED = {"get_quantization_mode", "partial_output_shape", "quantized_build"}
 
 
 def private_attributes(source):
-    """The attributes with private names that `source` reads or sets."""
+    """Returns the attributes with private names that `source` reads or sets."""
     nodes = ast.walk(ast.parse(source))
     names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     private = {x for x in names if x.startswith("_") and not x.startswith("__")}
@@ -116,7 +116,7 @@ def private_attributes(source):
 
 
 def own_names(source):
-    """Names that `source` defines: functions, classes, and attributes of `self`."""
+    """Returns names that `source` defines: functions, classes, attributes of `self`."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -130,7 +130,7 @@ def own_names(source):
 
 
 def foreign_privates(sources):
-    """Private attributes that none of the sources defines."""
+    """Returns private attributes of each source that none of the sources defines."""
     own = set().union(*(own_names(source) for source in sources.values()))
     found = {path: private_attributes(source) - own for path, source in sources.items()}
     return {path: names for path, names in found.items() if names}
@@ -139,7 +139,7 @@ def foreign_privates(sources):
 def test_privates_of_keras_are_used_in_one_file():
     sources = {path: path.read_text() for path in FILES if path != PRIVATES}
     assert foreign_privates(sources) == {}
-    # and there each is read from an object, so that the test above would see it
+    # that file has such attributes, so the check above would find them elsewhere
     assert len(private_attributes(PRIVATES.read_text())) >= 4
 
 
@@ -151,7 +151,7 @@ def test_a_private_of_keras_is_noticed(source):
     assert foreign_privates({"models/a.py": source, "b.py": "x._asdict()"})
 
 
-# The one file that may use what TensorFlow does not publish.
+# The only file that may use private parts of TensorFlow.
 TENSORFLOW_PRIVATES = PACKAGE / "ops" / "compile.py"
 
 
@@ -190,7 +190,7 @@ def test_examples_in_docstrings_are_doctests():
     assert silent == []
 
 
-# Files that a reader opens, and functions that run, from `call` to the operation.
+# Largest numbers of files and of calls on the way from `call` to the operation.
 BUDGETS = [
     (layers.ExactAttention(2, 8), "exact_attention", 7, 48),
     (layers.PerformerAttention(2, 8), "bidirectional_attention", 11, 61),

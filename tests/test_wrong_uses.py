@@ -1,8 +1,7 @@
-"""An error says what was wanted, what came, and what to do.
+"""Errors say what was wanted, what was received, and what to do.
 
-Each of `wrong_uses` is an expression after `>>>`, and three parts of its error: how the
-message begins, what came, as the message says it, and what to do. Names are those of
-this file.
+Each case in `wrong_uses` is an expression after `>>>` and three parts of its error: the
+beginning, the received value and the advice. Expressions use the names of this file.
 """
 
 import pathlib
@@ -104,7 +103,7 @@ ALL = [one for path in FILES for one in read(path)]
 
 
 def said_by(error):
-    """The message, without what Keras adds to those of a call and its inputs."""
+    """Returns the message, without Keras' text about the call and its inputs."""
     text = re.sub(r"\x1b\[\d+m", "", str(error))
     text = re.sub(r"\AException encountered when calling .*\n\n", "", text)
     return text.partition("\n\nArguments received by")[0]
@@ -118,7 +117,7 @@ def test_a_wrong_use_is_told_what_was_wanted_what_came_and_what_to_do(wrong):
     assert message.startswith(wrong.wanted)
     received, advice = wrong.others
     assert received in message and advice in message
-    # what came is said apart from what was wanted: by us, or by an operation
+    # our own messages contain "Received"; other errors come from operations
     assert "Received" in message or wrong.error is not ValueError
 
 

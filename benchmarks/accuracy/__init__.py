@@ -1,1 +1,1 @@
-"""The figures of the Performer paper that a CPU can make, and its laws as checks."""
+"""Figures of the Performer paper that a CPU can reproduce, and checks of its laws."""

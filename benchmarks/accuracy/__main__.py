@@ -1,12 +1,12 @@
-"""Makes the figures of the Performer paper that a CPU can make, and checks its laws.
+"""Reproduces figures of the Performer paper that a CPU can make, and checks its laws.
 
     python -m benchmarks.accuracy              # within 15 minutes on two cores
-    python -m benchmarks.accuracy --quick      # two minutes: a look
-    python -m benchmarks.accuracy --no-install # peers as they stand in .bench
+    python -m benchmarks.accuracy --quick      # two minutes: a preview
+    python -m benchmarks.accuracy --no-install # only libraries already in .bench
     python -m benchmarks.accuracy --report-only
 
-Writes `results.json`, `tables.md` and pictures into `--output`. `--parts` makes some of
-them, and keeps what stands there of the others. Ends with an error if a law does not
+Writes `results.json`, `tables.md` and pictures into `--output`. `--parts` selects parts
+to run; earlier results of other parts are kept. Ends with an error if a law does not
 hold.
 """
 
@@ -18,9 +18,9 @@ import tensorflow as tf
 from benchmarks import runner
 from benchmarks.accuracy import checks, estimates, report, training
 
-# Of the machine, what errors might depend on.
+# Entries of `runner.describe` on which errors might depend.
 DESCRIBED = "cpu", "cores", "load_at_start", "python", "date", "command"
-# Functions of the options that yield rows.
+# Functions that take the options and yield rows.
 PARTS = {
     "checks": lambda options: checks.checks(options.quick),
     "estimates": lambda options: estimates.rows(options.quick),
@@ -58,7 +58,7 @@ def make(results, options, path):
             runner.save(path, results)
             kept = {name: x for name, x in row.items() if name != "curve"}
             print(part, *kept.values(), flush=True)
-        if part == "training":  # they end in any order
+        if part == "training":  # runs end in any order
             results[part].sort(key=training.place)
             runner.save(path, results)
 

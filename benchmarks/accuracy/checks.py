@@ -1,8 +1,8 @@
-"""Lemma 2 and Theorems 1 and 2 of the paper, held against draws of the features.
+"""Checks Lemma 2 and Theorems 1 and 2 of the paper with sampled features.
 
-A check compares a mean over draws with a formula, in standard errors: z. It passes
-where |z| is below `LIMIT`, or, for a bound, where z does not exceed it on the wrong
-side. Checks without draws compare formulas; their z is `None`.
+A check compares a mean over samples with a formula. z is the difference in standard
+errors. An equality holds if |z| is below `LIMIT`, an upper bound if z is below it.
+Checks without samples compare formulas; their z is `None`.
 """
 
 import numpy as np
@@ -16,24 +16,24 @@ HYPERBOLIC = feature_maps.SoftmaxFeatures(regularized=False, orthogonal=False)
 ORTHOGONAL = estimators.FEATURE_MAPS[estimators.POSITIVE]
 REGULARIZED = feature_maps.SoftmaxFeatures(hyperbolic=False)
 LIMIT = 4.5
-DIM, ROWS = 8, 6  # m <= H, which Theorem 2 asks for
+DIM, ROWS = 8, 6  # Theorem 2 requires m <= H
 GROUPS, QUICK_GROUPS = 100_000, 20_000
-# Lengths of x and y, and the cosine between them. Estimates of long z = x + y have
-# tails so heavy that no affordable mean of their squares follows the normal law.
+# Lengths of x and y, and the cosine between them. If z = x + y is long, estimates have
+# tails so heavy that no affordable mean of their squares is normally distributed.
 PAIRS = {
     "apart": (0.6, 0.5, 0.0),
     "alike": (0.5, 0.45, 0.95),
     "opposed": (0.7, 0.6, -0.9),
     "long": (0.7, 0.6, 0.4),
 }
-# Theorem 1 asks for bounded weights: those of queries and keys of length 1 at most are
-# at most C = e, and |x + y|^2 at most 4.
+# Theorem 1 requires weights of at most C. If x and y have lengths of at most 1, then
+# C = e and |x + y|^2 <= 4.
 SQUARED_NORMS, ANY_SQUARED_NORMS = np.linspace(0, 4, 41), np.geomspace(1e-3, 400, 60)
 DIMS = (16, 32, 64, 128, 256, 1024, 4096)
 
 
 def checks(quick=False):
-    """Yields dicts: what was checked, measured, expected; z, and whether it passed."""
+    """Yields a dict for each check, as `row_of` makes it."""
     groups = QUICK_GROUPS if quick else GROUPS
     for index, (name, shape) in enumerate(PAIRS.items()):
         x, y = pair(*shape)
@@ -43,7 +43,7 @@ def checks(quick=False):
 
 
 def pair(length_of_x, length_of_y, cosine):
-    """Two vectors in a plane along no axis: a sign of QR left open shows there."""
+    """Returns vectors along no axis, where undetermined signs in QR would show."""
     ones = np.ones(DIM) / DIM**0.5
     other = np.resize([1.0, -1.0], DIM) / DIM**0.5
     y = cosine * ones + (1 - cosine**2) ** 0.5 * other
@@ -51,7 +51,7 @@ def pair(length_of_x, length_of_y, cosine):
 
 
 def lemma_2(name, x, y, groups, seed):
-    """Unbiased, with the mean squared error of the closed form."""
+    """Checks that estimates are unbiased and have the mean squared error of `laws`."""
     given = x, y, ROWS, groups
     estimators = {
         "trigonometric": (
@@ -70,7 +70,7 @@ def lemma_2(name, x, y, groups, seed):
 
 
 def theorem_1(name, x, y, groups, seed):
-    """SMREG is what regularized features estimate, and lies where the theorem says."""
+    """Checks that regularized features estimate SMREG, and that SMREG / SM <= 1."""
     truth = laws.softmax_kernel(x, y)
     ratio = laws.regularized_ratio(laws.squared_norm(x + y), DIM)
     estimates = positive(REGULARIZED, x, y, ROWS, groups, (seed, 3)) / truth
@@ -79,7 +79,7 @@ def theorem_1(name, x, y, groups, seed):
 
 
 def theorem_2(name, x, y, groups, seed):
-    """Orthogonal features have the error derived in `laws`, and at most the bound."""
+    """Checks the error of orthogonal features: the formula in `laws`, and the bound."""
     truth = laws.softmax_kernel(x, y)
     estimates = positive(ORTHOGONAL, x, y, ROWS, groups, (seed, 4))
     squared = (estimates - truth) ** 2
@@ -135,11 +135,10 @@ def row_of(law, what, draws, measured, expected, z, passed):
 
 
 def positive(feature_map, x, y, m, groups, seed):
-    """Estimates of exp(x . y), each by m rows of the projection.
+    """Returns `groups` independent estimates of exp(x . y), each by m projection rows.
 
-    The rows are drawn at once: blocks of orthogonal ones are independent of each other,
-    so that m rows of each of `groups` blocks are so many draws.
-
+    All rows are sampled at once. Blocks of orthogonal rows are independent of each
+    other, so the first m rows of each block give one independent estimate.
     """
     dim = len(x)
     drawn_together = dim if feature_map.orthogonal else m
@@ -148,17 +147,17 @@ def positive(feature_map, x, y, m, groups, seed):
     kernel = feature_map.kernel(matrix)
     query, key = (tf.constant(dim**0.25 * z[None, None], tf.float32) for z in (x, y))
     projected = kernel.project_queries(query)
-    # plus and minus of a query where there are two parts, as of a key
+    # hyperbolic features have a part for w and a part for -w, also for keys
     queries = [projected, -projected][:parts]
     keys = tf.nest.flatten(kernel.project_keys(key, None))
     logs = [a.numpy().ravel() + b.numpy().ravel() for a, b in zip(queries, keys)]
-    # features of a query lack |x|^2 / 2, which cancels in attention
+    # query features omit the factor exp(-|x|^2 / 2), which cancels in attention
     weights = np.exp(np.array(logs, "float64") - x @ x / 2)
     return weights.reshape(parts, groups, drawn_together)[..., :m].mean((0, 2))
 
 
 def of_trigonometric(x, y, m, groups, seed):
-    """The same by independent rows with a cosine and a sine each."""
+    """Returns such estimates by m independent rows, each with a cosine and a sine."""
     rows = ops.gaussian_matrix(groups * m, len(x), seed).numpy().astype("float64")
     cosines = np.cos(rows.reshape(groups, m, len(x)) @ (x - y)).mean(-1)
     return np.exp((x @ x + y @ y) / 2) * cosines

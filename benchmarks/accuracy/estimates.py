@@ -1,9 +1,8 @@
 """Figure 4: the error of the output of attention against the number of features.
 
-The error is |output - exact| / |exact| (Frobenius), of data and features that are drawn
-anew each time (seeds 0, 1, ...); beside it stands the mean squared error. Other
-libraries run as they are installed, each in its environment in `.bench/`; one that
-cannot be had is a row with the reason.
+The error is |output - exact| / |exact| (Frobenius). Each seed (0, 1, ...) samples new
+data and new features. Rows also have the mean squared error. Other libraries run
+unchanged, each in its environment in `.bench/`; a missing one gives the reason.
 """
 
 import pathlib
@@ -15,7 +14,7 @@ from benchmarks import turns
 from benchmarks.accuracy import estimators
 
 BEST_RANK = "best rank m"
-# Head size, the standard deviation of queries and keys, and how many features.
+# Head size, standard deviation of queries and keys, and numbers of features.
 SWEEP = (16, 32, 64, 128, 256, 512, 1024)
 SETTINGS = (
     (16, 0.25, SWEEP),
@@ -50,7 +49,7 @@ def rows(quick=False):
 
 
 def setting_rows(length, draws, head_dim, std, sweep):
-    """The rows of one setting: controls first, then what is random."""
+    """Yields the rows of one setting: the best rank, controls, random features."""
     of = {"length": length, "head_dim": head_dim, "std": std}
     cases = [
         (estimators.MEAN, None),
@@ -62,7 +61,7 @@ def setting_rows(length, draws, head_dim, std, sweep):
         data = estimators.draw(seed, length, head_dim, std)
         weights = estimators.exact_weights(data)
         exact = weights @ data.value
-        if seed == 0:  # the floor hardly differs between draws of data
+        if seed == 0:  # the floor hardly depends on the sampled data
             floor = best_rank_errors(weights, sweep)
         for name, m in cases:
             estimate = estimators.attention(name, data, m, seed)
@@ -75,7 +74,7 @@ def setting_rows(length, draws, head_dim, std, sweep):
 
 
 def errors(estimate, exact):
-    """Relative error, and mean squared error."""
+    """Returns the relative error and the mean squared error."""
     difference = estimate - exact
     relative = np.linalg.norm(difference) / np.linalg.norm(exact)
     return float(relative), float(np.mean(difference**2))
@@ -97,17 +96,17 @@ def row(name, num_features, of_draws, of):
 
 
 def spread(values):
-    """The standard deviation over draws; `None` of one draw."""
+    """Returns the standard deviation over samples; `None` for a single sample."""
     return float(values.std(ddof=1)) if len(values) > 1 else None
 
 
 def best_rank_errors(weights, ranks):
-    """Relative error (Frobenius) of the best approximations of a matrix, by its ranks.
+    """Returns the relative error (Frobenius) of the best approximation of each rank.
 
-    No linear attention can pass it. Where values are N(0, 1), it is that of the output,
-    too: E |A V|^2 = V |A|^2 for V columns of values, and so of what is missing of A.
+    No linear attention has a smaller error. If values are N(0, 1), the output has the
+    same error: E |A V|^2 = V |A|^2 with V columns of values, for weights and errors A.
     """
-    # squares of the singular values, in half the time of those
+    # squares of the singular values, in half the time of an SVD
     squares = np.linalg.eigvalsh(weights @ weights.T)[::-1].clip(0)
     missing = np.append(np.cumsum(squares[::-1])[::-1], 0)
     return [
@@ -116,7 +115,7 @@ def best_rank_errors(weights, ranks):
 
 
 def peers(quick=False, install=True):
-    """Yields rows as `rows`, or with a `"reason"` in place of errors."""
+    """Yields rows like `rows`; a peer that fails has a `"reason"` and no errors."""
     environments = sorted({*PEERS.values()}) if install else ()
     with turns.session(THREADS, environments) as (pool, _):
         with tempfile.TemporaryDirectory() as name:
@@ -125,7 +124,7 @@ def peers(quick=False, install=True):
 
 
 def peer_rows(pool, setting, quick, folder):
-    """The peers answer to the same draws, one after the other."""
+    """Yields the rows of peers that computed the same samples one after another."""
     head_dim, std, m = setting
     length = QUICK_LENGTH if quick else LENGTH
     draws = QUICK_DRAWS if quick else DRAWS
@@ -151,7 +150,7 @@ def peer_rows(pool, setting, quick, folder):
 
 
 def attend(name, environment, pool, data, num_features, seed, folder):
-    """The output of a peer's attention, from its process."""
+    """Returns the output of a peer's attention, computed in the peer's process."""
     paths = {"inputs": str(folder / "inputs.npz"), "output": str(folder / "output.npy")}
     np.savez(paths["inputs"], **data._asdict())
     case = {"contender": name, "features": num_features, "seed": seed, **paths}

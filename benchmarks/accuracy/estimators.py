@@ -1,7 +1,7 @@
-"""Inputs of attention, its exact answer, and what estimates it, by name.
+"""Inputs of attention, the exact output, and estimators of the output by name.
 
-An estimator is a function of inputs, features and a seed. This package computes in
-float32, the exact answer and all others in float64.
+An estimator is a function of inputs, number of features and seed. `of_package` computes
+in float32; exact attention and all other estimators compute in float64.
 """
 
 import functools
@@ -26,7 +26,7 @@ FEATURE_MAPS = {
 
 
 class Inputs(typing.NamedTuple):
-    """One head, all float64 arrays of shape `(L, H)`."""
+    """Query, key and value of one head: float64 arrays of shape `(L, H)`."""
 
     query: np.ndarray
     key: np.ndarray
@@ -34,10 +34,10 @@ class Inputs(typing.NamedTuple):
 
 
 def draw(seed, length, head_dim, std):
-    """Queries and keys N(0, std^2), so that logits have std^2; values N(0, 1).
+    """Samples queries and keys N(0, std^2), and values N(0, 1).
 
-    The paper says no more of its inputs than "appropriately normalized" (section 4.2),
-    so their scale is a part of every result.
+    Logits then have the standard deviation std^2. The paper calls its inputs only
+    "appropriately normalized" (section 4.2), so every result names the scale.
     """
     random = np.random.default_rng(seed)
     query, key, value = random.standard_normal((3, length, head_dim))
@@ -45,14 +45,14 @@ def draw(seed, length, head_dim, std):
 
 
 def exact_weights(inputs):
-    """The attention matrix, rows sum to 1."""
+    """Returns the attention matrix, whose rows sum to 1."""
     scores = inputs.query @ inputs.key.T / inputs.query.shape[-1] ** 0.5
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
 def attention(name, inputs, num_features, seed):
-    """An estimate of the output of exact attention, float64 of shape `(L, H)`."""
+    """Estimates the output of exact attention: float64 of shape `(L, H)`."""
     return ESTIMATORS[name](inputs, num_features, seed)
 
 
@@ -61,7 +61,7 @@ def mean_of_values(inputs, num_features, seed):
 
 
 def of_package(feature_map, inputs, num_features, seed):
-    """The mathematics of the layer, in float32."""
+    """Estimates by the op that the layer calls, in float32."""
     draws = num_features, inputs.query.shape[-1], (seed, 1)
     kernel = feature_map.kernel(num_features and feature_map.draw(*draws))
     heads = [tf.constant(x[None, :, None], tf.float32) for x in inputs]
@@ -70,21 +70,21 @@ def of_package(feature_map, inputs, num_features, seed):
 
 
 def of_trigonometric(draw, inputs, num_features, seed):
-    """Half as many rows as features: of a cosine and a sine each."""
+    """Estimates by `num_features // 2` rows, each with a cosine and a sine."""
     rows = draw(num_features // 2, inputs.query.shape[-1], (seed, 1))
     return trigonometric_attention(inputs, rows.numpy().astype("float64"))
 
 
 def trigonometric_attention(inputs, rows):
-    """Attention by a cosine and a sine for each of `(m, H)` rows, which the paper left.
+    """Computes attention with a cosine and a sine for each of `(m, H)` rows.
 
-    exp(x . y) = exp(|x|^2 / 2) E[cos(w . (x - y))] exp(|y|^2 / 2): features are not
-    positive, so that a sum of weights can come close to zero, or be negative. A
-    control, and no layer's.
+    exp(x . y) = exp(|x|^2 / 2) E[cos(w . (x - y))] exp(|y|^2 / 2). These features are
+    not positive, so a sum of weights can be close to zero, or negative. They are a
+    control; no layer has them.
     """
     scale = inputs.query.shape[-1] ** -0.25
     x, y = scale * inputs.query, scale * inputs.key
-    # exp(|x|^2 / 2) of a query cancels; one factor for all keys does too
+    # exp(|x|^2 / 2) of a query cancels, and so does a common factor of all keys
     half_norms = (y**2).sum(-1, keepdims=True) / 2
     weighted = sines_and_cosines(y, rows) * np.exp(half_norms - half_norms.max())
     ones = np.ones_like(inputs.value[:, :1])
@@ -108,7 +108,7 @@ ESTIMATORS = {
     TRIGONOMETRIC: functools.partial(of_trigonometric, ops.orthogonal_gaussian_matrix),
     TRIGONOMETRIC_IID: functools.partial(of_trigonometric, ops.gaussian_matrix),
 }
-# Those that have as many features as they are asked for.
+# Estimators whose number of features is an option.
 RANDOM = (
     DEFAULT,
     POSITIVE,

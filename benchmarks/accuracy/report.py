@@ -1,4 +1,4 @@
-"""One page of tables, and the pictures, of the parts that there are."""
+"""Writes a page of tables, and pictures, from the results that exist."""
 
 import numpy as np
 from matplotlib import colormaps
@@ -21,7 +21,7 @@ SWEPT = (
     estimates.BEST_RANK,
 )
 
-# Colour, dashes, and what the legend says.
+# Colour, dashes, and label in the legend.
 LINES = {
     estimators.TRIGONOMETRIC_IID: ("#d1701c", ":", "trigonometric, iid rows"),
     estimators.TRIGONOMETRIC: ("#d1701c", "-", "trigonometric, orthogonal"),
@@ -31,14 +31,14 @@ LINES = {
     estimates.BEST_RANK: ("#222222", "--", "best matrix of rank m"),
 }
 MEAN_STYLE = ("#8a8a8a", "--", "mean of values")
-# Of training: the same feature map has the same colour, drawn anew or not.
+# Colours in the pictures of training; a feature map keeps its colour with redraws.
 CURVES = {
     models.WITHOUT: "#8a8a8a",
     models.EXACT: "#222222",
     "softmax": "#0b5cab",
     "favor+": "#2a8c5a",
 }
-# Of the first picture: more than that is as wrong.
+# Limits of the errors in the first picture; larger errors are equally useless.
 LOWEST, HIGHEST = 1e-3, 1e3
 TITLE = "# How exact, and how well does it learn: the paper's figures on a CPU"
 ESTIMATES = """\
@@ -89,7 +89,7 @@ derived."""
 
 
 def write(results, folder):
-    """Writes `tables.md` and the pictures of the parts that there are."""
+    """Writes `tables.md` and the pictures of the parts that have results."""
     parts = [TITLE, explanation(results["about"])]
     rows, of_peers, runs, laws = (
         results.get(part, []) for part in ("estimates", "peers", "training", "checks")
@@ -131,13 +131,13 @@ Errors do not depend on that; no time is stated."""
 
 
 def versions(rows):
-    """Names and versions of the libraries that ran."""
+    """Returns names and versions of the libraries that ran."""
     found = {i: row.get("versions", {}) for i, row in enumerate(rows)}
     return libraries(found) or "none"
 
 
 def estimates_tables(rows):
-    """A table for each scale: an estimator a line, a number of features a column."""
+    """Returns a table per scale: lines are estimators, columns numbers of features."""
     parts = []
     for (head_dim, std), same in by(rows, "head_dim", "std"):
         features = sorted({row["features"] for row in same} - {None})
@@ -155,14 +155,14 @@ def estimates_tables(rows):
 
 
 def find(rows, name, num_features):
-    """The row of an estimator, or `None`."""
+    """Returns the row of an estimator, or `None`."""
     wanted = name, num_features
     found = (r for r in rows if (r["estimator"], r["features"]) == wanted)
     return next(found, None)
 
 
 def cell(row):
-    """Mean and standard deviation over draws."""
+    """Formats the mean and the standard deviation over samples."""
     if row is None:
         return NOTHING
     mean, spread = row["relative_error"], row["relative_error_std"]
@@ -180,7 +180,7 @@ def number(x):
 
 
 def peers_table(of_peers, of_estimates):
-    """Peers, and this package at the same settings."""
+    """Returns a table of peers and of this package at the same settings."""
     head = ["attention"]
     for head_dim, std, m in estimates.PEER_SETTINGS:
         head.append(f"H = {head_dim}, std {std}, m = {m}")
@@ -199,7 +199,7 @@ def peers_table(of_peers, of_estimates):
 
 
 def training_table(runs, names):
-    """Recall at the end, and the step at which half of it was reached."""
+    """Returns a table of final accuracies, and of the first step with at least 0.5."""
     lines = []
     for name in (*training.CONTROLS, *names):
         same = sorted((r for r in runs if r["row"] == name), key=lambda r: r["seed"])
@@ -237,12 +237,12 @@ def checks_table(rows):
 
 
 def draw_estimates(rows, path):
-    """A panel for each scale of queries and keys that was swept."""
+    """Draws a panel for each scale of queries and keys with several feature counts."""
     swept = {
         setting: sorted(m for m in {row["features"] for row in same} if m)
         for setting, same in by(rows, "head_dim", "std")
     }
-    # one number of features is no line
+    # a single number of features makes no line
     swept = {setting: counts for setting, counts in swept.items() if len(counts) > 1}
     figure = Figure(figsize=(4 * len(swept), 4.8), layout="constrained")
     panels = figure.subplots(1, len(swept), sharey=True, squeeze=False)[0]
@@ -267,7 +267,7 @@ def draw_estimates(rows, path):
 
 
 def draw_training(runs, path):
-    """Accuracy against steps: redrawn or not, and the generalized kernels."""
+    """Draws accuracy against steps, for redrawn features and generalized kernels."""
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     compared = {
@@ -299,7 +299,7 @@ def line(axes, x, means, least, most, colour, dashes, label):
 
 
 def of_seeds(runs):
-    """Steps, and an array `(seeds, points)`; who ended early keeps the last value."""
+    """Returns steps and values `(seeds, points)`; a run that ended keeps its last."""
     curves = [np.array(run["curve"]) for run in runs]
     steps = np.unique(np.concatenate([curve[:, 0] for curve in curves]))
     values = [np.interp(steps, curve[:, 0], curve[:, 1]) for curve in curves]

@@ -1,7 +1,7 @@
-"""Figures 15 and 16: features drawn anew in training or not, and generalized kernels.
+"""Figures 15 and 16: training with redrawn features, and with generalized kernels.
 
-Associative recall, as `benchmarks.learning` has it, small enough for minutes: whoever
-attends right answers all, whoever cannot attend 1 of 64.
+The task is the associative recall of `benchmarks.learning`, small enough for minutes.
+Correct attention answers all questions; a model without attention answers 1 of 64.
 """
 
 from benchmarks import runner
@@ -17,7 +17,7 @@ REDRAW_ROWS = tuple(
 )
 ROWS = (*CONTROLS, *REDRAW_ROWS, *KERNELS)
 QUICK_ROWS = (models.EXACT, "favor+", f"favor+, {models.REDRAW}", "relu")
-# So few steps that nothing is compiled by XLA, which would take longer than they do.
+# So few steps that XLA does not compile, which would take longer than the training.
 TASK = tasks.recall(48, 8, window=4, steps=190, batch_size=16, learning_rate=4e-3)
 QUICK_STEPS = 120
 KEY_DIM = 16
@@ -31,7 +31,7 @@ def place(run):
 
 
 def plan(quick=False):
-    """Arguments of `benchmarks.learning.training.train`, figure 15 first."""
+    """Returns arguments for `benchmarks.learning.training.train`, figure 15 first."""
     seeds = QUICK_SEEDS if quick else SEEDS
     figures = [QUICK_ROWS] if quick else [(*CONTROLS, *REDRAW_ROWS), KERNELS]
     return [
@@ -51,15 +51,15 @@ def plan(quick=False):
 
 
 def runs(quick=False, workers=2):
-    """Trains, and yields dicts with a curve of (steps, accuracy), in any order."""
+    """Trains models; yields dicts with a curve of (steps, accuracy), in any order."""
     for result in runner.results(training.train, plan(quick), workers):
         yield without_times(result)
 
 
 def without_times(result):
-    """Results without times: equal in every run of the command.
+    """Returns the results without times, which are equal in every run of the command.
 
-    The curve of a run that had learned enough ends earlier than its steps.
+    The curve of a run that reached the accuracy `Task.enough` ends before its steps.
     """
     kept = {name: result[name] for name in KEPT}
     curve = [[steps, value] for steps, _, _, value in result["curve"]]

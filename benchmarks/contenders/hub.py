@@ -1,4 +1,4 @@
-"""KerasHub: its block of FNet, and `generate` of its GPT-2 with a cache."""
+"""KerasHub: the FNet block, and `generate` of GPT-2 with a cache."""
 
 import keras
 import keras_hub
@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.contenders import steps
 
-# Its names of the parts of FNet, and ours.
+# KerasHub's names of the layers in FNet, and ours.
 PARTS = {
     "mixing_layer_norm": "mixing_norm",
     "output_layer_norm": "output_norm",
@@ -25,7 +25,7 @@ def program(case):
 
 
 def fourier(case, arrays):
-    """`Side` of a block; it takes no mask."""
+    """Returns the `Side` of a block, which takes no mask."""
     layer = keras_hub.layers.FNetEncoder(**case["options"])
 
     def weights():
@@ -39,7 +39,7 @@ def fourier(case, arrays):
 
 
 def generating(case):
-    """The cache is as long as the sequences get. Mode "xla" is KerasHub's default."""
+    """Makes `generate` with a cache for all tokens; KerasHub's default is "xla"."""
     length = case["prompt_length"] + case["new_tokens"]
     backbone = keras_hub.models.GPT2Backbone(
         **case["sizes"], dropout=0.0, max_sequence_length=length

@@ -1,4 +1,4 @@
-"""Longformer of transformers 4.57, the last for TensorFlow, on TensorFlow 2.20."""
+"""Longformer of transformers 4.57, the last version for TensorFlow, on 2.20."""
 
 import numpy as np
 import tensorflow as tf
@@ -8,7 +8,7 @@ from transformers.models.longformer import modeling_tf_longformer as longformer
 
 from benchmarks.contenders import steps
 
-# What its model makes of tokens before it calls the layer.
+# Values by which the model marks hidden and global tokens for the layer.
 HIDDEN, GLOBAL = -10_000.0, 10_000.0
 PARTS = ("query", "key", "value", "query_global", "key_global", "value_global")
 
@@ -23,7 +23,7 @@ def program(case):
 
 
 def attention(case, arrays):
-    """`Side` of its layer with the dense layer behind it, as others have inside."""
+    """Returns the `Side` of the layer and of the dense layer that others include."""
     sizes, options = case["sizes"], case["options"]
     config = transformers.LongformerConfig(
         hidden_size=sizes["width"],
@@ -38,7 +38,7 @@ def attention(case, arrays):
         seen, is_global = times >= 0, times < case["num_global_tokens"]
     else:
         seen, is_global = tf.constant(arrays["seen"]), tf.constant(arrays["global"])
-    # not a bool, which Keras makes a tensor, and AutoGraph branches of different shapes
+    # NumPy's: Keras makes a bool a tensor, and AutoGraph's branches differ in shape
     any_global = np.any(is_global)
     role = tf.where(is_global, GLOBAL, tf.where(seen, 0.0, HIDDEN))
     role = role[..., tf.newaxis, tf.newaxis]
@@ -49,7 +49,7 @@ def attention(case, arrays):
         return output(layer(inputs, training=True)[0])
 
     def weights():
-        # without global tokens it has the further dense layers, and uses them not
+        # without global tokens the layer does not use the last three dense layers
         names = PARTS if any_global else PARTS[:3]
         parts = {name: getattr(layer, name) for name in names}
         return steps.of_dense({**parts, "attention_output": output})

@@ -1,7 +1,7 @@
 """Big Bird and KernelAttention of tf-models-official 2.20, on TensorFlow 2.20.
 
-The causal form of KernelAttention is windowed over chunks; where it is timed they are
-of 64 tokens, and the window is the sequence. (It sees the future inside each chunk.)
+Causal KernelAttention sees a window of chunks, and later tokens in the own chunk. When
+it is timed, a chunk has 64 tokens and the window is the sequence.
 """
 
 import functools
@@ -39,7 +39,7 @@ def program(case):
 
 
 def attend(case, *inputs):
-    """The layer with identities for dense layers: it has no attention by itself."""
+    """Runs the layer with identity dense layers: it has no attention without them."""
     query, key, value = (tf.constant(x[None]) for x in inputs)
     dim = query.shape[-1]
     layer = kernel_attention.KernelAttention(
@@ -50,13 +50,13 @@ def attend(case, *inputs):
         num_random_features=case["features"],
         seed=case["seed"],
     )
-    layer(query[:, :1], value[:, :1], key[:, :1])  # builds it
+    layer(query[:, :1], value[:, :1], key[:, :1])  # builds the weights
     layer.set_weights([np.eye(dim).reshape(w.shape) for w in layer.get_weights()])
     return layer(query, value, key)[0].numpy()
 
 
 def big_bird(case, arrays):
-    """`Side` of Big Bird, which tells its table of random blocks."""
+    """Returns the `Side` of Big Bird; `told` has its table of random blocks."""
     layer = bigbird_attention.BigBirdAttention(**heads(case), **case["options"])
     size = case["options"].get("from_block_size", 64)
     to_masks = bigbird_attention.BigBirdMasks(size)
@@ -72,7 +72,7 @@ def big_bird(case, arrays):
 
 
 def kernel(case, arrays):
-    """`Side` of KernelAttention; its matrix becomes the one that is given."""
+    """Returns the `Side` of KernelAttention with the given projection matrix."""
     kernel_attention._NUMERIC_STABLER = case.get("stabilizer", STABILIZER)
     layer = kernel_attention.KernelAttention(**heads(case), seed=0, **case["options"])
     call = {"training": True}

@@ -1,4 +1,4 @@
-"""The layers of this package, Keras' exact layer, and a layer that returns V."""
+"""Layers of this package, exact attention of Keras, and a layer that returns V."""
 
 import keras
 import numpy as np
@@ -60,9 +60,9 @@ def layer(case):
 
 
 class ReturnsValue(keras_performer.PerformerAttention):
-    """X(OPT) of the paper: the projections alone, with attention that returns V.
+    """X(OPT) of the paper: only the projections; attention returns V.
 
-    Queries and keys are added in with weight 0, so that they are computed too.
+    Adding queries and keys with weight 0 makes their projections part of the graph.
     """
 
     def call(self, query, value=None, key=None):
@@ -72,7 +72,7 @@ class ReturnsValue(keras_performer.PerformerAttention):
 
 
 def side(case, arrays):
-    """A layer of ours, or of Keras, beside one of another library."""
+    """Returns the `Side` of our layer or of a Keras layer."""
     if case["layer"] == "FourierMixing":
         return fourier_block(case, arrays)
     if case["layer"] in ("MultiHeadAttention", "GroupQueryAttention"):
@@ -81,7 +81,7 @@ def side(case, arrays):
     kind = {**vars(layers), **vars(zoo)}[case["layer"]]
     layer = kind(sizes["num_heads"], sizes["key_dim"], **case["options"])
     layer.build((None, None, sizes["width"]))
-    call = {"training": True}  # as `fit` calls it; there is no dropout
+    call = {"training": True}  # as in `fit`; there is no dropout
     if arrays is not None:
         call["query_mask"] = tf.constant(arrays["seen"])
         if case["layer"] == "LongformerAttention" and layer.num_global_tokens:
@@ -96,7 +96,7 @@ def side(case, arrays):
 
 
 def of_keras(case, arrays):
-    """Attention of Keras, with a sliding window."""
+    """Returns the `Side` of a Keras attention layer."""
     options, sizes = dict(case["options"]), case["sizes"]
     call = {"use_causal_mask": options.pop("causal", False), "training": True}
     if case["layer"] == "GroupQueryAttention":
@@ -113,12 +113,12 @@ def of_keras(case, arrays):
 
 
 def seen_blocks(random_blocks, each_once):
-    """Our table of blocks with the random ones of the Model Garden.
+    """Returns our table of blocks with the random blocks of the Model Garden.
 
     Args:
-        random_blocks: int array `(heads, count - 2, random)`, of all but the first and
-            last block.
-        each_once: bool, whether a block that is seen anyway is left out.
+        random_blocks: int array `(heads, count - 2, random)`, for all blocks but the
+            first and the last.
+        each_once: bool, whether to omit random blocks that are seen anyway.
     """
     heads, inner, number = random_blocks.shape
     table, all_seeing = zoo.big_bird_blocks(inner + 2, heads, 2, 0, seed=0)
@@ -134,7 +134,7 @@ def seen_blocks(random_blocks, each_once):
 
 
 def fourier_block(case, arrays):
-    """A block of FNet: what the paper has around the transform, by Keras."""
+    """Returns the `Side` of an FNet block: our mixing, and other layers of Keras."""
     width, inner = case["sizes"]["width"], case["options"]["intermediate_dim"]
     mixing = zoo.FourierMixing()
     norms = [
@@ -158,11 +158,11 @@ def fourier_block(case, arrays):
 
 
 def decoding(case):
-    """One token after another in one compiled loop: each is the output for the last.
+    """Decodes tokens in one compiled loop; each output is the next input.
 
-    The case has contender ("softmax", the same with jit_compile=True, or "key-value
-    cache"), position, the number of tokens that came before, batch, and tokens, how
-    many of each sequence a run decodes.
+    The case has contender ("softmax", also with jit_compile=True, or "key-value
+    cache"), position (the number of earlier tokens), batch, and tokens (the number that
+    a run decodes in each sequence).
     """
     xla, position, batch = case["mode"] == "xla", case["position"], case["batch"]
     if case["contender"] == "key-value cache":
@@ -189,7 +189,7 @@ def decoding(case):
 
 
 def recurrent(position, batch, jit_compile):
-    """`PerformerAttention`, from its state after `position` tokens."""
+    """Makes `PerformerAttention` and its state after `position` tokens."""
     layer = keras_performer.PerformerAttention(
         **SIZES,
         causal=True,
@@ -199,7 +199,7 @@ def recurrent(position, batch, jit_compile):
     )
     prefix = tf.random.normal((1, position, contenders.WIDTH))
     _, state = layer(prefix, return_state=True)
-    # what the numbers are does not matter to speed
+    # speed does not depend on the numbers
     state = tf.nest.map_structure(lambda x: tf.repeat(x, batch, axis=0), state)
 
     def decode_token(i, token, state):
@@ -209,12 +209,12 @@ def recurrent(position, batch, jit_compile):
 
 
 def cached(position, length, batch, xla):
-    """Exact attention with a cache that is made for `length` tokens.
+    """Makes exact attention with a cache for `length` tokens.
 
-    The fastest of those tried in TensorFlow: heads before tokens, so that both products
-    read the cache as it lies; a new token overwrites its row and copies nothing. Rows
-    that are yet to come are masked, as a slice would copy the cache in graph mode. XLA
-    copies it once, when a run begins.
+    This was the fastest variant tried in TensorFlow. Heads come before tokens, so that
+    both products read the cache without a transpose. A new token overwrites its row and
+    copies nothing. Later rows are masked, since a slice would copy the cache in graph
+    mode. XLA copies it once, when a run begins.
     """
     heads, head_dim = contenders.NUM_HEADS, contenders.KEY_DIM
     width = contenders.WIDTH
@@ -229,7 +229,7 @@ def cached(position, length, batch, xla):
     def put(cache, rows, new):
         if xla:
             return tf.tensor_scatter_nd_update(cache, rows[:, tf.newaxis], new)
-        # TensorFlow's scatter would copy the cache for every token
+        # a scatter in TensorFlow would copy the cache for every token
         return tf.raw_ops.InplaceUpdate(x=cache, i=rows, v=new)
 
     def by_heads(cache):
@@ -251,7 +251,7 @@ def cached(position, length, batch, xla):
 
 
 def generating(case):
-    """`generate` of a `PerformerLM`."""
+    """Makes `generate` with a `PerformerLM`."""
     length = case["prompt_length"] + case["new_tokens"]
     model = keras_performer.PerformerLM(
         max_length=length,

@@ -1,4 +1,4 @@
-"""Shared by the contenders on TensorFlow: a step as one function, and its numbers."""
+"""Functions that contenders on TensorFlow share: a step's program, and its numbers."""
 
 import importlib.metadata
 import typing
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def start(threads, *packages):
-    """Sets the threads; returns the versions of TensorFlow and of packages."""
+    """Sets the threads; returns versions of TensorFlow and of the given packages."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     versions = {name: importlib.metadata.version(name) for name in packages}
@@ -16,8 +16,8 @@ def start(threads, *packages):
 
 
 def program(function, inputs, case):
-    """Functions that trace and run one step; `inputs` are tensors."""
-    # builds the layer, and computes nothing
+    """Returns functions that trace and that run one step on tensors `inputs`."""
+    # builds the layer without computing anything
     built = tf.function(function).get_concrete_function(*inputs)
     variables = built.graph.trainable_variables
 
@@ -27,7 +27,7 @@ def program(function, inputs, case):
     def training(*inputs):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            # not `** 2`: its gradient may be a power, which takes as long as a product
+            # the gradient of `** 2` may be a power, as slow as a matrix product
             loss = tf.reduce_sum(tf.square(tf.cast(function(*inputs), tf.float32)))
         return tape.gradient(loss, [*inputs, *variables])
 
@@ -37,18 +37,18 @@ def program(function, inputs, case):
     def run():
         for x in tf.nest.flatten(compiled(*inputs)):
             if x is not None:
-                np.asarray(x)  # waits, and copies nothing as `x.numpy()` would
+                np.asarray(x)  # waits; `x.numpy()` would also copy
 
     return lambda: compiled.get_concrete_function(*inputs), run
 
 
 class Side(typing.NamedTuple):
-    """A layer of one side of `benchmarks.peers`.
+    """One side's layer in a comparison of `benchmarks.peers`.
 
     Attributes:
         call: function of x.
-        weights: function, once `call` was called, that returns a dict from names of
-            `numbers.drawn` to variables, whose shapes may put axes together.
+        weights: function that returns a dict from names in `numbers.drawn` to
+            variables, whose shapes may merge axes. `call` must run before it.
         told: dict of further arrays that the other side needs.
     """
 
@@ -58,7 +58,7 @@ class Side(typing.NamedTuple):
 
 
 def of_side(case, side):
-    """The program of a function of the case and of arrays (or `None`) to a `Side`."""
+    """Returns the program of a case; `side(case, arrays or None)` makes its `Side`."""
     if case["part"] == "numbers":
         return lambda: None, lambda: write_numbers(case, side)
     shape = 1, case["length"], case["sizes"]["width"]
@@ -67,7 +67,7 @@ def of_side(case, side):
 
 
 def write_numbers(case, side):
-    """Computes the case in a graph and writes output and gradients to its file."""
+    """Computes a case in a graph; writes output and gradients to its file."""
     arrays = dict(np.load(case["inputs"]))
     made = side(case, arrays)
     x, cotangent = (tf.constant(arrays[name]) for name in ("x", "cotangent"))
@@ -93,7 +93,7 @@ def write_numbers(case, side):
 
 
 def by_name(*layers):
-    """Trainable variables of layers of Keras 3 by their last names: "query/kernel"."""
+    """Returns trainable variables of Keras 3 layers by name, such as "query/kernel"."""
     return {
         "/".join(weight.path.split("/")[-2:]): weight.value
         for layer in layers
@@ -102,7 +102,7 @@ def by_name(*layers):
 
 
 def of_dense(parts):
-    """Variables of dense layers of tf-keras by the names that a dict gives them."""
+    """Returns variables of tf-keras dense layers by the names of a dict."""
     return {
         f"{name}/{weight}": getattr(dense, weight)
         for name, dense in parts.items()

@@ -12,7 +12,7 @@ def start(threads):
 
 
 def attend(case, query, key, value):
-    """The layer draws its features with a seed that is fixed: another is given here."""
+    """Runs the layer, whose seed is fixed, with features sampled by the case's seed."""
     options = {"scale_by_norm": True, "normalize_data": True}
     length, dim = query.shape
     layer = sparsity.FavorAttention(

@@ -1,4 +1,4 @@
-"""FavorAttention of xformers 0.0.28, whose later versions have none."""
+"""FavorAttention of xformers 0.0.28; later versions lack it."""
 
 import importlib.metadata
 

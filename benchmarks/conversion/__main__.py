@@ -3,12 +3,12 @@
     python -m benchmarks.conversion
     python -m benchmarks.conversion --full     # further rows; some hours on two cores
 
-Downloads the wheels of rxnmapper (3 MB) and antiberty (97 MB), which hold trained
-weights under the MIT licence, into `--output`, if they are not there, and for rows of
-more data three others (27 MB) whose descriptions have reactions; nothing of them is
-installed or run. Reads the weights into Keras models, has each guess masked tokens
-of the sequences in these packages, with its exact attention and with that of each row,
-and writes `tables.md`. `--rows` and `--models` choose some.
+Downloads wheels that are missing into `--output`: rxnmapper (3 MB) and antiberty
+(97 MB), which hold trained weights under the MIT licence. Rows with more data need
+three others (27 MB) with reactions in their descriptions. No wheel is installed or run.
+Loads the weights into Keras models, measures the loss of masked tokens in sequences
+from these packages with exact attention and with each row's, and writes `tables.md`.
+`--rows` and `--models` select some.
 """
 
 import datetime
@@ -42,8 +42,8 @@ def main(argv=None):
 
 
 def measure(sources, rows, options):
-    """Losses and seconds of each row, in a dict for each package."""
-    # the exact one first, without which nothing else means anything; then the longest
+    """Returns a dict for each package, from rows to losses and seconds."""
+    # the exact model first, as it checks the weights; then the slowest rows
     order = sorted(rows, key=lambda name: (name != scores.EXACT, not fitted(name)))
     jobs = []
     for name in order:
@@ -53,7 +53,7 @@ def measure(sources, rows, options):
                     continue
                 source.further()  # downloaded here, once for all workers
             jobs.append({"package": package, "name": name, "folder": options.output})
-    # products of small matrices take half the time; Intel's CPUs have it so by default
+    # oneDNN halves the time of small matrix products; it is the default on Intel CPUs
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     found = {}
     for package, name, *made in runner.results(scores.measured, jobs, options.workers):
@@ -72,7 +72,7 @@ def fitted(name):
 
 
 def section(source, found):
-    """The table of a model, of losses and seconds by row, the exact one first."""
+    """Returns the section of a model: losses and seconds by row, exact first."""
     given = scores.questions(source)
     families = given.families_of_tokens()
     exact, _ = found[scores.EXACT]

@@ -20,12 +20,12 @@ class Config:
 
 
 def config_of(saved):
-    """The `Config` of what `config.json` of a model holds; `ValueError` for others."""
+    """Makes a `Config` from `config.json`; raises `ValueError` for other models."""
     expected = {
-        "hidden_act": "gelu",  # by erf; "gelu_new" is the one by tanh
+        "hidden_act": "gelu",  # by erf; "gelu_new" is by tanh
         "pad_token_id": 0,
         "position_embedding_type": "absolute",
-        # ALBERT's: all layers in one group of one
+        # ALBERT: all layers share one group of one layer
         "num_hidden_groups": 1,
         "inner_group_num": 1,
     }
@@ -45,12 +45,12 @@ def config_of(saved):
 
 
 def make_model(config, attention=keras.layers.MultiHeadAttention):
-    """A model of tokens `(B, T)`, padded with 0; its output is logits `(B, T, vocab)`.
+    """Makes a model from tokens `(B, T)`, padded with 0, to logits `(B, T, vocab)`.
 
-    Blocks normalize after they add, as BERT does. Each has layers of its own: those of
-    ALBERT share their weights, which here are copies, so that each layer of attention
-    can be converted by what it sees.
-    `attention` makes a layer of the arguments `num_heads`, `key_dim` and `name`.
+    Blocks normalize after the residual, as BERT does. Blocks of ALBERT share weights;
+    here each block has its own copy, so that each attention layer can be converted by
+    its own inputs.
+    `attention` makes a layer from the arguments `num_heads`, `key_dim` and `name`.
     """
     dense, hidden = keras.layers.Dense, config.hidden_dim
 
@@ -58,7 +58,7 @@ def make_model(config, attention=keras.layers.MultiHeadAttention):
         return keras.layers.LayerNormalization(epsilon=config.epsilon, name=name)
 
     tokens = keras.Input((None,), dtype="int32", name="tokens")
-    # `(B, 1, T)`: which keys all queries see
+    # visible keys `(B, 1, T)`, the same for all queries
     visible = keras.ops.expand_dims(keras.ops.not_equal(tokens, 0), 1)
     places = keras.ops.cumsum(keras.ops.ones_like(tokens), axis=1) - 1
     sizes = {"token": config.vocabulary_size, "position": config.max_length}
@@ -87,11 +87,11 @@ def make_model(config, attention=keras.layers.MultiHeadAttention):
 
 
 def load(model, tensors, names):
-    """Gives a model weights that were saved by PyTorch.
+    """Loads weights that PyTorch saved into a model.
 
-    `tensors` are arrays by PyTorch's names; `names` are these, without ".weight" and
-    ".bias", by those of the layers here. The four dense layers of `attention_3` are
-    called `query_3`, `key_3`, `value_3` and `attention_output_3`.
+    `tensors` maps PyTorch names to arrays. `names` maps layer names to PyTorch names
+    without ".weight" and ".bias". The four dense layers of `attention_3` are called
+    `query_3`, `key_3`, `value_3` and `attention_output_3`.
     """
     for name, layer in layers_with_weights(model):
         arrays = [tensors[f"{names[name]}.weight"]]
@@ -104,7 +104,7 @@ def load(model, tensors, names):
 
 
 def layers_with_weights(model):
-    """Names and layers; in the place of attention its dense layers."""
+    """Yields names and layers; an attention layer yields its dense layers."""
     for layer in model.layers:
         if hasattr(layer, "query_dense"):
             index = layer.name.removeprefix("attention_")

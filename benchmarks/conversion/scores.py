@@ -1,4 +1,4 @@
-"""Tokens to guess, what takes the place of trained attention, and what that loses."""
+"""Masked tokens, replacements of trained attention, and the losses of models."""
 
 import difflib
 import functools
@@ -15,27 +15,27 @@ from benchmarks.conversion.sources import SOURCES
 from keras_performer import calibrate, convert_to_performer, transfer_attention
 from keras_performer.layers import LocalAttention
 
-# Seeds of the tokens to guess, and of the masks in what a row is fitted to.
+# Seeds of the masks in test examples, and in the tokens to which a row is fitted.
 SEED, CALIBRATION_SEED = 1, 2
-# What rounding may change of the mean loss of the exact model.
+# Tolerance of the mean loss of the exact model, for rounding.
 ROUNDING = 1e-3
-# How many tokens of a sequence are masked at once, about, and in how many copies.
+# Approximate number of masked tokens in a copy, and limits of the number of copies.
 TOKENS_AT_ONCE = 15
 FEWEST_PARTS, MOST_PARTS = 4, 6
-# Sequences that have more of their tokens in common, in order, are one family.
+# Sequences with a larger share of common tokens, in order, form a family.
 MOST_IN_COMMON = 0.8
-# How many examples a model is given at once.
+# Batch size of a model's examples.
 BATCH = 24
-WINDOW = 17  # keys up to 16 places off
-# Of `transfer_attention`, and how many sequences each sees.
+WINDOW = 17  # keys at distances up to 16
+# Steps of `transfer_attention`, and sequences in each.
 TRANSFER_STEPS, AT_ONCE = 200, 2
 
 
 class Examples(typing.NamedTuple):
-    """Copies of sequences in which tokens are masked.
+    """Copies of sequences with masked tokens.
 
-    Tokens and what they were are int32 `(R, T)`, padded with 0; the sequences of a
-    family `(R,)` are alike.
+    `inputs` and `targets` are int32 `(R, T)`, padded with 0; `masked` is where they
+    differ. Similar sequences have the same number in `families` `(R,)`.
     """
 
     inputs: np.ndarray
@@ -44,19 +44,19 @@ class Examples(typing.NamedTuple):
     families: np.ndarray
 
     def of(self, chosen):
-        """The examples where an array `(R,)` is true."""
+        """Returns the examples where a bool array `(R,)` is true."""
         return Examples(*(array[chosen] for array in self))
 
     def families_of_tokens(self):
-        """The families of all masked tokens, in the order of `losses`."""
+        """Returns the family of each masked token, in the order of `losses`."""
         return np.repeat(self.families, self.masked.sum(1))
 
 
 def examples(sequences, mask_token, seed):
-    """Hides each token of a sequence in one copy of it at most.
+    """Masks each token of a sequence in at most one copy of the sequence.
 
-    As many copies as leave about 15 masked tokens in each, at least 4; of more than 6
-    the first 6. The tokens at both ends stay.
+    A sequence is divided into copies of about 15 masked tokens, at least 4; only the
+    first 6 are kept. The first and last token are never masked.
     """
     random = np.random.default_rng(seed)
     family_of = families(sequences)
@@ -75,9 +75,9 @@ def examples(sequences, mask_token, seed):
 
 
 def families(sequences):
-    """Numbers from 0; equal for sequences that are much the same.
+    """Returns a number from 0 for each sequence; similar sequences share it.
 
-    What is fitted to one of a family and tested on another was fitted to the test.
+    A model fitted to one sequence must not be tested on another of its family.
     """
     found = list(range(len(sequences)))
     for i, tokens in enumerate(sequences):
@@ -90,7 +90,7 @@ def families(sequences):
 
 
 def padded(sequences):
-    """An int32 array `(R, T)` of lists of tokens, filled up with 0."""
+    """Returns lists of tokens as an int32 array `(R, T)`, padded with 0."""
     array = np.zeros((len(sequences), max(map(len, sequences))), np.int32)
     for row, tokens in zip(array, sequences):
         row[: len(tokens)] = tokens
@@ -98,10 +98,10 @@ def padded(sequences):
 
 
 def losses(model, given):
-    """-log p of each masked token of `Examples`, float64, one after the other."""
+    """Returns -log p of each masked token of `Examples`, in one float64 array."""
     starts = range(0, len(given.inputs), BATCH)
     parts = [given.inputs[start : start + BATCH] for start in starts]
-    # not compiled: that would take longer than it saves
+    # eager, as tracing would take longer than it saves
     logits = np.concatenate([model(part, training=False).numpy() for part in parts])
     logits = logits[given.masked].astype(np.float64)
     logits -= logits.max(-1, keepdims=True)
@@ -116,10 +116,10 @@ class Row(typing.NamedTuple):
         name: str.
         make: function of a `Pretrained` that returns a Keras model.
         fit: function of that model, the `Pretrained` and tokens `(R, T)` that returns
-            the model fitted to these: for each family of sequences to those of others.
-            `None` where nothing is fitted.
-        further: bool, whether these are of `Pretrained.further`, too.
-        beside: str, the name of a row that it is to be better than; or `None`.
+            the model fitted to these tokens, or `None`. Each family is tested with a
+            model that is fitted to other families.
+        further: bool, whether `Pretrained.further` adds to these tokens.
+        beside: str, the name of a row that this row should outperform; or `None`.
     """
 
     name: str
@@ -134,7 +134,7 @@ def exact(source):
 
 
 def mean_of_values(source):
-    """All logits are 0: what is left of attention that knows nothing of the query."""
+    """Returns the model with all attention logits 0: the average of all values."""
     model = source.model()
     for layer in model.layers:
         if isinstance(layer, keras.layers.MultiHeadAttention):
@@ -148,18 +148,18 @@ def window_alone(source):
 
 
 def converted(feature_map, exact_window, source):
-    """The trained model with random or Taylor features."""
+    """Returns the trained model, converted to random or Taylor features."""
     options = dict(exact_window=exact_window, feature_map=feature_map, seed=0)
     return convert_to_performer(source.model(), **options)[0]
 
 
 def calibrated(model, source, tokens):
-    # every second: of copies of a sequence, which differ by their masks
+    # every second row is enough: copies of a sequence differ only in their masks
     return calibrate(model, tokens[::2], verbose=0)[0]
 
 
 def transferred(model, source, tokens):
-    """Calibrated, then trained to attend as the trained model does."""
+    """Calibrates a model, then trains its attention to match the trained model."""
     tokens = np.random.default_rng(0).permutation(tokens)
     batches = tf.data.Dataset.from_tensor_slices(tokens)
     return transfer_attention(
@@ -192,7 +192,7 @@ ROWS = (
     performer("softmax", WINDOW),
     performer("softmax", WINDOW, calibrated),
 )
-# What `--full` adds.
+# Rows that `--full` adds.
 FURTHER = (
     performer("favor+"),
     performer("taylor"),
@@ -206,7 +206,7 @@ NAMED = {row.name: row for row in ROWS + FURTHER}
 
 
 def measured(package, name, folder):
-    """Names, the losses of a row, and the seconds of a processor that it took."""
+    """Returns both names, the losses of a row, and the CPU seconds."""
     start = time.process_time()
     source, row = SOURCES[package](folder), NAMED[name]
     found = losses_of(row, source, questions(source))
@@ -214,12 +214,12 @@ def measured(package, name, folder):
 
 
 def questions(source):
-    """The `Examples` of a `Pretrained`."""
+    """Returns the test `Examples` of a `Pretrained`."""
     return examples(source.sequences, source.mask_token, SEED)
 
 
 def losses_of(row, source, given):
-    """The losses of a row, as `losses`."""
+    """Fits the models of a row, and returns their losses as `losses` does."""
     model = row.make(source)
     if row.fit is None:
         return losses(model, given)
@@ -230,14 +230,14 @@ def losses_of(row, source, given):
         fitted = row.fit(model, source, calibration_tokens(others, source.mask_token))
         part = losses(fitted, given.of(given.families == family))
         found[given.families_of_tokens() == family] = part
-        # what TensorFlow keeps of the model is given up
+        # frees the memory that TensorFlow keeps for the model
         keras.backend.clear_session()
         gc.collect()
     return found
 
 
 def sequences_of_others(source, family, further):
-    """Sequences, also further ones, that have little in common with a family."""
+    """Returns sequences of other families; `further` adds `Pretrained.further`."""
     asked = families(source.sequences) == family
     more = source.further() if further else []
     found = source.sequences + [x for x in more if x not in source.sequences]
@@ -247,13 +247,13 @@ def sequences_of_others(source, family, further):
 
 
 def calibration_tokens(sequences, mask_token):
-    """Sequences `(R, T)` as they are, and with masks, as a model is used with both."""
+    """Returns sequences `(R, T)` with and without masks, since models see both."""
     masked = examples(sequences, mask_token, CALIBRATION_SEED).inputs
     return np.concatenate([padded(sequences), masked])
 
 
 def check_exact(source, nll):
-    """Refuses an exact model that does not score what it should."""
+    """Raises `ValueError` if the exact model misses its expected score."""
     expected = source.exact_nll
     if expected is not None and abs(nll - expected) > ROUNDING:
         raise ValueError(
@@ -263,15 +263,15 @@ def check_exact(source, nll):
 
 
 def paired(losses, others, families):
-    """The mean by which losses are above others, token by token, and its error."""
+    """Returns the mean of `losses` minus `others`, and its standard error."""
     differences = losses - others
     return differences.mean(), standard_error(differences, families)
 
 
 def standard_error(values, clusters):
-    """Standard error of the mean of values that depend on each other in a cluster.
+    """Returns the standard error of a mean of values that correlate within clusters.
 
-    It is infinite if all clusters `(n,)` are equal.
+    The error is infinite if all clusters `(n,)` are equal.
     """
     rest = values - values.mean()
     names = np.unique(clusters)

@@ -1,15 +1,14 @@
-"""Accuracy that small models, trained here, keep when they are converted.
+"""Measures the accuracy that small models, trained here, keep after conversion.
 
     python -m benchmarks.conversion.small [--cases recall bytes] [--steps 200]
         [--feature-maps softmax taylor] [--further-steps 10 20 40]
 
-Trains models of two blocks with exact attention: one of the bytes of Python sources,
-2,048 at once, and one on associative recall over 512 tokens, of which a window of 64
-alone knows nothing. Asks each with other attention in the place of its own: that of the
-controls, converted, calibrated, after `transfer_attention` (`--steps`), and after some
-steps of ordinary training from each of these. Writes a page of each into `--output`;
-the weights of the exact models and what was found for each feature map stay there for
-the next time.
+Trains models of two blocks with exact attention: one on 2,048 bytes of Python sources,
+and one on associative recall over 512 tokens, which local attention with a window of 64
+cannot solve. Then replaces the attention: by controls, and by linear attention that is
+converted, calibrated, or trained by `transfer_attention` (`--steps`). Each of these is
+also tested after some steps of ordinary training. Writes a page for each model into
+`--output`, and keeps weights and results there for the next call.
 """
 
 import datetime
@@ -38,7 +37,7 @@ EVALUATED_EVERY = 50
 FEATURE_MAPS = "softmax", "taylor"
 MEAN, WINDOW = "mean of V", "window alone"
 LEARNED = "layers that learned only"
-# A gain with which far keys have no weight.
+# A log-gain that gives far keys no weight.
 NO_WEIGHT = -1000.0
 
 
@@ -54,7 +53,7 @@ def main(argv=None):
 
 
 def measure(case, options):
-    """Trains and asks what is missing of a case, and writes its page."""
+    """Trains a case, measures results that are missing, and writes its page."""
     exact = exact_model(case, options.output)
     parts = {"controls": functools.partial(controls, case, exact, options.steps)}
     for feature_map in options.feature_maps:
@@ -71,7 +70,7 @@ def measure(case, options):
 
 
 def results(case, ways, options):
-    """All `Result` of what `converted` or `controls` yields."""
+    """Returns the `Result` of everything that `converted` or `controls` yields."""
     found = []
     for name, model, steps, seconds, trains in ways:
         found.append(asked(case, name, model, steps, seconds))
@@ -83,9 +82,9 @@ def results(case, ways, options):
 class Case(typing.NamedTuple):
     """A model to train and convert.
 
-    The window of the task is the exact window of what is converted. `calibrate` and
-    `transfer_attention` have `num_batches` of its data of training, drawn anew. Shorter
-    sequences of `first` are trained on before.
+    The window of the task is the exact window of converted models. `calibrate` and
+    `transfer_attention` take `num_batches` new batches of its training data. Training
+    begins with the shorter sequences of `first`.
     """
 
     name: str
@@ -97,7 +96,7 @@ class Case(typing.NamedTuple):
 
     @property
     def data(self):
-        """A data set of tokens, without what is to be said of them."""
+        """A data set of tokens without labels."""
         random = np.random.default_rng([SEED, 8])
         tokens = [
             self.task.draw(random, self.batch_size)[0] for _ in range(self.num_batches)
@@ -107,7 +106,7 @@ class Case(typing.NamedTuple):
 
 
 def cases():
-    """Every case by its name."""
+    """Returns all cases by name."""
     options = dict(window=64, learning_rate=1.5e-3)
     short = tasks.sources(512, steps=1000, batch_size=8, **options)
     long = tasks.sources(2048, steps=200, batch_size=2, **options)
@@ -120,7 +119,7 @@ def cases():
 
 
 def exact_model(case, folder):
-    """The model with exact attention, trained unless its weights are in a folder."""
+    """Returns the exact model; trains it unless its weights are in a folder."""
     path = folder / f"{case.name}.weights.h5"
     model = models.make_model(case.task, models.EXACT, case.key_dim, SEED)
     if path.exists():
@@ -134,7 +133,7 @@ def exact_model(case, folder):
 
 
 def train(model, task, random):
-    """Takes the steps of a task, or as many as it takes to do well enough."""
+    """Takes the steps of a task, or fewer if it reaches `Task.enough`."""
     step, measure = step_of(model, task.learning_rate, True), measuring(model, task)
     for index in range(1, task.steps + 1):
         step(index, *batch(task, random))
@@ -150,14 +149,14 @@ def batch(task, random):
 
 
 def controls(case, exact, num_steps):
-    """The baselines and the exact model; yields as `converted`."""
+    """Yields the exact model and the baselines, as `converted` does."""
     same, mean, window = (
         models.make_model(case.task, row, case.key_dim, SEED)
         for row in (models.EXACT, models.EXACT, models.WINDOW)
     )
     for other in same, mean, window:
         copy_weights(exact, other)
-    for block in mean.blocks:  # all logits are 0
+    for block in mean.blocks:  # makes all logits 0
         for weight in block.attention.query_dense.weights:
             weight.assign(tf.zeros_like(weight))
     yield models.EXACT, same, 0, 0.0, True
@@ -169,7 +168,7 @@ def controls(case, exact, num_steps):
 
 
 def converted(case, exact, feature_map, num_steps):
-    """Yields name, model, steps of transfer, seconds, and whether to train further."""
+    """Yields name, model, steps of transfer, seconds, and True to train further."""
     options = dict(feature_map=feature_map, seed=SEED)
     alone, _ = convert_to_performer(exact, exact_window=None, **options)
     yield feature_map, alone, 0, 0.0, False
@@ -191,14 +190,14 @@ def converted(case, exact, feature_map, num_steps):
 
 
 def transferred(model, exact, data, num_steps):
-    """Model and report of `transfer_attention`, and its seconds."""
+    """Returns model and report of `transfer_attention`, and its seconds."""
     start = time.perf_counter()
     made = transfer_attention(model, exact, data, num_steps=num_steps, verbose=0)
     return *made, time.perf_counter() - start
 
 
 def without_far_keys(model):
-    """The control of a model with windows: what they alone keep. It is changed."""
+    """Takes all weight from far keys of the given model, as a control."""
     for block in model.blocks:
         if isinstance(block.attention, PerformerAttention):
             block.attention.assign_log_gain(NO_WEIGHT)
@@ -208,8 +207,8 @@ def without_far_keys(model):
 class Result(typing.NamedTuple):
     """Accuracy of a model on held-out questions, and bits of each held-out sequence.
 
-    Seconds are those that the last part of the way there took; steps are of transfer,
-    and then of ordinary training.
+    `seconds` is the time of the last stage: calibration, transfer or training. `steps`
+    counts steps of transfer, `further_steps` those of ordinary training.
     """
 
     name: str
@@ -221,7 +220,7 @@ class Result(typing.NamedTuple):
 
 
 def asked(case, name, model, steps=0, seconds=0.0):
-    """The `Result` of a model."""
+    """Measures and prints the `Result` of a model."""
     result = Result(name, *answers(summing(model, case.task)()), seconds, steps)
     bits = np.mean(result.bits)
     print(f"{name}: {result.accuracy:.4f}, {bits:.3f} bits", flush=True)
@@ -245,13 +244,13 @@ def further_trained(case, first, model, further_steps):
 
 
 def answers(sums):
-    """Accuracy, and the bits of each sequence, of what `summing` returns."""
+    """Returns the accuracy, and bits of each sequence, from sums as in `summing`."""
     right, loss, asked = sums
     return right.sum() / asked.sum(), list(loss / asked)
 
 
 def page(case, found, options):
-    """Parts of the page of a case from its results, the exact model first."""
+    """Returns the parts of a case's page from its results, the exact model first."""
     exact, *_ = found
     lines = []
     for result in found:

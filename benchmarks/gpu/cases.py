@@ -1,4 +1,4 @@
-"""Cases that run on the GPU: numbers of every layer, and the time of some."""
+"""Cases for the GPU: the numbers of every layer, and the times of some layers."""
 
 import itertools
 
@@ -9,18 +9,18 @@ import tensorflow as tf
 from benchmarks.long_range import models
 from keras_performer.ops.shapes import sum_dtype
 
-# A layer of JAX, which `run.py` makes.
+# A JAX layer, made by `run.py`.
 FUSED = "exact, fused"
-# What the other rows differ from in numbers alone.
+# Rows not compared: no attention, and rows that differ only in gains or feature number.
 LEFT_OUT = models.WITHOUT, models.GAINS, models.HIGH_GAIN, models.TWO_FEATURES
-# With blocks as on a CPU these are several blocks of several chunks, the last padded.
+# With the block sizes of CPUs: several blocks of several chunks, the last one padded.
 SMALL = {"num_heads": 2, "key_dim": 16, "batch": 1, "length": 600, "window": 32}
-# Times are of the layer of the paper's regular model.
+# The timed layer has the sizes of the paper's regular model.
 SIZES = {"num_heads": 8, "key_dim": 64, "window": 64}
-# Batch sizes and lengths: as many tokens each, then more of them, and few.
+# Batch sizes and lengths: with the same number of tokens, then with more, and with few.
 ALL = (64, 1024), (16, 4096), (4, 16_384), (1, 65_536), (1, 262_144), (1, 4096)
 SOME = (16, 4096), (1, 65_536)
-# What needs memory that grows with the square of the length.
+# Sizes for rows whose memory grows with the square of the length.
 SHORT = (64, 1024), (16, 4096), (4, 16_384), (1, 4096)
 MEASURED = {
     "Performer": ALL,
@@ -30,7 +30,7 @@ MEASURED = {
     FUSED: ALL,
 }
 HALF = ("mixed_bfloat16", "default")
-# How factors of float32 products are rounded: not at all, and as TensorFlow has it.
+# Factors of float32 products: not rounded, and rounded as TensorFlow does by default.
 SINGLE = (("float32", "full"), ("float32", "default"))
 
 
@@ -44,7 +44,7 @@ def numbers():
 
 
 def times():
-    """Training steps; last those in float32, and with blocks as on a CPU."""
+    """Yields training steps; the last ones are in float32, or have blocks of a CPU."""
     for (row, sizes), causal in itertools.product(MEASURED.items(), (True, False)):
         for batch, length in sizes:
             of = {**SIZES, "batch": batch, "length": length}
@@ -66,10 +66,10 @@ def case(kind, row, causal, policy, precision, **sizes):
 
 
 def program(case):
-    """A training step, its input, and what it should give, or `None`.
+    """Returns a training step, its input, and the expected results or `None`.
 
-    The step is a function of x that captures variables; x may be a `tf.TensorSpec`,
-    where any numbers will do.
+    The step is a function of x that captures variables. If the values of x do not
+    matter, x is a `tf.TensorSpec`.
     """
     keras.utils.set_random_seed(0)
     layer = layer_of(case)
@@ -86,7 +86,7 @@ def program(case):
 
 def layer_of(case):
     if case["kind"] == "layer" and case["row"] == models.EXACT:
-        # what a user of Keras has
+        # the layer that a user of Keras would take
         return KerasAttention(case)
     names = "row", "length", "window", "num_heads", "key_dim"
     options = [case[name] for name in names]
@@ -94,7 +94,7 @@ def layer_of(case):
 
 
 class KerasAttention(keras.layers.Layer):
-    """Keras' exact attention of one input, as the layers beside it."""
+    """Exact self-attention of Keras with one input, like the other layers."""
 
     def __init__(self, case):
         super().__init__()
@@ -107,7 +107,7 @@ class KerasAttention(keras.layers.Layer):
 
 
 def step_of(layer, with_output=False):
-    """A function of x: gradients of x and of every weight, perhaps the output first."""
+    """Returns a function of x: (the output and) gradients of x and of all weights."""
 
     def step(x):
         with tf.GradientTape() as tape:
@@ -122,7 +122,7 @@ def step_of(layer, with_output=False):
 
 
 def expected(case, layer, x):
-    """Output and gradients of the layer, with the same weights, in float64."""
+    """Returns the layer's output and gradients with the same weights in float64."""
     keras.config.set_dtype_policy("float64")
     double = layer_of(case)
     keras.config.set_dtype_policy(case["policy"])

@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu.programs [--output runs/gpu]
 
-A program is a file of StableHLO, as TensorFlow gives it to XLA; `programs.json` says
-what its arguments are. Where numbers are compared they are in a file beside it, with
-what the layer gives in float64 on this machine. Six minutes of two CPU cores.
+A program is a file of StableHLO, as TensorFlow gives it to XLA; `programs.json`
+describes its arguments. If numbers are compared, another file has the arguments, and
+the layer's results in float64 on this machine. Takes six minutes on two CPU cores.
 """
 
 import pathlib
@@ -44,7 +44,7 @@ def write_all(some, folder):
 
 
 def write(case, name, folder):
-    """Writes the files of a case; returns what `programs.json` says of it."""
+    """Writes the files of a case; returns its entry in `programs.json`."""
     if case["row"] == cases.FUSED:
         return case
     policy = keras.config.dtype_policy()
@@ -57,7 +57,7 @@ def write(case, name, folder):
     (folder / f"{name}.mlirbc").write_bytes(module)
     if expected is not None:
         numbers = {f"argument{i}": x for i, x in enumerate(arguments)}
-        # in half of the size: 8 digits are enough
+        # float32 halves the size, and 8 digits are enough
         numbers |= {
             f"expected{i}": np.asarray(x, "float32") for i, x in enumerate(expected)
         }
@@ -66,9 +66,9 @@ def write(case, name, folder):
 
 
 def lowered_as(case, step, x):
-    """A step with the products and the blocks of a case, and its arguments."""
+    """Lowers a step with a case's precision and block sizes; returns its arguments."""
     rounded = tf.config.experimental.tensor_float_32_execution_enabled()
-    # asks for full float32 in products; otherwise GPUs round factors to 10 bits
+    # "full" keeps float32 in products; otherwise GPUs round factors to 10 bits
     tf.config.experimental.enable_tensor_float_32_execution(case["precision"] != "full")
     try:
         with mock.patch.object(blocks, "has_gpu", lambda: case["blocks"] == "GPU"):
@@ -78,7 +78,7 @@ def lowered_as(case, step, x):
 
 
 def described(x):
-    """Description that `run.py` turns into a random tensor of that shape."""
+    """Describes a tensor, so that `run.py` can sample one of this shape."""
     described = {"shape": x.shape.as_list(), "dtype": x.dtype.name}
     if isinstance(x, tf.TensorSpec):
         return {**described, "std": 1.0}

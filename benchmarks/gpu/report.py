@@ -1,8 +1,8 @@
-"""Tables of what `benchmarks/gpu/run.py` wrote.
+"""Makes tables from the results of `benchmarks/gpu/run.py`.
 
     python -m benchmarks.gpu.report [--results benchmarks/results/gpu]
 
-Reads `layer.json` and `numbers.json` of the folder and writes `tables.md` there.
+Reads `layer.json` and `numbers.json` in the folder, and writes `tables.md` there.
 """
 
 import statistics
@@ -25,9 +25,9 @@ PRECISIONS = {
     cases.SINGLE[1]: "TensorFloat-32",
     cases.HALF: "`mixed_bfloat16`",
 }
-# What `cases.SMALL` is cut into, by the device whose sizes blocks have.
+# Blocks of `cases.SMALL`, by the device that sets the block sizes.
 BLOCKS = {"CPU": "several blocks", "GPU": "one block"}
-# Above tables.
+# Texts above tables.
 TIMES = """## Milliseconds of a training step, {form}
 
 `mixed_bfloat16`. "exact, fused" is a layer of JAX with cuDNN's attention, which
@@ -69,7 +69,7 @@ calls; rounds of a row differ by at most {100 * spread(results):.0f} %."""
 
 
 def spread(results):
-    """The largest difference between rounds of a row, as a share of its median."""
+    """Returns the largest range of a row's rounds, as a share of the median."""
     return max(
         (max(row["seconds"]) - min(row["seconds"])) / statistics.median(row["seconds"])
         for row in results["programs"]
@@ -78,7 +78,7 @@ def spread(results):
 
 
 def found(results, row, causal, size, precision=cases.HALF, blocks="GPU"):
-    """The row of a case; an empty dict if it was not measured."""
+    """Returns the row of a case; an empty dict if it was not measured."""
     batch, length = size
     sizes = {**cases.SIZES, "batch": batch, "length": length}
     case = {**cases.case("layer", row, causal, *precision, **sizes), "blocks": blocks}
@@ -101,7 +101,7 @@ def mebibytes(row):
 
 
 def by_size(results, causal, cell, text):
-    """A table of all sizes with one figure of each row, below a text."""
+    """Returns a text, and a table with `cell` of each row for all sizes."""
     lines = []
     for size in cases.ALL:
         cells = [cell(found(results, row, causal, size)) for row in NAMES]
@@ -136,7 +136,7 @@ def precision(results):
 
 
 def errors(results):
-    """A line for each layer and form, the errors of each precision side by side."""
+    """Returns a section: a line for each layer and form, a column per precision."""
     lines = {}
     for row in results["programs"]:
         line = lines.setdefault((row["row"], row["form"]), {})

@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/run.py FOLDER [--minutes 8] [--output results.json]
 
-Needs JAX, which brings XLA and its runtime, and neither TensorFlow nor this package.
-What of JAX takes such a program is private: written for JAX 0.11.2. Programs are
-compiled side by side before the first is run. Beside Keras' exact attention stands a
-layer of JAX with cuDNN's fused attention, which TensorFlow does not offer.
+Needs JAX, which includes XLA and its runtime, but neither TensorFlow nor this package.
+Loads programs by private functions of JAX 0.11.2. Compiles programs in parallel before
+the first one runs. In addition to exact attention of Keras, measures a JAX layer with
+cuDNN's fused attention, which TensorFlow does not offer.
 """
 
 import argparse
@@ -25,15 +25,15 @@ from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 from jaxlib.mlir import ir
 
-# A measurement is the mean of as many calls as take this long, at most so many.
+# A round is the mean of the calls that fit in SECONDS, at most CALLS.
 SECONDS, CALLS, ROUNDS = 0.2, 20, 5
 MATMUL_SIZE = 8192
 
 
 class Program(typing.NamedTuple):
-    """A compiled program: a function of a list of arrays, and what these should be.
+    """A compiled program: a function of a list of arrays, and their descriptions.
 
-    Temporary bytes are beside arguments and outputs.
+    `temporary_bytes` excludes arguments and outputs.
     """
 
     call: typing.Callable
@@ -56,11 +56,11 @@ def main():
         results["programs"].append(row)
         try:
             row |= run(case, program.result(timeout=0), options.folder)
-        except Exception as error:  # the reason stands in the row: memory, above all
+        except Exception as error:  # usually a lack of memory; the row has the reason
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         print(json.dumps(row), flush=True)
         options.output.write_text(json.dumps(results, indent=1) + "\n")
-    os._exit(0)  # without waiting for what still compiles
+    os._exit(0)  # does not wait for programs that still compile
 
 
 def environment():
@@ -75,7 +75,7 @@ def environment():
 
 
 def matmul_flops():
-    """Operations a second of a product of two large matrices in bfloat16."""
+    """Measures operations a second in a product of two large bfloat16 matrices."""
     x = jax.random.normal(jax.random.key(0), (MATMUL_SIZE, MATMUL_SIZE), "bfloat16")
     product = jax.jit(jnp.matmul)
     return (
@@ -84,10 +84,10 @@ def matmul_flops():
 
 
 def compile_all(cases, folder, end):
-    """Cases with the futures of their `Program`, when all are there or time is up."""
+    """Yields cases with futures of their `Program`, after all are done or at `end`."""
     pool = concurrent.futures.ThreadPoolExecutor(max(os.cpu_count() - 2, 1))
     futures = [pool.submit(compiled, case, folder) for case in cases]
-    # what is timed has the machine to itself
+    # nothing else runs when programs are timed
     concurrent.futures.wait(futures, end - time.perf_counter())
     pool.shutdown(wait=False, cancel_futures=True)
     return zip(cases, futures)
@@ -95,7 +95,7 @@ def compile_all(cases, folder, end):
 
 def compiled(case, folder):
     start = time.perf_counter()
-    if "file" not in case:  # the row that JAX has itself
+    if "file" not in case:  # the JAX layer
         call, arguments, memory = fused(case)
     else:
         call, memory = loaded(folder / f"{case['file']}.mlirbc")
@@ -105,7 +105,7 @@ def compiled(case, folder):
 
 
 def loaded(path):
-    """The program of a file, and the memory that it needs."""
+    """Compiles the program in a file; returns its function and memory statistics."""
     device = jax.devices()[0]
     options = compiler.get_compile_options(
         num_replicas=1,
@@ -128,7 +128,7 @@ def loaded(path):
 
 
 def fused(case):
-    """The training step of a layer with cuDNN's fused attention, in bfloat16."""
+    """Compiles the training step of a bfloat16 layer with cuDNN's fused attention."""
     batch, length, heads, dim = (
         case[key] for key in ("batch", "length", "num_heads", "key_dim")
     )
@@ -156,7 +156,7 @@ def fused(case):
 
 
 def run(case, program, folder):
-    """Runs a program, and returns a row about its numbers or its time."""
+    """Runs a program; returns a row with its errors or its times."""
     row = {
         "temporary_bytes": program.temporary_bytes,
         "compile_seconds": round(program.compile_seconds, 1),
@@ -177,18 +177,18 @@ def run(case, program, folder):
 
 
 def size(arrays):
-    """The Euclidean norm of arrays, as of one vector."""
+    """Returns the Euclidean norm of all arrays together."""
     return float(np.sqrt(sum(np.sum(np.square(x)) for x in arrays)))
 
 
 def drawn(seed, described):
-    """Normal numbers for an argument."""
+    """Samples normal numbers for an argument."""
     key, dtype = jax.random.key(seed), described["dtype"]
     return described["std"] * jax.random.normal(key, described["shape"], dtype)
 
 
 def seconds(call, arrays):
-    """Seconds of a call, of several rounds, when calls follow each other."""
+    """Returns the mean seconds of consecutive calls, for each round."""
 
     def time_of(calls):
         start = time.perf_counter()

@@ -1,1 +1,1 @@
-"""Do models learn with it? Small models with one attention or another, side by side."""
+"""Compares how well small models learn with different attentions."""

@@ -1,15 +1,15 @@
 """Trains small models with different attentions on tasks in which attention matters.
 
     python -m benchmarks.learning              # the core, an hour on two cores
-    python -m benchmarks.learning --quick      # minutes: a look, too short to conclude
-    python -m benchmarks.learning --full       # a day; goes on where it was stopped
-    python -m benchmarks.learning --times      # of a step of each row and task
+    python -m benchmarks.learning --quick      # minutes: too short for conclusions
+    python -m benchmarks.learning --full       # a day; continues after an interruption
+    python -m benchmarks.learning --times      # times a step of each row and task
 
-Every task has its controls: no attention, exact attention, local attention. Each
-run appends a line to `runs.jsonl` in `--output`, and is not made again as long as it
-stands there; `--tasks`, `--rows`, `--key-dims` and `--seeds` choose some, of the core
-and of what it leaves out. It then writes `tables.md`, after `--full` of all runs in
-that file; `--report-only` does so with the runs that there are.
+Every task has controls: no attention, exact attention, local attention. Each run adds a
+line to `runs.jsonl` in `--output`; runs in that file are not repeated. `--tasks`,
+`--rows`, `--key-dims` and `--seeds` select runs, also outside the core. Then writes
+`tables.md` of these runs, or with `--full` of all runs in the file. `--report-only`
+writes it from the runs that exist.
 """
 
 from benchmarks import runner
@@ -20,17 +20,17 @@ SEEDS = 0, 1, 2
 FOLDS = 0, 1, 2, 3, 4
 EVALUATIONS = 12
 KEY_DIM, KEY_DIMS = 16, (16, 32, 64)
-# Of the learning rate of a task: what `--full` tries beside it with the first seed.
+# Factors of a task's learning rate that `--full` also tries with the first seed.
 OTHER_RATES = 1 / 3, 3
-# Where `--full` has `models.FURTHER`, and where larger heads.
+# Tasks for which `--full` adds `models.FURTHER`, and tasks with larger heads.
 OF_FURTHER_ROWS = "recall 512", "bytes 512, rotary"
 OF_SIZES = "recall 128", "bytes 512, rotary"
-# Of tasks with rotary positions, with which models need fewer.
+# With rotary positions models need fewer steps.
 ROTARY_STEPS = 600
-# Of `--quick`: what part of the steps, how often it measures, and which features.
+# `--quick` divides the steps by QUICK_PART, evaluates less often, and omits rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 3
 QUICK_LEAVES_OUT = {"softmax", "window + softmax"}
-# What the core has no time for, and `--full` has; and what it takes of the further.
+# Rows that only `--full` has time for, and rows of `models.FURTHER` in the core.
 LEFT_OUT = {
     (task, row)
     for task in ("images 768", "digits")
@@ -50,7 +50,7 @@ def main(argv=None):
 
 
 def core():
-    """Tasks with their seeds; a fold of the digits is its seed."""
+    """Yields tasks with their seeds; the seed of digits is the fold."""
     yield recall_512(), SEEDS
     options = dict(steps=600, batch_size=4, learning_rate=2e-3)
     yield tasks.images(window=64, **options), SEEDS
@@ -60,7 +60,7 @@ def core():
 
 
 def further():
-    """Cases that the core leaves out."""
+    """Yields tasks outside the core, with their seeds."""
     recall = dict(steps=250, batch_size=32, learning_rate=3e-3)
     short = tasks.recall(128, 16, window=16, **recall)
     yield short, SEEDS
@@ -87,11 +87,11 @@ def bytes_512(steps):
 
 
 def parts(options):
-    """Yields task, seeds, rows, sizes of heads and factors of the learning rate.
+    """Yields task, seeds, rows, head sizes and factors of the learning rate.
 
-    With `--full` every task, row, size and rate, but not each with each: the core has
-    all its seeds and three rates of the first, other tasks have the first seed. Further
-    rows and larger heads are of tasks that tell of them.
+    `--full` has every task, row, size and rate, but not all combinations: core tasks
+    have all seeds, and three rates with the first seed; other tasks have the first seed
+    only. Further rows and larger heads are limited to tasks where they matter.
     """
     usual = (KEY_DIM,), (1,)
     if not options.full:
@@ -134,7 +134,7 @@ def core_rows(task):
 
 
 def plan(options):
-    """Arguments of `training.train`, one run after another."""
+    """Returns the arguments of `training.train` for each run, in order."""
     runs = [
         run_of(task, row, key_dim, seed, factor * task.learning_rate, options.quick)
         for task, seeds, rows, key_dims, factors in parts(options)

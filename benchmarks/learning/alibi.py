@@ -1,8 +1,9 @@
-"""ALiBi, logits that fall with the distance, for the tables of positions.
+"""ALiBi, a bias of logits that falls with the distance, for the tables of positions.
 
-Of head n of N a logit is less by 2^(-8 n / N) (i - j). What is in i is the same for all
-keys of a query and cancels; what is left is one more number of queries and keys, which
-features read apart. (Good for the lengths of the tables: places are not split.)
+Head n of N subtracts 2^(-8 n / N) (i - j) from the logit of query i and key j. The term
+with i cancels, as it is equal for all keys. The term with j is one more element of
+queries and keys. Features add it to the bias of a key. One number holds a position
+accurately enough for the lengths in the tables.
 
 Reference:
     Press et al. 2022, Train short, test long, arXiv 2108.12409, section 3.
@@ -17,7 +18,7 @@ from keras_performer.ops import ExponentialKernel, Kernel
 
 
 class WithPlaces:
-    """Attention to keys that hold their places, before the class of an attention."""
+    """Mixin that adds positions to the keys of an attention layer."""
 
     def attend(self, query, key, value, visible, state=None, training=None):
         return super().attend(*with_places(query, key), value, visible)
@@ -25,17 +26,17 @@ class WithPlaces:
 
 @keras.saving.register_keras_serializable(package="benchmarks")
 class AlibiExact(WithPlaces, ExactAttention):
-    """Exact attention with ALiBi, causal."""
+    """Causal exact attention with ALiBi."""
 
 
 @keras.saving.register_keras_serializable(package="benchmarks")
 class AlibiLocal(WithPlaces, LocalAttention):
-    """Local attention with ALiBi, causal."""
+    """Causal local attention with ALiBi."""
 
 
 @keras.saving.register_keras_serializable(package="benchmarks")
 class AlibiPerformer(WithPlaces, PerformerAttention):
-    """Features of "softmax", with a window or without, and ALiBi, causal."""
+    """Causal attention with "softmax" features, an optional window, and ALiBi."""
 
     def feature_kernel(self):
         kernel = super().feature_kernel()
@@ -43,7 +44,7 @@ class AlibiPerformer(WithPlaces, PerformerAttention):
 
 
 class AlibiKernel(ExponentialKernel):
-    """Features of what `with_places` was given, and the places in what keys add."""
+    """Features without positions; the position adds to the bias of a key."""
 
     def project_queries(self, x):
         return super().project_queries(_without_places(x))
@@ -54,17 +55,17 @@ class AlibiKernel(ExponentialKernel):
     def log_left_out(self, query):
         return super().log_left_out(_without_places(query))
 
-    # of any features, by a tape
+    # gradients by a tape, which are right for any features
     pull_queries = Kernel.pull_queries
     pull_keys = Kernel.pull_keys
 
 
 def with_places(query, key):
-    """Queries and keys `(B, T, N, H + 1)` whose logits have the bias."""
+    """Returns queries and keys `(B, T, N, H + 1)` whose logits include the bias."""
     length, num_heads, size = key.shape[1:]
     slopes = 2.0 ** (-8.0 * tf.range(1.0, num_heads + 1) / num_heads)
     places = tf.range(1.0 - length, 1.0)[:, tf.newaxis, tf.newaxis]
-    # logits are divided by the square root of the size, which is one more now
+    # attention divides logits by the square root of the new size, H + 1
     ones = tf.ones_like(query[..., :1]) * (size + 1) ** 0.5
     places = tf.ones_like(key[..., :1]) * places * slopes[:, tf.newaxis]
     longer = (1 + 1 / size) ** 0.25

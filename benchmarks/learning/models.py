@@ -1,4 +1,4 @@
-"""The small models that are trained: one stack of blocks, its attention exchanged."""
+"""Small models to train: the same stack of blocks with different attentions."""
 
 import math
 
@@ -14,12 +14,12 @@ from keras_performer.layers.choice import positions_of
 
 NUM_LAYERS = 2
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
-# The controls, and what features learn alone and beside a window.
+# The controls, and features without and with a window.
 ROWS = (
     *(WITHOUT, EXACT, WINDOW, "softmax", "taylor"),
     *("window + softmax", "window + taylor"),
 )
-# What `--full` adds to tasks that tell of them.
+# Rows that `--full` adds to tasks where they matter.
 FURTHER = (
     *("favor+", "relu", "elu", "window + favor+"),
     *("exact, alibi", "window, alibi", "softmax, alibi", "window + softmax, alibi"),
@@ -35,23 +35,23 @@ FURTHER = (
     *("window + softmax, gains in turn, gate", "window, gate, conv"),
     *("window + softmax, gate, conv", "window + softmax, gains in turn, gate, conv"),
 )
-# The last block has exact attention, the others that of the row.
+# The last block has exact attention, the other blocks the row's.
 EXACT_LAST = "exact last"
-# A convolution over so many tokens goes before the attention of each block.
+# A convolution over this many tokens precedes the attention of each block.
 CONV, CONV_KERNEL_SIZE = "conv", 4
-# Features are drawn anew after each so many steps.
+# Features are redrawn each time after this many steps.
 REDRAW, REDRAW_STEPS = "redraw", 50
-# What is added to far log-weights at first.
+# Initial log-gains of far keys.
 GAINS = {"low gain": -3.5, "high gain": 2.0}
-# Such gains in turn, from head to head.
+# Initial log-gains that alternate from head to head.
 GAINS_IN_TURN, TURNS = "gains in turn", (-4.0, 2.0)
-# Weights fade with the tokens between query and key; a long gate forgets as slowly at
-# first as the length of the task asks for, as in `PerformerLM`.
+# A forget gate lets weights fall with the distance. A long gate starts with a decay
+# that is slow enough for the length of the task, as in `PerformerLM`.
 GATE, LONG_GATE = "gate", "long gate"
 
 
 class PairsOfTokens(EmbeddingLayer):
-    """A token and the one before it, which no attention need spend its time to find."""
+    """Embeds a token and its predecessor, so that attention need not find it."""
 
     def __init__(self, vocabulary_size, hidden_dim, **kwargs):
         super().__init__(**kwargs)
@@ -71,7 +71,7 @@ class PairsOfTokens(EmbeddingLayer):
 
 
 class ClassOfSequence(keras.layers.Layer):
-    """Logits `(B, 1, num_classes)` from the mean over a sequence."""
+    """Computes logits `(B, 1, num_classes)` from the mean over a sequence."""
 
     def __init__(self, num_classes, **kwargs):
         super().__init__(**kwargs)
@@ -85,7 +85,7 @@ class ClassOfSequence(keras.layers.Layer):
 
 
 def make_model(task, row, key_dim, seed):
-    """A model of `NUM_LAYERS` blocks with the attention of a row."""
+    """Makes a model of `NUM_LAYERS` blocks with the attention of a row."""
     num_heads = task.hidden_dim // key_dim
     attention = attention_of(row, task, num_heads, key_dim)
     if EXACT_LAST in row:
@@ -117,10 +117,10 @@ def make_model(task, row, key_dim, seed):
 
 
 def feed_forward_width(hidden_dim, attention):
-    """Four times the model's, and more where that takes the place of attention.
+    """Returns four times `hidden_dim`; without attention, more for equal parameters.
 
-    Attention has four square matrices with biases and a normalization, a unit of the
-    feed-forward network one weight from and to each channel and a bias.
+    Attention has four square matrices with biases, and a normalization. A unit of the
+    feed-forward network has a weight from and to each channel, and a bias.
     """
     width = 4 * hidden_dim
     if attention == "none":
@@ -134,7 +134,7 @@ def count_parameters(model):
 
 
 def attention_of(row, task, num_heads, key_dim):
-    """The attention layer of a row of `ROWS` or `FURTHER`; "none" without one."""
+    """Makes the attention layer of a row; returns "none" for no attention."""
     grid = task.grid or (task.length,)
     _, rotary = positions_of(task.position_embedding, row, grid, key_dim)
     common = dict(
@@ -171,9 +171,9 @@ def attention_of(row, task, num_heads, key_dim):
 
 
 def numbers_in_state(row, task, num_heads, key_dim):
-    """Numbers that a causal layer keeps of a sequence, for one example.
+    """Returns the size of a causal layer's state for one sequence.
 
-    Where the last is exact, the first; a convolution's few are left out.
+    Counts the first layer if the last one is exact; ignores the state of a convolution.
     """
     if row.startswith(WITHOUT):
         return 0

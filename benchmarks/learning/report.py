@@ -1,4 +1,4 @@
-"""One page of tables."""
+"""Writes a page of tables."""
 
 import datetime
 import math
@@ -19,7 +19,7 @@ takes its place, with their weights and without training."""
 
 
 def write(runs, folder):
-    """Writes `tables.md` of dicts of `training.train`, in the order of the plan."""
+    """Writes `tables.md` from dicts of `training.train`, in the order of the plan."""
     runs = times.retold(runs, folder)
     parts = opening("# Does it learn?", runs, folder, summary, explanation)
     for (name, key_dim), same in by(runs, "task", "key_dim"):
@@ -31,7 +31,7 @@ def write(runs, folder):
 
 
 def opening(title, runs, folder, *of_runs):
-    """Title, what functions of the runs say of them, and what is said of times."""
+    """Returns the title, results of the functions `of_runs`, and text about times."""
     if not runs:
         return [title, "No runs."]
     return [title, *(say(runs) for say in of_runs), times.explanation(folder)]
@@ -64,7 +64,7 @@ all its steps, between measurements on a line. Who has ended keeps the last valu
 
 
 def made_by(runs):
-    """The machines of runs, their versions of TensorFlow, and the hours they took."""
+    """Returns the machines of runs, TensorFlow versions, and hours in all."""
     machines, versions = (
         " and ".join(dict.fromkeys(run[name] for run in runs))
         for name in ("machine", "tensorflow")
@@ -73,7 +73,7 @@ def made_by(runs):
 
 
 def summary(runs):
-    """Table of the result of each attention in each task, and its time."""
+    """Returns tables of the result and the time of each attention in each task."""
     key_dim = min(run["key_dim"] for run in runs)
     of_size = [run for run in runs if run["key_dim"] == key_dim]
     results, steps = [], []
@@ -97,7 +97,7 @@ def of_row(runs, row):
 
 
 def task_table(runs):
-    """A row for each attention, of one task and `key_dim`: results and their cost."""
+    """Returns a table of results and costs, for one task and `key_dim`."""
     is_accuracy = runs[0]["measure"] == "accuracy"
     seconds = equal_time(runs)
     exact = best(of_row(runs, models.EXACT))
@@ -129,13 +129,13 @@ def task_table(runs):
 
 
 def swap_table(runs):
-    """Bits that exact models lose; "" if there are none."""
+    """Returns a table of bits that exact models lose; "" without such models."""
     groups = by([run for run in runs if run.get("swap")], "task", "key_dim")
     lines = []
     for row in training.SWAPPED:
         line = [row]
         for _, same in groups:
-            # an early run may lack a row
+            # an old run may lack a row
             lost = [run["swap"][row] for run in best(same) if row in run["swap"]]
             seeds = " / ".join(f"{bits:.3f}" for bits in lost)
             line.append(f"{statistics.mean(lost):.3f} ({seeds})" if lost else NOTHING)
@@ -145,12 +145,12 @@ def swap_table(runs):
 
 
 def with_count(text, runs, num_seeds):
-    """Text about runs, with the number of seeds if some are missing."""
+    """Adds the number of seeds to a text if some are missing."""
     return text if len(runs) == num_seeds else f"{text} (n = {len(runs)})"
 
 
 def best(runs):
-    """Runs with the best learning rate by mean result, of rates with most seeds."""
+    """Returns runs with the best learning rate, among rates with the most seeds."""
     groups = [same for _, same in by(runs, "learning_rate")]
     if not groups:
         return []
@@ -164,7 +164,7 @@ def mean_result(runs):
 
 
 def minus(runs, others):
-    """The mean difference of runs of the same seeds, with its standard error."""
+    """Formats the mean difference of runs with equal seeds, and its standard error."""
     results = {run["seed"]: run["result"] for run in others}
     pairs = [(run["result"], results.get(run["seed"])) for run in runs]
     differences = [a - b for a, b in pairs if b is not None]
@@ -177,14 +177,14 @@ def minus(runs, others):
     return text
 
 
-# A curve is a list of `(steps, seconds, loss, measured)`, as `training.train` notes it,
-# with one number for each part of what is measured.
+# A curve is a list of `(steps, seconds, loss, measured, ...)` as in `training.train`,
+# with one measured number for each part of a task.
 
 
 def at_equal_time(runs, seconds, part=0):
-    """The mean of what was measured at a time, between two measurements on a line.
+    """Formats the mean result of runs at a time, by linear interpolation.
 
-    A run that has ended keeps its last value; before the first there is none.
+    A run that has ended keeps its last value; before its first there is no result.
     """
     curves = [np.array(run["curve"]) for run in runs]
     if seconds is None or any(np.isnan(c[:, 1]).any() for c in curves):
@@ -197,10 +197,10 @@ def at_equal_time(runs, seconds, part=0):
 
 
 def equal_time(runs):
-    """Seconds in which the fastest attention among runs takes all its steps.
+    """Returns the seconds in which the fastest attention takes all its steps.
 
-    The mean over seeds of the fastest row, or `None` without attention. A run that had
-    learned enough ended earlier: time for all steps counts.
+    This is the mean over seeds of the fastest row, or `None` without attention. If a
+    run reached `Task.enough` and ended, its time is extrapolated to all steps.
     """
     runs = [run for run in runs if not run["row"].startswith(models.WITHOUT)]
     seconds = (
@@ -211,7 +211,7 @@ def equal_time(runs):
 
 
 def steps_to_reach(run, value):
-    """Steps until so much was measured; infinite if it never was."""
+    """Returns the steps until a value was measured; infinity if it never was."""
     return next((point[0] for point in run["curve"] if point[3] >= value), math.inf)
 
 

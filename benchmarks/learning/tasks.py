@@ -1,7 +1,7 @@
-"""Tasks: symbols to be found again, and files and images that people made.
+"""Tasks: recall of symbols, and files and images that people made.
 
-Each task draws batches `(inputs, targets, weights)` of shape `(B, L)`, weights 0 where
-nothing is asked; a class of a whole sequence is asked once, `(B, 1)`.
+Each task samples batches `(inputs, targets, weights)` of shape `(B, L)`. Weights are 0
+at positions without a question. For a class of the sequence, targets are `(B, 1)`.
 """
 
 import dataclasses
@@ -17,35 +17,35 @@ from sklearn.datasets import load_digits
 
 from examples.imagenet64.data import photographs
 
-# Of recall and needle: ids of keys and of values, and of what stands between them.
+# Number of ids for keys and values in recall, and for random tokens in needle.
 KEYS, VALUES, FILLER = 64, 64, 64
-# Of text.
+# Vocabulary size of text.
 BYTES = 256
-# Of the needle, ids of keys and as many of values.
+# Number of ids for keys in needle, and for values.
 NEEDLES = 32
-# Recall and needle are learned where so many held-out questions are answered.
+# Training on recall and needle ends at this held-out accuracy.
 ENOUGH = 0.995
-# Of a held-out batch, and of all.
+# Maximum tokens of a held-out batch, and of all held-out sequences.
 TOKENS_AT_ONCE, HELD_OUT_TOKENS = 8192, 2**19
 # Rows, columns and channels of an image whose sub-pixels are predicted.
 SMALL_IMAGE = 16, 16, 3
-# Folders of what is installed beside the standard library, and of its tests.
+# Folders of installed packages, and of tests of the standard library.
 NOT_SOURCES = {"site-packages", "test", "tests", "idle_test"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One thing to learn; picklable, as workers are sent it.
+    """A task for models to learn; picklable, since it is sent to workers.
 
-    A query sees L / 8 keys of the window at most. `draw` is a function of a random
-    generator and a batch size, `held_out` returns a list of batches that are not
-    trained on. Without `num_classes` a token is predicted at every place; without a
-    `grid` positions are those of a line. Training ends at the held-out accuracy
-    `enough`. `parts` are measured apart: weights of held-out batches are then
-    `(parts, B, L)`, and the first part is the result. `embedding` is a function of the
-    sizes of the vocabulary and of the model, or `None` for tokens with the one before.
-    Training begins with `shorter` sequences: draws and batch sizes like the task's own,
-    each up to a part of the steps.
+    The window covers at most L / 8 keys of a query. `draw` is a function of a random
+    generator and a batch size, `held_out` returns a list of batches that are not used
+    in training. Without `num_classes`, each position predicts a token. Without `grid`,
+    positions are one-dimensional. Training ends at the held-out accuracy `enough`.
+    `parts` are measured separately: weights of held-out batches are then
+    `(parts, B, L)`, and the first part is the result. `embedding` is a function of
+    vocabulary size and model width, or `None` for `PairsOfTokens`. Training begins with
+    the stages `shorter`: tuples of a draw function for shorter sequences, a batch size,
+    and the share of the steps at which the stage ends.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Task:
     shorter: tuple[tuple[typing.Callable, int, float], ...] = ()
 
     def __post_init__(self):
-        # classes are read from whole sequences: their windows look to both sides
+        # models that predict a class are bidirectional, so windows have two sides
         seen = 2 * self.window - 1 if self.num_classes else self.window
         if 8 * seen > self.length:
             raise ValueError(
@@ -77,13 +77,13 @@ class Task:
             )
 
     def stages(self, steps):
-        """Draw, batch size and last step of each stage of training, shortest first."""
+        """Returns draw function, batch size and last step of each training stage."""
         stages = (*self.shorter, (self.draw, self.batch_size, 1))
         return [(draw, size, round(end * steps)) for draw, size, end in stages]
 
 
 def with_rotary(task):
-    """The same to be learned with rotary positions."""
+    """Returns the task with rotary positions."""
     return dataclasses.replace(
         task, name=f"{task.name}, rotary", position_embedding="rotary"
     )
@@ -92,7 +92,7 @@ def with_rotary(task):
 def recall(length, num_pairs, **options):
     """Multi-query associative recall: pairs first, then some of their keys.
 
-    Arora et al. 2023, Zoology, arXiv 2312.04927, made smaller.
+    This is a smaller form of Arora et al. 2023, Zoology, arXiv 2312.04927.
     """
     draw = functools.partial(draw_recall, length, num_pairs)
     held_out = functools.partial(fixed, draw, 48, length)
@@ -118,9 +118,9 @@ def draw_recall(length, num_pairs, random, batch_size):
 
 
 def needle(length, num_pairs=8, num_asked=64, in_text=False, **options):
-    """A few pairs at random places of random tokens, asked for at the end.
+    """Recall of a few pairs at random positions among random tokens.
 
-    With `in_text` they stand in Python sources; one file of twenty is held out.
+    Questions come at the end. `in_text` takes Python sources instead of random tokens.
     """
     parts = ("training", "held out") if in_text else (None, None)
     draw, held_out = (
@@ -138,7 +138,7 @@ def needle(length, num_pairs=8, num_asked=64, in_text=False, **options):
 
 
 def draw_needle(length, num_pairs, num_asked, part, random, batch_size):
-    """Pairs and questions among random tokens, or in a part of Python sources."""
+    """Samples pairs and questions in random tokens, or in a part of the sources."""
     if part is None:
         filler = FILLER
         x = random.integers(FILLER, size=(batch_size, length)).astype(np.int32)
@@ -159,17 +159,17 @@ def draw_needle(length, num_pairs, num_asked, part, random, batch_size):
 
 
 def num_held_out(length):
-    """Held-out sequences: 64, fewer of more than 8,192 tokens."""
+    """Returns the number of held-out sequences: 64, or fewer above 8,192 tokens."""
     return min(64, HELD_OUT_TOKENS // length)
 
 
 def fixed(draw, num_examples, length):
-    """Batches that are the same in every run, as long as exact attention can bear."""
+    """Returns batches, equal in every run, of a size that exact attention can take."""
     return same_batches(draw, num_examples, min(16, max(1, TOKENS_AT_ONCE // length)))
 
 
 def same_batches(draw, num_examples, batch_size):
-    """Batches for that many examples, the same in every run."""
+    """Returns batches with this many examples, equal in every run."""
     random = np.random.default_rng(12345)
     return [
         draw(random, batch_size) for _ in range(math.ceil(num_examples / batch_size))
@@ -177,7 +177,7 @@ def same_batches(draw, num_examples, batch_size):
 
 
 def sources(length, **options):
-    """The next byte of the standard library; one file of twenty is held out."""
+    """Prediction of the next byte in the standard library; holds out 1 file in 20."""
     draw, held_out = (
         functools.partial(draw_sources, part, length)
         for part in ("training", "held out")
@@ -196,9 +196,9 @@ def draw_sources(part, length, random, batch_size, by_package=False):
 
 @functools.cache
 def read_sources(by_package=False):
-    """Bytes of the standard library without its tests, "training" and "held out".
+    """Returns bytes of the standard library, "training" and "held out", without tests.
 
-    Held out is one file of twenty; by package one package, or module outside of any.
+    Holds out one in twenty files, or `by_package` packages and top-level modules.
     """
     parts = {"training": [], "held out": []}
     root = pathlib.Path(sysconfig.get_path("stdlib"))
@@ -216,7 +216,7 @@ def read_sources(by_package=False):
 
 
 def digits(fold, num_folds=5, **options):
-    """The task of naming the digit in 8 x 8 pixels; each fifth image is held out."""
+    """Classification of digits in 8 x 8 pixels; every fifth image is held out."""
     draw, held_out = (
         functools.partial(function, fold, num_folds)
         for function in (draw_digits, held_out_digits)
@@ -238,7 +238,7 @@ def held_out_digits(fold, num_folds):
 
 @functools.cache
 def split_digits(fold, num_folds):
-    """Indices of the images to train on, and of those held out."""
+    """Returns indices of training images and of held-out images."""
     order = np.random.default_rng(99).permutation(len(read_digits().target))
     held_out = order[fold::num_folds]
     return np.setdiff1d(order, held_out), held_out
@@ -256,7 +256,7 @@ def read_digits():
 
 
 def images(**options):
-    """The next sub-pixel of small crops of photographs, of other regions held out."""
+    """Prediction of sub-pixels in crops of photographs; holds out other regions."""
     length = math.prod(SMALL_IMAGE)
     sizes = dict(length=length, vocabulary_size=256, hidden_dim=64, grid=SMALL_IMAGE)
     draws = dict(draw=draw_images, held_out=held_out_images)
@@ -275,7 +275,7 @@ def draw_images(random, batch_size):
 
 
 def held_out_images(num_images=64, batch_size=8):
-    """Crops that do not overlap, evenly from the held-out crops of the demo."""
+    """Returns non-overlapping tiles, spread over the held-out crops of the example."""
     height, width, channels = SMALL_IMAGE
     crops = read_photographs()[1]
     tiles = crops.reshape(
@@ -291,13 +291,13 @@ def held_out_images(num_images=64, batch_size=8):
 
 @functools.cache
 def read_photographs():
-    """The regions to train on, and held-out crops of the demo, from its `data.py`."""
+    """Returns training regions and held-out crops of the ImageNet64 example."""
     crops, held_out = photographs()
     return crops.regions, held_out.read(0)
 
 
 def sub_pixels(crops):
-    """Sub-pixels in raster order, each to be told from those before it."""
+    """Makes a batch of sub-pixels in raster order, each predicted from earlier ones."""
     y = crops.reshape(len(crops), -1).astype(np.int32)
     x = np.pad(y[:, :-1], ((0, 0), (1, 0)))
     return x, y, np.ones_like(y, np.float32)

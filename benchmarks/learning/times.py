@@ -1,6 +1,6 @@
-"""The command of a study; and times of a training step of all rows on one machine.
+"""Runs a study, and times training steps of all rows on one machine.
 
-Runs are from several machines, whose seconds cannot be compared.
+Seconds of runs cannot be compared, as runs are from several machines.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from benchmarks.learning.training import step_of
 
 OPTIONS = dict(quick=False, full=False, workers=2, times=False, report_only=False)
 OPTIONS |= dict(tasks=[str], rows=[str], seeds=[int])
-# Those that compile, and those that are timed.
+# Steps that trace and compile, and steps that are timed.
 FIRST_STEPS, STEPS = 3, 15
 FILE = "times.json"
 EXPLANATION = f"""\
@@ -27,14 +27,14 @@ nothing: medians of {STEPS} steps, on one thread of {{machine}}, with TensorFlow
 
 
 def study(options, train, timed, wanted, fields, write):
-    """Trains the runs that are missing, or times their steps, and writes the page.
+    """Trains missing runs, or times their steps, and writes the page.
 
     Args:
         options: has `OPTIONS` and `output`.
         train: function of the arguments of a run.
-        timed: function of some of them, as in `complete`.
+        timed: function of some of these arguments, as in `complete`.
         wanted: list of the arguments of runs.
-        fields: names of arguments that tell runs apart, beside the task.
+        fields: names of arguments that, with the task, identify a run.
         write: function of runs and a folder that writes the page.
     """
     if options.times:
@@ -46,14 +46,14 @@ def study(options, train, timed, wanted, fields, write):
 
 
 def complete(timed, runs, folder):
-    """Times a step of each task, row and head size, and writes it after each.
+    """Times a step of each task, row and head size; writes the file after each.
 
-    Processes are those of training: those that give memory back take more time.
+    Uses the same processes as training: processes that give memory back are slower.
 
     Args:
-        timed: function of task, row and key_dim, where runs have it, to the names of
+        timed: function of task, row and, if runs have it, key_dim. Returns the names of
             task and row, and seconds.
-        runs: list of dicts; what the file of times has of them is timed again.
+        runs: list of dicts; runs that have times are timed again.
         folder: path.
 
     Raises:
@@ -82,13 +82,13 @@ def timed(task, row, key_dim):
 
 
 def of_step(model, task, steps=STEPS):
-    """Seconds of a processor that a training step takes, compiled as in training."""
+    """Returns the CPU seconds of a training step, compiled as in training."""
     seconds = list(itertools.islice(of_steps(model, task), FIRST_STEPS + steps))
     return statistics.median(seconds[FIRST_STEPS:])
 
 
 def of_steps(model, task):
-    """Trains a model, and yields the seconds of each step."""
+    """Trains a model, and yields the CPU seconds of each step."""
     step = step_of(model, task.learning_rate, True)
     random = np.random.default_rng(0)
     for index in itertools.count(1):
@@ -99,10 +99,10 @@ def of_steps(model, task):
 
 
 def retold(runs, folder):
-    """Runs whose curves have the seconds of the folder's times.
+    """Returns runs whose curves have the seconds of the folder's times.
 
-    Rows that are not timed have nan, where others of their task are: seconds of
-    training, on any machine, cannot stand beside them.
+    If other rows of the task have times, a row without times gets nan, as seconds of
+    training cannot be compared with times.
     """
     times, told = runner.read(folder / FILE), []
     for run in runs:
@@ -117,11 +117,11 @@ def retold(runs, folder):
 
 
 def explanation(folder):
-    """Text about the folder's times; `None` if there are none."""
+    """Returns text about the folder's times; `None` if there are no times."""
     times = runner.read(folder / FILE)
     return EXPLANATION.format(**times) if times else None
 
 
 def row_of(run):
-    """Name in a file of times for the row of a run."""
+    """Returns the name of a run's row in a file of times."""
     return f"{run['row']}, {run['key_dim']}" if "key_dim" in run else run["row"]

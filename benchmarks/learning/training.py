@@ -1,4 +1,4 @@
-"""Trains one small model on one task, and notes how well it does and when."""
+"""Trains one small model on one task, and records its results over time."""
 
 import functools
 import statistics
@@ -13,34 +13,33 @@ from benchmarks.learning import models
 from keras_performer import calibrate
 
 WARMUP_STEPS = 50
-# From so many steps on compiling with XLA, as `fit` does, pays: it takes as long as 50.
+# Runs with at least this many steps use XLA, as `fit` does: compiling takes 50 steps.
 COMPILED_FROM = 200
-# What tells runs apart, beside their tasks.
+# Entries that, with the task, identify a run.
 FIELDS = "row", "key_dim", "seed", "learning_rate", "steps"
-# What takes the place of the exact attention of trained models.
+# Rows that replace the exact attention of trained models.
 SWAPPED = (
     *(models.WINDOW, "softmax", "taylor", "window + softmax", "window + taylor"),
     *("window + softmax, low gain", "window + taylor, low gain"),
     *("window + softmax, calibrated", "window + taylor, calibrated"),
 )
 CALIBRATED, NUM_BATCHES = ", calibrated", 6
-# Random features are drawn so often for each trained model.
+# Samples of random features for each trained model.
 NUM_DRAWS = 2
 
 
 def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
     """Trains a model.
 
-    Seconds are those of the processor if there is one thread: on an idle core they are
-    those of a clock, and what else the machine does adds nothing to them.
+    With one thread, seconds are CPU seconds: on an idle core these equal wall time, and
+    other programs do not add to them.
 
     Returns:
-        Dict of numbers about the run, and its `"curve"`: lists of steps, seconds of
+        Dict of numbers about the run, with its `"curve"`: lists of steps, seconds of
         training (without the first two steps of each length, which trace), loss in bits
-        of the last step, and what `Task.measure` says of held-out data, of each of
-        `Task.parts` where there are any. It ends before `steps` where `Task.enough` was
-        reached. Of exact attention and a task in bits without parts also `"swap"`,
-        from `bits_lost`.
+        of the last step, and `Task.measure` of held-out data, for each of `Task.parts`
+        if any. The curve ends before `steps` if `Task.enough` was reached. For exact
+        attention and a task in bits without parts also `"swap"`, from `bits_lost`.
     """
     began = time.perf_counter()
     model = models.make_model(task, row, key_dim, seed)
@@ -66,13 +65,13 @@ def train(task, row, key_dim, seed, learning_rate, steps, evaluations):
 
 
 def figures(model, curve):
-    """Of a run: the size of the model, its last value, seconds, and the curve."""
+    """Returns a run's number of parameters, last result, seconds, and curve."""
     last = {"result": curve[-1][3], "seconds": curve[-1][1], "curve": curve}
     return {"parameters": models.count_parameters(model), **last}
 
 
 def record(task, began, *of_run):
-    """A line of `runs.jsonl`: the task and the machine, and dicts about the run."""
+    """Makes a line of `runs.jsonl`: task, machine, and the dicts `of_run`."""
     found = {
         "task": task.name,
         "measure": task.measure,
@@ -89,10 +88,10 @@ def record(task, began, *of_run):
 def learn(
     model, task, learning_rate, steps, evaluations, random, before=None, decay=False
 ):
-    """Trains a model, and measures it on the way; returns the curve of `train`.
+    """Trains a model, and measures it meanwhile; returns the curve of `train`.
 
-    `before` is a function of the number of a step, from 1, that is called before it;
-    with `decay` the learning rate falls on a line to 0 after `steps`.
+    `before` is called before each step with the step's number, from 1. With `decay` the
+    learning rate falls linearly to 0 after `steps`.
     """
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     clock = time.process_time if threads == 1 else time.perf_counter
@@ -128,7 +127,7 @@ def redraw(model, index):
 
 
 def step_of(model, learning_rate, jit_compile, decay_steps=None):
-    """A function that takes a step of training: of its number, from 1, and a batch."""
+    """Returns a training step: a function of its number, from 1, and a batch."""
     optimizer = keras.optimizers.Adam(learning_rate, beta_2=0.98, global_clipnorm=1.0)
     optimizer.build(model.trainable_variables)
 
@@ -151,9 +150,9 @@ def step_of(model, learning_rate, jit_compile, decay_steps=None):
 
 
 def measuring(model, task):
-    """A function that says how well the model does, as it then is, on held-out data.
+    """Returns a function that measures the current model on held-out data.
 
-    It returns a float, or an array of one for each of `Task.parts`.
+    The function returns a float, or an array with a value for each of `Task.parts`.
     """
     sums = summing(model, task)
 
@@ -165,10 +164,10 @@ def measuring(model, task):
 
 
 def summing(model, task):
-    """A function that returns sums over each held-out sequence, of the model as it is.
+    """Returns a function that sums over held-out sequences, with the current model.
 
-    They are a float64 array `(3, sequences)`: right answers, bits, and questions; with
-    `Task.parts` one of `(3, parts, sequences)`.
+    The function returns a float64 array `(3, sequences)`: right answers, bits, and
+    questions. With `Task.parts` the shape is `(3, parts, sequences)`.
     """
     held_out = task.held_out()
 
@@ -191,13 +190,13 @@ def summing(model, task):
 
 
 def bits(logits, targets, weights):
-    """The mean cross entropy of what is asked, in bits."""
+    """Returns the weighted mean of the cross entropy, in bits."""
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
     return tf.reduce_sum(loss * weights) / tf.reduce_sum(weights) / tf.math.log(2.0)
 
 
 def bits_lost(model, task, key_dim, seed):
-    """Held-out bits lost, by the row whose attention takes the place of the exact."""
+    """Returns the held-out bits lost for each row that replaces exact attention."""
     exact = measuring(model, task)()
     lost = {}
     for row in SWAPPED:
@@ -212,20 +211,20 @@ def bits_lost(model, task, key_dim, seed):
 
 
 def swapped(model, task, row, key_dim, seed):
-    """A model with the weights of another, and the attention of a row."""
+    """Returns a model with another model's weights and the attention of a row."""
     row, calibrated, _ = row.partition(CALIBRATED)
     other = models.make_model(task, row, key_dim, seed)
     copy_weights(model, other)
     if not calibrated:
         return other
     random = np.random.default_rng([seed, 9])
-    # four sequences at once, of those that are trained on
+    # batches of four training sequences
     batches = (task.draw(random, 4)[0] for _ in range(NUM_BATCHES))
     return calibrate(other, batches, max_batches=NUM_BATCHES, verbose=0)[0]
 
 
 def copy_weights(model, other):
-    """Gives all weights of a model to one that may also have gains, which stay."""
+    """Copies all weights to a model that may also have gains; keeps these gains."""
     weights = [w for w in other.trainable_weights if w.name != "log_gain"]
     for source, target in zip(model.trainable_weights, weights, strict=True):
         target.assign(source)

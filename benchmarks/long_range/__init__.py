@@ -1,1 +1,1 @@
-"""Attention layers side by side on tasks of long sequences."""
+"""Compares attention layers on tasks of long sequences."""

@@ -1,17 +1,16 @@
 """Trains small models with every attention on tasks of long sequences.
 
     python -m benchmarks.long_range              # the core, two hours on two cores
-    python -m benchmarks.long_range --quick      # minutes: too short to conclude
+    python -m benchmarks.long_range --quick      # minutes: too short for conclusions
     python -m benchmarks.long_range --full       # every row, task and rate; a day
     python -m benchmarks.long_range --costs      # tokens a second, and memory
-    python -m benchmarks.long_range --times      # of a step of each row and task
+    python -m benchmarks.long_range --times      # times a step of each row and task
 
-Every task has its controls: no attention, exact attention, local attention, and a
-logistic regression on how often each token occurs. Each run appends a line to
-`runs.jsonl` in `--output`, and is not made again as long as it stands there; `--tasks`,
-`--rows`, `--seeds` and `--warm-up` choose some. It then writes `tables.md`,
-after `--full` of all runs in that file; `--report-only` does so with those that are
-there.
+Every task has controls: no attention, exact attention, local attention, and a logistic
+regression on token counts. Each run adds a line to `runs.jsonl` in `--output`; runs in
+that file are not repeated. `--tasks`, `--rows`, `--seeds` and `--warm-up` (pretraining)
+select runs. Then writes `tables.md` of these runs, or with `--full` of all runs in the
+file. `--report-only` writes it from the runs that exist.
 """
 
 from benchmarks import runner
@@ -21,9 +20,9 @@ from benchmarks.runner import is_asked
 
 SEEDS = 0, 1, 2
 EVALUATIONS = 6
-# Of the learning rate of a task: what `--full` tries beside it with the first seed.
+# Factors of a task's learning rate that `--full` also tries with the first seed.
 OTHER_RATES = 1 / 3, 3
-# Where one of these was best for the first seed, all seeds have it, too.
+# Factors that were best for some rows with the first seed; all seeds also have them.
 SLOWER = models.WINDOW, models.GAINS, "Big Bird", "Linformer", "Sinkhorn"
 FASTER = models.PERFORMER, models.GAINS, models.TAYLOR, "Synthesizer"
 BETTER_RATES = (
@@ -35,7 +34,7 @@ BETTER_RATES = (
     ("bytes 512", 3, FASTER),
 )
 WARM_UPS, ALONE = ("without", "with"), ("without",)
-# Of `--quick`: what part of the steps, and which rows.
+# `--quick` divides the steps by QUICK_PART, evaluates less often, and has fewer rows.
 QUICK_PART, QUICK_EVALUATIONS = 20, 2
 CONTROLS = models.WITHOUT, models.EXACT, models.WINDOW, models.PERFORMER
 QUICK_ROWS = *models.NO_MODELS, *CONTROLS
@@ -57,7 +56,7 @@ def main(argv=None):
 
 
 def core():
-    """Three tasks that two cores train within two hours."""
+    """Returns three tasks that two cores train within two hours."""
     usual = dict(steps=900, batch_size=8, learning_rate=3e-3)
     images = dict(warm_up_steps=150, batch_size=32, hidden_dim=64, learning_rate=4e-3)
     return [
@@ -68,7 +67,7 @@ def core():
 
 
 def further():
-    """Cases that the core leaves out: two cores learn little from far tokens there."""
+    """Returns tasks outside the core, where two cores learn little from far tokens."""
     warmed = dict(warm_up_steps=150, hidden_dim=64, learning_rate=2e-3)
     return [
         tasks.list_operations(512, steps=300, batch_size=16, **warmed),
@@ -77,18 +76,18 @@ def further():
 
 
 def parts(options):
-    """Yields tasks, rows, seeds, kinds of a warm-up and factors of the learning rate.
+    """Yields tasks, rows, seeds, pretraining or not, and factors of the learning rate.
 
-    With `--full` everything, but not each with each: in the core all rows have three
-    seeds, and with the first three rates and a warm-up, which `models.SEVERAL` have
-    with all.
+    `--full` has everything, but not all combinations. In the core, all rows have three
+    seeds; with the first seed also three rates, and pretraining. `models.SEVERAL` have
+    pretraining with all seeds.
     """
     first = SEEDS[:1]
     if not options.full:
         chosen = options.rows or (QUICK_ROWS if options.quick else models.CORE)
         of = [*core(), *further()] if options.tasks else core()
         for seed in options.seeds or (first if options.quick else SEEDS):
-            # in the core, which is to end, a warm-up with the first seed alone
+            # to save time, the core has pretraining with the first seed only
             whole = options.warm_up or options.tasks or seed == SEEDS[0]
             yield of, chosen, (seed,), WARM_UPS if whole else ALONE, (1,)
         return
@@ -100,11 +99,11 @@ def parts(options):
         named = [task for task in core() if task.name == name]
         yield named, better, SEEDS, ALONE, (factor,)
     yield further(), (*models.CORE, models.TWO_FEATURES), first, WARM_UPS, (1,)
-    yield further()[:1], ("Performer",), first, ALONE, (1,)  # beside two features
+    yield further()[:1], ("Performer",), first, ALONE, (1,)  # for TWO_FEATURES
 
 
 def plan(options):
-    """Arguments of `training.train`, one run after another."""
+    """Returns the arguments of `training.train` for each run, in order."""
     runs = [
         arguments(task, row, seed, warm_up, factor, options.quick)
         for of, rows, seeds, warm_ups, factors in parts(options)
@@ -127,7 +126,7 @@ def is_run(task, row, warm_up):
     if row == models.TWO_FEATURES and not task.name.startswith("ListOps"):
         return False
     if row == models.COUNTS and not task.num_classes and task.measure == "accuracy":
-        return False  # what follows a token says nothing there
+        return False  # counts of token pairs say nothing there
     return bool(task.num_classes) or row not in models.NOT_CAUSAL
 
 

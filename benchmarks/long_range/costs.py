@@ -14,12 +14,12 @@ LENGTHS = 1024, 4096, 16384
 WINDOW = 64
 VOCABULARY_SIZE, NUM_CLASSES = 256, 10
 STEPS = 5
-# What might need more is not tried.
+# Steps that might need more bytes are not run.
 LARGEST = 8e9
 
 
 def complete(names, path):
-    """Measures rows, and writes them to a file of JSON after each."""
+    """Measures rows, and writes a JSON file after each."""
     costs = runner.read(path)
     for row in names:
         costs[row] = {}
@@ -32,10 +32,10 @@ def complete(names, path):
 
 
 def measured(row, length, shorter):
-    """Tokens a second of a training step, and the bytes that it takes meanwhile.
+    """Measures tokens a second and bytes of a training step.
 
-    Each in a process of its own, as memory that is given back takes time. `None` if it
-    would need too much memory.
+    Speed and memory have separate processes, as giving memory back takes time. Returns
+    `None` if the step might need too much memory.
     """
     last = list(shorter.values())[-1] if shorter else {"bytes": 0}
     grows = 16 if row in models.QUADRATIC else 4
@@ -58,7 +58,7 @@ def start():
 
 
 def bytes_of_steps(row, length):
-    """The process at its peak above what it had when all was compiled."""
+    """Returns the rise of the peak after compilation."""
     same = task(length)
     steps = times.of_steps(made(same, row), same)
 
@@ -71,10 +71,10 @@ def bytes_of_steps(row, length):
 
 
 def made(task, row):
-    """A model of the feed-forward networks that exact attention has, for any row.
+    """Makes a model with the feed-forward width of exact attention, for any row.
 
-    Not of as many parameters, as in training: weights of thousands of places would
-    leave hardly any of those networks, and tell their cost as that of the attention.
+    Training equalizes parameters instead. Here, an attention with weights for thousands
+    of positions would leave almost no feed-forward network, and seem too cheap.
     """
     width = models.WIDTHS * task.hidden_dim
     encoder = models.encoder_of_width(task, row, width, seed=0)
@@ -82,7 +82,7 @@ def made(task, row):
 
 
 def task(length):
-    """The class of one sequence of random tokens; as small a window at any length."""
+    """Makes a task: one class for random tokens, with the same window at any length."""
 
     def draw(random, batch_size):
         tokens = random.integers(VOCABULARY_SIZE, size=(batch_size, length))

@@ -1,27 +1,27 @@
-"""ListOps: what a nested expression of lists of digits comes to.
+"""ListOps: the value of a nested expression of lists of digits.
 
     [MAX 2 9 [MIN 4 7 ] 0 ]  ->  9
 
 Nangia & Bowman 2018, arXiv 1804.06028, with the sizes of Long Range Arena, arXiv
 2011.04006. MIN, MAX, MED (median) and SM (sum modulo 10) take 2 to `max_args`
-arguments. The median of an even number is the integer part of the mean of the two in
-the middle, as published. An argument is an operation with a probability of 1/4 and a
-digit otherwise (the published `VALUE_P`, whatever its name says), and always a digit at
-`max_depth`, where the outermost operation has depth 1. A digit alone is not drawn.
+arguments. As published, the median of an even number of values is the integer part of
+the mean of the middle two. An argument is an operation with probability 1/4 (the
+published `VALUE_P`, despite its name) and otherwise a digit. At `max_depth` it is
+always a digit; the outermost operation has depth 1. A single digit is no expression.
 
-Closing brackets are tokens: without them the arguments of a list have no end. A length
-counts all tokens that a model reads. Expressions of other lengths than asked for are
-thrown away, too long ones as soon as what is open cannot be closed in time.
+Closing brackets are tokens, as the end of a list would be unknown without them. A
+length counts all tokens that a model reads. Expressions of other lengths are discarded,
+and too long ones as soon as their open lists cannot be closed in time.
 
-What is right without reading on, of 100 to 500 tokens: always the most frequent answer
-in 16 expressions of 100, the most frequent one of the outermost operator in 34, and
-that operator over the digits that stand in its own list, without nested ones, in 50.
+Baselines for 100 to 500 tokens: the most frequent answer is right in 16 % of
+expressions, the most frequent answer of the outermost operator in 34 %, and this
+operator applied to the digits directly in its list, without nested lists, in 50 %.
 """
 
 import numpy as np
 
 OPERATION_P = 0.25
-# A length that comes up less often than once in so many expressions is not drawn.
+# Expressions that are sampled to find one of the wanted length.
 TRIALS = 20_000
 
 
@@ -44,9 +44,9 @@ END = TOKENS.index("]")
 
 
 def draw(min_length, max_length, random, batch_size, max_args=10, max_depth=10):
-    """Draws ids `(B, L)`, padded at the right with 0, and what they come to, `(B, 1)`.
+    """Samples ids `(B, L)`, padded at the right with 0, and values `(B, 1)`.
 
-    Operations have `max_args` arguments at most and nest `max_depth - 1` deep at most.
+    Operations have at most `max_args` arguments, and nest at most `max_depth - 1` deep.
     """
     x = np.zeros((batch_size, max_length), np.int32)
     y = np.zeros((batch_size, 1), np.int32)
@@ -57,7 +57,7 @@ def draw(min_length, max_length, random, batch_size, max_args=10, max_depth=10):
 
 
 def expression(min_length, max_length, random, max_args, max_depth):
-    """Ids of the first expression of a length asked for, and its value."""
+    """Returns ids and value of the first expression that has a wanted length."""
     for _ in range(TRIALS):
         grown = grow(max_length, random, max_args, max_depth)
         if grown and len(grown[0]) >= min_length:
@@ -71,15 +71,15 @@ def expression(min_length, max_length, random, max_args, max_depth):
 
 
 def grow(max_length, random, max_args, max_depth):
-    """Ids and value of an expression, or `None` where it would be too long."""
-    # every place is an operation or a digit: more are drawn than can be needed
+    """Returns ids and value of an expression, or `None` if it gets too long."""
+    # samples an operation and a digit for each position, which is more than enough
     nests = random.random(max_length) < OPERATION_P
     nests[0] = True
     operators = random.integers(len(OPERATIONS), size=max_length)
     counts = random.integers(2, max_args + 1, size=max_length)
     digits = random.integers(10, size=max_length)
     ids, unfinished = [], []
-    missing = 1  # tokens after those so far, at least
+    missing = 1  # least number of tokens still to come
     for nested, operator, count, value in zip(
         nests.tolist(), operators.tolist(), counts.tolist(), digits.tolist()
     ):

@@ -1,4 +1,4 @@
-"""The models: one encoder, its attention exchanged, and what reads it."""
+"""Models: the same encoder with different attentions, and a layer for answers."""
 
 import keras
 import tensorflow as tf
@@ -9,22 +9,22 @@ from keras_performer import layers, zoo
 
 WITHOUT, EXACT, WINDOW = "no attention", "exact", "window"
 PERFORMER = "Performer, window"
-# The same, but near keys count more at first in every other head, far ones between.
+# With initial log-gains that alternate between heads, for near keys and for far keys.
 GAINS, FIRST_GAINS = "Performer, window, gains", (-4.0, 2.0)
-# One first gain that makes far keys count more.
+# With an initial log-gain that makes far keys count more.
 HIGH_GAIN, FIRST_GAIN = "Performer, window, gain 2", 2.0
-# Features that are not drawn: their number follows from the head's size.
+# With features that are not random; the head size determines their number.
 TAYLOR = "Performer, window, taylor"
-# What the published benchmark ran ListOps with: two random features.
+# The published benchmark ran ListOps with two random features.
 TWO_FEATURES = "Performer, 2 features"
-# No models: what counting tokens tells, and the first token alone, from `baselines`.
+# Baselines without a model, from `training`: token counts, and the first token.
 COUNTS, FIRST = NO_MODELS = "token counts", "first token"
-# What the core has; the first five are the controls of every task.
+# Rows of the core; the first five are the controls of every task.
 CORE = (
     *(*NO_MODELS, WITHOUT, EXACT, WINDOW),
     *(PERFORMER, GAINS, "Big Bird", "Linear Transformer"),
 )
-# Those of which every seed is warmed up, too.
+# Rows that have pretraining with every seed.
 SEVERAL = *CORE, HIGH_GAIN, TAYLOR
 ROWS = (
     *SEVERAL,
@@ -32,27 +32,27 @@ ROWS = (
     *("Sinkhorn", "Synthesizer", "FNet", "gMLP", "MLP-Mixer", TWO_FEATURES),
 )
 MODELS = tuple(row for row in ROWS if row not in NO_MODELS)
-# What grows with the square of the length.
+# Rows whose memory grows with the square of the length.
 QUADRATIC = EXACT, "Sinkhorn", "Synthesizer", "gMLP"
-# What cannot hide later tokens, or tells classes only.
+# Rows that cannot hide later tokens, or only predict classes.
 NOT_CAUSAL = FIRST, "Linformer", "FNet", "MLP-Mixer"
-# Four for each number in a head: 64.
+# Random features for each element of a head: 64 at head size 16.
 FEATURES_OF_NUMBER = 4
-# Of Reformer.
+# Buckets of Reformer.
 NUM_BUCKETS = 16
 PADDING = 0
-# The feed-forward network beside exact attention is so many times as wide as the model,
+# With exact attention, the feed-forward width is this multiple of the model's width.
 WIDTHS = 4
-# and others at least so many.
+# The least number of units in a feed-forward network.
 NARROWEST = 8
 
 
 def attention_of(row, length, window, num_heads, key_dim, causal=False, rotates=False):
-    """Argument `attention` of `PerformerLM` for a row of `ROWS`.
+    """Returns the argument `attention` of `PerformerLM` for a row of `ROWS`.
 
-    Tokens see `window - 1` to each side; blocks, Linformer's mixtures and units of
-    MLP-Mixer are of the window, too. Queries and keys are rotated, where there are any,
-    if it `rotates`.
+    Tokens see `window - 1` tokens on each side. The window also sets sizes of blocks,
+    Linformer's projections and units of MLP-Mixer. `rotates` rotates queries and keys
+    if the row has any.
     """
     if row == WITHOUT:
         return "none"
@@ -61,7 +61,7 @@ def attention_of(row, length, window, num_heads, key_dim, causal=False, rotates=
     near = {"sliding_window": window}
     near_and_far = {**features, "exact_window": window}
     of_places = {"max_length": length}
-    # by turns, one for each head
+    # alternates from head to head
     gains = [FIRST_GAINS[head % 2] for head in range(num_heads)]
     performers = {
         PERFORMER: near_and_far,
@@ -102,11 +102,11 @@ def attention_of(row, length, window, num_heads, key_dim, causal=False, rotates=
 
 
 class Reader(keras.Model):
-    """Logits of an encoder: of a token for each place, `(B, L, vocabulary_size)`, or
-    of a class, `(B, 1, num_classes)`, from the mean over a sequence.
+    """Computes logits `(B, L, vocabulary_size)` of tokens, or `(B, 1, num_classes)`.
 
-    Means over thousands of tokens hardly differ from sequence to sequence: batch
-    normalization makes much of what differs, without which they learn very slowly.
+    Classes are read from the mean over a sequence. Means over thousands of tokens
+    hardly differ between sequences. Batch normalization enlarges the differences;
+    without it models learn very slowly.
     """
 
     def __init__(self, encoder, task, num_classes, **kwargs):
@@ -114,7 +114,7 @@ class Reader(keras.Model):
         self.encoder, self.padded, self.classifies = encoder, task.padded, num_classes
         width = encoder.hidden_dim
         if num_classes:
-            # the mean of the last some batches, as a run has only hundreds
+            # averages over few batches, as a run has only hundreds
             self.norm = keras.layers.BatchNormalization(momentum=0.9)
             self.norm.build((None, width))
         self.logits = keras.layers.Dense(num_classes or task.vocabulary_size)
@@ -135,10 +135,10 @@ class Reader(keras.Model):
 
 
 def make_encoder(task, row, seed):
-    """An encoder with the attention of a row.
+    """Makes an encoder with the attention of a row.
 
-    All have as many parameters as that with exact attention, as nearly as the width of
-    their feed-forward networks allows: what attention has more, those have less.
+    The feed-forward width is chosen such that each encoder has nearly as many
+    parameters as the encoder with exact attention.
     """
     wanted = parameters_with(task, EXACT, WIDTHS * task.hidden_dim)
     narrow = parameters_with(task, row, NARROWEST)
@@ -153,7 +153,7 @@ def parameters_with(task, row, width):
 
 
 def encoder_of_width(task, row, width, seed):
-    """An encoder whose feed-forward networks have so many units."""
+    """Makes an encoder whose feed-forward networks have `width` units."""
     keras.utils.set_random_seed(seed)
     num_heads = task.hidden_dim // task.key_dim
     causal = not task.num_classes
@@ -161,7 +161,7 @@ def encoder_of_width(task, row, width, seed):
     attention = attention_of(
         row, task.length, task.window, num_heads, task.key_dim, causal, rotates
     )
-    ids = task.vocabulary_size + 1  # one for a token that is to be restored
+    ids = task.vocabulary_size + 1  # the last one stands for a hidden token
     embedding = PairsOfTokens(ids, task.hidden_dim) if task.joins_tokens else None
     return keras_performer.PerformerLM(
         ids,
@@ -175,7 +175,7 @@ def encoder_of_width(task, row, width, seed):
         embedding=embedding,
         head=keras.layers.Identity(),
         position_shape=task.grid,
-        # what has no queries and keys to rotate learns its places
+        # rows without queries and keys to rotate have weights for positions
         position_embedding=None if rotates else "learned",
         seed=seed,
     )

@@ -1,4 +1,4 @@
-"""One page of tables."""
+"""Writes a page of tables."""
 
 import datetime
 import statistics
@@ -21,7 +21,7 @@ from benchmarks.learning.tasks import ENOUGH
 from benchmarks.long_range import models
 from benchmarks.tables import NOTHING, by, table
 
-# What a model is trained for: the task alone, or its inputs first.
+# Training without pretraining, and after pretraining on the task's inputs.
 WARM_UPS = {False: "alone", True: "after a warm-up"}
 
 COSTS = f"""\
@@ -33,7 +33,7 @@ left. Where there is "{NOTHING}" more than 8 GB would be needed: not run."""
 
 
 def write(runs, folder):
-    """Writes `tables.md` of runs, and of the costs in the folder; returns the text."""
+    """Writes `tables.md` from runs and the folder's costs; returns the text."""
     runs, title = (
         times.retold(runs, folder),
         "# Which attention? Tasks of long sequences",
@@ -59,7 +59,7 @@ def how(runs):
 
 
 def explanation(runs):
-    """Text about the origin of the figures."""
+    """Returns text about the origin of the figures."""
     machines, versions, hours = made_by(runs)
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     return f"""\
@@ -91,7 +91,7 @@ hours, summed over runs; written {datetime.date.today()}."""
 
 
 def summary(runs):
-    """Table of results of each attention in each task, with and without pretraining."""
+    """Returns a table of results by attention and task, also with pretraining."""
     columns, cells = [], {}
     for (task, warmed), same in of_tasks(runs):
         columns.append(f"{task}{', warmed up' if warmed else ''}")
@@ -106,7 +106,7 @@ def summary(runs):
 
 
 def of_tasks(runs):
-    """Runs of a task alone, then after a warm-up, task by task."""
+    """Groups runs by task: without pretraining, then with pretraining."""
     groups = []
     for task, same in by(runs, "task"):
         for warmed in WARM_UPS:
@@ -117,13 +117,13 @@ def of_tasks(runs):
 
 
 def ordered(runs):
-    """The rows that there are, in the order of `models.ROWS`."""
+    """Returns the rows that runs have, in the order of `models.ROWS`."""
     there = {run["row"] for run in runs}
     return [row for row in models.ROWS if row in there]
 
 
 def with_spread(runs, num_seeds):
-    """The mean of seeds, their standard deviation, and how many if some are missing."""
+    """Formats mean, standard deviation, and number of seeds if some are missing."""
     results = [run["result"] for run in runs]
     text = f"{statistics.mean(results):.3f}"
     if len(results) > 1:
@@ -132,7 +132,7 @@ def with_spread(runs, num_seeds):
 
 
 def task_table(runs):
-    """A line for each attention in one task: results, and what they cost."""
+    """Returns a table of results and costs of each attention in one task."""
     trained = [run for run in runs if run["curve"]]
     of_exact = of_row(trained, models.EXACT)
     seconds, exact = (equal_time(trained), equal_time(of_exact)), best(of_exact)
@@ -162,14 +162,14 @@ def task_table(runs):
 
 
 def of_training(runs, seconds):
-    if not runs[0]["curve"]:  # no network
+    if not runs[0]["curve"]:  # a baseline without a network
         return 4 * [NOTHING]
     values = (at_equal_time(runs, some) for some in seconds)
     return *values, milliseconds(runs), f"{runs[0]['parameters']:,}"
 
 
 def costs_table(costs):
-    """Tokens a second and memory of a training step, by length."""
+    """Returns a table of tokens a second and memory of a training step, by length."""
     lengths = sorted(
         {int(n) for of_row in costs.values() for n in of_row if n.isdigit()}
     )

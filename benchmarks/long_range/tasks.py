@@ -1,4 +1,4 @@
-"""Tasks for the models to learn, small for two cores or as published."""
+"""Tasks for the models, as published or smaller, for two cores."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ from benchmarks.learning import tasks as short
 from benchmarks.learning.tasks import Task
 from benchmarks.long_range import listops
 
-# Of a held-out batch, which exact attention can bear.
+# Tokens of a held-out batch, a size that exact attention can take.
 TOKENS_AT_ONCE = 2**14
 HELD_OUT = 1024
 # Rows and columns of a digit, whose pixels are 0 to 16.
@@ -18,11 +18,11 @@ DIGIT = 8
 
 @dataclasses.dataclass(frozen=True)
 class LongTask(Task):
-    """A class to be told from a long sequence, or without classes a token at a place.
+    """A task that asks for the class of a long sequence, or for a token per position.
 
-    `warm_up_steps` are steps of a warm-up on the task's own inputs. Token 0 is padding
-    where `padded`. With `joins_tokens` a token is read with the one before it, which no
-    attention need spend its time to find.
+    `warm_up_steps` are steps of pretraining on the task's inputs. If `padded`, token 0
+    is padding. `joins_tokens` embeds a token with its predecessor, so that attention
+    need not find it.
     """
 
     key_dim: int = 16
@@ -33,10 +33,10 @@ class LongTask(Task):
 
 
 def task(name, draws, length, vocabulary_size, num_classes, **more):
-    """A task; its window covers an eighth of the length or, of short ones, less.
+    """Makes a task; its window covers at most an eighth of the length.
 
-    `draws` are two functions of a random generator and a batch size: of what is trained
-    on, and of what is not.
+    `draws` are two functions of a random generator and a batch size: for training data
+    and for held-out data.
     """
     training, held_out = draws
     return LongTask(
@@ -53,19 +53,19 @@ def task(name, draws, length, vocabulary_size, num_classes, **more):
 
 
 def fixed(draw, length):
-    """Batches that are the same in every run."""
+    """Returns held-out batches that are equal in every run."""
     return short.same_batches(draw, HELD_OUT, max(TOKENS_AT_ONCE // length, 1))
 
 
 def list_operations(length, **options):
-    """The value of nested operations on digits."""
+    """Prediction of the value of nested operations on digits."""
     draws = [functools.partial(listops.draw, length // 4, length)] * 2
     sizes = length, listops.VOCABULARY_SIZE, 10
     return task(f"ListOps {length:,}", draws, *sizes, padded=True, **options)
 
 
 def digits(size, scale, **options):
-    """The digit that stands somewhere in an image, from its pixels."""
+    """Classification of a digit at a random position in an image, from pixels."""
     parts = "training", "held out"
     draws = [functools.partial(draw_digits, part, size, scale) for part in parts]
     sizes = size**2, 17, 10
@@ -73,30 +73,30 @@ def digits(size, scale, **options):
 
 
 def questions(length, num_pairs, **options):
-    """Associative recall of `benchmarks.learning`: the value beside a key, far back."""
+    """Associative recall of `benchmarks.learning`: the value that followed a key."""
     window = length // 16
     return of_learning(short.recall(length, num_pairs, window=window, **options))
 
 
 def sources(length, **options):
-    """The next byte of Python sources, of `benchmarks.learning`; rotary positions."""
-    # as models have by default
+    """Prediction of the next byte of Python sources, as in `benchmarks.learning`."""
+    # the default of models
     options["position_embedding"] = "rotary"
     task = short.sources(length, window=length // 16, **options)
     return dataclasses.replace(of_learning(task), hidden_dim=64)
 
 
 def of_learning(task):
-    """A task that asks for a token at each place, which is warm-up enough."""
+    """Returns a `LongTask` with questions at each position: needs no pretraining."""
     return LongTask(**vars(task), joins_tokens=True)
 
 
 def draw_digits(part, size, scale, random, batch_size):
-    """Draws pixels `(B, size * size)`, read line by line, and digits `(B, 1)`.
+    """Samples pixels `(B, size * size)`, line by line, and digits `(B, 1)`.
 
-    Every place of the canvas that holds the whole digit is equally likely; the rest of
-    the canvas is 0. A pixel of the digit takes `scale` rows and columns. Every fifth
-    image of scikit-learn's is held out.
+    All positions where the digit fits into the image are equally likely; other pixels
+    are 0. A pixel of the digit takes `scale` rows and columns. Every fifth image of
+    scikit-learn is held out.
     """
     room = size - DIGIT * scale
     training, held_out = short.split_digits(fold=0, num_folds=5)

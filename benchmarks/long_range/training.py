@@ -1,7 +1,7 @@
-"""Trains one model on one task, with or without a warm-up on the task's inputs.
+"""Trains one model on one task, with or without pretraining on the task's inputs.
 
-The controls beside it know nothing of what stands far from what: a model that does no
-better than counts of tokens has not learned that either.
+The baselines ignore distances between tokens. A model that is no better than token
+counts has not learned from distant tokens.
 """
 
 import collections
@@ -19,22 +19,21 @@ from benchmarks.learning import times
 from benchmarks.learning.training import figures, learn, record
 from benchmarks.long_range import models
 
-# What tells runs apart, beside their tasks.
+# Entries that, with the task, identify a run.
 FIELDS = "row", "seed", "learning_rate", "steps", "warm_up_steps"
-# What part of the tokens is hidden, as in BERT (arXiv 1810.04805, section 3.1).
+# Share of hidden tokens, as in BERT (arXiv 1810.04805, section 3.1).
 HIDDEN_PART = 0.15
-# Sequences that are counted, and drawn at once.
+# Sequences whose tokens are counted, and sequences sampled at once.
 NUM_COUNTED, AT_ONCE = 4000, 64
 
 
 def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
-    """Trains a model, whose learning rate is that of the warm-up, too.
+    """Trains a model, or computes a baseline.
 
-    Before `steps` come `warm_up_steps` in which hidden tokens are restored: the model
-    has learned nothing of the task then. Returns a dict as that of
-    `benchmarks.learning.training.train`; `"seconds"` and `"curve"` are without the
-    warm-up, whose own are `"warm_up_seconds"`, and its last loss in bits
-    `"warm_up_bits"`.
+    Before `steps`, pretraining restores hidden tokens in `warm_up_steps`, with the same
+    learning rate and without the task's answers. Returns a dict like
+    `benchmarks.learning.training.train`. `"seconds"` and `"curve"` exclude pretraining;
+    `"warm_up_seconds"` and `"warm_up_bits"` are its seconds and its last loss in bits.
     """
     began = time.perf_counter()
     counts = row in models.NO_MODELS
@@ -45,7 +44,7 @@ def train(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
 
 
 def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
-    """Trains a model, and returns its figures."""
+    """Trains a model; returns its figures."""
     encoder = models.make_encoder(task, row, seed)
     model = models.Reader(encoder, task, task.num_classes)
     random = np.random.default_rng([seed, 7])
@@ -61,7 +60,7 @@ def trained(task, row, seed, learning_rate, steps, warm_up_steps, evaluations):
 
 
 def hiding(task):
-    """The task of restoring hidden tokens of a task's own inputs."""
+    """Returns the task of restoring hidden tokens in a task's inputs."""
 
     def draw(random, batch_size):
         return hidden(task, random, task.draw(random, batch_size)[0])
@@ -74,7 +73,7 @@ def hiding(task):
 
 
 def hidden(task, random, tokens):
-    """Some tokens exchanged for one that says so, and asked for."""
+    """Replaces some tokens by a mask token, and asks for them."""
     weights = (random.random(tokens.shape) < HIDDEN_PART).astype(np.float32)
     if task.padded:
         weights *= tokens != models.PADDING
@@ -83,7 +82,7 @@ def hidden(task, random, tokens):
 
 
 def counted(task, row, seed):
-    """The same without a model: what counting tokens, or the first one, tells."""
+    """Returns the figures of a baseline: token counts, or the first token."""
     if row == models.FIRST:
         control = first_token_accuracy
     else:
@@ -97,27 +96,27 @@ def counted(task, row, seed):
 
 
 def histogram_accuracy(training, held_out, vocabulary_size):
-    """The accuracy of logistic regression on how often each token is there."""
+    """Returns the accuracy of logistic regression on token frequencies."""
     count = functools.partial(histograms, vocabulary_size=vocabulary_size)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    with threadpool_limits(1):  # so little that more only wait for each other
+    with threadpool_limits(1):  # more threads would only wait for each other
         model.fit(*count(training))
     return float(model.score(*count(held_out)))
 
 
 def histograms(batches, vocabulary_size):
-    """Square roots of shares of tokens, and classes, of all batches."""
+    """Returns square roots of token frequencies, and classes, of all batches."""
     features, targets = [], []
     for inputs, labels, _ in batches:
         counts = [np.bincount(row, minlength=vocabulary_size) for row in inputs]
-        # roots, in which a rare token that is there differs from one that is not
+        # roots, so that rare tokens differ from absent tokens
         features.append(np.sqrt(np.array(counts) / inputs.shape[1]))
         targets.append(labels[:, 0])
     return np.concatenate(features), np.concatenate(targets)
 
 
 def first_token_accuracy(training, held_out, vocabulary_size):
-    """The accuracy of the most frequent class for each first token that was seen."""
+    """Returns the accuracy of the most frequent class for each first token."""
     counts = collections.defaultdict(collections.Counter)
     for inputs, targets, _ in training:
         for first, label in zip(inputs[:, 0].tolist(), targets[:, 0].tolist()):
@@ -130,7 +129,7 @@ def first_token_accuracy(training, held_out, vocabulary_size):
 
 
 def pair_bits(training, held_out, vocabulary_size):
-    """Bits of a token where only the one before it is known, counted from 1/2 on."""
+    """Returns bits of a token given its predecessor, by counts that start at 1/2."""
     counts = np.full((vocabulary_size, vocabulary_size), 0.5)
     for inputs, targets, weights in training:
         np.add.at(counts, (inputs, targets), weights)
@@ -140,7 +139,7 @@ def pair_bits(training, held_out, vocabulary_size):
 
 
 def timed(task, row):
-    """The names of a task and a row, and the seconds of a step."""
+    """Returns the names of a task and a row, and the seconds of a step."""
     encoder = models.make_encoder(task, row, seed=0)
     model = models.Reader(encoder, task, task.num_classes)
     return task.name, row, times.of_step(model, task)

@@ -1,1 +1,1 @@
-"""Our layers beside the same ones of other libraries: their numbers, and their time."""
+"""Compares numbers and time of our layers with the same layers of other libraries."""

@@ -1,12 +1,12 @@
-"""Compares our layers with those of other libraries: numbers, time and memory.
+"""Compares our layers with layers of other libraries: numbers, time and memory.
 
     python -m benchmarks.peers [--only numbers times] [--lengths 1024 4096]
         [--rounds 9] [--threads 2] [--limit 60] [--report-only]
         [--output benchmarks/results/peers]
 
-Installs the other libraries into `.bench` where they are not there (8 GB). Writes
-numbers.json, times.json, and tables.md of both; a part that was not run keeps its file.
-Ends with 1 if some numbers are not as `benchmarks/peers/cases.py` expects them.
+Installs missing libraries into `.bench` (8 GB). Writes numbers.json, times.json, and
+tables.md of both; a part that does not run keeps its file. Exits with 1 if some numbers
+differ from the expectation in `benchmarks/peers/cases.py`.
 """
 
 import sys
@@ -31,7 +31,7 @@ def main(argv=None):
 
 
 def run_numbers(options, path):
-    """Writes numbers.json; returns the rows that are not as expected."""
+    """Writes numbers.json; returns rows with unexpected results."""
     with turns.session(options.threads, ENVIRONMENTS) as (pool, results):
         for comparison in cases.COMPARISONS:
             row = numbers.compare(comparison, pool)

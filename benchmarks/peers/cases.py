@@ -1,8 +1,7 @@
-"""Settings that are compared, whether they agree, and if not why; steps to time.
+"""Settings to compare, with the expected agreement or reason to differ; steps to time.
 
-A comparison is a dict; see `comparison`. "ours" and "theirs" are cases of
-`benchmarks/contenders/__init__.py`; options are arguments of a layer in the words of
-its library.
+A comparison is a dict, made by `comparison`. Its entries "ours" and "theirs" are cases
+of `benchmarks/contenders/__init__.py`. Options are arguments of the library's layer.
 """
 
 from benchmarks import contenders
@@ -16,12 +15,12 @@ BLOCK, LENGTH, NUM_FEATURES = 4, 40, 16
 def comparison(
     pair, name, environment, ours, theirs, because=None, fails=False, **arrays
 ):
-    """A comparison of two layers on the same arrays.
+    """Makes a comparison of two layers on the same arrays.
 
-    `ours` and `theirs` are layer and options; `because` says why the numbers differ, or
-    is `None` where they are to agree; theirs raises an error if it `fails`. `arrays`
-    are read by `numbers.drawn`, and by a side: `each_once` and `masked`; `all_rows`
-    compares the outputs of hidden tokens, too.
+    `ours` and `theirs` are layer and options. `because` is the reason why numbers
+    differ, or `None` if they must agree; `fails` expects an error of their layer.
+    `arrays` are options of `numbers.drawn`. Sides also read `each_once` and `masked`;
+    `all_rows` also compares outputs of hidden tokens.
     """
     defaults = dict(batch=2, length=LENGTH, seed=0, sizes=SIZES, weights=DENSE)
     shared = {"part": "numbers", **defaults, **arrays}
@@ -37,7 +36,7 @@ def comparison(
 
 
 def big_bird(name, because=None, random=3, block=BLOCK, table_length=None, **arrays):
-    """`table_length` is how long a sequence theirs draws random blocks for."""
+    """Compares Big Bird; their table of random blocks is for `table_length` tokens."""
     length = arrays.setdefault("length", 16 * BLOCK)
     options = dict(num_rand_blocks=random, from_block_size=block, to_block_size=block)
     options |= dict(max_rand_mask_length=table_length or length, seed=1)
@@ -48,11 +47,11 @@ def big_bird(name, because=None, random=3, block=BLOCK, table_length=None, **arr
 
 
 def longformer(name, because=None, places=(), **arrays):
-    """`places` are those of the global tokens of each sequence.
+    """Compares Longformer with global tokens at `places` of each sequence.
 
-    Beside transformers': the package of tf-models-official 2.20 has none.
+    Their layer is from transformers, as tf-models-official 2.20 has none.
     """
-    # theirs counts the keys of both sides, ours those of one and the own
+    # their window counts keys on both sides, our window one side and the own key
     window = 8
     most = max(map(len, places), default=0)
     headed = "LongformerAttention / transformers", name, "hugging_face"
@@ -75,7 +74,7 @@ def local(name, because=None, causal=False, groups=None, **arrays):
 
 
 def kernel(name, because=None, *, features, epsilon=None, chunk=None, **arrays):
-    """`chunk` is the tokens of a chunk of theirs, which makes both causal."""
+    """Compares kernels; `chunk`, the tokens of their chunks, makes both causal."""
     theirs = {"feature_transform": features, "num_random_features": NUM_FEATURES}
     if chunk is not None:
         theirs |= contenders.in_chunks(LENGTH, chunk)
@@ -102,7 +101,7 @@ def fourier(name, because=None, **arrays):
     return comparison(*headed, *sides, because, weights=weights, **options, **arrays)
 
 
-# How many tokens at the end of each sequence are hidden.
+# Number of hidden tokens at the end of each sequence.
 PADDED = {"padding": [3, 14]}
 DEFAULTS = {"block": 64, "table_length": 4096, "batch": 1}
 FIRST, SOME = [[0, 1, 2]] * 2, [[5, 17, 30], [0, 20]]
@@ -222,12 +221,12 @@ TIMED_SIZES = {
     "num_heads": contenders.NUM_HEADS,
     "key_dim": contenders.KEY_DIM,
 }
-# Keys to each side, of both windows.
+# Keys on each side in both windows, and number of global tokens.
 WINDOW, NUM_GLOBAL_TOKENS = 256, 16
 
 
 def timed(lengths):
-    """Yields pairs of cases that take turns, ours first, on layers of one size."""
+    """Yields pairs of cases that take turns, ours first, for layers of equal sizes."""
     for length in sorted(lengths):
         for form, ours, theirs in pairs(length):
             shared = dict(form=form, length=length, sizes=TIMED_SIZES, part="layer")
@@ -241,7 +240,7 @@ def timed(lengths):
 
 
 def pairs(length):
-    """Tuples: form, our layer and its options, their environment, layer and options."""
+    """Yields form, our layer and options, and their environment, layer and options."""
     near = WINDOW + 1
     window = {"sliding_window": near, "num_global_tokens": NUM_GLOBAL_TOKENS}
     longformer = "TFLongformerSelfAttention", {"attention_window": 2 * WINDOW}

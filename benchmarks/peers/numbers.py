@@ -1,4 +1,4 @@
-"""The numbers of two sides: drawn, computed, and how far apart they are."""
+"""Samples inputs, has both sides compute, and measures their differences."""
 
 import pathlib
 import tempfile
@@ -7,20 +7,20 @@ import numpy as np
 
 from benchmarks.turns import Missing
 
-# Differences up to this share are those of the order of sums in float32.
+# Differences up to this share are due to the order of sums in float32.
 AGREES = 1e-5
 NAMED = "pair", "name", "because", "expected", "environment"
 
-# A gradient that is 0 but for rounding, as that of the keys' bias, is measured against
-# this share of the largest of all.
+# Small gradients are compared with this share of the largest gradient: that of the key
+# bias is 0 except for rounding.
 SMALLEST = 0.1
 
 
 def drawn(case):
-    """The arrays of a case by name: "x", "seen", "cotangent", and the weights.
+    """Samples arrays of a case by name: "x", "seen", "cotangent", and the weights.
 
     Weights have the names and shapes of `keras.layers.MultiHeadAttention`. They are
-    large enough for weights of attention that differ, and biases are not 0.
+    large enough for unequal attention weights; biases are not 0.
     """
     random = np.random.default_rng(case["seed"])
     batch, length = case["batch"], case["length"]
@@ -43,7 +43,7 @@ def drawn(case):
 
 
 def dense(name, width, heads, case, random):
-    """Kernel and bias of the dense layer of that name."""
+    """Samples the weights of the layer with this name."""
     if name == "attention_output":
         shape, bias, fan_in = (*heads, width), (width,), heads[0] * heads[1]
     elif name.endswith("norm"):
@@ -68,10 +68,10 @@ def dense(name, width, heads, case, random):
 
 
 def differences(ours, theirs, seen):
-    """Differences between the results of two sides, dicts of arrays.
+    """Returns differences between the results of two sides, dicts of arrays.
 
-    Outputs count where tokens are seen, `(batch, length)`; gradients, whose names start
-    with "d ", as shares of the largest entry of their array.
+    Outputs count only if `seen`, `(batch, length)`. Gradients, whose names start with
+    "d ", are compared with the largest entry of their array.
     """
     names = sorted(name for name in ours if name.startswith("d "))
     if names != sorted(name for name in theirs if name.startswith("d ")):
@@ -85,7 +85,7 @@ def differences(ours, theirs, seen):
         name: np.abs(ours[name] - theirs[name]).max() / max(largest[name], smallest)
         for name in names
     }
-    # what is no number is the worst, and the largest of nothing
+    # nan is the worst difference, but `max` would not find it
     worst = max(apart, key=lambda name: (np.isnan(apart[name]), apart[name]))
     return {
         "output": np.abs(ours["output"] - theirs["output"])[seen].max().item(),
@@ -96,9 +96,9 @@ def differences(ours, theirs, seen):
 
 
 def about(random_blocks):
-    """Description of a table `(heads, count - 2, random)` of Big Bird's random blocks.
+    """Describes a table `(heads, count - 2, random)` of Big Bird's random blocks.
 
-    Some are seen anyway (first, last, the own and its neighbours) or drawn twice.
+    `again` counts repeated blocks, and the first, last, own and neighbouring blocks.
     """
     heads, inner, number = random_blocks.shape
     again = 0
@@ -115,7 +115,7 @@ def about(random_blocks):
 
 
 def compare(comparison, pool):
-    """A row: the comparison's names, and the differences or why there are none."""
+    """Runs a comparison; returns a row with the differences, or with a reason."""
     row = {key: comparison[key] for key in NAMED}
     inputs = drawn(comparison["theirs"])
     found = {}
@@ -143,7 +143,7 @@ def compare(comparison, pool):
 
 
 def verdict(row):
-    """Verdict of a case: "agree", "differ", "fails", or "not run"."""
+    """Returns the verdict of a case: "agree", "differ", "fails", or "not run"."""
     if "missing" in row:
         return "not run"
     if "reason" in row:
@@ -153,6 +153,6 @@ def verdict(row):
 
 
 def is_expected(row):
-    """True if a case came out as `cases` says; only theirs may fail."""
+    """Returns True for the result that `cases` expects; ours must not fail."""
     ours_failed = row.get("reason", "").startswith("ours")
     return verdict(row) == row["expected"] and not ours_failed

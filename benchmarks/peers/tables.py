@@ -1,4 +1,4 @@
-"""Tables of comparisons and times, as Markdown."""
+"""Markdown tables of comparisons and times."""
 
 from benchmarks import runner, tables
 from benchmarks.peers import numbers
@@ -9,7 +9,7 @@ and inputs; each runs in an environment of its own."""
 
 
 def report(compared, timed):
-    """Parts of the page of `numbers.json` and `times.json`, which may be empty."""
+    """Returns the page of `numbers.json` and `times.json`, which may be empty."""
     parts = [TITLE, ABOUT]
     if compared:
         parts += ["## Numbers", machine(compared), EXPLAINED]
@@ -46,7 +46,7 @@ def of_numbers(rows):
 
 
 def said(row):
-    """The verdict with its reason, and a warning if it is not the expected one."""
+    """Formats the verdict with its reason, and a warning if it is unexpected."""
     verdict = numbers.verdict(row)
     reason = row.get("missing") or row["because"]
     text = verdict if reason is None else f"{verdict}: {reason}"
@@ -66,7 +66,7 @@ def of_random_blocks(rows):
 
 
 def of_times(timed):
-    """Milliseconds of a training step, and MiB of its peak, ours / theirs."""
+    """Returns a table of milliseconds and peak MiB of training steps, ours / theirs."""
     lines = []
     for ours, theirs in zip(timed["rows"][::2], timed["rows"][1::2]):
         memory = [peak(row, timed["memory"]) for row in (ours, theirs)]
@@ -97,7 +97,7 @@ def milliseconds(row):
 
 
 def peak(row, memory):
-    """The peak in bytes of the same case by itself, if it was measured."""
+    """Returns the peak in bytes of the same case, if it was measured by itself."""
     same = "pair", "side", "form", "length", "options"
     for other in memory:
         if all(other[key] == row[key] for key in same):

@@ -1,1 +1,1 @@
-"""A load test of the HTTP service, with a state of sums and with a key-value cache."""
+"""Load test of the HTTP service, with a state of sums and with a key-value cache."""

@@ -4,10 +4,10 @@
         [--prompts 100 4000] [--sessions 1 8 64] [--report-only]
         [--output benchmarks/results/serving]
 
-Exports two models of one size with random weights, with the state of linear attention
-and with a key-value cache of exact attention, serves each from a process on one core,
-and drives sessions that all begin at once. Then calls the signatures without HTTP.
-Writes results.json and tables.md.
+Exports two models of equal size with random weights: linear attention with a state, and
+exact attention with a key-value cache. Serves each from a process on one core, and runs
+sessions that all begin at once. Then calls the signatures without HTTP. Writes
+results.json and tables.md.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from benchmarks.serving import client, models
 from benchmarks.serving.models import CONTENDERS
 
 QUICK = models.Sizes(num_layers=1, num_heads=2, hidden_dim=32, num_random_features=16)
-# A run without HTTP draws at most that many tokens: each step is like the others.
+# Without HTTP a run decodes at most this many tokens, as all steps are alike.
 MOST_STEPS = 32
-# Sessions may take hours if they have to: no measurement ends before its time.
+# Time limit of a session, so long that no measurement reaches it.
 SECONDS = 10_000.0
 
 
@@ -65,7 +65,7 @@ def measure(options, path):
             for rows in called(exported, length, sizes, options):
                 turns.measure(rows, pool, options, results, path)
                 for row in rows:
-                    del row["folder"]  # it is gone when this is read
+                    del row["folder"]  # a temporary folder
             runner.save(path, results)
             pool.stop()
 
@@ -107,9 +107,9 @@ def served(exported, bytes_of, length, sizes, options):
 
 
 def one_round(service, prompts, new_tokens, resident_before):
-    """A `summary` of sessions, and what of the processor and of memory they took.
+    """Returns a `summary` of sessions, and their CPU time and growth of memory.
 
-    The last two are `None` where the system does not tell.
+    CPU time and memory are `None` if the system does not report them.
     """
     before = service.processor_seconds()
     times, resident = client.drive(service.port, prompts, new_tokens, service.resident)
@@ -119,7 +119,7 @@ def one_round(service, prompts, new_tokens, resident_before):
 
 
 def called(exported, length, sizes, options):
-    """Yields rows that take turns, the signatures called without HTTP."""
+    """Yields rows that take turns, with signatures called without HTTP."""
     for count in options.sessions:
         shared = {
             "environment": "serving",
@@ -135,10 +135,10 @@ def called(exported, length, sizes, options):
 
 
 def summary(sessions):
-    """Speed and latency of sessions that ran at once, of `(sent, arrivals)` in seconds.
+    """Returns speed and latency of concurrent sessions, `(sent, arrivals)` in seconds.
 
-    Tokens a second of all, prompts included; then percentiles of the time from a token
-    of a session to its next, and from a request to its first token.
+    Speed is tokens a second of all sessions, including the time of prompts. Latencies
+    are percentiles of the time between tokens, and from request to first token.
     """
     sent = [at for at, _ in sessions]
     arrivals = [times for _, times in sessions]
@@ -172,9 +172,9 @@ def report(results):
 
 
 def served_table(results):
-    """A row for each prompt length, number of sessions and model.
+    """Returns a table by prompt length, number of sessions and model.
 
-    Processor time tells what a token costs where other programs ran meanwhile, too.
+    CPU time shows the cost of a token even if other programs ran meanwhile.
     """
     rows = []
     for row in results["served"]:
@@ -205,7 +205,7 @@ def served_table(results):
 
 
 def alone_table(results):
-    """Both models side by side, a row for each prompt length and batch."""
+    """Returns a table of both models, with a row for each prompt length and batch."""
     rows = []
     for (length, batch), same in tables.by(results["alone"], "prompt_length", "batch"):
         steps = {row["contender"]: seconds_of_step(row) for row in same}

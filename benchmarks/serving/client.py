@@ -1,4 +1,4 @@
-"""The service of `examples/serving` on one core, and many sessions with it at once."""
+"""Runs the service of `examples/serving` on one core, and concurrent sessions."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from benchmarks import runner, worker
 class Service:
     """A process that serves one exported model with `examples.serving.requests.Limits`.
 
-    It prints into a log; its memory and its time can be asked for.
+    The process prints into a log.
     """
 
     def __init__(self, folder, log, limits):
@@ -44,22 +44,22 @@ class Service:
                 address = f"http://127.0.0.1:{self.port}/status"
                 with urllib.request.urlopen(address, timeout=5):
                     return
-            except OSError:  # it does not listen yet
+            except OSError:  # the service does not listen yet
                 time.sleep(0.2)
         with open(log) as file:
             last = file.read().strip().splitlines()[-1:]
         raise RuntimeError(f"The service did not start: {' '.join(last)}")
 
     def resident(self):
-        """Bytes of the process in memory."""
+        """Returns bytes of the process in memory."""
         return worker.resident("VmRSS", self._process.pid)
 
     def processor_seconds(self):
-        """Processor time used so far; `None` where the system does not tell."""
+        """Returns the CPU seconds so far; `None` if the system does not report them."""
         try:
             with open(f"/proc/{self._process.pid}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
-        except FileNotFoundError:  # only Linux tells
+        except FileNotFoundError:  # only Linux has this file
             return None
         user, system = int(fields[11]), int(fields[12])
         return (user + system) / os.sysconf("SC_CLK_TCK")
@@ -71,7 +71,7 @@ class Service:
 
 @contextlib.contextmanager
 def on_one_core():
-    """Processes that are started within have one core; this one keeps its own."""
+    """Limits processes that start in this context to one core."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -84,9 +84,9 @@ def on_one_core():
 
 
 async def session(port, tokens, new_tokens, started):
-    """Times at which a session was sent and each token arrived, in seconds of a clock.
+    """Returns times at which a session was sent and each token arrived, in seconds.
 
-    `RuntimeError` if the service refuses the session, or ends it early.
+    Raises `RuntimeError` if the service refuses the session, or ends it early.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = {"tokens": tokens, "max_new_tokens": new_tokens, "temperature": 0}
@@ -98,7 +98,7 @@ async def session(port, tokens, new_tokens, started):
     )
     writer.write(body)
     arrivals, others = [], []
-    # lines of the header and sizes of chunks lie between those of events
+    # header lines and chunk sizes come between lines of events
     async for line in reader:
         if not line.startswith(b"data: "):
             others.append(line)
@@ -122,10 +122,10 @@ async def session(port, tokens, new_tokens, started):
 
 
 def drive(port, prompts, new_tokens, when_all_started):
-    """All sessions at once, one for each prompt, with the service on a port.
+    """Runs concurrent sessions, one for each prompt, with the service on a port.
 
-    Returns a list of what `session` returns, and the answer of `when_all_started`,
-    which is called once each session has its first token.
+    Returns a list of results of `session`, and the result of `when_all_started`, which
+    is called when all sessions have their first token.
     """
     answer, waiting = None, len(prompts)
 

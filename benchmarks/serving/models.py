@@ -1,4 +1,4 @@
-"""The two models that are served, and their signatures as a program of `turns`."""
+"""Models to serve, and their signatures as a program of `turns`."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ CONTENDERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model; its weights are random, which speed does not feel."""
+    """Sizes of a model, whose weights are random: speed does not depend on them."""
 
     vocabulary_size: int = 256
     num_layers: int = 4
@@ -28,9 +28,9 @@ class Sizes:
 
 
 def export(contender, longest, sizes, folder):
-    """Writes a model with the signatures `serve`, `prefill` and `decode` to a folder.
+    """Exports a model with the signatures `serve`, `prefill` and `decode` to a folder.
 
-    A cache has `longest` places. Returns the bytes of the state of one session.
+    A cache has `longest` positions. Returns the bytes of the state of one session.
     """
     keras.utils.set_random_seed(0)
     options = dataclasses.asdict(sizes)
@@ -51,10 +51,10 @@ def export(contender, longest, sizes, folder):
 class ExactWithCache(keras_performer.layers.AttentionLayer):
     """Exact causal attention with a cache of keys and values of fixed length.
 
-    The cache has heads before places, so that both products read it as it lies, and
-    each row of a batch its own number of tokens so far. A step attends to all places
-    with a mask: make the cache, of `cache_length` tokens, no longer than sequences get.
-    It takes no masks of keys, and as many heads of keys as of queries.
+    In the cache heads come before positions, so that both products read it without a
+    transpose. Each row of a batch has its own number of earlier tokens. A step attends
+    to all positions with a mask, so `cache_length` should be the longest sequence.
+    Masks of keys and grouped heads are not supported.
     """
 
     supports_state = True
@@ -72,7 +72,7 @@ class ExactWithCache(keras_performer.layers.AttentionLayer):
         }
 
     def attend(self, query, key, value, visible, state=None, training=None):
-        if state is None:  # the whole sequence is here, and nothing else
+        if state is None:  # the inputs are the whole sequence
             attended = keras_performer.ops.exact_attention(query, key, value, visible)
             return attended, self._filled(key, value)
         length = tf.shape(key)[1]
@@ -91,7 +91,7 @@ class ExactWithCache(keras_performer.layers.AttentionLayer):
         batch, length = tf.unstack(tf.shape(key)[:2])
         left = ((0, 0), (0, 0), (0, self.cache_length - length), (0, 0))
         key, value = (tf.pad(tf.transpose(x, (0, 2, 1, 3)), left) for x in (key, value))
-        # shapes that TensorFlow cannot tell, and signatures want
+        # signatures need shapes that TensorFlow cannot infer
         shape = None, self.num_heads, self.cache_length
         return {
             "key": tf.ensure_shape(key, (*shape, self.key_dim)),
@@ -104,7 +104,7 @@ class ExactWithCache(keras_performer.layers.AttentionLayer):
 
 
 def _put(cache, places, new):
-    """The cache `(B, N, L, H)` with new `(B, T, N, H)` at places `(B, T)`."""
+    """Returns the cache `(B, N, L, H)` with new `(B, T, N, H)` at places `(B, T)`."""
     batch, length, heads, _ = tf.unstack(tf.shape(new))
     shape = batch, length, heads
     indices = tf.stack(
@@ -122,10 +122,10 @@ start = steps.start
 
 
 def program(case):
-    """Draws the likeliest token after token, each by one call of `decode` for all."""
+    """Decodes the likeliest tokens of all sequences, one call of `decode` per step."""
     loaded = tf.saved_model.load(case["folder"])
     prefill, decode = (loaded.signatures[name] for name in ("prefill", "decode"))
-    # the prompts may be equal: what the numbers are does not matter to speed
+    # all prompts are equal, as speed does not depend on the tokens
     prompt = prompt_of(case["prompt_length"], case["vocabulary_size"])
     state = dict(prefill(tokens=tf.constant([prompt])))
     state = {name: tf.repeat(x, case["batch"], axis=0) for name, x in state.items()}
@@ -137,12 +137,12 @@ def program(case):
             tokens = logits.argmax(-1).astype("int32")[:, np.newaxis]
             after = dict(decode(tokens=tf.constant(tokens), **after))
         after["logits"].numpy()
-        assert loaded  # it owns the weights
+        assert loaded  # keeps the weights alive
 
     return lambda: None, run
 
 
 def prompt_of(length, vocabulary_size, seed=0):
-    """Random tokens, a list of ints."""
+    """Samples tokens, a list of ints."""
     random = np.random.default_rng(seed)
     return random.integers(vocabulary_size, size=length, dtype="int32").tolist()

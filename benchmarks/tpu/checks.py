@@ -1,6 +1,6 @@
-"""Checks of a training step, read from the text of the program.
+"""Checks of a training step by the text of its program.
 
-`lowered` is StableHLO, as from `compiler.text_of`; `compiled` is the text of a
+`lowered` is StableHLO from `compiler.text_of`; `compiled` is the text of a
 `compiler.Compiled`.
 """
 
@@ -16,29 +16,29 @@ _ALL_REDUCE = re.compile(r" all-reduce(?:-start)?\(.*replica_groups=(\{\{.*?\}\}
 
 
 def float64_operations(lowered):
-    """Lines of StableHLO with a float64 tensor; TPUs have none and emulate it."""
+    """Returns lines of StableHLO with float64 tensors, which TPUs must emulate."""
     return [line for line in lowered.splitlines() if re.search(r"[<x]f64>", line)]
 
 
 def loops_lowered(lowered):
-    """The number of loops in StableHLO."""
+    """Returns the number of loops in StableHLO."""
     return lowered.count("stablehlo.while")
 
 
 def loops(compiled):
-    """The number of loops that the compiler kept."""
+    """Returns the number of loops that the compiler kept."""
     return len(re.findall(r" while\(", compiled))
 
 
 def bfloat16_products_lowered(lowered):
-    """The number of matrix products of bfloat16 with bfloat16 in StableHLO."""
+    """Returns the number of matrix products of two bfloat16 factors in StableHLO."""
     return len(_PRODUCT_LOWERED.findall(lowered))
 
 
 def bfloat16_products(compiled):
-    """The number of them that the TPU executes.
+    """Returns the number of products of two bfloat16 factors that the TPU executes.
 
-    More than in StableHLO: by default the compiler rounds float32 factors, too.
+    There are more than in StableHLO: by default the compiler also rounds float32.
     """
     types = dict(_TYPE.findall(compiled))
     products = _PRODUCT.findall(compiled)
@@ -46,11 +46,11 @@ def bfloat16_products(compiled):
 
 
 def all_reduces(compiled):
-    """The replica groups of each all-reduce, as in `["{{0,1,2,3}}"]`."""
+    """Returns the replica groups of each all-reduce, as in `["{{0,1,2,3}}"]`."""
     return _ALL_REDUCE.findall(compiled)
 
 
 def arguments(lowered):
-    """Number of arguments of each type, such as `2x3xf32`, in the program."""
+    """Counts the program's arguments of each type, such as `2x3xf32`."""
     main = re.search(r"func @main\((.*)", lowered).group(1).split(") -> ")[0]
     return collections.Counter(re.findall(r"%arg\d+: tensor<([^>]*)>", main))

@@ -1,8 +1,8 @@
-"""From StableHLO to an executable for a TPU that is described but not there.
+"""Compiles StableHLO for a TPU that is described but not there.
 
-TensorFlow lowers a function to it (`benchmarks/stablehlo.py`), libtpu compiles it. The
-interface of JAX that hands the module over is private: the versions are pinned in
-`setup.cfg`.
+TensorFlow lowers a function to StableHLO (`benchmarks/stablehlo.py`), and libtpu
+compiles it. The modules are passed by a private interface of JAX, so `setup.cfg` pins
+the versions.
 """
 
 import dataclasses
@@ -13,15 +13,15 @@ import typing
 
 import numpy as np
 
-# Before JAX and libtpu are loaded, which read it.
+# JAX and libtpu read these variables when they are loaded.
 os.environ.update(
     JAX_PLATFORMS="cpu",
-    # no question to the metadata service of Google Cloud
+    # does not ask the metadata service of Google Cloud
     TPU_SKIP_MDS_QUERY="1",
     TPU_ACCELERATOR_TYPE="v5litepod-4",
     TPU_WORKER_HOSTNAMES="localhost",
     TPU_WORKER_ID="0",
-    # otherwise a second process that compiles ends with an error
+    # without this a second process that compiles ends with an error
     ALLOW_MULTIPLE_LIBTPU_LOAD="1",
 )
 
@@ -38,9 +38,9 @@ class Memory:
 
     Attributes:
         arguments: the weights, the optimizer's variables and the batch.
-        temporaries: everything between, with the compiler's packing losses.
+        temporaries: intermediate results, with the compiler's packing losses.
         outputs: the new values of the variables, and the metrics.
-        aliased: outputs that are written over arguments.
+        aliased: outputs that overwrite arguments.
     """
 
     arguments: int
@@ -54,7 +54,7 @@ class Memory:
 
 
 class Compiled(typing.NamedTuple):
-    """Memory, the text of the optimized program, and seconds that it took."""
+    """Memory, text of the optimized program, and seconds of compilation."""
 
     memory: Memory
     text: str
@@ -62,15 +62,15 @@ class Compiled(typing.NamedTuple):
 
 
 def text_of(stablehlo):
-    """Readable text of the result of `stablehlo.lower`."""
+    """Returns readable text for the result of `stablehlo.lower`."""
     with mlir.make_ir_context():
         return str(ir.Module.parse(stablehlo))
 
 
 def compile_for(stablehlo, slice_):
-    """The `Compiled` of what `stablehlo.lower` returned, for all replicas of a `Slice`.
+    """Compiles the result of `stablehlo.lower` for all replicas of a `Slice`.
 
-    `jax.errors.JaxRuntimeError` if the compiler refuses, for memory or otherwise.
+    Raises `jax.errors.JaxRuntimeError` if the compiler fails, for memory or otherwise.
     """
     chips = devices(slice_)
     client = chips[0].client
@@ -102,7 +102,7 @@ def compile_for(stablehlo, slice_):
 
 @functools.cache
 def devices(slice_):
-    """The chips of a `Slice`, as JAX describes them."""
+    """Returns the chips of a `Slice`, as JAX describes them."""
     topology = topologies.get_topology_desc(
         platform="tpu",
         topology_name=slice_.topology,
@@ -114,8 +114,8 @@ def devices(slice_):
 def _remove_copies(module):
     """Replaces `mhlo.copy(x)` by x.
 
-    TensorFlow marks the new values of variables with it; the compiler takes StableHLO
-    only, which has no such op.
+    TensorFlow marks the new values of variables by this op. The compiler only takes
+    StableHLO, which has no such op.
     """
     copies = []
 

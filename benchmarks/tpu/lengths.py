@@ -1,4 +1,4 @@
-"""Prints how long a sequence one chip can train on, by how much is recomputed.
+"""Prints the longest sequences that one chip can train on, for each `recompute`.
 
     python -m benchmarks.tpu.lengths                        # the table of the README
     python -m benchmarks.tpu.lengths --recompute block --log2-lengths 18 19 20
@@ -7,14 +7,14 @@
 The model is the regular one of arXiv 2009.14794 (8 heads, 6 layers, widths 512 and
 2048) with 256 random features, a vocabulary of 256, mixed_bfloat16 and Adam, on one
 sequence. A row takes one to five minutes; all are written to `runs/tpu/lengths.json`.
-Needs the environment of `make tpu-check`, and no TPU.
+Needs the environment of `make tpu-check`, but no TPU.
 """
 
 from benchmarks import runner
 from benchmarks.tpu import rows
 from benchmarks.tpu.slices import SLICES
 
-# By what is recomputed, the lengths of the table: as far as each goes and one more.
+# Lengths in the table by `recompute`: up to the longest that fits, and one more.
 LOG2_LENGTHS = {
     "exact": (13, 14),
     "none": (13, 15, 16, 17),
@@ -38,7 +38,7 @@ def main(argv=None):
 
 
 def compile_length(recompute, log2_length, slice_name):
-    """The row of one length."""
+    """Compiles the step of one length; returns its row."""
     slice_ = SLICES[slice_name]
     return {
         "slice": slice_name,
@@ -49,7 +49,7 @@ def compile_length(recompute, log2_length, slice_name):
 
 
 def training_step(recompute, log2_length):
-    """StableHLO of a training step of the model on one sequence."""
+    """Returns StableHLO of a training step of the model on one sequence."""
     import keras
 
     import keras_performer
@@ -71,7 +71,7 @@ def training_step(recompute, log2_length):
             num_heads=8,
             hidden_dim=512,
             intermediate_dim=2048,
-            # learned positions of rows and columns: a table of all would fill the chip
+            # learned positions of rows and columns, as a full table would fill the chip
             position_shape=(2**half, 2 ** (log2_length - half)),
             forget_gate=False,
             seed=0,
@@ -85,7 +85,7 @@ def training_step(recompute, log2_length):
 
 
 def cells(row):
-    """A row as the table prints it."""
+    """Formats a row for the table."""
     if "error" in row:
         recompute, log2_length, _ = row["case"]
         return [f"2^{log2_length}", recompute, row["error"], "", ""]

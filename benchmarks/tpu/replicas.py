@@ -1,4 +1,4 @@
-"""A strategy whose steps are compiled for many replicas but traced once."""
+"""A strategy with steps that are compiled for many replicas but traced once."""
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -6,11 +6,11 @@ from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
 
 class Replicas(tf.distribute.Strategy):
-    """Equal replicas with synchronous gradients, as `tf.distribute.TPUStrategy`.
+    """Equal replicas with synchronous gradients, like `tf.distribute.TPUStrategy`.
 
-    Keras sees `num_replicas` of them, and so divides the loss; where it sums gradients
-    over replicas, the program has an all-reduce over all of them. Only to be compiled:
-    nothing runs more than one replica.
+    Keras sees `num_replicas` replicas and divides the loss accordingly. Where Keras
+    sums gradients over replicas, the program has an all-reduce over all replicas. Steps
+    are only compiled: nothing runs more than one replica.
 
     Args:
         num_replicas: int.

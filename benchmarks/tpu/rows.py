@@ -1,4 +1,4 @@
-"""One line of a table: a program that is lowered and compiled in a fresh process."""
+"""Rows of tables: programs that are lowered and compiled in a new process."""
 
 import dataclasses
 import re
@@ -11,12 +11,12 @@ _GIB = {"M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 
 
 def measure(program, slice_):
-    """A row about the program that a function lowers, compiled for a `Slice`.
+    """Lowers a program by a function, and compiles it for a `Slice`; returns a row.
 
-    Memory in bytes, its sum `gib` and whether it `fits`; of a program that the compiler
-    refuses for its memory, the sentence that says so, `refusal`.
+    The row has the memory in bytes, its sum `gib`, and whether it `fits`. If the
+    compiler refuses a program for its memory, `refusal` is the compiler's message.
     """
-    # first, as it sets what JAX reads
+    # first, as it sets variables that JAX reads
     from benchmarks.tpu import compiler  # isort: skip
     from jax.errors import JaxRuntimeError
 
@@ -45,7 +45,7 @@ def measure(program, slice_):
 
 
 def refused_gib(refusal):
-    """The GiB that the compiler says it lacks the memory for; None if it does not."""
+    """Returns the needed GiB in the compiler's message; `None` without a number."""
     found = _SIZE.search(refusal)
     if not found:
         return None
@@ -54,10 +54,10 @@ def refused_gib(refusal):
 
 
 def collect(function, cases, path):
-    """`function(*case)` for every case, each in a process of its own.
+    """Calls `function(*case)` for every case, each in a new process.
 
-    Yields each row and writes all so far to `path`. A case that fails, or whose
-    process ends, gives a row with an `error`.
+    Yields each row, and writes all rows so far to `path`. If a case fails, or its
+    process ends, its row has an `error`.
     """
     rows = []
     for case in cases:
@@ -81,7 +81,7 @@ def print_table(header, cells, function, cases, path):
 
 
 def needed(row):
-    """GiB needed of available, as the tables print it."""
+    """Formats the needed GiB and the available GiB for a table."""
     available = row["available_gib"]
     if "refusal" in row:
         gib = "more" if row["gib"] is None else f"{row['gib']:.1f}"

@@ -1,17 +1,17 @@
-"""The TPU slices that `tpu_configs` names."""
+"""TPU slices that `tpu_configs` names."""
 
 import dataclasses
 
-# What a program may fill of a chip's memory: the runtime needs some, too.
+# Share of a chip's memory that a program may fill: the runtime needs some, too.
 USABLE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Some chips of one kind, a replica each, and the memory that the compiler finds.
+    """Chips of one kind with a replica each, and the memory available to the compiler.
 
-    `topology` and `chip_config` are the TPU compiler's names of a slice with at least
-    these chips, and of a way to use a chip.
+    `topology` and `chip_config` are the TPU compiler's names for a slice with at least
+    these chips, and for a mode of the chips.
     """
 
     topology: str
@@ -20,12 +20,12 @@ class Slice:
     chip_config: str = "default"
 
     def fits(self, memory):
-        """True if a `Memory` fits; the compiler accepts programs that do not."""
+        """Returns True if a `Memory` fits; the compiler accepts some that do not."""
         return memory.total < USABLE * self.gib_per_chip * 2**30
 
 
-# By the names that Google Cloud gives them: v4 and v5p count cores, of which a chip has
-# two that run as one; v5e and v6e count chips.
+# Google Cloud's names: v4 and v5p count cores, and each chip has two, which run as one;
+# v5e and v6e count chips.
 SLICES = {
     "v5e-1": Slice("v5e:2x2", 1, 15.75),
     "v5e-4": Slice("v5e:2x2", 4, 15.75),

@@ -1,4 +1,4 @@
-"""The training step of the ImageNet64 example, as a program for the TPU compiler."""
+"""Lowers the training step of the ImageNet64 example for the TPU compiler."""
 
 import dataclasses
 from unittest import mock
@@ -13,9 +13,9 @@ from examples.imagenet64 import train
 
 
 def training_step(config, num_replicas, exact=False):
-    """StableHLO of what one replica does for one optimizer step of a `Config`.
+    """Returns StableHLO of one replica's part in a training step of a `Config`.
 
-    Its batch is shared by the replicas. `exact` has exact attention, the control.
+    The replicas share the batch. `exact` takes exact attention, the control.
     """
     keras.config.set_dtype_policy(config.dtype_policy)
     strategy = Replicas(num_replicas)
@@ -26,7 +26,7 @@ def training_step(config, num_replicas, exact=False):
 
 
 def lower_step(model, strategy, batch_size, length=image_model.LENGTH):
-    """StableHLO of `model.train_step` on `(batch_size, length)` tokens a replica."""
+    """Returns StableHLO of `model.train_step` on `(batch_size, length)` per replica."""
     with strategy.scope():
         model.optimizer.build(model.trainable_variables)
     tokens = tf.TensorSpec((batch_size, length), tf.int32)
@@ -39,12 +39,12 @@ def lower_step(model, strategy, batch_size, length=image_model.LENGTH):
 
 
 def tpus(kind=None):
-    """Stands for a TPU where layers ask what there is, to choose their sizes."""
+    """Pretends that there is a TPU, so that layers choose their sizes for it."""
     return ["TPU"] if kind == "TPU" else []
 
 
 def make_exact(config):
-    """The same model with exact softmax attention at every length."""
+    """Makes the model of a config with exact softmax attention."""
     without = dataclasses.replace(config, attention="none", recompute=None)
     model = image_model.make(without)
     return type(model).from_config({**model.get_config(), "attention": "exact"})

@@ -1,10 +1,10 @@
-"""Prints what the training step of every file in `tpu_configs/` needs on its slice.
+"""Prints the memory that a training step of each file in `tpu_configs/` needs.
 
-    python -m benchmarks.tpu.table                  # all, with exact attention beside
+    python -m benchmarks.tpu.table                  # all, also with exact attention
     python -m benchmarks.tpu.table --names v5e-1 v5e-4
 
-It takes about two minutes for each configuration and writes `runs/tpu/table.json`.
-Needs the environment of `make tpu-check`, and no TPU.
+Takes about two minutes for each configuration, and writes `runs/tpu/table.json`.
+Needs the environment of `make tpu-check`, but no TPU.
 """
 
 import pathlib
@@ -25,14 +25,14 @@ def main(argv=None):
 
 
 def read(name):
-    """The `Config` of `tpu_configs/<name>.yaml`."""
+    """Reads the `Config` of `tpu_configs/<name>.yaml`."""
     from examples.imagenet64 import config
 
     return config.parse(["--config", str(CONFIGS / f"{name}.yaml")])
 
 
 def compile_config(name, exact):
-    """The row of a configuration, or of its control with exact attention."""
+    """Compiles a configuration, or its control with exact attention, into a row."""
     from benchmarks.tpu import steps
 
     config, slice_ = read(name), SLICES[name]
@@ -50,7 +50,7 @@ def compile_config(name, exact):
 
 
 def cells(row):
-    """A row as the table prints it."""
+    """Formats a row for the table."""
     if "error" in row:
         return [row["case"][0], "exact" if row["case"][1] else "", row["error"], "", ""]
     return [

@@ -1,4 +1,4 @@
-"""Draws pictures of the documentation, all or those that are named.
+"""Draws all pictures of the documentation, or the named ones.
 
 python -m docs.pictures replace masks
 """

@@ -1,4 +1,4 @@
-"""Memory that a layer keeps of earlier tokens while it generates."""
+"""Memory that a layer keeps for earlier tokens during generation."""
 
 import keras
 import numpy as np

@@ -12,7 +12,7 @@ LENGTH, HEAD_DIM, NUM_FEATURES, WINDOW = 8192, 16, 64, 128
 def draw():
     random = np.random.default_rng(0)
     data = random.standard_normal((3, 1, LENGTH, 1, HEAD_DIM))
-    data[2] += 1.0  # values with a mean, as those of a trained model have
+    data[2] += 1.0  # a nonzero mean, like values of a trained model
     features = feature_maps.get("relu")
     matrix = features.draw(NUM_FEATURES, HEAD_DIM, (0, 1))
     kernel = features.kernel(matrix)

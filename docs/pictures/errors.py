@@ -1,8 +1,8 @@
-"""Draws which sizes of a layer's inputs belong together."""
+"""Draws the sizes of a layer's inputs, and lines between equal sizes."""
 
 from docs.pictures import style
 
-# What is given, its axes, and where it stands: column and row.
+# Inputs, with their axes, and their column and row in the picture.
 GIVEN = {
     "query": (("B", "T", "dim"), 0, 0),
     "query_mask": (("B", "T"), 0, 1),

@@ -1,4 +1,4 @@
-"""Weights of exact attention, of features alone, and of features beside a window."""
+"""Weights of exact attention, of features, and of features with an exact window."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ LENGTH, WINDOW = 32, 6
 
 def draw():
     x = np.random.default_rng(1).standard_normal((1, LENGTH, 32)).astype("float32")
-    x = np.cumsum(x, axis=1) / np.arange(2, LENGTH + 2)[:, None] ** 0.5  # near is alike
+    x = np.cumsum(x, axis=1) / np.arange(2, LENGTH + 2)[:, None] ** 0.5  # smooth inputs
     keras.utils.set_random_seed(0)
     exact = ExactAttention(1, 16, causal=True)
     exact.build(x.shape)
@@ -32,7 +32,7 @@ def draw():
     for panel, (title, layer) in zip(axes, cases):
         _, scores = layer(x, return_attention_scores=True)
         style.matrix(panel, scores[0, 0].numpy() ** 0.5, title, vmin=0, vmax=1)
-    # from here on to the right weights are exact
+    # weights to the right of this line are exact
     places = np.arange(LENGTH)
     axes[-1].step(places - WINDOW + 0.5, places, where="mid", color=style.EXACT, lw=1)
     axes[-1].set_xlim(-0.5, LENGTH - 0.5)

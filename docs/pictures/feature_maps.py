@@ -1,4 +1,4 @@
-"""Error of the output against the number of features, beside the average of values."""
+"""Error of the output against the number of features, and of averaging all values."""
 
 import numpy as np
 from matplotlib.ticker import NullLocator
@@ -44,7 +44,7 @@ def draw():
 
 
 def error(name, case, count):
-    """Relative error of an estimator, a mean over draws."""
+    """Mean relative error of an estimator over samples of inputs and features."""
     found = []
     for seed in range(DRAWS):
         inputs = estimators.draw(seed, LENGTH, *case)

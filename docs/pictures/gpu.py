@@ -1,4 +1,4 @@
-"""Time of a training step on a GPU against the length, beside exact attention."""
+"""Time of a GPU training step by length, for Performer and exact attention."""
 
 import json
 import statistics
@@ -11,7 +11,7 @@ LINES = {
     "exact": (style.EXACT, "s", "Keras' exact layer"),
     cases.FUSED: (style.FURTHER[0], "D", "exact, fused by cuDNN (JAX)"),
 }
-# Cases of equally many tokens.
+# Cases with the same number of tokens.
 SIZES = cases.ALL[:4]
 
 

@@ -22,7 +22,7 @@ def draw():
 
 
 def product(axes, factors):
-    """Factors from left to right: names with sizes, and brackets."""
+    """Draws factors from left to right: matrices with names, and brackets."""
     x = 0.0
     for factor in factors:
         if isinstance(factor, str):
@@ -42,7 +42,7 @@ def product(axes, factors):
 
 
 def result(axes, size, name, colour):
-    """The matrix between the two products."""
+    """Draws the matrix that the first product makes."""
     width, height = size
     box(axes, 8.8, width, height, colour)
     inside = width > 1

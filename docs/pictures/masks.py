@@ -1,4 +1,4 @@
-"""Draws the keys that each query sees, by the scores of a layer: visible or hidden."""
+"""Draws the keys that each query sees, according to the scores of a layer."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Scores of the attentions of the field on the same queries and keys."""
+"""Scores of published attentions on the same queries and keys."""
 
 import keras
 import numpy as np
@@ -37,11 +37,11 @@ def draw():
     for panel, (title, layer) in zip(axes, cases.items()):
         layer.build(x.shape)
         for name in sorted({"query", "key"} & set(layer.projections)):
-            if title != "Synthesizer":  # which has other weights by that name
+            if title != "Synthesizer":  # its `query` is another layer
                 source = getattr(cases["exact"], f"{name}_dense").get_weights()
                 getattr(layer, f"{name}_dense").set_weights(source)
         _, scores = layer(x.astype("float32"), return_attention_scores=True)
-        scores = np.maximum(scores[0, 0], 0) ** 0.5  # so that small ones show
+        scores = np.maximum(scores[0, 0], 0) ** 0.5  # to show small scores
         style.matrix(panel, scores, title, vmin=0, vmax=0.6)
     for panel in axes[::4]:
         panel.set_ylabel("query", fontsize=10)

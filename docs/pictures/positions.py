@@ -20,7 +20,7 @@ def draw():
     for panel, (title, rotary) in zip(axes, cases):
         layer = ExactAttention(1, 16, use_bias=False, rotary=rotary)
         layer.build(x.shape)
-        # keys like queries, so that without positions all weights would be equal
+        # keys equal queries: without positions all weights would be equal
         weights = weights or layer.query_dense.get_weights()
         for dense in (layer.query_dense, layer.key_dense):
             dense.set_weights(weights)

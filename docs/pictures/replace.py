@@ -1,7 +1,7 @@
-"""One model, its attention replaced: how it learns to recall what it has read.
+"""Accuracy of one model with different attentions, while it learns a recall task.
 
 Sequences hold 16 pairs of a key and a value, then the keys again in another order; the
-model must answer each with its value. Seconds a model, 3 seeds each.
+model must answer each key with its value. A model trains for seconds, on 3 seeds each.
 """
 
 import keras
@@ -71,7 +71,7 @@ def curve(attention, seed):
 
 
 def model(attention):
-    """Two blocks of attention and feed-forward network, as Keras writes them."""
+    """Model of two blocks of attention and feed-forward network, in plain Keras."""
     tokens = keras.Input((4 * PAIRS,), dtype="int32")
     before = keras.ops.pad(tokens, ((0, 0), (1, 0)))[:, :-1]
     x = keras.layers.Embedding(2 * SYMBOLS, WIDTH)(tokens)
@@ -86,7 +86,7 @@ def model(attention):
 
 
 def sequences(random, count):
-    """`(tokens, next tokens, weights)`; the weights pick the answers."""
+    """Samples `(tokens, next tokens, weights)`; weights are 1 for answers, else 0."""
     keys = random.permuted(np.tile(np.arange(SYMBOLS), (count, 1)), axis=1)[:, :PAIRS]
     values = SYMBOLS + random.integers(0, SYMBOLS, keys.shape)
     order = random.permuted(np.tile(np.arange(PAIRS), (count, 1)), axis=1)

@@ -19,14 +19,14 @@ WIDTH = 5.6
 
 
 def panels(columns=1, height=3.2, rows=1, **options):
-    """A figure and its axes, `columns` of them side by side in each row."""
+    """Returns a figure and its axes, `columns` in each row."""
     figure = Figure(figsize=(WIDTH, height), facecolor="white", layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options).ravel()
     return figure, axes
 
 
 def tidy(axes, title=None, xlabel=None, ylabel=None):
-    """A plot with a light grid and no box."""
+    """Gives a plot a light grid and no box."""
     axes.grid(True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -36,14 +36,14 @@ def tidy(axes, title=None, xlabel=None, ylabel=None):
 
 
 def lengths(axes, values, labels=None):
-    """A logarithmic axis of lengths with a tick at each value."""
+    """Makes a logarithmic axis of lengths with a tick at each value."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(values, labels or [f"{value:,}" for value in values])
     axes.xaxis.set_minor_locator(NullLocator())
 
 
 def matrix(axes, values, title=None, xlabel="key", ylabel=None, **options):
-    """One attention matrix: queries down, keys to the right; weights of 0 are grey."""
+    """Draws an attention matrix: a row for each query; weights of 0 are grey."""
     colours = colormaps[MATRIX].with_extremes(bad=HIDDEN)
     values = np.ma.masked_equal(values, 0)
     axes.imshow(values, cmap=colours, interpolation="nearest", **options)
@@ -54,7 +54,7 @@ def matrix(axes, values, title=None, xlabel="key", ylabel=None, **options):
 
 
 def headline(figure, text):
-    """The message of a picture, above all panels."""
+    """Writes the message of a picture above all panels."""
     figure.suptitle(text, color=INK, fontsize=11, fontweight="bold")
 
 

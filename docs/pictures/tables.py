@@ -1,4 +1,4 @@
-"""Figures that stand in a table of the repository, read from where they stand."""
+"""Reads numbers from the Markdown tables of the repository."""
 
 import pathlib
 import re
@@ -7,10 +7,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def rows(path, first_column):
-    """Rows of the first table of a Markdown file with that head, lists of cells.
+    """Returns rows, lists of cells, of the first table with this head in a file.
 
     Args:
-        path: str, relative to the repository.
+        path: str, a Markdown file, relative to the repository.
         first_column: str, the head of the table's first column.
     """
     lines = iter((ROOT / path).read_text().splitlines())

@@ -1,4 +1,4 @@
-"""Memory that a training step takes of a chip, beside exact attention."""
+"""Memory of a training step as a share of a chip, for this and exact attention."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from docs.pictures import style, tables
 
 def draw():
     table = tables.rows("benchmarks/tpu/README.md", "configuration")
-    chips = {}  # configurations of one chip need equally much of it
+    chips = {}  # configurations for one chip need the same share
     for row in table:
         used, available = tables.numbers(row[4])
         exact = tables.numbers(row[6])[0]

@@ -3,7 +3,7 @@
 from docs.pictures import style, tables
 
 CHIP = 15.75  # GiB of a v5e chip that a program can use
-LINES = [  # column of the table, label, where it stands, colour
+LINES = [  # column of the table, label, its position, colour
     (1, "exact", (2**14.2, 40), style.EXACT),
     (2, "plain", (2**16.2, 7.5), style.CONTROL),
     (3, 'recompute="block"', (2**19.6, 6.2), style.FURTHER[0]),

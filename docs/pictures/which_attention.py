@@ -11,7 +11,7 @@ from benchmarks.tables import by
 from docs.pictures import style
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/results/long_range"
-# Rows of the picture, as they are called there.
+# Rows of the picture, by their names in the results.
 ROWS = {
     models.WITHOUT: ("no attention", style.CONTROL),
     models.WINDOW: ("local attention", style.INK),

@@ -1,4 +1,4 @@
-"""Callbacks between the steps of a run, besides checkpoints."""
+"""Callbacks of a run, in addition to checkpoints."""
 
 import time
 
@@ -9,7 +9,7 @@ import keras_performer
 
 
 def make(config, is_chief):
-    """Redraws, logs and stops, as the settings say."""
+    """Returns the callbacks that `config` asks for."""
     chosen = [keras.callbacks.TerminateOnNaN(), SeedDropout(config.seed)]
     if config.every_n_steps and config.attention == "performer":
         chosen.append(keras_performer.RedrawFeatures(config.every_n_steps))
@@ -21,20 +21,20 @@ def make(config, is_chief):
 
 
 def steps_done(model):
-    """Optimizer steps that the model has seen; int() fails under a strategy."""
-    return int(model.optimizer.iterations.numpy())
+    """Returns the number of optimizer steps done."""
+    return int(model.optimizer.iterations.numpy())  # int() alone fails in a strategy
 
 
 def epochs_done(model):
-    """Epochs that `BackupAndRestore` took from its checkpoint, where `fit` begins.
+    """Returns the epoch at which `fit` begins, which `BackupAndRestore` has restored.
 
-    Keras has no public name for it.
+    Keras has no public name for this number.
     """
     return model._initial_epoch or 0
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends training after so many minutes, at the next batch."""
+    """Ends training after `minutes`, at the end of a batch."""
 
     def __init__(self, minutes):
         super().__init__()
@@ -50,10 +50,10 @@ class StopAfter(keras.callbacks.Callback):
 
 
 class SeedDropout(keras.callbacks.Callback):
-    """Seeds dropout anew before each epoch, from the seed and the steps that were done.
+    """Seeds dropout before each epoch, from the seed and the number of steps done.
 
-    Keras does not save how far dropout's seeds have moved on: a resumed run would drop
-    again what was dropped first.
+    Keras does not save the state of dropout's seeds, so a resumed run would repeat the
+    dropout of its first steps.
     """
 
     def __init__(self, seed):
@@ -65,7 +65,7 @@ class SeedDropout(keras.callbacks.Callback):
         states = [v for v in self.model.variables if v.name == "seed_generator_state"]
         for index, state in enumerate(states):
             words = np.random.SeedSequence((self.seed, step, index)).generate_state(1)
-            state.assign([words[0], 0])  # Keras counts calls in the second
+            state.assign([words[0], 0])  # Keras counts calls in the second entry
 
 
 class Curve(keras.callbacks.Callback):

@@ -1,7 +1,7 @@
-"""Every default of the ImageNet64 run, once.
+"""Settings of the ImageNet64 example, with their defaults.
 
-`parse` reads flags and YAML files. What is given later in this list wins: the defaults
-below, the preset, the YAML files of `--config` in order, the flags.
+`parse` reads flags and YAML files. Later entries of this list override earlier ones:
+the defaults below, the preset, the YAML files of `--config` in order, the flags.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Literal
 
 from examples.imagenet64.presets import PRESETS
 
-# In others the optimizer would get gradients of different dtypes: heads are float32.
+# Heads are float32, so other policies would give gradients of different dtypes.
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -20,64 +20,68 @@ class Config:
     """The settings of one run.
 
     Args:
-        preset: a small model for a few CPU minutes, the same for pictures, or the
-            paper's with 6 or 12 layers.
+        preset: demo is a small model for a few CPU minutes; pictures trains it longer,
+            for better pictures; paper and paper12 are the paper's models with 6 and 12
+            layers.
         data_dir: folder with ImageNet64 or with TFRecord shards (these also on gs://);
             null: the photographs that scikit-learn ships.
-        held_out_images: evaluate on at most so many held-out images.
+        held_out_images: largest number of held-out images to evaluate on.
         output_dir: folder of this machine for the pictures, the curve and the model.
         checkpoint_dir: folder of checkpoints, also on gs://; null: inside output_dir.
         tensorboard_dir: folder of TensorBoard logs, also on gs://; null: no logs.
         resume: continue from the checkpoint, if there is one.
-        seed: of the weights, the random features, the data order and the samples.
-        dtype_policy: of Keras; mixed_float16 on one replica only.
-        strategy: what shares each batch: one device; all GPUs of this machine (its CPUs
-            if it has none); the machines that TF_CONFIG names; or a TPU.
+        seed: seed of the weights, random features, data order and generated images.
+        dtype_policy: dtype policy of Keras; mixed_float16 on one replica only.
+        strategy: devices that share each batch. none: one device; mirrored: all GPUs of
+            this machine (its CPUs if it has none); multi_worker: the machines that
+            TF_CONFIG names; tpu: a TPU.
         tpu: local for the TPU of this machine, or the name or the address of one.
         num_layers: number of blocks.
         num_heads: attention heads of each block.
         hidden_dim: width of the model, a multiple of num_heads.
-        intermediate_dim: width inside the feed-forward parts.
+        intermediate_dim: width inside the feedforward networks.
         dropout: rate of dropout while training.
-        attention: local is local attention, without features; none is the
-            control: the same model without attention.
-        feature_map: kernel of the attention, as in keras_performer.feature_maps.get.
-        num_random_features: features of each attention head; null: those of "taylor",
-            which are not random.
+        attention: local is local attention, without features; none is the same model
+            without attention.
+        feature_map: feature map of attention, as in keras_performer.feature_maps.get.
+        num_random_features: features of each attention head; null for "taylor", whose
+            features are not random.
         exact_window: keys nearer than this get exact weights; null: none.
-        position_embedding: vectors that are learned, or rotary positions of row, column
-            and channel, for heads of a multiple of 6; these need attention.
-        recompute: what the backward pass computes again to save memory, as in
-            keras_performer.PerformerLM; null: nothing.
-        likelihood: of one colour value; mixture reads colours as numbers too.
+        position_embedding: learned vectors, or rotary positions of row, column and
+            channel. Rotary positions need attention and a head size divisible by 6.
+        recompute: parts that the backward pass computes again to save memory, as in
+            keras_performer.PerformerLM; null: none.
+        likelihood: likelihood of one colour value, as 256 logits or as a mixture of
+            logistics. With mixture, the model also reads colours as numbers.
         num_mixtures: logistics in the mixture.
-        num_last: sub-pixels before each one that mixture reads without attention, at
-            least 3.
-        start_of_row: what mixture counts the colours of the first column from.
+        num_last: with mixture, number of last sub-pixels that the model reads without
+            attention, at least 3.
+        start_of_row: with mixture, reference of the colours in the first column: grey,
+            or the pixel above.
         learning_rate: largest learning rate of AdamW.
-        learning_rate_decay: after the warm-up; cosine ends at a hundredth.
-        warmup_steps: the learning rate rises linearly for so many steps.
-        weight_decay: of AdamW; 0 is Adam.
+        learning_rate_decay: decay after warm-up; cosine ends at a hundredth.
+        warmup_steps: steps in which the learning rate rises linearly.
+        weight_decay: weight decay of AdamW; 0 is Adam.
         beta_1: decay of AdamW's first moment.
         beta_2: decay of AdamW's second moment.
-        epsilon: of AdamW.
+        epsilon: epsilon of AdamW.
         global_clipnorm: gradients are scaled down to this global norm; null: never.
         batch_size: images in one training step, over all replicas together.
-        training_rows: rows of each image that a step trains on, other ones in each
-            step; 64 is all. Fewer need rotary positions.
-        input_noise: largest standard deviation, in colour values, of noise that is
-            added to what the model reads while training, not to what it predicts.
-        num_steps: optimizer steps, rounded up to whole epochs of steps_per_epoch; of a
-            resumed run, with those before.
-        max_minutes: stop training earlier, after so many minutes; null: never.
-        control: also train the same model without attention, for one more result.
+        training_rows: rows of each image in a training step, beginning at a random row;
+            64 is all. Fewer need rotary positions.
+        input_noise: largest standard deviation, in colour values, of noise in the
+            inputs during training; targets have none.
+        num_steps: optimizer steps, rounded up to whole epochs of steps_per_epoch; a
+            resumed run counts earlier steps.
+        max_minutes: stop training after this time; null: never.
+        control: also train the same model without attention, for comparison.
         steps_per_epoch: steps between evaluations, checkpoints and log lines.
-        steps_per_execution: steps in one compiled call, as in keras.Model.compile; it
-            divides steps_per_epoch.
-        every_n_steps: redraw the random features so often; null: never.
+        steps_per_execution: steps in one compiled call, as in keras.Model.compile; must
+            divide steps_per_epoch.
+        every_n_steps: steps between redraws of the random features; null: never redraw.
         num_samples: images generated from nothing.
         num_completions: held-out images completed from their top half.
-        temperature: of sampling; 0 is greedy.
+        temperature: temperature of sampling; 0 is greedy.
         top_k: sample among the k likeliest values only; null: all.
         top_p: sample among the likeliest values of this total probability; null: all.
     """
@@ -192,7 +196,7 @@ class Config:
 
     @classmethod
     def from_preset(cls, preset, **changes):
-        """The preset with some changes: `Config.from_preset("paper", seed=1)`."""
+        """Returns a preset with changes: `Config.from_preset("paper", seed=1)`."""
         return cls(**{"preset": preset, **PRESETS.get(preset, {}), **changes})
 
 
@@ -201,7 +205,7 @@ def parse(argv=None):
 
     Args:
         argv: list of str, flags such as `["--config", "x.yaml", "--seed", "1"]`; None:
-            those of this process.
+            the flags of this process.
     """
     import jsonargparse
 
@@ -217,8 +221,7 @@ def parse(argv=None):
     )
     parser.add_class_arguments(Config)
     argv = _config_first(sys.argv[1:] if argv is None else list(argv))
-    # The preset may be named in the file, so it is looked up in a first pass, which
-    # does not print.
+    # A file may name the preset: a first pass, which prints nothing, looks it up.
     silent = [x for x in argv if not x.startswith(("--print_config", "--help", "-h"))]
     parser.set_defaults(PRESETS[parser.parse_args(silent).preset])
     settings = parser.parse_args(argv).as_dict()
@@ -230,7 +233,7 @@ def parse(argv=None):
 
 
 def _config_first(argv):
-    """Moves the files before the flags, so that a flag wins wherever it stands."""
+    """Moves `--config` before the other flags, so that these win in any order."""
     files, flags = [], []
     rest = iter(argv)
     for argument in rest:

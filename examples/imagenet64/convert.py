@@ -2,10 +2,10 @@
 
     python -m examples.imagenet64.convert --source DIR --output DIR --shards 64
 
-A record is one image: 12,288 bytes, row by row, red green blue. Training images are
-dealt out to all shards in turn, so that each shard is a sample of the whole; validation
-images keep their order. `dataset.json`, written last, names the version of the data.
-Needs the memory of one npz file and, for ImageNet64, 16 GB of disk.
+A record is one image: 12,288 bytes, row by row, red green blue. Training images go to
+all shards in turn, so that each shard is a sample of the whole; validation images keep
+their order. `dataset.json`, written last, names the version of the data. The program
+needs the memory of one npz file and, for ImageNet64, 16 GB of disk.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from examples.imagenet64.sources import IMAGE_SHAPE, MANIFEST, open_folder
 
 
 def convert(source: str, output: str, shards: int = 64):
-    """Writes the shards and `dataset.json`; returns the dict that stands in it.
+    """Writes the shards and `dataset.json`; returns the contents of `dataset.json`.
 
     Args:
         source: folder with either version of ImageNet64.
@@ -37,7 +37,7 @@ def convert(source: str, output: str, shards: int = 64):
             f"Received: shards={shards}"
         )
     tf.io.gfile.makedirs(output)
-    few = -(-shards * len(validation) // len(train))  # as large as those for training
+    few = -(-shards * len(validation) // len(train))  # as large as training shards
     described = {
         "name": name,
         "image_shape": IMAGE_SHAPE,
@@ -48,7 +48,7 @@ def convert(source: str, output: str, shards: int = 64):
     }
     with tf.io.gfile.GFile(manifest, "w") as file:
         file.write(json.dumps(described, indent=1) + "\n")
-    open_folder(output)  # fails unless every shard has the size that it must have
+    open_folder(output)  # raises an error if a shard has a wrong size
     return described
 
 
@@ -75,7 +75,7 @@ def _write(folder, prefix, split, num_shards, shard_of):
 
 
 def main(argv=None):
-    """Reads the command line and converts."""
+    """Converts as the command line says."""
     import jsonargparse
 
     parser = jsonargparse.ArgumentParser(

@@ -1,15 +1,15 @@
 """64x64 colour images of three kinds: photographs, ImageNet64 and shards of it.
 
 Bits per dimension of the two versions of ImageNet64 cannot be compared (the resized
-version is smoother and easier): the `name` of `ImageData` belongs beside each result.
+version is smoother and easier), so print the `name` of `ImageData` with each result.
 
-The training order is a pure function of the seed: batch k is the same however often
-and wherever it is asked for, so a resumed run passes `start_step` and sees exactly the
-batches that the interrupted run would have seen. Several hosts divide each batch among
-themselves: together they train on the batches of one host.
+The training order is a pure function of the seed: batch k is the same in every run and
+on every host. A resumed run passes `start_step` and sees exactly the batches that the
+interrupted run would have seen. Several hosts divide each batch among themselves:
+together they train on the batches of one host.
 
-Every host reads all files in Python, one file (npz batch or 256 PNGs) at a time; but of
-shards it reads only its own images, in parallel and without Python.
+Every host reads all npz or PNG files in Python, one block (an npz file or 256 PNGs) at
+a time. Of shards, it reads only its own images, in parallel and without Python.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ class ImageData:
     """
 
     held_out: np.ndarray
-    name: str  # version of the data, to be printed beside every result
+    name: str  # version of the data, to print with each result
     batch_size: int  # over all replicas together
     training_split: "Split | Crops"
-    seed: int  # of the order of the training images
+    seed: int  # determines the order of training images
     start_step: int = 0  # the number of the first training batch
 
     @property
@@ -43,10 +43,10 @@ class ImageData:
         return self.training_batches(tf.distribute.InputContext())
 
     def training_batches(self, context):
-        """The part of every training batch that the host of an `InputContext` reads.
+        """Returns the part of training batches for the host of an `InputContext`.
 
-        An endless dataset of uint8 `[n, 64, 64, 3]`, n a replica's part of the batch.
-        Replica after replica, host after host, they form the batch.
+        The dataset is endless, of uint8 `[n, 64, 64, 3]` for one replica each. The
+        parts of all replicas, host after host, form the batch.
         """
         part = self.batch_size // context.num_input_pipelines
         first = context.input_pipeline_id * part
@@ -74,7 +74,7 @@ class ImageData:
 
     @property
     def training_pixels(self):
-        """uint8 `[n, 3]`: all of the photographs, or those of up to 4096 images."""
+        """All pixels of the photographs, or of up to 4096 images: uint8 `[n, 3]`."""
         return self.training_split.pixels()
 
 
@@ -126,7 +126,7 @@ def load(config):
 
 
 def photographs():
-    """Training crops from the left 80 % of each photograph, a held-out grid beside."""
+    """Returns training crops of the left 80 % of photographs, and a held-out grid."""
     from sklearn.datasets import load_sample_images
 
     regions, grid = [], []

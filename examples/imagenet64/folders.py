@@ -1,4 +1,4 @@
-"""The folders of a run: what is refused, deleted and made before the first step."""
+"""Checks, deletes and makes the folders of a run before the first step."""
 
 import dataclasses
 import json
@@ -8,10 +8,10 @@ import pathlib
 import tensorflow as tf
 
 SETTINGS = "config.json"
-# What is in the folder of a checkpoint: the settings, and what Keras writes, twice.
+# Files in the folder of a checkpoint: the settings, and Keras' files with backups.
 _OF_KERAS = "latest.weights.h5", "training_metadata.json"
 OF_A_CHECKPOINT = {SETTINGS, *_OF_KERAS, *(f"{name}.bkp" for name in _OF_KERAS)}
-# What a checkpoint fits to; other settings may change when a run goes on.
+# Settings that must equal the checkpoint's settings to resume; others may change.
 OF_THE_MODEL = (
     "num_layers num_heads hidden_dim intermediate_dim attention feature_map "
     "num_random_features exact_window position_embedding likelihood num_mixtures "
@@ -20,12 +20,12 @@ OF_THE_MODEL = (
 
 
 def refuse_to_delete(config):
-    """Raises an error where a new run would delete what someone placed."""
+    """Raises an error if a new run would delete a `checkpoint_dir` or foreign files."""
     if config.resume or not tf.io.gfile.exists(config.backup_dir):
         return
     if config.checkpoint_dir:
         if tf.io.gfile.listdir(config.backup_dir) == [SETTINGS]:
-            return  # of a run that ended before its first checkpoint
+            return  # a run ended before its first checkpoint
         raise ValueError(
             "resume must be True if checkpoint_dir exists: to begin again, delete it "
             f"or name another. Received: checkpoint_dir={config.checkpoint_dir}"
@@ -33,14 +33,14 @@ def refuse_to_delete(config):
     foreign = sorted({*tf.io.gfile.listdir(config.backup_dir)} - OF_A_CHECKPOINT)
     if foreign:
         raise ValueError(
-            "output_dir must be one whose folder checkpoint a new run may delete: name "
+            "output_dir must have a folder checkpoint that a new run may delete: name "
             f"another. Received: output_dir={config.output_dir}, where this folder has "
             f"files of no run: {', '.join(foreign)}"
         )
 
 
 def refuse_another_model(config):
-    """Raises an error where a run would go on from the checkpoint of another model."""
+    """Raises an error if a run would resume from the checkpoint of another model."""
     path, weights = (
         os.path.join(config.backup_dir, name) for name in (SETTINGS, _OF_KERAS[0])
     )
@@ -59,9 +59,9 @@ def refuse_another_model(config):
 
 
 def prepare(config):
-    """Makes the folders; deletes an old checkpoint unless it is resumed.
+    """Makes the folders; deletes an old checkpoint unless the run resumes from it.
 
-    The settings go into both: what a checkpoint fits to stays beside it.
+    Both folders get the settings, so that a checkpoint keeps the settings of its model.
     """
     output_dir = pathlib.Path(config.output_dir)
     try:

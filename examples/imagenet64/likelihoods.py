@@ -1,6 +1,6 @@
-"""The loss: likelihoods of the next colour value, from the outputs of the model.
+"""Loss of the model, the likelihood of the next colour value.
 
-All is computed in float32, whatever the dtype of the outputs.
+All computations are in float32, whatever the dtype of the outputs.
 """
 
 import math
@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 NUM_VALUES = 256
-# One output moves the mean by this many colour values, so that outputs of order one,
-# which is what a fresh network gives, reach neighbouring colours but not all of them.
+# An output of 1 moves the mean by this many colour values, so that outputs of order
+# one, as from a new network, reach neighbouring colours but not all colours.
 MEAN_UNIT = 32.0
 MEAN_LIMIT = 256.0  # means stay within reference +- this, which covers 0..255
 SMALLEST_SCALE, LARGEST_SCALE = 0.05, 128.0  # of a logistic, in colour values
@@ -40,10 +40,10 @@ class LogisticMixture:
         self._log_ladder = np.log(ladder).astype("float32")
 
     def log_prob(self, outputs, targets, reference):
-        """Log-probability of `targets`.
+        """Computes the log-probability of `targets`.
 
         Args:
-            outputs: float tensor `[..., 3 * K]`: weights' logits, then offsets of the
+            outputs: float tensor `[..., 3 * K]`: logits of weights, then offsets of
                 means in units of `MEAN_UNIT`, then logarithms of scales relative to
                 the ladder.
             targets: tensor `[...]` of whole numbers 0..255.
@@ -53,7 +53,7 @@ class LogisticMixture:
         Returns:
             float32 tensor `[...]`.
         """
-        # Not at the top of the file: it loads a second Keras and takes seconds.
+        # Imported here, as it loads a second Keras and takes seconds.
         import tensorflow_probability as tfp
 
         tfd = tfp.distributions
@@ -76,7 +76,7 @@ class LogisticMixture:
         return mixture.log_prob(tf.cast(targets, tf.float32))
 
     def logits(self, outputs, reference):
-        """Log-probabilities of all values, float32 tensor `[..., 256]`, normalized."""
+        """Returns normalized log-probabilities of all values, float32 `[..., 256]`."""
         values = tf.range(NUM_VALUES, dtype=tf.float32)
         return self.log_prob(
             tf.expand_dims(outputs, -2), values, tf.expand_dims(reference, -1)
@@ -85,11 +85,11 @@ class LogisticMixture:
 
 @keras.saving.register_keras_serializable(package="imagenet64")
 class BitsPerDimension(keras.losses.Loss):
-    """The bits that one sub-pixel costs, averaged: the loss and the reported result.
+    """Average bits for one sub-pixel: the loss and the reported result.
 
     Args:
-        likelihood: "mixture", of outputs with their reference behind them; or
-            "categorical", one logit for each value, as in the paper.
+        likelihood: "mixture", where the last output is the reference; or "categorical",
+            one logit for each value, as in the paper.
         num_mixtures: int, logistics of the mixture.
     """
 

@@ -1,8 +1,8 @@
 """The image model: a `PerformerLM` over the 12,288 sub-pixels of an image.
 
-The model reads the sequence shifted right by one (a 0 first), so that its output i is
-the distribution of sub-pixel i given all before it. Sub-pixel i is row, column and
-channel i // 192, i // 3 % 64, i % 3.
+The model reads the sequence shifted right by one (a 0 first), so that output i is the
+distribution of sub-pixel i given all earlier ones. Sub-pixel i has row i // 192, column
+i // 3 % 64 and channel i % 3.
 """
 
 import keras
@@ -17,11 +17,11 @@ CHANNELS = 3
 ROW = SIDE * CHANNELS
 LENGTH = SIDE * ROW
 GREY = 128
-UNIT = 64.0  # colours less grey are divided by this, so that they are of order one
+UNIT = 64.0  # divides colours minus grey, so that they are of order one
 
 
 def make(config):
-    """The model that a `Config` describes."""
+    """Returns the model that a `Config` describes."""
     options = dict(
         vocabulary_size=NUM_VALUES,
         max_length=LENGTH,
@@ -53,7 +53,7 @@ def make(config):
             causal=True,
             rotary=options["position_shape"] if is_rotary else None,
         )
-    if config.likelihood == "mixture":  # else the paper's
+    if config.likelihood == "mixture":  # else embedding and logits, as in the paper
         options["embedding"] = PixelEmbedding(
             config.hidden_dim, config.num_last, config.start_of_row, name="embedding"
         )
@@ -62,7 +62,7 @@ def make(config):
 
 
 def shift(images):
-    """Images `(B, rows, 64, 3)` to inputs and targets `(B, rows * 192)`."""
+    """Converts images `(B, rows, 64, 3)` to inputs and targets `(B, rows * 192)`."""
     targets = tf.reshape(tf.cast(images, tf.int32), (-1, images.shape[1] * ROW))
     return tf.pad(targets[:, :-1], [[0, 0], [1, 0]]), targets
 
@@ -71,21 +71,21 @@ def shift(images):
 class PixelEmbedding(EmbeddingLayer):
     """Reads the last few sub-pixels as numbers; weights differ by channel.
 
-    What is further back, the row above too, the model learns by attention alone. The
-    head gets a reference to count colours from: the same channel of the pixel to the
-    left; in the first column grey, or the same channel of the pixel above.
+    The model sees earlier sub-pixels, such as the row above, by attention only. The
+    head gets a reference, to which colours are relative: the same channel of the pixel
+    to the left; in the first column grey, or the same channel of the pixel above.
 
     Args:
         output_dim: int, width of the model.
-        num_last: int, how many sub-pixels are read, at least 3: 3 are one pixel.
+        num_last: int, number of sub-pixels to read, at least 3, which are one pixel.
         start_of_row: "grey" or "above", the reference in the first column. (Above the
             first row all is grey.)
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Call arguments:
         inputs: int tensor of colours `(B, T)`.
-        state: dict of the `"position"` that follows, `(B,)`, and the inputs before it
-            that are still needed, `"seen"`.
+        state: dict of `"position"`, the position of the first input, `(B,)`, and
+            `"seen"`, the last inputs before this position.
     """
 
     extra_dtypes = tf.float32  # of the reference
@@ -98,11 +98,11 @@ class PixelEmbedding(EmbeddingLayer):
 
     @property
     def reach(self):
-        """Distance in sub-pixels to the furthest one."""
+        """Distance to the furthest sub-pixel that the layer needs."""
         return ROW if self.start_of_row == "above" else self.num_last
 
     def build(self, input_shape):
-        # the colours that are read and a constant, for each channel
+        # for each channel: the colours that are read, and a constant
         self.kernel = self.add_weight(
             name="kernel",
             shape=(CHANNELS * (self.num_last + 1), self.output_dim),
@@ -146,7 +146,7 @@ class PixelEmbedding(EmbeddingLayer):
 
 @keras.saving.register_keras_serializable(package="imagenet64")
 class PixelHead(keras.layers.Layer):
-    """The parameters of a `LogisticMixture`, and the reference of its means.
+    """Computes the parameters of a `LogisticMixture`, and appends the reference.
 
     Args:
         num_mixtures: int, logistics of the mixture.

@@ -1,4 +1,4 @@
-"""Code that Keras 3 needs to train on several machines, and resume after a loss.
+"""Code that Keras 3 needs to train on several machines, and to resume after a crash.
 
 Every machine runs the same program, with `TF_CONFIG` in its environment; the first
 worker is the chief.
@@ -11,11 +11,11 @@ import tensorflow as tf
 
 
 class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
-    """TensorFlow's strategy, whose `reduce` takes what Keras 3 passes to it.
+    """TensorFlow's strategy with a `reduce` that accepts the arguments of Keras 3.
 
-    Under TensorFlow's own class `fit` and `evaluate` of Keras 3 fail: they reduce a
-    batch, which is a tuple, and metrics, which are scalars, along `axis=0`. Here each
-    part of a tuple is reduced by itself, and a scalar along no axis.
+    With TensorFlow's own class, `fit` and `evaluate` of Keras 3 fail: they reduce a
+    batch, which is a tuple, and metrics, which are scalars, along `axis=0`. This class
+    reduces each part of a tuple by itself, and a scalar along no axis.
     """
 
     def reduce(self, reduce_op, value, axis):
@@ -29,16 +29,16 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 def is_chief(strategy):
-    """`True` if this process writes the files, as the only one does."""
+    """Returns `True` if this process is the one that writes files."""
     return not (strategy.cluster_resolver and strategy.cluster_resolver.task_id)
 
 
 def backup_and_restore(strategy, backup_dir):
     """Makes the callback that saves after each epoch and resumes after a crash.
 
-    All workers read the same checkpoint and the chief alone writes it. With a folder
-    each, a worker that dies between two saves would resume from another step than the
-    rest. So every worker must be able to reach `backup_dir`.
+    All workers read the same checkpoint, and the chief alone writes it, so every worker
+    must be able to reach `backup_dir`. With separate folders, a worker that dies
+    between two saves would resume at another step than the others.
     """
     writes = is_chief(strategy)
     return keras.callbacks.BackupAndRestore(

@@ -1,11 +1,11 @@
-"""The optimizer of a run, the same for one device and for many."""
+"""The optimizer of a run, for one device or many."""
 
 import keras
 import tensorflow as tf
 
 
 def make(config):
-    """AdamW as `config` says."""
+    """Returns AdamW with the settings of `config`."""
     return AdamW(
         learning_rate(config),
         weight_decay=config.weight_decay,
@@ -17,7 +17,7 @@ def make(config):
 
 
 def learning_rate(config):
-    """Linear warm-up, then constant or a cosine."""
+    """Returns a learning rate with linear warm-up, then constant or a cosine."""
     if config.learning_rate_decay == "none" and not config.warmup_steps:
         return config.learning_rate
     return keras.optimizers.schedules.CosineDecay(
@@ -31,21 +31,21 @@ def learning_rate(config):
 
 @keras.saving.register_keras_serializable(package="imagenet64")
 class AdamW(keras.optimizers.AdamW):
-    """AdamW that clips the gradient of the whole batch, however many replicas share it.
+    """AdamW that clips the gradient of the whole batch, for any number of replicas.
 
-    Keras clips what a replica adds to the gradient, before the sum: with n replicas,
-    whose losses are divided by n, `global_clipnorm` would be n times as large.
+    Keras clips the gradient of each replica before the sum. With n replicas, whose
+    losses are divided by n, `global_clipnorm` would then act as if n times as large.
     """
 
     def apply(self, grads, trainable_variables=None):
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
-        # The gradient of a table of embeddings comes as one row for each token, whose
-        # norm is another one and which take longer to send.
+        # The gradient of an embedding comes as one row for each token. The norm of
+        # these rows is another one, and they take longer to send.
         grads = [tf.convert_to_tensor(gradient) for gradient in grads]
         if replicas > 1 and self.global_clipnorm:
             grads = context.all_reduce("SUM", grads)
             grads, _ = tf.clip_by_global_norm(grads, self.global_clipnorm)
-            # The sum that follows is over equal parts, and too small to be clipped.
+            # Keras sums these equal parts again; each is too small to be clipped.
             grads = [gradient / replicas for gradient in grads]
         super().apply(grads, trainable_variables)

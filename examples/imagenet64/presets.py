@@ -1,4 +1,4 @@
-"""Named sets of defaults: what each changes in `Config`, whose own are `demo`."""
+"""Presets: the settings that differ from the defaults of `Config`, which are `demo`."""
 
 _PAPER = {
     # Section 4.4 and appendix A: 8 heads, width 512, hidden 2048, 6 or 12 layers.
@@ -6,7 +6,7 @@ _PAPER = {
     "num_heads": 8,
     "hidden_dim": 512,
     "intermediate_dim": 2048,
-    "feature_map": "relu",  # what the paper calls Performer where it says no more
+    "feature_map": "relu",  # the paper's Performer where it names no kernel
     "num_random_features": 256,
     "exact_window": None,
     "position_embedding": "learned",
@@ -30,7 +30,7 @@ _PAPER = {
     "control": False,
     "held_out_images": 1000,
 }
-# Five times the demo's steps, and what keeps colours from running away: its README.
+# Five times the demo's steps, and settings that keep colours from drifting: README.md.
 _PICTURES = {
     "num_last": 6,
     "start_of_row": "above",

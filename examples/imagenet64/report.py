@@ -18,7 +18,7 @@ LABELS = {
 
 
 def baselines(training_pixels, held_out):
-    """Bits per dimension that need no model, on the held-out images, by their names."""
+    """Returns bits per dimension of held-out images without a model, by name."""
     return {
         "uniform": math.log2(256),
         "histogram": histogram_bits(training_pixels, held_out),
@@ -27,7 +27,7 @@ def baselines(training_pixels, held_out):
 
 
 def histogram_bits(training_pixels, held_out):
-    """Bits per dimension of one histogram per channel, with add-one smoothing."""
+    """Returns bits per dimension of a histogram per channel, with add-one smoothing."""
     bits = []
     for channel in range(3):
         values = training_pixels[..., channel].ravel()
@@ -38,12 +38,12 @@ def histogram_bits(training_pixels, held_out):
 
 
 def png_bits(images):
-    """Bits per dimension of one optimized PNG file per image, headers included."""
+    """Returns bits per dimension of one optimized PNG file per image, with headers."""
     return 8 * sum(_png_bytes(image) for image in images) / images.size
 
 
 def most_detailed(images, count):
-    """The `count` images whose PNG files are largest, to be shown: not the skies."""
+    """Returns the `count` images with the largest PNG files, so not plain skies."""
     sizes = [_png_bytes(image) for image in images]
     return images[np.argsort(sizes)[::-1][:count]]
 
@@ -57,7 +57,7 @@ def _png_bytes(image):
 
 
 def table(results, name):
-    """A dict of labels to bits per dimension as aligned text; `name` is of the data."""
+    """Formats a dict of labels to bits as aligned text; `name` names the data."""
     rows = [
         (LABELS.get(label, label), f"{bits:.3f}") for label, bits in results.items()
     ]
@@ -109,7 +109,7 @@ def save_curve(path, train_curve, held_out_curve, baselines):
         axes.text(1.01, value, f"{label} {value:.2f}", color=MUTED, size=8, **where)
     every = [bits for _, bits in [*held_out_curve, *train_curve]]
     lowest = min([*every, *baselines.values()])
-    # An untrained model may be at 20: let it leave the picture at the top.
+    # An untrained model may be at 20 bits: cut off the curve at the top.
     axes.set_ylim(lowest - 0.4, max([8.6, *baselines.values()]))
     axes.set(xlabel="optimizer step", ylabel="bits per dimension")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

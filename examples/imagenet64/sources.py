@@ -1,14 +1,14 @@
-"""Opens 64x64 images in the forms in which people have them on disk.
+"""Opens 64x64 images in the file formats of ImageNet64, and as TFRecord shards.
 
 A `Split` is a list of blocks (one npz file, one shard, 256 PNG files); one block is in
-memory at a time. What can be checked without reading the pixels (presence, sizes,
-shapes, dtypes) is checked when the folder is opened, the rest when a block is read.
+memory at a time. Opening a folder checks everything that needs no pixels (presence,
+sizes, shapes, dtypes); reading a block checks the rest.
 
-All records of TFRecord shards have the same size, so the place of a record in its file
-is known, and an epoch is a permutation of numbers: shuffled over the whole data set
-without a buffer of images, started anywhere at once, and divided among hosts by
-dividing the numbers. tf.data itself opens and reads the files, also on hosts that run
-no Python.
+All records of TFRecord shards have the same size, so the number of a record gives its
+position in a file, and an epoch is a permutation of numbers. So an epoch shuffles the
+whole data set without a buffer of images, can start at any record, and is divided among
+hosts by dividing the numbers. tf.data opens and reads the files itself, also on hosts
+that run no Python.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ data_dir must be a folder that holds one of
     from the files Imagenet64_train_part1_npz.zip, Imagenet64_train_part2_npz.zip and
     Imagenet64_val_npz.zip
   - {ORIGINAL}: train_64x64 and valid_64x64, as .tar files or as folders of PNG files
-  - dataset.json and the .tfrecord shards beside it, which
+  - dataset.json and the .tfrecord shards in the same folder, which
     `python -m examples.imagenet64.convert` writes from one of the two above
 Both versions come from https://image-net.org/download-images (free, after logging in);
 the first is described at https://patrykchrabaszcz.github.io/Imagenet32. Leave data_dir
@@ -41,14 +41,14 @@ out to use the photographs that scikit-learn ships, which need no download."""
 PNG_BLOCK = 256
 MANIFEST = "dataset.json"
 RECORD_BYTES = IMAGE_BYTES + 16  # TFRecord adds the length and two checksums
-# Records read at a time, each by its own request to a file or to Cloud Storage. If one
-# takes 50 ms, 64 are 1280 images a second.
+# Records read in parallel, each by its own request to a file or to Cloud Storage. If a
+# request takes 50 ms, 64 read 1280 images a second.
 PARALLEL_READS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Images in blocks; a block is what is read into memory at once."""
+    """Images in blocks; one block is read into memory at a time."""
 
     block_sizes: list[int]
     read: Callable[[int], np.ndarray]  # block -> uint8 [n, 64, 64, 3]
@@ -57,7 +57,7 @@ class Split:
         return sum(self.block_sizes)
 
     def shuffled(self, seed, start=0) -> Iterator[np.ndarray]:
-        """Endless shuffled images, from the `start`-th on; earlier ones are not read.
+        """Yields endless shuffled images from the `start`-th on; skips earlier blocks.
 
         Each epoch shuffles the blocks, and the images inside each block.
         """
@@ -77,7 +77,7 @@ class Split:
             epoch += 1
 
     def stream(self, seed, start, share):
-        """Endless shuffled images as a dataset, from the `start`-th on.
+        """Returns a dataset of endless shuffled images, from the `start`-th on.
 
         `share` is a function from a dataset to the part of it that this host reads.
         """
@@ -88,16 +88,16 @@ class Split:
         return share(images)
 
     def read_all(self):
-        """Reads everything once; a file that is broken is named by the error."""
+        """Reads everything once; raises an error that names a broken file."""
         for block in range(len(self.block_sizes)):
             self.read(block)
 
     def pixels(self):
-        """uint8 `[n, 3]`, the pixels of up to 4096 images of the first block."""
+        """Returns pixels of up to 4096 images of the first block, uint8 `[n, 3]`."""
         return self.read(0)[:4096].reshape(-1, 3)
 
     def evenly_spaced(self, count):
-        """`count` images spread evenly over the split: always the same ones."""
+        """Returns `count` images spread evenly over the split, always the same ones."""
         wanted = np.linspace(0, len(self) - 1, count).round().astype(int)
         first, parts = 0, []
         for block, size in enumerate(self.block_sizes):
@@ -109,7 +109,7 @@ class Split:
 
 
 def unusable(path, what):
-    """The error that says what is wrong with `path` and what was expected."""
+    """Returns an error with the problem of `path` and the expected files."""
     return ValueError(f"{path} cannot be used: {what}.{EXPECTED}")
 
 
@@ -146,7 +146,7 @@ class Shards(Split):
 
 
 def _numbers(count, seed, start):
-    """Endless epochs of 0 to count - 1, each in an order of its own."""
+    """Returns a dataset of endless epochs of 0 to count - 1, each in a new order."""
 
     def epoch(index):
         order = tf.random.experimental.stateless_shuffle(
@@ -255,7 +255,7 @@ def _npz_split(paths):
 
 
 def _npz_count(path):
-    """Number of images, from the header alone: a file holds more than a gigabyte."""
+    """Reads the number of images from the header: a file has more than a gigabyte."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
             version = np.lib.format.read_magic(file)
@@ -286,7 +286,7 @@ def _open_pngs(path):
     if not files:
         raise unusable(path, "it holds no PNG file")
     _read_png(path, files[0])
-    # A fixed shuffle, lest a block hold neighbours only, should the names be in order.
+    # A fixed shuffle, so that blocks are mixed even if file names sort similar images.
     order = np.random.default_rng(0).permutation(len(files))
     blocks = np.split(order, range(PNG_BLOCK, len(files), PNG_BLOCK))
     return Split(
@@ -296,7 +296,7 @@ def _open_pngs(path):
 
 
 def _read_png(path, file):
-    """One picture; `file` is a path, or a member of the tar file `path`."""
+    """Reads one picture; `file` is a path, or a member of the tar file `path`."""
     from PIL import Image
 
     if isinstance(file, tarfile.TarInfo):

@@ -1,4 +1,4 @@
-"""Chooses the devices of a run: settings to a `tf.distribute` strategy."""
+"""Makes the `tf.distribute` strategy of a run from its settings."""
 
 import contextlib
 
@@ -19,8 +19,8 @@ def make(config):
             "which share each batch",
         ),
         (
-            # by the gradients of the first replica alone: infinities of another one
-            # would go into the weights of all
+            # Keras looks at the gradients of the first replica: infinities of another
+            # one would reach the weights of all
             "dtype_policy",
             config.dtype_policy == "mixed_float16" and replicas > 1,
             "mixed_bfloat16 or float32 with several replicas: in mixed_float16 Keras "
@@ -46,7 +46,7 @@ def make(config):
 
 
 def one_device(config):
-    """The scope for work that is not shared, such as drawing: the CPU beside a TPU."""
+    """Returns the scope of work on one device, such as generating; CPU for a TPU."""
     if config.strategy == "tpu":
         return tf.device("CPU:0")
     return contextlib.nullcontext()

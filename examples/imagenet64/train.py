@@ -1,11 +1,11 @@
-"""Trains a causal Performer on 64x64 images, generates, and shows what it did.
+"""Trains a causal Performer on 64x64 images, generates images and reports results.
 
     python -m examples.imagenet64.train                     # some minutes on a CPU
     python -m examples.imagenet64.train --preset paper --data_dir ~/imagenet64
     python -m examples.imagenet64.train --help
 
-What it writes into `output_dir`: `pictures.png`, `curve.png`, `table.txt`,
-`model.keras`, and the settings of the run, `config.json`.
+The program writes `pictures.png`, `curve.png`, `table.txt`, `model.keras` and its
+settings, `config.json`, into `output_dir`.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from examples.imagenet64.config import parse
 
 
 def main(argv=None):
-    """Runs the whole example and returns its results, label to bits per dimension."""
+    """Runs the whole example; returns a dict of labels to bits per dimension."""
     config = parse(argv)
     folders.refuse_to_delete(config)
     folders.refuse_another_model(config)
@@ -47,18 +47,17 @@ def main(argv=None):
         compile_model(model, config)
     images = data.load(config)
 
-    # What may be wrong with the settings has failed by now, before the old checkpoint
-    # is deleted.
+    # Wrong settings have raised errors by now, before the old checkpoint is deleted.
     if is_chief:
         folders.prepare(config)
     with strategy.scope():
-        # Several machines make these variables all at once, so that none goes on
-        # before the chief has deleted the checkpoint.
+        # All machines make these variables together, so that none continues before the
+        # chief has deleted the checkpoint.
         model.optimizer.build(model.trainable_variables)
         backup = multi_worker.backup_and_restore(strategy, config.backup_dir)
-        backup.delete_checkpoint = False  # training is not all: see what follows
+        backup.delete_checkpoint = False  # work follows after training
         backup.set_model(model)
-        backup.on_train_begin()  # fit would do it too late for the data
+        backup.on_train_begin()  # before fit, as the data need the step
     images = dataclasses.replace(images, start_step=callbacks.steps_done(model))
     print(f"{images.name}\n{model.count_params():,} parameters, {config.preset} preset")
     chosen = [backup, *callbacks.make(config, is_chief)]
@@ -75,7 +74,7 @@ def main(argv=None):
     baselines = report.baselines(images.training_pixels, images.held_out)
     table = report.table({**results, **baselines}, images.name)
     (output_dir / "table.txt").write_text(table + "\n")
-    if curves[0]:  # else all steps were done before
+    if curves[0]:  # empty if the resumed run had done all steps
         report.save_curve(output_dir / "curve.png", *curves, baselines)
     if config.num_samples or config.num_completions:
         with strategies.one_device(config):
@@ -86,14 +85,14 @@ def main(argv=None):
 
 
 def compile_model(model, config):
-    """Compiles the model, as `config` says, in the strategy's scope."""
+    """Compiles the model as `config` says; call it in the scope of the strategy."""
     bits = functools.partial(
         likelihoods.BitsPerDimension, config.likelihood, config.num_mixtures
     )
     model.compile(
         optimizer.make(config),
         loss=bits(),
-        # A loss that is reduced is divided by the number of replicas.
+        # Keras divides a reduced loss by the number of replicas.
         metrics=[
             keras.metrics.MeanMetricWrapper(bits(reduction="none"), "bits_per_dim")
         ],
@@ -102,9 +101,9 @@ def compile_model(model, config):
 
 
 def train(model, images, config, strategy, chosen, verbose=True):
-    """Fits the model; returns the training and held-out curves, (step, bits) pairs.
+    """Trains the model; returns the training and held-out curves, (step, bits) pairs.
 
-    Steps count, and not epochs: one of these may have ended early, or had other steps.
+    Curves use steps: an epoch may have ended early or had another number of steps.
     """
     curve = callbacks.Curve()
     left = max(config.num_steps - callbacks.steps_done(model), 0)
@@ -128,14 +127,14 @@ def train(model, images, config, strategy, chosen, verbose=True):
 
 
 def training_sequences(images, config, context):
-    """Inputs and targets of the training steps, of some rows of each image.
+    """Returns a dataset of inputs and targets, from some rows of each image.
 
-    Which rows is a function of the seed and the step, as the images are. Inputs get
-    `config.input_noise`: a model that draws reads its own colours, which are never
-    quite right either.
+    The seed and the step determine the rows, as they determine the images. Inputs get
+    `config.input_noise`, because a generating model reads its own colours, which are
+    slightly wrong.
     """
     rows = config.training_rows
-    # the host's replicas take a part of each batch, one after the other
+    # each replica of the host takes one part of a batch, in turn
     parts = context.num_replicas_in_sync // context.num_input_pipelines
 
     def some_rows(index, batch):
@@ -155,9 +154,9 @@ def training_sequences(images, config, context):
 
 
 def with_noise(inputs, largest, seed):
-    """Colours plus normal noise of a standard deviation from 0 to `largest`.
+    """Adds normal noise to colours, of a standard deviation from 0 to `largest`.
 
-    Each image has one of its own, so that a model can see how far to trust its inputs.
+    Each image has its own deviation, so that a model learns how far to trust inputs.
     """
     seed, other = tf.unstack(tf.random.split(seed))
     deviation = tf.random.stateless_uniform((tf.shape(inputs)[0], 1), seed, 0, largest)
@@ -167,7 +166,7 @@ def with_noise(inputs, largest, seed):
 
 
 def control(images, config, strategy, is_chief):
-    """Bits per dimension of the model without attention, trained from the start."""
+    """Trains the model without attention; returns its bits per dimension."""
     config = dataclasses.replace(config, attention="none", tensorboard_dir=None)
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
@@ -180,13 +179,13 @@ def control(images, config, strategy, is_chief):
 
 
 def evaluate(model, images):
-    """Bits per dimension of the held-out images."""
+    """Returns bits per dimension of the held-out images."""
     batches = images.held_out_batches.map(image_model.shift)
     return model.evaluate(batches, verbose=0, return_dict=True)["bits_per_dim"]
 
 
 def on_one_device(model, config):
-    """The model, or if a strategy shares it a copy that is not shared, to generate."""
+    """Returns the model, or a copy outside the strategy if `config` has one."""
     if config.strategy == "none":
         return model
     copy = image_model.make(config)
@@ -195,7 +194,7 @@ def on_one_device(model, config):
 
 
 def pictures(model, images, config, path):
-    """Draws completions of held-out images and free samples, and saves all."""
+    """Generates completions of held-out images and new images, and saves all."""
     held_out = report.most_detailed(images.held_out, config.num_completions)
     upper = held_out[:, : image_model.SIDE // 2].reshape(len(held_out), -1)
     prompts = {

@@ -1,6 +1,7 @@
-"""A small HTTP service of an exported causal model. It does not import this package.
+"""A small HTTP service of an exported causal model, without `keras_performer`.
 
-`app` speaks HTTP, `requests` says what may be asked, `batching` lets all sessions take
-their steps together, `model` runs the signatures, `sampling` draws tokens, and
-`vocabulary` says what tokens mean. `train` makes a model to serve.
+`app` answers HTTP requests, `requests` checks them, `batching` runs each step for all
+sessions together, `model` calls the model's signatures, `sampling` samples tokens, and
+`vocabulary` stores the meaning of tokens. `train` makes a model to serve, and alone
+needs `keras_performer`.
 """

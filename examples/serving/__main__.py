@@ -5,7 +5,7 @@ import uvicorn
 from examples.serving.app import create_app
 from examples.serving.requests import Limits
 
-# How long sessions may go on after the server was told to stop.
+# Time for sessions to end after the server is told to stop.
 _SECONDS_TO_STOP = 5
 
 
@@ -19,9 +19,9 @@ def main(
 
     Args:
         folder: a SavedModel with the signatures prefill and decode.
-        host: address to listen at; 0.0.0.0 for all of the machine.
+        host: address to listen at; 0.0.0.0 for all addresses of the machine.
         port: port to listen at.
-        limits: what one request, and all together, may take.
+        limits: limits of one request, and of all requests together.
     """
     app = create_app(folder, limits)
     uvicorn.run(app, host=host, port=port, timeout_graceful_shutdown=_SECONDS_TO_STOP)

@@ -1,4 +1,4 @@
-"""The service: a page, what the model is, and sessions as streams of events."""
+"""HTTP application: a page, facts about the model, and sessions as event streams."""
 
 import asyncio
 import codecs
@@ -21,14 +21,14 @@ from examples.serving.sampling import Sampler
 
 PAGE = pathlib.Path(__file__).with_name("page.html")
 
-# What a client that does not read gets beyond the limit, before it is cut off.
+# Time beyond the limit for clients to read all events, before they are disconnected.
 _SECONDS_TO_READ = 5
 
 _log = logging.getLogger("uvicorn.error")
 
 
 def create_app(folder, limits=None):
-    """The service of an exported model as an ASGI application."""
+    """Returns the ASGI application that serves an exported model."""
     service = Service(folder, limits or Limits())
     return Starlette(
         routes=[
@@ -43,7 +43,7 @@ def create_app(folder, limits=None):
 
 
 class Service:
-    """Answers to requests, by path."""
+    """Handlers of requests, one method for each path."""
 
     def __init__(self, folder, limits):
         self.limits = limits
@@ -54,7 +54,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app):
-        """The batch works as long as the application lives."""
+        """Runs the batch as long as the application runs."""
         work = asyncio.create_task(self.batch.run())
         yield
         work.cancel()
@@ -65,7 +65,7 @@ class Service:
         return FileResponse(PAGE)
 
     async def describe(self, request):
-        """The facts of the model that a client needs."""
+        """Describes the model and its limits."""
         return JSONResponse(
             {
                 **self.vocabulary.model_dump(),
@@ -75,7 +75,7 @@ class Service:
         )
 
     async def status(self, request):
-        """The present load, in numbers."""
+        """Returns the number of open sessions, and of steps and tokens so far."""
         batch = self.batch
         numbers = dict(sessions=len(batch), steps=batch.steps, tokens=batch.tokens)
         return JSONResponse(numbers)
@@ -114,7 +114,7 @@ class Service:
 
 
 def refuse(request, error):
-    """The answer to a request that cannot be fulfilled."""
+    """Answers a refused request with a message."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
     headers = {"Retry-After": "1"} if error.status == 503 else None
@@ -122,25 +122,25 @@ def refuse(request, error):
 
 
 async def token_events(session):
-    """A session as events: each token, then how it ended."""
+    """Yields an event for each token of a session, then the reason of its end."""
     async for token in session:
         yield {"token": token}
     yield {"end": session.ending}
 
 
 async def text_events(session):
-    """As `token_events`, with the text that is complete by each token."""
+    """Yields the events of `token_events`, with the text that each token completes."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    decoder.decode(bytes(session.prompt.tolist()))  # it may end within a character
+    decoder.decode(bytes(session.prompt.tolist()))  # may end within a character
     async for token in session:
         yield {"token": token, "text": decoder.decode(bytes([token]))}
     yield {"end": session.ending, "text": decoder.decode(b"", final=True)}
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. Its session ends with it, also if the client has left.
+    """Streams server-sent events; ends the session, also if the client leaves.
 
-    A client that has not read all after so many `seconds` is cut off.
+    Disconnects a client that has not read all events after `seconds`.
     """
 
     def __init__(self, session, events, seconds):
@@ -148,7 +148,7 @@ class EventStream(StreamingResponse):
             async for event in events:
                 yield f"data: {json.dumps(event)}\n\n"
 
-        # proxies are to hand on each event at once
+        # tell proxies to pass on each event at once
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(lines(), headers=headers, media_type="text/event-stream")
         self.session = session
@@ -159,6 +159,6 @@ class EventStream(StreamingResponse):
             async with asyncio.timeout(self.seconds):
                 await super().__call__(scope, receive, send)
         except TimeoutError:
-            _log.warning("A client did not read its events and was cut off.")
+            _log.warning("A client did not read its events and was disconnected.")
         finally:
             self.session.end("left")

@@ -1,4 +1,4 @@
-"""Many sessions, one model: those that wait for a token take their step together."""
+"""Runs one model for many sessions: each step samples a token for all of them."""
 
 import asyncio
 import logging
@@ -9,33 +9,33 @@ from examples.serving import model
 
 _log = logging.getLogger("uvicorn.error")
 
-# Tokens of prompts that are read at once: the others wait for it, and it takes memory.
+# Most prompt tokens in one call of prefill: other sessions wait, and it takes memory.
 _PROMPT_TOKENS = 8192
 
 
 class Session:
-    """One sequence that grows, and whoever waits for its tokens.
+    """A growing sequence, and the queue of its tokens for the client.
 
-    It ends after `max_new_tokens` or `seconds`. The prompt has at least one id.
+    Ends after `max_new_tokens` or `seconds`. The prompt has at least one id.
     """
 
     def __init__(self, prompt, sampler, max_new_tokens, seconds):
         self.prompt = np.array(prompt)
         self.sampler = sampler
         self.last = None
-        self.ending = None  # why it ended: "length", "time", "left" or "error"
-        self.deadline = None  # what will end it in time, from `Batch.add`
+        self.ending = None  # reason of the end: "length", "time", "left" or "error"
+        self.deadline = None  # timer that ends the session, set by `Batch.add`
         self.seconds = seconds
         self._remaining = max_new_tokens
         self._queue = asyncio.Queue()
 
     async def __aiter__(self):
-        """Yields tokens as they are drawn."""
+        """Yields tokens as they are sampled."""
         while (token := await self._queue.get()) is not None:
             yield token
 
     def end(self, ending):
-        """Ends the session unless it has ended; its place is free at the next step."""
+        """Ends the session unless it has ended; the next step frees its row."""
         if self.ending is None:
             self.ending = ending
             if self.deadline is not None:
@@ -43,7 +43,7 @@ class Session:
             self._queue.put_nowait(None)
 
     def add(self, token):
-        """Hands out a token, `None` for none that could be drawn."""
+        """Passes a token to the client; `None` ends the session with an error."""
         if token is None:
             self.end("error")
         if self.ending is not None:
@@ -56,16 +56,16 @@ class Session:
 
 
 class Batch:
-    """The sessions of a model. One row of `state` belongs to each that is running.
+    """Sessions of a model. Each running session has one row of the state.
 
-    All bookkeeping is done on the event loop, so that there is nothing to lock; only
-    the model's work, on arguments of its own, is done in a thread.
+    All bookkeeping happens on the event loop, so it needs no locks. Only the model runs
+    in a thread, on arguments that nothing else changes.
     """
 
     def __init__(self, exported):
         self.model = exported  # `ExportedModel`
         self.steps = 0  # calls of `decode`
-        self.tokens = 0  # drawn by all
+        self.tokens = 0  # sampled in all sessions
         self._waiting, self._running, self._state = [], [], None
         self._arrived = asyncio.Event()
 
@@ -74,14 +74,14 @@ class Batch:
         return len(_going_on(self._waiting + self._running))
 
     def add(self, session):
-        """Lets a session take part from the next step on, until its time is over."""
+        """Adds a session from the next step on, and starts its timer."""
         self._waiting.append(session)
         loop = asyncio.get_running_loop()
         session.deadline = loop.call_later(session.seconds, session.end, "time")
         self._arrived.set()
 
     async def run(self):
-        """Works for ever; whoever cancels it ends all sessions."""
+        """Runs steps until it is canceled; then ends all sessions."""
         try:
             while True:
                 if not self._waiting and not self._running:
@@ -98,7 +98,7 @@ class Batch:
             self._end_all()
 
     async def _read_prompts(self):
-        """Reads the prompts that are as long as the first, and draws their tokens."""
+        """Reads prompts of the first one's length, and samples their first tokens."""
         self._waiting = _going_on(self._waiting)
         if not self._waiting:
             return
@@ -123,7 +123,7 @@ class Batch:
         self._running = [self._running[i] for i in rows]
 
     async def _step(self):
-        """Draws a token of each session."""
+        """Samples a token for each session."""
         if self._running:
             sessions = self._running
             step = asyncio.to_thread(self._decode, sessions, self._state)

@@ -1,8 +1,8 @@
-"""The signatures `prefill` and `decode` of an exported model.
+"""Calls the signatures `prefill` and `decode` of an exported model.
 
-Only their names are known here: `tokens`, `logits`, and whatever begins with `state_`,
-each entry of which has a row for each sequence. A state of sums and a cache of keys and
-values are served alike.
+Their inputs and outputs are `tokens`, `logits`, and entries with names `state_...`,
+which have one row for each sequence. So this module serves a state of sums and a cache
+of keys and values alike.
 """
 
 import logging
@@ -15,12 +15,12 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class ExportedModel:
-    """A causal model without its code.
+    """A causal model, loaded without its code.
 
     Args:
-        folder: a SavedModel with the signatures `prefill`, of `tokens` `(B, T)`, and
-            `decode`, of `tokens` `(B, 1)` and the state, both to `logits` `(B, V)` and
-            the state. B and T may be any.
+        folder: a SavedModel with two signatures. `prefill` takes `tokens` `(B, T)`,
+            `decode` takes `tokens` `(B, 1)` and the state. Both return `logits`
+            `(B, V)` and the state. B and T may have any size.
     """
 
     def __init__(self, folder):
@@ -40,7 +40,7 @@ class ExportedModel:
         _, inputs = self._prefill.structured_input_signature
         self._dtype = inputs["tokens"].dtype.as_numpy_dtype
         self.vocabulary_size = self._decode.structured_outputs["logits"].shape[-1]
-        # the first call of a graph is the slowest
+        # the first call of each graph is slow, so call them now
         _, self._blank = self.prefill(np.zeros((1, 1)))
         self.decode(np.zeros(1), self._blank)
 
@@ -51,14 +51,14 @@ class ExportedModel:
             tokens: int array of shape `(B, T)`.
 
         Returns:
-            `(logits, state)`: of the next token, float32 array of shape `(B, V)`, and
-            dict of tensors with a row for each prompt. Where the model fails for some
-            of the rows, their logits are NaN, and the others what they are alone.
+            `(logits, state)`: logits of the next token, float32 array of shape
+            `(B, V)`, and dict of tensors with a row for each prompt. If the model fails
+            for some rows, only the logits of these rows are NaN.
         """
         return self._call(self._prefill, tokens, {})
 
     def decode(self, tokens, state):
-        """Reads one more token of each, `(B,)`; returns what `prefill` does."""
+        """Reads one more token of each sequence, `(B,)`; returns as `prefill`."""
         return self._call(self._decode, tokens[:, np.newaxis], state)
 
     def _call(self, signature, tokens, state):
@@ -71,7 +71,7 @@ class ExportedModel:
                 _log.exception("The model failed for one sequence.")
                 nothing = np.full((1, self.vocabulary_size), np.nan, "float32")
                 return nothing, state or self._blank
-        # one sequence must not end the others: look for it
+        # find the sequence that fails, so that it does not end the others
         parts = [
             self._call(signature, tokens[rows], select(state, rows))
             for rows in np.array_split(np.arange(len(tokens)), 2)
@@ -81,12 +81,12 @@ class ExportedModel:
 
 
 def select(state, rows):
-    """The rows of a state that are to stay."""
+    """Returns these rows of a state."""
     rows = tf.constant(rows, tf.int32)
     return {name: tf.gather(entry, rows) for name, entry in state.items()}
 
 
 def join(states):
-    """One state of several, their rows one after another."""
+    """Concatenates the rows of several states."""
     first = states[0]
     return {name: tf.concat([state[name] for state in states], 0) for name in first}

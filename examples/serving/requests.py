@@ -1,23 +1,23 @@
-"""Checks of requests to the service, with the sentence that refuses one."""
+"""Checks of requests to the service, with the messages of refusals."""
 
 import json
 
 import pydantic
 
-# Bytes of a request: an id of seven digits with a comma and a space, or a character
-# that JSON escapes, and the rest of it.
+# Most bytes of a request. A token is an id of seven digits with a comma and a space, or
+# a character that JSON escapes.
 _BYTES_PER_TOKEN, _BYTES_OF_THE_REST = 12, 1000
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits of one request, and of all together.
+    """Limits of one request, and of all requests together.
 
     Args:
         max_prompt_length: tokens of a prompt.
-        max_new_tokens: tokens that are drawn for one request.
-        seconds: how long a request may last; it ends with what it has by then.
-        max_sessions: requests at once; a further one is told to come later.
+        max_new_tokens: tokens generated for one request.
+        seconds: time of a request; it then ends with the tokens it has.
+        max_sessions: requests at once; further ones are told to come later.
     """
 
     max_prompt_length: pydantic.PositiveInt = 4096
@@ -27,12 +27,12 @@ class Limits:
 
     @property
     def max_bytes(self):
-        """The longest body of a request."""
+        """Largest size of a request's body."""
         return self.max_prompt_length * _BYTES_PER_TOKEN + _BYTES_OF_THE_REST
 
 
 class Refused(Exception):
-    """A request that is answered with a sentence and the status of HTTP."""
+    """Refusal of a request, with an HTTP status and a message."""
 
     def __init__(self, status, sentence):
         super().__init__(sentence)
@@ -43,10 +43,10 @@ class Request(pydantic.BaseModel, extra="forbid", strict=True):
     """The body of a request.
 
     Attributes:
-        text: the prompt of a model of text.
+        text: the prompt as a string, for a model of text.
         tokens: the prompt as ids, for any model.
-        max_new_tokens: tokens to draw; `None` for as many as there may be.
-        temperature, top_k, seed: of `Sampler`.
+        max_new_tokens: tokens to generate; `None` for the largest number allowed.
+        temperature, top_k, seed: arguments of `Sampler`.
     """
 
     text: str | None = None
@@ -58,7 +58,7 @@ class Request(pydantic.BaseModel, extra="forbid", strict=True):
 
 
 def parse(body):
-    """The request in a body of JSON."""
+    """Reads a request from a JSON body."""
     try:
         return Request.model_validate_json(body)
     except pydantic.ValidationError as error:
@@ -71,7 +71,7 @@ def parse(body):
 
 
 def prompt_of(request, vocabulary, vocabulary_size, limits):
-    """The prompt of a request as ids, without `vocabulary.start`."""
+    """Returns the prompt of a request as ids, without `vocabulary.start`."""
     if (request.text is None) == (request.tokens is None):
         raise Refused(422, "A request must have a prompt, either text or tokens.")
     if request.text is not None and vocabulary.kind != "text":
@@ -91,7 +91,7 @@ def prompt_of(request, vocabulary, vocabulary_size, limits):
 
 
 def new_tokens_of(request, prompt_length, vocabulary, limits):
-    """Number of tokens to sample after a prompt, `start` included."""
+    """Returns the number of tokens to sample; `prompt_length` includes `start`."""
     allowed = limits.max_new_tokens
     if vocabulary.max_length is not None:
         allowed = min(allowed, vocabulary.max_length - prompt_length)
@@ -99,7 +99,7 @@ def new_tokens_of(request, prompt_length, vocabulary, limits):
         raise Refused(
             422,
             f"A sequence of this model has {vocabulary.max_length} tokens, and the "
-            "prompt, with what begins it, must be shorter. Received: "
+            "prompt, start tokens included, must be shorter. Received: "
             f"{prompt_length}",
         )
     asked = allowed if request.max_new_tokens is None else request.max_new_tokens

@@ -1,18 +1,18 @@
-"""Samples a token from logits."""
+"""Samples tokens from logits."""
 
 import numpy as np
 
 
 class Sampler:
-    """Draws the tokens of one sequence.
+    """Samples the tokens of one sequence.
 
-    It has its own random numbers, so that equal seeds give equal tokens whatever other
-    sequences do.
+    Each sampler has its own random numbers, so equal seeds give equal tokens whatever
+    other sequences do.
 
     Args:
         temperature: float that divides the logits; 0 takes the likeliest token.
-        top_k: int, draw from the k likeliest tokens only; `None` for all.
-        seed: int; `None` for another one each time.
+        top_k: int, sample from the k likeliest tokens only; `None` for all.
+        seed: int; `None` for a new one each time.
     """
 
     def __init__(self, temperature=1.0, top_k=None, seed=None):
@@ -21,7 +21,7 @@ class Sampler:
         self._random = np.random.default_rng(seed)
 
     def draw(self, logits):
-        """Draws from logits of shape `(V,)`; -inf is a token that is never drawn.
+        """Samples from logits of shape `(V,)`; a token with logit -inf never comes.
 
         Returns:
             The token, an int, or `None` if the logits are not finite.
@@ -32,9 +32,9 @@ class Sampler:
         if self.temperature == 0:
             return int(logits.argmax())
         ids = np.arange(len(logits))
-        if self.top_k is not None:  # of equally likely ones lower ids come first
+        if self.top_k is not None:  # lower ids come first among equally likely ones
             ids = np.argsort(-logits, kind="stable")[: self.top_k]
-        # relative to the largest, which no temperature then makes infinite
+        # relative to the largest logit, so that no temperature gives infinite weights
         relative = (logits[ids] - largest).astype("float64")
         with np.errstate(over="ignore"):  # -inf is right
             reached = np.exp(relative / self.temperature).cumsum()

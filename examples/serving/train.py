@@ -1,11 +1,11 @@
-"""Trains a small model of text or of digits, and exports it to be served.
+"""Trains a small model of text or of digits, and exports it for serving.
 
     python -m examples.serving.train text
     python -m examples.serving.train digits
     python -m examples.serving runs/serving/text
 
-The models are those of `examples.text` and `examples.digits` with Performer attention.
-The digits took five minutes of CPU time, on 2 busy cores of an AMD EPYC; the text takes
+The models of `examples.text` and `examples.digits` train with Performer attention. The
+digits took five minutes of CPU time, on 2 busy cores of an AMD EPYC; the text takes
 longer.
 """
 
@@ -18,14 +18,14 @@ from examples.serving import vocabulary
 
 
 def train_text(steps: int = 600, length: int = 2048, folder: str = "runs/serving/text"):
-    """Learns the bytes of Python's standard library.
+    """Trains on the bytes of Python's standard library.
 
     The model has a window and a forget gate. It writes texts of any length.
 
     Args:
         steps: optimizer steps of two sequences each.
         length: bytes of a sequence.
-        folder: where to write.
+        folder: folder of the exported model.
     """
     sources, _ = text.read_sources()
     starts = np.random.default_rng(0).integers(0, len(sources) - length, steps * 2)
@@ -36,11 +36,11 @@ def train_text(steps: int = 600, length: int = 2048, folder: str = "runs/serving
 
 
 def train_digits(steps: int = 300, folder: str = "runs/serving/digits"):
-    """Learns handwritten digits, pixel by pixel.
+    """Trains on handwritten digits, pixel by pixel.
 
     Args:
         steps: optimizer steps, 32 digits each.
-        folder: where to write.
+        folder: folder of the exported model.
     """
     images, _ = digits.read_digits()
     inputs, targets = digits.split(digits.epochs(images, 32 * steps))
@@ -50,7 +50,7 @@ def train_digits(steps: int = 300, folder: str = "runs/serving/digits"):
 
 
 def pixels_of_digits():
-    """Meaning of the tokens of `examples.digits`."""
+    """Returns the meaning of the tokens of `examples.digits`."""
     inks = np.linspace(1, 0, digits.LEVELS)[:, np.newaxis]
     colors = inks + (1 - inks) * digits.DRAWN
     return vocabulary.Pixels(
@@ -65,7 +65,7 @@ def pixels_of_digits():
 
 
 def export(model: keras.Model, folder, meaning):
-    """Writes what `python -m examples.serving` reads."""
+    """Writes a model and its vocabulary for `python -m examples.serving`."""
     model.export(folder, verbose=False)
     vocabulary.write(folder, meaning)
     print(f"wrote {folder}: python -m examples.serving {folder}")

@@ -1,19 +1,19 @@
-"""Meaning of a model's tokens, from a file beside the model."""
+"""Meaning of a model's tokens, stored in a file of the SavedModel."""
 
 import pathlib
 import typing
 
 import pydantic
 
-# TensorFlow leaves this folder of a SavedModel to those who write and read it.
+# TensorFlow reserves this folder of a SavedModel for files of other programs.
 FILE = pathlib.Path("assets.extra", "serving.json")
 
 
 class Tokens(pydantic.BaseModel, extra="forbid"):
-    """Ids, of which no more is known.
+    """Plain ids.
 
     Attributes:
-        max_length: int, the longest sequence, with its prompt; `None` for any.
+        max_length: int, longest sequence, prompt included; `None` for any length.
         start: ids that come before every prompt, and count as part of it.
     """
 
@@ -23,18 +23,18 @@ class Tokens(pydantic.BaseModel, extra="forbid"):
 
 
 class Text(Tokens):
-    """The 256 bytes, of text in UTF-8."""
+    """Bytes of text in UTF-8; the 256 ids are byte values."""
 
     kind: typing.Literal["text"] = "text"
 
 
 class Pixels(Tokens):
-    """The pixels of a picture, row by row.
+    """Pixels of a picture, row by row.
 
     Attributes:
         width: int, pixels of a row.
         height: int, rows.
-        palette: color of each id, as `"#rrggbb"`; others have none.
+        palette: color of each id, as `"#rrggbb"`; ids beyond have none.
     """
 
     kind: typing.Literal["pixels"] = "pixels"
@@ -49,13 +49,13 @@ _any = pydantic.TypeAdapter(
 
 
 def read(folder):
-    """Reads the file beside a model; ids if there is none."""
+    """Reads the vocabulary of a model; without the file, tokens are plain ids."""
     path = pathlib.Path(folder) / FILE
     return _any.validate_json(path.read_bytes()) if path.exists() else Tokens()
 
 
 def check(vocabulary, vocabulary_size):
-    """Refuses what the tokens of a model cannot mean, as it has too few or too many."""
+    """Raises an error if a model has too few or too many tokens for a vocabulary."""
     if vocabulary.kind == "text" and vocabulary_size != 256:
         raise ValueError(
             "A model of text must have a vocabulary of the 256 bytes: give another "
@@ -70,7 +70,7 @@ def check(vocabulary, vocabulary_size):
 
 
 def write(folder, vocabulary):
-    """Says what the tokens of the model in `folder` mean."""
+    """Writes the vocabulary of the model in `folder`."""
     path = pathlib.Path(folder) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(vocabulary.model_dump_json(indent=2))

@@ -1,4 +1,4 @@
-"""Trained models with other attention."""
+"""Replaces the attention of trained models, and measures the error."""
 
 from keras_performer.conversion.approximation import (
     ApproximationReport,

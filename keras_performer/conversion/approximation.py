@@ -1,4 +1,4 @@
-"""Report on how well linear attention estimates the attention of a trained model."""
+"""Measures how well linear attention estimates the attention of a trained model."""
 
 import math
 import typing
@@ -15,14 +15,13 @@ from keras_performer.conversion.report import as_text
 from keras_performer.layers import PerformerAttention, arguments, call_inputs
 from keras_performer.layers.choice import check_options
 
-# A head whose best estimate keeps more than this part of the error of a plain mean has
-# lost what it attends to.
+# An estimate fails if its error is more than this share of `HeadReport.mean`.
 LOST = 0.5
-# A simpler estimate is advised unless the best has less than this part of its error.
+# A simpler estimate is advised unless the best has less than this share of its error.
 WORTH_IT = 0.8
-# What part of the weights `HeadReport.window_needed` holds.
+# Share of the weights inside `HeadReport.window_needed`.
 SHARE_NEEDED = 0.9
-# What estimates are called, the simplest first.
+# Names of the estimates in the advice, the simplest first.
 ADVICE = {
     "window": "local attention",
     "features": "features alone",
@@ -32,12 +31,12 @@ MORE = "more features"
 
 
 class HeadReport(typing.NamedTuple):
-    """One head of one layer; numbers are means over the sampled queries.
+    """Results for one head of one layer, computed over the sampled queries.
 
     Attributes:
         layer: str, path of the layer.
         head: int.
-        phi: float, the mean of |x + y|^2 of queries x = q / H^(1/4) and keys
+        phi: float, mean of |x + y|^2 over queries x = q / H^(1/4) and keys
             y = k / H^(1/4). The variance of random features grows as exp(phi).
         spread: float, the standard deviation of a row's logits.
         near_share: float, share of the exact weights within the window; 0 without a
@@ -47,8 +46,8 @@ class HeadReport(typing.NamedTuple):
             attention is replaced by: the average of all visible values (the
             no-attention baseline); local attention; random features only;
             `PerformerAttention(exact_window=...)`. nan without a window.
-        doubled: float, the same error as `both`, or as `features` without a window,
-            with twice `num_random_features`; nan if features train or are not random.
+        doubled: float, the error `both` (without a window: `features`) with twice
+            `num_random_features`; nan if features train or are not random.
         advice: str, what the errors suggest.
     """
 
@@ -84,7 +83,7 @@ class ApproximationReport(typing.NamedTuple):
         rows = [
             (head.layer, *map(_cell, head[1:-1]), head.advice) for head in self.heads
         ]
-        unseen = [f"{path}: not looked at. {x}" for path, x in self.left_out.items()]
+        unseen = [f"{path}: not measured. {x}" for path, x in self.left_out.items()]
         return as_text(names, rows, range(1, len(names) - 1), unseen)
 
     def plot(self):
@@ -121,10 +120,10 @@ def approximation_report(
 ) -> ApproximationReport:
     """Measures the error of linear attention in every head of a model.
 
-    Each attention layer runs as usual. From the same queries, keys and values the
-    report also computes `PerformerAttention` and its baselines. It computes them at
-    `num_rows` queries, so the time that it adds is linear in the length. Each layer
-    gets exact inputs, so errors do not add up over layers.
+    Each attention layer runs as usual. The report also computes `PerformerAttention`
+    and its baselines from the same queries, keys and values, but only at `num_rows`
+    queries. So it adds time that is linear in the length. Each layer gets exact inputs,
+    so errors do not add up over layers.
 
     Args:
         model: a Keras model with `keras.layers.MultiHeadAttention`,
@@ -138,7 +137,7 @@ def approximation_report(
         seed: int, as in `PerformerAttention`. Defaults to `None`, the seed of the
             layer.
         **options: further arguments of `PerformerAttention`, such as `exact_window` and
-            `num_random_features`. Those you leave out are taken from the layer, or have
+            `num_random_features`. Options you leave out come from the layer or have
             their defaults.
 
     Returns:
@@ -183,13 +182,13 @@ def approximation_report(
 
 
 def _checked(function, options, seed):
-    """Options of the estimates, with the seed if there is one."""
+    """Checks options of the estimates, and returns them with the seed if given."""
     check_options(function, options, [PerformerAttention])
     return options if seed is None else {**options, "seed": seed}
 
 
 def nothing_found(model, left_out):
-    """The error of a model in which no attention could be looked at, with why."""
+    """Returns the error for a model without attention that can be measured."""
     reasons = " ".join(left_out.values())
     return ValueError(
         "model must have a layer of softmax attention that is called with data. "
@@ -215,7 +214,7 @@ def _heads(layer, sums):
 
 
 def _advice(errors):
-    """Advice for the errors of a head: of what is nearly as good, the simplest."""
+    """Returns the advice for a head: the simplest estimate close to the best."""
     found = {name: errors[name] for name in ADVICE if not math.isnan(errors[name])}
     if not found:
         return "nothing to attend to"
@@ -234,7 +233,7 @@ def _cell(number):
     return "-" if math.isnan(number) else f"{number:.2f}"
 
 
-# -- Attention matrices of a trained model, exact and as features imply them.
+# -- Attention matrices of a trained model: exact, and implied by features.
 
 
 class ImpliedAttention(typing.NamedTuple):
@@ -255,8 +254,8 @@ class ImpliedAttention(typing.NamedTuple):
     def plot(self, head: int = 0, example: int = 0) -> typing.Any:
         """Plots the weights of one head, exact and implied, side by side.
 
-        The plot shows square roots, which make small weights visible. Weights below 0,
-        which only features with signs have, are drawn as 0.
+        The plot shows square roots, which make small weights visible. It shows negative
+        weights, which only signed features have, as 0.
 
         Args:
             head: int, index of the head. Defaults to `0`.
@@ -288,10 +287,10 @@ def implied_attention(
     seed: int | None = None,
     **options: typing.Any,
 ) -> list[ImpliedAttention]:
-    """Computes exact attention matrices, and those that the features imply.
+    """Computes exact attention matrices, and the matrices that features imply.
 
-    Linear attention itself never computes this matrix. Memory is quadratic in the
-    length: use short sequences.
+    Linear attention never computes these matrices. Memory is quadratic in the length:
+    use short sequences.
 
     Args:
         model: as in `approximation_report`.
@@ -344,6 +343,7 @@ def _chosen(rows, length):
     wrong = [row for row in rows if not -length <= row < length]
     if wrong:
         raise ValueError(
-            f"rows must be of the {length} queries. Received: rows with {wrong[0]}"
+            f"rows must be indices of the {length} queries. Received: rows with "
+            f"{wrong[0]}"
         )
     return np.arange(length)[list(rows)]

@@ -1,4 +1,4 @@
-"""Attention layers with the weights of others."""
+"""Makes attention layers that have the weights of other attention layers."""
 
 import inspect
 
@@ -17,27 +17,28 @@ _OF_KERAS = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
 
 
 def is_attention(layer):
-    """True if a layer computes softmax attention, exactly or as an estimate."""
+    """Returns `True` if a layer computes or estimates softmax attention."""
     if isinstance(layer, PerformerAttention):
         return layer.feature_map.estimates_softmax
     return isinstance(layer, (*_OF_KERAS, ExactAttention))
 
 
 def attention_like(kind, layer, **options):
-    """Attention of some kind with the weights of an attention layer, and its call.
+    """Makes attention of another class that has a layer's weights and call signature.
 
     Args:
-        kind: subclass of `AttentionLayer`, whose weights are those of a layer with
-            queries, keys and values, or begin as copies of them.
-        layer: a layer for which `is_attention` holds. One `PerformerAttention` gets
-            the gains and random features of another, but for a seed in the options.
-        **options: arguments of `kind`, in the place of what the layer has.
+        kind: subclass of `AttentionLayer`. It must have the four dense layers of
+            `layer`; its other dense layers must start as copies of these.
+        layer: a layer for which `is_attention` is true. If `layer` and `kind` are
+            `PerformerAttention`, gains are copied, too, and random features unless the
+            options have a seed.
+        **options: arguments of `kind`, which override the config of `layer`.
 
     Raises:
-        ValueError: for a layer that is not built, or has what `kind` has not.
+        ValueError: if `layer` is not built, or `kind` lacks its options or weights.
     """
     config = layer.get_config()
-    if config.get("sliding_window") is None:  # kinds that have it need one
+    if config.get("sliding_window") is None:  # a class that has it requires an int
         config.pop("sliding_window", None)
     if kind is LocalAttention and "sliding_window" in config:
         options.setdefault("sliding_window", config.pop("sliding_window"))
@@ -50,7 +51,7 @@ def attention_like(kind, layer, **options):
     if "feature_map" in options and "feature_map" in known:
         maps = map(feature_maps.get, (options["feature_map"], known["feature_map"]))
         if any(x.default_num_random_features is None for x in maps):
-            del known["num_random_features"]  # it says nothing of the other map
+            del known["num_random_features"]  # does not apply to the new map
     if options.get("exact_window", known.get("exact_window")) is None:
         known.pop("initial_log_gain", None)
     made_of = {**known, "dtype": layer.dtype_policy, **options}
@@ -62,7 +63,7 @@ def attention_like(kind, layer, **options):
     for copy in _copied(twin):
         copy.start_again()
     if not layer.trainable:
-        twin.trainable = False  # once built: Keras freezes only what is there
+        twin.trainable = False  # after build: Keras freezes only existing layers
     if twin.qk_norm and config.get("qk_norm"):
         twin.query_key_norm.log_scale.assign(layer.query_key_norm.log_scale)
     if config.get("forget_gate") and twin.forget_gate:
@@ -72,7 +73,7 @@ def attention_like(kind, layer, **options):
         if both and "initial_log_gain" not in options:
             twin.assign_log_gain(layer.log_gain)
         given, own = layer._random_projection, twin._random_projection
-        if given and own and options.get("seed") is None:  # else others are drawn
+        if given and own and options.get("seed") is None:  # else sample new ones
             shapes = [[weight.shape for weight in x.weights] for x in (given, own)]
             if layer.feature_map == twin.feature_map and shapes[0] == shapes[1]:
                 own.set_weights(given.get_weights())
@@ -88,8 +89,8 @@ def _copy_dense(name, own, given):
     shapes = [[None if w is None else tuple(w.shape) for w in x] for x in pairs]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            f"the weights do not fit: with these options {name} has a kernel and bias "
-            f"of shapes {shapes[0]}, and the layer of {shapes[1]}"
+            f"the weights do not fit: with these options {name} needs a kernel and "
+            f"bias of shapes {shapes[0]}. Received: a layer with shapes {shapes[1]}"
         )
     own.kernel.assign(given.kernel)
     if own.bias is not None:
@@ -98,12 +99,12 @@ def _copy_dense(name, own, given):
 
 
 def _check_weights(twin, config):
-    """Refuses what softmax attention has no weights for."""
+    """Raises an error if a twin lacks dense layers or has other weights to train."""
     lacks = [name for name in _DENSE_LAYERS if not hasattr(twin, f"_{name}")]
     known = [*(getattr(twin, name) for name in _DENSE_LAYERS if name not in lacks)]
     known += [*_copied(twin), *([twin.query_key_norm] if config.get("qk_norm") else [])]
     if isinstance(twin, ForgettingAttention) and twin.forget_gate:
-        known.append(twin.forget_gate_layer)  # it was asked for, and begins to train
+        known.append(twin.forget_gate_layer)  # wanted, though it may be untrained
     if isinstance(twin, PerformerAttention) and twin.exact_window is not None:
         known.append(twin._far_gain)
     fitting = {id(weight) for part in known for weight in part.weights}
@@ -111,7 +112,7 @@ def _check_weights(twin, config):
     if lacks or further:
         what = "has no " + ", ".join(lacks) if lacks else f"has {', '.join(further)}"
         raise ValueError(
-            f"the weights do not fit: {type(twin).__name__} {what}, which must be "
+            f"the weights do not fit: {type(twin).__name__} {what}, so it must be "
             "trained"
         )
 
@@ -120,26 +121,28 @@ def _check(layer, kind, config):
     described = f"{layer.name} ({type(layer).__name__})"
     if not layer.built:
         raise ValueError(
-            f"{kind.__name__} can stand for a built layer only: call {described} first"
+            f"{kind.__name__} can replace only a built layer: call {described} first"
         )
     dense = (keras_privates.dense_layer(layer, name) for name in _DENSE_LAYERS)
     if any(x.dtype_policy.quantization_mode is not None for x in (layer, *dense)):
         raise ValueError(
-            f"{described} is quantized: take its weights before `quantize`"
+            f"{described} is quantized: convert it before you call `quantize`"
         )
-    axes = config.get("attention_axes")  # of a built layer
+    axes = config.get("attention_axes")  # set by `build`
     if axes is not None and tuple(axes) != (1,):
         raise ValueError(
-            f"{described} attends over the axes {tuple(axes)} of its inputs, "
-            f"{kind.__name__} over axis 1 of three: reshape before the layer"
+            f"{kind.__name__} attends over axis 1 of inputs with three axes: reshape "
+            f"the inputs of {described} first. Received: attention_axes={tuple(axes)}"
         )
     for name in "sliding_window", "use_gate", "forget_gate":
         has_it = name == "forget_gate" and issubclass(kind, ForgettingAttention)
         if config.get(name) and not has_it:
             raise ValueError(
-                f"{described} has {name}={config[name]}, which {kind.__name__} has not"
+                f"{described} has {name}={config[name]}, which {kind.__name__} does "
+                "not support"
             )
     if is_cached(layer) and kind not in WITH_CACHE:
         raise ValueError(
-            f"{described} is called with a cache, which {kind.__name__} has not"
+            f"{described} is called with a cache, which {kind.__name__} does not "
+            "support"
         )

@@ -1,9 +1,9 @@
 """Fits linear attention to the data of a model, without training.
 
 A layer that is closer to exact attention need not make the model closer: errors of
-layers add up, and some count more than others. So the outputs of the whole model are
-compared, too. They decide only if the difference is clear, because only the user knows
-which part of an output counts.
+layers add up, and some count more than others. So calibration also compares outputs of
+the whole model. They decide only if the difference is clear, because only the user
+knows which part of an output counts.
 """
 
 import typing
@@ -19,13 +19,13 @@ from keras_performer.conversion.report import CalibrationReport
 from keras_performer.layers import PerformerAttention, arguments, call_inputs, config
 from keras_performer.ops.shapes import ceil_div
 
-# What is added to the logarithms of far weights of all layers at once; the further ones
-# are tried if -1 is the best of the first. The last leaves local attention.
+# Changes of the log-gains of all layers at once. `FURTHER_CHANGES` are tried if -1 is
+# the best of `CHANGES`; -8 nearly leaves local attention.
 CHANGES, FURTHER_CHANGES = (0.0, 1.0, -1.0), (-2.0, -4.0, -8.0)
-# Something else than the fitted model is chosen if it leaves less than this part of the
-# error of its output.
+# Another choice replaces the fitted model if its output has less than this share of the
+# fitted model's error.
 CLEARLY = 0.95
-# How many sequences the model is asked about: each costs a pass for every change.
+# Number of sequences to compare outputs on; each costs a pass for every change.
 NUM_SEQUENCES = 4
 
 
@@ -52,8 +52,8 @@ def calibrate(
     It keeps the choice closest to exact attention on the second half of the batches;
     the first half gives means and covariances (a single batch gives both). Then it
     compares the output of the whole model on some sequences. If another gain for all
-    layers, or the original layers, are clearly closer to exact attention, it takes
-    these.
+    layers, or the original layers, are clearly closer to exact attention, it uses them
+    instead.
 
     Args:
         model: a built model with `PerformerAttention` whose features estimate softmax,
@@ -144,14 +144,14 @@ def calibrate(
 
 def _nothing_to_fit(reasons):
     return ValueError(
-        "model must have PerformerAttention of the softmax kernel that is called with "
-        "data: see `convert_to_performer`. Received: another model. It has none. "
-        f"{' '.join(reasons)}".strip()
+        "model must have a PerformerAttention with the softmax kernel that is called "
+        "with data: make one with `convert_to_performer`. Received: a model without "
+        f"such a layer. {' '.join(reasons)}".strip()
     )
 
 
 def _check(of_exact, moments, left_out):
-    """Leaves out layers with too few tokens, and refuses data without more."""
+    """Leaves out layers with too few tokens; raises an error if no layer remains."""
     if not moments:
         raise _nothing_to_fit(left_out.values())
     for layer, of_layer in list(moments.items()):
@@ -160,19 +160,19 @@ def _check(of_exact, moments, left_out):
         if number < own.key_dim:
             left_out[layer] = why = (
                 f"data must have at least key_dim={own.key_dim} tokens for {own.path} "
-                "in the first half of its batches; a few thousand are better. It has "
-                f"{number}"
+                "in the first half of its batches; a few thousand are better. "
+                f"Received: {number} tokens"
             )
             del moments[layer]
     if not moments:
         raise ValueError(why)
 
 
-# -- Choice for all fitted layers together: if they harm a model, and far gains.
+# -- Joint choice for all layers: original or fitted, with a change of log-gains.
 
 
 class JointChoice(typing.NamedTuple):
-    """The choice, as `CalibrationReport` tells of it."""
+    """Joint choice for all layers, with the field names of `CalibrationReport`."""
 
     before: float
     after: float
@@ -181,13 +181,13 @@ class JointChoice(typing.NamedTuple):
 
 
 def choose(exact, as_it_was, fitted, layers, batches):
-    """Finds which model is nearest to the exact one, and sets gains of the fitted one.
+    """Chooses the model closest to the exact one; sets gains of the fitted model.
 
     Args:
         exact, as_it_was, fitted: models.
         layers: list of the layers of the fitted model whose gains may change.
-        batches: list of inputs, of which at most `NUM_SEQUENCES` sequences are asked
-            about, or one of each.
+        batches: list of inputs. At most `NUM_SEQUENCES` of their sequences are used,
+            or one of each batch.
     """
     layers = [layer for layer in layers if layer.log_gain is not None]
     gains = [layer.log_gain.numpy() for layer in layers]
@@ -217,14 +217,14 @@ def choose(exact, as_it_was, fitted, layers, batches):
 
 
 def _errors(exact, batches, outputs_with, names):
-    """Relative errors of `outputs_with(name, batch)`, a dict of names."""
+    """Returns a dict of names to relative errors of `outputs_with(name, batch)`."""
     of_each = max(NUM_SEQUENCES // len(batches), 1)
     of_exact, squares = 0.0, dict.fromkeys(names, 0.0)
 
     def some(x):
-        return x[:: ceil_div(len(x), of_each)]  # from the first to the last
+        return x[:: ceil_div(len(x), of_each)]  # spread over the batch
 
-    for batch in batches:  # outputs may be large: of one batch at a time
+    for batch in batches:  # one at a time: outputs may be large
         batch = keras.tree.map_structure(some, batch)
         wanted = _outputs(exact, batch)
         of_exact += _sum_of_squares(wanted)
@@ -232,7 +232,7 @@ def _errors(exact, batches, outputs_with, names):
             found = outputs_with(name, batch)
             differences = (x - y for x, y in zip(found, wanted, strict=True))
             squares[name] += _sum_of_squares(differences)
-    # where an estimate overflows it is not the best
+    # an estimate that overflows must not be the best
     return {
         name: float(np.sqrt(np.nan_to_num(found / of_exact, nan=np.inf)))
         if of_exact
@@ -242,7 +242,7 @@ def _errors(exact, batches, outputs_with, names):
 
 
 def _outputs(model, batch):
-    """The floats of what a model returns, float32 arrays."""
+    """Returns the float outputs of a model as float32 arrays."""
     return [
         np.asarray(x, np.float32)
         for x in keras.tree.flatten(model(batch, training=False))

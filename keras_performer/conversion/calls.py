@@ -1,4 +1,4 @@
-"""Calls of the attention layers of a model, while it runs on data."""
+"""Reads the calls of a model's attention layers while it runs on data."""
 
 import contextlib
 import functools
@@ -13,12 +13,11 @@ from keras_performer.layers.call_inputs import token_positions, with_starts
 
 
 def attention_calls(model, batches, options, measure):
-    """Measures every call of an attention layer; returns a dict of those left out.
+    """Measures every call of an attention layer; returns layers left out, with reasons.
 
-    Calls are read by a `PerformerAttention` with the options and the weights of the
-    layer, or by an `AttentionLayer` itself where options are `None`. `measure` is
-    called with the layer, who read, query, key and value in heads, float32, and the
-    `Inputs`. A layer is left out with a reason, a str.
+    `measure` gets the layer, its twin, float32 heads of query, key and value, and the
+    `Inputs`. The twin makes the heads. It is a `PerformerAttention` with the options
+    and the layer's weights; if options are `None`, an `AttentionLayer` is its own twin.
     """
     twins, left_out = {}, {}
 
@@ -51,7 +50,7 @@ def attention_calls(model, batches, options, measure):
 
 
 def what_is_read(layer, arguments):
-    """The `Inputs` of a call without a state, and positions for `layer.project`."""
+    """Returns `Inputs` of a call without a state, and positions for `layer.project`."""
     names = inspect.signature(layer.read).parameters
     given = {name: arguments[name] for name in names if name in arguments}
     inputs = with_starts(layer.read(**given), None)
@@ -60,10 +59,10 @@ def what_is_read(layer, arguments):
 
 
 def batches_of(data, max_batches):
-    """Inputs of a model, a list of batches.
+    """Returns a list of batches, each of them inputs of a model.
 
-    `data` is a nest of arrays, one batch; or a `tf.data.Dataset`, a `PyDataset` or an
-    iterator of batches as `fit` takes them, whose targets are left out.
+    `data` is one batch, a nest of arrays; or a `tf.data.Dataset`, a `PyDataset` or an
+    iterator of batches as `fit` takes them. Targets are dropped.
     """
     if isinstance(data, keras.utils.PyDataset):
         data = map(data.__getitem__, range(len(data)))
@@ -71,26 +70,26 @@ def batches_of(data, max_batches):
         sizes = [getattr(x, "shape", ())[:1] for x in keras.tree.flatten(data)]
         if not sizes or not all(size and size[0] for size in sizes):
             raise ValueError(
-                "data must be what the model is called with: an array or a nest of "
-                "arrays, of one example at least, or a tf.data.Dataset. Received: "
+                "data must be inputs of the model: an array or a nest of arrays with "
+                "at least one example, or a tf.data.Dataset. Received: "
                 f"data of type {type(data).__name__}, arrays of (B,) = {sizes}"
             )
         return [data]
     taken = [batch for batch, _ in zip(data, range(max_batches))]
     if not taken:
         raise ValueError(
-            "data must have at least one batch: make an iterator anew once it has "
+            "data must have at least one batch: make a new iterator if this one has "
             f"ended. Received: data of type {type(data).__name__} without batches"
         )
     return [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in taken]
 
 
 def watch(model, inputs, note):
-    """Calls a model, and notes each call of it and of the layers inside.
+    """Calls a model, and `note` after each call of the model or of a layer inside.
 
-    `note` is a function of a layer, a dict of the arguments of its `call` by name, and
-    its outputs, called where tensors have values; what it returns, unless `None`, takes
-    the place of the outputs. Calls inside a call end before it.
+    `note` gets the layer, a dict of the arguments of its `call` by name, and its
+    outputs. A result other than `None` replaces the outputs. Layers inside a layer are
+    noted before it. Calls in compiled parts, where tensors have no values, are skipped.
     """
     if not model.built:
         model(inputs, training=False)

@@ -1,4 +1,4 @@
-"""Trained models with attention of another kind, and the same weights."""
+"""Converts the attention of trained models to other classes, with the same weights."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ from keras_performer.layers import config as sublayers
 from keras_performer.layers.choice import check_options
 from keras_performer.layers.exact import is_cached
 
-# Classes whose call is known: subclasses may have changed it.
+# Only these classes are converted: a subclass may have another `call`.
 _KINDS = (
     keras.layers.MultiHeadAttention,
     keras.layers.GroupQueryAttention,
@@ -43,7 +43,7 @@ def convert_to_performer(
     """Converts the attention of a trained model to `PerformerAttention`.
 
     The new model keeps the weights. Time and memory of its attention are linear in the
-    length, and its outputs are estimates: measure on your data how much is lost
+    length. Its outputs are estimates: measure their error on your data
     (`approximation_report` does so for each head). Without an exact window, trained
     models lose nearly everything they have learned.
 
@@ -61,11 +61,10 @@ def convert_to_performer(
             `None` for no window. Defaults to `64`.
         seed: int, as in `PerformerAttention`. Each layer gets a different seed derived
             from it. Defaults to `None`.
-        layers: sequence of str, paths of the attention layers to replace, or names of
-            them. Defaults to `None`, all.
+        layers: sequence of str, paths or names of the attention layers to replace.
+            Defaults to `None`, all.
         **options: further arguments of `PerformerAttention`, such as `feature_map`.
-            Those you leave out are taken from the replaced layer, or have their
-            defaults.
+            Options you leave out come from the replaced layer or have their defaults.
 
     Returns:
         The new model and a `ConversionReport`; `print` shows it as a table.
@@ -99,8 +98,7 @@ def convert_to_performer(
         is_cross = is_cached(layer) and layer.name == "cross_attention"
         if is_cross and exact_window is not None:
             raise ValueError(
-                "attends to another sequence, of which no key is near: convert it with "
-                "exact_window=None"
+                "cross-attention has no near keys: convert it with exact_window=None"
             )
         if layer.get_config().get("sliding_window"):
             return attention_like(LocalAttention, layer, **of_window)
@@ -177,22 +175,22 @@ def convert_attention(
     """
     if not (isinstance(attention, type) and issubclass(attention, AttentionLayer)):
         raise ValueError(
-            "attention must be a subclass of AttentionLayer, such as LocalAttention, "
-            "and its arguments be given beside it. Received: "
+            "attention must be a subclass of AttentionLayer, such as LocalAttention: "
+            "pass the class, and its arguments as further options. Received: "
             f"attention={attention!r}"
         )
     check_options(convert_attention, options, [attention])
     seeds = _seeds(seed)
 
     def make_twin(layer):
-        own = {} if seed is None else {"seed": next(seeds)}  # or the layer's
+        own = {} if seed is None else {"seed": next(seeds)}  # else the layer's
         return attention_like(attention, layer, **{**options, **own})
 
     return _convert(model, make_twin, layers)
 
 
 def _seeds(seed):
-    """Returns a seed for each layer, derived from one seed."""
+    """Returns an iterator with a seed for each layer, derived from one seed."""
     return itertools.repeat(None) if seed is None else itertools.count(seed)
 
 
@@ -200,7 +198,7 @@ def _convert(model, make, names):
     call_inputs.check_model("model", model)
     if not model.built:
         raise ValueError(
-            "model must be built, as its weights are carried over: call it on data "
+            "model must be built, so that it has weights to copy: call it on data "
             f"first. Received: {type(model).__name__} {model.name}, not built"
         )
     found = dict(attention_layers(model))
@@ -224,17 +222,17 @@ def _convert(model, make, names):
     report = ConversionReport(rows)
     if not replacements:
         raise ValueError(
-            "model must have attention that can be replaced, layers of "
-            "keras.layers.MultiHeadAttention or like it: exchange others by hand. "
+            "model must have attention that can be replaced, such as "
+            "keras.layers.MultiHeadAttention: replace other attention yourself. "
             f"Received: {type(model).__name__} {model.name}"
-            + (f", where\n{report}" if rows else " without attention")
+            + (f" with\n{report}" if rows else " without attention")
         )
     return with_layers(model, replacements), report
 
 
 def attention_layers(model):
-    """Attention layers of a model, each with the obstacle to replacing it, or ""."""
-    lists_layers = functools.cache(lists_its_layers)  # which reads a whole config
+    """Yields attention layers, each with the obstacle to replacing it or ""."""
+    lists_layers = functools.cache(lists_its_layers)  # each call reads a whole config
     if is_attention(model):
         yield model, _unknown_class(model)
     for owner, path, layer in sublayers.all_inside(model):
@@ -252,13 +250,14 @@ def _unknown_class(layer):
     if type(layer) in _KINDS or is_cached(layer):
         return ""
     base = next(kind for kind in _KINDS if isinstance(layer, kind))
-    return f"a subclass of {base.__name__}, whose call may be another"
+    return f"a subclass of {base.__name__}, which may compute something else"
 
 
 def _call_as_known(twin, layer):
-    """Calls a twin for its errors alone, as a layer is called in a graph.
+    """Calls a twin symbolically as its layer is called in graphs, to raise its errors.
 
-    Of a layer outside of graphs it is known if it was built for two lengths.
+    A layer outside of graphs is called with the shapes of its build, if it was built
+    for sequences of different lengths.
     """
     calls = keras_privates.symbolic_calls(layer)
     shapes = (layer.get_build_config() or {}).get("shapes_dict", {})
@@ -271,7 +270,7 @@ def _call_as_known(twin, layer):
     for args, kwargs in calls:
         try:
             twin.compute_output_spec(*args, **kwargs)
-        except ValueError as error:  # Keras says more before it
+        except ValueError as error:  # Keras puts more text before it
             words = str(error).rpartition("Error encountered:\n\n")[-1]
             raise ValueError(words) from error
 

@@ -1,8 +1,8 @@
-"""Copies of models in which other layers stand, which can be saved and loaded.
+"""Copies models with some layers replaced; the copies can be saved and loaded.
 
-`with_layers` makes a copy from the config of a model. Where the config of a layer has
-those of the layers inside it, as that of a functional model, the others are written
-there. Any other layer becomes `Converted`: its class with a note of what stands where.
+`with_layers` makes a copy from the config of a model. The config of a functional or
+Sequential model lists its layers, so replacements are written there. Any other layer
+with replacements inside becomes `Converted`: its class with a record of them.
 """
 
 import functools
@@ -16,9 +16,9 @@ from keras_performer.layers import keras_privates
 
 
 def with_layers(model, replacements):
-    """Copies a built model; some layers are replaced by others, of which it has copies.
+    """Copies a built model, with copies of other layers in place of some of its layers.
 
-    Layers of the model are the keys of `replacements`, a dict.
+    `replacements` is a dict from layers of the model to the other layers.
     """
     config = keras.saving.serialize_keras_object(model)
     copy = keras.saving.deserialize_keras_object(
@@ -30,17 +30,17 @@ def with_layers(model, replacements):
         _copy_weights(model, copy, replacements)
     except LookupError as error:
         raise ValueError(
-            "model must be like its copy by `get_config`, `from_config` and "
-            "`build_from_config`, which make it when it is loaded. The copy of "
-            f"{type(model).__name__} {model.name} has no {error.args[0]!r} where the "
-            "model has: make layers in `__init__` or `build`, and define `build` for "
-            "a call with several tensors"
+            "model must have the same layers as its copy by `get_config`, "
+            "`from_config` and `build_from_config`, which Keras makes on loading. "
+            f"Received: {type(model).__name__} {model.name}, whose copy has no "
+            f"{error.args[0]!r}: make layers in `__init__` or `build`, and define "
+            "`build` for a call with several tensors"
         ) from error
     return copy
 
 
 def _custom_objects(model):
-    """Classes and functions of a model, so that unregistered ones can be copied."""
+    """Returns a model's classes and functions, for copies to find unregistered ones."""
     named: dict = {}
     for layer in keras_privates.all_layers(model):
         made_of = [getattr(layer, "made_from", type(layer))]
@@ -48,22 +48,22 @@ def _custom_objects(model):
             made_of += keras.tree.flatten(keras_privates.compile_options(layer))
         for x in made_of:
             x = x if hasattr(x, "__name__") else type(x)
-            if not x.__module__.startswith(("keras.", "builtins")):  # those are found
+            if not x.__module__.startswith(("keras.", "builtins")):  # Keras finds these
                 named.setdefault(x.__name__, set()).add(x)
-    # of several with one name Keras finds each by its module
+    # Keras finds objects that share a name by their modules
     return {name: each.pop() for name, each in named.items() if len(each) == 1}
 
 
-# -- Layers with others inside than their class makes.
+# -- Layers in which some sublayers are replaced.
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class Converted:
     """Mixin for the class of a layer in which other layers replace some sublayers.
 
-    Its config has that of the layer as its class makes it, and which layers stand where
-    in the place of what: so it can be saved, and loaded wherever `keras_performer` is
-    imported. The layer stays an instance of its class.
+    Its config has the config of the layer without replacements, and the paths and
+    configs of the replacements. So it can be saved, and loaded wherever
+    `keras_performer` is imported. The layer stays an instance of its class.
     """
 
     def get_config(self):
@@ -84,10 +84,10 @@ class Converted:
     def from_config(cls, config):
         layer = keras.saving.deserialize_keras_object(config["layer"])
         exchanged = config["exchanged"]
-        # at once; what is not there yet, as soon as the layer is built, which makes it
+        # replaced now, or after `build` if `build` makes the sublayer
         later = [change for change in exchanged if not _put(layer, change)]
         layer.__class__ = _class_with_others(type(layer))
-        # not as attributes, whose lists Keras would wrap
+        # not as attributes, because Keras would wrap their lists
         vars(layer)["_exchanged"] = [change["paths"] for change in exchanged]
         vars(layer)["_exchanged_when_built"] = later
         return layer
@@ -97,27 +97,27 @@ class Converted:
         for change in vars(self).pop("_exchanged_when_built"):
             if not _put(self, change):
                 raise ValueError(
-                    f"{type(self).__name__} must make a layer at {change['paths'][0]}, "
-                    "in the place of which another is to stand. It has none."
+                    f"{type(self).__name__} must make a layer at {change['paths'][0]} "
+                    "in `__init__` or `build`: its config replaces it. Received: none"
                 )
 
 
-# What Keras adds to the config of an object that is built and compiled.
+# Entries that Keras adds to the config of a built and compiled object.
 _OF_INSTANCE = "build_config", "compile_config"
 
 
 def _config_of(name, as_made, exchanged):
-    """The config of a `Converted`, with that of a layer `as_made` by its class.
+    """Returns the config of a `Converted`; `as_made` is the config before replacements.
 
-    Each of `exchanged` is a dict of `"paths"`, all places of a layer inside, and
-    `"layer"`, its config.
+    Each of `exchanged` is a dict of `"paths"`, all paths of one replaced sublayer, and
+    `"layer"`, the config of its replacement.
     """
     layer = {key: value for key, value in as_made.items() if key not in _OF_INSTANCE}
     return {"name": name, "layer": layer, "exchanged": exchanged}
 
 
 def _put(layer, change):
-    """Puts a layer in place of its sublayers; returns `True` if they exist."""
+    """Replaces the sublayer at the paths of a change; returns `True` if it exists."""
     try:
         for path in change["paths"]:
             before = sublayers.at(layer, path)
@@ -127,7 +127,7 @@ def _put(layer, change):
         return False
     config = dict(change["layer"])
     if not before.built:
-        del config["build_config"]  # whatever builds the other builds this one
+        del config["build_config"]  # built by what would build `before`
     child = keras.saving.deserialize_keras_object(config)
     for path in change["paths"]:
         sublayers.put(layer, path, child)
@@ -136,7 +136,7 @@ def _put(layer, change):
 
 @functools.cache
 def _class_with_others(cls):
-    """A subclass that saves what stands in an instance."""
+    """Returns a subclass of `cls` whose instances save their replaced sublayers."""
     members = {"made_from": cls, "__module__": cls.__module__, "__doc__": cls.__doc__}
     subclass = type(cls.__name__, (Converted, cls), members)
     return keras.saving.register_keras_serializable("keras_performer", "Converted")(
@@ -144,16 +144,16 @@ def _class_with_others(cls):
     )
 
 
-# -- Configs in which other layers replace some sublayers.
+# -- Configs in which some sublayers are replaced.
 
 
 def lists_its_layers(model):
-    """True if the config of a model has those of its layers, as Keras' own classes."""
+    """Returns `True` if a model's config lists its layers, as in Keras' own classes."""
     return bool(sublayers.graph_layers(model)) and "layers" in model.get_config()
 
 
 def _rewritten(layer, config, replacements):
-    """The config of a layer with other layers inside; itself if nothing changes."""
+    """Returns a layer's config with replacements; `config` itself if none applies."""
     if layer in replacements:
         return keras.saving.serialize_keras_object(replacements[layer])
     if lists_its_layers(layer):
@@ -175,7 +175,7 @@ def _rewritten(layer, config, replacements):
 def _rewritten_graph(model, config, replacements):
     layers, before = sublayers.graph_layers(model), config["config"]["layers"]
     named = {layer.name: layer for layer in layers}
-    # a Sequential model names none, and its input may come first
+    # entries of a Sequential model have no names, and the first may be its input
     in_order = [None] * (len(before) - len(layers)) + list(layers)
     entries = []
     for entry, layer in zip(before, in_order):
@@ -191,7 +191,7 @@ def _rewritten_graph(model, config, replacements):
 
 
 def _changes(layer, replacements):
-    """Entries of `exchanged` in `_config_of`, and whether each is new."""
+    """Yields entries of `exchanged` in `_config_of`, each with `True` if it is new."""
     before = [paths[0] for paths in vars(layer).get("_exchanged", ())]
     found, seen = {}, set()
 
@@ -214,23 +214,23 @@ def _changes(layer, replacements):
             yield {"paths": paths, "layer": new}, changed
 
 
-# -- Weights carried over from one model to another that is like it.
+# -- Weights that a model passes to its copy.
 
 
 def _copy_weights(source, target, replacements):
-    """Gives a model the weights of another, its vocabularies, and what is frozen.
+    """Copies weights, vocabularies and `trainable` from a model to its copy.
 
-    Each layer inside of the source has one in the same place inside of the target,
-    which gets the weights of its replacement if there is one.
+    Each layer inside the source has a counterpart at the same path in the target. The
+    counterpart of a replaced layer gets the weights of the replacement.
     """
     copies: dict = {}
     for given, own in sublayers.pairs(source, target, leaves=replacements):
-        if not (given.trainable and own.trainable):  # where it is not as it is
+        if not (given.trainable and own.trainable):  # else both are `True`
             own.trainable = given.trainable
         if copies.setdefault(given, own) is not own and given.weights:
             warnings.warn(
-                f"{given.name} stands in several models inside of {source.name}. In "
-                "the new one each has a copy of its own: they train apart.",
+                f"{given.name} is in several models inside {source.name}. In the new "
+                "model each gets its own copy, and the copies train independently.",
                 stacklevel=5,
             )
         if given in replacements:
@@ -238,7 +238,7 @@ def _copy_weights(source, target, replacements):
             continue
         if change := sublayers.change_of(given):
             sublayers.apply_change(own, change)
-            if "lora_alpha" in change:  # not in Keras' config of a dense layer
+            if "lora_alpha" in change:  # missing in a dense layer's config
                 own.lora_alpha = change["lora_alpha"]
             # Keras would save the sum of a kernel and its LoRA
             for x, y in zip(given.variables, own.variables, strict=True):

@@ -1,4 +1,4 @@
-"""Errors of estimated attention, and the exact attention that they are measured by."""
+"""Computes errors of estimated attention, compared with exact attention."""
 
 import typing
 
@@ -10,16 +10,16 @@ from keras_performer.ops.checks import check_window
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.pair_weights import pair_weights
 
-# Relative errors of what stands in the place of exact attention; "doubled" is the one
-# before it, or features alone without a window, by twice as many random features.
+# Estimates of exact attention whose errors are measured. "doubled" is "both", or
+# "features" without a window, with twice as many random features.
 ESTIMATES = "mean", "window", "features", "both", "doubled"
 
 
 class HeadSums:
-    """Sums over calls, an entry for each head.
+    """Sums over calls, with an entry for each head.
 
-    The error of an estimate is the root of its squared differences from the exact
-    output over the squares of that.
+    The error of an estimate is |estimate - exact output| / |exact output|, with norms
+    over all rows.
     """
 
     def __init__(self, num_heads):
@@ -29,16 +29,16 @@ class HeadSums:
         self._weights = np.zeros((num_heads, 0))
 
     def add_exact(self, exact):
-        """Adds the output of `ExactRows`, once for all estimates of a call."""
+        """Adds the exact output; called once for all estimates of a call."""
         self._num_rows += np.count_nonzero(exact.counted[:, 0])
         self.squares += _over_rows(tf.reduce_sum(exact.output**2, -1), exact)
 
     def add(self, name, numbers, exact):
-        """Adds a number of each row, `(B, N, rows)`."""
+        """Adds numbers `(B, N, rows)`, one for each row, to a named sum."""
         self._sums[name] = self._sums.get(name, 0.0) + _over_rows(numbers, exact)
 
     def add_distances(self, exact):
-        """Adds the exact weights, by the distance of keys."""
+        """Adds the exact weights to sums for each distance between query and key."""
         counted = tf.where(exact.counted[..., tf.newaxis], exact.weights, 0.0)
         of_heads = tf.reduce_sum(counted, 0).numpy()
         distance = exact.distance.ravel()
@@ -49,12 +49,12 @@ class HeadSums:
         ]
 
     def window_with(self, share):
-        """The smallest windows, of each head, with a share of all exact weight."""
+        """Returns each head's smallest window that has a share of all exact weights."""
         within = np.cumsum(self._weights, 1)
         return 1 + np.argmax(within >= share * within[:, -1:], 1)
 
     def error(self, name):
-        """Relative errors by the squared differences added; nan without, or over 0."""
+        """Returns relative errors; nan if nothing was added or exact outputs are 0."""
         differences = self._sums.get(name, np.full_like(self.squares, np.nan))
         return np.sqrt(differences / np.where(self.squares, self.squares, np.nan))
 
@@ -68,7 +68,7 @@ def _over_rows(numbers, exact):
 
 
 def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
-    """Adds what one call says of a `PerformerAttention` to a `HeadSums`.
+    """Adds errors and statistics of a `PerformerAttention` in one call to a `HeadSums`.
 
     `doubled` is the same layer with twice as many random features, or `None`.
     """
@@ -94,7 +94,7 @@ def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
 
 
 def _outputs(twin, key, exact):
-    """Outputs `(B, N, rows, V)` of what is linear in the length."""
+    """Returns outputs `(B, N, rows, V)` of the estimates that take linear time."""
     weights = *pair_weights(exact.query, key, twin.feature_kernel()), exact.value
     features, _ = mean_by_weights(*weights, exact.seen)
     if twin.exact_window is None:
@@ -107,7 +107,7 @@ def _outputs(twin, key, exact):
 
 
 def _squared_sums(key, exact):
-    """|x + y|^2 of rows and keys with x = q / H^(1/4), y = k / H^(1/4)."""
+    """Computes |x + y|^2 of rows and keys with x = q / H^(1/4), y = k / H^(1/4)."""
     query = exact.query
     scale = query.shape[3] ** -0.5
 
@@ -119,19 +119,17 @@ def _squared_sums(key, exact):
     return of_pairs + 2 * exact.logits
 
 
-# -- Attention of some queries to some keys, by the weight of every key.
+# -- Attention of some queries to some keys, with explicit weights of all pairs.
 #
-# For a few queries that is as cheap as the loops, which are linear in the length;
-# and the parts of near and far keys serve all gains.
+# For a few queries, this is as cheap as the loops that are linear in the length.
+# Near and far parts are computed once, and serve all gains.
 
 
 def mean_by_logits(logits, value, seen):
-    """Exact attention by logits `(B, N, rows, S)` to the keys that are `seen`, as many.
+    """Computes exact attention to the keys that are `seen`, from their logits.
 
-    Returns:
-        `(output, log_sums)` as `ops.join_parts` takes them, `(B, N, rows, V)` and
-        `(B, N, rows, 1)`: the mean of the values, and the logarithm of the sum of the
-        weights.
+    `logits` and the bools `seen` have the shape `(B, N, rows, S)`. The results are
+    `(output, log_sums)` for `ops.join_parts`, `(B, N, rows, V)` and `(B, N, rows, 1)`.
     """
     logits = tf.where(seen, logits, EMPTY)
     log_scale = tf.reduce_max(logits, -1, keepdims=True)
@@ -139,7 +137,7 @@ def mean_by_logits(logits, value, seen):
 
 
 def mean_by_weights(weights, log_scale, value, seen):
-    """The same by the weights of a kernel, the first two as `pair_weights` returns."""
+    """Computes the same from weights and log-scales, as `pair_weights` returns them."""
     weights = tf.where(seen, weights, tf.zeros_like(weights))
     sums = tf.reduce_sum(weights, -1, keepdims=True)
     some = sums != 0
@@ -149,11 +147,11 @@ def mean_by_weights(weights, log_scale, value, seen):
 
 
 def squares_of_joined(near, far, exact):
-    """Errors of two parts under one normalizer, each as `mean_by_logits` returns it.
+    """Returns a function of log-gains that computes squared errors of two joined parts.
 
-    They come as a function of what is added to the log-sums of the far part,
-    `(N, 1, 1)`: the squared differences from `exact`, the output that the whole ought
-    to have, of each row, `(B, N, rows)`.
+    `near` and `far` are as `mean_by_logits` returns them. The function adds the
+    log-gains, `(N, 1, 1)`, to the log-sums of the far part. It returns the squared
+    difference of each row from the `exact` output, `(B, N, rows)`.
     """
     a, b = near[0] - exact, far[0] - exact
     of_near, of_both, of_far = (
@@ -167,30 +165,30 @@ def squares_of_joined(near, far, exact):
             + 2 * share * (1 - share) * of_both
             + share**2 * of_far
         )
-        return tf.maximum(found, 0.0)  # rounding may leave less
+        return tf.maximum(found, 0.0)  # rounding may give less
 
     return squares
 
 
-# -- Exact attention at some queries, beside which estimates stand.
+# -- Exact attention at some queries, to compare estimates with.
 
 
 class ExactRows(typing.NamedTuple):
-    """Exact attention at some queries, "rows"; `seen`, `near`: to which keys."""
+    """Exact attention at some queries, called rows."""
 
     query: tf.Tensor  # (B, rows, N, H)
     value: tf.Tensor  # (B, S, N, V), the values of each query head
     logits: tf.Tensor  # (B, N, rows, S)
-    seen: tf.Tensor  # (B, N, rows, S), bool
+    seen: tf.Tensor  # (B, N, rows, S), bool, visible keys
     distance: np.ndarray  # (rows, S), int
-    near: tf.Tensor  # (B, N, rows, S), bool, those seen in the exact window
+    near: tf.Tensor  # (B, N, rows, S), bool, visible keys in the exact window
     weights: tf.Tensor  # (B, N, rows, S), the softmax of the logits
     output: tf.Tensor  # (B, N, rows, V)
-    counted: tf.Tensor  # (B, N, rows), bool, rows that are there and see a key
+    counted: tf.Tensor  # (B, N, rows), bool, unmasked rows that see a key
 
 
 def exact_rows(query, key, value, inputs, num_rows, exact_window):
-    """The `ExactRows` of one call of attention, at `num_rows` queries of each sequence.
+    """Computes `ExactRows` of one call, at `num_rows` queries of each sequence.
 
     Query, key and value are float32 tensors in heads, `(B, T, N, H)`, `(B, S, K, H)`
     and `(B, S, K, V)`.
@@ -223,11 +221,11 @@ def exact_rows(query, key, value, inputs, num_rows, exact_window):
 
 
 def logits_of(query, key):
-    """q . k / sqrt(H), `(B, N, rows, S)`."""
+    """Computes q . k / sqrt(H), `(B, N, rows, S)`."""
     keys = tf.repeat(key, query.shape[2] // key.shape[2], axis=2)
     return tf.einsum("brnh,bsnh->bnrs", query * query.shape[3] ** -0.5, keys)
 
 
 def over_values(weights, value):
-    """Sums `(B, N, rows, V)` of the values that stand in `ExactRows`."""
+    """Computes weighted sums `(B, N, rows, V)` of `ExactRows.value`."""
     return tf.einsum("bnrs,bsnv->bnrv", weights, value)

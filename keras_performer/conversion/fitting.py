@@ -1,4 +1,4 @@
-"""Fit of one layer of linear attention to exact attention, and what it is tried in."""
+"""Fits one layer of linear attention to exact attention."""
 
 import typing
 
@@ -19,24 +19,23 @@ from keras_performer.conversion.report import CalibratedLayer
 from keras_performer.layers import PerformerAttention
 from keras_performer.ops.pair_weights import pair_weights
 
-# What is added to the logarithm of far weights, tried for each head. The last leaves
-# local attention.
+# Changes of log-gains to try for each head; -8 nearly leaves local attention.
 LOG_GAINS = 0.5, 1.0, 2.0, -0.5, -1.0, -2.0, -4.0, -8.0
-# Something else is chosen if it leaves less than this part of the error, so that noise
-# changes nothing; and not at all where the error is smaller than this.
+# Another choice must leave less than the share BETTER of the error, so that noise does
+# not decide. If the error is below SMALL, nothing changes.
 BETTER, SMALL = 0.98, 1e-3
-# The name of the basis that queries and keys have.
+# Name of the unchanged basis of queries and keys.
 UNCHANGED = "as it is"
-# So much of its mean variance is added to every direction of a covariance.
+# Share of the mean variance to add to each variance of a covariance matrix.
 RIDGE = 0.01
-# The least variance of a head, as a share of its mean square: less is rounding.
+# Smallest variance of a head as a share of its mean square; less is rounding.
 CONSTANT = 1e-6
 
 
 class Fit:
-    """Ways to estimate the attention of a `PerformerAttention`, measured call by call.
+    """Choices for the weights and features of a `PerformerAttention`, and their errors.
 
-    The bases of its queries and keys follow from their `Moments`.
+    Its `Moments` give the bases of queries and keys to choose from.
     """
 
     def __init__(self, layer, moments, num_rows):
@@ -44,20 +43,20 @@ class Fit:
         self.num_rows = num_rows
         self.choices = list(_choices(layer, moments))
         self.gains = np.zeros(layer.num_heads, np.float32)
-        self.changes = [0.0]  # of the gains, which there are beside a window
+        self.changes = [0.0]  # of log-gains, which need a window
         if layer.exact_window is not None:
             self.gains = layer.log_gain.numpy()
             self.changes += LOG_GAINS
         self.sums = HeadSums(layer.num_heads)
 
     def measure(self, query, key, value, inputs):
-        """Adds the errors of all choices in one call, of what `exact_rows` takes."""
+        """Adds the errors of all choices in one call; arguments as in `exact_rows`."""
         window = self.layer.exact_window
         exact = exact_rows(query, key, value, inputs, self.num_rows, window)
         self.sums.add_exact(exact)
         basis = None
         for index, choice in enumerate(self.choices):
-            if choice.basis is not basis:  # each has all its kernels in turn
+            if choice.basis is not basis:  # choices of one basis are neighbours
                 basis = choice.basis
                 q, k = _in_basis(exact.query, key, basis)
                 near = mean_by_logits(logits_of(q, k), exact.value, exact.near)
@@ -69,10 +68,10 @@ class Fit:
                 self.sums.add((index, change), squares(gains), exact)
 
     def result(self):
-        """A layer that is fitted, and its `CalibratedLayer`.
+        """Returns the fitted layer and its `CalibratedLayer`.
 
-        Each head has the gain of the least error; the basis and the features are those
-        of the least error over all heads with such gains.
+        Each head gets the gain with the least error. The basis and features are then
+        chosen by the error over all heads with these gains.
         """
         found = [self._with_gains(index) for index in range(len(self.choices))]
         sizes = [_size(errors) for errors, _ in found]
@@ -88,13 +87,13 @@ class Fit:
         return _with(self.layer, choice, gains), row
 
     def as_it_was(self):
-        """The `CalibratedLayer` of a layer that stays."""
+        """Returns the `CalibratedLayer` of the unchanged layer."""
         error = _size(self._errors(0))
         name = _name(self.layer.feature_map)
         return CalibratedLayer(self.layer.path, UNCHANGED, name, error, error)
 
     def _with_gains(self, index):
-        """The least error of each head with a choice, and the gains that leave it."""
+        """Returns the least error of each head with a choice, and the gains for it."""
         least, gains = self._errors(index), self.gains
         for change in self.changes:
             errors = self._errors(index, change)
@@ -104,8 +103,8 @@ class Fit:
         return least, gains
 
     def _errors(self, index, change=0.0):
-        """The relative error of each head with a choice and a change of gains."""
-        # a head without output has no error; an estimate that overflows the largest
+        """Returns relative errors of heads with a choice and a change of gains."""
+        # a head without output has no error; an overflow counts as infinite
         found = np.nan_to_num(self.sums.error((index, change)), nan=np.inf)
         return np.where(self.sums.squares == 0, 0, found)
 
@@ -122,10 +121,10 @@ class _Choice(typing.NamedTuple):
 
 
 def _choices(layer, moments):
-    """Candidates, first the layer as it is."""
+    """Yields choices, first the layer as it is."""
     own, kernel = layer.feature_map, layer.feature_kernel()
     bases = [(UNCHANGED, moments.as_it_is())]
-    if layer.rotary is None and not layer.qk_norm:  # else nothing cancels
+    if layer.rotary is None and not layer.qk_norm:  # else matrices do not cancel
         if layer.use_bias:
             bases.append(("centred", moments.centred()))
         bases.append(("balanced", moments.balanced(centre=layer.use_bias)))
@@ -137,7 +136,7 @@ def _choices(layer, moments):
 
 
 def _rank(kernel, head_dim):
-    """The rank of most Taylor features that are not more than those of the kernel."""
+    """Returns the largest rank with no more Taylor features than the kernel has."""
     most = kernel.num_features(head_dim)
     ranks = range(1, head_dim + 1)
     fitting = (r for r in ranks if ops.TaylorKernel(r).num_features(head_dim) <= most)
@@ -145,7 +144,7 @@ def _rank(kernel, head_dim):
 
 
 def _in_basis(query, key, basis):
-    """Queries and keys in another `Basis`, float32."""
+    """Returns queries and keys in another `Basis`, float32."""
     of_queries, of_keys, mean = (tf.constant(x, tf.float32) for x in basis)
     group = query.shape[2] // key.shape[2]
     query = tf.einsum("btnh,nhg->btng", query, tf.repeat(of_queries, group, axis=0))
@@ -153,7 +152,7 @@ def _in_basis(query, key, basis):
 
 
 def _with(layer, choice, gains):
-    """A `PerformerAttention` that computes the choice by its weights."""
+    """Returns a new `PerformerAttention` with a choice and gains in its weights."""
     options = {}
     if choice.feature_map != layer.feature_map:
         options = dict(feature_map=choice.feature_map, num_random_features=None)
@@ -188,8 +187,8 @@ def _name(feature_map):
 class Basis(typing.NamedTuple):
     """Linear maps of queries and keys that leave their softmax attention as it is.
 
-    Queries become q A and keys (k - m) B with A B^T = 1: logits lose what depends on
-    the query alone.
+    Queries become q A and keys (k - m) B with A B^T = 1. Logits lose the term q . m,
+    which is equal for all keys.
     """
 
     of_queries: np.ndarray  # A, (K, H, H), for each key-value head
@@ -198,7 +197,7 @@ class Basis(typing.NamedTuple):
 
 
 class Moments:
-    """Sums over tokens; query heads that share one of K key heads are one."""
+    """Sums over tokens, in which query heads that share a key head count as one."""
 
     def __init__(self, num_heads, key_dim):
         self.num_heads = num_heads
@@ -206,28 +205,28 @@ class Moments:
         self.keys = _Sums(num_heads, key_dim)
 
     def add(self, query, key, inputs):
-        """Adds tokens `(B, T, N, H)` and `(B, S, K, H)` of a call, by its masks."""
+        """Adds unmasked queries `(B, T, N, H)` and keys `(B, S, K, H)` of a call."""
         grouped = (*query.shape[:2], self.num_heads, -1, query.shape[3])
         for group in tf.unstack(tf.reshape(query, grouped), axis=3):
             self.queries.add(group, inputs.query_mask)
         self.keys.add(key, inputs.visible.key_mask)
 
     def as_it_is(self):
-        """The `Basis` that changes nothing."""
+        """Returns the `Basis` that changes nothing."""
         mean = np.zeros_like(self.keys.mean())
         same = np.broadcast_to(np.eye(mean.shape[1]), (*mean.shape, mean.shape[1]))
         return Basis(same, same, mean)
 
     def centred(self):
-        """The `Basis` in which the mean of keys is 0."""
+        """Returns the `Basis` in which the mean of keys is 0."""
         return self.as_it_is()._replace(mean=self.keys.mean())
 
     def balanced(self, centre=True):
-        """The `Basis` in which queries and keys have the same covariance, diagonal.
+        """Returns the `Basis` in which queries and keys have equal diagonal covariance.
 
-        Variances fall from the first element to the last. The product of the two
-        variances, on which the error of random features depends, is the least there is.
-        With `centre` the mean of keys becomes 0 as well.
+        Variances fall from the first element to the last. The product of the total
+        variances of queries and keys is minimal; the error of random features depends
+        on it. With `centre`, the mean of keys also becomes 0.
         """
         of_queries, of_keys = [], []
         for pair in zip(self.queries.covariance(), self.keys.covariance()):
@@ -246,7 +245,7 @@ class _Sums:
         self.second = np.zeros((num_heads, size, size))
 
     def add(self, heads, mask):
-        """Adds the tokens of `(B, T, K, H)` that are there."""
+        """Adds the unmasked tokens of heads `(B, T, K, H)`."""
         heads = heads.numpy()
         there = np.broadcast_to(True if mask is None else mask, heads.shape[:2])
         tokens = heads[there].astype(np.float64)
@@ -262,7 +261,7 @@ class _Sums:
         mean = self.mean()
         second = self.second / max(self.number, 1)
         found = second - np.einsum("kh,kg->khg", mean, mean)
-        # heads that were pruned are constant, or 0
+        # pruned heads are constant or 0
         traces = [np.trace(x, axis1=1, axis2=2) for x in (found, second)]
         size = np.maximum(traces[0], CONSTANT * traces[1])
         size = np.where(size > 0, size, 1.0)[:, np.newaxis, np.newaxis]

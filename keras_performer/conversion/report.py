@@ -1,16 +1,16 @@
-"""Reports of conversions, which are tables when they are printed."""
+"""Reports of conversions, which print as tables."""
 
 import typing
 
 
 def as_text(names, rows, to_the_right=(), notes=()):
-    """Lines of columns, the names of the columns in the first.
+    """Returns a table as text: a line of column names, then the rows.
 
     Args:
         names: sequence of str.
         rows: list of sequences of str.
-        to_the_right: indices of columns that are aligned there, as numbers are.
-        notes: iterable of str, lines below the columns.
+        to_the_right: indices of columns to align on the right.
+        notes: iterable of str, lines below the table.
     """
     lines = [names, *rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
@@ -88,8 +88,8 @@ class CalibrationReport(typing.NamedTuple):
         layers: list of `CalibratedLayer`.
         left_out: dict from paths of layers that could not be fitted to the reasons.
         before, after: floats, relative errors of the model's output before and after
-            fitting: the norm of its difference from the output with exact attention,
-            divided by the norm of the latter.
+            fitting: the norm of the difference from the output with exact attention,
+            divided by the norm of this exact output.
         fitted: bool, false if fitting clearly harmed the output, so that all layers
             stayed as they were.
         change: float, number added to the log-gains of all fitted layers at the end.
@@ -110,13 +110,13 @@ class CalibrationReport(typing.NamedTuple):
         ]
         text = f"output of the model: error {self.before:.3f}, {self.after:.3f} after"
         if not self.fitted:
-            text += "; fitted layers harm it, and stay as they were"
+            text += "; fitting would increase it, so all layers stay as they were"
         if self.change:
             text += f"; all log-gains {self.change:+g}"
         return as_text(names, cells, (3, 4), [*_that_stay(self.left_out), text])
 
 
-# A layer that keeps more of the size of its output as its error has lost what it does.
+# The advice is to keep a layer exact if its error after training exceeds this.
 LOST = 0.5
 
 

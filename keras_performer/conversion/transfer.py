@@ -1,4 +1,4 @@
-"""Trains linear attention, layer by layer, to return what exact attention returns."""
+"""Trains linear attention, layer by layer, to return the outputs of exact attention."""
 
 import functools
 import json
@@ -22,9 +22,9 @@ from keras_performer.layers import (
     keras_privates,
 )
 
-# Of the batches one in so many is held out, where there are two or more.
+# One batch in so many is held out, if there are at least two.
 HELD_OUT = 8
-# Of the gradients of a layer, together: far tokens of sharp heads have large ones.
+# Limit of the gradient norm of a layer: far tokens of sharp heads make it large.
 CLIP_NORM = 1.0
 
 
@@ -38,24 +38,24 @@ def transfer_attention(
     max_batches: int = 64,
     verbose: int = 1,
 ) -> tuple[keras.layers.Layer, TransferReport]:
-    """Trains linear attention to return what a trained model's attention returns.
+    """Trains linear attention to return the outputs of a trained model's attention.
 
-    Each `PerformerAttention` is trained to return what the exact attention layer in the
-    same place of the teacher returns. Both get the teacher's inputs, so errors do not
-    pass from layer to layer, and one pass of the teacher trains all layers. Only the
-    weights of queries and keys and the gains of heads are trained. The optimizer is
+    Each `PerformerAttention` is trained to return the outputs of the exact attention
+    layer at the same path of the teacher. Both get the teacher's inputs, so errors do
+    not pass from layer to layer, and one pass of the teacher trains all layers. Only
+    the weights of queries and keys and the gains of heads are trained. The optimizer is
     Adam with a learning rate that falls to 0 along a cosine; the loss is the squared
     difference divided by the square of the teacher's output, without padding.
 
     For each batch the teacher runs once; then the layers train one after another. Peak
     memory is one prediction of the teacher, the inputs and outputs of its attention
-    layers for one batch, and one layer in training. Layers that are alike are compiled
-    together.
+    layers for one batch, and one layer in training. Layers with equal options and
+    shapes are compiled once.
 
     Args:
         model: a built model with `PerformerAttention`, as from `convert_to_performer`
             or `calibrate`. It stays unchanged.
-        teacher: the model that it was converted from, with exact attention:
+        teacher: the model from which `model` was converted, with exact attention:
             `keras.layers.MultiHeadAttention`, `GroupQueryAttention` or
             `ExactAttention`.
         data: as in `approximation_report`, such as the teacher's training data. If
@@ -110,7 +110,7 @@ def transfer_attention(
     matches, left_out = _matches(new, teacher)
 
     def attend(batch, learn):
-        """Has each layer learn from its call in the teacher."""
+        """Calls `learn` for each layer with its call in the teacher."""
         calls = []
 
         def note(layer, given, outputs):
@@ -118,9 +118,9 @@ def transfer_attention(
                 calls.append((layer, given, keras.tree.flatten(outputs)[0]))
 
         watch(teacher, batch, note)
-        # not inside of the calls, where mixed precision casts variables
+        # after the calls, because mixed precision casts variables inside them
         for layer, given, wanted in calls:
-            if layer not in matches:  # left out since
+            if layer not in matches:  # left out by an earlier call
                 continue
             match = matches[layer]
             try:
@@ -156,7 +156,7 @@ def transfer_attention(
 
 
 def _matches(model, teacher):
-    """Dict of the layers of a teacher to a `LayerMatch` each, and what is left out."""
+    """Returns a dict from teacher layers to `LayerMatch`, and layers left out."""
     linear = [
         layer
         for layer in keras_privates.all_layers(model)
@@ -166,20 +166,20 @@ def _matches(model, teacher):
         pairs = dict(config.pairs(model, teacher, leaves=linear))
     except LookupError as error:
         raise ValueError(
-            "teacher must be the model that model was converted from, or one like it. "
-            f"Received: a teacher without {error.args[0]!r} where model has one"
+            "teacher must be the model before its conversion, or have the same layers. "
+            f"Received: a teacher without {error.args[0]!r}, which model has"
         ) from error
     matches, left_out, copies = {}, {}, {}
     for layer in linear:
         other = pairs.get(layer)
         if other is None:
-            left_out[layer] = "The teacher has no layer of its own in its place."
+            left_out[layer] = "The teacher has no separate layer at this path."
             continue
         if not is_attention(other) or isinstance(other, PerformerAttention):
             raise ValueError(
-                f"teacher must have exact attention where model has {layer.path}: see "
-                "`convert_to_softmax`. Received: another teacher. It has "
-                f"{type(other).__name__}"
+                f"teacher must have exact attention where model has {layer.path}: make "
+                "it with `convert_to_softmax`. Received: a teacher with "
+                f"{type(other).__name__} there"
             )
         match = LayerMatch(layer, copies)
         if match.weights:
@@ -190,7 +190,7 @@ def _matches(model, teacher):
 
 
 def _check(matches, left_out):
-    """Leaves out layers that data hardly reaches, and refuses to train none."""
+    """Leaves out layers with too few tokens; raises an error if no layer remains."""
     few = ""
     for layer, match in list(matches.items()):
         if not match.num_tokens:
@@ -198,8 +198,8 @@ def _check(matches, left_out):
         elif match.num_tokens < match.layer.key_dim:
             left_out[layer] = few = (
                 f"data must have at least key_dim={match.layer.key_dim} tokens for "
-                f"{layer.path} in what is held out; a few thousand are better. It has "
-                f"{match.num_tokens}"
+                f"{layer.path} in the held-out batches; a few thousand are better. "
+                f"Received: {match.num_tokens} tokens"
             )
         if layer in left_out:
             del matches[layer]
@@ -207,16 +207,16 @@ def _check(matches, left_out):
         raise ValueError(few)
     if not matches:
         raise ValueError(
-            "model must have PerformerAttention that can be trained and is called with "
-            "data: see `convert_to_performer`. Received: another model. It has none. "
-            f"{' '.join(left_out.values())}".strip()
+            "model must have a PerformerAttention that can be trained and is called "
+            "with data: make one with `convert_to_performer`. Received: a model "
+            f"without such a layer. {' '.join(left_out.values())}".strip()
         )
 
 
 class LayerMatch:
-    """A `PerformerAttention` that is trained to return what another layer returned.
+    """A `PerformerAttention` in training, with its optimizer and measured errors.
 
-    All its weights train but those of values and output, and none that is frozen.
+    All weights train except the value and output projections and frozen weights.
     """
 
     def __init__(self, layer, copies):
@@ -232,20 +232,20 @@ class LayerMatch:
         self.forget()
 
     def forget(self):
-        """Begins to measure anew."""
+        """Resets the measured errors."""
         self._sums = np.zeros(3)
 
     def measure(self, *call):
-        """Adds what a call says to the error: its `Inputs`, positions, and targets."""
+        """Adds the error of a call, given as `Inputs`, positions and target outputs."""
         self._sums += self._copy.sums(self.layer, *call)
 
     @property
     def num_tokens(self):
-        """Number of tokens that were measured, padding left out."""
+        """Number of measured tokens, without padding."""
         return int(self._sums[2])
 
     def error(self):
-        """The relative error of all that was measured; nan if nothing is wanted."""
+        """Returns the relative error of all measured calls; nan if targets are 0."""
         differences, wanted, _ = self._sums
         return math.sqrt(differences / wanted) if wanted else math.nan
 
@@ -254,7 +254,7 @@ class LayerMatch:
         start = time.perf_counter()
         self._optimizer.learning_rate.assign(learning_rate)
         gradients = self._copy.gradients(self.layer, *call)
-        # in one dtype: gains are float32 where kernels are bfloat16
+        # to one dtype: gains are float32 even if kernels are bfloat16
         gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
         gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
         pairs = zip(gradients, self.weights)
@@ -263,13 +263,13 @@ class LayerMatch:
         self.seconds += time.perf_counter() - start
 
     def give_up(self):
-        """Gives the layer the weights that it had at first."""
+        """Restores the initial weights of the layer."""
         for weight, value in zip(self.weights, self._first):
             weight.assign(value)
 
 
 def _shared_copy(layer, weights, copies):
-    """The `SharedCopy` of layers like this one, on which some weights train."""
+    """Returns the `SharedCopy` for layers like this one that train the same weights."""
     wanted = {id(weight) for weight in weights}
     indices = [i for i, x in enumerate(layer.weights) if id(x) in wanted]
     config = {**layer.get_config(), "name": None, "seed": None}
@@ -284,9 +284,9 @@ def _shared_copy(layer, weights, copies):
 
 
 class SharedCopy:
-    """A layer in which others of its kind take turns, so that it is compiled once.
+    """A layer that computes for all layers of equal config, so that it compiles once.
 
-    Of its weights, which are overwritten, some train: those of the indices.
+    Each call overwrites its weights. Gradients are of the weights at `indices`.
     """
 
     def __init__(self, layer, indices):
@@ -296,12 +296,12 @@ class SharedCopy:
         self._compiled_gradients = tf.function(self._gradients, autograph=False)
 
     def sums(self, layer, inputs, positions, wanted):
-        """Sums over tokens of squared differences, squares of what is wanted, and 1."""
+        """Returns sums over tokens of squared differences, squared targets, and 1."""
         self._load(layer)
         return self._compiled_sums(inputs, positions, wanted, _there(inputs))
 
     def gradients(self, layer, inputs, positions, wanted):
-        """Gradients of the squared differences over squared targets."""
+        """Returns gradients of squared differences divided by squared targets."""
         self._load(layer)
         return self._compiled_gradients(inputs, positions, wanted, _there(inputs))
 
@@ -314,7 +314,7 @@ class SharedCopy:
             differences, wanted, _ = tf.unstack(self._sums(*call))
             loss = tf.math.divide_no_nan(differences, wanted)
         variables = [weight.value for weight in self._trained]
-        # a window that sees all has no use for the gains
+        # gains have no gradient if the window covers all keys
         return tape.gradient(loss, variables, unconnected_gradients="zero")
 
     def _sums(self, inputs, positions, wanted, there):
@@ -338,7 +338,10 @@ class SharedCopy:
 
 
 def _there(inputs):
-    """Bool `(B, T)`, false for padding: what no query sees; `None` if all are there."""
+    """Returns bools `(B, T)`, false for padding; `None` if no mask hides tokens.
+
+    In self-attention without a query mask, padding is what the key mask hides.
+    """
     hidden = inputs.visible.key_mask
     if inputs.query_mask is None and inputs.query is inputs.key and hidden is not None:
         return hidden if hidden.shape == inputs.query.shape[:-1] else None

@@ -25,7 +25,7 @@ def get(identifier: str | FeatureMap | dict[str, Any]) -> FeatureMap:
 
     Args:
         identifier: "softmax" (the default of the layers), "favor+" (the paper's
-            default), "taylor" (a polynomial, nothing random), the name of a generalized
+            default), "taylor" (a polynomial, not random), the name of a generalized
             kernel ("relu", "elu", "square", "abs", "exp", "gelu", "sigmoid", "tanh",
             "cos", "identity"), a `FeatureMap`, or the config of one.
 

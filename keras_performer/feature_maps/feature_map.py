@@ -1,4 +1,4 @@
-"""The base of feature maps."""
+"""The base class of feature maps."""
 
 import inspect
 from typing import Any, Self, TypeAlias
@@ -8,33 +8,33 @@ import tensorflow as tf
 from keras_performer import ops
 from keras_performer.ops.tensors import TensorLike
 
-# One array, or named ones.
+# One array, or a dict of named arrays.
 Parameters: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
 
 
 class FeatureMap:
-    """Describes the features of queries and keys whose products are the attention.
+    """Describes features of queries and keys, whose products are attention weights.
 
-    A subclass defines `draw`, which makes the parameters of the features, and `kernel`,
-    which returns the kernel that `keras_performer.ops` computes with. A subclass
-    without random features defines only `kernel`. To save layers that use it, define
-    `get_config` and register the class with `keras.saving.register_keras_serializable`.
-    Layers with equal maps (equal attributes) share compiled functions, so attributes
-    must be hashable and must not change.
+    A subclass defines `draw`, which samples the parameters of the features, and
+    `kernel`, which returns the kernel that `keras_performer.ops` computes with. A
+    subclass without random features defines only `kernel`. To save layers with the map,
+    define `get_config` and register the class with
+    `keras.saving.register_keras_serializable`. Layers with equal maps (equal
+    attributes) share compiled functions, so attributes must be hashable and must not
+    change.
 
     Parameters are one array, which is saved as the weight `projection_matrix`, or a
     dict of named arrays. An array may have a first axis for key-value heads.
     """
 
-    # Whether the map is defined without a random projection.
+    # True if the map also works without a random projection.
     projection_is_optional = False
-    # Whether the features estimate softmax attention, so that exact attention may take
-    # their place where it is cheap.
+    # True if the features estimate softmax weights, which exact weights can replace.
     estimates_softmax = False
-    # Whether the parameters train; they are not drawn anew then.
+    # True if the parameters train; they are then not redrawn.
     trainable = False
-    # The scale of logits that `qk_norm` begins with: the noise of random features grows
-    # with it, so that small ones serve best.
+    # Initial scale of the logits with `qk_norm`. It is small because the noise of
+    # random features grows with the scale.
     initial_logit_scale = 4.0
 
     @property
@@ -68,7 +68,7 @@ class FeatureMap:
             )
 
     def draw(self, num_features: int, head_dim: int, seed: TensorLike) -> Parameters:
-        """Draws the parameters, such as a float32 matrix `(num_features, head_dim)`.
+        """Samples the parameters, such as a float32 matrix `(num_features, head_dim)`.
 
         Args:
             num_features: int M.
@@ -83,7 +83,7 @@ class FeatureMap:
     def draw_for_heads(
         self, num_heads: int, num_features: int, head_dim: int, seed: TensorLike
     ) -> Parameters:
-        """Draws parameters like `draw`, for maps with other parameters in each head.
+        """Samples parameters like `draw`, for maps with parameters for each head.
 
         Args:
             num_heads: int K, the key-value heads.
@@ -95,12 +95,12 @@ class FeatureMap:
         """Returns the kernel that `keras_performer.ops` computes attention with.
 
         Args:
-            parameters: what `draw` returned, as tensors; `None` without a projection.
+            parameters: result of `draw` as tensors; `None` without a projection.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `kernel`.")
 
     def num_features(self, num_random_features: int | None, head_dim: int) -> int:
-        """Number of features of a query or key of size `head_dim`, an int."""
+        """Returns the number of features of a query or key of size `head_dim`."""
         return num_random_features or head_dim
 
     def __eq__(self, other):
@@ -112,8 +112,8 @@ class FeatureMap:
         except TypeError as error:
             raise TypeError(
                 "The attributes of a feature map must be hashable (numbers, strings, "
-                "tuples; not lists or arrays), as layers with equal maps share what is "
-                "compiled. Change them, or make the layer with jit_compile=False. "
+                "tuples; not lists or arrays), as layers with equal maps share their "
+                "compilation. Change them, or make the layer with jit_compile=False. "
                 f"Received: {type(self).__name__} with {vars(self)}"
             ) from error
 
@@ -122,7 +122,7 @@ class FeatureMap:
         if taken and type(self).get_config is FeatureMap.get_config:
             raise NotImplementedError(
                 f"{type(self).__name__} has the arguments {', '.join(taken)}: define "
-                "get_config, which returns them, so that layers which use it can be "
+                "get_config, which returns them, so that layers with this map can be "
                 "saved and copied."
             )
         return {}

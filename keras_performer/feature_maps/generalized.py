@@ -12,7 +12,7 @@ from keras_performer import ops
 from keras_performer.feature_maps.feature_map import FeatureMap, Parameters
 from keras_performer.ops.tensors import TensorLike
 
-# What Keras' own activations lack. The others are Keras' of the same name.
+# Activations that Keras lacks or defines differently; the others are in Keras.
 _ACTIVATIONS = {
     "square": tf.math.square,
     "abs": tf.math.abs,
@@ -28,10 +28,10 @@ NAMES = tuple("relu elu square abs exp gelu sigmoid tanh cos identity".split())
 class GeneralizedFeatures(FeatureMap):
     """Features `activation(W x) + epsilon` with x = q / H^(1/4).
 
-    This is another model than softmax attention, not an estimate of it: use it to train
-    from scratch. With "gelu", "tanh", "cos" and "identity" features can be negative, so
-    weights can be negative too, and their sum can come close to zero. "elu" is elu(x) +
-    1, which is positive.
+    These features do not estimate softmax attention: train the model from scratch. With
+    "gelu", "tanh", "cos" and "identity" features can be negative, so weights can be
+    negative too, and their sum can come close to zero. "elu" is elu(x) + 1, which is
+    positive.
 
     Args:
         activation: a name from "relu", "elu", "square", "abs", "exp", "gelu",
@@ -100,7 +100,7 @@ def _function(name):
 
 
 def _serialize(activation):
-    """A name, or a config that `keras.activations.get` finds the function by."""
+    """Returns a name or config with which `keras.activations.get` finds a function."""
     name = getattr(activation, "__name__", None)
     if name is not None:
         means = _function(name) if name in NAMES else None
@@ -116,6 +116,6 @@ def _serialize(activation):
     raise ValueError(
         "activation cannot be saved or cloned: it must be a name, one of Keras' "
         "activations, or a function decorated with "
-        "@keras.saving.register_keras_serializable() (a lambda has no name under which "
-        f"it could be found again). Received: activation={activation}"
+        "@keras.saving.register_keras_serializable() (a lambda cannot be found by its "
+        f"name). Received: activation={activation}"
     )

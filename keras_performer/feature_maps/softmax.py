@@ -14,10 +14,10 @@ from keras_performer.ops.tensors import TensorLike
 class SoftmaxFeatures(FeatureMap):
     """Positive random features that estimate exp(q . k / sqrt(H)).
 
-    The name "softmax" stands for this class with its defaults: the most accurate
-    setting at this cost for heads of size 16 and above. The name "favor+" stands for
-    the paper's setting, `SoftmaxFeatures(hyperbolic=False, regularized=False)`, which
-    is unbiased but has a larger variance. `make bench-accuracy` compares them.
+    The name "softmax" means this class with its defaults: the most accurate setting at
+    this cost for head sizes of 16 and above. The name "favor+" means the paper's
+    setting, `SoftmaxFeatures(hyperbolic=False, regularized=False)`, which is unbiased
+    but has a larger variance. `make bench-accuracy` compares them.
 
     Args:
         hyperbolic: bool, sample half of the rows w and use both w and -w. Odd moments

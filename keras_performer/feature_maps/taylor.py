@@ -12,14 +12,15 @@ from keras_performer.feature_maps.feature_map import FeatureMap, Parameters
 class TaylorFeatures(FeatureMap):
     """Features whose products are 1 + t + t^2 / 2 of t = q . k / sqrt(H).
 
-    This is the Taylor polynomial of exp(t) of order 2, without random noise. It is for
-    small heads: there are 1 + H + H (H + 1) / 2 features, which is 153 for head size 16
-    and 2,145 for head size 64.
+    This is the Taylor polynomial of exp(t) of order 2, without random noise. Use it for
+    small heads: the number of features is 1 + H + H (H + 1) / 2, which is 153 for head
+    size 16 and 2,145 for head size 64.
 
     Args:
         rank: int R, use only the first R elements of queries and keys: 1 + R + R (R +
-            1) / 2 features. `calibrate` puts the elements that matter first. Defaults
-            to `None`, all; so does a rank above the head size.
+            1) / 2 features. `calibrate` moves the elements that matter to the front. A
+            rank above the head size uses all elements. Defaults to `None`, all
+            elements.
 
     Reference:
         arXiv 2402.18668.
@@ -33,7 +34,7 @@ class TaylorFeatures(FeatureMap):
     """
 
     estimates_softmax = True
-    # without noise: what tells keys apart is t^2 / 2 of a large t
+    # There is no noise, and a large t separates keys by t^2 / 2.
     initial_logit_scale = 16.0
 
     def __init__(self, rank: int | None = None) -> None:

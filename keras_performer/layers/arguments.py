@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, and types of those that Keras understands."""
+"""Checks of constructor arguments, and types of arguments that Keras also has."""
 
 import difflib
 import inspect
@@ -14,17 +14,17 @@ from keras_performer.ops.tensors import TensorLike
 
 
 def among(value, choices):
-    """True if `value` is one of `choices`; an array never is."""
+    """Returns True if `value` is one of `choices`; an array never is."""
     return not getattr(value, "ndim", 0) and value in choices
 
 
 def without_array(value):
-    """An array as a float, or as lists of floats; all else as it is."""
+    """Returns an array as a float or as lists of floats, other values unchanged."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def checked(name, value, is_right, wanted):
-    """The value of an argument, or a `ValueError` that says what is wanted."""
+    """Returns the value of an argument, or raises an error that says what is wanted."""
     if not is_right:
         raise ValueError(f"{name} must be {wanted}. Received: {name}={value!r}")
     return value
@@ -35,9 +35,9 @@ def _is_int(value):
 
 
 def positive_int(name, value, default=..., auto=False):
-    """`value` if it is a positive int, or with `auto` also "auto".
+    """Returns `value` if it is a positive int, or with `auto` also "auto".
 
-    `None` becomes `default`, if there is one.
+    `None` becomes `default`, if there is a default.
     """
     if value is None and default is not ...:
         return default
@@ -57,7 +57,7 @@ def one_of(name, value, choices):
 
 
 def count(name, value, or_none=False):
-    """An int of 0 or more; or also `None`."""
+    """Returns `value` if it is an int of 0 or more, or with `or_none` also `None`."""
     if or_none and value is None:
         return None
     is_right = _is_int(value) and 0 <= value < 2**31
@@ -70,7 +70,7 @@ def boolean(name, value):
 
 
 def seed(value):
-    """`None`, or a seed as an int."""
+    """Returns a seed as an int, or `None`."""
     checked("seed", value, value is None or _is_int(value), "an int or None")
     return None if value is None else int(value)
 
@@ -81,27 +81,27 @@ def rate(name, value):
 
 
 def is_finite(value):
-    """True for a finite number, which a bool is not."""
+    """Returns True for a finite number; a bool is no number here."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     return is_number and math.isfinite(value)
 
 
 def nonnegative(name, value, zero=True):
-    """A finite float of 0 or more; without `zero`, of more."""
+    """Returns a finite float of 0 or more, or above 0 with `zero=False`."""
     is_right = is_finite(value) and value >= 0 and bool(value or zero)
     wanted = "0 or a positive float" if zero else "a positive float"
     return float(checked(name, value, is_right, wanted))
 
 
 def sizes(name, value):
-    """`None`, or a positive int or a sequence of such as a tuple."""
+    """Returns one or several positive ints as a tuple, or `None`."""
     if value is None:
         return None
     values = (value,) if isinstance(value, Integral) else value
     are_ints = isinstance(values, (list, tuple)) and all(map(_is_int, values))
     checked(name, value, are_ints, "an int or a tuple of ints")
     are_right = len(values) > 0 and min(values) > 0
-    checked(name, value, are_right, "a positive int or a tuple of such")
+    checked(name, value, are_right, "a positive int or a tuple of positive ints")
     return tuple(int(v) for v in values)
 
 
@@ -111,19 +111,19 @@ def jit_compile(value):
 
 
 def recompute(value, causal):
-    """Part that a model computes again when it trains: `None`, "block" or "network"."""
+    """Returns the argument `recompute` if it is `None`, "block" or "network"."""
     is_right = among(value, (None, "block", "network"))
     checked("recompute", value, is_right, 'None, "block" or "network"')
     if value == "network" and not causal:
         raise ValueError(
-            'recompute="network" needs causal=True: chunks hand a state on to later '
-            'ones. Use recompute="block". Received: causal=False'
+            'recompute="network" needs causal=True, because chunks pass a state to '
+            'later chunks. Use recompute="block". Received: causal=False'
         )
     return value
 
 
 def grid_shape(position_shape, max_length):
-    """The axes that `max_length` positions run through; `None` without an end."""
+    """Returns the grid shape of `max_length` positions, or `None` if unlimited."""
     shape = sizes("position_shape", position_shape)
     if shape is None:
         return None if max_length is None else (max_length,)
@@ -136,7 +136,7 @@ def grid_shape(position_shape, max_length):
 
 
 def head_dim(hidden_dim, num_heads):
-    """The size of one of `num_heads` heads that share `hidden_dim`."""
+    """Returns the size of each of the `num_heads` heads that share `hidden_dim`."""
     if hidden_dim % num_heads:
         raise ValueError(
             "num_heads must divide hidden_dim. Received: "
@@ -145,12 +145,12 @@ def head_dim(hidden_dim, num_heads):
     return hidden_dim // num_heads
 
 
-# Arguments that are no more, or that Keras' attention has: the values that ask for
-# nothing, and what to do instead of others.
+# Removed arguments, and arguments of Keras' attention: values that ask for nothing and
+# are accepted, and advice in the error for other values.
 REMOVED = {
     "exact_below": (
         [None],
-        "where inputs are short, make the layer or model with exact attention, as "
+        "for short inputs, make the layer or model with exact attention, that is, "
         'ExactAttention or attention="exact": it has the same dense weights',
     ),
     "attention_axes": (
@@ -165,8 +165,8 @@ REMOVED = {
     ),
     "flash_attention": (
         [None, False],
-        "it is a way to compute the attention of Keras' own layer. Leave it out, or "
-        "use keras.layers.MultiHeadAttention",
+        "it selects how Keras' own layer computes attention. Leave it out, or use "
+        "keras.layers.MultiHeadAttention",
     ),
     "use_gate": (
         [False],
@@ -176,8 +176,11 @@ REMOVED = {
 
 
 def without_removed(owner, options):
-    """Options of a class without those of `REMOVED` that ask for nothing."""
-    # also those that a subclass passes on as **kwargs
+    """Returns options without the arguments of `REMOVED` whose values ask for nothing.
+
+    Any other value of these arguments raises an error.
+    """
+    # includes arguments that a subclass passes on as **kwargs
     inits = [x.__init__ for x in owner.__mro__ if "__init__" in vars(x)]
     own = {name for init in inits for name in inspect.signature(init).parameters}
     removed = REMOVED.keys() & options.keys() - own
@@ -188,9 +191,9 @@ def without_removed(owner, options):
 
 
 def unknown(owner, name, value, known=()):
-    """The error of a keyword argument that a class or function does not have.
+    """Returns the error for a keyword argument that a class or function does not have.
 
-    `known` are names that it takes beside those of its signature.
+    `known` are names that the owner takes in addition to its signature.
     """
     if name in REMOVED:
         return ValueError(
@@ -206,19 +209,19 @@ def unknown(owner, name, value, known=()):
     )
 
 
-# What `keras.layers.Layer` takes, in old ways too.
+# Arguments of `keras.layers.Layer`, including old ones.
 OF_KERAS = {*inspect.signature(keras.layers.Layer.__init__).parameters}
 OF_KERAS = OF_KERAS - {"self", "kwargs"} | {"input_shape", "input_dim"}
 
 
 def split(options):
-    """Keyword arguments in two dicts: others, and those of Keras' base class."""
+    """Splits keyword arguments into two dicts: others, and those for Keras' `Layer`."""
     others = {x: value for x, value in options.items() if x not in OF_KERAS}
     return others, {x: value for x, value in options.items() if x in OF_KERAS}
 
 
 def of_keras(layer, options):
-    """Arguments of a layer for Keras' base class, with `autocast=False`."""
+    """Returns a layer's arguments for Keras' base class, with `autocast=False`."""
     options = without_removed(type(layer), options)
     for name in options.keys() - OF_KERAS:
         raise unknown(type(layer), name, options[name], OF_KERAS)
@@ -234,14 +237,14 @@ def of_keras(layer, options):
 def check_dtype(layer):
     if not tf.as_dtype(layer.compute_dtype).is_floating:
         raise ValueError(
-            'dtype must be one of floats, such as "float32" or "mixed_bfloat16": '
-            "attention computes with no others. Received: "
+            'dtype must be a float dtype, such as "float32" or "mixed_bfloat16": '
+            "attention computes only with floats. Received: "
             f"dtype={layer.dtype_policy.name!r}"
         )
 
 
 def batch_size(value):
-    """An int of 0 or more, or a scalar tensor."""
+    """Returns a batch size if it is an int of 0 or more, or a scalar tensor."""
     if tf.is_tensor(value) and value.dtype.is_integer and not len(value.shape):
         return value
     return count("batch_size", value)
@@ -250,8 +253,8 @@ def batch_size(value):
 def check_depth(states, num_layers):
     if len(states) != num_layers:
         raise ValueError(
-            "state must be what get_initial_state or an earlier call of a model of as "
-            f"many layers gave, {num_layers}. Received: the states of "
+            "state must come from get_initial_state or an earlier call of a model with "
+            f"the same number of layers, {num_layers}. Received: the states of "
             f"{len(states)} layers"
         )
 
@@ -259,7 +262,7 @@ def check_depth(states, num_layers):
 def check_embedded(x, hidden_dim):
     if x.shape[-1] != hidden_dim:
         raise ValueError(
-            f"embedding must give vectors of hidden_dim={hidden_dim}. "
+            f"embedding must return vectors of size hidden_dim={hidden_dim}. "
             f"Received: a tensor of shape {tuple(x.shape)}"
         )
 
@@ -273,12 +276,12 @@ def check_causal(layer, causal):
 
 
 def up_to_max_length(layer, length):
-    """`length`, checked: an int now, a scalar tensor when a graph runs."""
+    """Returns `length`, checked now if it is an int, or in the graph if a tensor."""
     name = type(layer).__name__
     message = (
-        f"{name} ends at max_length: make it with the max_length of the longest "
-        "sequence, or cut this one. Received: a sequence longer than max_length="
-        f"{layer.max_length}"
+        f"{name} takes at most max_length tokens: make it with the max_length of the "
+        "longest sequence, or cut this one. Received: a sequence longer than "
+        f"max_length={layer.max_length}"
     )
     if isinstance(length, int):
         if length > layer.max_length:
@@ -286,19 +289,19 @@ def up_to_max_length(layer, length):
         return length
     shorter = tf.debugging.assert_less_equal(length, layer.max_length, message)
     with tf.control_dependencies([shorter]):
-        # XLA leaves assertions out; it refuses what is smaller than nothing, by name
+        # XLA leaves assertions out, but its error for a negative size names the op.
         name = f"make_{name}_with_a_max_length_above_{layer.max_length}"
         return layer.max_length - tf.size(tf.fill([layer.max_length - length], 0, name))
 
 
-# -- Signatures of classes that hand arguments on.
+# -- Signatures of classes that pass arguments on.
 
 
 class JoinsSignatures:
     """Mixin for classes whose `__init__` may take `*args` and `**kwargs` for its base.
 
-    The signature that Python shows then names the arguments of both. What stands behind
-    an argument of its own in the base is given by name.
+    The signature that Python shows then has the arguments of both. If the class defines
+    an argument of its base again, all arguments after it in the base are keyword-only.
     """
 
     def __init_subclass__(cls, **kwargs: typing.Any) -> None:
@@ -312,12 +315,12 @@ class JoinsSignatures:
 
 
 def show_signature(cls, parameters):
-    """Makes Python show a class with a list of `inspect.Parameter`."""
+    """Sets the signature that Python shows for a class, a list of parameters."""
     setattr(cls, "__signature__", _OfClass(inspect.Signature(parameters)))  # noqa: B010
 
 
 class _OfClass:
-    """Attribute of a class that its instances, which have a call, do not have."""
+    """Class attribute that instances do not have, as they have a `__call__`."""
 
     def __init__(self, value):
         self._value = value
@@ -342,13 +345,13 @@ def _joined(base, own):
     return found
 
 
-# -- Types of the arguments that layers share with Keras'.
+# -- Types of arguments that Keras' layers also have.
 
 
-# The inputs of a call: tensors, or what stands for them while a model is made.
+# Inputs of a call: tensors, or symbolic tensors while a model is made.
 LayerInput: typing.TypeAlias = TensorLike | keras.KerasTensor
 
-# Whatever `keras.initializers.get` and its like take; a dict is a config.
+# Arguments of `keras.initializers.get` and similar functions; a dict is a config.
 Initializer: typing.TypeAlias = str | dict | keras.initializers.Initializer
 Regularizer: typing.TypeAlias = str | dict | keras.regularizers.Regularizer | None
 Constraint: typing.TypeAlias = str | dict | keras.constraints.Constraint | None

@@ -26,28 +26,29 @@ class AttentionLayer(
     config.KeepsWithoutEntry,
     keras.layers.Layer,
 ):
-    """Base class of attention layers with the interface of Keras' own.
+    """Base class of attention layers that are called like `MultiHeadAttention`.
 
-    It has everything in `keras.layers.MultiHeadAttention` that does not depend on how
-    attention is computed: arguments, dense layers and their names, masks, positions,
-    states, output and config. A subclass implements one mechanism, by defining
+    This class implements all parts of `keras.layers.MultiHeadAttention` that do not
+    depend on how attention is computed: arguments, dense layers and their names, masks,
+    positions, states, output and config. A subclass implements one mechanism by
+    defining
 
         attend(query, key, value, visible, state=None, training=None)
 
     with query `(B, T, N, H)`, key `(B, S, K, H)` and value `(B, S, K, V)`, where N is a
-    multiple of K; `visible` is the `ops.Visibility` of the keys. It returns the
+    multiple of K; `visible` is the `ops.Visibility` of the keys. `attend` returns the
     attended values `(B, T, N, V)`, 0 where a query sees no key, and the entry
     `"attention"` of the state, or `None`. Optional methods:
 
     - `scores(query, key, visible)` returns the weights `(B, N, T, S)`;
     - `empty_state(batch_size)` returns nested tensors with the batch first;
-    - `build_attention()` makes weights of the mechanism.
+    - `build_attention()` creates the weights of the mechanism.
 
-    A new argument goes into `__init__`, and its name into the class attribute
-    `config_names`, or its config into `get_config`. Register the class with
+    Add a new argument to `__init__`, and its name to the class attribute
+    `config_names` or its config to `get_config`. Register the class with
     `keras.saving.register_keras_serializable`.
 
-    Class attributes say what a mechanism can do:
+    Class attributes describe the mechanism:
 
     - `supports_causal` and `supports_state`;
     - `supports_segments`: `attend` uses `visible.starts`;
@@ -61,9 +62,9 @@ class AttentionLayer(
       "key".
 
     Weights of `keras.layers.MultiHeadAttention` are loaded as in `PerformerAttention`;
-    those that only the mechanism has keep their values. To load weights of this package
-    into `MultiHeadAttention`, use `set_weights`. `load_weights` works only if the
-    attention layer is an attribute of your own model class, not in functional and
+    weights that only this mechanism has keep their values. To load weights of this
+    package into `MultiHeadAttention`, use `set_weights`. `load_weights` works only if
+    the attention layer is an attribute of your own model class, not in functional and
     Sequential models.
 
     `PerformerAttention` describes all arguments, call arguments and returned values.
@@ -117,9 +118,9 @@ class AttentionLayer(
         "rotary",
         "qk_norm",
     )
-    # The scale of logits that `qk_norm` begins with.
+    # Initial scale of the logits with `qk_norm`.
     initial_logit_scale: float = 16.0
-    # As those of `keras.layers.MultiHeadAttention`.
+    # Same names as in `keras.layers.MultiHeadAttention`.
     query_dense = property(operator.attrgetter("_query_dense"))
     key_dense = property(operator.attrgetter("_key_dense"))
     value_dense = property(operator.attrgetter("_value_dense"))
@@ -148,7 +149,7 @@ class AttentionLayer(
         qk_norm: bool = False,
         **kwargs: typing.Any,
     ) -> None:
-        # Without autocast Keras leaves the state in float32; the dense layers cast.
+        # Without autocast Keras leaves the state in float32; dense layers cast inputs.
         super().__init__(**arguments.of_keras(self, kwargs))
         arguments.check_dtype(self)
         self.supports_masking = True
@@ -157,15 +158,15 @@ class AttentionLayer(
         self.value_dim = positive_int("value_dim", value_dim, default=self.key_dim)
         self.dropout = arguments.rate("dropout", dropout)
         self.use_bias = arguments.boolean("use_bias", use_bias)
-        # `output_shape` itself would hide a property that Keras' models read.
-        if arguments.among(output_shape, ((), [])):  # Keras takes it as None
+        # An attribute `output_shape` would hide a property that Keras' models read.
+        if arguments.among(output_shape, ((), [])):  # Keras treats these as None
             output_shape = None
         self._output_shape = arguments.sizes("output_shape", output_shape)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        # the dense layers' regularizer; `activity_regularizer` would be this layer's
+        # for the dense layers; the name without underscore is Keras' own for this layer
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
@@ -200,16 +201,16 @@ class AttentionLayer(
         return hasattr(self, "absorb") and hasattr(self, "answer")
 
     def cross_config(self):
-        """Returns the config of the same attention to another sequence.
+        """Returns the config of this layer for cross-attention.
 
-        It has no rotary positions: a query has no place among the keys.
+        Rotary positions are off: a query has no position among the keys.
         """
         if not self.supports_cross_attention:
             raise ValueError(
-                f"{type(self).__name__} attends to its own sequence alone, where keys "
-                "and queries have the same positions: use PerformerAttention, "
-                "ExactAttention or another for an encoder's sequence. Received: "
-                f"attention={self.name!r}"
+                f"{type(self).__name__} has no cross-attention, because its keys must "
+                "have the positions of its queries: use another attention for an "
+                "encoder's sequence, such as PerformerAttention or ExactAttention. "
+                f"Received: attention={self.name!r}"
             )
         return {**self.get_config(), "rotary": None}
 
@@ -219,7 +220,7 @@ class AttentionLayer(
         for name in self.projections:
             setattr(self, f"_{name}_dense", made[name])
         self._output_dense = made["attention_output"]
-        # without autocast, which would round weights in float32
+        # Autocast would round float32 attention weights to the compute dtype.
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy, autocast=False
         )
@@ -253,7 +254,7 @@ class AttentionLayer(
             inputs, return_attention_scores, training, positions, state, return_state
         )
 
-    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+    if typing.TYPE_CHECKING:  # Keras types its own `__call__` as taking anything
         __call__ = call
 
     def respond(self, inputs, with_scores, training, positions, state, with_state):
@@ -296,7 +297,7 @@ class AttentionLayer(
         use_causal_mask=False,
         segment_ids=None,
     ):
-        """Checks the inputs of a call and joins all masks, for `Inputs`."""
+        """Checks the inputs of a call, joins all masks and returns `Inputs`."""
         causal = self.causal or use_causal_mask
         if use_causal_mask:
             arguments.check_causal(self, causal)
@@ -316,15 +317,15 @@ class AttentionLayer(
     def project(self, name, x, positions=None):
         """Returns the heads of an input, `(B, length, heads, dim)`.
 
-        Queries and keys are normalized with `qk_norm` and rotated with `rotary`. An
-        input without a dense layer gives `None`.
+        Queries and keys are normalized with `qk_norm` and rotated with `rotary`. The
+        result is `None` if the input has no dense layer.
 
         Args:
-            name: "query", "key" or "value"; or a longer name that begins with one of
-                them, such as "key_global", for an extra dense layer of a mechanism.
+            name: "query", "key" or "value"; or a name with one of these prefixes, such
+                as "key_global", for an extra dense layer of a mechanism.
             x: tensor of shape `(B, length, features)`.
-            positions: int tensor `(B, length)`, needed to rotate; `(B, length, axes)`
-                for coordinates in a grid. Defaults to `None`.
+            positions: int tensor `(B, length)`, required with `rotary`; `(B, length,
+                axes)` for coordinates in a grid. Defaults to `None`.
         """
         if name.split("_")[0] not in self.projections:
             return None
@@ -359,7 +360,7 @@ class AttentionLayer(
         """
         if query_mask is not None:
             kept = tf.cast(query_mask, attended.dtype)
-            # LiteRT has no tf.newaxis of two axes, and below none of bools
+            # LiteRT supports neither two tf.newaxis at once, nor tf.newaxis of bools.
             attended *= tf.expand_dims(tf.expand_dims(kept, -1), -1)
         if not self.drops_weights:
             attended = self._dropout_layer(attended, training=training)
@@ -374,11 +375,11 @@ class AttentionLayer(
         )
 
     def decays(self, inputs: Inputs) -> dict[str, tf.Tensor]:
-        """Returns further arguments of `attend` and `scores`, as a forget gate has."""
+        """Returns extra arguments of `attend` and `scores`: `decay`, with a gate."""
         return {}
 
     def build_attention(self) -> None:
-        """Makes the weights of a mechanism that are not in the dense layers."""
+        """Creates the weights of a mechanism that are not in the dense layers."""
 
     def empty_state(self, batch_size: int | tf.Tensor) -> typing.Any:
         """Returns the entry `"attention"` of the state before the first token."""
@@ -410,7 +411,7 @@ class AttentionLayer(
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
-        # by tracing `call`, with its errors; a layer that is not built stays so
+        # Tracing `call` also raises its errors. An unbuilt layer stays unbuilt.
         layer = self
         if not self.built:
             given = inspect.signature(self.call).bind(*args, **kwargs).arguments
@@ -430,17 +431,17 @@ class AttentionLayer(
         }
 
 
-# -- Queries and keys of one length, which the model learns.
+# -- Normalized queries and keys, with a trained scale of their logits.
 
 
-# Vectors shorter than the root of this keep a part of their length.
+# Vectors shorter than the square root of this number do not reach unit length.
 SMALLEST_SQUARE = 1e-6
 
 
 class QueryKeyNorm(config.KeepsWithoutEntry, keras.layers.Layer):
     """Normalizes queries and keys so that their logit is `scale * cos(query, key)`.
 
-    There is a scale for each of the `num_heads` key-value heads.
+    Each of the `num_heads` key-value heads has its own scale.
     """
 
     def __init__(self, num_heads, head_dim, initial_scale):
@@ -454,8 +455,8 @@ class QueryKeyNorm(config.KeepsWithoutEntry, keras.layers.Layer):
         self.log_scale = dense.full_weight(self, "log_scale", (self.num_heads,), first)
 
     def normalize(self, x):
-        """Queries or keys `(..., N, H)` with half of the logit's scale each."""
-        # the logit is q . k / sqrt(H)
+        """Returns queries or keys `(..., N, H)` of length H^(1/4) * sqrt(scale)."""
+        # so that q . k / sqrt(H) is scale * cos(q, k)
         length = self.head_dim**0.25 * tf.exp(tf.convert_to_tensor(self.log_scale) / 2)
         length = tf.repeat(length, x.shape[-2] // self.num_heads)[:, tf.newaxis]
         wide = tf.cast(x, compute_dtype(x))
@@ -463,10 +464,10 @@ class QueryKeyNorm(config.KeepsWithoutEntry, keras.layers.Layer):
         return tf.cast(unit * tf.cast(length, wide.dtype), x.dtype)
 
 
-# -- A forget gate: the weight of a key fades with the tokens between it and a query.
+# -- Forget gate: each token between a query and a key reduces the weight of the key.
 
 
-# Of the first and of the last head, at first.
+# Initial biases of the first and of the last head.
 BIASES = 2.0, 7.0
 
 
@@ -487,8 +488,8 @@ class ForgettingAttention(AttentionLayer):
 
     Reference:
         Lin et al. 2025, Forgetting Transformer, arXiv 2503.02130, equations 4 to 6.
-        With random features only, this is the gate of Random Feature Attention,
-        arXiv 2103.02143, section 3.2, without its factor of new keys.
+        With random features only, this is the gate g of Random Feature Attention,
+        arXiv 2103.02143, section 3.2, without the factor 1 - g of new keys.
     """
 
     config_names: tuple[str, ...] = ("forget_gate", "forget_gate_bias")
@@ -514,9 +515,8 @@ class ForgettingAttention(AttentionLayer):
         self.forget_gate_bias = tuple(map(float, found))
         if self.forget_gate_bias != BIASES and not self.forget_gate:
             raise ValueError(
-                "forget_gate_bias is that of a forget gate: give forget_gate=True as "
-                f"well. Received: forget_gate_bias={forget_gate_bias!r}, "
-                "forget_gate=False"
+                "forget_gate_bias needs a forget gate: give forget_gate=True as well. "
+                f"Received: forget_gate_bias={forget_gate_bias!r}, forget_gate=False"
             )
 
     def build(self, query_shape, value_shape=None, key_shape=None):
@@ -533,14 +533,15 @@ class ForgettingAttention(AttentionLayer):
         query, key = inputs.query, inputs.key
         others = key is not query or inputs.value is not query
         if others and in_symbolic_scope():
-            # Keras makes tensors of their own of equal ones where it asks for shapes
+            # When Keras infers shapes, it makes a separate tensor for each argument.
             others = not key.shape.is_compatible_with(query.shape)
         if others:
             raise ValueError(
-                "forget_gate=True is for self-attention, as decays add up from token "
-                "to token: call the layer with the query alone, or with the very same "
-                "tensor as value and key (arrays become a tensor for each argument). "
-                "Received: another tensor as value or key"
+                "forget_gate=True needs self-attention, because each token between a "
+                "query and a key reduces the weight of the key: call the layer with "
+                "the query only, or pass the same tensor as query, value and key (an "
+                "array becomes a new tensor for each argument). Received: another "
+                "tensor as value or key"
             )
         # a copy without Keras' mask, which the gate would warn about
         return {
@@ -557,7 +558,7 @@ class ForgettingAttention(AttentionLayer):
 
 
 class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
-    """Log-decays of tokens, at most 0, one for each of the key-value heads."""
+    """Computes log-decays of tokens, at most 0, one for each key-value head."""
 
     def __init__(self, num_heads, initial_bias):
         super().__init__(name="forget_gate", dtype="float32", autocast=False)
@@ -570,7 +571,7 @@ class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
         )
         first = self.initial_bias
         if len(first) != self.num_heads:
-            # of a single head the last, so that it does not forget at once
+            # A single head takes the last bias, so that it does not forget at once.
             first = np.linspace(*first[::-1], self.num_heads)[::-1]
         self.bias = self.add_weight(
             name="bias",
@@ -579,7 +580,7 @@ class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
         )
 
     def call(self, x, key_mask=None):
-        """Log-decays `(B, T, K)` of tokens `(B, T, dim)`."""
+        """Returns log-decays `(B, T, K)` of tokens `(B, T, dim)`."""
         dtype = compute_dtype(x)
         x, kernel, bias = (
             tf.cast(tf.convert_to_tensor(z), dtype) for z in (x, self.kernel, self.bias)
@@ -592,15 +593,15 @@ class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):
 
 
 def attention_of(layer):
-    """Returns the `attend` of a layer, or its `outline` if Keras only asks for shapes.
+    """Returns a layer's `attend`, or its `outline` if Keras only infers shapes.
 
-    Keras does so in symbolic calls, and when it traces a model before training under a
-    `tf.distribute` strategy. An `outline` takes the arguments of `attend`, and its
-    results have the same shapes and dtypes in a smaller graph.
+    Keras infers shapes in symbolic calls, and when it traces a model before training
+    under a `tf.distribute` strategy. An `outline` takes the arguments of `attend`; its
+    results have the same shapes and dtypes, from a smaller graph.
     """
     if tf.executing_eagerly() or not in_symbolic_scope():
         return layer.attend
     defined = (vars(kind) for kind in type(layer).__mro__)
-    # a subclass may define an `attend` of its own, which the outline is not that of
+    # If a subclass overrides `attend` only, the inherited `outline` does not match it.
     has_outline = "outline" in next(names for names in defined if "attend" in names)
     return layer.outline if has_outline else layer.attend

@@ -31,7 +31,7 @@ class PerformerBlock(
         attention: an `AttentionLayer`, such as `PerformerAttention(...)`, a
             `MixingLayer`, such as `FourierMixing()`, or the config of one. `None`
             leaves out the attention and its normalization: the no-attention baseline,
-            whose tokens know nothing of each other.
+            where no token sees another.
         intermediate_dim: int, width of the feed-forward network.
         dropout: float, dropout rate after each part. Defaults to `0.0`.
         seed: int, seeds dropout. Defaults to `None`.
@@ -77,7 +77,7 @@ class PerformerBlock(
         conv_padding: typing.Literal[None, "causal", "same"] = None,
         **kwargs: typing.Any,
     ) -> None:
-        # without autocast Keras leaves the state in float32
+        # with `autocast=False`, so that Keras leaves the state in float32
         super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
         self.attention = config.as_layer(
@@ -102,7 +102,7 @@ class PerformerBlock(
         self.expand = token_dense(
             "expand", self.intermediate_dim, dtype=dtype, activation="gelu"
         )
-        # not the rate: files hold the layer's seed under this name
+        # the layer, not the rate: files have the layer's seed under this name
         self.dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=dtype)
 
     def build(self, input_shape):
@@ -142,8 +142,8 @@ class PerformerBlock(
         if self.attention is None:
             if positions is not None:
                 raise ValueError(
-                    "positions are what attention with rotary reads: leave them out of "
-                    "a block without attention. Received: positions, and attention=None"
+                    "positions need attention with rotary: leave them out of a block "
+                    "without attention. Received: positions, and attention=None"
                 )
             x, state = self.feed_forward(x, training), ()
         else:
@@ -164,7 +164,7 @@ class PerformerBlock(
             return x
         return x, {**later, "attention": state} if later else state
 
-    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+    if typing.TYPE_CHECKING:  # Keras types its own `__call__` as taking anything
         __call__ = call
 
     def _padding(self, conv_padding):
@@ -176,17 +176,17 @@ class PerformerBlock(
         arguments.checked("conv_padding", conv_padding, is_right, wanted)
         if conv_padding == "same" and self.attention is not None and causal:
             raise ValueError(
-                'conv_padding="same" would show later tokens to an attention that is '
-                'to hide them: use "causal", or an attention with causal=False. '
+                'conv_padding="same" would show later tokens to a causal attention: '
+                'use "causal", or an attention with causal=False. '
                 'Received: conv_padding="same", and attention with causal=True'
             )
         return conv_padding
 
     def _convolve(self, x, mask, training, segment_ids, state, return_state):
-        """Adds the convolution; returns its later state and that of the attention."""
+        """Adds the convolution; returns x, its new state, and the attention's state."""
         if self.conv_padding == "same" and (state is not None or return_state):
             raise ValueError(
-                "A state belongs to a causal convolution: make the block with "
+                "Only a causal convolution has a state: make the block with "
                 'conv_padding="causal". Received: '
                 f"state={'None' if state is None else 'given'}, "
                 f'return_state={return_state}, conv_padding="same"'
@@ -229,8 +229,8 @@ class PerformerBlock(
     ) -> typing.Any:
         """Returns the state before the first token.
 
-        It is the state of the attention, `()` without attention; with a convolution, a
-        dict of `"convolution"` and `"attention"`.
+        The state of a block is the state of its attention, `()` without attention. With
+        a convolution it is a dict with entries `"convolution"` and `"attention"`.
 
         Args:
             batch_size: int or scalar tensor B.
@@ -254,19 +254,19 @@ class PerformerBlock(
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.Layer):
-    """Depthwise convolution of `(B, T, dim)` that can go on from an earlier piece.
+    """Depthwise convolution of `(B, T, dim)` that can continue from a state.
 
-    It is `keras.layers.DepthwiseConv1D` without bias, with a state. Masked tokens and
-    tokens of other segments count as zeros, and sums are in float32.
+    It computes `keras.layers.DepthwiseConv1D` without bias, and sums in float32. Masked
+    tokens and tokens of other segments count as zeros.
 
         causal      y_i = sum_k kernel_k x_(i - kernel_size + 1 + k)
         otherwise   y_i = sum_k kernel_k x_(i - (kernel_size - 1) // 2 + k)
 
-    It is called like a `PerformerBlock`.
+    Call it like a `PerformerBlock`.
 
     Args:
-        kernel_size: int, the number of tokens that a token sees.
-        causal: bool, whether these are the token itself and tokens before it.
+        kernel_size: int, the number of tokens that a token sees, itself included.
+        causal: bool, hide later tokens.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
     Example:
@@ -283,7 +283,7 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
         self.supports_masking = True
         self.kernel_size = positive_int("kernel_size", kernel_size)
         self.causal = arguments.boolean("causal", causal)
-        # how many tokens before and after its own a token sees
+        # numbers of tokens that a token sees before and after itself
         others = self.kernel_size - 1
         self._before = others if self.causal else others // 2
         self._after = others - self._before
@@ -292,7 +292,7 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
         self.dim = input_shape[-1]
         # uniform in +-1 / sqrt(kernel_size)
         initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
-        # in float32, in which its gradient is summed
+        # not cast by Keras, so that its gradient is summed in float32
         shape = self.kernel_size, self.dim
         self.kernel = full_weight(self, "kernel", shape, initializer)
 
@@ -302,7 +302,7 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
         segments = of_tokens = None
         if segment_ids is not None:
             segment_ids = call_inputs.checked_ids(segment_ids, x)
-            # counted from that of the state, which is 0
+            # the segment of the state has number 0
             starts = call_inputs.segment_starts(segment_ids, state)
             segments = segment_numbers(starts)
             of_tokens = tf.pad(segments, [[0, 0], [self._before, self._after]])
@@ -335,7 +335,7 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
 
 
 def _seen(tokens, segments, positions, segment):
-    """Tokens at some positions, zeros for those of another segment."""
+    """Returns the tokens at some positions, with zeros for tokens of other segments."""
     tokens = tokens[:, positions]
     if segments is None:
         return tokens

@@ -12,11 +12,11 @@ from keras_performer import ops
 from keras_performer.layers import arguments
 from keras_performer.ops.shapes import size
 
-_PAD = "Rows of different lengths are padded first (x.to_tensor()), and masked."
+_PAD = "Pad rows of different lengths first (x.to_tensor()), and mask the padding."
 
 
 def check_tokens(inputs, max_length):
-    """Raises a `ValueError` if inputs are no tokens `(B, T)`, or more than that."""
+    """Raises a `ValueError` unless inputs are `(B, T)`, with at most `max_length`."""
     if not _is_dense(inputs):
         raise ValueError(
             "inputs must be one int tensor (batch, length). Pass the tensor itself. "
@@ -36,9 +36,9 @@ def check_tokens(inputs, max_length):
 
 
 def check_ids(inputs, embedding):
-    """Raises an error, now or in a running graph, for ids that an embedding has not.
+    """Raises an error, now or in a running graph, for ids outside of an embedding.
 
-    It would take -1 for its last one. Accelerators leave the check out.
+    The embedding would read -1 as its last id. Accelerators leave this check out.
     """
     if isinstance(embedding, keras.layers.Embedding):
         count = embedding.input_dim
@@ -46,7 +46,7 @@ def check_ids(inputs, embedding):
             f"inputs must hold ids of tokens, ints from 0 to {count - 1}: pad with one "
             "of these, and pass a mask"
         )
-        ids = tf.cast(inputs, tf.int64)  # bytes as uint8 cannot be compared with 256
+        ids = tf.cast(inputs, tf.int64)  # uint8 cannot be compared with 256
         outside = tf.where((ids < 0) | (ids >= count), ids, tf.zeros_like(ids))
         tf.debugging.assert_equal(outside, tf.zeros_like(ids), message)
 
@@ -73,7 +73,7 @@ def check_real(name, x):
     dtype = tf.as_dtype(keras.backend.standardize_dtype(x.dtype))
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         raise ValueError(
-            f"{name} must be a tensor of real numbers: embed what is none, and "
+            f"{name} must be a tensor of real numbers: encode and embed strings, and "
             "take the real or absolute value of complex numbers. Received: "
             f"{name} of dtype {dtype.name}"
         )
@@ -91,13 +91,13 @@ def _check_rank(name, shape):
 def _refuse_nest(name, received):
     raise ValueError(
         f"{name} must be one tensor of shape (batch, length, features). Pass each "
-        f"tensor as an argument of its own: layer(query, value, key). {_PAD} Received: "
+        f"tensor as a separate argument: layer(query, value, key). {_PAD} Received: "
         f"{received}"
     )
 
 
 def complete_shapes(query_shape, value_shape=None, key_shape=None):
-    """The shapes of query, value and key, checked; a value is a key, too."""
+    """Returns the checked shapes of query, value and key, missing ones filled in."""
     value_shape = query_shape if value_shape is None else value_shape
     key_shape = value_shape if key_shape is None else key_shape
     shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
@@ -108,17 +108,17 @@ def complete_shapes(query_shape, value_shape=None, key_shape=None):
         _check_rank(name, shape)
     if value_shape[1] != key_shape[1]:
         raise ValueError(
-            "value and key must have the same shape but for the last axis, as each "
-            "key has its value. The call is layer(query, value, key). Received: "
+            "value and key must have the same shape except for the last axis, because "
+            "each key has one value. Call layer(query, value, key). Received: "
             f"value_shape={value_shape}, key_shape={key_shape}"
         )
     return query_shape, value_shape, key_shape
 
 
 def check_lengths(query, key, causal):
-    """Raises an error unless batches have one size and, if causal, lengths are equal.
+    """Raises an error unless batch sizes and, if causal, lengths are equal.
 
-    Sizes of batches that are not known are compared in the running graph.
+    Unknown batch sizes are compared in the running graph.
     """
     if query is key:
         return
@@ -139,7 +139,7 @@ def check_lengths(query, key, causal):
 
 
 def check_equal(one, other, message):
-    """Raises an error for different sizes, now, or by the ops that it returns."""
+    """Raises an error for different sizes, now or in the ops that it returns."""
     if not (isinstance(one, int) and isinstance(other, int)):
         return [tf.debugging.assert_equal(one, other, message)]
     if one != other:
@@ -148,14 +148,14 @@ def check_equal(one, other, message):
 
 
 def check_model(name, model):
-    """Raises a `ValueError` for what is no Keras model, such as its file."""
+    """Raises a `ValueError` unless `model` is a Keras model or layer."""
     is_right = isinstance(model, keras.layers.Layer)
     wanted = "a Keras model or layer: load a file by keras.saving.load_model first"
     arguments.checked(name, model, is_right, wanted)
 
 
 def _is_dense(x):
-    """True if x is one tensor, or stands for one: no nest, no rows of many lengths."""
+    """Returns True if x is one dense tensor, symbolic or not: no nest, not ragged."""
     return hasattr(x, "shape") and not isinstance(x, (tf.RaggedTensor, tf.SparseTensor))
 
 
@@ -163,7 +163,7 @@ class Inputs(typing.NamedTuple):
     """Inputs of a call, checked and complete.
 
     Attributes:
-        query, key, value: tensors, as the layer was given them.
+        query, key, value: the tensors passed to the layer.
         query_mask: bool tensor `(B, T)`, false for rows that see no key; or `None`.
         visible: an `ops.Visibility` of the keys.
         segment_ids: int64 tensor `(B, T)`, or `None`.
@@ -177,7 +177,7 @@ class Inputs(typing.NamedTuple):
     segment_ids: tf.Tensor | None = None
 
 
-# -- Masks of keys and queries, from every form of mask that Keras has.
+# -- Masks of keys and queries, in all forms that Keras has.
 
 
 _ADVICE = (
@@ -192,7 +192,7 @@ _ADVICE = (
 def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
     """Joins all masks of keys into one bool mask, or `None` if there are none.
 
-    Masks are `(B, S)`, but `attention_mask` has one or two axes of length 1 more.
+    Masks are `(B, S)`; `attention_mask` is `(B, 1, S)` or `(B, 1, 1, S)`.
     """
     visible = None
     if attention_mask is not None:
@@ -200,9 +200,9 @@ def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
         if len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
             raise ValueError(
                 "attention_mask must not differ by query or by head: its shape must be "
-                "(B, 1, S) or (B, 1, 1, S), for keys (B, S, features), as rank 2 is "
-                f"(T, S) in Keras. Received: attention_mask of shape {tuple(shape)} "
-                f"and key of shape {tuple(key.shape)}. {_ADVICE}"
+                "(B, 1, S) or (B, 1, 1, S) for keys of shape (B, S, features). In "
+                "Keras a mask of rank 2 is (T, S). Received: attention_mask of shape "
+                f"{tuple(shape)} and key of shape {tuple(key.shape)}. {_ADVICE}"
             )
         visible = as_mask("attention_mask", attention_mask, key, tuple(shape[1:-1]))
     for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
@@ -213,9 +213,9 @@ def visible_keys(key, value_mask=None, key_mask=None, attention_mask=None):
 
 
 def as_mask(name, mask, x, middle=()):
-    """A mask as bool, one for each token of x; a batch of one is repeated.
+    """Returns a mask as bool `(B, T)` for tokens of x; repeats a batch of one.
 
-    `middle` are the sizes, 1, of further axes of the mask after the first.
+    `middle` are the sizes of axes to remove after the first, all 1.
     """
     if mask is None:
         return None
@@ -234,8 +234,8 @@ def _as_bool(name, mask):
     if not mask.dtype.is_floating:
         return tf.cast(mask, tf.bool)
     message = (
-        f"{name} must be bool, or 1 where something is seen and 0 where not; it is not "
-        "added to logits: pass mask >= 0 for one of 0 and large negative numbers"
+        f"{name} must be bool, or 1 for true and 0 for false. It is not added to "
+        "logits: pass mask >= 0 instead of 0 and large negative numbers"
     )
     is_one = tf.cast(mask, tf.bool)
     checked = tf.debugging.assert_equal(mask, tf.cast(is_one, mask.dtype), message)
@@ -244,18 +244,18 @@ def _as_bool(name, mask):
 
 
 def _fits(values, shape):
-    """True if values may have the shape, or have it with a batch of one."""
+    """Returns True if values may have the shape, or the shape with batch size 1."""
     return any(map(values.shape.is_compatible_with, (shape, (1, *shape[1:]))))
 
 
 def one_for_each_token(name, values, x, inner=()):
-    """Values `(B, T, *inner)` for the tokens of x; a batch of one is repeated."""
+    """Returns values `(B, T, *inner)` for tokens of x; repeats a batch of one."""
     shape = tf.TensorShape([*x.shape[:-1], *inner])
     if values.shape.is_fully_defined() and values.shape == shape:
         return values
     given, tokens = tf.shape(values), tf.shape(x)[:-1]
     wanted = tf.concat([tokens, inner], 0) if inner else tokens
-    # only a batch of one is repeated: the other axes must be those of x
+    # Only the batch axis is repeated; other axes must equal the axes of x.
     is_batch = np.arange(len(shape)) == 0
     repeated = tf.where(is_batch & (given == 1), wanted, given)
     message = f"{name} must have a value for each token: the shapes of {name} and of "
@@ -265,11 +265,11 @@ def one_for_each_token(name, values, x, inner=()):
         return tf.ensure_shape(tf.broadcast_to(values, wanted), shape)
 
 
-# -- Packed sequences in a layer: from ids of segments to where segments start.
+# -- Packed sequences in a layer: ids of segments, and starts of segments.
 
 
 def token_ids(layer, segment_ids, query, key):
-    """Ids of the segment of each token of a call, `(B, T)` int64; `None` stays."""
+    """Returns the segment ids of a call, int64 `(B, T)`, or `None` if not packed."""
     if segment_ids is None:
         return None
     if not layer.supports_segments:
@@ -280,7 +280,7 @@ def token_ids(layer, segment_ids, query, key):
         )
     if not tf.TensorShape(query.shape[:-1]).is_compatible_with(key.shape[:-1]):
         raise ValueError(
-            "segment_ids belong to self-attention, with one key for each query. "
+            "segment_ids need self-attention, with one key for each query. "
             f"Received: query of shape {tuple(query.shape)} and key of shape "
             f"{tuple(key.shape)}"
         )
@@ -288,7 +288,7 @@ def token_ids(layer, segment_ids, query, key):
 
 
 def checked_ids(segment_ids, x):
-    """Ids of the segment of each token of x, `x.shape[:-1]` int64."""
+    """Checks and returns the segment ids of the tokens of x, int64 `x.shape[:-1]`."""
     ids = tf.convert_to_tensor(segment_ids)
     if not (_fits(ids, x.shape[:-1]) and ids.dtype.is_integer):
         raise ValueError(
@@ -296,12 +296,12 @@ def checked_ids(segment_ids, x):
             f"each token. Received: segment_ids of shape {tuple(ids.shape)} and dtype "
             f"{ids.dtype.name}"
         )
-    # of 64 bits: hashes of documents are ids, too
+    # int64, because hashes of documents may be ids
     return one_for_each_token("segment_ids", tf.cast(ids, tf.int64), x)
 
 
 def with_starts(inputs, state):
-    """The `Inputs` of a call after a state; `visible` has the starts of segments."""
+    """Returns `Inputs` with the starts of segments in `visible`."""
     if inputs.segment_ids is None:
         return inputs
     starts = segment_starts(inputs.segment_ids, state)
@@ -309,12 +309,12 @@ def with_starts(inputs, state):
 
 
 def segment_starts(segment_ids, state):
-    """Starts of segments, bool `(B, T)`; a state has the id of the token before."""
+    """Returns starts of segments, bool `(B, T)`; a state has the last segment id."""
     last_id = None
     if state is not None:
         if "segment" not in state:
             raise ValueError(
-                "A state that is to go on with segment_ids knows the last of them: use "
+                'state must have the entry "segment" in a call with segment_ids: use '
                 "get_initial_state(batch_size, packed=True), or give segment_ids from "
                 f"the first call on. Received: state with the entries {list(state)}"
             )
@@ -323,9 +323,9 @@ def segment_starts(segment_ids, state):
 
 
 def last_segment(segment_ids, state):
-    """The entry `"segment"` of the state after a call, in a dict; `{}` if not packed.
+    """Returns a dict with the entry `"segment"` of the later state; `{}` if not packed.
 
-    Without ids tokens go on with the segment of the state.
+    Without ids, tokens continue the segment of the state.
     """
     earlier = {} if state is None else state
     if segment_ids is not None:
@@ -338,7 +338,7 @@ def last_segment(segment_ids, state):
 
 
 def checked_rotary(layer, value):
-    """The argument `rotary` of an attention layer; `False` becomes `None`."""
+    """Checks and returns the argument `rotary` of a layer; `False` becomes `None`."""
     if value is None or value is False:
         return None
     if value is not True:
@@ -355,20 +355,20 @@ def checked_rotary(layer, value):
     if layer.key_dim % divisor:
         raise ValueError(
             "rotary needs a key_dim divisible by 2 for each axis of positions, here by "
-            f"{divisor}: each axis rotates pairs of numbers of its own. Received: "
+            f"{divisor}: each axis rotates its own pairs of numbers. Received: "
             f"key_dim={layer.key_dim}, rotary={value!r}"
         )
     return value
 
 
 def token_positions(layer, query, key, positions, state):
-    """Positions for `apply_rotary`, of queries and of keys; `None` without rotary."""
+    """Returns the positions of queries and keys, or `None` without rotary."""
     if layer.rotary is None:
         if positions is not None:
             raise ValueError(
-                "positions are what attention with rotary reads: make the layer with "
-                "rotary=True or the shape of a grid, or leave positions out. "
-                "Received: positions, and rotary=None"
+                "positions need attention with rotary: make the layer with rotary=True "
+                "or the shape of a grid, or leave positions out. Received: positions, "
+                "and rotary=None"
             )
         return None
     checks = []
@@ -376,9 +376,9 @@ def token_positions(layer, query, key, positions, state):
         checks = check_equal(
             size(query, 1),
             size(key, 1),
-            "rotary needs one key for each query, as both are at the same positions: "
-            "use rotary=None for attention to another sequence. Received: query of "
-            f"shape {tuple(query.shape)} and key of shape {tuple(key.shape)}",
+            "rotary needs one key for each query, as both have the same positions: "
+            "use rotary=None for cross-attention. Received: query of shape "
+            f"{tuple(query.shape)} and key of shape {tuple(key.shape)}",
         )
     if positions is not None:
         positions = _checked_positions(layer.rotary, positions, query)
@@ -391,14 +391,15 @@ def token_positions(layer, query, key, positions, state):
 
 
 def apply_rotary(layer, x, positions):
-    """Heads `(B, T, N, H)` of queries or keys, rotated.
+    """Rotates heads `(B, T, N, H)` of queries or keys.
 
-    Positions are ints `(B, T)`, or coordinates in a grid `(B, T, axes)`. B may be 1.
+    Positions are ints `(B, T)`, or coordinates in a grid `(B, T, axes)`. Their B may
+    be 1.
     """
     if positions is None:
         raise ValueError(
-            "Pieces of a sequence need positions with rotary, an int tensor (B, "
-            f"tokens). Received: positions=None, rotary={layer.rotary!r}"
+            "With rotary, each piece of a sequence needs positions: pass an int tensor "
+            f"(B, tokens). Received: positions=None, rotary={layer.rotary!r}"
         )
     if layer.rotary is not True and len(positions.shape) == 2:
         positions = tf.stack(coordinates(positions, layer.rotary), -1)
@@ -406,7 +407,7 @@ def apply_rotary(layer, x, positions):
 
 
 def _checked_positions(rotary, positions, query):
-    """`positions` of a call as int32, one (or one for each axis) for each token."""
+    """Returns `positions` of a call as int32 `(B, T)` or `(B, T, axes)`."""
     positions = tf.convert_to_tensor(positions)
     has_axes = rotary is not True and len(positions.shape) == 3
     inner = (len(rotary),) if has_axes else ()
@@ -424,10 +425,10 @@ def _checked_positions(rotary, positions, query):
 
 
 def coordinates(positions, grid_shape):
-    """The coordinates of positions in row-major order, a list of int tensors.
+    """Returns the coordinates of positions in row-major order, a list of int tensors.
 
-    The length of the first axis counts for nothing: positions beyond the grid are in
-    further rows.
+    The length of the first axis is ignored: positions beyond the grid are in further
+    rows.
     """
     stride = math.prod(grid_shape[1:])
     found = [positions // stride]

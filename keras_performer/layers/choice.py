@@ -1,4 +1,4 @@
-"""The attention inside of a layer or model, and the options that reach it."""
+"""Choice of the attention inside a layer or model, and of its options."""
 
 import copy
 import inspect
@@ -15,18 +15,18 @@ from keras_performer.layers.exact import ExactAttention
 from keras_performer.layers.mixing import MixingLayer
 from keras_performer.layers.performer import PerformerAttention
 
-# What an attention is made from, of one layer or of each block of a model.
+# Types of the argument `attention`: of a layer, of one block, of a model of blocks.
 OneChoice: typing.TypeAlias = str | dict | AttentionLayer
 BlockChoice: typing.TypeAlias = OneChoice | MixingLayer
 Choice: typing.TypeAlias = BlockChoice | Sequence[BlockChoice]
 
-# The classes that have a name, with options of their own beside it.
+# Attention classes with a name; the enclosing layer or model takes their options.
 NAMED: dict[str, type[AttentionLayer]] = {
     "performer": PerformerAttention,
     "exact": ExactAttention,
 }
 
-# Arguments of an attention that follow from what is around it: they are no options.
+# Arguments of an attention that the enclosing layer or model sets: no options.
 DECIDED = frozenset(
     {
         "num_heads",
@@ -39,11 +39,11 @@ DECIDED = frozenset(
     }
 )
 
-# -- Options: the arguments of a class of attention, but for those.
+# -- Options: all other arguments of an attention class.
 
 
 def options_of(kind, decided=DECIDED):
-    """Options of a class of attention: its `inspect.Parameter` that are not decided."""
+    """Returns the parameters of an attention class that are not decided, by name."""
     return {
         name: parameter.replace(kind=parameter.KEYWORD_ONLY)
         for name, parameter in inspect.signature(kind).parameters.items()
@@ -52,12 +52,12 @@ def options_of(kind, decided=DECIDED):
 
 
 def takes_options(cls):
-    """Decorator of a class whose `**kwargs` are options of its attention, and Keras'.
+    """Decorator for classes whose `**kwargs` are options of attention and of Keras.
 
-    Its signature gets the options of `PerformerAttention`, with other defaults where
-    the class has them as `option_defaults`. Those that it has itself, as
-    `kernel_initializer` of an encoder, and positions where it has `position_embedding`
-    are decided by it.
+    The signature of the class gets the options of `PerformerAttention`; the class may
+    change defaults by `option_defaults`. Two kinds of options are decided by the class
+    and left out: its own arguments, such as `kernel_initializer` of an encoder, and
+    `rotary` if the class has `position_embedding`.
     """
     *own, kwargs = inspect.signature(cls).parameters.values()
     names = {parameter.name for parameter in own}
@@ -72,7 +72,7 @@ def takes_options(cls):
 
 
 def check_options(owner, options, kinds):
-    """Raises a `ValueError` for options of `owner` that none of the kinds has."""
+    """Raises a `ValueError` for options of `owner` that no class of `kinds` has."""
     decided = getattr(owner, "decided", DECIDED)
     known = {option for kind in kinds for option in options_of(kind, decided)}
     for option, value in options.items():
@@ -80,37 +80,37 @@ def check_options(owner, options, kinds):
             continue
         if option in decided:
             raise ValueError(
-                f"{option} is no option of {owner.__name__}, as what is around an "
-                f"attention decides it: leave it out. Received: {option}={value!r}"
+                f"{option} is no option of {owner.__name__}: the layer or model around "
+                f"an attention sets it, so leave it out. Received: {option}={value!r}"
             )
         if option in options_of(PerformerAttention, decided):
             named = " and ".join(kind.__name__ for kind in kinds)
             raise ValueError(
-                f"{option} is an option of PerformerAttention, which {named} has not: "
+                f"{option} is an option of PerformerAttention, but not of {named}: "
                 f"leave it out. Received: {option}={value!r}"
             )
         raise arguments.unknown(owner, option, value, known | decided - DECIDED)
 
 
 def named_kinds(attention):
-    """The classes of attention that a choice names, each once."""
+    """Returns the attention classes that a choice names, each once."""
     several = attention if isinstance(attention, (list, tuple)) else [attention]
     names = [one for one in several if isinstance(one, str) and one in NAMED]
     return [NAMED[name] for name in dict.fromkeys(names)]
 
 
 def fitting(options, attention):
-    """The options, a dict, that a class of attention has which the choice names."""
+    """Returns the entries of `options` that an attention named in the choice has."""
     known = {name for kind in named_kinds(attention) for name in options_of(kind)}
     return {name: value for name, value in options.items() if name in known}
 
 
 def of_older_file(config, option_defaults):
-    """The config of a model, with the options that its attention has.
+    """Returns the config of a model, with the options that its attention has.
 
-    Configs of before 2026-11-28 have some with any attention, each at its default.
-    Configs that lack an option of `option_defaults` are older than its default: it has
-    the one of the attention then.
+    Configs from before 2026-11-28 have some options with any attention, each at its
+    default. Configs without an option of `option_defaults` are older than this default:
+    the option then has the default of the attention.
     """
     attention = config.get("attention", "performer")
     of_layer = options_of(PerformerAttention)
@@ -128,14 +128,14 @@ def of_older_file(config, option_defaults):
 
 
 class AttentionChoice:
-    """The attention of a layer around it: a name with options, or a layer to be copied.
+    """The attention of an enclosing layer: a name with options, or a layer to copy.
 
     Args:
-        owner: class of the layer around, one that `takes_options`.
+        owner: class of the enclosing layer, decorated with `takes_options`.
         attention: "performer", "exact", an `AttentionLayer` or the config of one. For a
             model of blocks also "none", a `MixingLayer`, or a list, one for each block.
         options: dict of the keyword arguments that the owner does not name itself.
-        num_heads, causal: those of the layer around, which a layer must have.
+        num_heads, causal: values of the enclosing layer, required of a layer to copy.
         num_blocks: int, or `None` for one attention.
     """
 
@@ -154,8 +154,8 @@ class AttentionChoice:
                 own = getattr(one, name, value)  # mixers have no heads
                 if own != value:
                     raise ValueError(
-                        f"attention must have the {name} of the layer or model around "
-                        f"it. Received: {name}={value!r}, and attention with "
+                        f"attention must have the same {name} as the layer or model "
+                        f"around it. Received: {name}={value!r}, and attention with "
                         f"{name}={own!r}"
                     )
         kinds = named_kinds(self._several)
@@ -163,13 +163,13 @@ class AttentionChoice:
         names = [x for x in options if x in of_performer]
         if names and not kinds:
             raise ValueError(
-                'These are options of attention="performer", and some of "exact" (an '
+                'These options are for attention="performer", and some for "exact" (an '
                 f"AttentionLayer has its own): {', '.join(names)}. Leave them out. "
                 f"Received: attention={attention!r}"
             )
         check_options(owner, options, kinds)
         self._given = options
-        # as the layers have them once they are made; `None` goes with any size
+        # `_named` puts values of made layers here; it keeps `None`, which fits any size
         self._options = {
             name: options.get(name, parameter.default)
             for kind in kinds
@@ -177,9 +177,9 @@ class AttentionChoice:
         }
 
     def make(self, index=0, *, seed, name="attention", **common):
-        """The attention of a block, not built; `None` for "none".
+        """Makes the unbuilt attention of a block; returns `None` for "none".
 
-        `common` has what the layer around decides, arguments of `AttentionLayer`.
+        `common` has the arguments of `AttentionLayer` that the enclosing layer decides.
         """
         one = self._several[index if self._is_list else 0]
         if one == "none":
@@ -187,7 +187,7 @@ class AttentionChoice:
         if isinstance(one, str):
             return self._named(NAMED[one], dict(common, seed=seed, name=name))
         made = {**one.get_config(), "name": name, "dtype": common["dtype"]}
-        if isinstance(one, AttentionLayer):  # a mixer draws nothing, and has positions
+        if isinstance(one, AttentionLayer):  # mixers have no seed, dropout or rotary
             made["seed"] = seed
             made["dropout"] = one.dropout or common["dropout"]
             if "rotary" in common:
@@ -195,9 +195,9 @@ class AttentionChoice:
         return type(one).from_config(made)
 
     def config(self, made=True):
-        """The entries of a config: `attention` and the options.
+        """Returns entries for a config: `attention` and the options.
 
-        Once layers are made, the config of the layer around says what is frozen.
+        If layers are `made`, the config of the enclosing layer says which are frozen.
         """
         several = self._several
         configs = [one if isinstance(one, str) else config_of(one) for one in several]
@@ -219,7 +219,7 @@ class AttentionChoice:
 
 
 def positions_of(position_embedding, attention, position_shape, key_dim):
-    """Position embedding of a model, and the argument `rotary` of its attentions.
+    """Returns the position embedding of a model, and `rotary` of its attentions.
 
     `None` becomes "rotary" if all attentions can rotate, else "learned".
     """
@@ -235,10 +235,10 @@ def positions_of(position_embedding, attention, position_shape, key_dim):
 
 def _rotates(attention, position_shape, key_dim):
     if isinstance(attention, (list, tuple)):
-        # blocks without attention leave it to the others
+        # blocks without attention count only if all blocks are without
         of_blocks = [one for one in attention if one != "none"] or ["none"]
         return all(_rotates(one, position_shape, key_dim) for one in of_blocks)
-    # what is no attention is refused when it is to be made
+    # `AttentionChoice` later refuses unknown names and `None`
     if attention is not None and not isinstance(attention, str):
         attention = as_layer("attention", attention, (AttentionLayer, MixingLayer))
         if not isinstance(attention, AttentionLayer):
@@ -253,7 +253,7 @@ def _rotates(attention, position_shape, key_dim):
 
 
 def _checked(attention, of_blocks):
-    """A name, or an attention as a layer."""
+    """Returns a known name as it is, and another attention as a layer."""
     names = [*NAMED, "none"] if of_blocks else [*NAMED]
     if isinstance(attention, str) and attention in names:
         return attention
@@ -268,19 +268,19 @@ def _checked(attention, of_blocks):
 
 
 def _agreed_rotary(attention, rotary):
-    """The `rotary` of a copy of an attention, where the model has positions."""
+    """Returns `rotary` for a copy of an attention, checked against the model's."""
     if attention.rotary not in (None, rotary):
         raise ValueError(
-            'position_embedding="rotary" needs an attention with the rotary positions '
-            'of the model or with none, and "learned" one with none. Received: '
-            f"attention with rotary={attention.rotary!r}, where the model has "
+            "attention must have rotary=None, or the same rotary as the model: make it "
+            "without rotary, and choose position_embedding for the model. Received: "
+            f"attention with rotary={attention.rotary!r}, and a model with "
             f"rotary={rotary!r}"
         )
     return call_inputs.checked_rotary(attention, rotary)
 
 
 def _serialized(value):
-    """An option for a config."""
+    """Converts the value of an option for a config."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if hasattr(value, "get_config"):

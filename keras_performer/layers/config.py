@@ -1,4 +1,4 @@
-"""Configs of layers, with what was changed in the layers inside them."""
+"""Configs of layers, which record changes of the layers inside them."""
 
 import functools
 
@@ -9,7 +9,7 @@ from keras_performer.layers import arguments, keras_privates
 
 
 def must_be_built(layer):
-    """The message for a method that needs what `build` makes."""
+    """Returns the error message for a method that needs a built layer."""
     return (
         f"{type(layer).__name__} must be built first: call it on data, or "
         f"build(input_shape). Received: {vars(layer).get('name')!r}, not built"
@@ -20,16 +20,16 @@ class SaysWhenUnbuilt:
     """Mixin for layers whose `build` makes attributes that their methods read."""
 
     def __getattr__(self, name):
-        # Python asks here for what it finds nowhere else
+        # Python calls this only for attributes that it does not find
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
         if not name.startswith("__") and vars(self).get("built") is False:
             message = f"{must_be_built(self)}, which has no {name!r} yet"
-        # of this class, so that hasattr is False
+        # an AttributeError, so that hasattr returns False
         raise AttributeError(message, name=name, obj=self)
 
 
 class TracesSpec:
-    """Mixin that traces `call` for shapes of outputs: with a state, and its errors."""
+    """Mixin that infers outputs by tracing `call`, which covers states and errors."""
 
     def compute_output_spec(self, *args, **kwargs):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
@@ -39,9 +39,9 @@ class TracesSpec:
 
 
 class KeepsWithoutEntry:
-    """Mixin for layers that a file of another attention has no weights for: they stay.
+    """Mixin for layers that keep their weights if a file has none for them.
 
-    So attention loads the weights of `keras.layers.MultiHeadAttention`.
+    Thus attention loads the weights of `keras.layers.MultiHeadAttention`.
     """
 
     def load_own_variables(self, store):
@@ -56,17 +56,17 @@ _KEY = "inner_changes"
 
 
 class KeepsInnerChanges(SaysWhenUnbuilt):
-    """Mixin for a layer that makes others: its config says what they became.
+    """Mixin whose config records LoRA, quantization and freezing of inner layers.
 
-    A dense layer with LoRA, or quantized, says so in its config. But where it is made
-    by the layer around it, nobody asks for that: the dense layers of
-    `keras.layers.MultiHeadAttention` come back without either, and do not load what
-    was saved. Here the config of the layer around has an entry more, as soon as there
-    is something to say, and the same is done to the layers inside once they are built.
-    Inside of a layer that is frozen all is, but for parts that are not frozen as it is.
+    The config of a dense layer records its LoRA and quantization. Keras ignores this
+    config if an outer layer makes the dense layer: loaded dense layers of
+    `keras.layers.MultiHeadAttention` have neither, and cannot load the saved weights.
+    Here the config of the outer layer has an entry for changes, if there are any, and
+    `from_config` makes them again once the inner layers are built. All layers inside a
+    frozen layer are frozen, except those that the entry calls trainable.
     """
 
-    # arguments whose attributes are entries of the config; those of base classes, too
+    # attributes that are entries of the config; entries of base classes are added
     config_names: tuple[str, ...] = ()
 
     def get_config(self):
@@ -79,7 +79,7 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        if custom_objects:  # a scope hides those around it, even an empty one
+        if custom_objects:  # even an empty scope would hide outer scopes
             with keras.saving.custom_object_scope(custom_objects):
                 return cls.from_config(config)
         made_of = arguments.without_removed(cls, without_inner_changes(config))
@@ -91,12 +91,12 @@ class KeepsInnerChanges(SaysWhenUnbuilt):
 
 
 def without_inner_changes(config):
-    """The config of a layer as its class makes it."""
+    """Returns the config of a layer without the entry for changes of inner layers."""
     return {name: value for name, value in config.items() if name != _KEY}
 
 
 def _changes(layer):
-    """Changes of the layers inside a layer, a list for its config."""
+    """Returns the changes of the layers inside a layer, a list for its config."""
     changes, inside = [], list(all_inside(layer))
     owners = {id(owner) for owner, _, _ in inside}
     for owner, path, inner in inside:
@@ -109,7 +109,7 @@ def _changes(layer):
 
 
 def change_of(layer):
-    """LoRA and quantization of one layer, a dict for a config; empty for neither."""
+    """Returns LoRA and quantization of one layer as a dict, empty if it has neither."""
     change = {}
     if getattr(layer, "lora_enabled", False):
         change |= {"lora_rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
@@ -123,7 +123,7 @@ def change_of(layer):
 
 
 def _when_built(layer, changes):
-    """Changes the layers inside a layer, as soon as it has made them."""
+    """Changes the layers inside a layer as soon as it is built."""
     if layer.built:
         _apply(layer, changes)
         return
@@ -137,35 +137,35 @@ def _when_built(layer, changes):
         _apply(layer, changes)
 
     layer.build = build_and_change
-    vars(layer)["_pending_changes"] = changes  # not an attribute, which Keras wraps
+    vars(layer)["_pending_changes"] = changes  # setattr would wrap the list
 
 
 def _apply(layer, changes):
-    if not layer.trainable:  # Keras froze only what was there
+    if not layer.trainable:  # Keras froze only the layers that existed
         for inner in keras_privates.all_layers(layer):
             if inner is not layer:
                 inner.trainable = False
-    # eagerly, where a model is built while it is traced: Keras quantizes in NumPy
+    # eagerly, even if the model is built while it is traced: Keras quantizes in NumPy
     with tf.init_scope():
         for change in changes:
             try:
                 inner = at(layer, change["path"])
             except LookupError:
-                continue  # who puts a layer there later has its config
+                continue  # a layer put there later comes with its own config
             if not isinstance(inner, keras.layers.Layer):
                 continue
             trainable = change.get("trainable")
-            if trainable:  # all of it but what LoRA freezes
+            if trainable:  # before LoRA, which freezes the kernel
                 inner.trainable = True
             apply_change(inner, change)
-            if trainable is False:  # LoRA, too
+            if trainable is False:  # after LoRA, to freeze its weights, too
                 inner.trainable = False
 
 
 def apply_change(layer, change):
-    """Does to a built layer what was done to that of which `change_of` tells."""
+    """Applies to a built layer a change that `change_of` returned."""
     mode = change.get("quantize")
-    # the config of a layer that was passed in has it, too
+    # the own config of a layer that was passed in may have quantized it already
     if mode is not None and layer.dtype_policy.quantization_mode is None:
         options = {}
         if "config" in change:
@@ -179,9 +179,9 @@ def apply_change(layer, change):
 
 
 def as_layer(name, value, kind=keras.layers.Layer, or_none=False):
-    """The argument `name`, a layer of that kind or the config of one, as a layer.
+    """Returns the argument `name`, a layer of `kind` or the config of one, as a layer.
 
-    With `or_none` it may be `None`, and stays so.
+    With `or_none`, the argument may be `None`, and `None` is returned.
     """
     if isinstance(value, dict):
         value = keras.saving.deserialize_keras_object(value)
@@ -191,14 +191,14 @@ def as_layer(name, value, kind=keras.layers.Layer, or_none=False):
     wanted = " or ".join(f"{'an' if x[0] in 'AEIOU' else 'a'} {x}" for x in names)
     wanted += ", the config of one, or None" if or_none else " or the config of one"
     if name == "attention":
-        wanted += ". ExactAttention has the place of keras.layers.MultiHeadAttention"
+        wanted += ". Use ExactAttention instead of keras.layers.MultiHeadAttention"
     return arguments.checked(name, value, is_right, wanted)
 
 
 def config_of(layer):
-    """Config from which `as_layer` makes the layer again; `None` of `None`.
+    """Returns a config from which `as_layer` makes the layer again; `None` for `None`.
 
-    Without the shapes that it was built for, so that it is built where it then belongs.
+    It lacks the shapes of the built layer, so that the new owner builds the new layer.
     """
     if layer is None:
         return None
@@ -208,10 +208,11 @@ def config_of(layer):
 
 
 def built_copy(attention, shapes):
-    """An attention layer like this one with weights, which draws none of them.
+    """Returns a built copy of an attention layer, with zeros in kernels and biases.
 
-    What the layer itself will draw stays the same. Shapes are those of query, value and
-    key, `None` for those not given.
+    The copy takes no samples from the layer's initializers and seed: the layer itself
+    later samples the same weights. `shapes` are the shapes of query, value and key,
+    `None` if not given.
     """
     quiet = {"kernel_initializer": "zeros", "bias_initializer": "zeros", "seed": 0}
     config = without_inner_changes(attention.get_config())
@@ -220,17 +221,17 @@ def built_copy(attention, shapes):
     return copy
 
 
-# -- Places of layers inside other layers, as paths that can be saved.
+# -- Paths of layers inside other layers, in a form that a config can contain.
 #
-# A path is a list of steps from a layer to one inside it, each a pair:
-# `["layer", index]` of a functional or Sequential model, `["attribute", name]`, or
-# `["item", key]` of the list or dict that the steps before lead to.
+# A path is a list of steps from a layer to one inside it. Each step is a pair:
+# `["layer", index]` in a functional or Sequential model, `["attribute", name]`, or
+# `["item", key]` in the list or dict at the end of the earlier steps.
 
 
 def children(layer):
-    """The layers right inside a layer, as pairs of a path and a layer.
+    """Yields the layers directly inside a layer, as pairs of a path and a layer.
 
-    A layer that stands in several places comes once for each.
+    A layer with several paths comes once for each path.
     """
     graph = graph_layers(layer)
     for index, child in enumerate(graph):
@@ -243,9 +244,9 @@ def children(layer):
 
 
 def all_inside(layer):
-    """All layers inside a layer, from outside inwards: triples of owner, path, layer.
+    """Yields all layers inside a layer, outermost first: triples of owner, path, layer.
 
-    A layer that stands in several places comes once.
+    A layer with several paths comes once.
     """
     seen, waiting = set(), [([], layer)]
     while waiting:
@@ -258,10 +259,10 @@ def all_inside(layer):
 
 
 def pairs(one, other, leaves=()):
-    """Layers in the same places of two models, each pair once, from outside inwards.
+    """Yields pairs of layers with equal paths in two models, once, outermost first.
 
-    The first pair are the models themselves. Layers of the one model that are `leaves`
-    are not looked into.
+    The first pair are the models themselves. Layers inside the `leaves`, which are
+    layers of the first model, are left out.
     """
     seen, waiting = set(), [(one, other)]
     while waiting:
@@ -275,7 +276,7 @@ def pairs(one, other, leaves=()):
 
 
 def graph_layers(model):
-    """The layers of the graph of a functional or Sequential model; else nothing."""
+    """Returns the layers of a functional or Sequential model; `[]` for other layers."""
     in_graph = isinstance(model, keras.Sequential) or hasattr(model, "operations")
     return model.layers if in_graph else []
 
@@ -306,7 +307,7 @@ def at(layer, path):
 
 
 def put(layer, path, child):
-    """Puts a layer in the place of that at a path; a `LookupError` if there is none."""
+    """Replaces the layer at a path; raises a `LookupError` if there is none."""
     before = at(layer, path)
     index = max(i for i, (kind, _) in enumerate(path) if kind == "attribute")
     owner, name = at(layer, path[:index]), path[index][1]
@@ -316,7 +317,7 @@ def put(layer, path, child):
 
 
 def _with_item(value, keys, child):
-    """A copy of nested lists and dicts in which another item stands at `keys`."""
+    """Copies nested lists and dicts, with `child` as the item at `keys`."""
     if not keys:
         return child
     key, *further = keys

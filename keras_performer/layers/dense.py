@@ -26,13 +26,13 @@ _NAMES = (
 
 
 def full_weight(layer, name, shape, initializer, **options):
-    """A weight that no call rounds to the compute dtype: sums over tokens use it."""
+    """Adds a weight that Keras does not cast to the compute dtype, for token sums."""
     options |= {"name": name, "shape": shape, "initializer": initializer}
     return layer.add_weight(autocast=False, **options)
 
 
 def dense_layers(layer, query_shape, value_shape, key_shape):
-    """Builds the dense layers of a layer, by name; the output layer comes last."""
+    """Builds the dense layers of an attention, a dict by name; output layer last."""
     dense = functools.partial(
         heads_dense,
         use_bias=layer.use_bias,
@@ -58,38 +58,39 @@ def dense_layers(layer, query_shape, value_shape, key_shape):
 
 
 def serialized_options(layer):
-    """Options of the dense layers as entries of the config."""
-    # by keras.initializers, keras.regularizers or keras.constraints
+    """Returns the options of the dense layers as entries of the config."""
+    # the modules keras.initializers, keras.regularizers and keras.constraints
     kinds = {name: getattr(keras, name.split("_")[1] + "s") for name in _NAMES}
     return {x: kind.serialize(getattr(layer, x)) for x, kind in kinds.items()}
 
 
-# -- LoRA in files: the weights that it trains beside those that it leaves.
+# -- LoRA in files: its trained weights are kept apart from the frozen kernel.
 
 
-# Entries of a file, beside the two weights of LoRA.
+# Entries of a file besides the two weights of LoRA.
 _FROZEN, _SCALE = "frozen_", "lora_scale"
 
 
 class KeepsLora:
-    """Mixin for a dense or embedding layer of Keras with `enable_lora`.
+    """Mixin for Keras' dense or embedding layers, whose files keep LoRA's weights.
 
-    Keras writes the product of LoRA's weights into the kernel when it saves, and
-    rounds the sum again if it is quantized; what it loads begins with both of them 0,
-    where neither has a gradient. Here files have them as they are, so that a model that
-    is loaded gives the same numbers and trains on. A layer without LoRA that loads such
-    a file adds the product to its kernel.
+    Keras saves the sum of the kernel and the product of LoRA's weights, and rounds it
+    again if the kernel is quantized. A loaded layer then has 0 for both weights of
+    LoRA, and neither gets a gradient. This mixin saves all weights as they are: a
+    loaded model gives the same numbers and trains on. A layer without LoRA that loads
+    such a file adds the product to its kernel.
     """
 
-    # the kernel, and the two whose product is added to it
+    # the kernel, and the two weights whose product is added to it
     lora_names = "kernel", "lora_kernel_a", "lora_kernel_b"
 
     def quantize(self, mode=None, type_check=True, **options):
         wanted = mode or getattr(options.get("config"), "mode", None)
         if wanted in ("gptq", "awq"):
             raise ValueError(
-                'mode must be "int8", "int4" or "float8": layers inside others would '
-                f"not load after {wanted!r}. Received: mode={wanted!r}"
+                f'mode must be "int8", "int4" or "float8": after {wanted!r}, Keras '
+                "cannot load layers inside other layers from a file. Received: "
+                f"mode={wanted!r}"
             )
         # Keras' own check refuses every subclass
         return super().quantize(mode, type_check=False, **options)
@@ -101,7 +102,7 @@ class KeepsLora:
         entries: dict = {}
         with _without_lora(self):
             super().save_own_variables(entries)
-        # by names that Keras' layers do not take for weights without LoRA
+        # under names that Keras' layers do not mistake for weights without LoRA
         for key, value in entries.items():
             store[_FROZEN + key] = value
         for name in self.lora_names[1:]:
@@ -114,7 +115,7 @@ class KeepsLora:
                 factor = getattr(self, self.lora_names[1])
                 before = np.array(factor)
             super().load_own_variables(store)
-            if self.lora_enabled:  # Keras made both of them 0
+            if self.lora_enabled:  # Keras set both weights to 0: neither would train
                 factor.assign(before)
             return
         frozen = {
@@ -163,17 +164,17 @@ def _without_lora(layer):
 
 
 def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options):
-    """A built `HeadsDense`, with further arguments of `keras.layers.EinsumDense`.
+    """Builds a `HeadsDense`; `options` are arguments of `keras.layers.EinsumDense`.
 
-    It sums over `num_summed` axes at the end of the input, which axes of the sizes
-    `output_shape` replace, and with `use_bias` adds a bias of that shape.
+    The layer sums over the last `num_summed` axes of the input and puts axes of the
+    sizes `output_shape` there. With `use_bias` it adds a bias of shape `output_shape`.
     """
     letters = iter(string.ascii_letters)
     kept = "".join(next(letters) for _ in input_shape[:-num_summed])
     summed = "".join(next(letters) for _ in range(num_summed))
     made = "".join(next(letters) for _ in output_shape)
     for key in ("kernel_initializer", "bias_initializer"):
-        # a copy: one initializer object gives the same values each time it is used
+        # a copy: one initializer object gives the same values at each use
         initializer = options[key]
         options[key] = initializer.__class__.from_config(initializer.get_config())
     dense = HeadsDense(
@@ -188,7 +189,7 @@ def heads_dense(name, input_shape, num_summed, output_shape, use_bias, **options
 
 
 def token_dense(name, output_dim, **options):
-    """A `HeadsDense` from `(B, T, dim)` to `(B, T, output_dim)`, not built."""
+    """Makes an unbuilt `HeadsDense` from `(B, T, dim)` to `(B, T, output_dim)`."""
     dense = HeadsDense(
         "abc,cd->abd",
         output_shape=(None, output_dim),
@@ -204,21 +205,22 @@ def token_dense(name, output_dim, **options):
 class HeadsDense(KeepsLora, keras.layers.EinsumDense):
     """`EinsumDense` over the last axes of its input, as a product of two matrices.
 
-    `EinsumDense` itself is a batched product: the same speed for many tokens, but a
-    third of it for one token. And the gradient of its bias adds up in float32, as that
-    of `keras.layers.Dense` does not in graphs on CPUs: a bfloat16 sum stops growing.
+    `EinsumDense` itself computes a batched product. It has the same speed for many
+    tokens, but a third of the speed for one token. Here the bias sums its gradient in
+    float32: a sum in bfloat16, as of `keras.layers.Dense` in graphs on CPUs, stops
+    growing.
 
     Args:
         equation: str, "(kept)(summed),(summed)(made)->(kept)(made)" with at least one
-            letter for each, and no letter twice: such as "btd,dnh->btnh".
-        output_shape: tuple, `None` for each kept axis but the batch, then the sizes of
-            the made axes. An int for a single one.
+            letter for each part, and no letter twice, such as "btd,dnh->btnh".
+        output_shape: tuple, `None` for each kept axis except the batch, then the sizes
+            of the made axes. An int for a single made axis.
         activation: as in `EinsumDense`.
         bias_axes: the letters of all made axes, or `None` for no bias.
         **kwargs: the other arguments of `EinsumDense`.
 
     Raises:
-        ValueError: for what `EinsumDense` can do, and this product cannot.
+        ValueError: for an equation, shape or bias that only `EinsumDense` can compute.
     """
 
     def __init__(
@@ -235,14 +237,14 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
             or None in sizes[num_free:]
         ):
             raise ValueError(
-                "output_shape must have None for each axis that is kept, but for the "
-                f"batch, then the sizes of the axes {made!r}. Use "
+                "output_shape must have None for each kept axis except the batch, "
+                f"then the sizes of the axes {made!r}. Use "
                 "keras.layers.EinsumDense for other shapes. Received: "
                 f"output_shape={output_shape!r}, equation={equation!r}"
             )
         if bias_axes is not None and sorted(bias_axes) != sorted(made):
             raise ValueError(
-                f"bias_axes must be {made!r}, all axes that are made, or None. Use "
+                f"bias_axes must be {made!r}, all new axes, or None. Use "
                 "keras.layers.EinsumDense for other biases. Received: "
                 f"bias_axes={bias_axes!r}, equation={equation!r}"
             )
@@ -254,13 +256,13 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
         summed = kernel.shape[: -len(made)]
         if not inputs.shape[-len(summed) :].is_compatible_with(summed):
             raise ValueError(
-                f"inputs must have {' x '.join(map(str, summed))} features, for which "
-                f"the layer {self.name!r} was built: make another for inputs of "
-                f"another width. Received: inputs of shape {tuple(inputs.shape)}"
+                f"inputs must have {' x '.join(map(str, summed))} features, as when "
+                f"the layer {self.name!r} was built: make a new layer for inputs of "
+                f"another size. Received: inputs of shape {tuple(inputs.shape)}"
             )
         num_kept = len(inputs.shape) - len(summed)
         matrix = tf.reshape(kernel, (-1, math.prod(made)))
-        inputs = tf.cast(inputs, matrix.dtype)  # Keras casts no integers
+        inputs = tf.cast(inputs, matrix.dtype)  # Keras does not cast integers
         output = _product(tf.reshape(inputs, (-1, matrix.shape[0])), matrix)
         if self.bias is not None:
             bias = tf.convert_to_tensor(self.bias)
@@ -273,15 +275,15 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
         if not store.keys():
             raise ValueError(
                 f"The file has no weights for {self.path}. Functional and Sequential "
-                "models find the layers of a class by their order, and those of "
-                "another attention by the name alone: give the attention layers of "
-                "both models the same names."
+                "models find layers of the same class by their order, but attention "
+                "layers of different classes only by their names: give the attention "
+                "layers of both models the same names."
             )
         super().load_own_variables(store)
 
 
 def _kept_and_made(equation):
-    """The letters of an equation that are in the input, or new, in the output."""
+    """Returns the letters of the kept and of the made axes of an equation."""
     letter = "[a-zA-Z]"
     match = re.fullmatch(rf"({letter}+)({letter}+),\2({letter}+)->\1\3", equation)
     if match:
@@ -289,8 +291,8 @@ def _kept_and_made(equation):
         if len(set(letters)) == len(letters):
             return match[1], match[3]
     raise ValueError(
-        "equation must sum over the last axes of the input and put new ones in their "
-        'place, "(kept)(summed),(summed)(made)->(kept)(made)", such as '
+        "equation must sum over the last axes of the input and replace them by new "
+        'axes, "(kept)(summed),(summed)(made)->(kept)(made)", such as '
         '"btd,dnh->btnh". Use keras.layers.EinsumDense for others. Received: '
         f"equation={equation!r}"
     )
@@ -322,7 +324,7 @@ def _product(rows, matrix):
 
 
 def copied_dense(dense, name):
-    """A built layer with weights of its own, which start as those of a built one."""
+    """Builds a copy of a built dense layer; its weights start with the same values."""
     copy = CopiedDense.from_config({**dense.get_config(), "name": name})
     copy.start_as(dense)
     copy.build_from_config(dense.get_build_config())
@@ -331,25 +333,25 @@ def copied_dense(dense, name):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class CopiedDense(HeadsDense):
-    """A `HeadsDense` whose weights start as those of another, see `copied_dense`.
+    """A `HeadsDense` whose weights start as copies of another's, see `copied_dense`.
 
-    They do so again where a file of weights has none for it.
+    They are copied again if a file has no weights for this layer.
     """
 
     _original = None
 
     def start_as(self, dense):
-        """Makes a layer start as another, a built one."""
-        self._original = lambda: dense  # not an attribute, which Keras would save
+        """Lets the weights of this unbuilt layer start as copies of a built layer's."""
+        self._original = lambda: dense  # as an attribute, Keras would save the layer
         self.kernel_initializer = dense.kernel_initializer
         self.bias_initializer = dense.bias_initializer
 
     def add_weight(self, *args, name=None, initializer=None, **options):
         if self._original is not None and name in ("kernel", "bias"):
             weight = getattr(self._original(), name)
-            again = initializer  # what the other layer's gave at first
+            again = initializer  # samples the first values of the other layer again
 
-            # called once there are values, which may be after a model is made
+            # Keras calls this when it makes values, which may be after making the model
             def initializer(shape, dtype):
                 if keras_privates.has_value(weight):
                     return keras_privates.value_without_autocast(weight)
@@ -364,11 +366,11 @@ class CopiedDense(HeadsDense):
             self.start_again()
 
     def start_again(self):
-        """Gives it the weights that the other layer has now."""
+        """Assigns the current weights of the other layer."""
         for weight, start in zip(self.weights, self._original().weights):
             weight.assign(start)
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class LogitsDense(KeepsLora, keras.layers.Dense):
-    """`keras.layers.Dense` that files keep with LoRA as it is."""
+    """`keras.layers.Dense` whose files keep LoRA's weights, see `KeepsLora`."""

@@ -26,7 +26,7 @@ class EmbeddingLayer(keras.layers.Layer):
     that bypass the blocks, so that the head is called with `(x, extra)`; and the state
     after these inputs. If there is a state, define `empty_state(batch_size)`: the state
     before the first token, nested tensors with the batch first. The class attribute
-    `extra_dtypes` has the dtypes of `extra`, `()` for nothing.
+    `extra_dtypes` has the dtypes of `extra`, `()` without `extra`.
 
     Args:
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
@@ -68,9 +68,8 @@ class TokenEmbedding(KeepsLora, keras.layers.Embedding):
 
     In TensorFlow the gradient of a look-up has one row for each token, and several for
     a repeated token. Optimizers that square gradients (Adam, RMSprop) and clipping by
-    norm use these rows one by one, and so train the table differently than the sum of
-    its rows would. Here rows are summed, in float32, because a sum in half precision
-    stops growing.
+    norm use these rows one by one, which changes training. Here rows are summed first,
+    in float32, because a sum in half precision stops growing.
     """
 
     lora_names = "embeddings", "lora_embeddings_a", "lora_embeddings_b"
@@ -85,7 +84,7 @@ class TokenEmbedding(KeepsLora, keras.layers.Embedding):
     def quantized_call(self, *args, **kwargs):
         if not self.lora_enabled:
             return super().quantized_call(*args, **kwargs)
-        # here Keras looks rows up in what LoRA adds, and not in the sum of both
+        # Keras looks rows up in LoRA's own table here, not in a sum of tables
         attributes, name = vars(self), "lora_embeddings_a"
         table = attributes[name]
         attributes[name] = with_dense_gradient(tf.convert_to_tensor(table))
@@ -144,7 +143,7 @@ class AxialPositionEmbedding(keras.layers.Layer):
     def call(self, positions):
         embedding, found = 0.0, coordinates(positions, self.grid_shape)
         for length, table, coordinate in zip(self.grid_shape, self.tables, found):
-            # coordinates repeat: their rows are added up, as `TokenEmbedding` says
+            # coordinates repeat: their rows are summed, as in `TokenEmbedding`
             table = with_dense_gradient(tf.cast(table, self.compute_dtype))
             embedding += tf.gather(table, coordinate % length)
         return embedding

@@ -18,9 +18,9 @@ from keras_performer.ops.visibility import mask_or_all
 class ExactAttention(ForgettingAttention):
     """Exact softmax attention, at a cost quadratic in the length.
 
-    It computes the same as `keras.layers.MultiHeadAttention`, dropout included, and
-    takes the masks, grouped heads and weights of `PerformerAttention`. Use it as the
-    baseline for linear attention. It has no state.
+    This layer computes the same as `keras.layers.MultiHeadAttention`, including
+    dropout, with the masks, grouped heads and weights of `PerformerAttention`. Use it
+    as the baseline for linear attention. It has no state.
 
     Args:
         num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
@@ -53,15 +53,15 @@ class ExactAttention(ForgettingAttention):
         return ops.exact_scores(query, key, visible, decay=decay)
 
 
-# -- Attention that is called as KerasHub calls its attention with a cache.
+# -- Attention with the cache of KerasHub.
 #
-# `keras_hub.layers.CachedMultiHeadAttention` stands in its `TransformerDecoder`, and so
-# in GPT-2 and its like. It is told of causality by a mask `(B, T, S)`, and of earlier
-# tokens by their keys and values, in a tensor that the model makes.
+# KerasHub's `TransformerDecoder`, and so GPT-2 and similar models, contain
+# `keras_hub.layers.CachedMultiHeadAttention`. A mask `(B, T, S)` makes it causal. The
+# model passes keys and values of earlier tokens in a tensor, the cache.
 
 
 def is_cached(layer):
-    """True if a layer is called as KerasHub's attention with a cache is."""
+    """Returns True if a layer has the call of KerasHub's attention with a cache."""
     kind = type(layer)
     of_keras_hub = kind.__module__.split(".")[0] == "keras_hub"
     return isinstance(layer, CachedAttention) or (
@@ -72,7 +72,7 @@ def is_cached(layer):
 class CachedAttention(AttentionLayer):
     """An `AttentionLayer` with the call of KerasHub's `CachedMultiHeadAttention`.
 
-    Call arguments, besides those of `AttentionLayer`:
+    Call arguments (others as in `AttentionLayer`):
         query, value, key: with a cache the new tokens `(B, T, dim)`.
         attention_mask: tensor of shape `(B, 1, S)`, true for keys that may be seen; or
             `(B, T, S)`, such a mask combined with a causal mask. Keras' implicit masks
@@ -83,7 +83,7 @@ class CachedAttention(AttentionLayer):
 
     Returns:
         Tensor of shape `(B, T, dim)`, followed by the scores or the cache, if any. A
-        call with a cache costs as much as S tokens, even for one new token.
+        call with a cache costs as much as a call on S tokens, even for one new token.
     """
 
     supports_state = False  # the model keeps keys and values
@@ -92,8 +92,8 @@ class CachedAttention(AttentionLayer):
         super().__init__(*args, **kwargs)
         if self.forget_gate:
             raise ValueError(
-                f"{type(self).__name__} has no forget gate: the cache of the model has "
-                "no place for decays. Received: forget_gate=True"
+                f"{type(self).__name__} has no forget gate, because the model's cache "
+                "keeps no decays: use forget_gate=False. Received: forget_gate=True"
             )
 
     def call(
@@ -107,7 +107,7 @@ class CachedAttention(AttentionLayer):
         return_attention_scores=False,
         training=None,
     ):
-        # Keras hands implicit masks to arguments only, of which KerasHub has none
+        # Keras passes implicit masks to arguments only, and KerasHub has none for them.
         masks = [implicit_mask(x) for x in (query, value, key)]
         if cache is None:
             more = attention_mask, return_attention_scores, training
@@ -136,7 +136,7 @@ class CachedAttention(AttentionLayer):
         query_mask = as_mask("query_mask", masks[0], query)
         query += tf.cast(nan_if_refused, query.dtype)
         heads = self.project("query", query)
-        # with a window, too, queries and keys are told apart by their positions
+        # Causality and windows depend on positions: put the queries among the keys.
         placed = visible.causal or getattr(self, "exact_window", None) is not None
         among_keys = _put(tf.zeros_like(keys), start, heads) if placed else heads
         attended, _ = self.attend(among_keys, keys, values, visible, None, training)
@@ -167,12 +167,12 @@ class CachedAttention(AttentionLayer):
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class CachedPerformerAttention(CachedAttention, PerformerAttention):
-    """Attention in the place of KerasHub's `CachedMultiHeadAttention`."""
+    """Performer attention that replaces KerasHub's `CachedMultiHeadAttention`."""
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class CachedExactAttention(CachedAttention, ExactAttention):
-    """`CachedPerformerAttention` with exact weights."""
+    """Exact attention that replaces KerasHub's `CachedMultiHeadAttention`."""
 
 
 WITH_CACHE = {
@@ -182,24 +182,24 @@ WITH_CACHE = {
 
 
 def read_mask(mask, start=0):
-    """Reads a mask of keys `(B, 1, S)`, or one combined with causality `(B, T, S)`.
+    """Reads a mask of keys `(B, 1, S)`, or one combined with a causal mask `(B, T, S)`.
 
     `start` is the index of the first query among the keys.
 
     Returns:
-        An `ops.Visibility`, and a scalar: 0, or NaN if the mask is of another kind and
-        XLA left out the assertion.
+        An `ops.Visibility`, and a scalar: 0, or NaN for any other mask, because XLA
+        leaves out the assertion.
     """
     if mask is None:
         return ops.Visibility(), 0.0
     mask = tf.cast(mask, tf.bool)
     if len(mask.shape) != 3:
         raise ValueError(
-            "attention_mask must have shape (B, 1, S) or (B, T, S): add the axis that "
-            "it lacks, as rank 2 is (T, S) in Keras. Received: attention_mask of shape "
-            f"{tuple(mask.shape)}"
+            "attention_mask must have shape (B, 1, S) or (B, T, S): add the missing "
+            "axis. In Keras a mask of rank 2 is (T, S). Received: attention_mask of "
+            f"shape {tuple(mask.shape)}"
         )
-    # causality hides nothing from the last query
+    # The last query sees all keys that are not masked.
     keys = mask[:, -1]
     if mask.shape[1] == 1:
         return ops.Visibility(keys), 0.0
@@ -209,8 +209,9 @@ def read_mask(mask, start=0):
     known = tf.debugging.Assert(
         as_read,
         [
-            "attention_mask must be one of keys (B, 1, S), or such a mask times "
-            "causality: linear attention cannot hide other keys from a query."
+            "attention_mask must be a mask of keys (B, 1, S), or a mask of keys "
+            "combined with a causal mask (B, T, S): linear attention cannot hide other "
+            "keys from a query."
         ],
     )
     with tf.control_dependencies([known] if known is not None else []):
@@ -218,5 +219,5 @@ def read_mask(mask, start=0):
 
 
 def _put(x, start, part):
-    """x `(B, S, N, H)` with part `(B, T, N, H)` in the positions from `start` on."""
+    """Returns x `(B, S, N, H)` with part `(B, T, N, H)` written at index `start`."""
     return keras.ops.slice_update(x, (0, start, 0, 0), tf.cast(part, x.dtype))

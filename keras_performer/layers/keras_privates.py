@@ -1,7 +1,7 @@
-"""The parts of Keras that are not its public interface, and why each is needed.
+"""Private parts of Keras that the package uses, and why it needs each.
 
-No other file of the package uses any. `tests/layers/test_keras_privates.py` holds what
-is said here against the oldest and the newest Keras that setup.cfg allows.
+No other file of the package uses any. `tests/layers/test_keras_privates.py` checks
+these statements with the oldest and the newest Keras that setup.cfg allows.
 """
 
 import keras
@@ -9,10 +9,11 @@ import tensorflow as tf
 
 
 def implicit_mask(x):
-    """The mask that Keras keeps on a tensor, or `None`.
+    """Returns the mask that Keras keeps on a tensor, or `None`.
 
-    `keras.layers.Layer` hands implicit masks to `call` only where an argument is named
-    after the tensor's; inside another layer's `call` the mask is read from the tensor.
+    `keras.layers.Layer` passes an implicit mask to `call` only as an argument named
+    after the tensor's, such as `query_mask`. Inside another layer's `call` the mask is
+    read from the tensor.
     """
     return getattr(x, "_keras_mask", None)
 
@@ -20,13 +21,13 @@ def implicit_mask(x):
 def set_implicit_mask(x, mask):
     """Puts a mask on a tensor, as Keras' layers and losses with `ignore_class` do.
 
-    `keras.losses.Loss` reads it there; values computed in chunks have to get it again.
+    `keras.losses.Loss` reads it there, so values computed in chunks must get it again.
     """
     x._keras_mask = mask
 
 
 def with_mask(x, mask):
-    """A tensor like x with a mask, as Keras' layers return it; x if it is `None`."""
+    """Returns a copy of x with a mask, as Keras' layers do; x itself for `None`."""
     if mask is not None:
         x = tf.identity(x)
         set_implicit_mask(x, mask)
@@ -34,52 +35,51 @@ def with_mask(x, mask):
 
 
 def in_symbolic_scope():
-    """True while Keras traces layers for the shapes of what they return.
+    """Returns `True` while Keras traces layers for the shapes of their outputs.
 
-    No function that is public says so, but a `keras.SymbolicScope` notes the one around
-    it.
+    No public function tells this, but a `keras.SymbolicScope` notes the scope around.
     """
     with keras.SymbolicScope() as scope:
         return scope.original_scope is not None
 
 
 def all_layers(layer):
-    """The layer itself and all layers inside it, however deep.
+    """Returns the layer itself and all layers inside it, however deep.
 
-    `Model.layers` has the outermost ones only, and other layers have no public list.
+    `Model.layers` has only the outermost layers, and other layers have no public list.
     """
     return layer._flatten_layers()
 
 
 def symbolic_calls(layer):
-    """Calls of a layer in graphs of Keras: pairs of args and kwargs.
+    """Returns the calls of a layer in graphs of Keras: pairs of args and kwargs.
 
-    The public `input` is the first argument only, and not there after two calls.
+    The public `input` is only the first argument, and is missing after two calls.
     """
     arguments = (node.arguments for node in layer._inbound_nodes)
     return [(given.args, given.kwargs) for given in arguments]
 
 
 def dense_layer(attention, name):
-    """A built dense layer, such as "query_dense"; `GroupQueryAttention` hides them."""
+    """Returns a dense layer like "query_dense", private in `GroupQueryAttention`."""
     return getattr(attention, f"_{name}")
 
 
 def value_without_autocast(variable):
-    """The value of a variable in its own dtype, inside of any layer's `call`.
+    """Returns the value of a variable in its own dtype, inside any layer's `call`.
 
-    `Variable.value` casts to the compute dtype of the layer that is being called. What
-    is summed up over chunks must not be rounded before.
+    `Variable.value` casts to the compute dtype of the layer that is being called.
+    Values that are summed over chunks must not be rounded before.
     """
-    if variable._value is None:  # while Keras traces a model, and makes it afterwards
+    if variable._value is None:  # while Keras traces a model, before it makes values
         return tf.cast(variable.value, variable.dtype)
     return tf.convert_to_tensor(variable._value)
 
 
 def has_value(variable):
-    """True if a variable has a value: not in the graph of a function that makes it.
+    """Returns `False` in the graph of a function that makes the variable, else `True`.
 
-    From there XLA takes no variable out whose first value is read from another.
+    XLA cannot take a variable out of this graph if another gives it its first value.
     """
     if tf.executing_eagerly() or variable._value is None:
         return True
@@ -88,28 +88,28 @@ def has_value(variable):
 
 
 def compile_options(model):
-    """Arguments that `compile` was called with, a dict.
+    """Returns the arguments that `compile` was called with, a dict.
 
-    The public `get_compile_config` serializes the optimizer, for which it reads
-    variables: it works eagerly only, and not in a training step.
+    The public `get_compile_config` serializes the optimizer and so reads variables: it
+    works only eagerly, not in a training step.
     """
     return model._compile_config.config
 
 
 def additional_loss(model, loss):
-    """A loss of `model.losses` as `compute_loss` adds it to the compiled one.
+    """Returns a loss of `model.losses` as `compute_loss` adds it to the compiled loss.
 
-    Keras sums it up, and in `tf.distribute` divides it by the number of replicas. The
+    Keras sums it, and in `tf.distribute` divides it by the number of replicas. The
     public `compute_loss` does both only together with the compiled loss.
     """
     return model._aggregate_additional_loss(loss)
 
 
 def wrapped_function(wrapper):
-    """The function inside a wrapper of Keras, and its keyword arguments.
+    """Returns the function inside a wrapper of Keras, and its keyword arguments.
 
-    A wrapper is a `keras.metrics.MeanMetricWrapper` or a loss; `(None, {})` for a loss
-    of one's own. The public `get_config` serializes the function, which it may not be.
+    A wrapper is a `keras.metrics.MeanMetricWrapper` or a loss. A custom loss gives
+    `(None, {})`. The public `get_config` fails if the function cannot be serialized.
     """
     return getattr(wrapper, "_fn", None), getattr(wrapper, "_fn_kwargs", {})
 
@@ -120,7 +120,7 @@ def same_named_entry(store, layer):
     Keras looks for the layers of a functional model by class and order, so no other
     class finds the weights of `keras.layers.MultiHeadAttention`. But each entry has the
     name of its layer. This function moves an empty store to the neighbouring entry
-    named like the layer around `layer`, if there is one.
+    named like the layer around `layer`, if exactly one is.
     """
     path = getattr(store, "_h5_entry_path", None)
     if len(store.keys()) or not path:
@@ -129,7 +129,7 @@ def same_named_entry(store, layer):
     beside = "/".join(folder) or "/"
     if beside not in store.h5_file:
         return store
-    owner = layer.path.split("/")[-2]  # names, where those above are attributes
+    owner = layer.path.split("/")[-2]  # of layer names; `path` has attribute names
     named = []
     for key, entry in store.h5_file[beside].items():
         if "vars" in entry and entry["vars"].attrs.get("name") == owner:
@@ -137,7 +137,7 @@ def same_named_entry(store, layer):
     return store.get(named[0]) if len(named) == 1 else store
 
 
-# Attributes in which Keras and TensorFlow note the layers that stand in others.
+# Attributes where Keras and TensorFlow list the layers of other attributes again.
 NOTED_LAYERS = {
     "_functional",
     "_layers",
@@ -148,14 +148,14 @@ NOTED_LAYERS = {
 
 
 def unlock(layer):
-    """Lets a layer that is built have further layers, variables and metrics."""
+    """Lets a built layer get further layers, variables and metrics."""
     layer._tracker.unlock()
 
 
 def exchange(owner, name, value, before):
-    """Sets an attribute of a built layer, of which a layer `before` is to be forgotten.
+    """Sets an attribute of a built layer, and removes `before`, the layer it replaces.
 
-    Keras lets nobody add layers to one that is built, and forgets none.
+    Keras itself neither adds layers to a built layer nor removes them.
     """
     tracker = owner._tracker
     locked = tracker.locked

@@ -15,10 +15,10 @@ from keras_performer.layers.performer import should_compile
 class LocalAttention(ForgettingAttention):
     """Local attention: exact weights for near keys, at a cost linear in the length.
 
-    Query i sees the keys j with `|i - j| < sliding_window`, or if causal those with
+    Query i sees the keys j with `|i - j| < sliding_window`, or if causal the keys with
     `0 <= i - j < sliding_window`. Masked tokens count in the distance. This is
-    `PerformerAttention(exact_window=...)` without its far keys; compare the two to see
-    if far keys matter. The layer keeps no attention matrix, so `dropout` acts on the
+    `PerformerAttention(exact_window=...)` without far keys; compare the two to see if
+    far keys matter. The layer keeps no attention matrix, so `dropout` acts on the
     attended values, not on the weights as in `keras.layers.MultiHeadAttention`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Base class of mixers, which take the place of attention without queries and keys."""
+"""Base class of mixers, which replace attention and have no queries and keys."""
 
 import typing
 
@@ -15,17 +15,17 @@ from keras_performer.layers.config import KeepsInnerChanges, TracesSpec
 class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
     """Base class of mixers, which combine tokens by position.
 
-    `PerformerBlock` and `PerformerLM` take a mixer in place of an `AttentionLayer`. It
-    is called like a `PerformerBlock`. A subclass defines
+    `PerformerBlock` and `PerformerLM` take a mixer instead of an `AttentionLayer`. A
+    mixer is called like a `PerformerBlock`. A subclass defines
 
         mix(x, mask, training=None)
 
     with x `(B, T, dim)` in the compute dtype and `mask` a bool tensor `(B, T)`, false
-    for tokens that must not count, or `None`. It returns `(B, T, dim)`; this class then
-    sets masked tokens to 0. Compute sums over tokens in float32, and make weights in
-    `build`. Add arguments and register the class as in `AttentionLayer`.
+    for tokens that must not count, or `None`. `mix` returns `(B, T, dim)`; this class
+    then sets masked tokens to 0. Compute sums over tokens in float32, and create
+    weights in `build`. Add arguments and register the class as in `AttentionLayer`.
 
-    Class attributes say what a mixer can do: `supports_causal` and `cost`, as in
+    The class attributes `supports_causal` and `cost` describe a mixer, as in
     `AttentionLayer`. Mixers have no state and no segments.
 
     Args:
@@ -43,8 +43,7 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
         Tensor of shape `(B, T, dim)`, 0 for masked tokens.
 
     Raises:
-        ValueError: if a mixer does not support an argument, or inputs have other
-            shapes.
+        ValueError: if a mixer does not support an argument, or a shape is wrong.
 
     Example:
 
@@ -88,8 +87,8 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
         if names:
             raise ValueError(
                 f"{type(self).__name__} mixes tokens by their positions in the row: "
-                f"call it without {names}, with a sequence in each row of the batch, "
-                f"or use an attention that reads them. Received: {names}"
+                f"call it without {names}, with one sequence in each row of the batch, "
+                f"or use an attention layer that reads them. Received: {names}"
             )
         if len(getattr(x, "shape", ())) != 3:
             received = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x)
@@ -100,19 +99,19 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
         of_mask = tf.TensorShape(getattr(mask, "shape", None))
         if of_mask.rank is not None and of_mask.rank > 2:
             raise ValueError(
-                f"{type(self).__name__} mixes the tokens of one tensor: it has no "
-                "query that looks at another. Call it with the tensor alone, and its "
-                "mask of shape (batch, length). Received: a second tensor of shape "
+                f"{type(self).__name__} mixes the tokens of one tensor and has no "
+                "cross-attention: call it with one tensor, and with a mask of shape "
+                "(batch, length) if needed. Received: a second tensor of shape "
                 f"{tuple(of_mask)}"
             )
         call_inputs.check_real("x", x)
         mask = as_mask("mask", mask, x)
-        # Keras casts no integers; a copy without its mask, which layers inside would
-        # warn about
+        # Keras casts no integers. The copy has no Keras mask, about which layers inside
+        # would warn.
         x = tf.identity(tf.cast(x, self.compute_dtype))
         return zero_masked(self.mix(x, mask, training), mask)
 
-    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+    if typing.TYPE_CHECKING:  # Keras types its own `__call__` as taking anything
         __call__ = call
 
     def mix(
@@ -129,13 +128,13 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        if "hidden_dim" in config:  # its name before 2026-11-28
+        if "hidden_dim" in config:  # name of the argument before 2026-11-28
             config["intermediate_dim"] = config.pop("hidden_dim")
         return super().from_config(config, custom_objects)
 
 
 def zero_masked(x, mask):
-    """x `(B, T, dim)` with zeros where a mask `(B, T)` is false; `None` hides none."""
+    """Returns x `(B, T, dim)` with zeros where a mask `(B, T)`, if any, is false."""
     if mask is None:
         return x
     return tf.where(tf.expand_dims(mask, -1), x, tf.zeros((), x.dtype))

@@ -23,7 +23,7 @@ from keras_performer.ops.shapes import size, sum_dtype
 
 
 class LinearAttention(ForgettingAttention):
-    """The base class of attention through the features of a kernel.
+    """Base class of linear attention, which uses the features of a kernel.
 
     A subclass defines `feature_kernel`. `PerformerAttention` describes the arguments.
     """
@@ -51,7 +51,7 @@ class LinearAttention(ForgettingAttention):
         raise NotImplementedError
 
     def attend(self, query, key, value, visible, state=None, training=None, decay=None):
-        # with a window or a gate bidirectional attention is causal loops, too
+        # With a window or a gate, bidirectional attention also runs causal loops.
         in_order = visible.causal or self.exact_window is not None or decay is not None
         compiles = should_compile(self.jit_compile, query, key, training, in_order)
         attended, state = linear_attention(
@@ -72,9 +72,9 @@ class LinearAttention(ForgettingAttention):
     def outline(
         self, query, key, value, visible, state=None, training=None, decay=None
     ):
-        """Checks inputs and returns shapes as `attend` does, without computing.
+        """Checks inputs and returns tensors of the shapes that `attend` returns.
 
-        To trace the loops over all tokens takes seconds for each layer of a model.
+        Tracing the loops over all tokens would take seconds for each layer of a model.
         """
         if self.exact_window is not None:
             check_window("exact_window", self.exact_window, query, key)
@@ -89,18 +89,18 @@ class LinearAttention(ForgettingAttention):
         return ops.attention_scores(*given, **window, decay=decay)
 
     def absorb(self, x, mask, state, positions=None):
-        """Adds a piece of a sequence to the state, the entry "attention" of one.
+        """Adds keys and values of a piece of a sequence to a state's "attention".
 
-        After all pieces, `answer` gives for each what one call of the layer gives for
-        the whole, where attention is not causal. Tokens x are `(B, tokens, dim)`, their
-        mask and `positions`, which `rotary` needs, `(B, tokens)`.
+        After `absorb` of all pieces, `answer` of each piece returns the same output as
+        one bidirectional call on the whole sequence. x has shape `(B, tokens, dim)`.
+        mask and positions (required with `rotary`) have shape `(B, tokens)`.
         """
         key, value = self.project("key", x, positions), self.project("value", x)
         state = self._as_state(state)
         return ops.absorb_keys(key, value, self.feature_kernel(), mask, state)._asdict()
 
     def answer(self, x, mask, state, training=None, positions=None):
-        """Returns the output of the layer for a piece, after `absorb` of the last."""
+        """Returns the output of the layer for a piece, after `absorb` of all pieces."""
         query = self.project("query", x, positions)
         kernel, state = self.feature_kernel(), self._as_state(state)
         attended = ops.answer_queries(query, kernel, state)
@@ -115,7 +115,7 @@ class LinearAttention(ForgettingAttention):
         return self.key_dim
 
     def _as_state(self, state):
-        """The entry "attention" of the layer's state, as `ops` takes it."""
+        """Returns the entry "attention" of a state as the tuple that `ops` takes."""
         return layer_state.attention_entry(self, ops.State, "key_dim", state)
 
 
@@ -130,8 +130,8 @@ class PerformerAttention(LinearAttention):
 
     To load the weights of a model with `keras.layers.MultiHeadAttention`, swap all its
     attention layers, keep their names and call `load_weights` on the new model. If
-    that model was trained, also set `exact_window`. The random features keep the values
-    that the new layers made.
+    that model was trained, also set `exact_window`. The new layers keep the random
+    features that they sampled.
 
     Args:
         num_heads: int N, number of attention heads.
@@ -159,11 +159,11 @@ class PerformerAttention(LinearAttention):
         feature_map: str, `FeatureMap` or config of one: how queries and keys become
             features. `keras_performer.feature_maps.get` lists the names, such as
             "softmax", "favor+", "taylor" and "relu". Defaults to `"softmax"`.
-        num_random_features: int M, number of random features. More of them make the
-            estimate better and slower. `None` means no random projection: "relu" works
-            without one, "softmax" does not. "auto" is 256, as in the paper's
-            experiments, or `None` for feature maps without random features, such as
-            "taylor". Defaults to `"auto"`.
+        num_random_features: int M, number of random features. More features make the
+            estimate more accurate and the layer slower. `None` means no random
+            projection: "relu" works without one, "softmax" does not. "auto" is 256, as
+            in the paper's experiments, or `None` for feature maps without random
+            features, such as "taylor". Defaults to `"auto"`.
         causal: bool, hide later tokens. Defaults to `False`.
         num_key_value_heads: int K, number of heads of key and value (grouped-query
             attention). It must divide `num_heads`; each is shared by `num_heads / K`
@@ -172,8 +172,8 @@ class PerformerAttention(LinearAttention):
             is causal or has a window or a gate. It changes speed and rounding only.
             `None` chooses a size for the device. Defaults to `None`.
         exact_window: int W, keys less than W tokens away from a query have exact
-            softmax weights; only more distant (far) keys have estimated ones. 64 is a
-            good choice. Masked tokens count in the distance. Query and key must have
+            softmax weights; only more distant (far) keys have estimated weights. 64 is
+            a good choice. Masked tokens count in the distance. Query and key must have
             the same length, and the feature map must estimate softmax. A window adds a
             trainable gain for each head, see `initial_log_gain`. Defaults to `None`, no
             window.
@@ -230,17 +230,17 @@ class PerformerAttention(LinearAttention):
         use_causal_mask: bool, hide later tokens in this call, as `causal=True` does in
             all calls. Defaults to `False`.
         segment_ids: int tensor of shape `(B, T)`, for rows that pack several sequences
-            (self-attention only). A token sees its own segment only, which is a run of
-            equal ids: an id that returns after another starts a new segment. Rotary
+            (self-attention only). A token sees only its own segment. A segment is a run
+            of equal ids: an id that returns after another starts a new segment. Rotary
             positions count along the whole row unless you give `positions`. To use ids
             and states together, start from
             `get_initial_state(batch_size, packed=True)`. The state then holds the last
             id as `"segment"`, and a call without ids continues that segment. Defaults
             to `None`, one segment.
         positions: int tensor of shape `(B, T)`, positions for `rotary`, below 2**31;
-            for a grid also `(B, T, axes)`, the coordinates. They apply to queries and
-            keys. Defaults to 0, 1, ..., or with a state to the positions that follow
-            it. Positions that you give are never shifted by the state.
+            for a grid also coordinates `(B, T, axes)`. Queries and keys have the same
+            positions. Defaults to 0, 1, ..., or with a state to the next positions. The
+            state never shifts positions that you give.
         state: dict, the state after earlier tokens (causal only), from
             `get_initial_state` or an earlier call. The cost of a call does not depend
             on the number of earlier tokens. Defaults to `None`, no earlier tokens.
@@ -300,38 +300,39 @@ class PerformerAttention(LinearAttention):
             self.num_random_features = self.feature_map.default_num_random_features
         self.feature_map.check(self.num_random_features)
         if self.jit_compile:
-            hash(self.feature_map)  # says what to do if it cannot name what is compiled
+            hash(self.feature_map)  # an unhashable map raises an error with advice
         self.exact_window = positive_int("exact_window", exact_window, default=None)
         if self.exact_window is not None and not self.feature_map.estimates_softmax:
             raise ValueError(
-                "exact_window needs features that estimate softmax, as exact weights "
-                "stand beside estimated ones: those of "
-                f"{type(self.feature_map).__name__} are of another kernel. Use "
+                "exact_window needs features that estimate softmax, because it adds "
+                "exact and estimated weights, but "
+                f"{type(self.feature_map).__name__} has another kernel. Use "
                 'feature_map="softmax" or exact_window=None. Received: exact_window='
                 f"{self.exact_window}"
             )
         self.initial_log_gain = self._checked_gain(initial_log_gain)
-        self._random_projection = None  # until built, and where there is none
+        self._random_projection = None  # until built, or if the map needs none
         self._far_gain = None
 
     def _checked_gain(self, value):
-        """A float, or a tuple of one for each head; 0 without a window."""
+        """Returns `initial_log_gain` as a float or a tuple; without a window only 0."""
         value = arguments.without_array(value)
         several = isinstance(value, (list, tuple))
         gains = value if several else (value,)
         are_right = all(map(arguments.is_finite, gains))
-        wanted = "a finite float, or a list of one for each head"
+        wanted = "a finite float, or a list of finite floats, one for each head"
         arguments.checked("initial_log_gain", value, are_right, wanted)
         if several and len(gains) != self.num_heads:
             raise ValueError(
-                "initial_log_gain must have a float for each head, or be one for all. "
-                f"Received: initial_log_gain={value!r}, num_heads={self.num_heads}"
+                "initial_log_gain must be one float, or a list with a float for each "
+                f"head. Received: initial_log_gain={value!r}, "
+                f"num_heads={self.num_heads}"
             )
         if any(gains) and self.exact_window is None:
             raise ValueError(
-                "initial_log_gain is that of keys outside of an exact window: give "
-                f"exact_window as well. Received: initial_log_gain={value!r}, "
-                "exact_window=None"
+                "initial_log_gain changes the weights of keys outside of an exact "
+                "window: give exact_window as well. Received: "
+                f"initial_log_gain={value!r}, exact_window=None"
             )
         return tuple(map(float, gains)) if several else float(value)
 
@@ -354,7 +355,7 @@ class PerformerAttention(LinearAttention):
     def projection_matrix(self):
         """The random projection, a float32 weight `(M, H)`; `None` if there is none.
 
-        A dict of weights if the feature map has several parameters.
+        A feature map with several parameters has a dict of weights here.
         """
         return self._random_projection and self._random_projection.parameters
 
@@ -362,8 +363,8 @@ class PerformerAttention(LinearAttention):
     def log_gain(self):
         """The current log-gain of each head, a float32 tensor `(N,)`.
 
-        It is added to the log-weights of far keys, and starts at `initial_log_gain`.
-        `None` without `exact_window`.
+        The log-gain is added to the log-weights of far keys. Training starts from
+        `initial_log_gain`. `None` without `exact_window`.
         """
         return self._far_gain and self._far_gain.of_heads()
 
@@ -375,8 +376,8 @@ class PerformerAttention(LinearAttention):
         """
         if self._far_gain is None:
             raise ValueError(
-                "assign_log_gain needs a built layer with exact_window: only there are "
-                f"far keys. Received: a layer with built={self.built} and "
+                "assign_log_gain needs a built layer with exact_window, because others "
+                f"have no far keys. Received: a layer with built={self.built} and "
                 f"exact_window={self.exact_window}"
             )
         weight = self._far_gain.log_gain
@@ -393,8 +394,7 @@ class PerformerAttention(LinearAttention):
         The seed of the layer determines the whole sequence.
 
         Args:
-            num_redraws: int, how many steps to move on in the sequence. Defaults to
-                `1`.
+            num_redraws: int, number of steps in the sequence. Defaults to `1`.
         """
         num_redraws = arguments.count("num_redraws", num_redraws)
         if self._random_projection is None or self.feature_map.trainable:
@@ -417,15 +417,15 @@ class PerformerAttention(LinearAttention):
             kernel = self._random_projection.feature_kernel()
         if not self.jit_compile:
             return kernel
-        # layers with equal maps share what is compiled
+        # Layers with equal maps share compiled functions.
         return kernel.made_by(self.feature_map)
 
     def look_ahead(self, x, mask, state, positions=None):
-        """Attends to later keys, from the last piece to the first.
+        """Attends to later keys; called from the last piece to the first.
 
-        With a window, `look_ahead` and then `look_back` give for each piece what one
-        call of the layer gives for the whole, where attention is not causal. Arguments
-        are as in `absorb`; the state is that of the piece that follows.
+        `look_ahead` and then `look_back` of all pieces give the same output as one
+        bidirectional call with a window on the whole sequence. Arguments are as in
+        `absorb`; `state` comes from `look_ahead` of the following piece.
 
         Returns:
             `(later, state)`: a pair of tensors for `look_back`, and the state after the
@@ -438,9 +438,9 @@ class PerformerAttention(LinearAttention):
         return tuple(tf.reverse(z, [1]) for z in later), state
 
     def look_back(self, x, mask, state, later, training=None, positions=None):
-        """Returns the output of the layer for a piece, and the state after it.
+        """Returns the output of the layer for a piece, and the state after the piece.
 
-        It goes from the first piece to the last; `later` is from `look_ahead`.
+        Call it from the first piece to the last; `later` is from `look_ahead`.
         """
         *earlier, state = self._earlier(x, mask, state, positions, own_key=True)
         attended, _ = ops.join_parts(earlier, later)
@@ -448,7 +448,7 @@ class PerformerAttention(LinearAttention):
         return self.write(attended, mask, training), state
 
     def _earlier(self, x, mask, state, positions, own_key):
-        """`ops.attend_to_earlier` of a piece of the sequence, with its state."""
+        """Returns `ops.attend_to_earlier` for a piece, with the state as a dict."""
         output, log_sums, state = ops.attend_to_earlier(
             *(self.project(name, x, positions) for name in ("query", "key", "value")),
             self.feature_kernel(),
@@ -495,9 +495,9 @@ class LinearTransformerAttention(LinearAttention):
     """Attention of the Linear Transformer, with the features elu(x) + 1.
 
     With phi(x) = elu(x) + 1, the weight of key j is phi(q) . phi(k_j), divided by the
-    sum over all keys that the query sees. It does not estimate softmax: train it from
-    scratch, or train on after a conversion. Time and memory are linear in the length,
-    and a causal layer has a state, as in `PerformerAttention`.
+    sum over all keys that the query sees. This layer does not estimate softmax: train
+    it from scratch, or continue training after a conversion. Time and memory are linear
+    in the length, and a causal layer has a state, as in `PerformerAttention`.
 
     `PerformerAttention(feature_map="elu", num_random_features=None)` is nearly the
     same, but divides queries and keys by H^(1/4) and adds 0.001 to each feature. This
@@ -523,7 +523,7 @@ class LinearTransformerAttention(LinearAttention):
     TensorShape([1, 100, 16])
     """
 
-    # as that of `PerformerAttention`
+    # as in `PerformerAttention`
     initial_logit_scale = 4.0
 
     def feature_kernel(self):
@@ -531,7 +531,7 @@ class LinearTransformerAttention(LinearAttention):
 
 
 class RandomProjection(keras.layers.Layer):
-    """Holds the parameters of random features and draws the next ones."""
+    """Holds the parameters of random features and samples new ones."""
 
     def __init__(self, feature_map, num_features, num_heads, head_dim, seed=None):
         super().__init__(name="random_projection", dtype="float32")
@@ -544,7 +544,7 @@ class RandomProjection(keras.layers.Layer):
     def build(self, input_shape=None):
         seed, counter = seed_or_random(self.seed), dict(dtype="int32", trainable=False)
         first = keras.initializers.Constant(seed)
-        # a weight, so that every worker and a resumed run draw the same sequence
+        # A weight, so that all workers and resumed runs sample the same sequence.
         self.first_seed = full_weight(self, "projection_seed", (), first, **counter)
         self.redraw_count = full_weight(self, "redraw_count", (), "zeros", **counter)
         values = draw_once(lambda: self._draw(seed, 0))
@@ -564,56 +564,56 @@ class RandomProjection(keras.layers.Layer):
         return kernel.with_gradients() if self.feature_map.trainable else kernel
 
     def redraw(self, num_redraws):
-        """Moves on in the sequence of features, which the seed alone determines."""
+        """Moves on by `num_redraws` in the sequence that the seed determines."""
         count = tf.convert_to_tensor(self.redraw_count) + num_redraws
         values = self._draw(tf.convert_to_tensor(self.first_seed), count)
         self.redraw_count.assign(count)
         tf.nest.map_structure(lambda w, x: w.assign(x), self._nest(), values)
 
     def load_own_variables(self, store):
-        # what estimates softmax always has features: such a file is one of exact
-        # attention, as `keras.layers.MultiHeadAttention` is; the features stay
+        # Layers that estimate softmax always save features. A file without features
+        # is from exact attention, such as `MultiHeadAttention`: keep the sampled ones.
         if store.keys() or not self.feature_map.estimates_softmax:
             super().load_own_variables(store)
 
     def _nest(self):
-        # not Keras' own dict, which tf.nest does not take for one
+        # tf.nest does not treat Keras' tracked dict as a dict.
         is_one = not isinstance(self.parameters, dict)
         return self.parameters if is_one else dict(self.parameters)
 
     def _draw(self, seed, redraw_count):
-        with tf.device("CPU:0"):  # so that all kinds of machines draw the same
+        with tf.device("CPU:0"):  # so that all machines sample the same features
             seed = tf.stack([tf.cast(seed, tf.int32), tf.cast(redraw_count, tf.int32)])
             return self.feature_map.draw_for_heads(
                 self.num_heads, self.num_features, self.head_dim, seed
             )
 
 
-# -- Weights that are drawn once and do not train: a pure function of a seed.
+# -- Weights that do not train: sampled once, as a pure function of a seed.
 
 
 MAX_SEED = 2**31 - 1
 
 
 def seed_or_random(seed):
-    """The seed of a layer as an int from 0 to `MAX_SEED - 1`; `None` draws one."""
+    """Returns a seed as an int from 0 to `MAX_SEED - 1`, sampled for `None`."""
     if seed is None:
-        # what keras.utils.set_random_seed seeds, as for Keras' own layers
+        # keras.utils.set_random_seed seeds `random`, also for Keras' own layers.
         seed = random.randrange(MAX_SEED)
     return seed % MAX_SEED
 
 
 def draw_once(function):
-    """Draws by a function of no arguments, for weights that a layer builds."""
+    """Calls a function that samples initial weights, outside of graphs."""
     with tf.init_scope():
         values = function()
-        if tf.executing_eagerly():  # constants, which every graph can lift
+        if tf.executing_eagerly():  # arrays, which any graph can use as constants
             values = tf.nest.map_structure(np.asarray, values)
     return values
 
 
 def add_drawn_weight(layer, name, value, trainable=False):
-    """Adds a weight of a layer that begins as the drawn value, in its dtype."""
+    """Adds a weight to a layer, with a sampled value and the dtype of this value."""
 
     def drawn(shape, dtype):
         return tf.convert_to_tensor(value)
@@ -622,16 +622,16 @@ def add_drawn_weight(layer, name, value, trainable=False):
     return full_weight(layer, name, value.shape, drawn, **options)
 
 
-# How many times faster than other weights the gain moves. With 1 it stays behind, and
+# The gain trains this many times faster than other weights. With 1 it is too slow:
 # recall over 512 tokens trains to 0.05 instead of 0.96.
 SPEED = 10.0
 
 
 class FarGain(KeepsWithoutEntry, keras.layers.Layer):
-    """Trainable addend of the log-weights of keys outside of an exact window.
+    """Trainable log-gain: a number added to the log-weights of far keys.
 
-    An estimate is biased and noisy, exact weights are not: with both, attention learns
-    to retrieve far keys only if it can find their ratio.
+    Estimated weights are biased and noisy, exact weights are not. Attention learns to
+    retrieve far keys only if it can learn the ratio between the two.
     """
 
     def __init__(self, num_heads, initial=0.0):
@@ -644,36 +644,36 @@ class FarGain(KeepsWithoutEntry, keras.layers.Layer):
         self.log_gain = full_weight(self, "log_gain", (self.num_heads,), first)
 
     def of_heads(self):
-        """The gain of each head, a tensor `(N,)`."""
+        """Returns the log-gain of each head, a tensor `(N,)`."""
         return SPEED * tf.convert_to_tensor(self.log_gain)
 
 
 # -- The choice of `jit_compile="auto"`.
 
 
-# Shorter sequences take less time in a whole training than the compiler does.
+# With shorter sequences, compiling takes longer than a whole training.
 MIN_COMPILED_LENGTH = 1024
-# On CPUs XLA runs each product of a chunk on one thread, TensorFlow on all. Compiled
-# attention measured faster with 2 to 4 threads, or as fast (causal, 16,384 tokens, 4);
-# with one it took 0.9 to 1.1 times as long (4,096 tokens).
+# On CPUs, XLA runs each product of a chunk on one thread, TensorFlow on all. With 2 to
+# 4 threads compiled attention was faster, or as fast (causal, 16,384 tokens, 4). With
+# one thread it took 0.9 to 1.1 times as long (4,096 tokens).
 MAX_CPU_THREADS = 4
 
 
 def should_compile(jit_compile, query, key, training, in_order):
-    """Decides if XLA compiles attention of `(B, T, ...)` to `(B, S, ...)`.
+    """Decides if XLA compiles attention of query `(B, T, ...)` to key `(B, S, ...)`.
 
     Args:
         jit_compile: True, False or "auto".
         training: bool, or `None`.
-        in_order: bool, whether loops carry sums from block to block, as causal ones do;
-            `None` for local attention, which "auto" does not compile on CPUs. It was a
-            tenth faster with two threads and windows of 64, and took up to twice as
-            long with one thread or windows of 257.
+        in_order: bool, whether loops carry sums from block to block, as causal loops
+            do; `None` for local attention, which "auto" does not compile on CPUs.
+            Compiled local attention was a tenth faster with two threads and windows of
+            64, but took up to twice as long with one thread or windows of 257.
     """
     if jit_compile != "auto":
         return jit_compile
-    # Each length compiles anew; without training there may be many, and a model that
-    # is exported should run where XLA is not. Strategies compile, or place, their own.
+    # XLA compiles again for each length, and inference may have many. An exported model
+    # should run without XLA. Strategies compile functions, or place them, themselves.
     lengths = (query.shape[1], key.shape[1])
     return (
         training is True
@@ -686,16 +686,16 @@ def should_compile(jit_compile, query, key, training, in_order):
 
 
 def pays_on_cpu(in_order):
-    """True if compiled attention is faster here, as far as it was measured."""
+    """Returns True if compiled attention was faster in measurements on such CPUs."""
     major, minor = tf.__version__.split(".")[:2]
-    # before, XLA on CPUs ran the many small products of causal attention in sequence
+    # Before 2.21, XLA ran the many small products of causal loops one after another.
     if in_order and (int(major), int(minor)) < (2, 21):
         return False
     return cpu_threads() <= MAX_CPU_THREADS
 
 
 def cpu_threads():
-    """Number of threads that an operation of TensorFlow may use."""
+    """Returns the number of threads that a TensorFlow operation may use."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     if threads:
         return threads

@@ -20,10 +20,10 @@ from keras_performer.layers.state import HasInitialState
 class TransformerLayer(
     arguments.JoinsSignatures, TracesSpec, KeepsInnerChanges, keras.layers.Layer
 ):
-    """The base class of `PerformerEncoder` and `PerformerDecoder`.
+    """Base class of `PerformerEncoder` and `PerformerDecoder`.
 
     It has their arguments and their feed-forward network. Each part adds its output to
-    the tokens, and normalizes before or after.
+    the tokens, and normalizes its input or the sum.
     """
 
     config_names: tuple[str, ...] = (
@@ -51,7 +51,7 @@ class TransformerLayer(
         **kwargs: typing.Any,
     ) -> None:
         options, kwargs = arguments.split(kwargs)
-        # without autocast Keras leaves the state in float32
+        # with `autocast=False`, so that Keras leaves the state in float32
         super().__init__(**arguments.of_keras(self, kwargs))
         self.supports_masking = True
         self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
@@ -68,7 +68,7 @@ class TransformerLayer(
         )
 
     def build_feed_forward(self, shape):
-        """Makes the parts after the attention, for tokens `(B, T, hidden_dim)`."""
+        """Builds the layers after the attention, for tokens `(B, T, hidden_dim)`."""
         self.feedforward_norm = self.made_norm(shape)
         width, wide = self.intermediate_dim, (*shape[:-1], self.intermediate_dim)
         self.expand = self._dense("expand", shape, width, activation=self.activation)
@@ -78,7 +78,7 @@ class TransformerLayer(
         )
 
     def made_norm(self, shape):
-        """A built normalization of tokens of that shape."""
+        """Builds a normalization for tokens of this shape."""
         norm = keras.layers.LayerNormalization(
             epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy
         )
@@ -86,7 +86,7 @@ class TransformerLayer(
         return norm
 
     def made_attention(self, name, shape):
-        """A built attention of tokens of that shape; heads share their width."""
+        """Builds an attention for tokens of this shape; heads divide the width."""
         call_inputs.check_input_shape(self, shape)
         attention = self._attentions.make(
             num_heads=self.num_heads,
@@ -103,7 +103,7 @@ class TransformerLayer(
         return attention
 
     def tokens(self, inputs, padding_mask):
-        """The input in the compute dtype, without Keras' mask, and its mask of keys."""
+        """Returns inputs in the compute dtype, without Keras' mask, and a key mask."""
         if padding_mask is None:
             padding_mask = implicit_mask(inputs)
         call_inputs.check_real("inputs", inputs)
@@ -246,7 +246,7 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
     """Transformer decoder block with attention of linear cost.
 
     It has causal self-attention, cross-attention if it is built with an encoder's
-    sequence, and a feed-forward network. Constructor and call are those of
+    sequence, and a feed-forward network. It has the constructor and call of
     `keras_hub.layers.TransformerDecoder` (KerasHub need not be installed), but a state
     of fixed size replaces the caches of keys and values. The differences of
     `PerformerEncoder` apply here, too.
@@ -403,14 +403,14 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         return state
 
     def _encoded(self, sequence, padding_mask, attention_mask):
-        """The encoder's sequence, and which of its tokens are seen."""
+        """Returns the encoder's sequence and the mask of its visible tokens."""
         sequence, visible = self.tokens(sequence, padding_mask)
         return sequence, visible_keys(
             sequence, key_mask=visible, attention_mask=attention_mask
         )
 
     def _absorbed(self, sequence, padding_mask, attention_mask):
-        """Entries of the state about the encoder's sequence."""
+        """Returns the state of the cross-attention after the encoder's sequence."""
         sequence, visible = self._encoded(sequence, padding_mask, attention_mask)
         nothing = self.cross_attention.empty_state(tf.shape(sequence)[0])
         return self.cross_attention.absorb(sequence, visible, nothing)
@@ -421,8 +421,8 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
         if self.cross_attention is None:
             if given:
                 raise ValueError(
-                    f"{self.name} was built without encoder_sequence, and has no "
-                    "attention to one: give it in the first call. Received: "
+                    f"{self.name} was built without encoder_sequence, so it has no "
+                    "cross-attention: give it in the first call. Received: "
                     "encoder_sequence"
                 )
             names = names[:1]
@@ -439,6 +439,6 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
             )
         elif given:
             raise ValueError(
-                "A state knows the encoder's sequence: leave encoder_sequence out. "
-                "Received: both"
+                "A state contains the encoder's sequence: leave encoder_sequence out. "
+                "Received: state and encoder_sequence"
             )

@@ -1,4 +1,4 @@
-"""Sequences on their way: prompts are read, tokens made, rows end one by one."""
+"""Continuations of prompts: reads prompts, makes tokens, and ends rows one by one."""
 
 import itertools
 import operator
@@ -14,9 +14,9 @@ from keras_performer.models.performer_lm import PerformerLM
 
 
 class Continuation:
-    """The arguments of `generate`, all of them checked, and the tokens that it makes.
+    """Checked arguments of `generate`, and the tokens that it makes from them.
 
-    Its `prompts` are a list of int32 arrays `(P,)`, of at least one token each.
+    `prompts` is a list of int32 arrays `(P,)`, with at least one token each.
     """
 
     def __init__(self, model, prompt, max_length, num_samples, stop_tokens, options):
@@ -47,7 +47,7 @@ class Continuation:
         self._stops = _checked_stops(model, stop_tokens)
 
     def answer(self, rows):
-        """Rows of tokens, all of each prompt, in the form in which prompts came."""
+        """Returns rows of tokens, grouped by prompt, in the form of the prompts."""
         if self.are_bytes:
             rows = [row.astype("uint8").tobytes() for row in rows]
         if self.num_samples is not None:
@@ -56,14 +56,14 @@ class Continuation:
         return rows[0] if self._is_one else rows
 
     def pieces(self, size):
-        """Makes tokens, `size` at a time at most, but for the first.
+        """Makes the first token alone, then at most `size` tokens at a time.
 
         Yields:
             A list of int32 arrays, the new tokens of each sequence.
         """
         stops = None if self._stops is None else tf.constant(self._stops, tf.int32)
         read, extend = token_loop.compiled(self.model, self.options, stops is not None)
-        # shortest first: rows that are complete are then the last ones
+        # shortest first, so that the last rows are complete first
         order = np.argsort([len(ids) for ids in self.prompts], kind="stable")
         repeats = self._repeats
         rows = (order[:, np.newaxis] * repeats + np.arange(repeats)).ravel()
@@ -76,8 +76,8 @@ class Continuation:
         if stops is not None:
             ended = tf.zeros(len(rows), tf.bool)
         carry = token_loop.Carry((), state, seen, ended)
-        # the draws of a row depend on none that is longer: on the place of the row, and
-        # on how long the shortest sequence is
+        # samples of a row do not depend on longer rows, only on the index of the row
+        # and the length of the shortest sequence
         position = tf.constant(lengths[0], tf.int32)
         carry, finite = token_loop.draw(self.options, stops, logits, carry, position)
         self._check_finite(finite)
@@ -104,7 +104,7 @@ class Continuation:
             length = length[:going_on] + tokens.shape[1]
 
     def _read(self, read, prompts):
-        """Logits and state after the prompts; those of one length are read at once."""
+        """Returns logits and state after prompts; reads equally long ones at once."""
         read_so_far = []
         for _, group in itertools.groupby(prompts, key=len):
             tokens = tf.constant(np.stack(list(group)), tf.int32)
@@ -119,7 +119,7 @@ class Continuation:
         return tf.nest.map_structure(joined, *read_so_far)
 
     def _kept(self, tokens, has_ended):
-        """The tokens of each row up to its end; notes in `has_ended` where that is."""
+        """Returns the tokens of each row up to its end; marks it in `has_ended`."""
         if self._stops is None:
             return list(tokens)
         is_stop = np.isin(tokens, self._stops)
@@ -132,9 +132,9 @@ class Continuation:
     def _check_finite(self, finite):
         if not finite:
             raise ValueError(
-                "The model's logits are not finite, so that no token can be drawn "
-                "(-inf is a token that is never drawn, but not all may be). Look for "
-                "NaN or inf in model.get_weights(). Received: "
+                "The model's logits are not finite, so no token can be sampled (a "
+                "logit of -inf excludes a token, but at least one logit must be "
+                "finite). Look for NaN or inf in model.get_weights(). Received: "
                 f"model={self.model.name!r}"
             )
 
@@ -142,7 +142,7 @@ class Continuation:
 def _check_model(model):
     if not isinstance(model, PerformerLM) or not model.causal:
         raise ValueError(
-            "generate needs a PerformerLM with causal=True: make the model so. "
+            "generate needs a causal PerformerLM: make the model with causal=True. "
             f"Received: model={model!r}"
         )
     for block in model.blocks:
@@ -159,13 +159,13 @@ def _all(kind, prompt):
 
 
 def _rows(prompt):
-    """Ints as a list of arrays; they need not have equal lengths."""
+    """Returns ints as a list of arrays, which may have different lengths."""
     if isinstance(prompt, tf.RaggedTensor):
         prompt = prompt.to_list()
     if isinstance(prompt, (list, tuple)):
         try:
             rows = [np.asarray(row) for row in prompt]
-        except ValueError:  # of NumPy, for rows that are no arrays
+        except ValueError:  # NumPy makes no arrays of such rows
             rows = []
         shapes = sorted({row.shape for row in rows})
         received = f"a list with elements of shapes {shapes}"
@@ -238,9 +238,9 @@ def _checked_stops(model, stop_tokens):
 
 
 def _seen(ids, size):
-    """Mask of the tokens that rows have, bool `(B, V)`."""
+    """Returns a mask of the tokens that each row has, bool `(B, V)`."""
     seen = np.zeros((len(ids), size), bool)
     for row, tokens in enumerate(ids):
-        # a model with inputs of its own may read what it never draws
+        # a custom embedding may read ids that the model never samples
         seen[row, tokens[(tokens >= 0) & (tokens < size)]] = True
     return seen

@@ -1,16 +1,16 @@
-"""A causal model as a SavedModel with `prefill` and `decode` beside `serve`."""
+"""Export of a causal model as a SavedModel with `serve`, `prefill` and `decode`."""
 
 import collections
 
 import keras
 import tensorflow as tf
 
-# The names of what is not an entry of the state.
+# Names of the tensors that are not entries of the state.
 TOKENS, LOGITS = "tokens", "logits"
 
 
 def has_state(model):
-    """True if a model can be asked for its next tokens one by one."""
+    """Returns `True` if a model can compute its next tokens one by one."""
     attentions = [block.attention for block in model.blocks if block.attention]
     return model.causal and all(attention.supports_state for attention in attentions)
 
@@ -18,7 +18,7 @@ def has_state(model):
 def export(model, filepath, input_signature, verbose=None):
     """Writes a SavedModel with the signatures `serve`, `prefill` and `decode`.
 
-    TensorFlow Serving passes tensors by name, so that the state is a flat dict there.
+    TensorFlow Serving passes tensors by name, so the state is a flat dict there.
     """
     structure = model.get_initial_state(1)
     names = state_names(structure)
@@ -49,9 +49,9 @@ def export(model, filepath, input_signature, verbose=None):
 
 
 def state_names(state):
-    """A name for each tensor of a state, in the order of `tf.nest.flatten`.
+    """Returns a name for each tensor of a state, in the order of `tf.nest.flatten`.
 
-    They are words of Python, which signatures ask for: `state_position`,
+    Names are Python identifiers, which signatures need, such as `state_position` and
     `state_blocks_0_attention_sums`.
     """
     paths = [path for path, _ in keras.tree.flatten_with_path(state)]
@@ -60,9 +60,9 @@ def state_names(state):
     wrong = repeated or [name for name in names if not name.isidentifier()]
     if wrong:
         raise ValueError(
-            "The entries of a state must have names that are different when they are "
-            "joined by underscores, of letters, digits and underscores, so that the "
-            "model can be exported: rename them in empty_state of the attention or the "
-            f"embedding. Received: {wrong}"
+            "To export a model, the names of state entries, joined by underscores, "
+            "must be different and have only letters, digits and underscores: rename "
+            "them in empty_state of the attention or the embedding. Received: "
+            f"{wrong}"
         )
     return names

@@ -92,17 +92,17 @@ def generate(
 
     Args:
         model: a causal `PerformerLM` with a state. Models with `attention="exact"` or a
-            mixer have none.
+            mixer have no state.
         prompt: int array of shape `(B, P)`, or a list of B sequences of any lengths,
             each with at least one token; ids below `model.vocabulary_size`. A model
             with `vocabulary_size` of at most 256 also takes bytes, or a list of bytes.
         max_length: int, length of the returned sequences, prompt included. If the model
-            has a `max_length`, at most that plus 1: the model does not read the last
-            token.
+            has a `max_length`, at most `model.max_length + 1`, because the model does
+            not read the last token.
         temperature: float, divides the logits; 0 takes the likeliest token. Defaults to
             `1.0`.
-        top_k: int, sample from the k likeliest tokens only; among equally likely ones
-            the lower ids. Defaults to `None`.
+        top_k: int, sample from the k likeliest tokens only; of equally likely tokens,
+            lower ids come first. Defaults to `None`.
         top_p: float in (0, 1], sample from the likeliest tokens whose probabilities
             together reach p ("nucleus sampling"). Applies after `temperature` and
             `top_k`. Defaults to `None`.
@@ -116,7 +116,7 @@ def generate(
             prompt once. Defaults to `None`, one continuation without the extra axis.
         repetition_penalty: float. For tokens that are already in the sequence or the
             prompt, positive logits are divided by it and negative ones multiplied.
-            Applies before `temperature`, also if that is 0. Defaults to `1.0`.
+            Applies before `temperature`, even if `temperature` is 0. Defaults to `1.0`.
         min_p: float in (0, 1], sample only from tokens whose probability is at least
             `min_p` times the highest one. Applies after all other options. Defaults to
             `None`.
@@ -187,8 +187,8 @@ def generate_stream(
     Yields:
         A list of B int32 arrays, the new tokens of each sequence, without the prompt;
         empty after a sequence has ended. With `num_samples` a list of B lists of
-        arrays. For bytes as in `generate`. The pieces joined after the prompt are what
-        `generate` returns.
+        arrays. Prompts of bytes give bytes, as in `generate`. The prompt and all pieces
+        together equal the result of `generate`.
 
     Raises:
         ValueError: as in `generate`. Arguments are checked at once, logits as they are

@@ -103,8 +103,8 @@ class PerformerLM(
             `(2.0, max(7.0, log(4 * max_length)))`, so that a head remembers the longest
             sequence; without `max_length` to `(2.0, 7.0)`.
         **kwargs: further arguments of `PerformerAttention`, such as `feature_map` or
-            `num_key_value_heads`, or of `ExactAttention`, for the blocks that have it
-            by name; and of `keras.Model`, such as `name` and `dtype`.
+            `num_key_value_heads`, or of `ExactAttention`, for blocks with "performer"
+            or "exact"; and of `keras.Model`, such as `name` and `dtype`.
 
     Call arguments:
         inputs: int tensor of shape `(B, T)`.
@@ -135,7 +135,7 @@ class PerformerLM(
     TensorShape([1, 10, 256])
     """
 
-    # of the attentions of causal models, where a call does not name them
+    # defaults for the attentions of causal models
     option_defaults = types.MappingProxyType({"exact_window": 64, "forget_gate": True})
 
     def __init__(
@@ -186,12 +186,12 @@ class PerformerLM(
         if self.position_embedding == "learned" and self.max_length is None:
             raise ValueError(
                 "Learned positions need max_length, the number of their vectors: give "
-                'one, or use position_embedding="rotary" with heads of an even size. '
+                'one, or use position_embedding="rotary" with an even head size. '
                 "Received: max_length=None"
             )
         options = {**choice.fitting(self._defaults(options), attention), **options}
         self.seed = arguments.seed(seed)
-        # what makes these blocks again, whatever replaces them later
+        # for configs, which make these blocks again even if others replace them later
         self._attentions = choice.AttentionChoice(
             type(self), attention, options, self.num_heads, self.causal, self.num_layers
         )
@@ -240,21 +240,21 @@ class PerformerLM(
         self.norm = keras.layers.LayerNormalization(dtype=dtype, name="norm")
         self.head = as_layer("head", head, or_none=True) or LogitsDense(
             self.vocabulary_size,
-            dtype=sum_dtype(self.compute_dtype).name,  # losses need more than half
+            dtype=sum_dtype(self.compute_dtype).name,  # losses need at least float32
             name="logits",
         )
-        # at once, for sequences of any length: exported models then take any too
+        # now, for sequences of any length, so that exported models take any length, too
         self.build((None, None))
-        unlock(self)  # subclasses may add layers, as those of functional models may
+        unlock(self)  # subclasses may add layers, like subclasses of functional models
 
     def _defaults(self, options):
-        """Options of the attentions beside those of the call."""
+        """Returns default options of the attentions, given the options of the call."""
         defaults = dict(self.option_defaults) if self.causal else {}
         features = feature_maps.get(options.get("feature_map", "softmax"))
         if not features.estimates_softmax:
             defaults.pop("exact_window", None)
         if {**defaults, **options}.get("forget_gate") and self.max_length is not None:
-            # a gate that forgets half within 760 tokens finds nothing beyond
+            # with bias 7 a gate forgets half in 760 tokens, too fast for long sequences
             biases = 2.0, max(7.0, math.log(4 * self.max_length))
             defaults["forget_gate_bias"] = biases
         return defaults
@@ -272,7 +272,7 @@ class PerformerLM(
             *((layer, hidden_shape) for layer in (*self.blocks, self.norm)),
         ]
         for layer, shape in shapes:
-            if not layer.built:  # one that was passed in may be
+            if not layer.built:  # a layer that was passed in may be built
                 layer.build(shape)
 
     def export(self, filepath, format="tf_saved_model", verbose=None, **kwargs):
@@ -331,7 +331,7 @@ class PerformerLM(
         return {"position": position, "embedding": remembered}
 
     def _positions(self, length, state):
-        """Positions of so many tokens after a state, `(1, T)` or `(B, T)`; checked."""
+        """Returns checked positions of tokens after a state, `(1, T)` or `(B, T)`."""
         limit = self.max_length
         if limit is not None:
             length = arguments.up_to_max_length(self, length)
@@ -339,12 +339,12 @@ class PerformerLM(
         if state is not None:
             positions += state["position"][:, tf.newaxis]
         if limit is not None:
-            # what the shapes do not tell; accelerators leave the check out
+            # shapes do not count the state's tokens; accelerators leave this check out
             tf.debugging.assert_less(
                 positions,
                 limit,
-                f"{type(self).__name__} ends at max_length: make it with the "
-                "max_length of the longest sequence, or begin with a new state. "
+                f"{type(self).__name__} takes at most max_length tokens: make it with "
+                "the max_length of the longest sequence, or begin with a new state. "
                 "Received: a sequence, with the tokens of its state, longer than "
                 f"max_length={limit}",
             )
@@ -373,7 +373,7 @@ class PerformerLM(
         if self.recompute == "block" and training and state is None:
             if segment_ids is not None:
                 raise ValueError(
-                    "recompute goes through rows of one segment: train with "
+                    "recompute needs one segment in each row: train with "
                     "recompute=None, or without segment_ids. Received: segment_ids, "
                     f"and recompute={self.recompute!r}"
                 )
@@ -425,7 +425,7 @@ class PerformerLM(
         if self.positions is not None:
             x += self.positions(positions)
         x = self.embedding_dropout(x, training=training)
-        x = with_mask(x, mask)  # of `mask_zero`; what was computed has none
+        x = with_mask(x, mask)  # of `mask_zero`; computed tensors have no mask
         position = start["position"] + size(positions, 1)
         return x, extra, {"position": position, "embedding": remembered}
 

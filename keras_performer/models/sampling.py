@@ -1,4 +1,4 @@
-"""Draws of tokens from logits."""
+"""Sampling of tokens from logits."""
 
 import random
 import typing
@@ -8,15 +8,15 @@ import tensorflow as tf
 
 from keras_performer.layers import arguments
 
-# The smallest float32 that hardware does not take for 0, and the largest.
+# The smallest float32 that hardware does not round to 0, and the largest float32.
 _SMALLEST = float(np.finfo("float32").tiny)
 _LARGEST = float(np.finfo("float32").max)
 
 
 class Sampling(typing.NamedTuple):
-    """Options of `draw`: scalar tensors, `None` for what it is to leave out.
+    """Options of `draw`: scalar tensors, `None` for options without effect.
 
-    Without a temperature it takes the likeliest token. `top_k` is an int.
+    Without a temperature, `draw` takes the likeliest token. `top_k` is an int.
     """
 
     seed: tf.Tensor
@@ -28,12 +28,12 @@ class Sampling(typing.NamedTuple):
 
     @property
     def kind(self):
-        """Key of a compiled `draw`: equal for equal graphs."""
+        """Key of a compiled `draw`; equal graphs have equal keys."""
         return self.top_k, *(option is None for option in self)
 
 
 def check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty):
-    """The arguments of `generate` as a `Sampling`, if all is well with them."""
+    """Checks sampling arguments of `generate`; returns them as a `Sampling`."""
     seed = arguments.seed(seed)
     if seed is None:
         seed = random.randrange(2**31 - 1)
@@ -64,7 +64,7 @@ def check_options(seed, temperature, top_k, top_p, min_p, repetition_penalty):
 
 
 def _checked(name, value, wanted, most=_LARGEST, also=None):
-    """A number or scalar tensor as a float, from the smallest to `most`, or `also`."""
+    """Returns a number or scalar tensor as a float; raises if it is out of range."""
     try:
         number = None if isinstance(value, (str, bytes, bool)) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -75,32 +75,32 @@ def _checked(name, value, wanted, most=_LARGEST, also=None):
 
 
 def draw(sampling, logits, seen, step):
-    """Draws a token for each row of logits.
+    """Samples a token for each row of logits.
 
     Args:
         sampling: `Sampling`.
-        logits: tensor of shape `(B, V)`; -inf is a token that is never drawn.
-        seen: bool tensor of shape `(B, V)`, the tokens that came before; read where
-            there is a `repetition_penalty`.
-        step: int32 tensor, of which each draw of a sequence has another.
+        logits: tensor of shape `(B, V)`; a token with -inf is never sampled.
+        seen: bool tensor of shape `(B, V)`, the earlier tokens; read only with a
+            `repetition_penalty`.
+        step: int32 scalar tensor, different for each token of a sequence.
 
     Returns:
-        `(tokens, finite)`, both `(B,)`: int32, and if one could be drawn from the row.
+        `(tokens, finite)`, both `(B,)`: int32, and true if the row could be sampled.
     """
     if logits.dtype.size < 4:  # too coarse for small temperatures
         logits = tf.cast(logits, tf.float32)
-    if sampling.repetition_penalty is not None:  # whatever the sign of logits
+    if sampling.repetition_penalty is not None:  # for logits of either sign
         penalty = tf.cast(sampling.repetition_penalty, logits.dtype)
         less = tf.where(logits > 0, logits / penalty, logits * penalty)
         logits = tf.where(seen, less, logits)
-    # relative to the largest, which no temperature then makes infinite
+    # relative to the largest, so that no temperature makes the largest infinite
     relative = logits - tf.reduce_max(logits, -1, keepdims=True)
-    # NaN also where that is infinite; -inf elsewhere is a token never to be drawn
+    # NaN also where the largest is infinite; other -inf are tokens never sampled
     invalid = tf.math.is_nan(relative)
     finite = ~tf.reduce_any(invalid, -1)
     if sampling.temperature is None:
         return tf.argmax(logits, -1, output_type=tf.int32), finite
-    # numbers, as the model must be able to read what is drawn here
+    # without NaN, because the model must be able to read the sampled tokens
     logits = tf.where(invalid, tf.zeros_like(logits), relative)
     logits /= tf.cast(sampling.temperature, logits.dtype)
     never = tf.constant(float("-inf"), logits.dtype)

@@ -1,4 +1,4 @@
-"""The compiled loop: reads a token, draws the next, for many sequences at once."""
+"""Compiled loop that reads a token and samples the next, for many sequences at once."""
 
 import functools
 import typing
@@ -10,40 +10,40 @@ from keras_performer.layers.keras_privates import all_layers
 from keras_performer.models import sampling
 from keras_performer.models.performer_lm import PerformerLM
 
-# What is compiled for each model, so that generating again does not trace again.
+# Compiled functions of each model, so that generating again does not trace again.
 _functions: weakref.WeakKeyDictionary[PerformerLM, tuple] = weakref.WeakKeyDictionary()
 
 
 class Carry(typing.NamedTuple):
-    """Loop variables of generation, a row for each sequence.
+    """Loop variables of generation, with one row for each sequence.
 
     `seen`, the tokens of each sequence so far, bool `(B, V)`, is `()` without a
     repetition penalty; `ended`, bool `(B,)`, is `()` without stop tokens.
     """
 
-    token: typing.Any  # int32 (B, 1), the last one, not read yet
+    token: typing.Any  # int32 (B, 1), the last token, not yet read
     state: typing.Any
     seen: typing.Any
     ended: typing.Any
 
 
 def compiled(model, options, has_stops):
-    """The functions `read` and `extend` for this model and this kind of `Sampling`."""
-    # LoRA and quantization give a model other weights, or other dtypes
+    """Returns compiled `read` and `extend` for this model and kind of `Sampling`."""
+    # LoRA and quantization change weights or dtypes of a model
     made_from = (
         [id(weight) for weight in model.weights],
         [layer.dtype_policy.name for layer in all_layers(model)],
     )
     if model not in _functions or _functions[model][0] != made_from:
-        # with the weights themselves, so that no later weight gets the id of one
+        # keeps the weights, so that no later weight gets the id of one of them
         _functions[model] = made_from, model.weights, {}
     functions = _functions[model][-1]
 
     def function(body, kind):
         if (body, kind) not in functions:
-            # a proxy, as a function that held the model would keep it alive for ever;
-            # partials, as TensorFlow takes closures of one function for one that it
-            # compiles again and again, and warns
+            # A proxy, because a function that holds the model keeps it alive for ever.
+            # Partials, because TensorFlow takes several closures of one function for
+            # one function that is compiled again and again, and warns.
             functions[body, kind] = tf.function(
                 functools.partial(body, weakref.proxy(model)), reduce_retracing=True
             )
@@ -53,33 +53,33 @@ def compiled(model, options, has_stops):
 
 
 def read(model, tokens, state):
-    """Logits `(B, V)` of the token after tokens `(B, T)`, and the state."""
+    """Returns logits `(B, V)` of the token after tokens `(B, T)`, and the state."""
     outputs, state = model(tokens, state=state, return_state=True)
     return model.next_token_logits(outputs[:, -1]), state
 
 
 def draw(options, stops, logits, carry, step):
-    """Draws the token after what was read; also returns if all logits allowed it.
+    """Samples the next token of each row; also returns whether all logits allowed it.
 
-    The `Carry` is that from before, with the state of now. `step` is the length of the
-    sequence whose draw this is.
+    `carry` has the state after the last token that was read, and otherwise earlier
+    values. `step` is the length of the shortest sequence, without the new token.
     """
     token, finite = sampling.draw(options, logits, carry.seen, step)
     seen, ended = carry.seen, carry.ended
     if options.repetition_penalty is not None:
         seen |= tf.one_hot(token, seen.shape[-1], True, False, dtype=tf.bool)
     if stops is not None:
-        finite |= ended  # what follows is not part of the sequence
+        finite |= ended  # tokens after the end are not part of the sequence
         ended |= tf.reduce_any(token[:, tf.newaxis] == stops, -1)
     carry = Carry(token[:, tf.newaxis], carry.state, seen, ended)
     return carry, tf.reduce_all(finite)
 
 
 def extend(model, options, stops, carry, start, count):
-    """Draws `count` tokens, each after reading the one before; fewer if all have ended.
+    """Samples `count` tokens, each after reading the last; fewer if all rows end.
 
     Returns:
-        Tokens `(tokens, B)`, the `Carry`, and whether all could be drawn.
+        Tokens `(tokens, B)`, the `Carry`, and whether all could be sampled.
     """
 
     def unfinished(i, carry, *_):

@@ -1,6 +1,6 @@
-"""Sequences cut into blocks of tokens, and loops over them.
+"""Sequences cut into blocks of tokens, and loops over the blocks.
 
-Sizes are Python ints where they are known and scalar tensors where not.
+Sizes are Python ints if they are static, otherwise scalar tensors.
 """
 
 import copy
@@ -12,16 +12,16 @@ from keras_performer.ops.shapes import ceil_div, pad, size
 
 
 class Sizes(typing.NamedTuple):
-    """Sizes of blocks; results do not depend on them, but for rounding.
+    """Sizes of blocks. They affect results only by rounding.
 
     Attributes:
-        features: int, numbers in the features of one block, X * tokens * M.
+        features: int, elements of the features of one block, X * tokens * M.
         min_tokens, max_tokens: ints, the bounds of a block's tokens.
-        batch: int, the batch that local attention expects where it is not known.
-        any_batch_tokens: int, tokens of a block of features there.
-        chunk: int, tokens of a chunk of causal attention. The products inside a chunk
-            cost chunk * (M + V) a token, the chunk states V * M / chunk.
-        weights: int, numbers in the weights of one block of local attention.
+        batch: int, the batch size that local attention assumes if it is unknown.
+        any_batch_tokens: int, tokens of a block of features for unknown batch sizes.
+        chunk: int, tokens of a chunk of causal attention. Per token, the products
+            inside a chunk cost chunk * (M + V), the chunk states V * M / chunk.
+        weights: int, elements of the weights of one block of local attention.
     """
 
     features: int
@@ -34,24 +34,24 @@ class Sizes(typing.NamedTuple):
 
 
 # Features of 4 MB in float32 and weights of 2 MB stay in the cache of a core. Chunks of
-# 64 measured fastest for M = 256, V = 64. Blocks of 128 tokens of large batches are as
-# fast as those of 64, and half as many operations.
+# 64 tokens were fastest for M = 256, V = 64. For large batches, blocks of 128 tokens
+# are as fast as blocks of 64, with half as many operations.
 ON_CPU = Sizes(2**20, 128, 512, 1, 64, 64, 2**19)
-# A block of a training step costs a GPU some 70 us, causal 130, however small it is:
-# `benchmarks/gpu`.
+# On a GPU, even a small block takes about 70 us of a training step, or 130 us if
+# causal: `benchmarks/gpu`.
 ON_GPU = Sizes(2**24, 256, 8192, 16, 1024, 256, 2**23)
-# Chunks as wide as a TPU's matrix unit. No TPU was measured. Its compiler gives the
-# step of `tpu_configs/v5e-1.yaml` 9.6 GiB with these, 13.6 with the sizes of CPUs.
+# Chunks are as wide as a TPU's matrix unit. No TPU was measured; the TPU compiler needs
+# 9.6 GiB for the step of `tpu_configs/v5e-1.yaml`, and 13.6 GiB with ON_CPU.
 ON_TPU = Sizes(2**22, 128, 1024, 16, 256, 128, 2**21)
 
 
 def has_gpu() -> bool:
-    """True if TensorFlow has a GPU, on which it then puts what can be there."""
+    """Returns True if TensorFlow has a GPU, which is then the default device."""
     return bool(tf.config.list_logical_devices("GPU"))
 
 
 def has_tpu() -> bool:
-    """True if TensorFlow has a TPU."""
+    """Returns True if TensorFlow has a TPU."""
     return bool(tf.config.list_logical_devices("TPU"))
 
 
@@ -62,7 +62,7 @@ def block_sizes():
 
 
 def tokens_per_block(x, num_features):
-    """Number of tokens of `(B, T, heads, dim)` x in a block."""
+    """Returns the number of tokens in a block of x, `(B, T, heads, dim)`."""
     sizes = block_sizes()
     if x.shape[0] is None:
         return sizes.any_batch_tokens
@@ -71,12 +71,12 @@ def tokens_per_block(x, num_features):
 
 
 class Blocks:
-    """A sequence cut into `count` blocks of `tokens`, all equal, the last padded.
+    """A sequence cut into `count` blocks of `tokens` tokens each, the last padded.
 
     Args:
         length: int or scalar tensor, the length of the sequence.
         max_tokens: int, the most tokens in a block.
-        multiple: int, blocks are a multiple of this many tokens.
+        multiple: int; `tokens` is rounded up to a multiple of it.
     """
 
     def __init__(self, length, max_tokens, multiple=1):
@@ -89,7 +89,7 @@ class Blocks:
         self.many = not (static and self.count == 1)
 
     def cut(self, x):
-        """`(B, length, ...)` to `(B, count, tokens, ...)`, padded with zeros."""
+        """Cuts `(B, length, ...)` to `(B, count, tokens, ...)`, padded with zeros."""
         if self.padded:
             missing = self.count * self.tokens - self.length
             x = pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
@@ -97,7 +97,7 @@ class Blocks:
         return tf.reshape(x, [size(x, 0), self.count, self.tokens, *rest])
 
     def cut_mask(self, mask, batch_size):
-        """A mask `(B, length)` or `None` to one of the blocks, `None` if all true."""
+        """Cuts a mask `(B, length)`; `None` stays `None` unless blocks are padded."""
         if mask is None:
             if not self.padded:
                 return None
@@ -105,11 +105,11 @@ class Blocks:
         return self.cut(mask)
 
     def join(self, array, shape):
-        """An array of `(B, tokens, ...)` blocks as one tensor of static `shape`."""
+        """Joins an array of `(B, tokens, ...)` blocks to a tensor of static `shape`."""
         return self.join_blocks(array.stack(), shape)
 
     def join_blocks(self, x, shape):
-        """`(count, B, tokens, ...)` blocks as one tensor of static `shape`."""
+        """Joins `(count, B, tokens, ...)` blocks to a tensor of static `shape`."""
         axes = range(3, len(shape) + 1)
         x = tf.transpose(x, (1, 0, 2, *axes))
         rest = [shape[axis - 1] or size(x, axis) for axis in axes]
@@ -119,11 +119,11 @@ class Blocks:
         return tf.ensure_shape(x, shape)
 
     def join_like(self, array, x):
-        """An array of blocks of the gradient of x as a tensor like x."""
+        """Joins an array of blocks of a gradient to the shape and dtype of x."""
         return tf.cast(self.join(array, x.shape), x.dtype)
 
     def join_in_turn(self, arrays, like):
-        """`join_like` of several arrays, of which one at a time is there twice."""
+        """Joins like `join_like`, one array at a time: only one is in memory twice."""
         joined = []
         for array, x in zip(arrays, like, strict=True):
             with tf.control_dependencies(joined[-1:]):
@@ -134,9 +134,9 @@ class Blocks:
         """Runs `state = body(i, *state)` for every block; one block needs no loop.
 
         Args:
-            body: function of an index and tensors.
-            state: nest of what it takes and returns.
-            reverse: bool, whether the last block is the first.
+            body: function of an index and the state that returns the next state.
+            state: sequence of nests of tensors.
+            reverse: bool, whether to begin with the last block.
         """
         state = tuple(state)
         if not self.many:
@@ -154,35 +154,35 @@ class Blocks:
         )[1:]
 
     def array(self, dtype, shape=None):
-        """An array with a place for every block.
+        """Returns a `tf.TensorArray` with an element for every block.
 
-        XLA on CPUs copies the whole of a bfloat16 array whenever a block is written:
-        there float32, and a cast of what is joined, is faster.
+        XLA on CPUs copies a whole bfloat16 array whenever a block is written: a float32
+        array, cast after joining, is faster.
 
         Args:
             dtype: of the array.
-            shape: of what is written, ints and scalar tensors. LiteRT needs it: leave
-                it out of loops that only training runs.
+            shape: of an element, ints and scalar tensors. LiteRT needs it; omit it in
+                loops that run only in training.
         """
         if shape is None:
             return tf.TensorArray(dtype, size=self.count)
         return new_array(dtype, self.count, shape)
 
     def block_shape(self, x, dim):
-        """The shape of a block of `(B, any, heads, any)` x with so many numbers."""
+        """Returns the shape of a block of `(B, any, heads, any)` x with size `dim`."""
         return size(x, 0), self.tokens, x.shape[2], dim
 
     def filled(self, x, dim, dtype, value=0.0):
-        """An array of the blocks of `(B, length, heads, dim)`, all of one number.
+        """Returns an array of the blocks of `(B, length, heads, dim)`, all `value`.
 
-        It needs the memory of one block. The parts of one tensor would keep the whole
-        of it as long as one is left.
+        The array needs the memory of one block. Slices of one tensor would keep the
+        whole tensor in memory as long as one slice is left.
 
         Args:
-            x: tensor `(B, any, heads, any)`, whose batch size and heads count.
+            x: tensor `(B, any, heads, any)`, which gives the batch size and heads.
             dim: int.
             dtype: of the array.
-            value: float.
+            value: float, every element.
         """
         shape = self.block_shape(x, dim)
         block = tf.fill(shape, tf.constant(value, dtype))
@@ -201,16 +201,16 @@ class Blocks:
 
 
 def new_array(dtype, count, shape):
-    """A `tf.TensorArray` that knows what it will hold before anything is written.
+    """Returns a `tf.TensorArray` whose element shape is known before the first write.
 
-    TensorFlow would learn it from the first write. LiteRT makes one tensor of an array,
-    and needs its shape where it is made. The class takes static shapes alone: for
-    others the list that it wraps is made here.
+    TensorFlow alone could infer the shape from the first write. LiteRT converts an
+    array to one tensor, and needs the shape when it creates the array. `tf.TensorArray`
+    takes only static shapes: for others, this function makes the list that it wraps.
 
     Args:
         dtype: of the elements.
-        count: int or scalar tensor, how many there are.
-        shape: of each, ints and scalar tensors.
+        count: int or scalar tensor, number of elements.
+        shape: of an element, ints and scalar tensors.
     """
     if tf.executing_eagerly() or all(isinstance(size, int) for size in shape):
         return tf.TensorArray(dtype, count, element_shape=shape)

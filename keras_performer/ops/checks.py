@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def check_attention_inputs(query, key, value, visible):
-    """Raises a `ValueError` unless the shapes are those of one attention."""
+    """Raises a `ValueError` unless the shapes fit together."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if len(x.shape) != 4:
             raise ValueError(
@@ -42,8 +42,8 @@ def check_attention_inputs(query, key, value, visible):
         )
     if visible.global_tokens is not None:
         raise ValueError(
-            "Only global_token_attention and the exact functions heed global tokens. "
-            "Received: Visibility(..., global_tokens=...)"
+            "Only global_token_attention and the exact functions support global "
+            "tokens: leave them out. Received: Visibility(..., global_tokens=...)"
         )
     starts = visible.starts
     if starts is not None and not all(
@@ -57,19 +57,20 @@ def check_attention_inputs(query, key, value, visible):
 
 
 def check_decay(decay, key, query):
-    """Log-decays of keys as a tensor; a `ValueError` unless there is one for each."""
+    """Returns log-decays as a tensor; raises a `ValueError` unless shapes fit."""
     if decay is None:
         return None
     decay = tf.convert_to_tensor(decay)
     if not decay.dtype.is_floating or not decay.shape.is_compatible_with(key.shape[:3]):
         raise ValueError(
-            "decay must be floats of shape (batch, tokens, key-value heads), the "
-            f"logarithm of a factor for each key: {tuple(key.shape[:3])}. Received: "
+            "decay must be floats of shape (batch, tokens, key-value heads), here "
+            f"{tuple(key.shape[:3])}: the logarithm of each token's gate. Received: "
             f"{decay.dtype.name} of shape {tuple(decay.shape)}"
         )
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
-            "decay needs one key for each query, as it adds up from token to token. "
+            "decay needs one key for each query, because it adds up over tokens: leave "
+            "it out of cross-attention. "
             f"Received: query of shape {tuple(query.shape)} and key of shape "
             f"{tuple(key.shape)}"
         )
@@ -77,7 +78,7 @@ def check_decay(decay, key, query):
 
 
 def check_chunk_size(chunk_size):
-    """Raises a `ValueError` unless it is a positive int."""
+    """Raises a `ValueError` unless `chunk_size` is a positive int."""
     if not _is_positive_int(chunk_size):
         raise ValueError(
             "chunk_size must be a positive int, the tokens in a chunk. Received: "
@@ -93,30 +94,30 @@ def check_window(name, window, query, key):
     """Raises a `ValueError` unless a window of keys fits queries and keys."""
     if not _is_positive_int(window):
         raise ValueError(
-            f"{name} must be a positive int, the keys that a query sees to each side "
-            f"with its own. Received: {name}={window!r}"
+            f"{name} must be a positive int, the keys that a query sees on each side, "
+            f"including its own. Received: {name}={window!r}"
         )
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
-            f"{name} needs one key for each query, as it counts tokens from the "
-            f"query's own: leave it out of attention to another sequence. Received: "
+            f"{name} needs one key for each query, because it counts tokens from the "
+            f"query's own token: leave it out of cross-attention. Received: "
             f"query of shape {tuple(query.shape)} and key of "
             f"shape {tuple(key.shape)}"
         )
 
 
 def check_no_window(visible):
-    """Raises a `ValueError` where all keys count, however far."""
+    """Raises a `ValueError` if `visible` has a sliding window."""
     if visible.sliding_window is not None:
         raise ValueError(
-            "Attention through features sees keys at any distance: use local_attention "
-            "for a sliding window, or windowed_attention for both. Received: "
-            f"Visibility(..., sliding_window={visible.sliding_window})"
+            "Linear attention sees keys at any distance: use local_attention for a "
+            "sliding window, or windowed_attention for a window and linear attention. "
+            f"Received: Visibility(..., sliding_window={visible.sliding_window})"
         )
 
 
 def check_no_segments(function, visible):
-    """Raises a `ValueError` where all keys count, of whatever segment."""
+    """Raises a `ValueError` if `visible` has segments."""
     if visible.starts is not None:
         raise ValueError(
             f"{function} takes keys of one segment: use bidirectional_attention for "
@@ -125,7 +126,7 @@ def check_no_segments(function, visible):
 
 
 def check_not_causal(function, visible):
-    """Raises a `ValueError` for a `Visibility` that the function does not serve."""
+    """Raises a `ValueError` if `visible` is causal."""
     if visible.causal:
         raise ValueError(
             f"{function} lets all queries see the same keys: use causal_attention to "

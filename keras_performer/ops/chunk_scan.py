@@ -22,16 +22,16 @@ def chunk_scan(
 ) -> tuple[Any, Any]:
     """Applies a function to one chunk after another, and recomputes for gradients.
 
-    For the backward pass it keeps the sequences and the state before each chunk, and
-    computes everything inside a chunk again. Gradients are exact, and calls can be
-    nested. One case is slow: bfloat16 outputs under XLA on a CPU, which copies all
-    outputs at each chunk.
+    The backward pass keeps only the sequences and the state before each chunk, and
+    recomputes everything inside a chunk. Gradients are exact, and calls can be nested.
+    bfloat16 outputs are slow under XLA on a CPU, which copies all outputs at each
+    chunk.
 
     Args:
         function: takes a chunk of the sequences, the state and the params, each nested
             as here, and returns the outputs of the chunk and the next state. It must be
             pure: equal arguments give equal results, and it reads no variables.
-        chunk_size: int, tokens in a chunk; the last may have fewer.
+        chunk_size: int, tokens in a chunk; the last chunk may have fewer.
         sequences: nest of tensors `(B, L, ...)`, all of one known length L.
         state: nest of tensors, the state before the first chunk.
         params: nest of tensors that every chunk reads. Their gradients are summed over
@@ -68,7 +68,7 @@ def chunk_scan(
     length = _known_length(xs)
 
     def call(chunk, inner, given):
-        """The function of flat lists."""
+        """Calls the function with flat lists of tensors, and flattens its results."""
         output, new = function(
             tf.nest.pack_sequence_as(sequences, chunk),
             tf.nest.pack_sequence_as(state, inner),
@@ -76,7 +76,7 @@ def chunk_scan(
         )
         tf.nest.assert_same_structure(output_dtypes, output)
         tf.nest.assert_same_structure(state, new)
-        # the loop wants to see that shapes stay as they are
+        # a loop needs static shapes that do not change
         new = [tf.ensure_shape(n, s.shape) for n, s in zip(tf.nest.flatten(new), inner)]
         return tf.nest.flatten(output), new
 
@@ -98,7 +98,7 @@ def chunk_scan(
 
 
 def _known_length(xs):
-    """The length of sequences that the graph knows: XLA leaves out later checks."""
+    """Returns the static length of all sequences; XLA skips checks at run time."""
     shapes = [x.shape for x in xs]
     received = f"Received: sequences of shapes {[str(shape) for shape in shapes]}"
     if not xs or any(shape.rank is None or shape.rank < 2 for shape in shapes):
@@ -121,7 +121,7 @@ def _known_length(xs):
 
 
 def _scan(call, chunk_size, xs, state, params, dtypes, reverse):
-    """`chunk_scan` of flat lists and of chunks that are all alike."""
+    """Runs `chunk_scan` for flat lists and chunks of equal length."""
     blocks = Blocks(xs[0].shape[1], chunk_size)
     splits = len(xs), len(state), len(params)
 
@@ -142,7 +142,7 @@ def _scan(call, chunk_size, xs, state, params, dtypes, reverse):
 
 
 def _forward(call, blocks, xs, state, params, dtypes, reverse):
-    """The outputs, the last state, and the states before each chunk."""
+    """Returns the outputs, the last state, and the states before each chunk."""
     cut = [blocks.cut(x) for x in xs]
     shapes = []
 
@@ -164,7 +164,7 @@ def _forward(call, blocks, xs, state, params, dtypes, reverse):
 
 
 def _backward(call, blocks, xs, starts, params, douts, dend, reverse):
-    """The gradients of sequences, state and params: `None` for integers."""
+    """Returns the gradients of sequences, state and params; `None` for integers."""
     cut, douts = ([blocks.cut(x) for x in tensors] for tensors in (xs, douts))
 
     def body(i, dstate, dparams, dxs):
@@ -180,7 +180,7 @@ def _backward(call, blocks, xs, starts, params, douts, dend, reverse):
             output_gradients=[d[:, i] for d in douts] + list(dstate),
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        # a gather's gradient is one of slices
+        # the gradient of a gather is `tf.IndexedSlices`
         dmore = [total + tf.convert_to_tensor(d) for total, d in zip(dparams, dmore)]
         dxs = [array.write(i, d) for array, d in zip(dxs, dchunk)]
         return dstate, dmore, dxs
@@ -203,7 +203,7 @@ def _has_gradient(x):
 
 
 def _with_none(tensors, gradients):
-    """The gradients of the tensors that have one, with `None` for the others."""
+    """Inserts `None` into the gradients for tensors that have none."""
     gradients = iter(gradients)
     return [next(gradients) if _has_gradient(x) else None for x in tensors]
 

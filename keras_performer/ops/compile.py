@@ -1,39 +1,39 @@
-"""Functions of a kernel and tensors: traced once for training, compiled if wished.
+"""Calls of functions that are traced once for training, and optionally compiled.
 
-Layers of a model that trains share what is traced, and what XLA compiles, where shapes
-agree.
+In training, layers of a model share traced and compiled functions if shapes are equal.
 """
 
 import weakref
 
 import tensorflow as tf
 
-# Private, as what is public does not tell of the tapes of others.
+# Private: the public API does not tell whether any tape records.
 from tensorflow.python.eager import record
 
-# The functions of a graph, by what they compute and the shapes. Not of the process: a
-# function keeps what it was traced for, and what differentiates it changes it.
+# The functions of each graph, by computation and shapes. Graphs do not share them: a
+# function keeps the objects that it was traced with, and differentiation changes it.
 _functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def call(function, kernel, *arguments, jit_compile, inline=True):
-    """`function(kernel, *arguments)`, traced once in a graph; XLA may compile it.
+    """Calls `function(kernel, *arguments)`, traced once per graph; XLA may compile it.
 
     Args:
         function: a function of a module, such as one pass of attention.
         kernel: a `Kernel`, or `None` for functions that need none.
         *arguments: nests of tensors, ints, bools and `None`.
         jit_compile: bool.
-        inline: bool, whether the function becomes a part of the graph where no tape
-            records, as in inference: LiteRT converts no loop that two layers share. If
-            not, TensorFlow optimizes it once, at its first call: the forms for rare
-            inputs then mostly cost nothing. Under a tape no function is inline.
+        inline: bool, whether the function becomes a part of the graph if no tape
+            records, as in inference: LiteRT cannot convert a loop that two layers
+            share. If false, TensorFlow optimizes the function once, at its first call;
+            branches for rare inputs then cost almost nothing. Under a tape no function
+            is inline.
     """
     apart = record.could_possibly_record() or not inline
     shares = apart and not tf.executing_eagerly() and _has_identity(kernel)
     if not (jit_compile or shares):
         return function(kernel, *arguments)
-    # one function for each shape: TensorFlow warns where one has many
+    # one function for each shape: TensorFlow warns if a function is traced often
     shapes = [str(getattr(x, "shape", x)) for x in tf.nest.flatten(arguments)]
     options = {"jit_compile": True} if jit_compile else {}
     if apart:
@@ -43,15 +43,15 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
 
 
 def call_in_graph(function, kernel, *arguments):
-    """`function(kernel, *arguments)` in a graph, which compiles parts of itself.
+    """Calls `function(kernel, *arguments)`, which compiles parts of itself, in a graph.
 
-    Eagerly a tape would differentiate each compiled part by itself, which XLA refuses.
+    In eager mode a tape would differentiate each compiled part, which XLA refuses.
     """
     return _shared(function, kernel)(_parameters(kernel), *arguments)
 
 
 def _has_identity(kernel):
-    """True if kernels equal to this one can be told."""
+    """Returns True if the kernel can be compared with others, or is `None`."""
     try:
         return kernel is None or hash(kernel.identity()) is not None
     except TypeError:  # an attribute that is not hashable
@@ -63,7 +63,7 @@ def _parameters(kernel):
 
 
 def _outermost_graph():
-    """The graph of the function that is traced, also in its loops and branches."""
+    """Returns the graph of the traced function, also in its loops and branches."""
     graph = tf.compat.v1.get_default_graph()
     while True:
         outer = getattr(graph, "outer_graph", None)
@@ -73,7 +73,7 @@ def _outermost_graph():
 
 
 def _shared(function, kernel, *shapes, **options):
-    """The `tf.function` for equal kernels in this graph; made if there is none."""
+    """Returns the `tf.function` of equal kernels in this graph; makes a missing one."""
     functions = _functions.setdefault(_outermost_graph(), {})
     compiled = "jit_compile" in options
     name = function, None if kernel is None else kernel.identity(), shapes, compiled

@@ -1,10 +1,10 @@
-"""Decays: the weight of a pair fades with the gates of the tokens between the two.
+"""Decays: the gates of the tokens between query i and key j reduce their weight.
 
     weight_ij *= exp(g_(j+1) + ... + g_i)        j <= i, gates g <= 0
     weight_ij *= exp(g_(i+1) + ... + g_j)        j > i
 
-A difference of two sums would lose small gates beside a huge one, so the sums are kept
-in three parts.
+A difference of two running sums would lose small gates after a huge one, so running
+sums have three parts.
 """
 
 import functools
@@ -15,30 +15,30 @@ import tensorflow as tf
 from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.shapes import ceil_div, repeat, size
 
-# A gate that leaves nothing: less a scale of EMPTY it is still far below EMPTY.
+# The log-decay that hides a key: far below EMPTY, even minus a scale of EMPTY.
 FORGET = 3 * EMPTY
 
 
 def gates(decay, dtype):
-    """Log-decays as the loops take them: `EMPTY` and less is `FORGET`."""
+    """Casts log-decays for the loops, and replaces `EMPTY` or less by `FORGET`."""
     decay = tf.cast(decay, dtype)
     forget = tf.constant(FORGET, dtype)
     return tf.where(decay > EMPTY, decay, forget)
 
 
 def between(gates, tokens, after=None):
-    """Log-decays of pairs, `(..., tokens, span)`; `FORGET` where a gate hides the key.
+    """Returns log-decays of pairs, `(..., tokens, span)`; `FORGET` hides a key.
 
-    They are differences of running sums. No small gate is lost beside a large one: each
-    gate is split into multiples of 256, multiples of 1/256 and a rest, whose sums lose
-    nothing up to 4e9 and 65,536, and almost nothing.
+    Log-decays are differences of running sums. To keep small gates next to a huge one,
+    each gate is split into a multiple of 256, a multiple of 1/256 and a rest.
+    Sums of these multiples are exact up to 4e9 and 65,536; sums of rests nearly so.
 
     Args:
-        gates: of the keys, `(..., span, 1)`.
-        tokens: int, how many queries. They are the last keys, too, or stand before the
-            last `after`.
-        after: int, how many keys there are after the last query; `None` if no query
-            sees a later key, whose log-decays are then 0.
+        gates: log-decays of the keys, `(..., span, 1)`.
+        tokens: int, number of queries: the tokens of the last keys, before `after`
+            later keys.
+        after: int, number of keys after the last query. `None` if no query sees a later
+            key; log-decays of later keys are then 0.
     """
     first = size(gates, -2) - tokens - (after or 0)
     hides = gates <= EMPTY
@@ -64,7 +64,7 @@ def between(gates, tokens, after=None):
 
 
 def pull_between(dpairs, after=None):
-    """The gradient of the gates from that of `between`, `(..., span, 1)`."""
+    """Returns the gradient of gates, `(..., span, 1)`, for the result of `between`."""
     tokens, span = size(dpairs, -2), size(dpairs, -1)
     first = span - tokens - (after or 0)
     queries = first + tf.range(tokens)[:, tf.newaxis]
@@ -72,7 +72,7 @@ def pull_between(dpairs, after=None):
     dsums = tf.where(tf.range(span) <= queries, dpairs, later)
     keys = tf.reduce_sum(dsums, -2)
     rows = tf.reduce_sum(dsums, -1)
-    # each query stands among the keys
+    # moves the rows of queries to the positions of their keys
     none = tf.zeros_like(keys)
     rows = tf.concat([none[..., :first], rows, none[..., first + tokens :]], -1)
     found = tf.cumsum(rows - keys, axis=-1, reverse=True)
@@ -80,18 +80,18 @@ def pull_between(dpairs, after=None):
 
 
 def sum_of_rows(x, tokens):
-    """Rows `(X, chunks, tokens * group, dim)` as sums over the rows of each token."""
+    """Sums the rows of each token of `(X, chunks, tokens * group, dim)`."""
     shape = size(x, 0), size(x, 1), tokens, size(x, 2) // tokens, size(x, 3)
     return tf.reduce_sum(tf.reshape(x, shape), 3)
 
 
 def last_decays(decay, count):
-    """The log-decays of the last tokens `(B, count, K)`; 0 before the first token."""
+    """Returns log-decays of the last tokens, `(B, count, K)`; 0 before the first."""
     return tf.pad(decay, [[0, 0], [count, 0], [0, 0]])[:, -count:]
 
 
 def over_last(gates, count):
-    """The sum of the last `count` gates of each token and those before, `(B, T, K)`.
+    """Sums the gates of each token and the `count - 1` tokens before it, `(B, T, K)`.
 
     Args:
         gates: `(B, T, K)`.
@@ -108,23 +108,25 @@ def over_last(gates, count):
 
 
 class Decays(typing.NamedTuple):
-    """The decays of a block of chunks, logarithms.
+    """Log-decays of a block of chunks.
 
-    The sums before a chunk fade to its first token, and from there as a key of that
-    token does. Rows and sums have a scale, so that not all of their weights vanish.
+    The sums before a chunk decay up to its first token, and from there on like a key of
+    this token. A scale is subtracted from the log-decays of each row and of the sums
+    after each chunk, so that not all of their weights vanish.
 
     Attributes:
-        first: of the sums before, up to the first token, `(X, chunks, 1, 1)`.
-        past: of them from there to the last token, `(X, chunks, 1, 1)`.
-        keys: of each key to the last token, `(X, chunks, tokens, 1)`.
-        pairs: of each pair, less the row's scale, `(X, chunks, rows, tokens)`; far
-            below 0 where a key is not seen.
-        rows: of the sums before, for each row, less its scale, `(X, chunks, rows, 1)`.
-        scale: of the rows, `(X, chunks, rows, 1)`: the largest of their decays.
-        end: the scale of the sums after each chunk: the largest decay of what is in
-            them, `(X, chunks, 1, 1)`.
-        level: of the sums before, `(X, chunks, 1, 1)`, for kernels without a
-            stabilizer; else 0.
+        first: of the sums before a chunk, up to its first token, `(X, chunks, 1, 1)`.
+        past: of these sums, from the first token to the last, `(X, chunks, 1, 1)`.
+        keys: of each key, up to the last token, `(X, chunks, tokens, 1)`.
+        pairs: of each pair, minus the scale of the row, `(X, chunks, rows, tokens)`;
+            far below 0 for keys that the row does not see.
+        rows: of the sums before, from the first token to each row, minus the scale of
+            the row, `(X, chunks, rows, 1)`; includes `level`.
+        scale: of each row, `(X, chunks, rows, 1)`: its largest log-decay.
+        end: the scale of the sums after each chunk, `(X, chunks, 1, 1)`: the largest
+            log-decay in these sums.
+        level: the scale of the sums before, at the first token, `(X, chunks, 1, 1)`,
+            for kernels without a stabilizer; otherwise 0.
     """
 
     first: tf.Tensor
@@ -137,8 +139,12 @@ class Decays(typing.NamedTuple):
     level: tf.Tensor
 
     def added(self, rare):
-        """Log-decays of keys as added to the sums, and the rest in rare chunks."""
-        # a hidden key after the last visible one may be above its scale
+        """Returns log-decays of keys that enter the sums, `(common, rare)`.
+
+        Features are multiplied by exp(common); `rare` is added to log-features. Each
+        is 0 in the other kind of chunk; `rare` is `None` without a stabilizer.
+        """
+        # a masked key after the last visible one may exceed the scale
         logs = tf.minimum(self.keys - self.end, 0.0)
         if rare is None:
             return logs, None
@@ -148,18 +154,18 @@ class Decays(typing.NamedTuple):
 
 
 def decays_of(gates, pairs, mask, group, start):
-    """The `Decays` of a block.
+    """Returns the `Decays` of a block.
 
     Args:
-        gates: of far keys, `(X, chunks, tokens, 1)`.
+        gates: log-decays of far keys, `(X, chunks, tokens, 1)`.
         pairs: `Pairs`.
         mask: bool `(X, chunks, tokens, 1)`, true for visible keys, or `None`.
-        group: int, rows of a token.
+        group: int, rows per token.
         start: the level of the sums before the block, `(X, 1, 1)`, or `None` for
             kernels with a stabilizer.
     """
     matrix = between(gates, size(gates, 2))
-    # axes of one that are known as such; LiteRT has no tf.newaxis of so many axes
+    # makes static axes of 1; LiteRT does not convert tf.newaxis of so many axes
     to_last = tf.expand_dims(matrix[:, :, -1], -1)
     from_first = tf.expand_dims(matrix[..., 0], -1)
     first, past = (tf.expand_dims(x, 2) for x in (gates[:, :, 0], from_first[:, :, -1]))
@@ -181,7 +187,7 @@ def decays_of(gates, pairs, mask, group, start):
 
 
 def _shown(logs, *masks):
-    """Log-decays, `FORGET` where a mask is false."""
+    """Replaces log-decays by `FORGET` where a mask is false."""
     for mask in masks:
         if mask is not None:
             logs = tf.where(mask, logs, tf.constant(FORGET, logs.dtype))
@@ -189,13 +195,13 @@ def _shown(logs, *masks):
 
 
 def _largest(*logs):
-    """The largest, or `EMPTY`; a choice of scale, which has no gradient."""
+    """Returns the largest, at least `EMPTY`, as a scale, which has no gradient."""
     largest = functools.reduce(tf.maximum, logs)
     return tf.stop_gradient(tf.maximum(largest, tf.constant(EMPTY, largest.dtype)))
 
 
 def _levels(start, first, past, latest):
-    """The level of the sums before each chunk, at its first token."""
+    """Returns the level of the sums before each chunk, at the chunk's first token."""
     levels = []
     level = tf.where(start > EMPTY, start, tf.zeros_like(start))
     for gate, decay, own in zip(

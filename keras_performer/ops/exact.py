@@ -22,7 +22,7 @@ def exact_attention(
     *,
     decay: TensorLike | None = None,
 ) -> tf.Tensor:
-    """Softmax attention as `keras.layers.MultiHeadAttention` computes it.
+    """Computes softmax attention as `keras.layers.MultiHeadAttention` does.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -30,7 +30,7 @@ def exact_attention(
         value: tensor of shape `(B, S, K, V)`.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
             `Visibility`. Defaults to `None`.
-        causal: bool, hide later keys. Defaults to `False`.
+        causal: bool, whether to hide later keys. Defaults to `False`.
         dropout: function that drops some of the weights `(B, N, T, S)`, float32 or
             float64. Defaults to `None`.
         decay: as in `causal_attention` and `bidirectional_attention`. Defaults to
@@ -73,7 +73,7 @@ def exact_scores(
 
 
 def attend_to_seen(query, key, value, seen):
-    """Exact attention with any mask.
+    """Computes exact attention with any mask.
 
     Args:
         query, key, value: as in `exact_attention`.
@@ -88,10 +88,10 @@ def attend_to_seen(query, key, value, seen):
 
 
 def attend_with_log_sums(query, key, value, seen):
-    """`attend_to_seen` and the logarithms of the sums of weights, `(B, T, N, 1)`.
+    """Returns the output of `attend_to_seen`, and its log-sums `(B, T, N, 1)`.
 
-    Where no key is seen these are nearly the least number. `normalizer.joined` takes
-    both.
+    Log-sums of queries that see no key are close to the lowest float.
+    `normalizer.joined` takes both results.
     """
     weights, logits = _weights(query, key, seen[:, tf.newaxis])
     log_sums = tf.transpose(tf.reduce_logsumexp(logits, -1), (0, 3, 1, 2))
@@ -100,7 +100,7 @@ def attend_with_log_sums(query, key, value, seen):
 
 
 def scores_of_seen(query, key, seen, decay=None):
-    """The weights of keys, `(B, N, T, S)` in the dtype of `query`.
+    """Returns the weights of keys, `(B, N, T, S)` in the dtype of `query`.
 
     Args:
         query, key: as in `exact_attention`.
@@ -116,7 +116,7 @@ def _matrix(query, key, visible):
 
 
 def _of_heads(weights, query, key):
-    """The weights of `_weights` as `(B, N, T, S)`."""
+    """Reshapes the weights of `_weights` to `(B, N, T, S)`."""
     shape = (size(query, 0), query.shape[2], size(query, 1), size(key, 1))
     return tf.reshape(weights, shape)
 
@@ -126,13 +126,13 @@ def _shape(query):
 
 
 def _mean(weights, query, value):
-    """Values `(B, T, N, V)` as `_weights` weigh them, in their dtype."""
+    """Averages values with the weights of `_weights`, `(B, T, N, V)`."""
     attended = tf.einsum("bkgts,bskv->btkgv", weights, tf.cast(value, weights.dtype))
     return tf.reshape(attended, (*_shape(query), value.shape[3]))
 
 
 def _weights(query, key, seen, decay=None):
-    """Weights, and logits that are the least number where a key is not seen.
+    """Returns weights, and logits, which are the lowest float for unseen keys.
 
     Both are `(B, K, N / K, T, S)` in float32, or float64 for such queries; `seen` is
     `(B, K, T, S)`, or broadcastable to it.
@@ -140,7 +140,7 @@ def _weights(query, key, seen, decay=None):
     dtype = compute_dtype(query)
     length, heads, key_dim = size(query, 1), query.shape[2], query.shape[3]
     groups = key.shape[2], heads // key.shape[2]
-    shape = (size(query, 0), length, *groups, key_dim)  # with -1 none could be empty
+    shape = (size(query, 0), length, *groups, key_dim)  # -1 fails for empty axes
     query = tf.reshape(tf.cast(query, dtype) * key_dim**-0.5, shape)
     logits = tf.einsum("btkgh,bskh->bkgts", query, tf.cast(key, dtype))
     if decay is not None:

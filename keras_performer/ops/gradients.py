@@ -1,4 +1,4 @@
-"""Gradients of our own, which end with the graph that they are in."""
+"""Custom gradients that are freed together with their graph."""
 
 import weakref
 
@@ -6,15 +6,15 @@ import tensorflow as tf
 
 
 def custom_gradient(function):
-    """`tf.custom_gradient`, which TensorFlow does not keep for ever.
+    """Wraps `tf.custom_gradient` so that TensorFlow does not keep gradients for ever.
 
-    TensorFlow never forgets the gradient of a call in a graph, nor the outputs: with
-    them the graph would live on, and the layers that the gradient calls. So the graph
-    keeps the gradient here, and TensorFlow gets a weak reference to it.
+    TensorFlow never frees the gradient function and the outputs of a call in a graph,
+    which keep the graph alive, and the layers that the gradient function calls. Here
+    the graph keeps the gradient function, and TensorFlow gets a weak reference to it.
 
     Args:
         function: function of tensors that returns a tensor or a tuple of tensors, and
-            the function of their gradients. It reads no variables.
+            the function of their gradients. It must not read variables.
 
     Returns:
         Function of tensors that returns a tensor or a tuple of tensors.

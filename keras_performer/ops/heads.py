@@ -1,8 +1,8 @@
-"""Heads as rows: query heads that share a key-value head stand together.
+"""Heads as rows: query heads that share a key-value head are rows of one matrix.
 
-Inside a loop a block is `(X, rows, dim)`: X = batch size times key-value heads, the
-batch varying slowest, and rows are tokens, or for queries tokens times the query heads
-that share a key-value head.
+Inside a loop a block is `(X, rows, dim)`. X = batch size times key-value heads; the
+batch varies slowest. Rows are tokens, or for queries tokens times the query heads that
+share a key-value head.
 """
 
 import tensorflow as tf
@@ -35,7 +35,7 @@ class Heads:
         return tf.reshape(x, (-1, tokens * self.group, dim))
 
     def query_rows_shape(self, query, tokens, dim):
-        """The shape of `query_rows` of blocks of so many tokens and numbers of each."""
+        """Returns the shape of `query_rows` for `tokens` tokens of size `dim`."""
         rows = tokens * self.group
         return size(query, 0) * self.num_key_value_heads, rows, dim
 
@@ -50,7 +50,7 @@ class Heads:
         if mask is None:
             return None
         rows = repeat(mask[:, i], self.num_key_value_heads, 0)
-        return tf.expand_dims(rows, -1)  # LiteRT has no tf.newaxis of bools
+        return tf.expand_dims(rows, -1)  # LiteRT lacks tf.newaxis for bools
 
     def query_block(self, x):
         """The inverse of `query_rows`: one `(B, tokens, N, dim)` block."""
@@ -68,7 +68,7 @@ class Heads:
         return tf.transpose(x, (0, 2, 1, 3))
 
     def state_rows(self, state):
-        """A `State` with batch and heads as one axis, as loops carry it."""
+        """Flattens batch and heads of a `State` into one axis, as loops carry it."""
         r, sums = state
         features, rows = r.shape[-1], size(sums, -2)
         return (
@@ -86,14 +86,14 @@ class Heads:
 
 
 def block_of(x, i):
-    """Block i of `(B, count, ...)`, without a copy if there is one."""
+    """Returns block i of `(B, count, ...)`, without a copy if count is 1."""
     if x.shape[1] == 1:
         return tf.squeeze(x, 1)
-    return tf.gather(x, i, axis=1)  # of all ways that of the fewest operations
+    return tf.gather(x, i, axis=1)  # takes the fewest operations
 
 
 def blocks_of(x, indices):
-    """Blocks of `(B, count, tokens, ...)` one after another, `(B, tokens, ...)`."""
+    """Joins some blocks of `(B, count, tokens, ...)` to `(B, tokens, ...)`."""
     x = tf.gather(x, indices, axis=1)
     rest = [size(x, axis) for axis in range(3, len(x.shape))]
     return tf.reshape(x, [size(x, 0), size(x, 1) * size(x, 2), *rest])

@@ -1,4 +1,4 @@
-"""Linear attention of every kind: causal or not, with an exact window or without."""
+"""Linear attention, causal or bidirectional, with or without an exact window."""
 
 import typing
 
@@ -26,13 +26,13 @@ def linear_attention(
     decay: TensorLike | None = None,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, typing.Any]:
-    """Attention through the features of a kernel, of the kind that is asked for.
+    """Calls the windowed, causal or bidirectional attention that the arguments need.
 
     Args:
         query, key, value, kernel: as in `bidirectional_attention`.
         visible: a `Visibility`, which says whether attention is causal.
         exact_window, log_gain: as in `windowed_attention`; `None` for no window.
-        state, chunk_size: as in `causal_attention`, or with a window in
+        state, chunk_size: as in `causal_attention`, or with a window as in
             `windowed_attention`.
         decay: as in `causal_attention` and `bidirectional_attention`.
         jit_compile: as in `bidirectional_attention`.

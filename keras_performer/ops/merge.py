@@ -1,4 +1,4 @@
-"""Merges the states of pieces of a sequence, in any order of merging."""
+"""Merges the states of neighbouring pieces of a sequence."""
 
 import typing
 
@@ -21,25 +21,26 @@ def merge_states(
 ) -> AnyState:
     """Merges the states of two pieces of a sequence.
 
-    It is associative: you may merge neighbouring pieces in any order. Both states must
-    come from the same kernel with the same parameters. Keys that leave the window are
-    absorbed into the sums.
+    Merging is associative: you may merge neighbouring pieces in any order. Both states
+    must come from the same kernel with the same parameters. Keys that leave the window
+    are absorbed into the sums.
 
     Args:
         kernel: as in `bidirectional_attention`; `None` for `Recent` states.
         left, right: states of the earlier and of the later keys, of the same class
-            (`State`, `WindowedState` or `Recent`). Each must have started from the
-            state before the first token.
+            (`State`, `WindowedState` or `Recent`). Each must have started from an
+            initial state.
         right_length: int, or int tensor `()` or `(B,)`, number of tokens of the right
-            piece, masked ones included: the entry `"position"` of a layer's state.
-            States with a window need it, because a masked token looks like no token
-            there. Defaults to `None`.
+            piece, including masked tokens: the entry `"position"` of a layer's state.
+            States with a window need `right_length`, because they do not distinguish
+            masked tokens from missing tokens. Defaults to `None`.
 
     Returns:
         The state of the joined piece, of the same class and shapes.
 
     Raises:
-        ValueError: if the states are not alike, or the kernel or length is missing.
+        ValueError: if the states differ in class or shapes, or if the kernel or the
+            length is missing.
 
     Example:
 
@@ -69,8 +70,8 @@ def merge_states(
         return left.joined(right, _checked(right_length, left))[0]
     if kernel is None:
         raise ValueError(
-            "kernel must be the kernel that the states were made with; only those of "
-            "local attention, Recent, have none. Received: states of type "
+            "kernel must be the kernel that made the states; only Recent, the states "
+            "of local attention, need no kernel. Received: states of type "
             f"{type(left).__name__} and kernel=None"
         )
     if isinstance(left, State):
@@ -84,7 +85,7 @@ def merge_states(
 
 
 def _merged(kernel, left, right):
-    """The `State` of two."""
+    """Merges two `State`s."""
     num_features = left.running_max.shape[-1]
     maxima = [(tf.reshape(r, (-1, 1, num_features)),) for r, _ in (left, right)]
     joint = kernel.running_max(*maxima)
@@ -97,7 +98,7 @@ def _merged(kernel, left, right):
 
 
 def _checked(right_length, state):
-    """Number of tokens of the right piece, as a tensor."""
+    """Returns the length as a tensor, or raises a `ValueError` if it is `None`."""
     if right_length is None:
         raise ValueError(
             "States with a window need right_length, the number of tokens of the right "
@@ -108,7 +109,7 @@ def _checked(right_length, state):
 
 
 def _check_alike(left, right):
-    """Raises a `ValueError` unless both are states of one kind and of equal shapes."""
+    """Raises a `ValueError` unless both states have one class and equal shapes."""
     kinds = State, WindowedState, Recent
     alike = isinstance(left, kinds) and type(left) is type(right)
     if not alike or not all(
@@ -122,7 +123,7 @@ def _check_alike(left, right):
 
 
 def _described(state):
-    """The type of a state, and the shapes of its entries."""
+    """Returns the type of a state, and the shapes of its entries."""
     name = type(state).__name__
     if not isinstance(state, (State, WindowedState, Recent)):
         return f"of type {name}"

@@ -1,4 +1,4 @@
-"""Weighted means as sums: values get a column of ones, whose sum is the normalizer."""
+"""Weighted means from sums: the sum of a column of ones is the normalizer."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from keras_performer.ops.shapes import size
 
 
 def with_ones(x):
-    """Values with a column of ones, whose weighted sum is the normalizer."""
+    """Appends a column of ones to values; its weighted sum is the normalizer."""
     axes = len(x.shape) - 1
     return tf.pad(x, [[0, 0]] * axes + [[0, 1]], constant_values=1.0)
 
@@ -17,13 +17,13 @@ def normalize(sums):
 
 
 def with_normalizer_gradient(doutput, output, dlog_sums=None):
-    """The gradient of `normalize` with respect to its input, times the normalizer.
+    """Returns the gradient of the input of `normalize`, times the normalizer.
 
     Args:
-        doutput: gradient of what `normalize` returned.
-        output: what it returned.
+        doutput: gradient of `output`.
+        output: result of `normalize`.
         dlog_sums: gradient of the logarithm of the normalizer, `(..., 1)`; `None` if
-            nothing is made of it.
+            nothing depends on this logarithm.
     """
     dnormalizer = -tf.reduce_sum(doutput * output, -1, keepdims=True)
     if dlog_sums is not None:
@@ -32,7 +32,7 @@ def with_normalizer_gradient(doutput, output, dlog_sums=None):
 
 
 def joined(parts):
-    """The weighted means of sets of keys as one weighted mean of them all.
+    """Joins weighted means over sets of keys to one weighted mean over all keys.
 
     Args:
         parts: list of `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`: weighted

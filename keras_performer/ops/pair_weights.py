@@ -1,4 +1,4 @@
-"""The weights that a kernel gives to keys, query by query: for a few queries."""
+"""Weights that a kernel gives to all pairs of a few queries and keys."""
 
 import tensorflow as tf
 
@@ -10,7 +10,7 @@ from keras_performer.ops.kernels.parts import over_features, split
 def pair_weights(
     query: tf.Tensor, key: tf.Tensor, kernel: Kernel
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The weight `phi(q) . phi(k)` of every pair, in memory of their number.
+    """Computes the weight `phi(q) . phi(k)` of every pair, in quadratic memory.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -18,8 +18,8 @@ def pair_weights(
         kernel: a `Kernel`.
 
     Returns:
-        `(weights, log_scale)`, tensors of shapes `(B, N, T, S)` and `(B, N, T, 1)`,
-        float32 or for float64 inputs float64: the weights, divided by exp(log_scale).
+        `(weights, log_scale)`: the weights divided by exp(log_scale), `(B, N, T, S)`,
+        and log_scale, `(B, N, T, 1)`; float32, or float64 for float64 inputs.
 
     Example:
 

@@ -11,7 +11,7 @@ from keras_performer.ops.tensors import TensorLike
 def gaussian_matrix(
     num_rows: int, num_cols: int, seed: TensorLike, regularized: bool = False
 ) -> tf.Tensor:
-    """Draws independent Gaussian rows.
+    """Samples independent Gaussian rows.
 
     Args:
         num_rows: int M, the number of random features.
@@ -38,11 +38,11 @@ def gaussian_matrix(
 def orthogonal_gaussian_matrix(
     num_rows: int, num_cols: int, seed: TensorLike, regularized: bool = False
 ) -> tf.Tensor:
-    """Draws Gaussian rows that are orthogonal within blocks of `num_cols`.
+    """Samples Gaussian rows that are orthogonal within blocks of `num_cols`.
 
-    Each block is a Haar-distributed orthogonal matrix: the Q of a Gaussian matrix with
-    the diagonal of R made positive. Otherwise the estimate of the kernel along (1, ...,
-    1) would be biased.
+    The directions of a block are a Haar-distributed orthogonal matrix: the Q of a
+    Gaussian matrix, with signs that make the diagonal of R positive. Without these
+    signs the estimate of the kernel along (1, ..., 1) would be biased.
 
     Args:
         num_rows: int M, the number of random features.
@@ -85,10 +85,10 @@ def _split(seed):
 
 
 def _normal(shape, seed):
-    """Standard normal draws that are the same eagerly, in a graph and under XLA.
+    """Samples standard normals that are equal eagerly, in a graph and under XLA.
 
-    TensorFlow promises that for random bits only: its normal transforms differ. This
-    is the Box-Muller transform of two 24-bit uniforms.
+    TensorFlow promises equality for random bits only: its normal transforms differ. So
+    this applies the Box-Muller transform to two 24-bit uniforms.
     """
     bits = tf.random.stateless_uniform(
         (2, *shape), seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"

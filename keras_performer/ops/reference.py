@@ -1,11 +1,11 @@
-"""Slow twins of the fast operations, written to be read beside the paper.
+"""Slow twins of the fast operations, written for comparison with the paper.
 
-Everything here is quadratic in the length, or a Python loop over the tokens, and
-leaves gradients to plain autodiff. Nothing is shared with the fast code: the matrix of
-weights is built entry by entry from the definition of the features, `[B, N, T, S, M]`
-in memory.
-Equation numbers are those of "Rethinking Attention with Performers" (arXiv 2009.14794).
-Use float64 inputs for an oracle; the result has the dtype of the inputs.
+Each function takes quadratic memory or a Python loop over the tokens, and plain
+autodiff computes gradients. No computation is shared with the fast code: every entry of
+the matrix of weights comes from the definition of the features, in a tensor
+`(B, N, T, S, M)`.
+Equation numbers refer to "Rethinking Attention with Performers" (arXiv 2009.14794).
+Use float64 inputs for reference values; results have the dtype of the inputs.
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from keras_performer.ops.kernels import EluKernel, ExponentialKernel, TaylorKernel
 
-# A sum of log-decays that leaves nothing, not even of a row's only key.
+# A sum of log-decays that hides a key, even the only key of a row.
 FORGOTTEN = -1e30
 
 
 def attention(query, key, value, kernel, key_mask=None, causal=False, **options):
-    """Attention with the weights of `kernel`, by forming the whole matrix.
+    """Computes attention with the weights of `kernel` from the whole matrix.
 
-    Equation 4, `D^-1 (Q' (K')^T) V`, in the order that the paper avoids. With
+    This is equation 4, `D^-1 (Q' (K')^T) V`, in the order that the paper avoids. With
     `causal=True`, `tril` is applied to `Q' (K')^T` (section 2.2 and appendix B.1).
 
     Args:
@@ -41,7 +41,7 @@ def attention(query, key, value, kernel, key_mask=None, causal=False, **options)
 
 
 def local_attention(query, key, value, sliding_window, key_mask=None, **options):
-    """Softmax attention to the keys j with `|i - j| < sliding_window` alone.
+    """Computes softmax attention to the keys j with `|i - j| < sliding_window`.
 
     Args:
         query, key, value, key_mask: as in `attention`.
@@ -56,7 +56,7 @@ def local_attention(query, key, value, sliding_window, key_mask=None, **options)
 
 
 def attention_matrix(query, key, kernel, key_mask=None, causal=False, **options):
-    """The implied attention matrix `D^-1 Q' (K')^T` of equation 4.
+    """Returns the implied attention matrix `D^-1 Q' (K')^T` of equation 4.
 
     Args:
         query, key, kernel, key_mask, causal, options: as in `pair_weights`.
@@ -69,7 +69,7 @@ def attention_matrix(query, key, kernel, key_mask=None, causal=False, **options)
 
 
 def log_sums(query, key, kernel, key_mask=None, causal=False, **options):
-    """The logarithms of what `attention_matrix` divides rows of positive weights by.
+    """Returns the logarithm of each row's sum of weights, if weights are positive.
 
     Args:
         query, key, kernel, key_mask, causal, options: as in `pair_weights`.
@@ -92,7 +92,7 @@ def pair_weights(
     starts=None,
     decay=None,
 ):
-    """The weight of key j for query i, before rows are divided by their sums.
+    """Returns the weight of key j for query i, before rows are divided by their sums.
 
         e^(decay of the tokens min(i, j) + 1 .. max(i, j)), times
         e^(q_i . k_j / sqrt(H))             if |i - j| < exact_window
@@ -105,12 +105,12 @@ def pair_weights(
             attention.
         key_mask: boolean tensor of shape `(B, S)`, true where a key is visible.
         causal: whether query t sees keys 0..t only.
-        exact_window: int W, or `None` for features alone.
+        exact_window: int W, or `None` for estimated weights only.
         log_gain: tensor of shape `(N,)`, or `None` for 0.
         starts: boolean tensor of shape `(B, S)`, true for the first token of a segment;
             queries see their own segment. `None` for one segment.
-        decay: tensor of shape `(B, S, K)`, log-decays <= 0, or `None` for 0. One of
-            -1e30 or less hides what it decays.
+        decay: tensor of shape `(B, S, K)`, log-decays <= 0, or `None` for 0. A
+            log-decay of -1e30 or less hides the keys that it decays.
 
     Returns:
         `(factors, logs, visible)`, tensors that broadcast to `(B, N, T, S)`: the weight
@@ -143,7 +143,7 @@ def pair_weights(
 
 
 def exact_softmax_attention(query, key, value, key_mask=None, causal=False):
-    """Softmax attention, equation 1: what the softmax kernel approximates.
+    """Computes softmax attention, equation 1, which the softmax kernel approximates.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -164,10 +164,10 @@ def exact_softmax_attention(query, key, value, key_mask=None, causal=False):
 
 
 def recurrent_attention(query, key, value, kernel, key_mask=None, state=None):
-    """Causal attention as a recurrence over tokens: appendix B.1, stabilized.
+    """Computes causal attention token by token: appendix B.1, with a stabilizer.
 
-    For each feature i the sums `sum_s exp(l_k[s, i] - r_i) (v_s, 1)` are carried, where
-    r_i is the largest log-feature so far. A fast causal operation can continue from the
+    For each feature i the state holds `sum_s exp(l_k[s, i] - r_i) (v_s, 1)`, where r_i
+    is the largest log-feature so far. A fast causal operation can continue from the
     state returned here, and this function from the state of a fast operation.
 
     Args:
@@ -177,10 +177,11 @@ def recurrent_attention(query, key, value, kernel, key_mask=None, state=None):
         kernel: the kernel object that the fast operation takes.
         key_mask: boolean tensor of shape `(B, T)`, true where a key is visible.
         state: None, or `(running_max, sums)` of shapes `(B, K, M)` and
-            `(B, K, V + 1, M)`, the last row of `sums` belonging to the normalizer.
+            `(B, K, V + 1, M)`; the last row of `sums` gives the normalizer.
 
     Returns:
-        Pair of a tensor of shape `(B, T, N, V)` and the state after the last token.
+        `(output, state)`: a tensor of shape `(B, T, N, V)`, and the state after the
+        last token.
     """
     if key_mask is None:
         key_mask = tf.ones(tf.shape(key)[:2], tf.bool)
@@ -207,11 +208,12 @@ def recurrent_attention(query, key, value, kernel, key_mask=None, state=None):
 
 
 def log_kernel(query, key, kernel):
-    """Logarithm of the estimate of `exp(q . k / sqrt(H))`, Lemma 1 (equation 7).
+    """Computes the log of the estimate of `exp(q . k / sqrt(H))`, Lemma 1 (equation 7).
 
-    The mean over features of `exp(w . x - |x|^2 / 2) exp(w . y - |y|^2 / 2)` with
-    `x = q H^(-1/4)`, `y = k H^(-1/4)`, times the weight of the feature. It is unbiased
-    when the rows w (with their weights) follow N(0, I_H).
+    The estimate is the mean over features of
+    `exp(w . x - |x|^2 / 2) exp(w . y - |y|^2 / 2)` with `x = q H^(-1/4)`,
+    `y = k H^(-1/4)`, times the weight of the feature. The estimate is unbiased if the
+    rows w (with their weights) follow N(0, I_H).
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -265,7 +267,7 @@ def activation_features(inputs, kernel):
 
 
 def taylor_features(x):
-    """1, every element, and every product of two, a square divided by sqrt(2)."""
+    """Returns 1, each element, and each product of two; squares are over sqrt(2)."""
     elements = tf.unstack(x, axis=-1)
     features = [tf.ones_like(elements[0]), *elements]
     for i, first in enumerate(elements):
@@ -279,7 +281,7 @@ def _is_exponential(kernel):
 
 
 def _projected(inputs, kernel):
-    """Products with the rows of a matrix, of one of all heads or of one of each."""
+    """Multiplies by the rows of one matrix for all heads, or of a matrix per head."""
     matrix = tf.cast(kernel.projection_matrix, inputs.dtype)
     matrix = matrix[None] if len(matrix.shape) == 2 else matrix
     matrix = _one_head_per_query_head(matrix, inputs, axis=0)
@@ -296,7 +298,7 @@ def _log_weights(kernel, key):
 
 
 def _add_log(state, key_logs, value_and_one):
-    """One more key, `(B, K, M)`, in the sums of the softmax kernel."""
+    """Adds one key, `(B, K, M)`, to the state of the softmax kernel."""
     running_max, sums = state
     new_max = tf.maximum(running_max, key_logs)
     sums *= tf.exp(running_max - new_max)[:, :, None]
@@ -305,7 +307,7 @@ def _add_log(state, key_logs, value_and_one):
 
 
 def _read_log(state, query_logs):
-    """The answer to one query, `(B, N, M)`: a mean over features of means of values."""
+    """Answers a query `(B, N, M)`: a mean over features of weighted means of values."""
     running_max, sums = state
     normalizer = sums[:, :, -1]
     some = normalizer > 0
@@ -329,12 +331,12 @@ def _one_head_per_query_head(inputs, query, axis=2):
 
 
 def _distances(query, key):
-    """Places that query i stands after key j, `(T, S)`."""
+    """Returns the distances i - j of query i from key j, `(T, S)`."""
     return tf.range(tf.shape(query)[1])[:, None] - tf.range(tf.shape(key)[1])
 
 
 def _visible(query, key, key_mask, causal, starts=None):
-    """Visible pairs, a bool tensor that broadcasts to `(B, N, T, S)`."""
+    """Returns the visible pairs, bool, broadcastable to `(B, N, T, S)`."""
     distances = _distances(query, key)[None, None]
     visible = distances >= 0 if causal else tf.ones_like(distances, tf.bool)
     if key_mask is not None:
@@ -346,10 +348,10 @@ def _visible(query, key, key_mask, causal, starts=None):
 
 
 def _decays_between(decay, distances):
-    """Sums of the log-decays of tokens min(i, j) + 1 .. max(i, j), `(B, N, T, T)`.
+    """Sums the log-decays of tokens min(i, j) + 1 .. max(i, j), `(B, N, T, T)`.
 
-    Each column j is added up from its own token on. A difference of two sums from the
-    first token on would lose small log-decays after a huge one.
+    The sums in column j begin after token j. A difference of two sums that begin at the
+    first token would lose small log-decays after a huge one.
     """
     decay = tf.transpose(decay, (0, 2, 1))[..., None]
     sums = tf.cumsum(tf.where(distances > 0, decay, 0), axis=2)
@@ -357,9 +359,9 @@ def _decays_between(decay, distances):
 
 
 def _normalized(factors, logs, visible):
-    """Weights of rows that sum to 1, and the logarithms of what their sums were.
+    """Returns weights of rows that sum to 1, and the logarithms of the former sums.
 
-    A row in which nothing is visible has weights 0, no NaN, and the logarithm -inf.
+    A row without visible keys has weights 0, not NaN, and the logarithm -inf.
     """
     tiny = tf.constant(np.finfo(logs.dtype.as_numpy_dtype).tiny, logs.dtype)
     sizes = logs + tf.math.log(tf.maximum(tf.abs(factors), tiny))

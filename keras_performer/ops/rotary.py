@@ -8,11 +8,11 @@ import tensorflow as tf
 from keras_performer.ops.shapes import compute_dtype
 from keras_performer.ops.tensors import TensorLike
 
-# The frequencies of RoFormer, section 3.3, and of KerasHub's RotaryEmbedding: those of
-# the sinusoidal positions of "Attention is all you need".
+# As in RoFormer, section 3.3, in KerasHub's RotaryEmbedding, and in the sinusoidal
+# positions of "Attention is all you need".
 MAX_WAVELENGTH = 10_000.0
-# A position is split into digits: an int32 has two of ten bits and one of eleven. A
-# digit times a number of 13 bits then is exact in float32, whose products have 24.
+# An int32 position is split into two digits of 10 bits and one of 11. The product of a
+# digit and a 13-bit number is exact in float32, which has 24 bits.
 _DIGIT = 1024
 _NUM_DIGITS = 3
 _FINENESS = 2.0**13
@@ -21,11 +21,11 @@ _FINENESS = 2.0**13
 def rotary_embedding(x: TensorLike, positions: TensorLike) -> tf.Tensor:
     """Rotates heads of queries or keys by their positions.
 
-    Pairs (x_i, x_(i + H/2)) rotate by the angle `p * 10000 ** (-2i / H)`, so that the
-    product of a rotated query and a rotated key depends on the difference of their
-    positions, and norms stay. Pairing the two halves is what KerasHub's
-    `RotaryEmbedding` does. In a grid each axis rotates an equal part of the head, the
-    first axis the first part.
+    Pairs (x_i, x_(i + H/2)) rotate by the angle `p * 10000 ** (-2i / H)`. Then the
+    product of a rotated query and a rotated key depends on their positions only through
+    the difference, and norms do not change. The pairs are the same as in KerasHub's
+    `RotaryEmbedding`. In a grid each axis rotates an equal part of the head, the first
+    axis the first part.
 
     Angles are correct to 1e-6 for all int32 positions, also in half precision: they are
     computed in float32 (float64 for float64 inputs) from the digits of the position.
@@ -54,7 +54,7 @@ def rotary_embedding(x: TensorLike, positions: TensorLike) -> tf.Tensor:
     axes, head_size = positions.shape[-1], x.shape[-1]
     if head_size % (2 * axes):
         raise ValueError(
-            f"x must have heads of a size divisible by {2 * axes}, 2 for each axis of "
+            f"x must have a head size divisible by {2 * axes}, 2 for each axis of "
             f"positions. Received: x of shape {tuple(x.shape)} and positions of shape "
             f"{tuple(positions.shape)}"
         )
@@ -71,18 +71,18 @@ def rotary_embedding(x: TensorLike, positions: TensorLike) -> tf.Tensor:
 
 
 def _angles(positions, size, dtype):
-    """Angles `(B, T, size / 2)` of positions `(B, T)`, less whole turns.
+    """Computes angles `(B, T, size / 2)` of positions `(B, T)`, without whole turns.
 
-    A large position times a frequency in float32 would be off by 0.01 to 0.06 at 10^6.
+    In float32, a position of 10^6 times a frequency would be off by 0.01 to 0.06.
     """
     frequencies = MAX_WAVELENGTH ** -(np.arange(0, size, 2) / size)
-    turns = frequencies / (2 * math.pi)  # of a position, in float64
+    turns = frequencies / (2 * math.pi)  # per position, in float64
     coarse, fine, rest = 0.0, 0.0, positions[..., tf.newaxis]
     for power in range(_NUM_DIGITS):
         digit = rest if power == _NUM_DIGITS - 1 else rest % _DIGIT
         rest = rest // _DIGIT
         digit = tf.cast(digit, dtype)
-        fraction = turns * _DIGIT**power % 1.0  # of a turn, for one of this digit
+        fraction = turns * _DIGIT**power % 1.0  # turns per unit of this digit
         short = np.floor(fraction * _FINENESS) / _FINENESS
         exact = digit * tf.constant(short, dtype)
         coarse += exact - tf.floor(exact)

@@ -27,7 +27,7 @@ def attention_scores(
         kernel: a `Kernel`.
         key_mask: optional bool tensor of shape `(B, S)`, true for visible keys; or a
             `Visibility`. Defaults to `None`.
-        causal: bool, hide later keys. Defaults to `False`.
+        causal: bool, whether to hide later keys. Defaults to `False`.
         exact_window, log_gain: as in `windowed_attention`; `None` for no window.
             Defaults to `None`.
         decay: as in `causal_attention` and `bidirectional_attention`. Defaults to

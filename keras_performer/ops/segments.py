@@ -1,4 +1,4 @@
-"""Packed sequences: where a segment of tokens starts, and what that hides."""
+"""Packed sequences: starts and numbers of segments, and states that restart."""
 
 import tensorflow as tf
 
@@ -36,21 +36,21 @@ def segment_starts(
 
 
 def segment_numbers(starts):
-    """Segments counted from that of the state before, which is 0, `(B, T)` int32."""
+    """Returns segment numbers, `(B, T)` int32; the segment of an earlier state is 0."""
     return tf.math.cumsum(tf.cast(starts, tf.int32), axis=1)
 
 
 def reversed_starts(starts):
-    """The starts of the reversed sequence: a segment's last token is its first."""
+    """Returns starts of the reversed sequence: the last token of each segment."""
     return tf.concat([tf.zeros_like(starts[:, :1]), tf.reverse(starts[:, 1:], [1])], 1)
 
 
 def restarted(restarts, r, sums):
-    """Running maxima and sums, parts, but those of no keys where the mask is true.
+    """Resets running maxima and sums to the state before the first key.
 
     Args:
-        restarts: bool tensor that broadcasts to both.
-        r, sums: parts, as `Kernel` says.
+        restarts: bool tensor that broadcasts to `r` and `sums`, true where to reset.
+        r, sums: parts, as in `Kernel`.
     """
     empty = [tf.where(restarts, tf.constant(EMPTY, x.dtype), x) for x in r]
     return tuple(empty), tuple(tf.where(restarts, tf.zeros_like(x), x) for x in sums)

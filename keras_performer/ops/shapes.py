@@ -4,30 +4,30 @@ import tensorflow as tf
 
 
 def size(x, axis):
-    """The length of an axis: an int where it is known, else a scalar tensor."""
+    """Returns the length of an axis: an int if static, otherwise a scalar tensor."""
     return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
 
 
 def sizes(x):
-    """The length of each axis, as `size` gives it."""
+    """Returns the `size` of each axis."""
     return [size(x, axis) for axis in range(len(x.shape))]
 
 
 def pad(x, paddings):
-    """`tf.pad` with zeros; LiteRT of TensorFlow 2.19 has none of bools."""
+    """Pads with zeros; LiteRT of TensorFlow 2.19 cannot pad bools with `tf.pad`."""
     if x.dtype != tf.bool:
         return tf.pad(x, paddings)
     return tf.cast(tf.pad(tf.cast(x, tf.int32), paddings), tf.bool)
 
 
 def slice_of(x, start, length):
-    """`x[:, start : start + length]` of a known length also where the start is not."""
+    """Returns `x[:, start : start + length]`, of static length for a tensor `start`."""
     rest = [size(x, axis) for axis in range(2, len(x.shape))]
     return tf.slice(x, [0, start, *[0] * len(rest)], [size(x, 0), length, *rest])
 
 
 def repeat(x, repeats, axis):
-    """`tf.repeat` by an int of what is not empty, in a few operations for its 28."""
+    """Repeats a nonempty tensor by an int; `tf.repeat` would take 28 operations."""
     if repeats == 1:
         return x
     shape = list(x.shape)
@@ -45,10 +45,10 @@ def ceil_div(a, b):
 
 
 def compute_dtype(*tensors):
-    """Sums over a sequence are float32, or float64 if any input is."""
+    """Returns the dtype of sums over a sequence: float64 if an input is, or float32."""
     return tf.float64 if any(x.dtype == tf.float64 for x in tensors) else tf.float32
 
 
 def sum_dtype(dtype):
-    """The same of what is computed in a dtype, given as such or by its name."""
+    """Returns the `compute_dtype` for a dtype or its name."""
     return tf.float64 if dtype == "float64" else tf.float32

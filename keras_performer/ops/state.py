@@ -1,7 +1,7 @@
-"""The state of linear attention: all that later queries need of earlier keys.
+"""The state of linear attention: everything that later queries need of earlier keys.
 
-For every feature it holds the largest log-feature of the keys so far, and the sums of
-values, with a column of ones, weighted by that feature.
+For every feature, a state holds the largest log-feature of the keys so far, and the
+sums of values, with a column of ones, weighted by the feature.
 """
 
 import typing
@@ -29,13 +29,13 @@ from keras_performer.ops.visibility import Visibility
 
 
 class State(typing.NamedTuple):
-    """The state of linear attention: sums over the keys that it has seen.
+    """The state of linear attention: sums over the keys so far.
 
     Attributes:
         running_max: tensor `(B, K, M)`, the largest log-feature so far. Kernels without
             a stabilizer do not change it.
         sums: tensor `(B, K, V + 1, M)`, sums of values and of ones, weighted by the
-            features, which are divided by `exp(running_max)`.
+            features divided by `exp(running_max)`.
     """
 
     running_max: tf.Tensor
@@ -76,11 +76,11 @@ def absorb_keys(
     key_mask: TensorLike | Visibility | None,
     state: State,
 ) -> State:
-    """Adds keys to the state of attention; all later queries see them.
+    """Adds keys to the state of attention; all later queries see these keys.
 
-    Together with `answer_queries` it computes `bidirectional_attention` in two passes
-    over a sequence that comes in pieces. Gradients come from TensorFlow's tape, so
-    memory is linear in the length of the piece times M.
+    `absorb_keys` and `answer_queries` compute `bidirectional_attention` in two passes
+    over a sequence that comes in pieces. TensorFlow's tape computes the gradients, so
+    memory grows with the length of the piece times M.
 
     Args:
         key: tensor of shape `(B, S, K, H)`.
@@ -119,7 +119,7 @@ def absorb_keys(
 
 
 def answer_queries(query: tf.Tensor, kernel: Kernel, state: State) -> tf.Tensor:
-    """Attention of queries to all keys that the state holds.
+    """Computes attention of queries to all keys in the state.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -129,7 +129,7 @@ def answer_queries(query: tf.Tensor, kernel: Kernel, state: State) -> tf.Tensor:
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`.
     """
-    key_shape = state[0][:, tf.newaxis]  # (B, 1, K, M): only heads are read
+    key_shape = state[0][:, tf.newaxis]  # (B, 1, K, M): `Heads` reads axis 2
     heads, kernel, r, sums = _one_block(query, key_shape, query, kernel, state)
     a = kernel.project_queries(heads.query_rows(query[:, tf.newaxis], 0))
     features, _ = kernel.query_features(a, r)
@@ -138,14 +138,14 @@ def answer_queries(query: tf.Tensor, kernel: Kernel, state: State) -> tf.Tensor:
 
 
 def absorb(kernel, b, v, r, sums, mask):
-    """The stabilizer, and the sums, after a block of further keys.
+    """Returns the stabilizer and the sums after another block of keys.
 
     Args:
         kernel: a `Kernel`.
         b: projected keys, parts `(X, tokens, M / num_parts)`.
-        v: their values with a column of ones, `(X, tokens, V + 1)`.
-        r: running maximum before them, parts `(X, 1, M / num_parts)`.
-        sums: sums before them, parts `(X, V + 1, M / num_parts)`.
+        v: values with a column of ones, `(X, tokens, V + 1)`.
+        r: stabilizer before the block, parts `(X, 1, M / num_parts)`.
+        sums: sums before the block, parts `(X, V + 1, M / num_parts)`.
         mask: bool tensor `(X, tokens, 1)`, true for visible keys, or `None`.
     """
     r_new = each(tf.stop_gradient, kernel.running_max(r, b))

@@ -12,23 +12,23 @@ from keras_performer.ops.tensors import TensorLike
 class Visibility(typing.NamedTuple):
     """Masks of one attention: the keys that each query may see.
 
-    It is a nest of tensors, so it can pass through compiled functions and branches of a
-    graph; everything else in it is known when a graph is made. `causal`, `starts` and
-    `global_tokens` need as many queries as keys.
+    A `Visibility` is a nest of tensors, so it can pass through compiled functions and
+    branches of a graph; `causal` and `sliding_window` are known when a graph is traced.
+    `causal`, `starts` and `global_tokens` need as many queries as keys.
 
     Attributes:
         key_mask: bool tensor of shape `(B, S)`, true for keys that may be seen, or
             `None` for all.
         causal: bool, whether query t sees only keys 0 to t.
-        sliding_window: int W, query t sees only keys less than W tokens away; `None`
+        sliding_window: int W: query t sees only keys less than W tokens away; `None`
             for any distance.
         starts: bool tensor of shape `(B, S)`, true for the first token of each segment
             of a packed sequence, from `segment_starts`; or `None` for one segment. A
             query sees keys of its own segment only. Tokens before the first start
             continue the segment of a state.
         global_tokens: bool tensor of shape `(B, S)`, true for tokens that ignore the
-            window: they see all keys, and all queries see them; or `None` for no such
-            token.
+            window: they see all keys, and all queries see them; `None` for no global
+            tokens.
 
     Example:
 
@@ -75,7 +75,7 @@ class Visibility(typing.NamedTuple):
         return self.rows(tf.range(num_queries), num_keys)
 
     def rows(self, queries: TensorLike, num_keys: int | tf.Tensor) -> tf.Tensor:
-        """Returns the mask of some queries: bool, broadcasts to `(B, rows, S)`.
+        """Returns the mask of some queries: bool, broadcastable to `(B, rows, S)`.
 
         Args:
             queries: int tensor `(rows,)`, indices of the queries.

@@ -1,7 +1,8 @@
-"""Exact weights for near keys and estimated ones for far keys, with one normalizer.
+"""Attention with exact weights for near keys and estimated weights for far keys.
 
-The first W queries have no far key before them; of the others, number i sees the far
-keys 0 to i. In bidirectional attention the same holds from the end on.
+One normalizer divides both kinds of weights. Queries 0 to W - 1 have no far key before
+them; query W + i has the far keys 0 to i. In bidirectional attention the same holds for
+later far keys, counted from the end.
 """
 
 import typing
@@ -51,8 +52,8 @@ class DecayingState(typing.NamedTuple):
     """The state of causal attention with an exact window and a forget gate.
 
     Attributes:
-        running_max, sums, key, value, seen: as in `WindowedState`; the sums have
-            decayed up to the newest of their keys.
+        running_max, sums, key, value, seen: as in `WindowedState`; the sums are
+            decayed up to their newest key.
         decay: the log-decays of the recent keys, `(B, W, K)`.
     """
 
@@ -81,11 +82,11 @@ def windowed_attention(
     decay: TensorLike | None = None,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, AnyWindowed | None]:
-    """Attention with exact weights for near keys, and estimated ones for the others.
+    """Computes attention with exact weights for near keys, estimated for far keys.
 
-    A near key has the weight exp(q . k / sqrt(H)), a far one exp(log_gain) phi(q) .
-    phi(k). Each query's weights are divided by their sum. Key j is near to query i if
-    `|i - j| < exact_window`; masked tokens count in the distance.
+    A near key has the weight exp(q . k / sqrt(H)), a far key the weight
+    exp(log_gain) phi(q) . phi(k). Each query's weights are divided by their sum. Key j
+    is near query i if `|i - j| < exact_window`; masked tokens count in the distance.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -93,7 +94,7 @@ def windowed_attention(
         value: tensor of shape `(B, T, K, V)`.
         kernel: a `Kernel` that estimates exp(q . k / sqrt(H)).
         exact_window: int W.
-        log_gain: tensor of shape `(N,)`. Defaults to `None`, 0.
+        log_gain: tensor of shape `(N,)`. Defaults to `None`, which means 0.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
             `Visibility`, which also says whether attention is causal. Defaults to
             `None`.
@@ -160,7 +161,7 @@ def attend_to_earlier(
     own_key: bool = True,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor, WindowedState]:
-    """Attends to the keys up to a query's own, with an exact window.
+    """Attends to earlier keys and each query's own key, with an exact window.
 
     Args:
         query, key, value, kernel, exact_window, log_gain: as in `windowed_attention`.
@@ -173,8 +174,9 @@ def attend_to_earlier(
 
     Returns:
         `(output, log_sums, state)`: the weighted average of values, `(B, T, N, V)`; the
-        logarithm of the sum of weights, `(B, T, N, 1)`, float32 or for float64 inputs
-        float64; both for `join_parts`; and the state for the next piece.
+        logarithm of the sum of weights, `(B, T, N, 1)`; and the state for the next
+        piece. The first two are inputs of `join_parts`, float32, or float64 for float64
+        inputs.
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     visible = Visibility.of(key_mask, causal=True)
@@ -201,9 +203,9 @@ def join_parts(
     """Joins attention to two sets of keys.
 
     Args:
-        first, second: `(output, log_sums)` for the same queries, such as those from
+        first, second: `(output, log_sums)` for the same queries, such as results of
             `attend_to_earlier` for a sequence, and with `own_key=False` for the
-            reversed one.
+            reversed sequence.
 
     Returns:
         `(output, log_sums)`, of the same shapes.
@@ -256,9 +258,9 @@ def with_recent_keys(
 
 
 def attend(kernel, query, key, value, visible, gain, far, near, decay, options):
-    """`windowed_attention` of checked arguments.
+    """Computes `windowed_attention` for checked arguments.
 
-    `decay` is that of all keys, also of those of a state.
+    `decay` has the log-decays of all keys, including the keys in a state.
     """
     window, chunk_size, jit_compile = options
     keys = Recent.of(key, value, visible.key_mask)
@@ -303,11 +305,11 @@ def attend_with_state(
     starts=None,
     decay=None,
 ):
-    """The shares of earlier keys, with those of a state: near ones, and far ones.
+    """Attends to near and far keys of the sequence and of a state.
 
     Args:
         keys: `Recent`, a key for each query.
-        far, near: the state before them.
+        far, near: the state before these keys.
         own_key: bool, whether a query sees the key of its own token.
         starts: as in `Visibility`.
         decay: as in `attend`.
@@ -329,14 +331,14 @@ def attend_with_state(
 def _attend_to_earlier(
     kernel, query, key, value, key_mask, gain, far, near, own_key, options
 ):
-    """`attend_to_earlier` of checked arguments."""
+    """Computes `attend_to_earlier` for checked arguments."""
     keys = Recent.of(key, value, key_mask)
     return attend_with_state(kernel, query, keys, gain, far, near, options, own_key)
 
 
 @custom_gradient
 def _unchanged(output, gain):
-    """The output where no key is far; optimizers warn of a gain without a gradient."""
+    """Returns the output; gives `gain` a zero gradient, or optimizers would warn."""
     return tf.identity(output), lambda doutput: (doutput, tf.zeros_like(gain))
 
 
@@ -345,9 +347,9 @@ def _last(decay, window):
 
 
 def _of_last_segment(far, starts, window):
-    """The state of far keys, of none where the last token's segment has near ones only.
+    """Empties the state of far keys where a segment starts in the last W tokens.
 
-    No later token sees the keys of other segments.
+    All far keys are then in earlier segments, which no later token sees.
     """
     if starts is None:
         return far
@@ -358,7 +360,7 @@ def _of_last_segment(far, starts, window):
 
 
 def far_and_near(state, with_decay=False):
-    """The two parts of a state with a window: what left it, and what is in it."""
+    """Splits a state into `State` of far keys and `Recent` keys in the window."""
     kind = DecayingState if with_decay else WindowedState
     if not isinstance(state, (tuple, list)) or len(state) != len(kind._fields):
         raise ValueError(

@@ -1,27 +1,27 @@
-"""Training that computes again instead of keeping: memory for sequences that are long.
+"""Training that recomputes long sequences in chunks, to save memory.
 
-The words of this folder:
+The terms of this folder:
 
-- A *chunk* is a piece of the sequence, some tokens of every example.
-- A model is a *chain* of *links*: its embedding, its blocks, and what reads them out. A
-  link takes a chunk of the stream and its own state, and returns the next of both.
-- The *stream* is what goes from link to link: inputs at first, then `(x, extra)`, the
-  hidden vectors and what the embedding hands round the blocks to the head.
-- The *sides* go to every link unchanged, a chunk of them with each chunk of the stream:
-  the mask, the targets, and the positions of tokens that only the whole knows.
-- What is *given* to a link is the same for all chunks, such as the keys of the whole
-  sequence in the second pass of a block that is not causal.
-- A *scan* runs some links over chunk after chunk. It keeps the stream that goes in and
-  the states between chunks, and computes what is inside a chunk again for the gradient.
-- A block that is not causal takes two scans: one in which keys go into a state, one in
-  which queries are answered. With a window of near keys the first goes from the last
-  chunk to the first and tells each token what the tokens after it add, and the second
-  adds the tokens before it.
-- A *pass* says how the chain is cut into scans, and so what is kept: `"block"` one
-  stream for each block, `"network"` none but the inputs.
+- A *chunk* is a part of the sequence: some tokens of every example.
+- A model is a *chain* of *links*: its embedding, its blocks, and its read-out. A link
+  takes a chunk of the stream and its own state, and returns the next of both.
+- The *stream* goes from link to link. It begins with the inputs. Then it is
+  `(x, extra)`: the hidden vectors, and tensors that the embedding passes to the head.
+- The *sides* go to every link unchanged, one chunk with each chunk of the stream: the
+  mask, the targets, and the positions of tokens in the whole sequence.
+- *Given* tensors are the same for all chunks of a link, such as the state of all keys
+  in the second scan of a bidirectional block.
+- A *scan* runs some links over one chunk after another. It keeps the incoming stream
+  and the states between chunks, and recomputes the rest for the gradient.
+- A bidirectional block takes two scans: the first puts keys into a state, the second
+  answers queries. With a window of near keys, the first goes from the last chunk to the
+  first and returns for each token the sums over later tokens; the second adds the sums
+  over earlier tokens.
+- A *pass* cuts the chain into scans, which decides what memory is kept: `"block"` keeps
+  one stream for each block, `"network"` only the inputs.
 
-`passes` cuts chains into scans, and `token_training` is the model whose `fit` and
-`evaluate` go through them.
+`passes` cuts chains into scans, and `token_training` has the model whose `fit` and
+`evaluate` use them.
 """
 
 from keras_performer.recompute import passes

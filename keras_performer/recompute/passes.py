@@ -1,4 +1,4 @@
-"""Passes over a long sequence: how the chain of a model is cut into scans."""
+"""Passes over a long sequence, which cut the chain of a model into scans."""
 
 import math
 import typing
@@ -26,8 +26,8 @@ def check_block(recompute, causal, block):
     attention = block.attention
     if block.convolution is not None and not causal:
         raise ValueError(
-            "recompute goes through a sequence in chunks, and a convolution to both "
-            "sides needs tokens of the next: use causal=True, recompute=None or "
+            "recompute processes a sequence in chunks, but a bidirectional convolution "
+            "needs tokens of the next chunk: use causal=True, recompute=None or "
             f"conv_kernel_size=None. Received: recompute={recompute!r}, causal=False "
             f"and conv_kernel_size={block.conv_kernel_size}"
         )
@@ -37,24 +37,24 @@ def check_block(recompute, causal, block):
         needed = "a state"
         if not causal:
             needed = (
-                "`absorb` and `answer`, as `PerformerAttention` has them without a "
-                "forget gate"
+                "the methods `absorb` and `answer`, which `PerformerAttention` has "
+                "without a forget gate"
             )
         raise ValueError(
-            "recompute goes through a sequence in chunks, for which attention needs "
+            "recompute processes a sequence in chunks, so attention needs "
             f"{needed}: use recompute=None. Received: recompute={recompute!r}, "
             f"causal={causal} and {type(attention).__name__}"
         )
 
 
 def token_values(model, measure, inputs, targets, training):
-    """Results of `measure` for each token, a list of tensors `(B, T)`.
+    """Computes `measure` for each token, a list of tensors `(B, T)`.
 
     Args:
-        model: a `PerformerLM`. One with `recompute="network"`, which is causal, takes a
-            single scan, one with "block" a scan for each block.
-        measure: function of targets and outputs of a chunk that returns a list of
-            tensors `(B, tokens)` of its `dtypes`.
+        model: a `PerformerLM`. With `recompute="network"`, which is causal, it takes a
+            single scan, with "block" a scan for each block.
+        measure: function of targets and outputs of a chunk. It returns a list of
+            tensors `(B, tokens)`, and its attribute `dtypes` lists their dtypes.
         inputs: int tensor of shape `(B, T)`.
         targets: tensor of shape `(B, T, ...)`.
         training: bool, whether to apply dropout.
@@ -65,14 +65,14 @@ def token_values(model, measure, inputs, targets, training):
 
 
 def blocks(model, x, mask, training):
-    """The blocks of a model, a scan for each: `(B, T, hidden_dim)` to the same."""
+    """Applies the blocks of a model to x `(B, T, hidden_dim)`, with scans for each."""
     mask = as_mask("mask", mask, x)
     sides = Sides(mask=() if mask is None else (mask,))
     return _blocks(model, [], [], (x, ()), sides, training)[0]
 
 
 def _blocks(model, links, end, stream, sides, training):
-    """Cuts the chain between blocks; the ends share a scan with the block beside."""
+    """Cuts the chain between blocks; ends share a scan with a block if they can."""
     rotates = any(getattr(block.attention, "rotary", None) for block in model.blocks)
     if rotates and not model.causal:
         tokens = tf.nest.flatten(stream)[0]
@@ -105,10 +105,10 @@ def _embedding(model, batch, training):
         x, extra, state = model.embed(inputs, state, training)
         if keras_privates.implicit_mask(x) is not None:
             raise ValueError(
-                "recompute hides no tokens in fit and evaluate: use recompute=None, or "
-                "an embedding without mask_zero, and sample_weight for tokens that do "
-                f"not count. Received: {type(model.embedding).__name__} that makes a "
-                "mask"
+                "recompute supports no mask in fit and evaluate: use recompute=None, "
+                "or an embedding without mask_zero, and sample_weight for tokens that "
+                f"do not count. Received: {type(model.embedding).__name__} that makes "
+                "a mask"
             )
         return (x, extra), state
 
@@ -118,7 +118,7 @@ def _embedding(model, batch, training):
 
 
 def _block(block, batch, training):
-    """A block whose tokens need nothing of later ones."""
+    """Makes the link of a block whose tokens do not need later tokens."""
 
     def step(stream, state, sides, given):
         x, extra = stream
@@ -131,7 +131,7 @@ def _block(block, batch, training):
 
 
 def _keys(block, batch):
-    """The first pass of a block that is not causal; nothing comes out but its state."""
+    """Makes the first link of a bidirectional block, which returns only a state."""
 
     def step(stream, state, sides, given):
         x = block.attention_norm(stream[0])
@@ -142,6 +142,8 @@ def _keys(block, batch):
 
 
 def _queries(block, keys, training):
+    """Makes the second link, which answers queries with the state of all keys."""
+
     def step(stream, state, sides, keys):
         x, extra = stream
         attended = block.attention.answer(
@@ -156,7 +158,7 @@ def _queries(block, keys, training):
 
 
 def _later(block, batch):
-    """The first pass of a block with a window; it goes from the last chunk on."""
+    """Makes the first link of a bidirectional block with a window; scan in reverse."""
 
     def step(stream, state, sides, given):
         x = block.attention_norm(stream[0])
@@ -168,7 +170,7 @@ def _later(block, batch):
 
 
 def _earlier(block, batch, dtypes, training):
-    """The second, of the stream and what the first said of each token."""
+    """Makes the second link; its stream includes the results of the first link."""
 
     def step(stream, state, sides, given):
         (x, extra), later = stream
@@ -188,66 +190,67 @@ def _read_out(model, measure):
     def step(stream, state, sides, given):
         return measure(sides.targets, model.read_out(*stream)), state
 
-    # a head may read out with what the model embeds with, but hardly with positions,
-    # whose table may be long
+    # a head may share the weights of the embedding, but hardly of positions, which may
+    # have a long table
     table = [] if model.positions is None else [model.positions]
     variables = _without(model.variables, [*model.blocks, *table])
     return Link(variables, step, (), measure.dtypes)
 
 
 def _without(variables, layers):
-    """The variables that belong to none of the layers."""
+    """Returns the variables that belong to none of the layers."""
     owned = {id(v) for layer in layers for v in layer.variables}
     return [v for v in variables if id(v) not in owned]
 
 
 # -- Links, and the scan that runs some of them.
 #
-# The body of a scan, which is run again for its gradient, reads no variables: they go
-# into the loop as tensors, and seeds come out of it (`stateless_calls.py`).
+# The body of a scan runs again for its gradient, so it reads no variables: they go into
+# the loop as tensors, and seeds come out of it (`stateless_calls.py`).
 
 
 class Sides(typing.NamedTuple):
-    """Arguments of every link beside its chunk of the stream, each `()` without.
+    """Arguments of every link besides its chunk of the stream; `()` if not given.
 
-    A block that is not causal and has rotary attention needs positions.
+    A bidirectional block with rotary attention needs positions.
     """
 
-    mask: tuple = ()  # of the mask (B, tokens)
+    mask: tuple = ()  # contains the mask (B, tokens)
     targets: typing.Any = ()  # (B, tokens, ...)
-    positions: tuple = ()  # of the positions (B, tokens)
+    positions: tuple = ()  # contains the positions (B, tokens)
 
     def of_attention(self):
-        """Arguments of the passes of an attention besides tokens and state."""
+        """Returns arguments for methods of an attention besides tokens and state."""
         mask = self.mask[0] if self.mask else None
         return {"mask": mask, **dict(zip(["positions"], self.positions))}
 
 
 class Link(typing.NamedTuple):
-    """A part of a model.
+    """Part of a model.
 
-    Its `step` is a function of a chunk of the stream, the state, the `Sides`, and what
-    is `given`; it returns a chunk of the stream and the next state.
+    `step(chunk of the stream, state, sides, given)` returns the next chunk of the
+    stream and the next state.
     """
 
-    variables: list  # what its layers read, and move on
+    variables: list  # that its layers read or update
     step: typing.Callable
     state: typing.Any  # before the first chunk
-    dtypes: typing.Any  # of the stream that it returns; `None` if they stay
+    dtypes: typing.Any  # of the stream that it returns; `None` if they stay the same
     given: typing.Any = ()
 
 
 def scan(model, links, stream, sides, reverse=False):
-    """Runs links of a model's chain, chunk after chunk, or from the last to the first.
+    """Runs links of a model's chain over one chunk after another.
 
     Args:
         model: a `PerformerLM`.
         links: list of `Link`.
-        stream: nest of tensors `(B, T, ...)`, what the first link gets.
-        sides: nest of tensors `(B, T, ...)` that every link gets.
+        stream: nest of tensors `(B, T, ...)` for the first link.
+        sides: nest of tensors `(B, T, ...)` for every link.
+        reverse: bool, go from the last chunk to the first. Defaults to `False`.
 
     Returns:
-        `(stream, states)`: what the last link returned, `(B, T, ...)`, and the states
+        `(stream, states)`: the stream `(B, T, ...)` from the last link, and the states
         of all links after the last chunk.
     """
     variables = {id(v): v for link in links for v in link.variables}.values()
@@ -291,9 +294,9 @@ def scan(model, links, stream, sides, reverse=False):
 
 
 class _Run(keras.layers.Layer):
-    """Calls a function with the autocasting of Keras' layers.
+    """Layer that calls a function, with the autocast of Keras' layers.
 
-    A gradient is computed outside of the model's own call, and must cast alike.
+    The gradient runs outside of the model's own call, and must cast in the same way.
     """
 
     def call(self, function):
@@ -301,15 +304,15 @@ class _Run(keras.layers.Layer):
 
 
 def _chunk_tokens(model, length):
-    """Tokens of a chunk: long chunks keep more inside, short ones more states.
+    """Returns the number of tokens in a chunk for the least memory, roughly.
 
-    A token keeps about 64 `hidden_dim` bytes inside each block of its chunk, a chunk
-    hands on `4 hidden_dim` for each feature of the attention; both take alike at the
-    root. A divisor of the length near it leaves no rest, which would be traced once
-    more.
+    Inside its chunk, a token keeps about `64 hidden_dim` bytes in each block. Between
+    chunks, `4 hidden_dim` bytes are kept for each feature of the attention. Both take
+    equal memory at the square root. A divisor of the length near the root avoids a
+    shorter last chunk, which would be traced once more.
     """
     if length is None:
-        return 1  # `chunk_scan` says what is wrong
+        return 1  # `chunk_scan` raises the error
     attentions = [block.attention for block in model.blocks]
     given = max(getattr(one, "chunk_size", None) or 0 for one in attentions)
     least = given or block_sizes().chunk

@@ -1,8 +1,8 @@
-"""Calls of layers with given values in the places of their variables.
+"""Calls of layers with given values instead of the values of their variables.
 
-Layers read variables, and their dropout moves seeds on. What is computed again for a
-gradient may do neither: there all of them are tensors that go in, and the seeds come
-out, so that the second time drops the same values as the first.
+Layers read variables, and their dropout updates seeds. A computation that runs again
+for a gradient may do neither. There all variables go in as tensors, and new seeds come
+out, so that dropout drops the same values both times.
 """
 
 import weakref
@@ -14,7 +14,7 @@ from keras_performer.layers.keras_privates import value_without_autocast
 
 
 def split_variables(variables, weights):
-    """The variables that train, those that stay, and seeds, which are no weights."""
+    """Splits variables into trained and fixed weights, and seeds, which are neither."""
     known = {id(v) for v in weights}
     trained = [v for v in variables if v.trainable and id(v) in known]
     fixed = [v for v in variables if not v.trainable and id(v) in known]
@@ -22,16 +22,16 @@ def split_variables(variables, weights):
 
 
 def values_of(variables):
-    # not autocast: gradients are summed in the dtype that goes in
+    # not autocast, because gradients are summed in the dtype of these values
     return [value_without_autocast(v) for v in variables]
 
 
 def owned_by(layer, function):
-    """A function that calls layers, for a gradient to call again.
+    """Returns a function that calls `function`, and that gradients may call again.
 
     TensorFlow keeps gradients of graphs for ever (Keras' `fit` makes it keep the graph
-    of a training step): there `layer` keeps the function, and the gradient only a
-    weak reference to it.
+    of a training step). In graphs, therefore, `layer` keeps the function, and the
+    gradient has only a weak reference to it.
 
     Raises:
         ReferenceError: when the function is called and the layer is gone.
@@ -47,9 +47,9 @@ def owned_by(layer, function):
         kept = reference()
         if kept is None:
             raise ReferenceError(
-                "A gradient computes a layer again, and needs it: keep the layer, or "
-                "the model that it is in, for as long as a function that calls it. "
-                f"Received: {described}, which is gone"
+                "The gradient calls a layer again, but the layer was deleted: keep the "
+                "layer, or its model, as long as you use a function that calls it. "
+                f"Received: {described}, deleted"
             )
         return kept(*args)
 
@@ -57,23 +57,24 @@ def owned_by(layer, function):
 
 
 def call_with_values(function, values, seeds, advice):
-    """Calls a function of no arguments, which calls layers, with values of variables.
+    """Calls a function while the variables of its layers have given values.
 
     Args:
+        function: function without arguments that calls layers.
         values: list of pairs of a variable and its value, a tensor.
-        seeds: list of those variables that the call may move on.
+        seeds: list of the variables that the call may update.
         advice: `(who, instead)`, strings for the error.
 
     Returns:
-        `(result, values)`: what the function returned, and the values of seeds then.
+        `(result, values)`: the result of the function, and the later values of seeds.
 
     Raises:
-        ValueError: if a layer adds a loss or updates a weight, which a call that is
-            made again would repeat.
+        ValueError: if a layer adds a loss or updates a weight, which a second call
+            would repeat.
     """
     scope = keras.StatelessScope(collect_losses=True)
     for update in values:
-        scope.add_update(update)  # as an initial mapping Keras would round them
+        scope.add_update(update)  # Keras would round values of an initial mapping
     with scope:
         result = function()
     moving = {id(v) for v in seeds}

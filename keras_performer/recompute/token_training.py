@@ -1,4 +1,4 @@
-"""Keras' training and evaluation steps with a loss that is measured in chunks."""
+"""Keras' training and evaluation steps with a loss that is computed in chunks."""
 
 import functools
 import typing
@@ -17,18 +17,18 @@ from keras_performer.recompute import passes
 
 
 class WithTargets(typing.NamedTuple):
-    """Inputs of a model whose outputs are only measured, not returned."""
+    """Inputs and targets for a model that returns losses and metrics, not outputs."""
 
     inputs: tf.Tensor
     targets: tf.Tensor
 
 
 class TokenTraining(keras.Model):
-    """A model whose `recompute` decides how `fit` and `evaluate` go through it.
+    """Model whose `fit` and `evaluate` compute outputs in chunks, with `recompute`.
 
     With `recompute` the outputs, such as logits `(B, T, vocabulary_size)`, exist for
-    one chunk of the sequence at a time. What Keras' own steps see in their place are
-    the loss and the metrics of each token.
+    one chunk of the sequence at a time. Keras' own steps get the loss and the metrics
+    of each token instead.
     """
 
     def train_step(self, data):
@@ -48,7 +48,7 @@ class TokenTraining(keras.Model):
         return WithTargets(x, y), y, sample_weight
 
     def token_values(self, inputs, targets, training):
-        """The loss and the metrics of each token, `TokenValues` of tensors `(B, T)`."""
+        """Computes loss and metrics of each token: `TokenValues` of shape `(B, T)`."""
         if not inputs.shape[:2].is_compatible_with(targets.shape[:2]):
             raise ValueError(
                 "With recompute, y must have a target for each token of the inputs, "
@@ -57,7 +57,7 @@ class TokenTraining(keras.Model):
             )
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape))
         for metric in self.metrics:
-            # Keras builds these when it first sees outputs
+            # Keras builds a metric when it first sees outputs
             if not getattr(metric, "built", True):
                 metric.build(targets, outputs)
         measure = _Measure(self)
@@ -90,7 +90,7 @@ class TokenValues(typing.NamedTuple):
 
 
 class _Measure:
-    """The loss and the metrics of a chunk, a value for each token."""
+    """Function for the loss and metrics of a chunk, with one value for each token."""
 
     def __init__(self, model):
         loss, metrics = _loss(model), _metrics(model)
@@ -116,7 +116,7 @@ class _Measure:
         return [self._values(*value, outputs) for value in values]
 
     def token_values(self, values):
-        """`TokenValues` of what calls returned for all chunks."""
+        """Returns `TokenValues` from the results of all chunks."""
         loss, *values = values
         if self.is_masked:
             mask, *values = values
@@ -135,20 +135,20 @@ class _Measure:
 
 
 def _reduced(loss, values, sample_weight=None):
-    """Values of a loss for each token, with Keras' weights and its reduction."""
+    """Reduces values of a loss for each token as Keras does, with sample weights."""
     given = keras.losses.Loss("loss", reduction=loss.reduction, dtype=loss.dtype)
     given.call = lambda _, values: values
     return given(values, values, sample_weight)
 
 
 def _unreduced(loss):
-    """The values of a loss for each token; called, it would reduce them."""
-    # Keras gives targets of their own dtype to metrics, but not to losses
+    """Returns a function for the values of a loss for each token, before reduction."""
+    # Keras casts targets for losses, but not for metrics
     return lambda targets, outputs: loss.call(tf.cast(targets, loss.dtype), outputs)
 
 
 def _ignores_a_class(loss):
-    """True if the values of a loss have a mask."""
+    """Returns `True` if the values of a loss have a mask."""
     _, options = wrapped_function(loss)
     return options.get("ignore_class") is not None
 
@@ -158,19 +158,19 @@ def _has_own_reduction(loss):
 
 
 def _loss(model):
-    """The loss that the model was compiled with, as a `keras.losses.Loss`."""
+    """Returns the loss that the model was compiled with, as a `keras.losses.Loss`."""
     config = compile_options(model)
     for name in ("loss_weights", "weighted_metrics"):
         if config.get(name):
             raise ValueError(
-                f"With recompute there is one loss, and {name} cannot be had: compile "
-                f"without. Received: {name}={config[name]}"
+                f"recompute does not support {name}: compile the model without it. "
+                f"Received: {name}={config[name]}"
             )
     loss = model.loss
     if isinstance(loss, str):
         loss = keras.losses.get(loss)
     if callable(loss) and not isinstance(loss, keras.losses.Loss):
-        # the mean of its values, as Keras takes it
+        # reduced to the mean of its values, as in Keras
         function, loss = loss, keras.losses.Loss("loss")
         loss.call = function
     if not isinstance(loss, keras.losses.Loss):
@@ -180,15 +180,15 @@ def _loss(model):
         )
     if _has_own_reduction(loss):
         raise ValueError(
-            "With recompute the values of chunks are reduced as Keras does it: define "
-            "what the loss makes of targets and outputs in its `call`. Received: "
-            f"{type(loss).__name__}, with a __call__ of its own"
+            "With recompute, a loss must have Keras' reduction of its values: define "
+            "the function of targets and outputs in its `call`. Received: "
+            f"{type(loss).__name__}, with its own __call__"
         )
     return loss
 
 
 def _metrics(model):
-    """The metrics that the model was compiled with, all of them means."""
+    """Returns the metrics that the model was compiled with, all of them means."""
     found = [
         metric
         for container in model.metrics
@@ -202,11 +202,11 @@ def _metrics(model):
         reduces = is_loss and _has_own_reduction(function)
         if not is_mean or reduces or _ignores_a_class(function):
             raise ValueError(
-                "With recompute the outputs exist for a chunk at a time, so that "
-                "metrics must be means over tokens (keras.metrics.MeanMetricWrapper, "
-                "with its update_state, of no loss with ignore_class or a __call__ of "
-                "its own). "
-                f"Received: {metric!r}. Compile without it, or evaluate with a model "
-                "that has recompute=None and the same weights."
+                "With recompute, metrics must be means over tokens, because only the "
+                "outputs of one chunk exist at a time: use a "
+                "keras.metrics.MeanMetricWrapper with unchanged update_state, of a "
+                "function or of a loss without ignore_class and without its own "
+                f"__call__. Received: {metric!r}. Compile without it, or evaluate with "
+                "a model that has recompute=None and the same weights."
             )
     return found

@@ -1,4 +1,4 @@
-"""Checks of models of any layers, for the tests of those who build them."""
+"""Checks of any Keras model, for use in tests."""
 
 from keras_performer.testing.causality import check_causal
 from keras_performer.testing.masks import check_masks

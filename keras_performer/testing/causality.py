@@ -6,21 +6,21 @@ from keras_performer.testing import leaks
 from keras_performer.testing.inputs import batch_and_length, changed, random_inputs
 
 LOOKS_AHEAD = (
-    "Outputs before token {first} change by up to {{change:.2g}} with inputs from it "
-    "on. The first layer whose own inputs do not is {{layer}}: hide later keys there "
-    '(causal=True, use_causal_mask=True, padding="causal"), or take a layer that reads '
-    "forward only."
+    "Outputs before token {first} change by up to {{change:.2g}} if inputs from token "
+    "{first} on change. The first layer whose own earlier inputs stay the same is "
+    "{{layer}}: hide later keys there (causal=True, use_causal_mask=True, "
+    'padding="causal"), or use a layer that reads forward only.'
 )
 
 
 def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
-    """Raises if outputs of a model depend on later tokens.
+    """Raises an error if outputs of a model depend on later tokens.
 
     It calls the model on inputs and on inputs whose later tokens are changed, and
     compares the outputs before the change. The error names the layer that looks ahead.
     It tries three positions, from the second token to the last: it finds faults, but
-    cannot prove that there are none. Layers that keep something from call to call, or
-    use random numbers outside of training, are reported too.
+    cannot prove that there are none. Layers that keep state between calls, or use
+    random numbers outside of training, are reported too.
 
     Args:
         model: a Keras model or layer of any kind.
@@ -65,9 +65,9 @@ def check_causal(model, inputs=None, *, tolerance=1e-5, seed=0):
         any_change |= leaks.tokens_change(calls[-1], others[-1], (batch, length))
     if not any_change:
         raise ValueError(
-            "Nothing can be said of a model none of whose outputs (B, T, ...) change "
-            "with its inputs: it must return one for each token, and inputs must have "
-            "two tokens at least, of different values. Received: inputs with (B, T) = "
-            f"{(batch, length)}, outputs of shapes "
+            "check_causal needs outputs (B, T, ...) that change with the inputs: the "
+            "model must return an output for each token, and inputs must have at least "
+            "two tokens of different values. Received: inputs with "
+            f"(B, T) = {(batch, length)}, outputs of shapes "
             f"{[x.shape for x in calls[-1].outputs]}"
         )

@@ -1,19 +1,19 @@
-"""Inputs of any model: random ones, and others that differ where they are to differ."""
+"""Random inputs of any model, and copies of inputs that differ at some tokens."""
 
 import keras
 import numpy as np
 
 from keras_performer.layers import keras_privates
 
-# Of inputs whose sizes a model leaves open; 13 is hardly the size of anything else.
+# Sizes for axes that a model leaves open; hardly any other axis has size 13.
 BATCH, LENGTH, OTHER_SIZES = 2, 13, 5
-# Changed numbers are larger than what they replace, for leaks through a maximum; whole
-# ones may be ids.
+# Factor of changed values, to find leaks through a maximum; not for arrays of whole
+# numbers, which may be ids.
 FACTOR = -8
 
 
 def random_inputs(model, random, num_padded=0):
-    """Random arrays for `model.inputs`, with a number of last tokens that are 0."""
+    """Returns random arrays for `model.inputs`; the last `num_padded` tokens are 0."""
     if not getattr(model, "inputs", None):
         raise ValueError(
             "inputs must be given unless the model is functional or a Sequential whose "
@@ -35,7 +35,7 @@ def random_inputs(model, random, num_padded=0):
             x = np.ones(shape, bool)
         else:
             most = min(ids, default=2)
-            # 0 may be what is hidden, but two ids are needed to change one
+            # no 0, which may be padding, unless fewer than two ids are left to sample
             x = random.integers(int(most > 2), max(most, 2), shape).astype(dtype)
         if x.ndim > 1:
             x[:, shape[1] - num_padded :] = 0
@@ -47,21 +47,21 @@ def random_inputs(model, random, num_padded=0):
 
 
 def batch_and_length(inputs):
-    """B and T, from the first array."""
+    """Returns B and T of the first array."""
     shape = np.shape(keras.tree.flatten(inputs)[0])
     if len(shape) < 2:
         raise ValueError(
-            "The first array of inputs must be of shape (B, T, ...). Received: shape "
+            "The first array of inputs must have shape (B, T, ...). Received: shape "
             f"{shape}"
         )
     return shape[:2]
 
 
 def changed(inputs, where, random, but=None):
-    """Other values at tokens `where`, `(B, T)`, drawn from those of the same array.
+    """Returns inputs with other values at tokens `where`, `(B, T)`.
 
-    Arrays of other shapes stay as they are; `but` is a mask `(B, T)` that stays, too,
-    as does its opposite, with further axes of 1 or without.
+    The values are sampled from the same array. Arrays of other shapes stay, and so do
+    the mask `but`, `(B, T)`, and its opposite, with or without further axes of size 1.
     """
 
     def is_kept(x):

@@ -1,4 +1,4 @@
-"""Search for the layer that lets through what it should not."""
+"""Finds the layer whose outputs change although they should not."""
 
 import typing
 
@@ -18,12 +18,12 @@ class Call(typing.NamedTuple):
 
 
 def calls_of(model, inputs, change=None):
-    """The `Call` of all layers of a model as they end; the last is that of the model.
+    """Returns a `Call` of each layer in the order in which calls end, the model's last.
 
     Args:
         model, inputs: as in `watch`.
-        change: function of a layer, its first argument and its outputs that returns
-            other outputs in their place.
+        change: function of a layer, its first argument and its outputs; it returns
+            the outputs to use instead.
     """
     calls = []
 
@@ -43,13 +43,13 @@ def calls_of(model, inputs, change=None):
 
 
 def check_same(calls, others, kept, tolerance, message, whole=True):
-    """Raises an `AssertionError` if outputs differ that should not.
+    """Raises an `AssertionError` if outputs differ that should be equal.
 
     Args:
         calls, others: lists as `calls_of` returns, of two calls of one model.
         kept: dict of shapes `(B, T)` to bool arrays, true for tokens whose outputs
             should be the same.
-        tolerance: float, a part of what numbers of an array typically are.
+        tolerance: float, relative to the median size of the numbers in an array.
         message: str with places for `change` and `layer`.
         whole: bool, whether outputs without tokens should be the same, too.
     """
@@ -57,7 +57,7 @@ def check_same(calls, others, kept, tolerance, message, whole=True):
     change = _change(model, kept, tolerance, whole)
     if not change:
         return
-    # who adds up all tokens is to blame only if nobody is who keeps them apart
+    # layers that combine all tokens are blamed only if no other layer is to blame
     blamed = (
         call.layer
         for judge_whole in dict.fromkeys((whole, True))
@@ -71,13 +71,13 @@ def check_same(calls, others, kept, tolerance, message, whole=True):
 
 
 def tokens_change(call, other, shape):
-    """True if any output of shape `(B, T, ...)` differs."""
+    """Returns `True` if any output of shape `(B, T, ...)` differs."""
     pairs = zip(call.outputs, other.outputs)
     return any(x.shape[:2] == shape and not np.array_equal(x, y) for x, y in pairs)
 
 
 def _change(pair, kept, tolerance, whole):
-    """By how much outputs differ that should not, 0.0 within the tolerance."""
+    """Returns the largest wrong difference of outputs; 0.0 within the tolerance."""
     differences = [0.0]
     for x, y in zip(*(call.outputs for call in pair)):
         mask = kept.get(x.shape[:2])
@@ -97,10 +97,10 @@ def _same_inputs(call, other, kept, tolerance):
 
 
 def _difference(x, y, tolerance):
-    """The largest difference; 0.0 if all are a small part of the median number.
+    """Returns the largest difference; 0.0 if it is small relative to the median.
 
-    The largest number may be that of a mask, such as -1e9. Infinite where one is nan,
-    or one text is another.
+    The largest number cannot replace the median: it may belong to a mask, such as -1e9.
+    The difference is infinite if only one number is nan, or if two texts differ.
     """
     if x.dtype.kind in "SUO":
         return float("inf") if (x != y).any() else 0.0

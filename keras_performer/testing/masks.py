@@ -8,15 +8,15 @@ from keras_performer.testing.inputs import batch_and_length, changed, random_inp
 from keras_performer.testing.leaks import calls_of, check_same
 
 LOOKS_AT_MASKED = (
-    "Outputs change by up to {change:.2g} with what is masked. The first layer whose "
-    "own inputs do not is {layer}: take one there that uses masks, and see that it is "
-    "given the mask."
+    "Outputs change by up to {change:.2g} with masked tokens. The first layer whose "
+    "own inputs at other tokens stay the same is {layer}: use a layer there that uses "
+    "masks, and check that it gets the mask."
 )
 NUM_PADDED = 4
 
 
 def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
-    """Raises if outputs of a model depend on masked tokens.
+    """Raises an error if outputs of a model depend on masked tokens.
 
     It calls the model twice, with different values at masked tokens, and compares the
     outputs of all other tokens and of whole sequences. The error names the layer that
@@ -58,7 +58,7 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
     if inputs is None:
         inputs = random_inputs(model, random, NUM_PADDED)
     shape = batch_and_length(inputs)
-    kept = {}  # by the shape of masks, which tokens none of them leaves out
+    kept = {}  # dict of shapes to bools, true for tokens that no mask hides
 
     def change_masked(layer, first_input, outputs):
         made = _made_mask(layer, first_input)
@@ -74,9 +74,9 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
     masks = list(kept.values())
     if not any(x.any() and not x.all() for x in masks) or masks[0].ndim != 2:
         raise ValueError(
-            f"Masks must be of shape (B, T), here {shape}, true for some tokens and "
-            "false for some; without the argument mask a layer must make one, such as "
-            "Embedding(mask_zero=True). Received from "
+            f"Masks must have shape (B, T), here {shape}, and be true for some tokens "
+            "and false for others. Without the argument mask, a layer must make a "
+            "mask, such as Embedding(mask_zero=True). Received from "
             f"{'layers of the model' if mask is None else 'mask'}: "
             f"{[f'{x.shape}, true for {x.sum()} tokens' for x in masks]}"
         )
@@ -92,7 +92,7 @@ def check_masks(model, inputs=None, mask=None, *, tolerance=1e-5, seed=0):
 
 
 def _made_mask(layer, x):
-    """The mask that a layer makes of inputs that have none, or `None`."""
+    """Returns the mask that a layer makes for inputs without one, or `None`."""
     if not tf.is_tensor(x) or keras_privates.implicit_mask(x) is not None:
         return None
     mask = layer.compute_mask(x, None) if layer.supports_masking else None

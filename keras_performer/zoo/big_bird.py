@@ -1,6 +1,6 @@
 """Big Bird: block-sparse attention with global and random blocks.
 
-Random blocks come from a seed, the head and the block, by integer operations:
+Integer operations make random blocks from a seed, the head and the block, because
 TensorFlow's own random numbers change when XLA compiles.
 """
 
@@ -20,9 +20,9 @@ from keras_performer.ops.shapes import ceil_div, size
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility, mask_or_all
 
-# In a table of blocks, the place of none.
+# An empty entry in a table of blocks.
 NONE = -1
-# What no number of a block reaches.
+# A number greater than the index of any block.
 BEYOND = 2**31 - 1
 
 
@@ -30,8 +30,8 @@ class SeenBlocks(typing.NamedTuple):
     """Blocks of keys that the blocks of queries see.
 
     Attributes:
-        table: int32 tensor `(K, count, seen)`, for each key-value head and each block
-            of queries the blocks of keys that it sees, none twice; -1 means none.
+        table: int32 tensor `(K, count, seen)`, for each key-value head and block of
+            queries the indices of visible blocks, each once; -1 fills empty entries.
         all_seeing: int32 tensor, indices of the blocks of queries that see all keys; an
             index may occur twice.
     """
@@ -51,13 +51,13 @@ def big_bird_blocks(
     """Chooses the blocks of keys that each block sees in Big Bird.
 
     Each block sees its window (the block itself and its neighbours), the global blocks
-    (the first and the last of all, alternately), and random blocks of the others.
-    Global blocks see all. If there are too few other blocks, a block sees all of them.
-    If causal, no block is later: the window is the block itself and the previous one,
-    the global blocks are the first ones, and random blocks come from earlier ones.
+    (taken in turn from the start and the end), and random other blocks. If there are
+    too few other blocks, a block sees all of them. Global blocks see all blocks. If
+    causal, a block sees no later block: its window is the block itself and the previous
+    one, global blocks are the first ones, and random blocks are earlier ones.
 
     Args:
-        count: int or scalar tensor, how many blocks there are.
+        count: int or scalar tensor, number of blocks.
         num_heads: int K, key-value heads; each has its own random blocks.
         num_global_blocks: int, number of global blocks.
         num_random_blocks: int, number of random blocks for each block.
@@ -65,8 +65,8 @@ def big_bird_blocks(
         causal: bool, hide later blocks. Defaults to `False`.
 
     Returns:
-        `SeenBlocks`: a table of `3 + num_global_blocks + num_random_blocks` entries for
-        each block, or one less if causal.
+        `SeenBlocks`, whose table has `3 + num_global_blocks + num_random_blocks`
+        entries for each block, or one less if causal.
 
     Reference:
         Zaheer et al. 2020, Big Bird, arXiv 2007.14062, section 2 and appendix D.
@@ -84,7 +84,7 @@ def big_bird_blocks(
     num_last = 0 if causal else num_global_blocks // 2
     first = tf.range(num_global_blocks - num_last)
     all_seeing = tf.concat([first, count - 1 - tf.range(num_last)], 0)
-    # there may be fewer blocks than that
+    # there may be fewer blocks than `num_global_blocks`
     all_seeing = tf.clip_by_value(all_seeing, 0, count - 1)
     everywhere = tf.repeat(all_seeing[tf.newaxis], count, 0)
     table = tf.concat([window, everywhere], 1)
@@ -96,12 +96,12 @@ def big_bird_blocks(
     for i in range(num_random_blocks):
         drawn = _drawn_from_others(table, end, numbers[..., i : i + 1])
         table = tf.concat([table, drawn], -1)
-    # to see all that is earlier is what the first blocks do anyway
+    # if causal, the first blocks see all earlier blocks anyway
     return SeenBlocks(table, all_seeing[:0] if causal else all_seeing)
 
 
 def _each_once(table):
-    """A table `(count, seen)` without what stands there for the second time."""
+    """Replaces repeated entries in the rows of a table `(count, seen)` by `NONE`."""
     width = table.shape[-1]
     equal = table[..., tf.newaxis] == table[..., tf.newaxis, :]
     earlier = tf.range(width)[:, tf.newaxis] > tf.range(width)
@@ -110,16 +110,16 @@ def _each_once(table):
 
 
 def _drawn_from_others(table, end, number):
-    """Draws one of the blocks before `end` that are not in a table; or `NONE`.
+    """Samples a block before `end` that is not in a table; `NONE` if there is none.
 
-    The table is `(K, count, seen)`; numbers `(K, count, 1)`, of [0, 1), say which.
+    The table is `(K, count, seen)`; `number` `(K, count, 1)`, in [0, 1), selects one.
     """
     taken = tf.sort(tf.where(table == NONE, BEYOND, table), -1)
     there = tf.cast(table != NONE, tf.int32)
     others = end - tf.reduce_sum(there, -1, keepdims=True)
     ordinal = tf.cast(number * tf.cast(others, number.dtype), tf.int32)
     ordinal = tf.minimum(ordinal, others - 1)
-    # how many others there are before each that is taken
+    # number of other blocks before each taken block
     before = taken - tf.range(table.shape[-1])
     skipped = tf.cast(before <= ordinal, tf.int32)
     drawn = ordinal + tf.reduce_sum(skipped, -1, keepdims=True)
@@ -127,19 +127,19 @@ def _drawn_from_others(table, end, number):
 
 
 def _uniform(seed, shape):
-    """Numbers of the range [0, 1), float32; each depends on its indices alone."""
+    """Float32 numbers in [0, 1); each depends only on the seed and its indices."""
     x = tf.cast(tf.convert_to_tensor(seed, tf.int32), tf.uint32)
     for length in shape:
         index = tf.cast(tf.range(1, length + 1), tf.uint32)
-        # the golden ratio's, so that neighbours are far apart
+        # 2^32 / golden ratio, so that neighbours are far apart
         x = _scattered(x[..., tf.newaxis] + index * _bits(0x9E3779B9))
-    # as many bits as float32 holds exactly
+    # the 24 bits that float32 holds exactly
     bits = tf.cast(tf.bitwise.right_shift(x, _bits(8)), tf.float32)
     return bits * 2.0**-24
 
 
 def _scattered(x):
-    """A permutation of uint32, "lowbias32" of C. Wellons: each bit depends on all."""
+    """Permutes uint32 by C. Wellons' "lowbias32": each bit depends on all bits."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         shifted = tf.bitwise.right_shift(x, _bits(shift))
         x = tf.bitwise.bitwise_xor(x, shifted) * _bits(factor)
@@ -154,7 +154,7 @@ def _bits(number):
 
 
 def number_of_blocks(length, block_size):
-    """Number of blocks of a sequence, the last padded; one of no tokens has one."""
+    """Number of blocks of a sequence, the last one padded; at least 1."""
     count = ceil_div(length, block_size)
     return max(count, 1) if isinstance(count, int) else tf.maximum(count, 1)
 
@@ -198,8 +198,8 @@ def block_sparse_attention(
     check_attention_inputs(query, key, value, visible)
     if not query.shape[:2].is_compatible_with(key.shape[:2]):
         raise ValueError(
-            "Attention of blocks needs one key for each query: use another for "
-            "attention to another sequence. Received: query of shape "
+            "Block-sparse attention needs one key for each query: use another "
+            "attention for cross-attention. Received: query of shape "
             f"{tuple(query.shape)} and key of shape {tuple(key.shape)}"
         )
     cut = _Cut(key, blocks, block_size)
@@ -235,10 +235,10 @@ def block_sparse_scores(
 
 
 class _Cut:
-    """A sequence in blocks, and what each block of queries sees of it.
+    """A sequence cut into blocks, and the keys that each block of queries sees.
 
-    Blocks of queries, in all examples and key-value heads, are one axis X, and stand
-    in the place of a batch; each has one key-value head.
+    The blocks of queries of all examples and key-value heads form one axis X, which
+    serves as the batch axis; each has one key-value head.
     """
 
     def __init__(self, key, blocks, block_size):
@@ -250,7 +250,7 @@ class _Cut:
         self.batch = size(key, 0)
 
     def cut(self, x):
-        """`(B, T, ...)` to `(B, count, tokens, ...)`, padded with zeros."""
+        """Cuts `(B, T, ...)` into `(B, count, tokens, ...)`, padded with zeros."""
         missing = self.count * self.tokens - self.length
         x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
         return tf.reshape(x, (-1, self.count, self.tokens, *x.shape[2:]))
@@ -271,7 +271,7 @@ class _Cut:
         return tf.reshape(x, (-1, self.table.shape[2] * self.tokens, 1, dim))
 
     def seen(self, key_mask, causal):
-        """Mask of these keys, `(X, tokens, seen * tokens)`, or of one row."""
+        """Mask of the keys of `seen_keys`, `(X, tokens or 1, seen * tokens)`."""
         mask = tf.repeat(self.cut(key_mask)[:, tf.newaxis], self.heads, 1)
         mask = tf.gather(mask, self._positions(), axis=2, batch_dims=2)
         there = self.table != NONE
@@ -287,7 +287,7 @@ class _Cut:
         return tf.reshape(mask, (-1, self.tokens if causal else 1, keys))
 
     def joined(self, attended, query, value):
-        """The inverse of `rows`, of attended values: `(B, count * tokens, N, V)`."""
+        """Inverts `rows` for attended values: `(B, count * tokens, N, V)`."""
         group, dim = query.shape[2] // self.heads, value.shape[3]
         shape = -1, self.heads, self.count, self.tokens, group, dim
         x = tf.transpose(tf.reshape(attended, shape), (0, 2, 3, 1, 4, 5))
@@ -295,7 +295,7 @@ class _Cut:
         return tf.reshape(x, shape)
 
     def with_all_seeing(self, output, query, key, value, key_mask):
-        """Output in which the blocks that see all keys have done so."""
+        """Replaces the output of the blocks that see all keys."""
         of_all = tf.gather(self.cut(query), self.all_seeing, axis=1)
         number, tokens = self.all_seeing.shape[0], self.tokens
         rows = tf.reshape(of_all, (-1, number * tokens, *query.shape[2:]))
@@ -310,13 +310,13 @@ class _Cut:
         return tf.reshape(blocks, (-1, self.count * tokens, *rest))
 
     def _positions(self):
-        """The table for each example, `(B, K, count, seen)`; for none any block."""
+        """The table for each example, `(B, K, count, seen)`; `NONE` becomes 0."""
         positions = tf.maximum(self.table, 0)[tf.newaxis]
         return tf.repeat(positions, self.batch, 0)
 
 
 class SavedSeed(KeepsWithoutEntry, keras.layers.Layer):
-    """Saves a seed as a weight, so that a loaded model draws the same numbers."""
+    """Saves a seed as a weight, so that a loaded model samples the same numbers."""
 
     def __init__(self, seed, name):
         super().__init__(name=name)
@@ -331,11 +331,11 @@ class SavedSeed(KeepsWithoutEntry, keras.layers.Layer):
 class BigBirdAttention(AttentionLayer):
     """Big Bird attention to near, global and random blocks, linear in the length.
 
-    Tokens are cut into blocks, the last of which may be shorter. Each block sees itself
-    and its neighbours, the global blocks, and random blocks of the others, each once,
-    in one softmax. If there are too few other blocks it sees all of them. Global
-    blocks, the first and the last, see all. This is the ITC variant of the paper,
-    without extra tokens.
+    The layer cuts tokens into blocks; the last block may be shorter. Each block sees
+    itself, its neighbours, the global blocks and random other blocks, each once, in one
+    softmax. If there are too few other blocks, it sees all of them. Global blocks, at
+    the start and the end, see all blocks. This is the ITC variant of the paper, without
+    extra tokens.
 
     If causal, a token sees no later token: it sees its own block up to itself, the
     previous block, the first blocks as global ones, and random earlier blocks. The
@@ -347,7 +347,7 @@ class BigBirdAttention(AttentionLayer):
     the same random blocks only if they have the same seed.
 
     Masked keys have no weight, but their positions count: more padding makes more
-    blocks, and so other random blocks and another last block. Always pad to one length.
+    blocks, other random blocks and another last block. Always pad to one length.
 
     Args:
         num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
@@ -355,11 +355,11 @@ class BigBirdAttention(AttentionLayer):
         seed: int, seeds dropout and the random blocks. With `None` the layer chooses a
             seed for the blocks when it is built and saves it with the weights. Defaults
             to `None`.
-        block_size: int, tokens of a block. This and the next two defaults are those in
-            the paper's models. Defaults to `64`.
-        num_global_blocks: int, number of blocks that see all and are seen by all: the
-            first and the last ones alternately; if causal the first ones. Defaults to
-            `2`.
+        block_size: int, tokens of a block. The paper's models use this default and the
+            next two. Defaults to `64`.
+        num_global_blocks: int, number of blocks that see all blocks and are seen by
+            all, taken in turn from the start and the end; if causal only from the
+            start. Defaults to `2`.
         num_random_blocks: int, number of random blocks that a block sees. Defaults to
             `3`.
 
@@ -410,7 +410,7 @@ class BigBirdAttention(AttentionLayer):
 
         Args:
             length: int or scalar tensor, tokens of a sequence.
-            causal: bool, whether later tokens are hidden.
+            causal: bool, hide later tokens.
         """
         return big_bird_blocks(
             number_of_blocks(length, self.block_size),

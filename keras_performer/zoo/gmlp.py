@@ -19,23 +19,23 @@ class SpatialGatingUnit(MixingLayer):
         z1, z2 = gelu(expand(x)), cut in two along the channels
         y = contract(z1 * (W norm(z2) + b))
 
-    with the dense layers `expand` (U in the paper) and `contract` (V). W, the weight
-    `spatial_kernel`, starts close to 0 and b, `spatial_bias`, at 1, so that at first
-    each token is processed by itself. The block of the paper, `x + contract(...)` of a
-    normalized x, is the first half of a `PerformerBlock`.
+    with the dense layers `expand` (U in the paper) and `contract` (V). The weight
+    `spatial_kernel`, W, starts close to 0, and `spatial_bias`, b, starts at 1, so that
+    the layer first processes each token by itself. The paper's block,
+    `x + contract(...)` of a normalized x, is the first half of a `PerformerBlock`.
 
     W weighs tokens by position. Sequences shorter than `max_length` use the first
-    positions, and masked tokens count as zeros, after the norm. So padding on the right
+    positions. Masked tokens are set to zero after the norm. So padding on the right
     changes nothing; padding on the left moves tokens to other weights.
 
     Args:
-        max_length: int, the longest sequence.
-        intermediate_dim: int, number of channels before they are cut in two; must be
-            even. The paper uses the usual width of a feed-forward network.
+        max_length: int, maximal length of a sequence.
+        intermediate_dim: int, number of channels before the cut in two; must be even.
+            The paper uses the usual width of a feed-forward network.
         causal: bool, hide later tokens: W is triangular. Defaults to `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
-    Call arguments and returns are those in `MixingLayer`.
+    Call arguments and returns: as in `MixingLayer`.
 
     Raises:
         ValueError: if a sequence is longer than `max_length`
@@ -81,7 +81,7 @@ class SpatialGatingUnit(MixingLayer):
         self.norm.build((*input_shape[:-1], width // 2))
         self.contract = token_dense("contract", dim, dtype=dtype)
         self.contract.build((None, None, width // 2))
-        # "near zero" in the paper: a sum over all positions is below a thousandth
+        # "near zero" in the paper; here the weights of a token sum to at most 1e-3
         bound = 1e-3 / self.max_length
         uniform = keras.initializers.RandomUniform(-bound, bound)
         shape = self.max_length, self.max_length

@@ -20,8 +20,7 @@ SHARING = "none", "headwise", "key-value"
 class LinformerAttention(AttentionLayer):
     """Linformer attention to k mixtures of the keys, linear in the length.
 
-    With learned matrices E and F, which mix S keys and S values into k each, it
-    computes
+    Learned matrices E and F mix S keys and S values into k each. The layer computes
 
         softmax(Q (E K)^T / sqrt(H)) F V
 
@@ -40,7 +39,7 @@ class LinformerAttention(AttentionLayer):
     Args:
         num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
             the arguments of the signature that are not listed here.
-        max_length: int, the most keys in a sequence.
+        max_length: int, maximal number of keys in a sequence.
         projection_dim: int k, the number of mixtures. 256 is the largest value in the
             paper's experiments (section 5), for 512 and 1,024 tokens. Defaults to
             `256`.
@@ -50,7 +49,7 @@ class LinformerAttention(AttentionLayer):
 
     Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
     `state` and `return_state`. With `return_attention_scores` the layer also returns
-    the weights of values, the softmax times F. They can be negative, and do not sum
+    the softmax times F, the weights of values, which can be negative and do not sum
     to 1.
 
     Raises:
@@ -116,12 +115,12 @@ class LinformerAttention(AttentionLayer):
         heads = self.num_key_value_heads if self.sharing == "none" else 1
         shape = (heads, self.max_length, self.projection_dim)
         shape = shape if self.sharing == "none" else shape[1:]
-        # Keras counts a first axis of heads as further inputs and outputs
+        # Keras multiplies both fans by the axis of heads; `heads` undoes this
         scaling = keras.initializers.VarianceScaling(0.5 * heads, "fan_avg", "uniform")
         return full_weight(self, name, shape, scaling)
 
     def _positions(self, projection, length, dtype):
-        """The rows of E or F that a sequence has, `(K, S, k)`, or `(1, S, k)`."""
+        """Rows of E or F for the positions of a sequence, `(K or 1, S, k)`."""
         length = arguments.up_to_max_length(self, length)
         projection = tf.cast(tf.convert_to_tensor(projection), dtype)
         if self.sharing != "none":
@@ -129,7 +128,7 @@ class LinformerAttention(AttentionLayer):
         return projection[:, :length]
 
     def _mixed(self, x, projection, key_mask):
-        """Keys or values `(B, S, K, H)` as mixtures `(B, k, K, H)`, not yet rounded."""
+        """Mixes keys or values `(B, S, K, H)`: `(B, k, K, H)`, float32 or float64."""
         dtype = compute_dtype(x)
         x = without_hidden(tf.cast(x, dtype), key_mask)
         positions = self._positions(projection, size(x, 1), dtype)

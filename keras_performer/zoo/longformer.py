@@ -1,7 +1,7 @@
 """Longformer: local attention with global tokens.
 
-Global tokens are few: their keys, and then their queries, are gathered from the
-sequence, so that no array has the length twice.
+The few keys and queries of global tokens are gathered from the sequence, so that no
+array is quadratic in the length.
 """
 
 import typing
@@ -42,10 +42,11 @@ def global_token_attention(
 ) -> tf.Tensor:
     """Attention to the keys near a query and to a few global tokens.
 
-    `visible.global_tokens` marks the global tokens. A global token sees all keys, by
-    `global_query`, `global_key` and `global_value`. Any other query i sees the keys j
-    with `|i - j| < sliding_window` and all global tokens in one softmax, by `query`,
-    `key` and `value`. With `visible.causal` no query sees a later key.
+    `visible.global_tokens` marks the global tokens. A global token sees all keys; its
+    heads are `global_query`, `global_key` and `global_value`. Any other query i sees
+    the keys j with `|i - j| < sliding_window` and all global tokens in one softmax; its
+    heads are `query`, `key` and `value`. With `visible.causal` no query sees a later
+    key.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -53,8 +54,8 @@ def global_token_attention(
         value: tensor of shape `(B, T, K, V)`.
         global_query, global_key, global_value: tensors of the same shapes.
         sliding_window: int W.
-        num_global_tokens: int G. If more are marked, the first G are global.
-        visible: a `Visibility` with `global_tokens`, of one segment.
+        num_global_tokens: int G. If more are marked, only the first G are global.
+        visible: a `Visibility` with `global_tokens` and without segments.
         jit_compile: as in `local_attention`, for the window. Defaults to `False`.
 
     Returns:
@@ -82,8 +83,8 @@ def global_token_attention(
     check_window("sliding_window", sliding_window, heads[0], heads[1])
     if visible.starts is not None:
         raise ValueError(
-            "Global tokens are those of one segment: give each sequence a row of the "
-            "batch. Received: Visibility(..., starts=...)"
+            "global_token_attention does not support packed sequences: give each "
+            "sequence its own row of the batch. Received: Visibility(..., starts=...)"
         )
     counts = sliding_window, num_global_tokens
     arguments = heads, global_heads, *counts, visible, jit_compile
@@ -97,7 +98,7 @@ def global_token_attention(
 def _attend(
     _, heads, global_heads, sliding_window, num_global_tokens, visible, jit_compile
 ):
-    """`global_token_attention` of checked arguments, in the dtype of the loops."""
+    """Computes `global_token_attention` of checked arguments, float32 or float64."""
     query, key, value = heads
     global_query, global_key, global_value = global_heads
     number = tf.math.cumsum(tf.cast(visible.global_tokens, tf.int32), axis=1)
@@ -109,18 +110,18 @@ def _attend(
     options = sliding_window, visible.causal, jit_compile
     near = local.attend(None, query, keys, None, *options)
 
-    # the positions of the global tokens, `(B, G)`; L for those that are not there
+    # positions of the global tokens, `(B, G)`; T for missing ones
     ordinals = tf.broadcast_to(
         tf.range(1, num_global_tokens + 1), (size(query, 0), num_global_tokens)
     )
-    # an end that is greater than all, as TensorFlow searches no rows of length 0
+    # end with a large number, because TensorFlow searches no rows of length 0
     ended = tf.pad(number, [[0, 0], [0, 1]], constant_values=number.dtype.max)
     positions = tf.searchsorted(ended, ordinals)
     length = size(query, 1)
     there = positions < length
 
     def taken(x):
-        # of a token more: where there is none, that is taken, and hidden
+        # missing global tokens take one more token, which `seen` hides
         x = pad(x, [[0, 0], [0, 1]] + [[0, 0]] * (len(x.shape) - 2))
         return tf.gather(x, positions, axis=1, batch_dims=1)
 
@@ -146,36 +147,36 @@ class LongformerAttention(AttentionLayer):
     """Longformer attention to near keys and to global tokens, linear in the length.
 
     A global token sees all keys, and all queries see it. Any other query i sees the
-    keys j with `|i - j| < sliding_window`, or if causal those with
-    `0 <= i - j < sliding_window`, and the global tokens, each once, in one softmax. If
-    causal, nothing sees a later token, global or not.
+    keys j with `|i - j| < sliding_window`, or `0 <= i - j < sliding_window` if causal,
+    and the global tokens, each once, in one softmax. If causal, no query sees a later
+    token, global or not.
 
     Global tokens attend through their own dense layers, `query_global`, `key_global`
-    and `value_global`. These start as copies of `query`, `key` and `value`, and become
-    copies again if you load weights without them. All other queries see global tokens
-    by `query`, `key` and `value`.
+    and `value_global`. These layers start as copies of `query`, `key` and `value`, and
+    become copies again if you load weights without them. All other queries attend to
+    global tokens through `query`, `key` and `value`.
 
     Args:
         num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
             the arguments of the signature that are not listed here.
         sliding_window: int W, required. A query sees keys less than W tokens away; with
             1 it sees only its own token. The paper's window is `2 W - 1` keys.
-        num_global_tokens: int G, the most global tokens in a sequence; XLA needs this
-            number. The first G visible tokens are global, unless `global_mask` marks
-            others. The paper has 1 for classification, and the tokens of the question
-            for question answering. Defaults to `0`, as `LocalAttention`, without extra
+        num_global_tokens: int G, maximal number of global tokens in a sequence; XLA
+            needs it. The first G visible tokens are global, unless `global_mask` marks
+            others. The paper uses 1 for classification, and the tokens of the question
+            for question answering. Defaults to `0`: local attention, without extra
             dense layers.
         jit_compile: as in `LocalAttention`, for the window. Defaults to `"auto"`.
 
     Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
-    `state` and `return_state`. One more:
+    `state` and `return_state`. One further argument:
 
     Call arguments:
         global_mask: bool tensor of shape `(B, T)`, true for global tokens, at most G in
-            a sequence. More raise an error, except under XLA, which leaves out such
-            checks and takes the first G. No query sees a token whose key is masked,
-            global or not. Blocks and models do not pass this argument, so the first G
-            tokens are global there.
+            a sequence. More raise an error, except under XLA, which leaves out the
+            check and uses the first G. No query sees a masked key, global or not.
+            Blocks and models do not pass this argument, so the first G visible tokens
+            are global there.
 
     Raises:
         ValueError: if query and key have different lengths, if there is a `global_mask`
@@ -242,16 +243,16 @@ class LongformerAttention(AttentionLayer):
             most = self.num_global_tokens
             if not most:
                 raise ValueError(
-                    "global_mask needs room for global tokens: make the layer with "
-                    "num_global_tokens, the most that a sequence has. Received: "
+                    "global_mask needs num_global_tokens > 0: make the layer with "
+                    "num_global_tokens, the largest number in a sequence. Received: "
                     "global_mask, and num_global_tokens=0"
                 )
             mask = as_mask("global_mask", global_mask, inputs.query)
             tf.debugging.assert_less_equal(
                 tf.reduce_sum(tf.cast(mask, tf.int32), axis=1),
                 most,
-                "global_mask must have at most num_global_tokens in a sequence: make "
-                "the layer with more",
+                "global_mask must mark at most num_global_tokens tokens of a sequence: "
+                "make the layer with a larger num_global_tokens",
             )
             visible = inputs.visible._replace(global_tokens=mask)
             inputs = inputs._replace(visible=visible)
@@ -259,11 +260,11 @@ class LongformerAttention(AttentionLayer):
             inputs, return_attention_scores, training, positions, state, return_state
         )
 
-    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+    if typing.TYPE_CHECKING:  # Keras' own signature takes any arguments
         __call__ = call
 
     def project(self, name, x, positions=None):
-        """Returns two tensors of heads: for most queries, and for global tokens."""
+        """Returns heads, and heads of global tokens, `None` without such tokens."""
         heads = super().project(name, x, positions)
         if not self.num_global_tokens:
             return heads, None
@@ -295,7 +296,7 @@ class LongformerAttention(AttentionLayer):
         return tf.where(rows, global_scores, scores)
 
     def _with_global_tokens(self, visible, query):
-        """A `Visibility` with global tokens: without given ones, the first seen."""
+        """Makes the first visible tokens global, unless `visible` has global tokens."""
         if visible.global_tokens is not None:
             return visible
         seen = mask_or_all(visible.key_mask, query)

@@ -21,18 +21,18 @@ class TokenMixing(MixingLayer):
         y_tc = sum_k contract_kernel_kt h_kc + contract_bias_t
 
     Weights belong to positions. Sequences shorter than `max_length` use the first
-    positions, and masked tokens count as zeros. So padding on the right changes
-    nothing; padding on the left moves tokens to other weights.
+    positions. Masked tokens count as zeros. So padding on the right changes nothing;
+    padding on the left moves tokens to other weights.
 
     Args:
-        max_length: int, the longest sequence.
-        intermediate_dim: int, width of the network, D_S in the paper, where it is about
-            as large as the length.
+        max_length: int, maximal length of a sequence.
+        intermediate_dim: int, width of the network. The paper calls it D_S and makes it
+            about as large as the length.
         causal: bool, must be false: each output depends on all tokens. Defaults to
             `False`.
         **kwargs: arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 
-    Call arguments and returns are those in `MixingLayer`.
+    Call arguments and returns: as in `MixingLayer`.
 
     Raises:
         ValueError: if a sequence is longer than `max_length`
@@ -41,7 +41,7 @@ class TokenMixing(MixingLayer):
 
     Reference:
         Tolstikhin et al. 2021, MLP-Mixer, arXiv 2105.01601, section 2, equation 1.
-        `PerformerBlock` adds its normalization and residual.
+        `PerformerBlock` adds the paper's normalization and residual.
 
     Example:
 

@@ -1,7 +1,7 @@
 """Reformer: attention within buckets of locality-sensitive hashing.
 
 Tokens are sorted by bucket, and by position within a bucket. A query then sees the keys
-near it in this order: local attention, with other neighbours in each round of hashing.
+near it in this order: local attention with other neighbours in each round of hashing.
 """
 
 import typing
@@ -29,8 +29,7 @@ from keras_performer.ops.visibility import Visibility
 def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
     """Returns the bucket of each vector in each round, argmax([x R; -x R]).
 
-    Vectors of similar direction are likely to share a bucket; their lengths do not
-    matter.
+    Vectors of similar direction are likely to share a bucket; norms do not matter.
 
     Args:
         x: tensor of shape `(B, T, N, H)`.
@@ -63,22 +62,23 @@ def lsh_buckets(x: TensorLike, rotations: TensorLike) -> tf.Tensor:
         is_minus = -tf.reduce_min(rotated, -1) > tf.reduce_max(rotated, -1)
         return tf.where(is_minus, half + smallest, largest)
 
-    # one round after another, as a token has `half` numbers in each
+    # one round after another, because each needs `half` numbers for every token
     buckets = tf.map_fn(buckets_of, rotations, fn_output_signature=tf.int32)
     return tf.transpose(buckets, (1, 2, 3, 0))
 
 
 def codes_of_tokens(buckets, window, visible):
-    """Places of tokens within their buckets `(B, T, N, rounds)`.
+    """Codes of tokens, by which `near` compares positions within a bucket.
 
-    Tokens of different segments share no bucket, and masked tokens have no place in
-    any. The window is not above a length that is known.
+    `buckets` are `(B, T, N, rounds)`. Tokens of different segments share no bucket, and
+    masked tokens are in no bucket. `window` is at most the length, if that is static.
 
     Returns:
-        `(seen, codes, order)`, X being batch times heads: bool `(X, T)`, which tokens
-        are not masked; int `(X, T, rounds)`, numbers that differ by the positions
-        between two tokens of one bucket, and by `window` at least for others; and int32
-        `(X, rounds, T)`, the tokens sorted by bucket and position, masked ones last.
+        `(seen, codes, order)`, with X = B * N. `seen` is bool `(X, T)`, false for
+        masked tokens. `codes` are int `(X, T, rounds)`; they differ by the positions
+        between two tokens of a bucket, and by at least `window` for tokens of different
+        buckets. `order` is int32 `(X, rounds, T)`: tokens sorted by bucket and
+        position, masked ones last.
     """
     buckets = tf.transpose(tf.cast(buckets, tf.int32), (0, 2, 3, 1))
     heads, rounds = buckets.shape[1:3]
@@ -105,7 +105,7 @@ def codes_of_tokens(buckets, window, visible):
 
 
 def near(query, key, window, causal):
-    """True if codes belong to two tokens of a bucket, near enough to be seen."""
+    """True for codes of two tokens that share a bucket and are near each other."""
     distance = query - key
     if causal:
         return tf.logical_and(distance > 0, distance < window)
@@ -113,7 +113,7 @@ def near(query, key, window, causal):
 
 
 def num_rows(x, heads):
-    """Batch times heads for a reshape, -1 where the batch is not known."""
+    """Batch size times heads for a reshape; -1 for an unknown batch size."""
     return -1 if x.shape[0] is None else x.shape[0] * heads
 
 
@@ -127,16 +127,16 @@ def lsh_attention(
 ) -> tf.Tensor:
     """Softmax attention to other tokens that share a bucket in some round.
 
-    Keys are the queries divided by their lengths. Query i sees key j if in some round
-    both are in one bucket, fewer than `sliding_window` positions apart, counting only
-    visible tokens of that bucket. A key counts once, even if several rounds find it. A
-    query that sees no other key returns its own value.
+    Keys are the queries divided by their norms. Query i sees key j if in some round
+    both share a bucket, fewer than `sliding_window` positions apart. Only visible
+    tokens of this bucket count as positions. A key counts once, even if several rounds
+    find it. A query that sees no other key returns its own value.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
         value: tensor of shape `(B, T, N, V)`.
-        buckets: int tensor of shape `(B, T, N, rounds)`, as `lsh_buckets` makes it.
-        sliding_window: int W, a query sees keys less than W positions away in its
+        buckets: int tensor of shape `(B, T, N, rounds)`, the result of `lsh_buckets`.
+        sliding_window: int W. A query sees keys less than W positions away in its
             bucket.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible tokens; or a
             `Visibility`. Masked tokens also see nothing, because keys are queries.
@@ -148,8 +148,8 @@ def lsh_attention(
 
     Reference:
         Kitaev et al. 2020, Reformer, arXiv 2001.04451, equations 4, 6 and 12. The
-        window replaces the chunks of equation 5, whose borders move with tokens of
-        other buckets, and with later ones.
+        window replaces the chunks of equation 5. Tokens of other buckets, and later
+        tokens, move the borders of those chunks.
 
     Example:
 
@@ -199,7 +199,7 @@ def lsh_scores(
 
 
 def _checked(query, value, buckets, window, key_mask, causal):
-    """Checks inputs; returns the `Visibility`, and the window within a known length."""
+    """Checks inputs; returns the `Visibility`, and the window cut to a static T."""
     visible = Visibility.of(key_mask, causal)
     check_attention_inputs(query, query, value, visible)
     check_window("sliding_window", window, query, value)
@@ -207,38 +207,38 @@ def _checked(query, value, buckets, window, key_mask, causal):
     if shape.rank != 4 or not shape[:3].is_compatible_with(query.shape[:3]):
         raise ValueError(
             "buckets must have shape (batch, length, heads, rounds), as lsh_buckets "
-            f"makes them of the query. Received: buckets of shape {tuple(shape)} and "
+            f"makes them from the query. Received: buckets of shape {tuple(shape)} and "
             f"query of shape {tuple(query.shape)}"
         )
     return visible, reach_within(window, query, None) + 1
 
 
 def _rows(x):
-    """`(B, T, N, dim)` to one head, `(B N, T, 1, dim)`."""
+    """Moves heads to the batch axis: `(B, T, N, dim)` to `(B N, T, 1, dim)`."""
     shape = num_rows(x, x.shape[2]), size(x, 1), 1, x.shape[3]
     return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), shape)
 
 
 def _from_rows(rows, like):
-    """The inverse of `_rows`, of the shape of `like`."""
+    """Inverts `_rows`; the result has the shape of `like`."""
     shape = size(like, 0), like.shape[2], size(like, 1), like.shape[3]
     return tf.transpose(tf.reshape(rows, shape), (0, 2, 1, 3))
 
 
 def _unit(x):
-    """Keys of queries: their directions."""
+    """Makes keys from queries: unit vectors of the same direction."""
     return tf.math.l2_normalize(tf.cast(x, compute_dtype(x)), -1)
 
 
 def attend_in_rounds(query, key, value, tokens, window, causal):
-    """Attention to near tokens of the same buckets, each once, in all rounds.
+    """Computes attention to near tokens of the same buckets, each once, in all rounds.
 
-    The backward pass keeps inputs and outputs only, and computes weights again. Inputs
-    are of one head, `(X, T, 1, dim)`; `codes_of_tokens` made `tokens` for the window.
+    The backward pass keeps only inputs and outputs, and recomputes weights. Inputs have
+    one head, `(X, T, 1, dim)`; `tokens` are from `codes_of_tokens` for this window.
 
     Returns:
-        `(output, log_sums)`, float32 or for such inputs float64: `(X, T, 1, V)`, and
-        the logarithms of the sums of weights, `(X, T, 1, 1)`, EMPTY for no keys.
+        `(output, log_sums)`, float32, or float64 for float64 inputs: `(X, T, 1, V)`,
+        and log-sums `(X, T, 1, 1)`, EMPTY for queries that see no keys.
     """
     seen, codes, order = tokens
     options = window - 1, 0, window, causal, None
@@ -283,7 +283,7 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
             def backward(index, *totals):
                 loops, x, keys = sorted_loops(index, *inputs)
                 arrays = loops.backward(x, keys, *sort(index, *ends, doutput), None)
-                # the last are sums over rows, which nothing asks for
+                # the last array, sums over rows, is not needed
                 gradients = unsort(index, loops.blocks, arrays, [*inputs, ends[1]])
                 return [total + dx for total, dx in zip(totals, gradients)]
 
@@ -296,9 +296,9 @@ def attend_in_rounds(query, key, value, tokens, window, causal):
 
 
 class Bucketed(Local):
-    """The loops of `Local` on tokens sorted by bucket, in the round of an index.
+    """Loops of `Local` over tokens sorted by bucket, in the round `index`.
 
-    Codes `(X, T, rounds)` are sorted, too. Pairs of an earlier round are left out.
+    Codes `(X, T, rounds)` have the same order. Pairs of earlier rounds are hidden.
     """
 
     def __init__(self, options, query, keys, codes, index):
@@ -331,31 +331,30 @@ class ReformerAttention(AttentionLayer):
     """Reformer self-attention within buckets of locality-sensitive hashing.
 
     One dense layer makes queries and keys: the key of a token is its query divided by
-    its length. In each round of hashing, random rotations put tokens of similar
+    the query's norm. In each round of hashing, random rotations put tokens of similar
     direction into one bucket, `argmax([x R; -x R])`. A query attends to the other
-    tokens of its buckets, each once, over all rounds; and to itself only if there is no
+    tokens of its buckets, each once, over all rounds, and to itself only if there is no
     other.
 
-    It differs from the paper, and from code based on it, where tokens would disturb
-    each other:
+    The layer differs from the paper, and from code based on the paper, so that tokens
+    do not disturb each other:
 
     - In a large bucket a query sees keys fewer than `sliding_window` positions away.
       The paper cuts the sorted tokens into chunks; a query sees its own chunk and the
-      previous one. The borders of chunks move with the tokens of other buckets, and
-      with later tokens. Buckets of up to `sliding_window` tokens are seen whole in
-      both.
+      previous one. Tokens of other buckets, and later tokens, move the borders of
+      chunks. In both, a query sees all of a bucket of up to `sliding_window` tokens.
     - The number of buckets does not depend on the length, which changes with padding
       and with every generated token.
-    - A token counts once, in however many rounds it is seen. The paper also counts
-      rounds in which the token is in the bucket, but too far away to be seen.
+    - A token counts once, however many rounds find it. The paper also counts rounds in
+      which the token shares the bucket, but is too far away to be seen.
     - Rotations are sampled once and saved, so training, recomputed gradients and
       inference hash alike.
 
     So with `causal=True` no later token changes an earlier output, except by rounding:
-    sorting tokens together can change the order of sums.
+    sorting more tokens can change the order of sums.
 
-    Masked tokens, as queries or as keys, are left out altogether: they see nothing,
-    nothing sees them, and they take up no positions.
+    Masked tokens are left out as queries and as keys. They see nothing, no query sees
+    them, and they take up no positions.
 
     Args:
         num_heads: int N, number of attention heads.
@@ -363,13 +362,13 @@ class ReformerAttention(AttentionLayer):
         num_hashes: int, rounds of hashing; cost grows in proportion. With 8 the paper
             almost matches full attention (section 5). Defaults to `8`.
         num_buckets: int, even, best near `2 * length / sliding_window` (section 2). 64
-            is for 4,096 tokens. Defaults to `64`.
-        sliding_window: int W, a query sees keys less than W positions away in its
-            bucket. 128 is the paper's chunk (section 5). Defaults to `128`.
+            suits 4,096 tokens. Defaults to `64`.
+        sliding_window: int W. A query sees keys less than W positions away in its
+            bucket. The paper's chunks have 128 tokens (section 5). Defaults to `128`.
         **kwargs: further arguments, as in `PerformerAttention`, such as `causal`,
             `dropout` and `rotary`, which acts before hashing. `num_key_value_heads`
-            must be `num_heads`. Do not use `qk_norm`: keys have length 1 already, and
-            the length of queries is learned.
+            must be `num_heads`. Do not use `qk_norm`: keys have norm 1 already, and the
+            norms of queries are learned.
 
     Call arguments and returns: as in `PerformerAttention`, but without `state` and
     `return_state`; `value` and `key` must be the query, or be left out.
@@ -404,13 +403,14 @@ class ReformerAttention(AttentionLayer):
     ) -> None:
         if kwargs.get("qk_norm"):
             raise ValueError(
-                "ReformerAttention divides keys by their lengths, and learns those of "
-                f"queries: use qk_norm=False. Received: qk_norm={kwargs['qk_norm']!r}"
+                "ReformerAttention divides keys by their norms, and learns the norms "
+                "of queries: use qk_norm=False. Received: "
+                f"qk_norm={kwargs['qk_norm']!r}"
             )
         super().__init__(*args, **kwargs)
         if self.num_key_value_heads != self.num_heads:
             raise ValueError(
-                "Queries of ReformerAttention are its keys: num_key_value_heads must "
+                "ReformerAttention uses queries as keys: num_key_value_heads must "
                 "be num_heads, or None. Received: num_key_value_heads="
                 f"{self.num_key_value_heads}, num_heads={self.num_heads}"
             )
@@ -429,7 +429,7 @@ class ReformerAttention(AttentionLayer):
         shape = self.num_hashes, self.num_heads, half, self.key_dim
 
         def draw():
-            with tf.device("CPU:0"):  # so that all kinds of machines draw the same
+            with tf.device("CPU:0"):  # the same numbers on all kinds of devices
                 rows = shape[0] * shape[1] * shape[2]
                 flat = ops.gaussian_matrix(rows, self.key_dim, (seed, 0))
                 return tf.transpose(tf.reshape(flat, shape), (0, 1, 3, 2))
@@ -439,7 +439,7 @@ class ReformerAttention(AttentionLayer):
     if not typing.TYPE_CHECKING:
 
         def __call__(self, query, value=None, key=None, *args, **kwargs):
-            # here, as Keras hands other tensors of equal values on to `call`
+            # here, because Keras passes copies of these tensors to `call`
             value, key = (None if x is query else x for x in (value, key))
             return super().__call__(query, value, key, *args, **kwargs)
 
@@ -447,9 +447,9 @@ class ReformerAttention(AttentionLayer):
         given = [n for n, x in (("value", value), ("key", key)) if x is not None]
         if given:
             raise ValueError(
-                "ReformerAttention is self-attention, whose queries are its keys: call "
-                "it with the query alone, or with the same tensor as value and key. "
-                f"Received: {' and '.join(given)} other than the query"
+                "ReformerAttention uses queries as keys, so it has no cross-attention: "
+                "call it with the query only, or pass the same tensor as value and "
+                f"key. Received: {' and '.join(given)} other than the query"
             )
         return super().read(query, None, None, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Reversible residual blocks, whose inputs are computed again from their outputs."""
+"""Reversible residual blocks, which recompute their inputs from their outputs."""
 
 import random
 import typing
@@ -33,19 +33,19 @@ def reversible_chain(
 ) -> tuple[tf.Tensor, tf.Tensor, Any]:
     """Applies functions to two streams alternately, and keeps only the outputs.
 
-    Each function takes `(a, b)` to `(b, a + f(b))`. With F and G in turn that is
+    Each function f maps `(a, b)` to `(b, a + f(b))`. Functions F and G in turn give
 
         y1 = x1 + F(x2),  y2 = x2 + G(y1)
 
-    The backward pass recovers inputs from outputs: it takes `a + f(b)`, subtracts
-    `f(b)`, and gets `a`. So memory does not grow with the number of functions, except
-    for params and states. Recovered values differ from the originals by the rounding of
-    the streams; in float64 the difference does not matter to functions in float32.
+    The backward pass recovers `a` from the output: it subtracts `f(b)` from
+    `a + f(b)`. So memory does not grow with the number of functions, except for params
+    and states. Recovered values differ from the originals by the rounding of the
+    streams; in float64 the difference does not matter to functions in float32.
 
     Args:
-        functions: list of functions that take `(x, params, state)`, with x of the shape
-            and dtype of the streams, and return a tensor like x and the next state.
-            They must be pure, and must not read variables.
+        functions: list of pure functions that take `(x, params, state)`, with x of the
+            shape and dtype of the streams, and return a tensor like x and the next
+            state. Functions must not read variables.
         first, second: tensors of the same shape and dtype, x1 and x2.
         params: list of nested tensors, one entry for each function.
         state: nested integer tensors that pass from function to function, such as
@@ -78,7 +78,7 @@ def reversible_chain(
     @custom_gradient
     def chain(first, second, *flat):
         given = tf.nest.pack_sequence_as(params, flat)
-        # a tape around this is to keep nothing of what happens here
+        # so that an outer tape records nothing of this computation
         a, b, fixed = tf.nest.map_structure(tf.stop_gradient, (first, second, given))
         carried, states = state, []
         for function, own in zip(functions, fixed):
@@ -100,10 +100,10 @@ def reversible_chain(
 
 
 def _backward(function, params, state, b, total, db, dtotal, earlier):
-    """From `(b, a + f(b))` and its gradients to `(a, b)` and those.
+    """Returns `a, b, da, db, dparams`, from `(b, a + f(b))` and its gradients.
 
-    `earlier` are the `dparams` of the function after, which are to be there first: flat
-    lists with `None` for integers.
+    `dparams` is a flat list with `None` for integers. `earlier`, the `dparams` of the
+    next function, must be computed first.
     """
     b, flat = _after([dtotal, *earlier], b), tf.nest.flatten(params)
     floats = [x for x in flat if x.dtype.is_floating]
@@ -122,22 +122,22 @@ def _backward(function, params, state, b, total, db, dtotal, earlier):
 
 
 def _after(earlier, x):
-    """x, which cannot be there before `earlier` are, tensors or `None`.
+    """Returns x, but not before the tensors in `earlier` (or `None`) are computed.
 
-    Without it a graph would compute again at once, and hold all of it until gradients
-    come; and XLA would hold what it has, in the place of computing it again, or put off
-    gradients of params, and hold what they are made of.
+    Without this dependency a graph would recompute everything at once and hold it until
+    gradients arrive. XLA would keep the first results instead of recomputing them, or
+    postpone gradients of params and hold their inputs.
     """
     for one in earlier:
         if one is not None:
-            # of all of it, as XLA computes a part by itself; 0 or NaN it cannot know
+            # XLA cannot remove a 0 that may be NaN, nor compute part of this sum alone
             total = tf.reduce_sum(one)
             nothing = tf.where(total == total, tf.zeros_like(total), total)
             x += tf.cast(nothing, x.dtype)
     return x
 
 
-# For the error of what a gradient that computes again would repeat.
+# Names in the error about side effects, which recomputing would repeat.
 _ADVICE = "In a ReversibleBlock", "PerformerBlock"
 
 
@@ -151,21 +151,20 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
 
         y1 = x1 + attention(x2),  y2 = x2 + feed_forward(y1)
 
-    The output is the average of both streams after the last block. In training only
-    these two streams are kept, however many blocks there are: the backward pass
-    computes the inputs of a block from its outputs, x2 = y2 - feed_forward(y1) and so
-    on, and runs the block again. This holds within one layer, so make a deep model from
-    one `ReversibleBlock` with many attentions; between two such layers the input of
-    each is kept. Under XLA, memory still grew by two streams with each block. If you
-    compile a loop of your own, compile the gradient too, as `fit` does: a tape outside
-    of compiled code can fail.
+    The output is the average of both streams after the last block. Training keeps only
+    these two streams, for any number of blocks: the backward pass computes the inputs
+    of a block from its outputs, x2 = y2 - feed_forward(y1) and so on, and runs the
+    block again. TensorFlow still keeps the input of each `ReversibleBlock`, so make a
+    deep model from one `ReversibleBlock` with many attentions. Under XLA, memory still
+    grew by two streams with each block. If you compile your own training loop, compile
+    the gradient too, as `fit` does: a tape outside of compiled code can fail.
 
-    Streams are float64, at twice the memory, so that the recovered inputs round to
-    exactly the original ones: dropout and hashes repeat exactly.
+    Streams are float64, at twice the memory of float32, so that the recovered inputs
+    round to exactly the original ones, and dropout and hashes repeat exactly.
 
     Args:
-        attention: an `AttentionLayer` or the config of one; or a list of them, one for
-            each block.
+        attention: an `AttentionLayer` or its config; or a list of them, one for each
+            block.
         intermediate_dim: int, width of the feed-forward networks.
         dropout: float, dropout rate after each part. Defaults to `0.0`.
         seed: int, seeds dropout. Defaults to `None`.
@@ -180,7 +179,7 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
 
     Raises:
         ValueError: if an attention does not support an argument, and for layers that
-            add losses or update weights that do not train.
+            add losses or update non-trainable weights.
 
     Reference:
         Kitaev et al. 2020, Reformer, arXiv 2001.04451, section 3, equations 8 and 9.
@@ -216,9 +215,9 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
         arguments.checked("attention", attention, bool(attentions), wanted + "these")
         if len({id(one) for one in attentions}) < len(attentions):
             raise ValueError(
-                "attention must have a layer of its own for each block, with its own "
+                "attention must have a separate layer for each block, with its own "
                 f"weights: [make() for _ in range({len(attentions)})] rather than "
-                f"[layer] * {len(attentions)}. Received: one layer in several places"
+                f"[layer] * {len(attentions)}. Received: the same layer more than once"
             )
         self.intermediate_dim = positive_int("intermediate_dim", intermediate_dim)
         self.dropout = arguments.rate("dropout", dropout)
@@ -264,13 +263,13 @@ class ReversibleBlock(KeepsInnerChanges, keras.layers.Layer):
             seed.assign(value)
         return tf.cast(0.5 * (first + second), self.compute_dtype)
 
-    if typing.TYPE_CHECKING:  # what Keras hands to `call`; its own takes anything
+    if typing.TYPE_CHECKING:  # Keras' own signature takes any arguments
         __call__ = call
 
     def _parts(self, block, call, seeds):
-        """The two parts of a block, each a function of a chain and weights that train.
+        """Two pairs for `reversible_chain`, each a function and its trainable weights.
 
-        `call` has the arguments of its attention, `seeds` are variables of all blocks.
+        `call` holds arguments of the attention, `seeds` seed variables of all blocks.
         """
 
         def attend(x):

@@ -1,4 +1,4 @@
-"""Sinkhorn attention: each block sees itself and one block that is sorted to it."""
+"""Sinkhorn attention: each block sees itself and one block of sorted keys."""
 
 import typing
 
@@ -14,15 +14,15 @@ from keras_performer.ops.blocks import Blocks
 from keras_performer.ops.shapes import ceil_div, compute_dtype, size
 from keras_performer.ops.visibility import mask_or_all, without_hidden
 
-# The logarithm of what is hidden; not -inf, whose differences are NaN.
+# Logarithm of hidden entries; not -inf, because differences of -inf are NaN.
 HIDDEN = -1e30
 
 
 def block_sums(key, block_size, visible):
-    """Sums of the visible keys `(B, S, K, H)` of blocks, `(B, blocks, K, H)`.
+    """Sums visible keys `(B, S, K, H)` over each block: `(B, blocks, K, H)`.
 
-    If causal, the sums of all keys up to the first of a block, because its first query
-    may see no more.
+    If causal, sums all keys up to the first key of a block, because the first query of
+    the block sees no later key.
     """
     blocks = _blocks(key, block_size)
     seen = _seen(key, blocks, visible)
@@ -35,20 +35,20 @@ def block_sums(key, block_size, visible):
 
 
 def balanced(logits, num_iterations, seen, causal=False):
-    """Logarithms of a soft permutation: rows and columns add up to 1, by turns.
+    """Normalizes rows and columns in turn to the logarithms of a soft permutation.
 
-    Columns are normalized over all rows, or if causal over rows up to the own: row i
-    then depends on rows 0 to i only, and has only columns before i. Rows are normalized
-    last. A block without visible keys is in no row; unless causal its own row is a
-    softmax, and does not count in columns.
+    The columns are normalized over all rows. If causal, row i has only columns before
+    i, which are normalized over rows 0 to i. Rows are normalized last. Rows leave out
+    the columns of blocks without visible keys. If not causal, the row of such a block
+    is a softmax, and does not count when columns are normalized.
 
     Args:
-        logits: tensor of shape `(B, K, blocks, blocks)`, the shape of the result, which
+        logits: tensor of shape `(B, K, blocks, blocks)`. The result has this shape, and
             is `HIDDEN` for columns that a row does not have.
-        num_iterations: int, how often rows and columns are normalized before. If
-            causal, many iterations lead to the previous block: no other triangle has
-            rows and columns that all add up to 1.
-        seen: bool tensor `(B, blocks)`, whether a block has visible keys.
+        num_iterations: int, how often rows and columns are normalized before the last
+            time for rows. If causal, many iterations lead to the previous block: no
+            other triangular matrix has rows and columns that all add up to 1.
+        seen: bool tensor `(B, blocks)`, true for blocks with visible keys.
         causal: bool.
 
     Reference:
@@ -80,21 +80,22 @@ def balanced(logits, num_iterations, seen, causal=False):
 
 
 class _Sorted:
-    """Weights of the keys of the own and of the sorted block, in one softmax.
+    """Attention weights of a block's own keys and its sorted keys, in one softmax.
 
-    Position s of the block that is sorted to block i holds the average of the visible
-    keys and values at position s of all blocks, weighted by row i of the permutation P,
-    whose logits are `(B, K, blocks, blocks)`:
+    Block i sees one block of sorted keys and values. Its position s holds the average
+    of visible keys and values at position s of all blocks, weighted by row i of the
+    permutation P. The logits of P are `(B, K, blocks, blocks)`:
 
         c_is = sum_j P_ij visible_js
         key_is = sum_j P_ij visible_js key_js / c_is, and the same for values
 
-    Its weight in the softmax is multiplied by `c_is`, the part of P that belongs to
-    visible keys, so hidden keys count for nothing.
+    The softmax multiplies the weight of `key_is` by `c_is`, the part of P that belongs
+    to visible keys, so hidden keys have no weight.
 
-    Inside, keys and values are `(B, blocks, K, tokens, dim)`, and queries so with the
-    rows of the query heads that share a key, `N / K * tokens`. One-letter names of
-    einsums: i, j blocks, r the row of a query, s the place of a key, k key-value heads.
+    Internally keys and values are `(B, blocks, K, tokens, dim)`. Queries have
+    `N / K * tokens` rows in place of `tokens`, from all heads that share a key-value
+    head. Letters of einsums: i, j blocks, r the row of a query, s the position of a key
+    in its block, k key-value heads.
 
     Reference:
         Tay et al. 2020, Sparse Sinkhorn Attention, arXiv 2002.11296, section 3.2.
@@ -102,7 +103,7 @@ class _Sorted:
 
     def __init__(self, query, key, logits, block_size, visible, num_iterations):
         checks.check_window("block_size", block_size, query, key)
-        message = "block_size needs one key for each query: their lengths differ"
+        message = "block_size needs one key for each query: their lengths must be equal"
         same = check_equal(size(query, 1), size(key, 1), message)
         with tf.control_dependencies(same):
             query = tf.identity(query)
@@ -147,7 +148,7 @@ class _Sorted:
         return tf.cast(attended, self.like.dtype)
 
     def in_full(self):
-        """The weights of keys in their original places, `(B, N, T, T)`."""
+        """The weights of keys at their original positions, `(B, N, T, T)`."""
         same = tf.eye(self.blocks.count, dtype=self.dtype)
         full = tf.einsum("bikrs,ij->bkirjs", self.own, same)
         seen = tf.cast(self.seen[:, :, 0], self.dtype)
@@ -162,7 +163,7 @@ class _Sorted:
         return tf.cast(full, self.like.dtype)
 
     def _rows(self, query):
-        """Scaled queries of all heads that share a key."""
+        """Scaled queries; the heads that share a key-value head form one matrix."""
         dim = query.shape[3]
         x = self.blocks.cut(tf.cast(query, self.dtype) * dim**-0.5)
         shape = size(query, 0), self.blocks.count, self.blocks.tokens
@@ -172,70 +173,71 @@ class _Sorted:
         return tf.reshape(x, (shape[0], shape[1], self.heads, rows, dim))
 
     def _keys(self, x):
-        """Keys or values, zeros in the place of hidden ones."""
+        """Keys or values in blocks; hidden ones are 0."""
         x = tf.transpose(self.blocks.cut(tf.cast(x, self.dtype)), (0, 1, 3, 2, 4))
         return tf.where(self.seen[..., tf.newaxis], x, tf.zeros((), self.dtype))
 
     def _sorted(self, x):
-        """The result of `_keys`, sorted."""
+        """Sorts the result of `_keys`."""
         x = tf.einsum("bkij,bjksv->biksv", self.permutation, x)
         return x / self.share[..., tf.newaxis]
 
 
 def _blocks(key, block_size):
-    """All of `block_size`, wherever the sequence ends."""
+    """Blocks of `block_size` tokens, the last one padded."""
     return Blocks(size(key, 1), block_size, multiple=block_size)
 
 
 def _seen(key, blocks, visible):
-    """Visible keys in blocks, `(B, blocks, tokens)`; what pads the last is none."""
+    """Mask of visible keys in blocks, `(B, blocks, tokens)`; false for padding."""
     return blocks.cut(mask_or_all(visible.key_mask, key))
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
 class SinkhornAttention(AttentionLayer):
-    """Sinkhorn attention: each block sees itself and one block that is sorted to it.
+    """Sinkhorn attention: each block sees itself and one block of sorted keys.
 
     The sequence is cut into blocks of `block_size`. For each key-value head, the sum of
-    the keys of block i and the weights W, `sort_kernel`, give row i of a matrix, which
+    the keys of block i and the weight W, `sort_kernel`, give row i of a matrix R, which
     is balanced to a soft permutation P:
 
         R_ij = (sum_s key_is) . W_j / temperature
-        P = exp(R), whose rows and columns are divided by their sums, by turns
+        P = exp(R), with rows and columns divided by their sums in turn
         sorted_key_is = sum_j P_ij key_js, and the same for values
 
     Rows are divided last, half a step more than in the paper, so that sorted values are
-    averages. A query of block i sees the keys of block i and those sorted to it, in one
+    averages. A query of block i sees the keys and the sorted keys of block i in one
     softmax. As in the paper, W has a column for each block position, so `max_length` is
     fixed.
 
-    If causal, nothing later affects row i: a query sees no later key of its own block,
-    P has only earlier blocks, R uses the keys up to the first of block i, and columns
-    are divided by sums over rows up to i. The first block sees only itself.
+    If causal, no later token affects row i: a query sees no later key of its own block,
+    row i of P has only earlier blocks, row i of R sums the keys up to the first key of
+    block i, and columns are divided by sums over rows up to i. The first block sees
+    only itself.
 
-    Masked keys keep their positions but count for nothing: sums leave them out, sorted
-    keys are averages over visible keys at their place, and a sorted key counts by the
-    part of P that belongs to visible keys. Blocks without visible keys are left out of
-    P. So padding on the right changes nothing; padding on the left moves the blocks.
+    Masked keys keep their positions but have no weight: sums leave them out, sorted
+    keys are averages of visible keys, and the weight of a sorted key is multiplied by
+    the part of P that belongs to visible keys. P leaves out blocks without visible
+    keys. Padding on the right changes nothing; padding on the left moves the blocks.
 
     Args:
         num_heads, key_dim, **kwargs: as in `PerformerAttention`, which also describes
             the arguments of the signature that are not listed here.
-        block_size: int, tokens of a block. Time and memory are L^2 / block_size +
-            L * block_size, least near the square root of the length L.
-        max_length: int, the most tokens in a sequence.
+        block_size: int, tokens of a block. Time and memory grow with L^2 / block_size +
+            L * block_size; the best size is near the square root of the length L.
+        max_length: int, maximal number of tokens in a sequence.
         num_iterations: int, how often rows and columns are divided before the last
             division of rows. More iterations push a causal P towards the previous
-            block, whatever R says. With 0, a row of P is a softmax. Defaults to `None`:
+            block, for any R. With 0, a row of P is a softmax. Defaults to `None`:
             0 if causal; otherwise 7, as in the public lucidrains/sinkhorn-transformer
             (with the temperature 0.75).
         temperature: float, smaller values make P harder. Defaults to `0.75`.
-        noise: float, amount of Gumbel noise added to the logits in training, before
-            they are divided by the temperature; 1 in the paper. Defaults to `0.0`.
+        noise: float, factor of the Gumbel noise that training adds to the logits before
+            the division by the temperature; 1 in the paper. Defaults to `0.0`.
 
     Call arguments and returns: as in `PerformerAttention`, but without `segment_ids`,
-    `state` and `return_state`. `return_attention_scores` gives the weights of keys in
-    their original places, without noise.
+    `state` and `return_state`. `return_attention_scores` returns the weights of keys at
+    their original positions, without noise.
 
     Raises:
         ValueError: if query and key have different lengths, if there are more than
@@ -277,9 +279,9 @@ class SinkhornAttention(AttentionLayer):
 
     def build_attention(self):
         blocks = ceil_div(self.max_length, self.block_size)
-        # without bias: the logits of a column are divided by their sum
+        # without bias: dividing columns by their sums would cancel it
         shape = self.num_key_value_heads, self.key_dim, blocks
-        # logits of independent keys begin with a variance of one
+        # initial logits of independent keys have variance 1
         deviation = (self.key_dim * self.block_size) ** -0.5
         normal = keras.initializers.RandomNormal(stddev=deviation)
         self.sort_kernel = full_weight(self, "sort_kernel", shape, normal)
@@ -301,7 +303,7 @@ class SinkhornAttention(AttentionLayer):
         return _Sorted(query, key, logits, self.block_size, visible, num_iterations)
 
     def _logits(self, key, visible, training=False):
-        """Logits that P is made from, `(B, K, blocks, blocks)`."""
+        """The logits R of the permutation P, `(B, K, blocks, blocks)`."""
         length = arguments.up_to_max_length(self, size(key, 1))
         sums = block_sums(key[:, :length], self.block_size, visible)
         kernel = tf.cast(tf.convert_to_tensor(self.sort_kernel), sums.dtype)

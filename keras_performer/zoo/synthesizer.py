@@ -17,16 +17,16 @@ KINDS = "dense", "random", "factorized_random"
 class SynthesizerAttention(AttentionLayer):
     """Synthesizer attention, whose weights do not compare queries with keys.
 
-    In place of the logits q . k of softmax attention, each head has, for token x at
-    position i and the key at position j,
+    For token x at position i and the key at position j, each head replaces the logit
+    q . k of softmax attention by
 
         "dense"                 (W2 relu(W1 x + b1) + b2)[j]
         "random"                R[i, j]
         "factorized_random"     (R1 R2^T)[i, j]
 
-    with all parameters learned, followed by a softmax over the visible keys. The cost
-    is quadratic: use it to find out what comparing queries with keys is worth, not as a
-    fast attention.
+    All parameters are learned. A softmax over the visible keys follows. The cost is
+    quadratic: use the layer to measure the value of comparing queries with keys, not as
+    a fast attention.
 
     Weights belong to positions: sequences have at most `max_length` tokens, and shorter
     ones use the first positions. Masked keys have no weight. Padding at the end changes
@@ -40,7 +40,7 @@ class SynthesizerAttention(AttentionLayer):
         num_heads: int N, number of attention heads.
         key_dim: int H, number of rows of W1, the dense layer `query`
             (kind="dense" only).
-        max_length: int, the most tokens in a sequence.
+        max_length: int, maximal number of tokens in a sequence.
         kind: "dense" (the first in the paper), "random" or "factorized_random".
             Defaults to `"dense"`.
         rank: int, number of columns of R1 and R2 (kind="factorized_random" only).
@@ -84,7 +84,7 @@ class SynthesizerAttention(AttentionLayer):
         self.rank = arguments.positive_int("rank", rank, default=None)
         if rank is not None and kind != "factorized_random":
             raise ValueError(
-                'rank is that of kind="factorized_random": leave it out. Received: '
+                'Only kind="factorized_random" has a rank: leave rank out. Received: '
                 f"rank={rank}, kind={kind!r}"
             )
         if kind != "dense":
@@ -106,16 +106,16 @@ class SynthesizerAttention(AttentionLayer):
     def project(self, name, x, positions=None):
         if name in self.projections:
             return super().project(name, x, positions)
-        return x  # of which the length counts, and nothing else
+        return x  # only its length is used
 
     def attend(self, query, key, value, visible, state=None, training=None):
         weights = self._weights(query, key, visible)
-        if training and self.dropout:  # other weights of each sequence
+        if training and self.dropout:  # each sequence drops other weights
             weights = self._of_each_sequence(weights, query, key)
             weights = self._dropout_layer(weights, training=training)
         group = self.num_heads // self.num_key_value_heads
         value = tf.repeat(tf.cast(value, weights.dtype), group, axis=2)
-        if weights.shape[0] == 1:  # nor is the gradient as large as the batch
+        if weights.shape[0] == 1:  # so that the gradient has no batch axis
             attended = tf.einsum("nts,bsnv->btnv", weights[0], value)
         else:
             attended = tf.einsum("bnts,bsnv->btnv", weights, value)
@@ -127,26 +127,26 @@ class SynthesizerAttention(AttentionLayer):
 
     def _add(self, name, num_rows, num_columns):
         heads = self.num_heads
-        # Keras counts a first axis of heads as further inputs and outputs
+        # Keras multiplies both fans by the axis of heads; `heads` undoes this
         scaling = keras.initializers.VarianceScaling(heads, "fan_avg", "uniform")
         return full_weight(self, name, (heads, num_rows, num_columns), scaling)
 
     def _of_each_sequence(self, weights, query, key):
-        """The weights of `_weights`, with a batch of 1 repeated."""
+        """Repeats a batch of 1 in the result of `_weights`."""
         sizes = size(query, 0), self.num_heads, size(query, 1), size(key, 1)
         return tf.broadcast_to(weights, sizes)
 
     def _weights(self, query, key, visible):
-        """Weights `(B, N, T, S)`, not yet rounded; a batch of 1 if all are alike."""
+        """Weights `(B, N, T, S)`, float32 or float64; a batch of 1 if all are alike."""
         length, num_keys = size(query, 1), size(key, 1)
         logits = self._logits(query, arguments.up_to_max_length(self, num_keys))
         seen = visible.matrix(length, num_keys)[:, tf.newaxis]
-        # not -inf, whose softmax is NaN where no key is visible
+        # not -inf: its softmax is NaN where no key is visible
         weights = tf.nn.softmax(tf.where(seen, logits, logits.dtype.min))
         return tf.where(seen, weights, tf.zeros_like(weights))
 
     def _logits(self, query, num_keys):
-        """`(B, N, T, S)`, or `(1, N, T, S)` where tokens do not count."""
+        """Logits `(B, N, T, S)`, or `(1, N, T, S)` if they depend only on positions."""
         dtype = sum_dtype(self.compute_dtype)
 
         def sliced(weight):

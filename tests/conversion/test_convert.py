@@ -291,8 +291,8 @@ def test_what_cannot_be_replaced_stays_and_says_why():
         y = layer(y, y)
     model = keras.Model(start, y)
     notes = {
-        "own": "a subclass of MultiHeadAttention, whose call may be another",
-        "gate": "has use_gate=True, which PerformerAttention has not",
+        "own": "a subclass of MultiHeadAttention, which may compute something else",
+        "gate": "has use_gate=True, which PerformerAttention does not support",
     }
     assert_what_stays(model, X, notes)
 
@@ -316,9 +316,10 @@ def test_attention_over_other_axes_stays():
     x = keras.layers.Reshape((3 * LENGTH, DIM))(y)
     x = attention(name="plain", attention_axes=(1,))(x, x)
     notes = {
-        "rows": "rows (MultiHeadAttention) attends over the axes (2,) of its inputs, "
-        "PerformerAttention over axis 1 of three: reshape",
-        "all": "all (MultiHeadAttention) attends over the axes (1, 2) of its inputs",
+        "rows": "PerformerAttention attends over axis 1 of inputs with three axes: "
+        "reshape the inputs of rows (MultiHeadAttention) first. Received: "
+        "attention_axes=(2,)",
+        "all": "all (MultiHeadAttention) first. Received: attention_axes=(1, 2)",
         "first": "query must have shape (batch, length, features)",
     }
     data = np.random.default_rng(2).normal(size=(2, 3, LENGTH, DIM))
@@ -406,7 +407,7 @@ def test_layers_that_models_inside_share_are_copies_and_said_to_be():
     start = keras.Input((LENGTH, DIM))
     y = layers[0](start)
     model = keras.Model(start, layers[2](layers[1](y, y)))
-    with pytest.warns(UserWarning, match="of_both stands in several models inside"):
+    with pytest.warns(UserWarning, match="of_both is in several models inside"):
         says_the_same(model, X)
 
 
@@ -444,7 +445,7 @@ def test_what_is_not_made_by_its_config_or_cannot_be_replaced_is_refused():
         convert_to_performer(model)
     with pytest.raises(ValueError, match="exact_window must be"):
         convert_to_performer(graph(attention()), exact_window=0)
-    with pytest.raises(ValueError, match="(?s)where.*own .*whose call may be another"):
+    with pytest.raises(ValueError, match="(?s)with\n.*own .*may compute something"):
         convert_to_performer(graph(Own(3, 4, name="own")))
 
 

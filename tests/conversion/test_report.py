@@ -251,7 +251,7 @@ def test_what_cannot_be_looked_at_is_said():
     assert report.heads[0].features > 0 and np.isnan(report.heads[1].features)
     assert report.heads[1].advice == "nothing to attend to"
     assert "sliding_window=3" in report.left_out["near"]
-    assert "near: not looked at" in str(report) and " - " in str(report)
+    assert "near: not measured" in str(report) and " - " in str(report)
 
 
 class Steps(keras.Model):

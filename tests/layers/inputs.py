@@ -13,14 +13,14 @@ def normal(shape, seed=0, std=1.0, dtype="float32"):
 
 
 def small_layer(**options):
-    """A layer of 3 heads of size 4 with 14 features, and biases that are not zero."""
+    """Returns a layer of 3 heads of size 4, with 14 features and nonzero biases."""
     defaults = dict(num_heads=3, key_dim=4, num_random_features=14, seed=5)
     defaults["bias_initializer"] = keras.initializers.RandomNormal(stddev=0.5, seed=6)
     return PerformerAttention(**{**defaults, **options})
 
 
 def twin(layer, inputs, **options):
-    """Another layer, made with other options, with the weights of `layer`."""
+    """Returns a layer with other options and the weights of `layer`."""
     other = small_layer(**options)
     other.build(inputs.shape)
     weights = {w.path.split("/", 1)[1]: w for w in layer.weights}
@@ -30,7 +30,7 @@ def twin(layer, inputs, **options):
 
 
 def value_and_gradients(layer, inputs, output_mask=None, **call):
-    """The output; and gradients of a sum over it for the input and each weight."""
+    """Returns the output, and gradients of a sum over it for input and weights."""
     inputs = tf.convert_to_tensor(inputs)
     with tf.GradientTape() as tape:
         tape.watch(inputs)
@@ -45,7 +45,7 @@ def value_and_gradients(layer, inputs, output_mask=None, **call):
 
 
 def plain_options(attention="performer"):
-    """Options that turn off the window and the gate of a causal `PerformerLM`."""
+    """Returns options that turn off the window and the gate of a `PerformerLM`."""
     return choice.fitting({"exact_window": None, "forget_gate": False}, attention)
 
 
@@ -57,7 +57,7 @@ def language_model(
     hidden_dim=8,
     **options,
 ):
-    """A small model without window and gate, where `options` have neither."""
+    """Returns a small model, without window and gate unless `options` set them."""
     plain = plain_options(options.get("attention", "performer"))
     return PerformerLM(
         vocabulary_size,

@@ -1,4 +1,4 @@
-"""Keras' attention layers, and ours that compute the same from the same weights."""
+"""Keras' attention layers, and our layers with the same results and weights."""
 
 import keras
 import tensorflow as tf
@@ -10,7 +10,7 @@ from tests.layers.inputs import normal
 
 @keras.saving.register_keras_serializable(package="tests")
 class WithExactWeights(PerformerAttention):
-    """All of the layer but its estimates, in whose place exact attention stands."""
+    """`PerformerAttention` with exact weights instead of estimates."""
 
     def attend(self, query, key, value, visible, state=None, training=None):
         return ops.exact_attention(query, key, value, visible), None
@@ -20,7 +20,7 @@ class WithExactWeights(PerformerAttention):
 
 
 def multi_head(kind, num_heads=3, key_dim=4, **options):
-    """The layer `kind`, "keras", "exact" or "performer", with biases that count."""
+    """Returns a layer of kind "keras", "exact" or "performer", with nonzero biases."""
     options.setdefault(
         "bias_initializer", keras.initializers.RandomNormal(stddev=0.5, seed=6)
     )
@@ -34,7 +34,7 @@ def multi_head(kind, num_heads=3, key_dim=4, **options):
 def grouped_query(
     kind, head_dim=4, num_query_heads=6, num_key_value_heads=2, **options
 ):
-    """Layers like `multi_head`, but of `keras.layers.GroupQueryAttention`."""
+    """Returns layers as `multi_head`, but like `keras.layers.GroupQueryAttention`."""
     if kind == "keras":
         options.setdefault(
             "bias_initializer", keras.initializers.RandomNormal(stddev=0.5, seed=6)
@@ -46,12 +46,12 @@ def grouped_query(
 
 
 def pair(make, kind, shapes, **options):
-    """Keras' layer and that of `kind`, built, with the same weights.
+    """Returns Keras' layer and a layer of `kind`, built, with the same weights.
 
     Args:
         make: `multi_head` or `grouped_query`.
         kind: "exact" or "performer".
-        shapes: shapes of query, value and key; of the first one or two of them.
+        shapes: shapes of query, value and key, or only of the first one or two.
         **options: arguments of both layers.
     """
     expected, layer = make("keras", **options), make(kind, **options)
@@ -68,7 +68,7 @@ def copy_weights(layer, other):
 
 
 def results(layer, inputs, **call):
-    """Output and scores of a call, and all gradients of a sum over both.
+    """Returns output and scores of a call, and all gradients of a sum over both.
 
     Args:
         layer: a built attention layer.
@@ -76,7 +76,7 @@ def results(layer, inputs, **call):
         **call: further arguments of the call.
 
     Returns:
-        Dict of tensors, those of the weights by their name in the layer.
+        Dict of tensors; gradients of weights have the weight's name in the layer.
     """
     inputs = [tf.convert_to_tensor(x) for x in inputs]
     weights = [weight.value for weight in layer.trainable_weights]

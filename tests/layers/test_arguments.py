@@ -1,4 +1,4 @@
-"""Constructor arguments are checked at once, by errors that say what to do."""
+"""Constructors check their arguments, and raise errors that say what to do."""
 
 import inspect
 import itertools
@@ -19,7 +19,7 @@ ALL_KINDS = [
     for kind in (*vars(layers).values(), *vars(zoo).values())
     if inspect.isclass(kind) and issubclass(kind, layers.AttentionLayer)
 ]
-# What an error wants, the values that are wrong, and arguments of cases.
+# Words of the error, wrong values, and arguments of cases.
 WRONG = [
     (
         "positive int",
@@ -67,14 +67,14 @@ WRONG = [
     ("must divide", [3], "encoder num_key_value_heads"),
     ("one of softmax, favor", [None], "attention feature_map"),
     ("give exact_window as well", [[0.0, -3.0, 0.0]], "attention initial_log_gain"),
-    ("that of keys", [2.0], "encoder initial_log_gain"),
+    ("weights of keys outside", [2.0], "encoder initial_log_gain"),
     (
         "a finite float",
         ["-3", float("nan"), True, np.ones((1, 6))],
         "exact_window initial_log_gain",
     ),
     ("a float for each head", [[1.0]], "exact_window initial_log_gain"),
-    ("or a list of one for each head", [[0.0, "1"]], "exact_window initial_log_gain"),
+    ("finite floats, one for each head", [[0, "1"]], "exact_window initial_log_gain"),
     (
         "two finite floats",
         [(1.0,), 3.0, "12", (2.0, np.inf), None, (1, 2, 3, 4), (True, 0)],
@@ -94,14 +94,14 @@ WRONG = [
     ("None, True", ["yes"], "encoder rotary"),
     ("no queries and keys to rotate", [True], "synthesizer rotary"),
     ("no queries and keys to normalize", [True], "synthesizer qk_norm"),
-    ("learns those of queries", [True], "reformer qk_norm"),
+    ("learns the norms of queries", [True], "reformer qk_norm"),
     ("must be num_heads, or None", [1], "reformer num_key_value_heads"),
     ('"none", "headwise" or "key-value"', ["layerwise"], "linformer sharing"),
     (r"0 or more and below 2\*\*31 or None", [-1], "sinkhorn num_iterations"),
     ("a positive float", [0.0, True], "sinkhorn temperature"),
     ("0 or a positive float", [-1.0, float("nan")], "sinkhorn noise"),
     ('"dense", "random" or "factorized_random"', ["dens"], "synthesizer kind"),
-    ('that of kind="factorized_random"', [8], "synthesizer rank"),
+    ('Only kind="factorized_random" has a rank', [8], "synthesizer rank"),
     ("must be even", [3], "reformer num_buckets"),
     ("must be even", [7], "spatial_gating intermediate_dim"),
     ('"backward" or "ortho"', [None], "fourier_mixing norm"),
@@ -122,7 +122,7 @@ def test_a_wrong_argument_says_what_was_wanted(wanted, values, arguments):
         for argument, value in itertools.product(of_case, values):
             with pytest.raises(ValueError) as error:
                 layer = CASES[name].make(**{argument: value})
-                if name == "encoder":  # its attention checks what is passed on
+                if name == "encoder":  # its attention checks the argument
                     layer.build((2, 3, 6))
             before, _, received = str(error.value).partition("Received: ")
             assert argument in before and re.search(wanted, before), before
@@ -147,7 +147,7 @@ def test_batches_of_different_sizes_raise_when_a_graph_runs(sizes):
         called(*(normal((size, 5, 7)) for size in sizes))
 
 
-# names of Keras, values that ask for nothing, and others
+# arguments of Keras, with values that have no effect and other values
 OF_KERAS = {
     "attention_axes": ([None, 1, (1,), [1]], [2, (1, 2), [-2]]),
     "sliding_window": ([None], [64, 0]),
@@ -204,14 +204,14 @@ def test_a_config_of_keras_makes_ours(built):
     config = exact.get_config()
     assert config["attention_axes"] == ((1,) if built else None)
     ours = PerformerAttention.from_config(config).get_config()
-    # objects are serialized in one way
+    # both serialize objects in the same way
     common = {name: config[name] for name in config if name in ours}
     assert {name: ours[name] for name in common} == {**common, "value_dim": 4}
     assert config.keys() - ours.keys() <= set(OF_KERAS)
 
 
 def test_a_subclass_may_pass_on_an_argument_that_other_layers_have_not():
-    """`sliding_window` is refused where there is none, but not here."""
+    """Layers without a `sliding_window` refuse it, but this subclass has one."""
 
     class Passing(layers.LocalAttention):
         def __init__(self, num_heads, key_dim, **kwargs):

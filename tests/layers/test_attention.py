@@ -1,4 +1,4 @@
-"""Properties of every attention layer, whatever its mechanism."""
+"""Properties of all attention layers, whatever their mechanism."""
 
 import functools
 import random
@@ -22,7 +22,7 @@ B, T, S, DIM = 2, 5, 7, 6
 
 
 class FirstKey(AttentionLayer):
-    """Each query gets the value of the first key that it sees, and no other."""
+    """Attention in which each query gets the value of the first visible key."""
 
     projections = ("value",)
 
@@ -70,7 +70,7 @@ def test_what_a_mechanism_does_not_have_is_said():
 
 
 def shapes_of(outputs):
-    """Shapes and dtypes, in a nest like `outputs`."""
+    """Returns shapes and dtypes, in a nest like `outputs`."""
     dtype = keras.backend.standardize_dtype
     return tf.nest.map_structure(lambda x: (tuple(x.shape), dtype(x.dtype)), outputs)
 
@@ -96,7 +96,7 @@ def test_the_spec_of_a_layer_that_is_not_built(make, case):
     keras.utils.set_random_seed(3)
     before = random.getstate()
     spec = layer.compute_output_spec(*map(keras.KerasTensor, shapes), **call)
-    # neither weights nor what weights are drawn from
+    # it has neither weights nor seeds
     assert not layer.built and not layer.variables
     assert random.getstate() == before
     real = layer(*(normal([n or 2 for n in shape]) for shape in shapes), **call)
@@ -109,7 +109,7 @@ def test_the_spec_of_a_layer_that_is_not_built(make, case):
 
 
 def check_like(found, traced):
-    """Checks that shapes and dtypes agree, where traced knows them."""
+    """Checks that shapes and dtypes agree, where `traced` knows them."""
     tf.nest.assert_same_structure(found, traced)
     for x, y in zip(tf.nest.flatten(found), tf.nest.flatten(traced), strict=True):
         assert x.dtype == y.dtype.name
@@ -141,7 +141,7 @@ def test_the_spec_of_a_state_is_that_of_the_loops(shape, options):
     call = tf.function(functools.partial(traced.call, **with_state))
     outputs = call.get_concrete_function(tf.TensorSpec(shape)).structured_outputs
     check_like(spec, outputs)
-    # and going on from the state, or with segments
+    # also when it continues from the state, or with segments
     later = layer().compute_output_spec(query=x, state=spec[1], **with_state)
     assert shapes_of(later) == shapes_of(spec)
     ids = keras.KerasTensor(shape[:2], dtype="int32")
@@ -199,7 +199,7 @@ def test_a_call_attends_to_all_tokens_after_a_symbolic_one():
 
 
 def test_a_model_under_a_strategy_is_traced_once_to_be_trained(monkeypatch):
-    """Keras traces it before for its outputs' shapes: that takes no loops."""
+    """Keras also traces it for the shapes of outputs, but this runs no loops."""
     traced = []
 
     def counted(query, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""Attention called as KerasHub's with a cache: masks (B, T, S), keys and values."""
+"""Attention called with a cache as in KerasHub: masks (B, T, S), keys and values."""
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ MASKS = {
 
 
 def like_keras(layer):
-    """Keras' layer with the same weights."""
+    """Returns Keras' layer with the same weights."""
     expected = keras.layers.MultiHeadAttention(2, 3)
     expected.build(X.shape, X.shape)
     expected.set_weights(layer.get_weights()[:8])
@@ -76,15 +76,15 @@ def test_with_a_cache_it_is_the_whole(kind, options, compiled):
     whole = layer(X, X, attention_mask=MASKS["causal"])
 
     def step(x, cache, index):
-        # as KerasHub makes it: later places of the cache are hidden, too
+        # as in KerasHub, which also hides later positions of the cache
         seen = index + tf.range(x.shape[1])[:, tf.newaxis] >= tf.range(LENGTH)
         mask = tf.repeat(seen[tf.newaxis], 2, axis=0)
         return layer(x, x, attention_mask=mask, cache=cache, cache_update_index=index)
 
     calls = [step, step, step]
-    if compiled:  # prompts and what comes later have other shapes: each is compiled
+    if compiled:  # compile the second call; the others have other shapes
         calls[1] = tf.function(step, jit_compile=True)
-    cache, parts = normal((2, 2, LENGTH, 2, 3)), []  # what was there before
+    cache, parts = normal((2, 2, LENGTH, 2, 3)), []  # its numbers must not count
     for call, (start, end) in zip(calls, ((0, 3), (3, 4), (4, 7))):
         part, cache = call(X[:, start:end], tf.constant(cache), tf.constant(start))
         parts.append(part)
@@ -117,7 +117,7 @@ def test_implicit_masks_hide_what_they_hide_in_keras(kind, mask):
     assert_close(output[HOLES], plain[HOLES])
     bias = np.tile(layer.output_dense.bias, (np.sum(~HOLES), 1))
     np.testing.assert_array_equal(output[~HOLES], bias)
-    # a cache that has all: nothing is put into it
+    # a full cache: the call does not write into it
     output, _ = layer(X, x, cache=cache, **call)
     assert_close(output, plain)
 
@@ -142,10 +142,14 @@ OTHER[0, 3, 1] = False
 @pytest.mark.slow
 def test_other_masks_are_refused():
     layer = cached()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="such a mask times caus"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="combined with a causal mask"
+    ):
         layer(X, X, attention_mask=OTHER)
     in_graph = tf.function(lambda mask: layer(X, X, attention_mask=mask))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="such a mask times caus"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="combined with a causal mask"
+    ):
         in_graph(tf.constant(OTHER))
     # XLA has no assertions
     compiled = tf.function(in_graph, jit_compile=True)

@@ -1,4 +1,4 @@
-"""`jit_compile` of PerformerAttention: the same numbers, compiled where it says."""
+"""`jit_compile` of PerformerAttention: equal outputs, compiled as documented."""
 
 import functools
 import os
@@ -18,13 +18,13 @@ LENGTH = performer.MIN_COMPILED_LENGTH
 
 
 def compiled_functions(graph):
-    """Names of the functions of a graph that are to be compiled."""
+    """Returns the names of a graph's functions that XLA compiles."""
     functions = graph.as_graph_def().library.function
     return [f.signature.name for f in functions if f.attr["_XlaMustCompile"].b]
 
 
 def traced(layer, known=LENGTH, training=True):
-    """True if the graph of a call holds a function that is to be compiled."""
+    """Returns `True` if the graph of a call has a function that XLA compiles."""
     layer.build((None, None, 3))
     spec = tf.TensorSpec((None, known, 3))
     graph = tf.function(lambda x: layer(x, training=training))
@@ -37,7 +37,7 @@ def traced(layer, known=LENGTH, training=True):
     [("relu", True, False, False), ("softmax", False, True, True)],
 )
 def test_compiled_equals_plain(feature_map, causal, masked, eager, monkeypatch):
-    sizes = blocks.ON_CPU._replace(max_tokens=32)  # three of them
+    sizes = blocks.ON_CPU._replace(max_tokens=32)  # three blocks
     monkeypatch.setattr(blocks, "ON_CPU", sizes)
     x = normal((2, 70, 3), seed=2)
     mask = np.random.default_rng(3).random((2, 70)) < 0.7 if masked else None
@@ -90,7 +90,7 @@ def test_auto_compiles_a_window_alone_on_gpus(monkeypatch, two_threads, gpus):
 def test_auto_compiles_where_it_pays(
     monkeypatch, causal, threads, version, gpus, expected
 ):
-    """On few threads or a GPU, causal attention on CPUs from TensorFlow 2.21 on."""
+    """Compiles on few threads or a GPU; causal on CPUs from TensorFlow 2.21 on."""
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads
     )
@@ -150,7 +150,7 @@ def test_training_compiles_two_passes_and_copies_no_inputs():
 
 
 def test_functions_are_shared_where_a_tape_records():
-    """Training then starts sooner; LiteRT converts no loop that two layers share."""
+    """Sharing starts training sooner, but LiteRT cannot convert shared loops."""
     stack = keras.Sequential([small_layer(jit_compile=False, causal=True)] * 2)
     stack.build((None, 7, 3))
 

@@ -1,4 +1,4 @@
-"""Each layer's work and memory grow with the length as its attribute `cost` says."""
+"""Work and memory of each layer grow with the length as its `cost` says."""
 
 import inspect
 
@@ -10,17 +10,17 @@ from keras_performer.ops import blocks
 from tests.costs import Work
 
 SHORT, LONG = 256, 1024
-# From the short to the long: how many times as much, at least and at most.
+# Smallest and largest ratio of the work for LONG to the work for SHORT.
 GROWS = {
     "L": (3.8, 4.3),
-    "L log L": (3.8, 5.0),  # 4 times 11 / 9, and the rest in proportion
+    "L log L": (3.8, 5.0),  # 4 times 11 / 9 for sorting, 4 for the rest
     "L^2 / block_size + L block_size": (5.0, 16.1),
     "L^2": (10.0, 16.1),
 }
 SIZES = {"num_heads": 2, "key_dim": 16}
 NEAR = {**SIZES, "sliding_window": 16}
 BOUNDED = {**SIZES, "max_length": LONG}
-# A new kind of attention or mixing has a line here.
+# All kinds of attention and mixing; add new ones here.
 MADE = {
     layers.PerformerAttention: SIZES,
     layers.ExactAttention: SIZES,
@@ -41,7 +41,7 @@ CAUSAL = {"causal": True}
 
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch):
-    """A sequence of one block needs nothing of others, which is less work."""
+    """Makes blocks small, as a sequence of one block takes less work."""
     monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(max_tokens=64))
 
 
@@ -50,7 +50,7 @@ def several_blocks(monkeypatch):
     [
         *((kind, {}) for kind in MADE),
         (layers.PerformerAttention, {"exact_window": 16}),
-        # of whose loops a causal form is another: of others it is a mask
+        # causal attention of these has its own loops; in others it is a mask
         (layers.PerformerAttention, CAUSAL),
         (layers.PerformerAttention, {"exact_window": 16, **CAUSAL}),
         (layers.LinearTransformerAttention, CAUSAL),
@@ -59,12 +59,12 @@ def several_blocks(monkeypatch):
 def test_a_step_of_training(kind, more):
     layer = kind(**MADE[kind], **more)
     if hasattr(layer, "jit_compile"):
-        layer.jit_compile = False  # operation by operation
+        layer.jit_compile = False  # so that operations run one by one
     layer.build((1, LONG, 32))
     short, long = (Work(step, layer, length) for length in (SHORT, LONG))
     least, most = GROWS[layer.cost]
     assert least <= long.numbers / short.numbers <= most
-    # nothing is larger than what the whole has in proportion to
+    # the largest tensor does not grow faster
     assert long.largest / short.largest <= most
 
 
@@ -95,6 +95,6 @@ def test_work_by_hand():
     def rounds():
         return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x + b), (0, b))
 
-    # three rounds of a sum of 60 numbers, a counter, and what ends the loop
+    # three rounds of a sum of 60 numbers, a counter, and the condition of the loop
     assert 180 <= Work(rounds).numbers <= 180 + 12
     assert Work(rounds).largest == 60

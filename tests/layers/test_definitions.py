@@ -1,6 +1,6 @@
-"""Attention and mixers beside their definitions in NumPy, and what each has alone.
+"""Attention and mixers against their definitions in NumPy, and properties of each.
 
-What all of them promise is in `test_every_layer.py` and `tests/test_contract.py`.
+`test_every_layer.py` and `tests/test_contract.py` test properties of all of them.
 """
 
 import keras
@@ -21,7 +21,8 @@ PLACES = dict(max_length=13, intermediate_dim=6)
 BLOCKS = dict(block_size=3, max_length=13, num_iterations=4)
 HASHES = dict(num_hashes=2, num_buckets=4, sliding_window=3, num_key_value_heads=None)
 SIGMOID = dict(feature_map="sigmoid", num_random_features=None)
-# Class and arguments of each; its twin has the same name, or is `twins.attention`.
+# Class and arguments of each kind; its twin has the same name, or is
+# `twins.attention`.
 KINDS = {
     "exact": (ExactAttention, {}),
     "local": (layers.LocalAttention, dict(sliding_window=3)),
@@ -51,7 +52,7 @@ MIXERS = {"fourier", "token_mixing", "spatial_gating"}
 
 
 def made(kind, /, *widths, **options):
-    """A built layer with random weights, and if it has heads two to a key head."""
+    """Returns a built layer with random weights, and two query heads per key head."""
     layer_class, own = KINDS[kind]
     heads = dict(num_heads=4, key_dim=12, value_dim=5, num_key_value_heads=2, seed=5)
     common = {} if kind in MIXERS else heads
@@ -62,7 +63,7 @@ def made(kind, /, *widths, **options):
 
 
 def arguments(kind, words, length):
-    """Arguments of a call for words that say what it has."""
+    """Returns the call's arguments that `words` ask for."""
     random, given, tokens = np.random.default_rng(length), {}, np.arange(length)
     if "masked" in words:
         holes = (tokens % 4 != 2) & (tokens < max(length - 2, 1))
@@ -74,7 +75,7 @@ def arguments(kind, words, length):
             row[random.permutation(length)[:count]] = True
     if "causal" in words:
         given["use_causal_mask"] = True
-    if "packed" in words:  # an id that comes back is another segment
+    if "packed" in words:  # an id that repeats later is another segment
         one = np.select([tokens == 3, tokens < 9], [2, 7])
         given["segment_ids"] = np.stack([one, tokens >= 8]).astype(int)
     if "placed" in words:
@@ -117,7 +118,7 @@ def arguments(kind, words, length):
         ("longformer", dict(sliding_window=1, causal=True), [2], "masked global"),
         ("longformer", dict(causal=True), [13], "masked global"),
         ("longformer", dict(sliding_window=40), [17], "masked global"),
-        ("longformer", {}, [13], "masked"),  # the first that are seen are global
+        ("longformer", {}, [13], "masked"),  # the first visible tokens are global
         ("longformer", dict(causal=True), [13], "global"),
         ("longformer", dict(num_global_tokens=0), [13], "masked"),
         # local attention takes 64 tokens at a time
@@ -172,15 +173,15 @@ def test_it_is_its_definition_with_all_gradients(kind, options, lengths, words):
     call = arguments(kind, words, lengths[-1])
     tolerance = 1e-9
     if kind in ("token_mixing", "spatial_gating"):
-        tolerance = 1e-7  # TensorFlow knows the root of two in its gelu to 8 digits
+        tolerance = 1e-7  # TensorFlow's gelu has the root of two to 8 digits
     elif "window" in kind or "qk_norm" in options:
-        tolerance = 1e-6  # the gain of far keys is float32, and the scale of logits
+        tolerance = 1e-6  # the gain of far keys and the scale of logits are float32
     scores = kind not in {*MIXERS, "linformer", "synthesizer", "reformer"}
     assert_is_twin(layer, twin, inputs, tolerance, scores=scores, **call)
 
 
 def test_far_positions_are_as_right_as_near_ones():
-    """10^6 and more, spread so far that every frequency of a small head matters."""
+    """Tests positions of 10^6 and more, spread so that all frequencies matter."""
     layer, x = made("exact", rotary=True, dtype="float32"), normal((2, 11, 5), 1)
     steps = np.random.default_rng(0).integers(1, 10**7, (2, 11))
     for positions in (10**6 + np.arange(11)[None], 10**6 + np.cumsum(steps, 1)):
@@ -207,7 +208,7 @@ def test_features_far_below_rounding_count():
 
 
 def test_chunks_of_both_sides_of_features_without_a_projection():
-    """Attention that a model computes again, in two passes over pieces."""
+    """Tests attention that a model recomputes, in two passes over pieces."""
     attention = LinearTransformerAttention(2, 4, chunk_size=4)
     options = dict(attention=attention, causal=False)
     results = loss_and_gradients(small_model(recompute="block", **options))
@@ -256,17 +257,17 @@ def test_gating_is_at_first_a_network_for_each_token_by_itself():
     np.testing.assert_array_equal(layer.spatial_bias, np.ones(50))
 
 
-# -- Half precision adds up in float32.
+# -- Sums of half precision are in float32.
 
 
 def of_gating(dtype):
-    """A sum of ones goes up to 75,000, more than a float16 can be, and down to 2."""
+    """Makes a sum that rises to 75,000, beyond float16's range, and falls to 2."""
     layer = made("spatial_gating", 1, max_length=1000, intermediate_dim=2, dtype=dtype)
     kernel = np.full((1000, 1000), 150.0, "float32")
     kernel[:, 500:] = -150.0
     kernel[:, 0] = 152.0
     values = {
-        "expand/bias": 10.0,  # both halves, whatever the token
+        "expand/bias": 10.0,  # sets both halves, as kernels are 0
         "norm/beta": 1.0,
         "contract/kernel": 1.0,
         "spatial_kernel": kernel,
@@ -278,7 +279,7 @@ def of_gating(dtype):
 
 
 def of_tokens(dtype):
-    """Sums go up to 75,000 on the way; the last is gelu(3)."""
+    """Makes sums that rise to 75,000 on the way; the result is gelu(3)."""
     layer = made("token_mixing", 1, max_length=5000, intermediate_dim=1, dtype=dtype)
     kernel = np.where(np.arange(5000) < 2500, 1, -1)[:, np.newaxis]
     layer.set_weights([kernel, np.zeros(1), np.ones((1, 5000)), np.zeros(5000)])
@@ -288,7 +289,7 @@ def of_tokens(dtype):
 
 
 def of_fourier(dtype):
-    """A sum goes up to 34,816 on the way, which has 11 bits too many, and down to 3."""
+    """Makes a sum that rises to 34,816, whose spacing exceeds 3, and falls to 3."""
     x = np.ones((1, 4096, 17))
     x[:, 2048:] = -1.0
     x[0, 0, 0] = 4.0
@@ -296,7 +297,7 @@ def of_fourier(dtype):
 
 
 def of_linformer(dtype):
-    """Of mixtures: half precision would round weights to 1 and -1, their sum to 0."""
+    """Makes mixtures whose weights half precision would round to 1 and -1, so to 0."""
     sizes = dict(num_heads=1, key_dim=2, value_dim=2, num_key_value_heads=1)
     sizes |= dict(max_length=4096, projection_dim=3, use_bias=False)
     layer = made("linformer", 2, dtype=dtype, **sizes)
@@ -304,7 +305,7 @@ def of_linformer(dtype):
         weight.assign(tf.ones_like(weight))
     places = np.where(np.arange(4096) % 2, -1, 1 + 2**-11)
     layer.value_projection.assign(np.repeat(places[:, None], 3, 1))
-    # values are 2, their mixtures 2 * 2048 / 2048, and two of these are added
+    # values are 2, their mixtures 2 * 2048 / 2048, and the output adds two mixtures
     return layer, np.ones((1, 4096, 2)), 4.0
 
 
@@ -318,7 +319,7 @@ def test_half_precision_adds_up_in_float32(make, dtype):
 
 
 def test_half_precision_of_sinkhorn_adds_up_in_float32():
-    """Sums of 200 keys of 1,000, that tell blocks apart: more than a float16 can be."""
+    """Sums of 200 keys of 1,000, which distinguish blocks, exceed float16's range."""
     sizes = dict(num_heads=1, num_key_value_heads=1, block_size=200, max_length=600)
     layer, right = (
         made("sinkhorn", 1, dtype=dtype, **sizes)
@@ -343,7 +344,7 @@ GLOBAL = dict(sliding_window=2, num_global_tokens=2, bias_initializer=BIAS)
 
 
 class Around(keras.Model):
-    """Layer without `build`: Keras makes its weights inside of a trace of the call."""
+    """Model without `build`: Keras makes its weights inside a trace of the call."""
 
     def __init__(self):
         super().__init__(dtype="mixed_bfloat16")
@@ -355,7 +356,7 @@ class Around(keras.Model):
 
 
 class Halfway(Around):
-    """Layer that makes its weights in its call, where reading casts them."""
+    """Model that makes its weights in its call, where reading casts them."""
 
     def build(self, input_shape):
         pass
@@ -374,7 +375,7 @@ def of_a_subclass_that_is_called():
 
 
 def of_a_model_that_xla_compiles():
-    """Keras makes the weights inside of the compiled function."""
+    """Returns a layer whose weights Keras makes inside the compiled function."""
     layer = zoo.LongformerAttention(2, 3, **GLOBAL)
     model = keras.Sequential([layer])
     model.compile(jit_compile=True)
@@ -432,7 +433,7 @@ def test_global_tokens_that_have_no_room_are_refused():
         with pytest.raises(tf.errors.InvalidArgumentError, match="at most num_global"):
             call(tf.constant(x), tf.constant(mask))
     for room, given, message in (
-        (0, mask, "with num_global_tokens, the most"),
+        (0, mask, "with num_global_tokens, the largest"),
         (1, mask[:, 1:], r"global_mask must have shape \(2, 5\)"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -444,7 +445,7 @@ def test_global_tokens_that_have_no_room_are_refused():
 
 @pytest.mark.parametrize("length, causal", [(65, False), (400, True)])
 def test_short_sequences_of_big_bird_are_exact_attention(length, causal):
-    """Seven default blocks are all: a middle one sees 5 and 3 more."""
+    """Seven default blocks see all: a middle one sees 5 fixed and 3 random blocks."""
     layer = zoo.BigBirdAttention(2, 3, causal=causal, use_bias=False)
     exact = ExactAttention(2, 3, causal=causal, use_bias=False)
     x = normal((2, length, 7), 1)
@@ -469,7 +470,7 @@ def test_random_blocks_are_the_layers_own_and_stay():
     np.testing.assert_array_equal(one(x, training=True), one(x))
     other.set_weights(one.get_weights())
     np.testing.assert_array_equal(other(x), one(x))
-    # so do the blocks of a model
+    # the blocks of a model also have different tables
     attention = zoo.BigBirdAttention(2, 4, causal=True, block_size=2)
     lm = language_model(11, 60, 2, 2, 8, attention=attention, seed=3)
     lm(np.zeros((1, 60), "int32"))
@@ -495,7 +496,7 @@ def test_xla_refuses_longer_sequences_by_the_name_of_the_layer():
 def test_only_a_dense_synthesizer_has_weights_for_longer_queries(kind):
     layer = zoo.SynthesizerAttention(2, 3, max_length=11, kind=kind)
     query, x = normal((2, 12, 5), 1), normal((2, 7, 5), 1)
-    if kind == "dense":  # a token has weights wherever it is
+    if kind == "dense":  # its weights do not depend on the query's position
         assert layer(query, x).shape == (2, 12, 5)
     else:
         with pytest.raises(ValueError, match="longer than max_length=11, of 12 tokens"):
@@ -526,7 +527,7 @@ def test_keys_of_a_reformer_are_its_queries():
     for call in dict(value=x.copy()), dict(value=x, key=x + 1):
         with pytest.raises(ValueError, match=f"{list(call)[-1]} other than the query"):
             layer(x, **call)
-    with pytest.raises(ValueError, match="whose queries are its keys"):
+    with pytest.raises(ValueError, match="uses queries as keys, so it has no cross"):
         layer(keras.Input((None, 5)), keras.Input((None, 5)))
 
 

@@ -1,4 +1,4 @@
-"""Promises of layers of all cases: masks, scores, files, XLA, what is not built."""
+"""Promises of all layers: masks, scores, files, XLA, methods before `build`."""
 
 import inspect
 
@@ -18,14 +18,14 @@ KINDS = AttentionLayer, MixingLayer
 
 
 def kind_of(name, case):
-    """Differences between cases that have other code for masks."""
+    """Returns a key of cases; cases with equal keys have the same code for masks."""
     options = case.arguments
     if not issubclass(case.layer_class, KINDS):
         return case.layer_class, name
     return case.layer_class, options.get("causal"), options.get("exact_window")
 
 
-# One of each kind: the last, with one input if there is one.
+# One case of each kind: the last one, with one input if possible.
 CHOSEN = {
     kind_of(name, case): name
     for name, case in sorted(CASES.items(), key=lambda x: -len(x[1].widths))
@@ -33,12 +33,12 @@ CHOSEN = {
 }.values()
 ATTENTION = [n for n in CHOSEN if issubclass(CASES[n].layer_class, AttentionLayer)]
 LENGTH = 9
-# Holes and padding to the right in the first, and in the second nothing that is seen.
+# The first example has holes and padding on the right; the second hides all tokens.
 SEEN = np.array([[0, 1, 1, 0, 1, 1, 1, 0, 0], [0] * LENGTH], bool)
 
 
 def made(name, dtype="float64"):
-    """A layer of a case, whose weights count, and an array for each of its inputs."""
+    """Returns the layer of a case, with random weights, and a list of inputs."""
     case = CASES[name]
     layer = case.make(dtype=dtype)
     layer.build(*((2, None, width) for width in case.widths))
@@ -49,7 +49,7 @@ def made(name, dtype="float64"):
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_hidden_tokens_are_not_there(name):
-    """However large, whatever they would give, and though nothing else is seen."""
+    """Hidden tokens have no effect, even if they are huge or all tokens are hidden."""
     layer, (*others, x) = made(name)
     mask, x = CASES[name].mask_name(), tf.constant(x)
     with tf.GradientTape() as tape:
@@ -60,11 +60,11 @@ def test_hidden_tokens_are_not_there(name):
     huge = np.where(SEEN[..., np.newaxis], x, 1e4)
     moved = layer(*others, huge, **{mask: SEEN})
     np.testing.assert_array_equal(moved.numpy()[rows], output.numpy()[rows])
-    if not others:  # Keras' own mask is one of queries, too; no cast may lose it
+    if not others:  # Keras' own mask also masks queries; no cast may lose it
         implicit = layer(keras_privates.with_mask(tf.cast(x, tf.float32), SEEN))
         np.testing.assert_array_equal(implicit._keras_mask, SEEN)
         np.testing.assert_allclose(implicit[rows], output[rows], rtol=1e-5, atol=1e-6)
-    # where no key is seen there is the bias alone, and nothing to learn
+    # without a visible key the output is the bias, and gradients are 0
     if isinstance(layer, KINDS):
         nothing = np.zeros(output[1].shape)
         if getattr(layer, "use_bias", False):
@@ -73,12 +73,12 @@ def test_hidden_tokens_are_not_there(name):
         assert not tape.gradient(loss, x).numpy().any()
 
     if name not in ("fourier_mixing", "block_mixing", "big_bird", "big_bird_causal"):
-        # all others do as well without padding to the right
+        # padding on the right gives the same as shorter inputs
         seen = np.arange(LENGTH) < [[6], [6]]
         padded = layer(*others, np.where(seen[..., None], x, 1e4), **{mask: seen})
         alone = layer(*others, x[:, :6])
         padded = padded[:, : alone.shape[1]]
-        # what is inside of others has a dtype of its own
+        # layers inside of others have their own dtype
         rounding = 1e-9 if isinstance(layer, KINDS) else 1e-5
         np.testing.assert_allclose(padded, alone, rtol=1e-6, atol=rounding)
 
@@ -103,20 +103,20 @@ def test_hidden_tokens_are_not_there(name):
     ],
 )
 def test_later_tokens_move_nothing(name):
-    outputs, first = [], 5  # inside of blocks of two and of three
+    outputs, first = [], 5  # within a block of two and a block of three
     for later in (1, 1e4):
-        keras.utils.set_random_seed(0)  # with the same noise and random blocks
+        keras.utils.set_random_seed(0)  # for the same noise and random blocks
         layer, (x,) = made(name, "float32")
         x[:, first:] *= later
         outputs.append(layer(x, training=True).numpy())
     before, after = outputs
-    # hashing sorts tokens, so that later ones change the order of sums
+    # hashing sorts tokens, so later ones change the order of sums
     rounding = 1e-5 if isinstance(layer, zoo.ReformerAttention) else 0
     np.testing.assert_allclose(after[:, :first], before[:, :first], 0, rounding)
     assert np.abs(after - before).max() > 1e-2
 
 
-# Those that `tests/test_contract.py` compiles without a mask, or not at all.
+# Cases that `tests/test_contract.py` compiles without a mask, or not at all.
 COMPILED = [
     "local_causal",
     "longformer",
@@ -152,7 +152,7 @@ def test_unknown_shapes_and_xla(name):
 
 @pytest.mark.parametrize("name", ["longformer", "big_bird", "linformer"])
 def test_files_of_keras_attention_are_loaded(name):
-    """The dense weights by their names; what a mechanism adds stays as it was drawn."""
+    """Dense weights load by name; the mechanism's own weights keep their values."""
     inputs = keras.Input((None, 8))
     source = keras.layers.MultiHeadAttention(4, 6, name="attention")
     keras.Model(inputs, source(inputs, inputs)).save_weights("keras.weights.h5")
@@ -215,7 +215,7 @@ def test_longer_sequences_are_refused(name):
         graph(*inputs)
 
 
-# One of each attention and a mixer; all others are made of these.
+# Kinds of attention, and a mixer; other layers consist of these.
 @pytest.mark.parametrize(
     "name, batch, length",
     [
@@ -253,7 +253,7 @@ def test_empty_inputs_give_empty_outputs_and_no_gradients(name, batch, length):
 
 SAID = [
     *("call it on data", "call the layer first", "has no state"),
-    "attends to its own sequence alone",
+    "has no cross-attention",
 ]
 
 
@@ -262,7 +262,7 @@ SAID = [
     "name", {case.layer_class: name for name, case in CASES.items()}.values()
 )
 def test_public_methods_without_arguments_work_or_say_build_first(name):
-    """`get_initial_state` takes a batch size; all else that has no other arguments."""
+    """Calls `get_initial_state(3)`, and all methods without required arguments."""
     case = CASES[name]
     for method in set(dir(case.layer_class)) - set(dir(keras.Model)):
         if method.startswith("_"):

@@ -1,4 +1,4 @@
-"""Dropout falls on weights, not on attended values, wherever weights are a matrix."""
+"""Dropout of attention with a matrix of weights drops weights, not attended values."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ KINDS = {
 
 
 def showing_weights(kind, **options):
-    """A layer whose output `(B, T, N, 2 S)` is twice its weights, side by side."""
+    """Returns a layer that outputs its weights two times, `(B, T, N, 2 S)`."""
     twice = np.concatenate([np.eye(LENGTH)] * 2, 1)
     shape = HEADS, 2 * LENGTH
     layer = KINDS[kind](
@@ -79,7 +79,7 @@ def test_weights_are_dropped_and_the_others_scaled(kind, call):
     np.testing.assert_allclose(first[seen], scaled[seen], rtol=1e-5)
     error = np.sqrt(RATE * (1 - RATE) / seen.sum())
     assert abs(kept[seen].mean() - (1 - RATE)) < 4 * error
-    # anew for each sequence, head, query and key
+    # sampled anew for each sequence, head, query and key
     if call == "plain" and kind != "causal":
         for axis in range(4):
             same = np.roll(kept, 1, axis) == kept
@@ -87,7 +87,7 @@ def test_weights_are_dropped_and_the_others_scaled(kind, call):
 
 
 def test_the_gradient_drops_what_the_output_drops():
-    """The output is linear in values: it is their product with its gradient."""
+    """The loss is linear in values, so it equals values times their gradient."""
     layer = showing_weights("exact", dtype="mixed_bfloat16")
     query, value, key = map(tf.constant, inputs_of())
     shown = tf.constant(normal((6, LENGTH, HEADS, 2 * LENGTH), 2))

@@ -1,6 +1,6 @@
 """Options of attention: gains of far keys, forget gates, scales and positions.
 
-Their formulas are in `test_definitions.py`.
+`test_definitions.py` tests their formulas.
 """
 
 import keras
@@ -27,7 +27,7 @@ X = normal((2, 12, 8), 1)
 
 
 def made(kind=PerformerAttention, random=True, **options):
-    """A layer of 4 heads of size 12, two query heads to a key head."""
+    """Returns a layer of 4 heads of size 12, with two query heads per key head."""
     layer = kind(4, 12, num_key_value_heads=2, seed=1, **options)
     layer.build((2, None, 8))
     if random:
@@ -35,7 +35,7 @@ def made(kind=PerformerAttention, random=True, **options):
     return layer
 
 
-# twice to four times the spacing of numbers: products round otherwise on other machines
+# two to four times the spacing of numbers, as machines round products differently
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [("mixed_bfloat16", 2e-2), ("mixed_float16", 4e-3), ("float64", 1e-5)],
@@ -58,7 +58,7 @@ def test_other_dtypes_give_the_same(kind, options, first, dtype, tolerance):
     assert relative_error(output, layer(x, **call)) < tolerance
 
 
-# -- The gain of keys outside of a window.
+# -- The gain of keys outside a window.
 
 
 def test_the_gain_is_what_it_was_made_with_and_can_be_set():
@@ -67,7 +67,7 @@ def test_the_gain_is_what_it_was_made_with_and_can_be_set():
         layer.assign_log_gain(1.0)
     layer.build((None, None, 8))
     np.testing.assert_allclose(layer.log_gain, [-4.0, 2.0, 0.0], rtol=1e-6)
-    # ten times faster than other weights, and in older files
+    # the weight is a tenth, so it trains ten times as fast; older files have it, too
     weight = next(w for w in layer.weights if w.path.endswith("far_gain/log_gain"))
     np.testing.assert_allclose(weight, [-0.4, 0.2, 0.0], rtol=1e-6)
     layer.assign_log_gain([1.0, -1.0, 0.5])
@@ -114,12 +114,12 @@ def test_biases_of_gates_are_spread_from_the_first_head_to_the_last():
 
 
 def test_half_precision_decays_in_float32():
-    """A gate of sigmoid(7) is 0.9991: in bfloat16 it would be 1, and forget nothing."""
+    """A gate of sigmoid(7) is 0.9991; in bfloat16 it would be 1, and forget nothing."""
     options = dict(causal=True, forget_gate=True, seed=1)
     half = ExactAttention(2, 8, dtype="mixed_bfloat16", **options)
     x = normal((1, 600, 8), 1)
     half.build(x.shape)
-    for name in ("query", "key"):  # all keys have one weight but for the gate
+    for name in ("query", "key"):  # without the gate, all keys have the same weight
         getattr(half, f"{name}_dense").kernel.assign(tf.zeros((8, 2, 8)))
     half.forget_gate_layer.kernel.assign(tf.zeros((8, 2)))
     _, scores = half(x, return_attention_scores=True)
@@ -134,7 +134,7 @@ def test_only_self_attention_has_a_gate():
     inputs = keras.Input((5, 8))
     for others in ((x + 1,), (x, x + 1), (keras.Input((7, 8)),)):
         query = x if tf.is_tensor(others[0]) else inputs
-        with pytest.raises(ValueError, match="forget_gate=True is for self-attention"):
+        with pytest.raises(ValueError, match="forget_gate=True needs self-attention"):
             layer(query, *others)
     np.testing.assert_array_equal(layer(x, x), layer(x))
     model = keras.Model(inputs, layer(inputs, inputs))
@@ -146,7 +146,7 @@ def test_only_self_attention_has_a_gate():
 
 
 def test_the_state_is_of_the_gate():
-    """A state without decays is refused, and says what it lacks."""
+    """A layer with a gate refuses a state without decays; the error names them."""
     layer, plain = (
         made(exact_window=3, causal=True, forget_gate=gate) for gate in (True, False)
     )
@@ -198,7 +198,7 @@ def test_conversion_keeps_the_gate(convert):
     gates = layer.forget_gate_layer.weights, other.forget_gate_layer.weights
     for one, other in zip(*gates, strict=True):
         np.testing.assert_array_equal(one, other)
-    if convert is convert_to_performer:  # a window that sees all is exact
+    if convert is convert_to_performer:  # a window with all keys is exact
         np.testing.assert_allclose(converted(X), model(X), atol=1e-5)
     with pytest.raises(ValueError, match="forget_gate=True, which Longformer"):
         convert_attention(model, zoo.LongformerAttention, sliding_window=4)
@@ -232,7 +232,7 @@ def test_tokens_without_a_query_or_key_give_finite_gradients():
 
 
 def test_files_of_attention_without_norms_leave_the_scale():
-    """`MultiHeadAttention` has none, for example."""
+    """Files of `MultiHeadAttention`, for example, have no scale."""
     inputs = keras.Input((None, 8))
     layers = (
         keras.layers.MultiHeadAttention(4, 6, name="attention"),
@@ -257,7 +257,7 @@ def test_positions_of_later_tokens_count_from_the_first():
     whole, last = layer(X, return_state=True)
     assert last["position"].numpy().tolist() == [12, 12]
     _, state = layer(X[:, :7], return_state=True)
-    # given ones count from 0, not from the state
+    # given positions count from 0, not from the state
     for call in ({}, dict(positions=np.arange(7, 12)[None])):
         later = layer(X[:, 7:], state=state, **call)
         np.testing.assert_allclose(later, whole[:, 7:], atol=1e-5)
@@ -271,7 +271,7 @@ def test_positions_of_a_grid_are_indices_or_coordinates():
     both_rows = np.repeat(PLACES, 2, 0).astype("int64")
     for positions in (PLACES, both_rows, np.arange(12)[None]):
         np.testing.assert_array_equal(layer(X, positions=positions), expected)
-    # a grid goes on with further rows; of its first axis the length counts for nothing
+    # the first axis of a grid may be longer than its declared length
     taller = made(rotary=(1, 3, 2))
     np.testing.assert_array_equal(taller(X), expected)
 
@@ -305,5 +305,5 @@ def test_positions_of_another_length_raise_when_a_graph_runs():
 
 def test_pieces_without_positions_raise():
     layer = made(rotary=True)
-    with pytest.raises(ValueError, match="Pieces of a sequence need positions"):
+    with pytest.raises(ValueError, match="each piece of a sequence needs positions"):
         layer.absorb(tf.constant(X), None, layer.empty_state(2))

@@ -1,4 +1,4 @@
-"""The dense layers are `EinsumDense` with another product: against NumPy and Keras."""
+"""Dense layers, which are `EinsumDense` with another product, against NumPy, Keras."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ OPTIONS = {
     "kernel_initializer": keras.initializers.GlorotUniform(seed=0),
     "bias_initializer": keras.initializers.RandomNormal(seed=1),
 }
-# shape of the input, how many axes are summed, what replaces them, the same as einsum
+# shape of the input, number of summed axes, axes that replace them, einsum equation
 FORMS = {
     "to heads": ((3, 5, 8), 1, (2, 4), "btd,dnh->btnh"),
     "from heads": ((3, 5, 2, 4), 2, (6,), "btnh,nhd->btd"),
@@ -87,7 +87,7 @@ def test_equals_einsum_dense_with_lora_and_policy(tokens):
 
 @pytest.mark.parametrize("dtype, jit_compile", [("bfloat16", True), ("float16", False)])
 def test_bias_gradients_of_half_precision_do_not_stall(dtype, jit_compile):
-    """A running sum in bfloat16 stops at 64 here, one in float16 at 2,048."""
+    """A running sum in bfloat16 would stop at 64 here, in float16 at 2,048."""
     dense = heads_dense("dense", (1, 100_000, 1), 1, (2, 2), **OPTIONS, dtype=dtype)
 
     @tf.function(jit_compile=jit_compile)
@@ -106,11 +106,11 @@ REFUSED = {
     "equation must sum over the last axes": [
         ("btd,hd->bth", (None, 4), None),  # a transposed kernel
         ("btd,dh->bht", (4, None), None),  # axes in another order
-        ("btdc,cd->bt", (None,), None),  # nothing is made
-        ("btd,->btd", (None, 8), None),  # nothing is summed
-        ("d,dh->h", 4, None),  # nothing is kept
+        ("btdc,cd->bt", (None,), None),  # no new axis
+        ("btd,->btd", (None, 8), None),  # no summed axis
+        ("d,dh->h", 4, None),  # no kept axis
         ("bdt,dh->bth", (None, 4), None),  # not the last axis
-        ("btd,bdh->bth", (None, 4), None),  # a kernel for each row
+        ("btd,bdh->bth", (None, 4), None),  # a kernel for each example
         ("bdd,ddh->bh", (4,), None),  # a letter twice
         ("...d,dh->...h", 4, None),
         ("btd,dh", (None, 4), None),
@@ -144,7 +144,7 @@ def test_letters_of_the_bias_in_any_order():
     assert dense.bias.shape == (2, 4)
 
 
-# from files that 0.1 saved
+# configs from files of version 0.1
 SAVED = [
     dict(equation="abc,cde->abde", output_shape=[None, 3, 4], bias_axes="de"),
     dict(equation="abcd,cde->abe", output_shape=[None, 7], bias_axes="e"),
@@ -177,7 +177,7 @@ def test_integers_are_as_good_as_floats(dtype):
 
 
 def test_one_row_is_multiplied_as_two():
-    """XLA on CPUs takes ten times as long for a single row."""
+    """XLA on CPUs takes ten times as long for a product of a single row."""
     dense = heads_dense("dense", (1, 1, 8), 1, (2, 4), **OPTIONS)
     graph = tf.function(dense).get_concrete_function(tf.ones((1, 1, 8))).graph
     products = [op for op in graph.get_operations() if op.type == "MatMul"]

@@ -1,9 +1,9 @@
-"""Keras' own tests of its attention layers, for ours.
+"""Keras' tests of its attention layers, applied to ours.
 
 Exact attention, and `PerformerAttention` with exact weights for its estimates, give the
-numbers of Keras' `MultiHeadAttention` and `GroupQueryAttention`. What Keras tests of
-options that are not here (attention over other axes, `use_gate`, `sliding_window`,
-flash attention), and of overriding `_compute_attention`, has no meaning for our layers.
+outputs of Keras' `MultiHeadAttention` and `GroupQueryAttention`. This file leaves out
+options that our layers lack (attention over other axes, `use_gate`, `sliding_window`,
+flash attention) and overriding `_compute_attention`.
 """
 
 import keras
@@ -48,7 +48,7 @@ WITH_FEATURES = "a key of its own", "causal", "two of six"
     ("kind", "case"),
     [*(("exact", case) for case in CASES), *(("performer", c) for c in WITH_FEATURES)],
 )
-# Keras' layer warns of one token
+# Keras' layer warns about sequences of one token
 @pytest.mark.filterwarnings("ignore:(?s).*softmax over axis 3 of a tensor of shape")
 def test_numbers_gradients_and_names_are_those_of_keras(kind, case):
     shapes, options, call = CASES[case]
@@ -61,15 +61,15 @@ def test_numbers_gradients_and_names_are_those_of_keras(kind, case):
 
     assert described(layer) == described(expected)
     assert len(layer.non_trainable_weights) == (0 if kind == "exact" else 3)
-    # what dropout draws from
+    # seeds of dropout
     seeds = [len(one.variables) - len(one.weights) for one in (layer, expected)]
     assert seeds[0] == seeds[1]
     inputs = [normal(shape, seed) for seed, shape in enumerate(shapes)]
     wanted, got = results(expected, inputs, **call), results(layer, inputs, **call)
     assert list(got) == list(wanted)
     for name, right in wanted.items():
-        # some gradients are 0: what the bias of the keys adds to all scores of a query
-        # changes nothing, and there is nothing to choose from for one token
+        # some gradients are 0: the key bias adds the same to all scores of a query,
+        # and a single token always has the weight 1
         error = np.linalg.norm(got[name] - right)
         assert error < 1e-5 * max(np.linalg.norm(right), 1), name
     for name in ("output", "plain output", "value/kernel"):
@@ -130,7 +130,7 @@ OTHER_TOKENS = np.array([[5, 4, 0, 1], [3, 0, 0, 0], [2, 1, 1, 4]])
 @BOTH
 @pytest.mark.parametrize("causal", [False, True])
 def test_implicit_masks_mean_what_a_full_mask_means_in_keras(make, causal):
-    """And no warning is given: warnings are errors."""
+    """Also checks that there are no warnings, which are errors."""
     embed = keras.layers.Embedding(6, 8, mask_zero=True)
     tokens = TOKENS if causal else OTHER_TOKENS
     query, value = embed(TOKENS), embed(tokens)
@@ -152,7 +152,7 @@ def test_implicit_masks_mean_what_a_full_mask_means_in_keras(make, causal):
         np.moveaxis(np.asarray(x), 1, 2) for x in (scores, wanted_scores)
     )
     assert relative_error(by_query[rows], wanted_by_query[rows]) < 1e-5
-    # Keras gives the mean of all values where nothing is seen; here that is 0
+    # without a visible key, Keras gives the average of all values; ours gives 0
     assert 0 < rows.sum() < rows.size
     bias = np.broadcast_to(layer.output_dense.bias, output.numpy()[~rows].shape)
     np.testing.assert_array_equal(output.numpy()[~rows], bias)
@@ -209,7 +209,7 @@ def attributes(make):
 
 
 def self_attention(make):
-    """Of one layer: ours need no second input."""
+    """Returns a model of one layer; our layers need no second input."""
     layer, query = make("first"), keras.Input((T, 6))
     if isinstance(layer, keras.layers.MultiHeadAttention):
         return keras.Model(query, layer(query, query))
@@ -230,7 +230,7 @@ PAIR = [normal((B, T, 6)), normal((B, S, 6), 1)]
     ],
 )
 def test_weights_of_keras_load_by_name(make, attention, kind):
-    """Into the same model with our layers, whose random features stay."""
+    """Loads weights into the same model with our layers, which keep their features."""
     dropout = 0.5 if make is functional else 0.0
     expected = make(lambda name: attention("keras", name=name, dropout=dropout))
     expected.save_weights("keras.weights.h5")

@@ -1,4 +1,4 @@
-"""Statements of `keras_privates` about Keras are true of the installed Keras."""
+"""Statements of `keras_privates` about Keras hold for the installed version."""
 
 import keras
 import numpy as np
@@ -40,7 +40,7 @@ def test_a_symbolic_scope_is_open_while_shapes_are_asked_for():
             return x
 
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
-        model = keras.Sequential([keras.Input((3,)), Asks()])  # called for its shape
+        model = keras.Sequential([keras.Input((3,)), Asks()])  # calls it for its shape
         model.compile("sgd", "mse")
     x = tf.ones((2, 3))
     model.predict(x, verbose=0)
@@ -69,7 +69,7 @@ def test_symbolic_calls_have_all_arguments():
     one, other = keras.Input((5, 4)), keras.Input((7, 4))
     layer(one, other)
     layer(other, value=one, use_causal_mask=True)
-    layer(tf.ones((1, 5, 4)), tf.ones((1, 7, 4)))  # is none
+    layer(tf.ones((1, 5, 4)), tf.ones((1, 7, 4)))  # not a symbolic call
     (first, named), (second, more) = keras_privates.symbolic_calls(layer)
     assert first[0] is one and first[1] is other and not named
     assert second[0] is other and more["value"] is one
@@ -145,7 +145,7 @@ def test_an_entry_of_the_same_name_is_found_beside_the_one_of_the_class():
 
     class Inner(keras.layers.Dense):
         def load_own_variables(self, store):
-            assert len(store.keys()) == 0  # what Keras itself finds
+            assert len(store.keys()) == 0  # Keras itself finds nothing
             entry = keras_privates.same_named_entry(store, self)
             found.append([np.array(entry[key]) for key in entry.keys()])
 
@@ -189,10 +189,10 @@ def test_a_layer_inside_of_a_built_one_is_exchanged():
     keras_privates.exchange(outer, "parts", [other], before)
     assert outer.parts[0] is other
     assert [id(w) for w in outer.weights] == [id(w) for w in other.weights]
-    # as closed to others as it was
+    # the layer still refuses new layers
     with pytest.raises(ValueError, match="already built"):
         outer.more = keras.layers.Dense(5)
-    # and these are all the places where layers are noted beside attributes
+    # Keras keeps layers in no other attributes
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     graph = keras.Model(model.inputs, model.outputs)
     for layer in (outer, model, graph):

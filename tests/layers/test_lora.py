@@ -1,4 +1,4 @@
-"""LoRA of dense layers and embeddings: in files, with and without, and its gradient."""
+"""LoRA of dense layers and embeddings: files with and without it, and its gradient."""
 
 import keras
 import numpy as np
@@ -39,10 +39,10 @@ def test_weights_with_lora_and_without_go_into_each_other(class_name):
         factor.assign(normal(factor.shape, 3))
     expected = with_lora(x)
     with_lora.save_weights("lora.weights.h5")
-    plain.load_weights("lora.weights.h5")  # the product goes into the kernel
+    plain.load_weights("lora.weights.h5")  # adds the product to the kernel
     assert relative_error(plain(x), expected) < 1e-6
     plain.save_weights("plain.weights.h5")
-    other.load_weights("plain.weights.h5")  # LoRA begins anew, where it can learn
+    other.load_weights("plain.weights.h5")  # LoRA starts anew, and can still learn
     assert relative_error(other(x), expected) < 1e-6
     factors = [np.array(getattr(other.layers[-1], n)) for n in layer.lora_names[1:]]
     assert np.any(factors[0]) and not np.any(factors[1])
@@ -78,7 +78,7 @@ def test_keras_own_layer_refuses_weights_with_lora():
         layer.load_own_variables(entries)
 
 
-# -- The table of token embeddings has a tensor as its gradient.
+# -- The gradient of token embeddings is a tensor, not `IndexedSlices`.
 
 
 IDS = np.array([[1, 2, 2, 3], [2, 5, 0, 2]])
@@ -106,7 +106,7 @@ def test_lora_has_the_summed_gradient_of_each_token(mode):
     a, b = layer.trainable_variables[-2:]
     da, db = tape.gradient(loss, [a.value, b.value])
     assert layer.lora_embeddings_a is variable is a
-    # rows of a times b, twice as alpha is twice the rank
+    # gradient of rows of a, times 2, as alpha is twice the rank
     of_rows = 2 * weights @ b.numpy().T
     expected = np.zeros((7, 3))
     np.add.at(expected, IDS, of_rows)

@@ -1,7 +1,6 @@
-"""Masks say which keys are visible, and `segment_ids` which are of the same sequence.
+"""Masks hide keys, and `segment_ids` separate sequences.
 
-The numbers of each attention are in `test_definitions.py`, with states in
-`test_state.py`.
+`test_definitions.py` tests the numbers of each attention, `test_state.py` its states.
 """
 
 import inspect
@@ -26,7 +25,7 @@ VISIBLE = np.array([0, 1, 1, 0, 1, 1, 1, 0], bool)
 
 
 def forms(mask):
-    """The same mask `(B, S)` in every form that the layer takes."""
+    """Returns the mask `(B, S)` in every form that the layer takes."""
     everything = np.ones_like(mask)
     half = np.arange(mask.shape[-1]) % 2 == 0
     return {
@@ -47,7 +46,7 @@ def forms(mask):
 
 def test_every_form_of_mask_equals_dropping_the_keys():
     layer = small_layer()
-    # rows of the batch that hide different keys
+    # two examples that hide different keys
     mask = np.stack([VISIBLE, ~VISIBLE])
     expected = np.concatenate(
         [layer(QUERY[i : i + 1], KEYS[i : i + 1, mask[i]]) for i in range(2)]
@@ -55,7 +54,7 @@ def test_every_form_of_mask_equals_dropping_the_keys():
     assert relative_error(layer(QUERY, KEYS), expected) > 0.05
     for form, call in forms(mask).items():
         assert relative_error(layer(QUERY, KEYS, **call), expected) < 1e-6, form
-    # a mask of batch one is for the whole batch
+    # a mask of batch size one applies to the whole batch
     expected = layer(QUERY, KEYS[:, VISIBLE])
     for form, call in forms(VISIBLE[None]).items():
         assert relative_error(layer(QUERY, KEYS, **call), expected) < 1e-6, form
@@ -73,7 +72,7 @@ def test_masks_of_unknown_shape_in_a_graph(name):
         )
 
     run = graph(None, *middle, None)
-    for rows in (2, 1):  # a batch of one, though the graph does not know it
+    for rows in (2, 1):  # batch size one, which the graph does not know
         output = run(KEYS, mask[:rows].reshape(rows, *middle, LENGTH))
         expected = layer(KEYS, KEYS, key_mask=mask[:rows])
         assert relative_error(output, expected) < 1e-6
@@ -84,20 +83,20 @@ def test_masks_of_unknown_shape_in_a_graph(name):
             tf.errors.InvalidArgumentError, match=f"{name} must have a va"
         ):
             run(KEYS, wrong)
-    if middle:  # whether a mask differs by query has to be known beforehand
+    if middle:  # the graph must know that a mask does not differ by query
         with pytest.raises(ValueError, match="attention_mask"):
             graph(None, None, None)(KEYS, mask[:, None])
 
 
 def test_a_mask_that_differs_by_query_or_head_raises():
     layer = small_layer()
-    # the first Keras takes as (T, S), also where T is the batch
+    # Keras takes the first shape as (T, S), even if T is the batch size
     for shape in ((2,), (5,), (), (2, 5), (2, 1, 5), (2, 3, 1), (2, 3, 5)):
         with pytest.raises(ValueError, match="attention_mask") as error:
             layer(QUERY, KEYS, attention_mask=np.ones((*shape, LENGTH), bool))
         for words in (str((*shape, LENGTH)), "(B, 1, 1, S)", "causal=True", "key_mask"):
             assert words in str(error.value)
-    # Keras takes this as a mask of whole rows
+    # Keras takes these as masks of queries
     for shape in ((2, 5, 1), (1, 5, 1), (2, 1, 5, 1)):
         message = r"query_mask \(B, T\) for queries that see no"
         with pytest.raises(ValueError, match=message):
@@ -113,7 +112,7 @@ TAKE_MASKS = {
 
 @pytest.mark.parametrize("name", TAKE_MASKS)
 def test_a_mask_of_rank_two_is_refused_by_every_layer(name):
-    """Keras takes it as `(T, S)`, which B = T would hide."""
+    """Keras takes it as `(T, S)`, which goes unnoticed if B = T."""
     case = TAKE_MASKS[name]
     layer, inputs = case.make(), case.inputs(batch=5, length=5)
     with pytest.raises(ValueError, match=r"key_mask \(B, S\).*\(B, 1, S\)"):
@@ -145,7 +144,7 @@ def test_query_mask_hides_rows_only():
 
 
 def test_implicit_mask_reaches_the_layer_and_what_comes_after():
-    """`Embedding(mask_zero=True)`, attention, pooling; and warnings are errors."""
+    """Tests `Embedding(mask_zero=True)`, attention, pooling; warnings are errors."""
     tokens = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(11, 6, mask_zero=True)(tokens)
     x = small_layer(causal=True)(x)
@@ -170,7 +169,7 @@ def test_implicit_masks_of_query_value_and_key_are_their_own():
     assert relative_error(output.numpy()[:, [0, 2]], expected) < 1e-6
     np.testing.assert_array_equal(output[0, 1], layer.output_dense.bias)
     np.testing.assert_array_equal(output._keras_mask, [[True, False, True]])
-    # an explicit mask joins them
+    # an explicit mask combines with them
     output = layer(query, value, key, attention_mask=np.array([[[1, 1, 1, 0, 1]]]))
     expected = layer(query.numpy(), value.numpy()[:, 4:], key.numpy()[:, 4:])
     assert relative_error(output[:, ::2], expected[:, ::2]) < 1e-6
@@ -179,7 +178,7 @@ def test_implicit_masks_of_query_value_and_key_are_their_own():
 # -- Segments of packed rows.
 
 
-# The id 7 comes back: another segment.
+# The id 7 repeats later, as another segment.
 SEGMENTS = np.array([[7] * 5 + [2] + [7] * 11 + [0] * 3, [3] * 12 + [1] * 8])
 PACKED = np.random.default_rng(0).standard_normal((2, 20, 8)).astype("float32")
 

@@ -1,4 +1,4 @@
-"""Options of an attention reach it from all that makes one, by one list."""
+"""Models, layers and converters pass all options of an attention on to it."""
 
 import inspect
 import json
@@ -22,7 +22,7 @@ from keras_performer.layers import ExactAttention, LinearTransformerAttention
 from tests.layers.inputs import language_model, normal
 
 NAMES = set(inspect.signature(PerformerAttention).parameters) - {"kwargs"}
-# What is around an attention decides these, in all that makes one.
+# Options that the enclosing model or layer always sets.
 DECIDED = {"num_heads", "key_dim", "output_shape", "dropout"}
 DECIDED |= {"causal", "seed", "activity_regularizer"}
 # One value of each option that is not its default.
@@ -47,9 +47,9 @@ VALUES = {
     "initial_log_gain": (-4.0, 2.0),
     "jit_compile": False,
 }
-# What the converter, or what is converted, gives where nothing is asked for.
+# Options that the converter or the converted layer sets if they are not given.
 GIVEN_ALONE = {"value_dim", "rotary", "kernel_initializer", "bias_initializer"}
-# With these the dense layers have other weights, which are those of what is replaced.
+# Options that change the weights of dense layers, which the replaced layer determines.
 OF_WEIGHTS = {"value_dim", "use_bias", "num_key_value_heads", "qk_norm"}
 X, ENCODED = normal((2, 5, 8)), normal((2, 7, 6), seed=1)
 IDS = np.arange(8)[np.newaxis]
@@ -112,7 +112,7 @@ def test_each_option_reaches_the_attention(make):
         del options["rotary"]
         options["position_embedding"] = "rotary"
     made = make(**options).get_config()
-    # nor does an option come with another one that is given
+    # one given option does not change others
     alone = make(chunk_size=2).get_config()
     for name in VALUES:
         assert made[name] == expected[name], name
@@ -168,7 +168,7 @@ COMMON |= dict(exact_window=3, initial_log_gain=(-4.0, 2.0), num_key_value_heads
 
 
 def outputs(make, attention, *inputs):
-    """Outputs without and with dropout, and the config of the first attention."""
+    """Returns outputs without and with dropout, and the layer or model."""
     keras.utils.set_random_seed(1)
     layer = make(**attention)
     found = [np.asarray(layer(*inputs, training=mode)) for mode in (False, True)]
@@ -203,7 +203,7 @@ def test_a_layer_with_options_is_that_with_the_attention(kind):
     found, other = outputs(
         make, dict(attention=PerformerAttention(2, 4, **options)), *inputs
     )
-    # kernels are drawn apart
+    # both sample their own kernels
     other.set_weights(one.get_weights())
     np.testing.assert_allclose(other(*inputs), wanted[0], atol=1e-6)
     for name in ("attention", "self_attention", "cross_attention"):

@@ -1,4 +1,4 @@
-"""PerformerAttention computes what it says: against NumPy and Keras' exact layers."""
+"""PerformerAttention against NumPy and Keras' exact layers."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from tests.layers.inputs import normal, small_layer, twin
     ],
 )
 def test_many_features_give_the_exact_layer_of_keras(feature_map, kind):
-    """Compared with predicting the mean of the values."""
+    """The error is small compared with predicting the average of all values."""
     options = dict(feature_map=feature_map, num_random_features=4096, seed=3)
     if kind == "grouped":
         exact = keras.layers.GroupQueryAttention(8, 6, 2)
@@ -35,7 +35,7 @@ def test_many_features_give_the_exact_layer_of_keras(feature_map, kind):
     call = {"masked": dict(value_mask=mask), "causal": dict(use_causal_mask=True)}
     for each in (exact, layer):
         each.build(x.shape, other.shape)
-    # set, as biases are zero at first, and old versions of Keras draw smaller kernels
+    # initial biases are zero, and old versions of Keras sample smaller kernels
     weights = [
         normal(weight.shape, seed=index, std=0.1 if index % 2 else 0.25)
         for index, weight in enumerate(exact.weights)
@@ -46,7 +46,7 @@ def test_many_features_give_the_exact_layer_of_keras(feature_map, kind):
     for _ in range(2):
         exact.set_weights(weights)
         found.append(exact(x, other, **call.get(kind, {})))
-        weights[0][:], weights[1][:] = 0, 0  # no query: equal attention to every key
+        weights[0][:], weights[1][:] = 0, 0  # queries are 0: keys get equal weights
     expected, mean = found
     error = np.linalg.norm(estimate - expected) / np.linalg.norm(mean - expected)
     assert error < 0.15
@@ -86,7 +86,7 @@ def test_regularizers_and_constraints_reach_every_dense_layer():
     plain = twin(layer, x)
     dense = (plain.query_dense, plain.key_dense, plain.value_dense)
     activities = sum(np.sum(y**2) for y in [*(d(x).numpy() for d in dense), output])
-    # Keras divides activity losses by the batch size, but not the oldest versions
+    # Keras divides activity losses by the batch size, except the oldest versions
     one = keras.layers.Dense(
         1, kernel_initializer="ones", activity_regularizer=keras.regularizers.L2(1.0)
     )
@@ -121,7 +121,7 @@ def test_batches_of_other_sizes_are_not_traced_again():
     assert traces == []
 
 
-# -- Every matrix of random features is a function of the seed and its number.
+# -- Each matrix of random features is a function of the seed and the redraw count.
 
 
 def layer(seed=5, **options):
@@ -132,7 +132,7 @@ def layer(seed=5, **options):
 
 
 def sequence(attention, num_redraws):
-    """The matrices before and after each of some redraws."""
+    """Returns the matrices before and after each of `num_redraws` redraws."""
     matrices = [attention.projection_matrix.numpy()]
     for _ in range(num_redraws):
         attention.redraw_features()
@@ -142,7 +142,7 @@ def sequence(attention, num_redraws):
 
 @pytest.mark.parametrize("feature_map", ["softmax", "favor+", "relu"])
 def test_a_matrix_is_the_draw_of_the_feature_map_with_seed_and_number(feature_map):
-    """Global state has no part in it."""
+    """The matrix does not depend on global state."""
     found = sequence(layer(5, feature_map=feature_map), 3)
     draw = feature_maps.get(feature_map).draw
     expected = [draw(12, 5, seed=(5, number)) for number in range(4)]
@@ -213,7 +213,7 @@ def test_the_output_changes_with_a_redraw_and_not_otherwise():
     attention.redraw_features()
     after = attention(x).numpy()
     assert np.abs(after - before).max() > 1e-3
-    # the weight is read, not a constant of the graph
+    # the graph reads the weight, and does not store it as a constant
     np.testing.assert_allclose(compiled(x), after, atol=1e-6)
 
 

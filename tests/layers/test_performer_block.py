@@ -1,4 +1,4 @@
-"""PerformerBlock: its formula with any attention, mixer or convolution, and states."""
+"""PerformerBlock: its formula with attention, mixers and convolutions, and states."""
 
 import itertools
 
@@ -22,13 +22,13 @@ from tests.layers.twins import assert_is_twin
 
 X = normal((2, 13, 5)).astype("float64")
 MASK = np.array([[1] * 9 + [0] * 4, [0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]], bool)
-# runs of one and two tokens, and an id that comes back
+# segments of one and two tokens, and an id that repeats later
 IDS = np.array([[1] * 5 + [2] * 8, [3, 3, 4, 5, 5, 5, 3, 3, 3, 3, 3, 7, 7]])
 
 
 @keras.saving.register_keras_serializable(package="tests")
 class FirstToken(AttentionLayer):
-    """A stranger's attention: every token sees the value of the first."""
+    """A user's attention, in which every token gets the value of the first one."""
 
     projections = ("value",)
 
@@ -38,7 +38,7 @@ class FirstToken(AttentionLayer):
 
 @keras.saving.register_keras_serializable(package="tests")
 class Fading(MixingLayer):
-    """A stranger's mixer: a token and half of the mixture before it."""
+    """A user's mixer, which adds half of the mixture before to each token."""
 
     supports_causal = True
 
@@ -78,7 +78,7 @@ def feed_forward(x, block):
 
 
 def fading(block, x):
-    """Token after token."""
+    """Computes the mixture of `Fading` token by token."""
     mixed = []
     for token in np.moveaxis(x, 1, 0):
         mixed.append(token + (0.5 * mixed[-1] if mixed else 0.0))
@@ -104,7 +104,7 @@ def attention_of(block, x):
     ],
 )
 def test_each_part_is_normalized_first_and_added(make, mixture, convolved):
-    """A convolution comes first, and is causal where the attention is."""
+    """A convolution comes first, and is causal if the attention is."""
     attention = make and make(dtype="float64")
     block = block_with(attention, conv_kernel_size=3 if convolved else None)
     x, causal = X, attention is None or attention.causal
@@ -146,7 +146,7 @@ def test_what_a_block_cannot_do_raises():
         for attention in (None, performer())
     ]
     wide = r"\(batch, length, features\). Received.*5, 6"
-    one_side = "A state belongs to a causal convolution"
+    one_side = "Only a causal convolution has a state"
     no_state = "ExactAttention has no state"
     packed = block_with(causal, "float32", conv_kernel_size=3)
     other = block_with(performer(causal=True), "float32")
@@ -187,7 +187,7 @@ def test_what_a_mixer_cannot_do_raises():
         ((tf.ones((2, 3, 4, 5)),), "one tensor of shape .batch, length"),
         (([x, x],), "one tensor.*Received: inputs of.*list"),
         ((x, np.ones((2, 6), bool)), "mask must have shape"),
-        # as attention is called
+        # called with two tensors, like attention
         ((x, 0.5 * x), "one tensor.*a second tensor of shape .2, 13,"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -209,7 +209,7 @@ def test_a_config_with_the_earlier_name_of_the_width(kind):
 
 
 def convolution(x, kernel, causal, mask=None, ids=None):
-    """Sums over the tokens that each token sees, one after another."""
+    """Computes the convolution by loops over visible tokens."""
     size, y = len(kernel), np.zeros_like(x)
     first = size - 1 if causal else (size - 1) // 2
     for row, i, k in itertools.product(range(len(x)), range(x.shape[1]), range(size)):
@@ -261,7 +261,7 @@ def test_the_kernel_is_uniform_in_one_over_the_root_of_its_size():
     layer.build((None, None, 2000))
     kernel = layer.kernel.numpy()
     assert np.abs(kernel).max() <= 0.5
-    # the variance of a uniform number, of 8,000 to 4.5 standard errors
+    # the variance of a uniform number: 8,000 numbers, within 4.5 standard errors
     assert abs(kernel.var() - 1 / 12) < 4.5 * (1 / 180 / kernel.size) ** 0.5
 
 

@@ -1,4 +1,4 @@
-"""`ReversibleBlock` against autodiff of the same sums, and what it keeps."""
+"""`ReversibleBlock` against autodiff of the same sums, and the tensors it keeps."""
 
 import functools
 
@@ -30,7 +30,7 @@ def small(depth=3, **options):
 
 
 def plain(block, x, mask=None, training=None, **call):
-    """Equations 9, under autodiff."""
+    """Computes equations 9, with autodiff."""
     first = second = x = tf.cast(x, "float64")
     for one in block.blocks:
         attended = one.attention(
@@ -47,7 +47,7 @@ def plain(block, x, mask=None, training=None, **call):
 
 
 def results(function, block, x, **call):
-    """The output, and gradients of a sum over it for the input and each weight."""
+    """Returns the output, and gradients of a sum over it for input and weights."""
     x = tf.convert_to_tensor(x)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -114,7 +114,7 @@ def test_dropout_is_the_same_when_it_is_computed_again():
 
 @keras.saving.register_keras_serializable("tests")
 class Noting(AttentionLayer):
-    """Exact attention that notes its queries."""
+    """Exact attention that records its queries."""
 
     noted: list = []
 
@@ -137,11 +137,11 @@ def test_what_is_kept_does_not_grow_with_the_depth():
     for depth in (1, 3):
         attention = [ExactAttention(2, 4) for _ in range(depth)]
         block = ReversibleBlock(attention, 16, dropout=0.1, seed=1)
-        block.build(shape)  # variables would have the graph made twice
+        block.build(shape)  # new variables in the call would need a second trace
         function = functools.partial(block, training=True)
         sizes = [x.num_elements() for x in kept_for_gradients(function, [shape])]
         kept.append([size for size in sizes if size >= 2 * 150])
-    # the streams at the ends, and their sum: no head, no hidden vector, no block
+    # the streams at both ends, and their sums; no heads, hidden vectors or blocks
     assert kept[0] == kept[1] == [2 * 150 * 8] * 4
 
 

@@ -1,4 +1,4 @@
-"""The recurrent state of a causal layer: any split of a sequence gives the whole."""
+"""States of causal layers: a sequence in any pieces gives the same as in one."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ LENGTH = 11
 
 
 def in_pieces(layer, x, pieces, **masks):
-    """The output of consecutive calls on `pieces` tokens each, and the last state."""
+    """Returns the output of consecutive calls, and the last state."""
     state = layer.get_initial_state(len(x), packed="segment_ids" in masks)
     outputs, start = [], 0
     for piece in pieces:
@@ -29,11 +29,11 @@ def in_pieces(layer, x, pieces, **masks):
 
 
 def attention_of(state):
-    """The tensors `running_max` and `sums` of a layer's state."""
+    """Returns the tensors `running_max` and `sums` of a layer's state."""
     return [state["attention"]["running_max"], state["attention"]["sums"]]
 
 
-# All that has a state, with what is in it: windows, gates, positions, scales.
+# All attention with a state, also with windows, gates, positions and scales.
 STATEFUL = [
     name
     for name, case in CASES.items()
@@ -43,20 +43,20 @@ STATEFUL = [
 ]
 AROUND = ["block", "block_without_attention", "block_conv_causal", "decoder"]
 MASK = np.ones((2, LENGTH), bool)
-MASK[0, :5] = False  # a whole piece of padding, as left padding has it
+MASK[0, :5] = False  # left padding that fills a whole piece
 MASK[1, 6:9] = False
-# one that ends with a piece, one of a token, and an id that comes back
+# a segment that ends with a piece, one of one token, and an id that repeats later
 IDS = np.array([[7] * 5 + [2] + [7] * 5, [3] * 8 + [1] * 3])
 
 
 @pytest.mark.parametrize("name", [*STATEFUL, *AROUND])
 def test_pieces_of_every_layer_are_the_whole(name):
-    """Also with masks, and of packed sequences that are cut anywhere."""
+    """Tests pieces with masks, and packed sequences that are cut anywhere."""
     case = CASES[name]
     layer = case.make(dtype="float64")
     layer.build((2, None, *case.widths))
     randomize(layer)
-    # what is inside of others has a dtype of its own
+    # layers inside of others have their own dtype
     tolerance = 1e-5 if name in AROUND else 1e-6
     x = normal((2, LENGTH, *case.widths), 1, dtype="float64")
     for given in ({}, {"segment_ids": IDS}):
@@ -69,7 +69,7 @@ def test_pieces_of_every_layer_are_the_whole(name):
         for one, other in flat:
             assert (one.shape, one.dtype) == (other.shape, other.dtype)
             np.testing.assert_allclose(one, other, atol=tolerance)
-    # tokens without ids go on with the last segment
+    # tokens without ids continue the last segment
     _, state = layer(x[:, :9], segment_ids=IDS[:, :9], return_state=True)
     output, state = layer(x[:, 9:], state=state, return_state=True)
     expected = layer(x, segment_ids=IDS)[:, 9:]
@@ -81,7 +81,7 @@ def test_pieces_of_every_layer_are_the_whole(name):
 
 @pytest.mark.parametrize("options", [{}, {"exact_window": 3}, {"value_dim": 2}])
 def test_a_layer_that_is_not_built_has_the_first_state(options):
-    """Keras' linear attention is to have it, too: keras-team/keras#23555."""
+    """Keras' linear attention is planned to have this: keras-team/keras#23555."""
     layer = layers.PerformerAttention(
         4, 3, causal=True, num_key_value_heads=2, **options
     )
@@ -123,7 +123,7 @@ def test_a_bfloat16_layer_loses_nothing_of_a_float32_state():
     state = layer.get_initial_state(1)
     for name, part in state["attention"].items():
         state["attention"][name] = tf.constant(normal(part.shape, 3))
-    # no visible new token: the state has to come out as it went in
+    # no visible new token, so the state must not change
     _, after = layer(x, state=state, return_state=True, key_mask=np.zeros((1, 1), bool))
     for one, other in zip(attention_of(after), attention_of(state)):
         np.testing.assert_array_equal(one, other)

@@ -19,7 +19,7 @@ EXACT = dict(attention="exact")
 
 
 def made(kind, *shapes, **options):
-    """A layer, and with shapes one that is built, with weights that count."""
+    """Returns a layer; with shapes, it is built and has random weights."""
     given = dict(intermediate_dim=11, num_heads=2, seed=1)
     layer = kind(**{**given, **options})
     if shapes:
@@ -37,7 +37,7 @@ def decoder(*shapes, **options):
     return made(PerformerDecoder, X.shape, *shapes, **options)
 
 
-# -- With exact weights: beside formulas in NumPy and float64.
+# -- With exact weights, against formulas in NumPy and float64.
 
 
 def normalized(x, norm):
@@ -47,7 +47,7 @@ def normalized(x, norm):
 
 
 def attend(layer, query, value, visible):
-    """Exact attention with the dense weights of a layer."""
+    """Computes exact attention with the dense weights of a layer."""
     names = ("query", "key", "value", "attention_output")
     names = [f"{name}/{part}" for name in names for part in ("kernel", "bias")]
     weights = dict(zip(names, layer.get_weights()))
@@ -61,14 +61,14 @@ def attend(layer, query, value, visible):
 
 
 def add(layer, norm, x, part):
-    """Tokens x with what a part of a layer makes of them."""
+    """Adds the output of a part of a layer to tokens x, and normalizes."""
     if layer.normalize_first:
         return x + part(normalized(x, norm))
     return normalized(x + part(x), norm)
 
 
 def expected_of(layer, visible, encoded_visible=None):
-    """Output for X, and if it is visible for ENCODED, of an encoder or a decoder."""
+    """Computes the output of an encoder or decoder for X and, if visible, ENCODED."""
 
     def to_itself(x):
         return attend(getattr(layer, own), x, x, visible)
@@ -97,7 +97,7 @@ def test_an_encoder_is_that_of_a_transformer(normalize_first, exact):
     everything = np.ones((2, LENGTH, LENGTH), bool)
     for visible, calls in (
         (everything, [{}]),
-        # at padding, too: it sees the others and is not seen
+        # also compares padding, which sees other tokens and is not visible
         (
             everything & MASK[:, None],
             [
@@ -142,7 +142,7 @@ def test_a_decoder_sees_the_sequence_of_an_encoder(normalize_first):
         np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
-# -- Of encoders.
+# -- Encoders.
 
 
 def test_a_mask_that_is_given_counts_alone():
@@ -164,7 +164,7 @@ def test_scores_are_those_of_the_attention():
 
 
 def test_packed_rows_with_positions():
-    """Two sequences in a row, each with positions of its own, as they are apart."""
+    """Two sequences packed into a row, each with its own positions, as if separate."""
     layer = encoder(num_heads=1, rotary=True)
     segment_ids = np.array([[0, 0, 0, 1, 1, 1, 1]])
     positions = np.array([[0, 1, 2, 0, 1, 2, 3]])
@@ -227,7 +227,7 @@ def test_the_state_knows_the_sequence_of_an_encoder():
         np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-4)
     unmasked = layer.get_initial_state(2, ENCODED)
     assert np.abs(in_pieces(layer, unmasked) - whole).max() > 1e-2
-    # from a first call with the sequence, as well
+    # also from a first call with the encoder's sequence
     call = dict(encoder_attention_mask=ENCODED_MASK[:, np.newaxis], return_state=True)
     first, state = layer(X[:, :4], ENCODED, **call)
     then = layer(X[:, 4:], state=state)
@@ -284,7 +284,7 @@ def test_what_encoders_and_decoders_cannot_do_raises():
         ),
         ("with the entries self_attention, from", lambda: alone(X, state=own)),
         (
-            "A state belongs to causal attention",
+            "Only causal attention has a state",
             lambda: alone(X, use_causal_mask=False, return_state=True),
         ),
     ):

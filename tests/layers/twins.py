@@ -1,8 +1,8 @@
 """Helpers for tests of attention layers with a twin in NumPy.
 
 A twin is a function of a dict of weights, named as in `weights_of`, and of inputs and
-masks; it returns the layer's output from a paper's equations, in float64 and without a
-thought for speed. With `scores=True` it returns the matrix of weights.
+masks. It computes the layer's output by the equations of a paper, in float64, and may
+be slow. With `scores=True` it returns the matrix of weights.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from tests.layers.inputs import normal
 
 
 def weights_of(layer):
-    """The weights of a layer that train, in float64, by their names in it."""
+    """Returns the trainable weights of a layer in float64, by their names in it."""
     return {
         weight.path.split("/", 1)[1]: np.asarray(weight, "float64")
         for weight in layer.trainable_weights
@@ -20,25 +20,25 @@ def weights_of(layer):
 
 
 def randomize(layer, std=0.5):
-    """Gives all weights of a built layer that train values that count."""
+    """Sets all trainable weights of a built layer to random values."""
     for index, weight in enumerate(layer.trainable_weights):
         weight.assign(normal(weight.shape, 100 + index, std))
 
 
 def heads(weights, name, x):
-    """Heads `(B, length, heads, size)` from a dense layer and `(B, length, dim)`."""
+    """Applies a dense layer: `(B, length, dim)` to `(B, length, heads, size)`."""
     made = np.einsum("btd,dnh->btnh", x, weights[f"{name}/kernel"])
     return made + weights.get(f"{name}/bias", 0)
 
 
 def written(weights, attended):
-    """The output of attended values `(B, T, N, V)`."""
+    """Applies the output layer to attended values `(B, T, N, V)`."""
     made = np.einsum("btnv,nvd->btd", attended, weights["attention_output/kernel"])
     return made + weights.get("attention_output/bias", 0)
 
 
 def softmax(logits, seen=True):
-    """Over the last axis, of what is seen; 0 where nothing is."""
+    """Computes softmax over visible entries of the last axis; 0 if none is visible."""
     seen = np.broadcast_to(seen, logits.shape)
     peak = logits.max(-1, keepdims=True, initial=-1e30, where=seen)
     weights = np.exp(np.where(seen, logits - peak, -np.inf))
@@ -47,14 +47,14 @@ def softmax(logits, seen=True):
 
 
 def assert_is_twin(layer, twin, inputs, tolerance=1e-9, scores=False, **call):
-    """Compares outputs, and gradients with differences of the twin.
+    """Compares outputs, and gradients with finite differences of the twin.
 
     Args:
         layer: a built layer of dtype float64.
-        twin: a twin; it gets `call`, too.
+        twin: the twin of the layer; also gets `call`.
         inputs: list of arrays `(B, length, dim)`.
-        tolerance: float, the largest relative error of outputs.
-        scores: bool, compares attention scores, too.
+        tolerance: float, largest relative error of outputs.
+        scores: bool, also compares attention scores.
         **call: further arguments of the call.
     """
     inputs = [np.asarray(x, "float64") for x in inputs]
@@ -91,11 +91,11 @@ def assert_is_twin(layer, twin, inputs, tolerance=1e-9, scores=False, **call):
             assert wrong < 1e-6 * (size + 1), (point, slope, size)
 
 
-# -- The twin of all attention that sees every visible key, or those of a window.
+# -- The twin of attention to all visible keys, or to visible keys in a window.
 
 
 def attention(layer):
-    """The twin of a built layer.
+    """Returns the twin of a built layer.
 
     Args:
         layer: `ExactAttention`, `LocalAttention`, `LinearTransformerAttention` or
@@ -166,18 +166,18 @@ def attention(layer):
 
 
 def numbers(segment_ids):
-    """The number of the segment of each token: an id that comes back is another."""
+    """Numbers the segments of tokens; an id that repeats later is another segment."""
     return np.cumsum(np.diff(segment_ids, axis=1, prepend=0) != 0, axis=1)
 
 
 def log_estimates(layer, q, k, logits):
-    """Logarithms of the weights that features give, `(B, N, T, S)`."""
+    """Computes logarithms of the weights that features estimate, `(B, N, T, S)`."""
     if not hasattr(layer, "feature_map"):  # the features of Linear Transformers
         phi = [np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k)]
         return np.log(np.einsum("btnm,bsnm->bnts", *phi))
     config = layer.feature_map.get_config()
     if "activation" not in config and layer.projection_matrix is None:
-        return np.log(1 + logits + logits**2 / 2)  # Taylor's
+        return np.log(1 + logits + logits**2 / 2)  # Taylor's kernel
     x = [z / q.shape[3] ** 0.25 for z in (q, k)]
     projected = x
     if layer.projection_matrix is not None:
@@ -199,7 +199,7 @@ ACTIVATIONS = {
 
 
 def rotated(x, positions, rotary):
-    """Heads `(B, T, N, H)` by RoFormer's equation 15, with halves paired."""
+    """Rotates heads `(B, T, N, H)` by RoFormer's equation 15, with halves paired."""
     places = positions[..., None]
     if rotary is not True:
         rows = positions // np.prod(rotary[1:])
@@ -220,7 +220,7 @@ def rotated(x, positions, rotary):
 
 
 def decays_between(decay):
-    """Sums of log-decays `(B, T, K)` between all pairs, `(B, K, T, T)`, by loops."""
+    """Sums log-decays `(B, T, K)` between all pairs of tokens, to `(B, K, T, T)`."""
     batch, length, num_heads = decay.shape
     sums = np.zeros((batch, num_heads, length, length))
     for i, j in np.ndindex(length, length):

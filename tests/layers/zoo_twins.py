@@ -1,6 +1,6 @@
 """Twins of the layers of the zoo, from the equations of their papers in NumPy.
 
-Each function takes a built layer and returns its twin, as `tests.layers.twins` says.
+Each function takes a built layer and returns its twin; see `tests.layers.twins`.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def everything(x):
 
 
 def attended(weights, x, sees, suffix=""):
-    """The matrix `(B, N, T, T)` of exact attention, and the values it attends to.
+    """Returns the matrix `(B, N, T, T)` of exact attention, and attended values.
 
     Args:
         weights: dict, as `twins.weights_of` returns it.
@@ -34,7 +34,7 @@ def attended(weights, x, sees, suffix=""):
 def longformer(layer):
     def twin(weights, x, key_mask=None, global_mask=None, scores=False):
         seen = everything(x) if key_mask is None else key_mask
-        if global_mask is None:  # the first tokens that are seen
+        if global_mask is None:  # the first visible tokens
             global_mask = seen & (np.cumsum(seen, 1) <= layer.num_global_tokens)
         distance = np.subtract.outer(*[np.arange(x.shape[1])] * 2)
         sees = (np.abs(distance) < layer.sliding_window) | global_mask[:, :, None]
@@ -73,7 +73,7 @@ def big_bird(layer):
 
 
 def linformer(layer):
-    """softmax(Q (E K)^T / sqrt(H)) F V."""
+    """Returns the twin softmax(Q (E K)^T / sqrt(H)) F V."""
 
     def twin(weights, query, value=None, key_mask=None):
         value = query if value is None else value
@@ -94,7 +94,7 @@ def linformer(layer):
 
 
 def synthesizer(layer):
-    """softmax(logits of the kind) G(X)."""
+    """Returns the twin softmax(logits of the kind) G(X)."""
 
     def twin(weights, query, value=None, key_mask=None, use_causal_mask=False):
         value = query if value is None else value
@@ -150,7 +150,7 @@ def finite(totals):
 
 
 def permutation(logits, num_iterations, some, causal):
-    """P of one head, `(n, n)`, by turns of rows and columns."""
+    """Computes P of one head, `(n, n)`, by normalizing rows and columns in turn."""
     earlier = np.tri(len(logits), k=-1, dtype=bool)
     log_p = np.where(some & (earlier | (not causal)), logits, -np.inf)
 
@@ -167,13 +167,13 @@ def permutation(logits, num_iterations, some, causal):
 
 
 def sinkhorn_matrix(layer, weights, q, k, seen):
-    """`(N, T, T)`, of the queries `(T, N, H)` and keys `(T, K, H)` of one sequence."""
+    """Computes `(N, T, T)` of one sequence; q is `(T, N, H)`, k is `(T, K, H)`."""
     size, length, causal = layer.block_size, len(q), layer.causal
     tokens = np.arange(length)
     block, place = tokens // size, tokens % size
     n = block[-1] + 1
     some = np.array([seen[block == i].any() for i in range(n)])
-    # a block counts its own keys, or those up to its first
+    # the sum of a block is over its own keys; if causal, over keys up to its first one
     counted = tokens <= size * np.arange(n)[:, None]
     counted = seen & (counted if causal else block == np.arange(n)[:, None])
     full = np.zeros((q.shape[1], length, length))
@@ -183,7 +183,7 @@ def sinkhorn_matrix(layer, weights, q, k, seen):
         p = permutation(logits / layer.temperature, layer.num_iterations, some, causal)
         for t in range(length):
             sees = seen & (block == block[t]) & ((tokens <= t) | (not causal))
-            # keys of its own, and for each place of a block a mean over blocks
+            # keys of the own block, and for each position an average over blocks
             shares = (place == np.arange(size)[:, None]) * seen * p[block[t], block]
             shares = np.concatenate([np.eye(length)[sees], shares])
             totals = shares.sum(1)
@@ -209,7 +209,7 @@ def sinkhorn(layer):
     return twin
 
 
-# -- Layers that mix tokens by their places.
+# -- Layers that mix tokens by their positions.
 
 
 def zeroed(x, mask):
@@ -217,7 +217,7 @@ def zeroed(x, mask):
 
 
 def fourier(layer):
-    """The real part of the sum over tokens and channels, term by term."""
+    """Returns a twin: the real part of the sum over tokens and channels, by terms."""
 
     def twin(weights, x, mask=None):
         tokens, channels = np.arange(x.shape[1]), np.arange(x.shape[2])
@@ -232,7 +232,7 @@ def fourier(layer):
 
 
 def token_mixing(layer):
-    """For each channel W2 gelu(W1 x) over the first tokens."""
+    """Returns a twin: W2 gelu(W1 x) over the first tokens, for each channel."""
 
     def twin(weights, x, mask=None):
         length = x.shape[1]
@@ -248,7 +248,7 @@ def token_mixing(layer):
 
 
 def spatial_gating(layer):
-    """Z1 * (W norm(Z2) + b) between two dense layers."""
+    """Returns a twin: Z1 * (W norm(Z2) + b) between two dense layers."""
 
     def twin(weights, x, mask=None):
         z = x @ weights["expand/kernel"] + weights["expand/bias"]

@@ -30,7 +30,7 @@ MIXER = dict(attention=TokenMixing(16, 6), causal=False)
         ("rotary is no option of PerformerLM", dict(rotary=True)),
         ("num_key_value_heads must divide num_heads", dict(num_key_value_heads=3)),
         ("no random features", dict(feature_map="taylor", num_random_features=256)),
-        ("which ExactAttention has not", dict(attention="exact", feature_map="relu")),
+        ("but not of ExactAttention", dict(attention="exact", feature_map="relu")),
         (": num_random_features. L", dict(attention="none", num_random_features=8)),
         (": qk_norm. Leave", dict(attention="none", qk_norm=True)),
         (": chunk_size. Leave", dict(attention=LAYER, chunk_size=8)),
@@ -40,10 +40,10 @@ MIXER = dict(attention=TokenMixing(16, 6), causal=False)
         ("a MixingLayer, or a list", dict(attention="fourier")),
         ("or a list of these", dict(attention=["exact", "softmax"])),
         ("or a list of these", dict(attention=["exact", None])),
-        ("have the causal of the", dict(attention=LAYER, causal=False)),
-        ("have the causal of the", dict(attention=GATING, causal=False)),
-        ("have the num_heads of the", dict(attention=LAYER, num_heads=4)),
-        ("have the num_heads of the", dict(attention=["exact", ExactAttention(4, 2)])),
+        ("have the same causal as", dict(attention=LAYER, causal=False)),
+        ("have the same causal as", dict(attention=GATING, causal=False)),
+        ("have the same num_heads as", dict(attention=LAYER, num_heads=4)),
+        ("have the same num_heads as", dict(attention=["exact", ExactAttention(4, 2)])),
         # positions
         ("rotary needs a key_dim", dict(hidden_dim=6, position_embedding="rotary")),
         (
@@ -54,7 +54,7 @@ MIXER = dict(attention=TokenMixing(16, 6), causal=False)
             ),
         ),
         (
-            '"learned" one with none',
+            "attention must have rotary=None",
             dict(attention=local(rotary=True), position_embedding="learned"),
         ),
         ("need max_length", dict(max_length=None, position_embedding="learned")),
@@ -63,13 +63,13 @@ MIXER = dict(attention=TokenMixing(16, 6), causal=False)
         # chunks
         ("needs a state", dict(attention=["none", "exact"], recompute="block")),
         ("needs a state.*SpatialG", dict(attention=GATING, recompute="network")),
-        ("needs `absorb`.*TokenMixing", dict(recompute="block", **MIXER)),
+        ("needs the methods `absorb`.*TokenMixing", dict(recompute="block", **MIXER)),
         (
-            "convolution to both sides.*recompute=None",
+            "bidirectional convolution.*recompute=None",
             dict(conv_kernel_size=3, causal=False, recompute="block"),
         ),
         (
-            "convolution to both sides.*recompute=None",
+            "bidirectional convolution.*recompute=None",
             dict(conv_kernel_size=3, causal=False, recompute="block", attention="none"),
         ),
     ],

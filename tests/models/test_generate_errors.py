@@ -87,7 +87,7 @@ def test_a_stream_says_at_once_what_is_wrong(message, options):
 def test_other_models_raise():
     causal = types.SimpleNamespace(causal=True)
     for model in (keras.Sequential(), causal, None, small_model(causal=False)):
-        with pytest.raises(ValueError, match="needs a PerformerLM with causal=True"):
+        with pytest.raises(ValueError, match="make the model with causal=True"):
             generate(model, PROMPT, 9)
 
 

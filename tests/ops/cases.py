@@ -15,7 +15,7 @@ def normal(shape, seed, std=1.0, dtype="float64"):
 
 
 def qkv(batch, queries, keys, heads, groups=1, std=1.0, dtype="float64", seed=0):
-    """Query, key and value with head size 5, value size 7 and `heads` key heads."""
+    """Returns query, key, value: head size 5, value size 7, `heads` key heads."""
     return (
         normal((batch, queries, heads * groups, HEAD_DIM), (seed, 1), std, dtype),
         normal((batch, keys, heads, HEAD_DIM), (seed, 2), std, dtype),
@@ -24,7 +24,7 @@ def qkv(batch, queries, keys, heads, groups=1, std=1.0, dtype="float64", seed=0)
 
 
 def pairs(num_rows, num_cols, seed=0, regularized=True):
-    """A hyperbolic matrix: the second half of the rows is minus the first."""
+    """Returns a hyperbolic matrix: the second half of the rows is minus the first."""
     half = ops.orthogonal_gaussian_matrix(
         num_rows // 2, num_cols, (seed, 1), regularized
     )
@@ -32,7 +32,7 @@ def pairs(num_rows, num_cols, seed=0, regularized=True):
 
 
 def softmax_kernel(num_features=22, head_dim=HEAD_DIM, seed=0):
-    """The kernel of the default feature map: hyperbolic, regularized, orthogonal."""
+    """Returns the default feature map's kernel: hyperbolic, regularized, orthogonal."""
     return ops.ExponentialKernel(pairs(num_features, head_dim, seed), hyperbolic=True)
 
 
@@ -51,12 +51,12 @@ def weighted_kernel(num_features=17, hyperbolic=False):
 
 
 def activation_kernel(activation, epsilon=1e-3, projected=True):
-    """`epsilon` keeps features positive where the activation does not."""
+    """Returns a kernel; `epsilon` keeps features positive if activations are not."""
     matrix = ops.gaussian_matrix(17, HEAD_DIM, (0, 5)) if projected else None
     return ops.ActivationKernel(matrix, activation, epsilon)
 
 
-# Each has code of its own; `tests/feature_maps` has the activations.
+# Kernels with different code; `tests/feature_maps` tests all activations.
 KERNELS = {
     "softmax": softmax_kernel,
     "favor+": favor_plus_kernel,
@@ -69,7 +69,7 @@ KERNELS = {
 }
 
 
-# Ways to attend, each in several blocks, chunks or pieces.
+# Ways to attend, each with several blocks, chunks or pieces.
 def attend_to_all(query, key, value, kernel, mask=None):
     given = kernel.astype(query.dtype), ops.Visibility.of(mask), query, key, value
     return bidirectional.attend_to_all(*given, block_tokens=8)
@@ -81,7 +81,7 @@ def attend_to_past(query, key, value, kernel, mask=None, chunk_size=3):
 
 
 def absorb_and_answer(query, key, value, kernel, mask=None, pieces=(1, 7, -1)):
-    """Keys come in pieces, and queries in two."""
+    """Absorbs keys in pieces, and answers queries in two pieces."""
     sizes = kernel.num_features(key.shape[3]), value.shape[3]
     dtype = "float64" if key.dtype == "float64" else "float32"
     state = ops.initial_state(key.shape[0], key.shape[2], *sizes, dtype)
@@ -102,7 +102,7 @@ def token_by_token(query, key, value, kernel, mask=None):
     return tf.concat(outputs, 1)
 
 
-# The way, and whether it is causal.
+# Functions, each with `True` if it is causal.
 ATTENTIONS = {
     "all": (attend_to_all, False),
     "past": (attend_to_past, True),
@@ -112,7 +112,7 @@ ATTENTIONS = {
 
 
 def masks(length):
-    """Key masks for batches of 3: each example has its own, the last sees no key."""
+    """Returns key masks for batches of 3, by name; the last example sees no key."""
     position = np.arange(length)
     third = max(length // 3, 1)
     left, right = position >= third, position < length - third
@@ -128,9 +128,9 @@ def masks(length):
 
 
 def segment_ids(firsts, length):
-    """Ids of the tokens of each example, whose segments begin at `firsts`.
+    """Returns segment ids of each example, whose segments begin at `firsts`.
 
-    The first id comes back.
+    Ids repeat after three segments.
     """
     starts = [[t in first for t in range(length)] for first in firsts]
     return np.cumsum(starts, axis=1, dtype="int32") % 3
@@ -141,7 +141,7 @@ def segment_starts(firsts, length):
 
 
 def value_and_gradients(function, inputs, seed=99):
-    """`[output, *gradients]` of a random linear function of the output."""
+    """Returns the output, and gradients of a random linear function of it."""
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         output = function(*inputs)
@@ -151,9 +151,10 @@ def value_and_gradients(function, inputs, seed=99):
 
 
 def relative_error(actual, expected):
-    """Frobenius norm of the difference over that of what is expected, in float64.
+    """Returns the Frobenius norm of the difference over the expected norm, in float64.
 
-    Inputs are of order 1: a gradient that should vanish is compared absolutely.
+    The expected norm counts as at least 0.1, so a gradient that should vanish is
+    compared absolutely. Inputs must be of order 1.
     """
     actual, expected = np.asarray(actual, "float64"), np.asarray(expected, "float64")
     assert actual.shape == expected.shape
@@ -162,13 +163,13 @@ def relative_error(actual, expected):
 
 
 def assert_all_close(actual, expected, tolerance):
-    """Relative errors of lists of tensors, each against its own norm."""
+    """Asserts that tensors of two lists have small relative errors, pair by pair."""
     errors = [relative_error(a, e) for a, e in zip(actual, expected, strict=True)]
     assert max(errors) < tolerance, errors
 
 
 def assert_equals(ours, reference, inputs, tolerance=1e-10):
-    """Output and gradients are those of the reference in float64; returns them."""
+    """Asserts outputs and gradients like the reference's in float64; returns them."""
     found = value_and_gradients(ours, inputs)
     expected = value_and_gradients(reference, float64(*inputs))
     assert_all_close(found, expected, tolerance)

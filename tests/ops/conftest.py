@@ -1,4 +1,4 @@
-"""Forms that blocks and chunks of causal attention take."""
+"""A fixture that records the forms of blocks and chunks of causal attention."""
 
 import numpy as np
 import pytest
@@ -7,24 +7,24 @@ from keras_performer.ops.linear import chunkwise, log_pairs
 
 
 class Forms:
-    """Forms that the blocks of a computation took, in their order, backward too.
+    """Forms of the blocks of a computation, in order, with the backward pass.
 
     Attributes:
-        rare: list of bool arrays `(X, chunks)`, which chunks were rare.
-        log_pairs: int, how often weights of pairs came from log-sum-exps.
+        rare: list of bool arrays `(X, chunks)`, true for rare chunks.
+        log_pairs: int, number of times that log-sum-exps gave weights of pairs.
     """
 
     def __init__(self):
         self.rare, self.log_pairs = [], 0
 
     def chunks(self):
-        """Number of rare chunks in each block."""
+        """Returns the number of rare chunks in each block."""
         return [int(np.sum(rare)) for rare in self.rare]
 
 
 @pytest.fixture
 def forms(monkeypatch):
-    """Counts forms; eager, a form that is not needed does not run."""
+    """Records forms of eager calls, in which unneeded forms do not run."""
     found = Forms()
     references, weighted_sums = chunkwise.references, log_pairs._weighted_sums
 

@@ -4,13 +4,13 @@ import numpy as np
 
 
 def buckets(x, rotations):
-    """argmax([x R; -x R]) for `(B, T, N, H)` and `(rounds, N, H, half)`."""
+    """Computes argmax([x R; -x R]) for `(B, T, N, H)` and `(rounds, N, H, half)`."""
     rotated = np.einsum("btnh,rnhc->btnrc", x, rotations)
     return np.concatenate([rotated, -rotated], -1).argmax(-1)
 
 
 def sees(buckets, window, seen=None, causal=False, segments=None):
-    """Tokens that each token sees, bool `(B, N, T, T)`: equations 4 and 6."""
+    """Returns the tokens that each token sees, bool `(B, N, T, T)`: equations 4, 6."""
     batch, length, heads, rounds = buckets.shape
     seen = np.ones((batch, length), bool) if seen is None else seen
     segments = np.zeros((batch, length), int) if segments is None else segments
@@ -35,7 +35,7 @@ def sees(buckets, window, seen=None, causal=False, segments=None):
 
 
 def weights(query, matrix):
-    """`(B, N, T, T)`: equation 12, in whose sum each token stands once."""
+    """Computes equation 12, `(B, N, T, T)`; its sum counts each token once."""
     query = np.asarray(query, "float64")
     key = query / np.linalg.norm(query, axis=-1, keepdims=True)
     logits = np.einsum("btnh,bsnh->bnts", query, key) / query.shape[-1] ** 0.5
@@ -45,6 +45,6 @@ def weights(query, matrix):
 
 
 def attention(query, value, buckets, window, **options):
-    """`(B, T, N, V)`."""
+    """Computes attended values, `(B, T, N, V)`."""
     matrix = sees(np.asarray(buckets), window, **options)
     return np.einsum("bnts,bsnv->btnv", weights(query, matrix), value)

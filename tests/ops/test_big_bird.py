@@ -1,4 +1,4 @@
-"""Blocks see the blocks that sets of Python ints say."""
+"""Blocks of BigBird against a computation with sets of Python ints."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ MASK = 2**32 - 1
 
 
 def scattered(x):
-    """The function "lowbias32", of ints."""
+    """Computes the hash function "lowbias32" of an int."""
     x ^= x >> 16
     x = x * 0x7FEB352D & MASK
     x ^= x >> 15
@@ -25,7 +25,7 @@ def number(seed, *indices):
 
 
 def seen_by_hand(count, num_heads, num_global, num_random, seed, causal):
-    """Lists of heads and blocks: what a block sees without luck, and by luck."""
+    """Returns the fixed and random blocks that a block sees, by head and block."""
     in_turn = [i // 2 if i % 2 == 0 else count - 1 - i // 2 for i in range(num_global)]
     always = set(range(num_global)) if causal else set(in_turn)
     rows = []
@@ -81,7 +81,7 @@ def test_a_table_is_the_same_wherever_it_runs(causal):
 
 
 def test_random_blocks_are_uniform():
-    """Block 20 of 40 has 35 others; counts each over 400 seeds."""
+    """Block 20 of 40 chooses among 35 others; counts each one over 400 seeds."""
     table = tf.function(lambda seed: zoo.big_bird_blocks(40, 8, 2, 3, seed).table)
     draws = np.stack([table(tf.constant(i))[:, 20, -3:] for i in range(400)])
     counts = np.bincount(draws.ravel(), minlength=40)
@@ -91,7 +91,7 @@ def test_random_blocks_are_uniform():
     variance = draws.size * (1 / 35) * (1 - 1 / 35)
     z = (np.delete(counts, seen) - mean) / variance**0.5
     assert np.abs(z).max() < 4
-    # the first, second and third draw alone, too, though none comes twice
+    # the first of three random blocks alone, over heads and seeds
     firsts = draws[..., 0].ravel()
     assert abs(firsts.mean() - 20) < 4 * 11.6 / len(firsts) ** 0.5
     assert abs(np.corrcoef(draws[:, 0, 0], draws[:, 1, 0])[0, 1]) < 4 / 20
@@ -99,7 +99,7 @@ def test_random_blocks_are_uniform():
 
 
 def test_blocks_of_all_lengths_are_among_the_random_ones():
-    """Not only the first ones: the last block of many is seen by far ones."""
+    """Far blocks see the last ones of many blocks, not only the first ones."""
     table = zoo.big_bird_blocks(3000, 1, 2, 3, 0).table[0, :, -3:].numpy()
     assert table.max() > 2900
     assert abs(table.mean() - 1500) < 4 * 866 / table.size**0.5

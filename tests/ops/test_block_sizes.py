@@ -1,4 +1,4 @@
-"""Tokens of a block, on each kind of device; numbers do not depend on them."""
+"""Tokens of a block on each kind of device; outputs do not depend on them."""
 
 import pytest
 import tensorflow as tf
@@ -11,7 +11,7 @@ from keras_performer.ops import blocks
     [("GPU", 512, 1024, 256), ("TPU", 128, None, 128), ("CPU", 128, 64, 64)],
 )
 def test_a_gpu_takes_larger_blocks(device, known, unknown, chunk, monkeypatch):
-    """Sixteen sequences, 8 heads, 256 features; and of a batch that is not known."""
+    """Tests 16 sequences, 8 heads, 256 features; and an unknown batch size."""
     monkeypatch.setattr(
         tf.config, "list_logical_devices", lambda kind: [kind] * (kind == device)
     )

@@ -1,4 +1,4 @@
-"""Rare chunks of causal attention: which they are, and that both forms agree."""
+"""Rare chunks of causal attention are the right ones, and both forms agree."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def attend(kernel, inputs, mask=None):
 
 
 def exact(kernel, inputs, mask=None):
-    """By the reference, in float64."""
+    """Computes outputs and gradients by the reference in float64."""
     given = kernel.astype("float64"), mask, True
     return value_and_gradients(
         lambda *x: reference.attention(*x, *given), float64(*inputs)
@@ -50,12 +50,12 @@ def test_ordinary_and_left_padded_sequences_have_no_rare_chunk(forms, std, paddi
 
 
 def test_the_chunk_whose_first_key_is_dwarfed_is_rare_and_no_other(forms):
-    """Only one head of one example takes time for it."""
+    """Only one head of one example takes the slow form."""
     query, key, value = inputs()
     scale = np.ones((2, 96, 2, 1), "float32")
     scale[1, 16, 0] = 8
     key *= scale
-    # without anything before it, as sums before would be larger
+    # hide earlier keys, whose sums would be larger
     mask = np.arange(96)[None] >= [[0], [16]]
     given = softmax_kernel(32, 16), (query, key, value), mask
     found = attend(*given)
@@ -69,7 +69,7 @@ def test_the_chunk_whose_first_key_is_dwarfed_is_rare_and_no_other(forms):
 
 
 def test_large_queries_and_keys(forms):
-    """There is no cliff: of what training may walk into few chunks are rare."""
+    """Few chunks are rare with inputs as large as training may reach."""
     kernel = softmax_kernel(64, 16)
     given = [normal((1, 1024, 2, 16), i, std=8, dtype="float32") for i in range(3)]
     output, _ = ops.causal_attention(*given, kernel)
@@ -79,14 +79,14 @@ def test_large_queries_and_keys(forms):
 
 
 def test_a_token_that_sees_only_keys_against_it(forms):
-    """The largest features of query and key are other ones by hundreds of nats."""
+    """The largest features of query and key differ, by hundreds of nats."""
     query, key, value = inputs(std=16.0)
     output = attend(softmax_kernel(32, 16), [-4 * key, key, value])
     assert forms.log_pairs > 0
     np.testing.assert_allclose(output[0][:, 0], value[:, 0], rtol=1e-5)
 
 
-# What makes every chunk take a form, whatever its keys are.
+# Values of `max_rise` that make every chunk take a form, whatever its keys.
 FORMS = {"features": 1e9, "log pairs": -1e9}
 
 
@@ -104,7 +104,7 @@ def test_every_form_is_attention(monkeypatch, forms, form, name, mask):
     mask = dict(masks(40), none=None)[mask]
     monkeypatch.setattr(ops.ExponentialKernel, "max_rise", FORMS[form])
     found = attend(kernel, given, mask)
-    # a chunk without a visible key has nothing to rise
+    # a chunk without a visible key is never rare
     seen = np.concatenate([rare.ravel() for rare in forms.rare]).mean()
     assert seen > 0.3 if form == "log pairs" else seen == 0
     assert (forms.log_pairs > 0) == (form == "log pairs")
@@ -115,7 +115,7 @@ def test_every_form_is_attention(monkeypatch, forms, form, name, mask):
 def test_a_key_that_rises_moves_no_bit_of_earlier_chunks(forms, place):
     query, key, value = inputs(length=128)  # two blocks of eight chunks
     kernel = softmax_kernel(32, 16)
-    # log-features of long keys are some -200, those of 0 are 0
+    # log-features of long keys are about -200, log-features of a zero key are 0
     key += 10
     rising = tf.where((np.arange(128) == place)[:, None, None], 0.0, key)
     before, after = (attend(kernel, (query, k, value))[0] for k in (key, rising))
@@ -126,9 +126,9 @@ def test_a_key_that_rises_moves_no_bit_of_earlier_chunks(forms, place):
     assert_all_close([after[:, :place]], [before[:, :place]], 1e-4)
 
 
-# In chunks of 8, and blocks of 64 tokens. Segments of one token, shorter than the
-# window and longer; they, and the first tokens that have a far key, a window later,
-# start with a chunk or a block, one token before it and one after it.
+# First tokens of segments, for chunks of 8 and blocks of 64 tokens. Some segments have
+# one token, some are shorter than the window, some longer. They, and their first tokens
+# with a far key, start at a chunk or block, one token before it and one after it.
 FIRSTS = (0, 1, 11, 16, 20, 39, 60, 63, 65, 101), (0, 12, 15, 17, 18, 59, 72, 96)
 
 

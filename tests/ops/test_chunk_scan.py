@@ -1,4 +1,4 @@
-"""The loop over chunks: the numbers and gradients of one pass over everything."""
+"""The loop over chunks has the outputs and gradients of one pass over all tokens."""
 
 import numpy as np
 import pytest
@@ -19,12 +19,12 @@ INPUTS = {
 }
 START = {"sum": normal((BATCH, DIM), 2), "count": tf.constant(3)}
 PARAMS = (normal((DIM, DIM), 3), normal((5, DIM), 4))
-# drawn here, as XLA would draw others
+# sampled here, as XLA would sample other numbers
 WEIGHTS = normal((BATCH, LENGTH, DIM), 5)
 
 
 def recurrence(inputs, state, params):
-    """A nonlinear recurrence, token after token, with a table that is looked up."""
+    """Computes a nonlinear recurrence, token by token, with a lookup in a table."""
     weights, table = params
     total, outputs = state["sum"], []
     count = state["count"]
@@ -55,7 +55,7 @@ def value_and_gradients(function):
 
 
 def assert_same(function, expected, jit_compile=None):
-    """Value and all gradients; eagerly, or in a graph that XLA compiles or not."""
+    """Compares values and gradients, eagerly or in a graph, with or without XLA."""
 
     def compute():
         return value_and_gradients(function)
@@ -93,7 +93,7 @@ def test_scans_nest():
 
 
 def test_a_chunk_is_computed_again_from_the_state_before_it():
-    """The gradient reads what the function did, with what it was given then."""
+    """The gradient calls the function again with the same states, in reverse order."""
     seen = []
 
     def function(x, state, params):

@@ -40,7 +40,7 @@ def test_scores_decay(window, causal):
 
 
 def test_a_state_that_was_empty_is_a_state():
-    """Decoding starts from it, or from no state."""
+    """Starting from an empty state gives the same as starting from none."""
     *given, decay, gain = GATED["gated causal, window"].inputs()
     visible, kernel = ops.Visibility(causal=True), softmax_kernel()
     start = ops.with_recent_keys(
@@ -62,7 +62,7 @@ def test_a_state_that_was_empty_is_a_state():
         np.testing.assert_allclose(x, y, atol=1e-12)
 
 
-# A key that dwarfs all others, and what makes later queries forget it.
+# Position of a key that dwarfs all others, and the reason why later queries forget it.
 @pytest.mark.parametrize(
     "place, forgets, causal, window",
     [
@@ -108,11 +108,11 @@ def test_gates_alone_make_no_chunk_rare(gate, forms):
 def test_a_key_that_is_forgotten_in_its_chunk_makes_that_chunk_rare(
     place, size, gate, forms
 ):
-    """If it was the first, all others are 150 nats below their reference, and alone."""
+    """A first key is the reference; the others, 150 nats below, count later."""
     query, key, value = one_key_above(place, FORMS["causal"])
     key = tf.where(np.arange(LENGTH)[:, None, None] == place, key, size * key)
     decay = np.full((2, LENGTH, 1), -0.05, "float32")
-    decay[0, 33] = gate  # of the first example alone
+    decay[0, 33] = gate  # in the first example only
     inputs = query, key, value, tf.constant(decay)
     found = CAUSAL.ours()(*inputs)
     flags = np.concatenate(forms.rare, 1)
@@ -122,7 +122,7 @@ def test_a_key_that_is_forgotten_in_its_chunk_makes_that_chunk_rare(
 
 
 def test_gates_of_65536_tokens_add_up_nowhere():
-    """The last queries see what the last keys give them, to float32's precision."""
+    """Errors do not add up: the last queries are right to float32's precision."""
     length, last, gate = 65_536, 1024, float(np.log(1 / (1 + np.exp(-2.0))))
     query, key, value = qkv(1, length, length, 1, dtype="float32")
     decay = tf.fill((1, length, 1), gate)
@@ -202,19 +202,19 @@ def test_errors_say_what_is_wanted():
 
 @pytest.mark.parametrize("tokens, after", [(9, None), (4, None), (4, 3), (9, 0)])
 def test_small_gates_are_not_lost_beside_large_ones(tokens, after):
-    """Float32 sums over pairs, and their gradient, beside sums in float64."""
+    """Compares float32 sums over pairs, and their gradient, with float64 sums."""
     rng = np.random.default_rng(0)
     gates = -rng.exponential(size=(2, 9, 1)).astype("float32")
     gates[0, 2], gates[1, 5] = -3e7, -2e4
     first = 9 - tokens - (after or 0)
-    spans = np.zeros((tokens, 9, 9))  # which gates a pair has
+    spans = np.zeros((tokens, 9, 9))  # gates between query and key
     for query in range(tokens):
         for key in range(9 if after is not None else first + query + 1):
             near, far = sorted((first + query, key))
             spans[query, key, near + 1 : far + 1] = 1
     expected = np.einsum("qkt,xt->xqk", spans, gates[..., 0].astype("float64"))
     found = decays.between(tf.constant(gates), tokens, after)
-    # rounded once, as the largest part of a sum is; pairs without it are exact to 1e-6
+    # sums with a large gate are rounded once; sums without it are exact to 1e-6
     np.testing.assert_allclose(found, expected, rtol=2e-7, atol=1e-6)
     dpairs = rng.normal(size=expected.shape) * spans.any(-1)
     pulled = decays.pull_between(tf.constant(dpairs, "float32"), after)

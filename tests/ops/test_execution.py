@@ -1,4 +1,4 @@
-"""Eagerly, in graphs and under XLA: equal numbers, small graphs, no retracing."""
+"""Eager calls, graphs and XLA give equal numbers; graphs are small, not retraced."""
 
 import functools
 
@@ -32,7 +32,7 @@ ATTENTIONS = {
 
 
 def step(attention, kernel):
-    """Output and gradients of `(query, key, value, mask)`, counting its traces."""
+    """Returns a function to output and gradients that counts its traces."""
 
     def function(query, key, value, mask):
         function.traces += 1
@@ -53,9 +53,9 @@ def batch(length, seed=0):
     "attention, name", [("bidirectional", "softmax"), ("causal", "softmax")]
 )
 def test_eager_equals_xla(attention, name):
-    """37 tokens in chunks of 4: three blocks of four chunks, with padding.
+    """Tests 37 tokens in chunks of 4: three blocks of four chunks, with padding.
 
-    Then keys that dwarf others: the rare branch of causal attention, compiled too.
+    Then tests keys that dwarf others, for the compiled rare branch of causal attention.
     """
     function = step(attention, KERNELS[name]())
     compiled = tf.function(function, jit_compile=True)
@@ -65,11 +65,11 @@ def test_eager_equals_xla(attention, name):
     scale = np.where(np.arange(37) % 10 == 0, 12.0, 1.0)[:, None, None]
     inputs = query, key * tf.constant(scale, "float32"), value, mask
     assert_all_close(compiled(*inputs), function(*inputs), 5e-6)
-    assert function.traces == traces + 1  # the eager call, and no other
+    assert function.traces == traces + 1  # by the eager call only
 
 
 def traced(attention, length, dtype=tf.float32):
-    """The graph of a step with the default chunks."""
+    """Returns the graph of a step with the default chunks."""
     kernel = KERNELS["softmax"]()
 
     def function(query, key, value):
@@ -92,7 +92,7 @@ def traced(attention, length, dtype=tf.float32):
 
 @functools.cache
 def nodes(attention, length, dtype=tf.float32):
-    """All nodes, of the graph and of the bodies of its loops and branches."""
+    """Returns all nodes of the graph, and of the bodies of its loops and branches."""
     graph_def = traced(attention, length, dtype)
     bodies = [function.node_def for function in graph_def.library.function]
     return [node for body in (graph_def.node, *bodies) for node in body]
@@ -120,14 +120,14 @@ def test_a_float32_graph_has_no_float64(attention):
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_loops_write_no_bfloat16_arrays(attention):
-    """XLA on CPUs copies such an array whole for each block: no longer linear time."""
+    """XLA on CPUs copies such arrays whole for each block, so time is not linear."""
     found = nodes(attention, 2048, tf.bfloat16)
     arrays = [node for node in found if node.op == "TensorListSetItem"]
     written = {tf.as_dtype(node.attr["element_dtype"].type) for node in arrays}
     assert written == {tf.float32}
 
 
-# Shapes that are not known, or empty; how many tokens are padded.
+# Unknown and empty shapes; numbers of padded tokens.
 def causal(x, starts):
     visible = ops.Visibility(causal=True, starts=starts)
     return ops.causal_attention(x, x, x, softmax_kernel(), visible)[0]
@@ -212,7 +212,7 @@ def test_one_key_value_head_of_an_unknown_batch_and_length():
     ],
 )
 def test_gradients_of_no_examples_in_a_graph(attend, length):
-    """TensorFlow dies optimizing a loop over none."""
+    """TensorFlow crashes when it optimizes a loop of zero steps."""
 
     @tf.function(autograph=False)
     def gradients(x):

@@ -1,4 +1,4 @@
-"""Global tokens in `ops`: a `Visibility` that has them, and who takes it."""
+"""Global tokens in `ops`: a `Visibility` with them, and the operations that take it."""
 
 import numpy as np
 import pytest
@@ -35,14 +35,17 @@ def test_other_attention_and_segments_refuse_them():
     heads, kernel = qkv(1, 6, 6, 1), softmax_kernel()
     packed = VISIBLE._replace(starts=GLOBAL)
     for message, call in (
-        ("heed global", lambda: ops.local_attention(*heads, 2, VISIBLE)),
-        ("heed global", lambda: ops.bidirectional_attention(*heads, kernel, VISIBLE)),
+        ("support global", lambda: ops.local_attention(*heads, 2, VISIBLE)),
         (
-            "heed global",
+            "support global",
+            lambda: ops.bidirectional_attention(*heads, kernel, VISIBLE),
+        ),
+        (
+            "support global",
             lambda: ops.windowed_attention(*heads, kernel, 2, key_mask=VISIBLE),
         ),
         (
-            "those of one segment",
+            "does not support packed sequences",
             lambda: zoo.global_token_attention(*heads, *heads, 2, 1, packed),
         ),
     ):

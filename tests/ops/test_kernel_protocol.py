@@ -1,4 +1,4 @@
-"""Kernels may be subclasses, have parameters of each head, and be trained."""
+"""Kernels may be subclasses, have parameters for each head, and train."""
 
 import numpy as np
 import pytest
@@ -21,9 +21,9 @@ BATCH, LENGTH, HEADS, GROUPS, FEATURES = 3, 29, 2, 2, 14
 
 
 def dense(query, key, value, features, mask=None, causal=False):
-    """Attention by the whole matrix, which autodiff differentiates.
+    """Computes attention by the whole matrix, which autodiff differentiates.
 
-    `features(x, is_key)` gives `(B, length, K, ..., M)` of x `(B, length, K, ..., H)`.
+    `features(x, is_key)` maps x `(B, length, K, ..., H)` to `(B, length, K, ..., M)`.
     """
     batch, length = query.shape[:2]
     query = tf.reshape(query, (batch, length, HEADS, GROUPS, HEAD_DIM))
@@ -42,13 +42,13 @@ def dense(query, key, value, features, mask=None, causal=False):
 
 
 def products(x, matrix):
-    """Products with the rows of a matrix, of all heads or of each."""
+    """Multiplies by the rows of a matrix, shared by the heads or one for each head."""
     matrix = tf.broadcast_to(tf.cast(matrix, x.dtype), (HEADS, *matrix.shape[-2:]))
     return tf.einsum("btkgh,kmh->btkgm", x, matrix)
 
 
 class TwoMatrices(ops.Kernel):
-    """Another matrix for queries than for keys, of each head; two methods more."""
+    """Kernel with matrices for queries and for keys in each head; adds two methods."""
 
     def __init__(self, query_matrix, key_matrix):
         parameters = {"queries": query_matrix, "keys": key_matrix}
@@ -100,7 +100,8 @@ def activation(matrix):
 
 
 OF_HEADS, HALF = (HEADS, FEATURES, HEAD_DIM), (HEADS, FEATURES // 2, HEAD_DIM)
-# a kernel of parameters, the shapes of these, and features that the reference has not
+# a function from parameters to a kernel, shapes of parameters, and features if the
+# reference has none
 KERNELS = {
     "one matrix": (exponential, [OF_HEADS[1:], OF_HEADS[1:2]]),
     "a matrix of each head": (exponential, [OF_HEADS, OF_HEADS[:2]]),
@@ -111,7 +112,7 @@ KERNELS = {
 
 
 def assert_is_dense(name, attend, causal, mask=None, scale=1.0, tolerance=1e-10):
-    """Outputs and gradients, of the parameters too, are those of the whole matrix."""
+    """Compares outputs and gradients, also of parameters, with the whole matrix."""
     make, shapes, *own = KERNELS[name]
     parameters = [normal(shape, (8, i), 0.7) for i, shape in enumerate(shapes)]
     query, key, value = qkv(BATCH, LENGTH, LENGTH, HEADS, GROUPS)
@@ -158,13 +159,13 @@ def test_gradients_of_parameters_in_compiled_passes():
 
 
 def test_a_block_with_a_dwarfing_key_has_gradients_of_parameters_too():
-    """The token-by-token form of causal attention."""
+    """Tests the rare form of causal attention."""
     scale = np.where(np.arange(LENGTH) % 10 == 0, 12.0, 1.0)[:, None, None]
     assert_is_dense("hyperbolic", *ATTENTIONS["past"], None, scale, 1e-8)
 
 
 class Tempered(ops.ExponentialKernel):
-    """The softmax kernel with keys that fade with their norm; options of its own."""
+    """Softmax kernel whose keys lose weight with their norm; has its own options."""
 
     def __init__(self, projection_matrix, hyperbolic, strength):
         self.strength = strength
@@ -179,7 +180,7 @@ class Tempered(ops.ExponentialKernel):
 
 @pytest.mark.parametrize("attention", ["all", "tokens"])
 def test_a_subclass_survives_every_conversion(attention):
-    """float32 parameters, float64 inputs, decoding: all of them convert."""
+    """Tests float32 parameters, float64 inputs and decoding, which convert kernels."""
     function, causal = ATTENTIONS[attention]
     matrix = pairs(FEATURES, HEAD_DIM)
     kernel = Tempered(matrix, True, 3.0)
@@ -232,9 +233,9 @@ def test_parameters_of_another_number_of_heads_are_refused():
         ops.ExponentialKernel(tf.ones((5, 2)), log_weights=tf.ones((2, 5))),
     ):
         for attention in (ops.bidirectional_attention, ops.causal_attention):
-            with pytest.raises(ValueError, match=r"value, 4.*Received.*\(2, 5"):
+            with pytest.raises(ValueError, match=r"the 4 heads.*Received.*\(2, 5"):
                 attention(x, x, x, kernel)
-        with pytest.raises(ValueError, match="each head of key and value, 4"):
+        with pytest.raises(ValueError, match="each of the 4 heads of key and value"):
             ops.absorb_keys(x, x, kernel, None, state)
 
 
@@ -248,7 +249,7 @@ def test_causality_where_all_keys_are_seen_is_refused():
 
 
 class Offset(ops.Kernel):
-    """Features of an option that begins with an underscore."""
+    """Kernel with an option that begins with an underscore."""
 
     def __init__(self, offset):
         self._offset = offset

@@ -1,4 +1,4 @@
-"""Features of the kernels estimate their weights as well as promised."""
+"""Features of kernels estimate their weights without bias."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def softmax_kernel_of(query, key):
 
 
 def estimates(kernel_from_seed, query, key):
-    """Estimates `(NUM_DRAWS, T, S)` of `exp(q . k / sqrt(H))` by independent draws."""
+    """Returns independent estimates of `exp(q . k / sqrt(H))`, `(NUM_DRAWS, T, S)`."""
 
     def estimate(i):
         kernel = kernel_from_seed(tf.stack([i, 7]))
@@ -53,7 +53,7 @@ def hyperbolic(seed):
 
 
 def corrected(seed):
-    """Rows from N(0, 1.5 I) with log N(w; 0, I) - log N(w; 0, 1.5 I)."""
+    """Returns rows w from N(0, 1.5 I), with log N(w; 0, I) - log N(w; 0, 1.5 I)."""
     matrix = 1.5**0.5 * ops.gaussian_matrix(13, 8, seed)
     squares = tf.reduce_sum(matrix**2, axis=-1)
     log_weights = -squares / 2 + squares / 3 + 8 / 2 * np.log(1.5)

@@ -1,6 +1,6 @@
-"""Linear attention in every way and of every kernel, against the reference.
+"""Linear attention in every way and with every kernel, against the reference.
 
-`test_trunk.py` has windows, segments and gates, of the blocks that are used.
+`test_trunk.py` tests windows, segments and gates, with the default blocks.
 """
 
 import itertools
@@ -29,7 +29,7 @@ from .cases import (
 )
 
 ALL = {**KERNELS, "taylor_of_rank": lambda: ops.TaylorKernel(rank=3)}
-# Queries and keys. Blocks are of 8 tokens; causal ones of four chunks of 3.
+# Queries and keys. Blocks have 8 tokens; causal blocks have four chunks of 3.
 LENGTHS = {"all": (11, 13), "states": (11, 13), "past": (29, 29)}
 
 
@@ -44,7 +44,7 @@ def twin(way, kernel, mask=None):
 
 
 def default(way, kernel, mask=None):
-    """In the blocks and chunks that a caller gets who asks for none."""
+    """Attends with the default blocks and chunks."""
     if way == "past":
         return ours(way, kernel, mask, chunk_size=None)
     return lambda *inputs: ops.bidirectional_attention(*inputs, kernel, mask)
@@ -88,7 +88,7 @@ def test_any_length_and_chunk_size(length, chunk_size):
 
 @pytest.mark.parametrize("name", ["taylor", "softmax"])
 def test_one_chunk_in_float32(name):
-    """Some CPUs write beyond `(X, 1, tokens, H)` times a matrix, or get it wrong."""
+    """Some CPUs multiply `(X, 1, tokens, H)` by a matrix wrong, or write beyond it."""
     kernel, inputs = KERNELS[name](), qkv(16, 64, 64, heads=1, dtype="float32")
     functions = default("past", kernel), twin("past", kernel)
     assert_equals(*functions, inputs, tolerance=1e-4)
@@ -96,14 +96,14 @@ def test_one_chunk_in_float32(name):
 
 @pytest.mark.parametrize("way, queries", [("all", 523), ("past", 1031)])
 def test_several_blocks_as_long_as_they_get(way, queries):
-    """No block of the implementation is longer than 512 tokens."""
+    """Blocks have at most 512 tokens."""
     kernel = ops.ExponentialKernel(ops.gaussian_matrix(3, 5, (0, 1)))
     mask = np.random.default_rng(0).random((1, 1031)) < 0.7
     inputs = qkv(batch=1, queries=queries, keys=1031, heads=1)
     assert_equals(default(way, kernel, mask), twin(way, kernel, mask), inputs)
 
 
-# Every kernel, and a kernel of each kind with every size.
+# Each kernel with one size, and one kernel of each kind with every size.
 SIZES = [1e30, -1e30, 3e38, np.inf]
 KERNELS_AND_SIZES = {
     *(("all", *pair) for pair in zip(KERNELS, itertools.cycle(SIZES))),
@@ -114,7 +114,7 @@ KERNELS_AND_SIZES = {
 
 @pytest.mark.parametrize("way, name, size", sorted(KERNELS_AND_SIZES))
 def test_a_masked_key_of_any_size_equals_a_small_one(way, name, size):
-    """The mask is a log-feature, and products of a huge key are above it."""
+    """The mask is a log-feature, which products of a huge key exceed."""
     mask = np.arange(13)[np.newaxis] != 4
     query, key, value = qkv(1, 13, 13, heads=2, dtype="float32")
     found, expected = (
@@ -197,7 +197,7 @@ def test_norms_of_50_stay_finite(way, name):
 def test_half_precision_returns_its_dtype_and_sums_in_float32(way, dtype, bound):
     """A bfloat16 sum of ones stops at 256, a float16 sum at 2048; 65504 is inf.
 
-    With values of mean 1: what rounds the output must not round its gradient.
+    Values have mean 1; rounding of the output must not round its gradient.
     """
     query, key, value = inputs_of_head_size_16(5003, std=0.5)
     attend, inputs = default(way, WIDE_KERNELS["softmax"]()), (query, key, value + 1.0)
@@ -254,7 +254,7 @@ def test_scores_of_an_unknown_length_have_the_dtype_and_gradients_of_known_ones(
     "kernel",
     [
         *(KERNELS[name]() for name in ("favor+", "softmax", "log_weights", "taylor")),
-        ops.ExponentialKernel(normal((3, 10, 5), 3)),  # a matrix of each head
+        ops.ExponentialKernel(normal((3, 10, 5), 3)),  # a matrix for each head
     ],
 )
 def test_weights_of_pairs_are_those_of_the_features(kernel):

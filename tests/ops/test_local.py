@@ -1,4 +1,4 @@
-"""Attention to near keys, against exact attention with a band for a mask."""
+"""Local attention against exact attention with a band as its mask."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.ops.cases import assert_all_close, qkv, value_and_gradients
 
 
 def near_and_band(causal, window, key_mask=None):
-    """Functions of query, key and value: ours, and the matrix under autodiff."""
+    """Returns functions of query, key, value: ours, and the matrix with autodiff."""
     visible = ops.Visibility.of(key_mask, causal)
     band = visible._replace(sliding_window=window)
     return (
@@ -25,8 +25,8 @@ def hidden(length):
     return tf.constant(seen)
 
 
-# The last ones in several blocks, which have few chunks each, and hand on gradients of
-# each other's keys.
+# The last cases have several blocks with few chunks, which pass on gradients of each
+# other's keys.
 @pytest.mark.parametrize(
     "length, window, masked, causal, weights",
     [

@@ -1,4 +1,4 @@
-"""Attention within buckets against its definition, set by set."""
+"""LSH attention within buckets against its definition, set by set."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ BATCH, HEADS, HEAD_DIM, VALUE_DIM = 2, 3, 5, 7
 
 
 def inputs(length, rounds=3, half=2, seed=0, dtype="float64"):
-    """Query, value and buckets."""
+    """Returns query, value and buckets."""
     shape = BATCH, length, HEADS
     query = normal((*shape, HEAD_DIM), (seed, 1), 2.0, dtype)
     value = normal((*shape, VALUE_DIM), (seed, 2), dtype=dtype)
@@ -28,7 +28,7 @@ def inputs(length, rounds=3, half=2, seed=0, dtype="float64"):
 
 
 def dense(sees):
-    """Attention of a matrix of who sees whom, under autodiff."""
+    """Returns attention by the matrix of visible tokens, with autodiff."""
 
     def attention(query, value):
         key = query / tf.norm(query, axis=-1, keepdims=True)
@@ -115,7 +115,7 @@ def test_later_tokens_move_nothing():
         return zoo.lsh_attention(query, value, buckets, 4, causal=True)[:, :50]
 
     before = attended(query, value)
-    # not by a bit
+    # equal to the bit
     huge = [tf.where(later, 1e4 * x, x) for x in (query, value)]
     np.testing.assert_array_equal(attended(*huge), before)
 

@@ -1,4 +1,4 @@
-"""States of pieces merge to the state of the whole, in any bracketing."""
+"""States of pieces merge to the state of all tokens, in any bracketing."""
 
 import itertools
 
@@ -10,14 +10,14 @@ from keras_performer import ops
 
 from .cases import HEAD_DIM, KERNELS, assert_all_close, masks, qkv
 
-# Shorter than a window of 4, as long, longer, and none, in different orders.
+# Pieces shorter than a window of 4, as long, longer, and empty, in different orders.
 ORDERS = [(3, 1, 0, 7), (7, 1, 4, 3), (4, 3, 1, 5)]
 
 
 def whole_and_pieces(name, pieces, mask=None, window=None, std=1.0):
-    """The kernel, the state of all tokens, and `(state, length)` of pieces.
+    """Returns the kernel, the state of all tokens, and `(state, length)` of pieces.
 
-    Each is from nothing.
+    Each state starts from an empty state.
     """
     kernel, length = KERNELS[name](), sum(pieces)
     inputs = qkv(3, length, length, heads=2, groups=2, std=std)
@@ -39,7 +39,7 @@ def whole_and_pieces(name, pieces, mask=None, window=None, std=1.0):
 
 
 def bracketings(states, merge):
-    """The states that every way to bracket their merging gives."""
+    """Returns the merged states of all bracketings."""
     if len(states) == 1:
         return states
     return [
@@ -65,12 +65,12 @@ def merge_pieces(kernel, left, right):
         ("favor+", 4, ORDERS[0], "different", 1.0),
         ("softmax", 4, ORDERS[1], "left", 1.0),
         ("taylor", 4, ORDERS[2], None, 1.0),
-        ("softmax", 1, ORDERS[0], "different", 1.0),  # of the own key alone
-        ("softmax", 100, ORDERS[0], "different", 1.0),  # of every key
+        ("softmax", 1, ORDERS[0], "different", 1.0),  # the window has one key
+        ("softmax", 100, ORDERS[0], "different", 1.0),  # the window has every key
     ],
 )
 def test_any_bracketing_gives_the_state_of_the_whole(name, window, pieces, mask, std):
-    """Also where the last keys are masked: they are places, others are none."""
+    """Masked last keys take a slot of the window; missing keys take none."""
     kernel, whole, states = whole_and_pieces(name, pieces, mask, window, std)
     merged = bracketings(states, lambda *pair: merge_pieces(kernel, *pair))
     assert len(merged) == 5  # the Catalan number of four pieces
@@ -81,10 +81,10 @@ def test_any_bracketing_gives_the_state_of_the_whole(name, window, pieces, mask,
 
 
 def test_recent_keys_merge_without_a_kernel_and_each_example_by_its_length():
-    """Two examples, whose right pieces have one and three tokens."""
+    """Tests two examples, whose right pieces have one and three tokens."""
 
     def recent(rows):
-        """`Recent` keys from token lists, hidden ones below 0, after empty ones."""
+        """Makes `Recent` from lists of keys, negative if hidden, after empty slots."""
         filled = [[0.0] * (4 - len(row)) + row for row in rows]
         key = tf.constant(np.abs(filled)[..., None, None])
         return ops.Recent(key, 10 * key, tf.constant(np.array(filled) > 0))

@@ -1,4 +1,4 @@
-"""Near and far keys as one operation: its gradients, and what it keeps for them."""
+"""Near and far keys in one operation: gradients, and the tensors kept for them."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ WINDOW = 3
 
 
 def exponential_logs(x, y, matrix, log_weights):
-    """log of phi(x) . phi(y), from the definition: x and y of shape `(B, N, T, H)`."""
+    """Computes log phi(x) . phi(y) by definition, for x and y `(B, N, T, H)`."""
     logs = [
         tf.einsum("bnth,mh->bntm", z, matrix)
         - tf.reduce_sum(z * z, -1, keepdims=True) / 2
@@ -33,7 +33,7 @@ def hyperbolic_kernel(half, log_weights):
     return ops.ExponentialKernel(matrix, True, log_weights, trainable=True)
 
 
-# The parameters of a kernel, the kernel, and the logarithms of what it stands for.
+# Parameters of a kernel, a function to the kernel, and a function to log-weights.
 TRAINED = {
     "hyperbolic": (
         [tf.cast(pairs(8, HEAD_DIM)[:4], "float64"), normal((8,), 4)],
@@ -52,7 +52,7 @@ TRAINED = {
 
 
 def whole_matrix(query, key, value, gain, far_logs, key_mask, causal):
-    """Every weight by its definition, and the logarithms of their sums."""
+    """Computes attention from the matrix of all weights, by their definition."""
     group = query.shape[2] // key.shape[2]
     key, value = (tf.repeat(x, group, axis=2) for x in (key, value))
     x, y = (tf.transpose(z, (0, 2, 1, 3)) * HEAD_DIM**-0.25 for z in (query, key))
@@ -98,7 +98,8 @@ def test_gradients_of_kernels_are_those_of_the_matrix(name, causal):
     [(softmax_kernel(), True), (softmax_kernel(), False), (ops.TaylorKernel(), True)],
 )
 def test_tiny_weights_of_near_keys_alone_are_no_overflow(kernel, causal):
-    # before the visible keys of its block a query has none but near ones, against it
+    # queries before the visible keys of their block have only near keys, which point
+    # against them
     query, _, value = qkv(1, 12, 12, 1, dtype="float32")
     key_mask = np.arange(12)[np.newaxis] >= 5
     inputs = [tf.fill(query.shape, 8.0), tf.fill(query.shape, -8.0), value]
@@ -116,7 +117,7 @@ def test_tiny_weights_of_near_keys_alone_are_no_overflow(kernel, causal):
 @pytest.mark.parametrize("causal", [True, False])
 def test_queries_without_far_keys_do_not_move_the_gain(causal):
     inputs = [*qkv(3, 9, 9, 2, dtype="float32"), normal((2,), 9, dtype="float32")]
-    # of nine tokens those between see all keys if the window is five long
+    # queries with all keys inside a window of five; the others have weight 0
     weights = np.zeros((3, 9, 2, 7), "float32")
     weights[:, slice(0, 5) if causal else 4] = 1.0
 
@@ -148,7 +149,7 @@ def test_one_output_of_each_direction_is_kept(causal):
 
 
 def test_gains_of_far_weights_that_are_nothing_stay():
-    # in float32 what near weights leave over is rounding there
+    # in float32, the total without near weights is only rounding here
     random = np.random.default_rng(0)
     query, key, value = random.normal(size=(3, 1, 64, 1, 16)).astype("float32")
     matrix = ops.orthogonal_gaussian_matrix(32, 16, (3, 4))

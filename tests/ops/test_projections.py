@@ -1,4 +1,4 @@
-"""The law of the projection matrices, against SciPy's distributions."""
+"""The distribution of projection matrices, against SciPy's distributions."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ NUM_DRAWS = 2000
 
 
 def draws(draw, num_rows, num_cols, count=NUM_DRAWS, **options):
-    """`count` matrices `(count, num_rows, num_cols)` from seeds (0, 0), (1, 0), ..."""
+    """Samples matrices `(count, num_rows, num_cols)` with seeds (0, 0), (1, 0), ..."""
 
     @tf.function
     def all_draws():
@@ -55,7 +55,7 @@ def test_regularized_rows_have_length_sqrt_h(draw):
 
 @pytest.mark.parametrize("draw", [ops.orthogonal_gaussian_matrix, ops.gaussian_matrix])
 def test_equal_seeds_give_equal_matrices_and_different_seeds_different_ones(draw):
-    tf.random.set_seed(1)  # counts for nothing
+    tf.random.set_seed(1)  # has no effect
     first = draw(6, 8, seed=(1, 2)).numpy()
     tf.random.set_seed(2)
     np.testing.assert_array_equal(first, draw(6, 8, seed=tf.constant([1, 2])))
@@ -86,7 +86,7 @@ def test_lengths_follow_the_chi_law():
     matrices = draws(ops.orthogonal_gaussian_matrix, 13, 5, count=400)
     lengths = np.linalg.norm(matrices, axis=-1)
     assert stats.kstest(lengths.ravel(), stats.chi(df=5).cdf).pvalue > 1e-3
-    # rows of one block have lengths of their own
+    # lengths of rows in one block are independent
     correlations = np.corrcoef(lengths.T) - np.eye(13)
     assert np.abs(correlations).max() * np.sqrt(400) < 4.5
 
@@ -102,7 +102,7 @@ def test_every_entry_is_standard_normal():
 
 
 def test_an_orthogonal_block_is_haar():
-    """The first two moments of the products of entries that Haar measure fixes."""
+    """Compares moments of entries and of the trace with their Haar values."""
     size = 4
     matrices = draws(ops.orthogonal_gaussian_matrix, size, size, regularized=True)
     matrices /= size**0.5

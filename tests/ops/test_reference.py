@@ -1,4 +1,4 @@
-"""The slow reference itself: cases on paper, and its forms against each other."""
+"""The slow reference itself: cases by hand, and its forms against each other."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from .cases import KERNELS, assert_equals, masks, normal, qkv
 
 
 def column(*numbers):
-    """Numbers as a sequence: shape `(1, len(numbers), 1, 1)`, head size 1."""
+    """Returns numbers as a sequence `(1, len(numbers), 1, 1)`, head size 1."""
     return tf.constant(numbers, tf.float64)[None, :, None, None]
 
 
@@ -76,9 +76,9 @@ def test_log_kernel_of_antithetic_rows_is_the_cosh_of_lemma_1():
     )
 
 
-# Three tokens, H = 1. Far weights e^log_gain (1 + q k + (q k)^2 / 2), Taylor's kernel,
-# near ones e^(q k); the decays of tokens 1 and 2 stand between their neighbours, that
-# of token 0 between none.
+# Three tokens, H = 1. Far weights are e^log_gain (1 + q k + (q k)^2 / 2), Taylor's
+# kernel, near weights e^(q k). The decays of tokens 1 and 2 are between them and the
+# token before; the decay of token 0 has no effect.
 QUERY, KEY = np.array([1.0, -0.5, 2.0]), np.array([0.3, 1.0, -2.0])
 DECAY = np.array([-7.0, -0.4, -1.1])
 BETWEEN = np.exp([[0, -0.4, -1.5], [-0.4, 0, -1.1], [-1.5, -1.1, 0]])
@@ -92,7 +92,7 @@ IS_NEAR = {
 
 
 def matrix_and_log_sums(**options):
-    """Arrays `(3, 3)` and `(3,)` for the three tokens."""
+    """Returns arrays `(3, 3)` and `(3,)` for the three tokens."""
     for name in options.keys() & {"decay", "starts", "key_mask"}:
         options[name] = tf.constant(options[name])[None]
     if "decay" in options:
@@ -103,7 +103,7 @@ def matrix_and_log_sums(**options):
 
 
 def assert_is(weights, **options):
-    """The matrix and its log-sums are those of these weights, `(3, 3)`."""
+    """Asserts that matrix and log-sums come from these weights, `(3, 3)`."""
     matrix, log_sums = matrix_and_log_sums(**options)
     sums = weights.sum(1, keepdims=True)
     expected = np.divide(weights, sums, out=np.zeros((3, 3)), where=sums != 0)
@@ -133,7 +133,7 @@ def test_three_tokens_of_local_attention_on_paper():
 
 
 def test_segments_hide_each_other_and_a_mask_leaves_a_row_that_sees_nothing():
-    # the segments of token 0, and of tokens 1 and 2, of which 1 is masked
+    # token 0 is a segment, tokens 1 and 2 another one; token 1 is masked
     weights = TAYLOR * BETWEEN * [[1, 0, 0], [0, 0, 1], [0, 0, 1]]
     options = {"starts": [False, True, False], "key_mask": [True, False, True]}
     assert_is(weights, decay=DECAY, **options)
@@ -153,7 +153,7 @@ def test_a_huge_decay_hides_what_it_decays_and_loses_no_other(huge):
 
 
 def test_keys_that_are_decayed_below_all_numbers_are_still_weighed():
-    """A row that sees no others: their weights beside each other count."""
+    """Tests a query that sees only such keys: their relative weights count."""
     decay = np.array([0.0, -0.4, -1e4])
     matrix, log_sums = matrix_and_log_sums(
         decay=decay, key_mask=[True, True, False], causal=True
@@ -164,7 +164,7 @@ def test_keys_that_are_decayed_below_all_numbers_are_still_weighed():
 
 
 def test_weights_of_either_sign():
-    """Features 1 + x and x: weights q k + (1 + q)(1 + k), of which some are below 0."""
+    """Features 1 + x and x give weights q k + (1 + q)(1 + k), some of them negative."""
     kernel = ops.ActivationKernel(None, tf.identity, epsilon=0.0)
     query, key = (tf.constant(x)[None, :, None] for x in (QUERY, KEY))
     features = [tf.stack([x + 1, x], -1) * 2**0.25 for x in (query, key)]

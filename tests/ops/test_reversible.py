@@ -1,4 +1,4 @@
-"""Residual layers whose inputs come back from their outputs, against autodiff."""
+"""Residual layers that recompute inputs from outputs, against autodiff."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ DIM = 5
 
 
 def change(x, params, state):
-    """Drops half of the numbers by a seed, which it moves on."""
+    """Drops half of the numbers by a seed, and advances the seed."""
     bits = tf.random.stateless_uniform(
         tf.shape(x), state, minval=None, maxval=None, dtype=tf.int32, alg="philox"
     )
@@ -29,7 +29,7 @@ def layers(depth):
 
 
 def plain(functions, first, second, params, state):
-    """Equations 7 of the paper, under autodiff."""
+    """Computes equations 7 of the paper, with autodiff."""
     for index in range(0, len(functions), 2):
         change, state = functions[index](second, params[index], state)
         first = first + change
@@ -85,7 +85,7 @@ def test_the_ends_alone_are_kept():
 
 
 def test_nothing_is_computed_again_before_its_gradient_is_there():
-    """Or a graph would do all of it at once, and hold it."""
+    """Otherwise a graph would recompute all layers at once, and keep the results."""
     params, state = layers(4), tf.constant([3, 4])
 
     @tf.function(autograph=False)
@@ -106,7 +106,7 @@ def test_nothing_is_computed_again_before_its_gradient_is_there():
 
 
 def waits(op, for_op):
-    """True if one operation needs the result of another."""
+    """Returns `True` if one operation needs the result of another."""
     to_do, seen = [op], set()
     while to_do:
         one = to_do.pop()
@@ -125,7 +125,7 @@ def test_params_of_another_number_raise():
 
 
 def test_a_function_of_float32_gets_its_inputs_to_the_bit():
-    """Streams of float64 take back what was added, but for what float32 cannot see."""
+    """Streams in float64 subtract what was added, with errors below float32's."""
     inputs = []
 
     def function(x, kernel, state):

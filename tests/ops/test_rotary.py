@@ -1,4 +1,4 @@
-"""Rotary positions, beside complex numbers in NumPy and float64."""
+"""Rotary positions against complex numbers in NumPy and float64."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ random = np.random.default_rng(0)
 
 
 def turned(x, positions):
-    """Pairs of a head as complex numbers, times e^(i p f); one axis of positions."""
+    """Multiplies pairs of a head, as complex numbers, by e^(i p f); one axis."""
     half = x.shape[-1] // 2
     frequencies = 10000.0 ** (-np.arange(half) / half)
     pairs = x[..., :half] + 1j * x[..., half:]
@@ -19,7 +19,7 @@ def turned(x, positions):
     return np.concatenate([pairs.real, pairs.imag], -1)
 
 
-# Digits of ten bits that are all 0, all 1, and mixed.
+# Positions whose digits of ten bits are all 0, all 1, or mixed.
 FAR = [0, 1, 1023, 1024, 10**6, 10**6 + 1, 2**20 - 1, 2**24 + 1, 10**9 + 7, 2**31 - 1]
 
 
@@ -47,7 +47,7 @@ def test_numbers_in_every_dtype(dtype, tolerance):
     output = ops.rotary_embedding(x, positions)
     assert output.dtype == dtype
     expected = turned(tf.cast(x, "float64").numpy(), positions)
-    # one rounding of the result: angles in half precision would be off by radians
+    # only the result is rounded: angles in half precision would be off by radians
     error = np.abs(tf.cast(output, "float64") - expected)
     assert (error <= tolerance * np.maximum(np.abs(expected), 1)).all()
 

@@ -1,6 +1,6 @@
-"""Rounding in products of GPUs and TPUs leaves weights that sum to 1.
+"""Weights sum to 1 in spite of rounding in products on GPUs and TPUs.
 
-Of a float32 they multiply 10 bits after the first (TensorFloat-32), or 7 (bfloat16).
+These round the mantissa of a float32 to 10 bits (TensorFloat-32) or 7 bits (bfloat16).
 """
 
 import functools
@@ -16,12 +16,12 @@ from .cases import normal, pairs, segment_starts
 
 LENGTH, HEAD_DIM, WINDOW = 96, 64, 40
 
-# By how much an operand is off at most, half a unit of its last bit.
+# Largest relative error of an operand, half a unit of its last bit.
 ROUNDING = {"tensorfloat32": 2**-11, "bfloat16": 2**-8}
 
 
 def rounded(x, precision):
-    """float32 to the nearest number of the precision, as float32."""
+    """Rounds float32 numbers to a precision, and returns them as float32."""
     if precision == "bfloat16":
         return tf.cast(tf.cast(x, "bfloat16"), "float32")
     bits = tf.bitcast(x, "int32")
@@ -31,7 +31,7 @@ def rounded(x, precision):
 
 @pytest.fixture(params=sorted(ROUNDING))
 def products(request, monkeypatch):
-    """Rounds what is multiplied, and counts: `(half a unit, counts)`."""
+    """Rounds operands of products, and counts products: `(half a unit, counts)`."""
     counts = {"matmul": 0, "einsum": 0}
 
     def operand(x):
@@ -81,9 +81,9 @@ ATTENTIONS = {
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_weights_forward_and_backward_sum_to_one(name, products):
-    """The output of an identity is the weights; so is the gradient of its values."""
+    """With an identity as values, outputs are the weights; so are their gradients."""
     half_unit, counts = products
-    # of large logits: log-sums of near keys are up to about 60
+    # with large logits: log-sums of near keys reach about 60
     query, key = (normal((1, LENGTH, 1, HEAD_DIM), i, 4.0, "float32") for i in range(2))
     value = tf.eye(LENGTH)[tf.newaxis, :, tf.newaxis]
     with tf.GradientTape() as tape:

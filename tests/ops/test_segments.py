@@ -1,4 +1,4 @@
-"""Packed sequences: where segments start; `test_trunk.py` has their numbers."""
+"""Starts of segments in packed sequences; `test_trunk.py` tests their numbers."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from .cases import (
 
 
 def packed(causal, firsts, **options):
-    """In chunks of 4 causal attention takes 80 tokens in three blocks of 32."""
+    """Returns attention in chunks of 4; if causal, 80 tokens are three blocks of 32."""
     starts = segment_starts(firsts, 80) if firsts else None
     given = KERNELS["softmax"](), ops.Visibility(None, causal, starts=starts)
     options["chunk_size"] = 4
@@ -41,7 +41,7 @@ def test_blocks_in_which_no_segment_starts_keep_every_bit():
 
 @pytest.mark.slow
 def test_compiled_alone():
-    """Bidirectional, as two causal loops."""
+    """Tests bidirectional attention, which runs two causal loops."""
     given = qkv(2, 80, 80, heads=2, groups=2, dtype="float32")
     firsts = (0, 1, 2, 9, 10, 11, 16, 32, 33, 47, 79), (0, 7, 8, 60, 64, 77)
     found, plain = (

@@ -1,4 +1,4 @@
-"""A causal sequence in pieces: prefill, steps, loops, gradients through the state."""
+"""Causal sequences in pieces: prefill, steps, loops, gradients through the state."""
 
 import itertools
 
@@ -15,7 +15,7 @@ LENGTH = 23
 
 
 def in_pieces(kernel, inputs, lengths, mask=None, chunk_size=None):
-    """Outputs of consecutive pieces, joined, and the last state."""
+    """Returns the joined outputs of consecutive pieces, and the last state."""
     outputs, state = [], None
     mask = tf.ones(inputs[0].shape[:2], tf.bool) if mask is None else mask
     for *piece, seen in zip(*(tf.split(x, lengths, 1) for x in (*inputs, mask))):
@@ -25,13 +25,13 @@ def in_pieces(kernel, inputs, lengths, mask=None, chunk_size=None):
 
 
 def without_stabilizer(state):
-    """Sums that the state stands for: `sums * exp(running_max)`."""
+    """Returns the sums without stabilizer: `sums * exp(running_max)`."""
     running_max, sums = state
     return sums * tf.exp(running_max)[:, :, tf.newaxis]
 
 
 def loss_and_gradients(attend, sources):
-    """Output, sums, and gradients of later outputs and of sums.
+    """Returns output, sums, and gradients of later outputs and of sums.
 
     `attend` returns the output and the state.
     """
@@ -47,7 +47,7 @@ def loss_and_gradients(attend, sources):
     ("name", "padded"), list(zip(KERNELS, itertools.cycle([False, True])))
 )
 def test_whole_equals_prefill_and_steps(name, padded):
-    """Also of gradients that only the state hands to earlier inputs."""
+    """Also compares gradients that reach earlier inputs through the state only."""
     kernel = KERNELS[name]()
     inputs = qkv(batch=3, queries=LENGTH, keys=LENGTH, heads=2, groups=2)
     mask = masks(LENGTH)["different"] if padded else None
@@ -126,11 +126,11 @@ def test_half_precision_pieces_keep_a_float32_state():
 @pytest.mark.parametrize(
     "shapes",
     [
-        ((2, 1, 17), (2, 1, 8, 17)),  # of another batch size
-        ((1, 3, 17), (1, 3, 8, 17)),  # one that would broadcast
-        ((3, 2, 17), (3, 2, 8, 17)),  # of other heads
-        ((3, 1, 16), (3, 1, 8, 16)),  # of other features
-        ((3, 1, 17), (3, 1, 7, 17)),  # of another value size
+        ((2, 1, 17), (2, 1, 8, 17)),  # another batch size
+        ((1, 3, 17), (1, 3, 8, 17)),  # a shape that would broadcast
+        ((3, 2, 17), (3, 2, 8, 17)),  # another number of heads
+        ((3, 1, 16), (3, 1, 8, 16)),  # another number of features
+        ((3, 1, 17), (3, 1, 7, 17)),  # another value size
     ],
 )
 def test_a_state_of_another_shape_raises(shapes):

@@ -1,7 +1,7 @@
-"""Linear attention of every form beside its float64 twin: outputs and gradients.
+"""Outputs and gradients of linear attention in every form, against float64 twins.
 
-A form is a row of `FORMS`, or with gates of `GATED`, which also has exact weights;
-tests take them all, or those that they are about. `test_decays.py` has more of gates.
+A form is a row of `FORMS`, or of `GATED`, which has gates and also exact weights. Some
+tests take all forms, some take a few. `test_decays.py` has more tests of gates.
 """
 
 import itertools
@@ -25,15 +25,15 @@ from .cases import (
     value_and_gradients,
 )
 
-# Chunks are of 64 tokens: the third one has two.
+# Chunks have 64 tokens; the third one has two.
 LENGTH, CHUNK = 130, 64
-# Segments of one token, within a chunk, over two, and one that starts with a chunk;
-# of small chunks several in one, and one that starts with a block.
+# First tokens of segments: segments of one token, within a chunk, over two chunks, and
+# at the start of a chunk. Small chunks have several segments, and one starts a block.
 FIRSTS = (0, 1, 9, 10, 32, 64, 129), (0, 70, 75)
 
 
 def gates():
-    """Log-decays: small ones, then large ones; some that are huge or hide all."""
+    """Returns log-decays, small and large ones; some are huge or hide all keys."""
     random = np.random.default_rng(5)
     size, rare = np.abs(random.standard_normal((2, LENGTH))), random.random(LENGTH)
     first = np.where(np.arange(LENGTH) < 90, -0.3, -8.0) * size[0]
@@ -44,15 +44,15 @@ def gates():
 
 
 def signed_kernel():
-    """Sums of weights of either sign."""
+    """Returns a kernel with positive and negative sums of weights."""
     return ops.ActivationKernel(ops.gaussian_matrix(3, HEAD_DIM, (0, 5)), tf.nn.tanh)
 
 
 class Form(typing.NamedTuple):
-    """The arguments of an operation and of its twin.
+    """Arguments of an operation and its twin.
 
-    Without a kernel weights are exact. With gates or small chunks everything is
-    float64, else float32. In chunks of 4 blocks are of 32 tokens.
+    Without a kernel, weights are exact. With gates or small chunks, inputs are float64,
+    else float32. With chunks of 4 tokens, blocks have 32.
     """
 
     causal: bool
@@ -68,9 +68,9 @@ class Form(typing.NamedTuple):
         return 1e-7 if self.kernel == "signed" else 1e-10 if self.chunk else 1e-8
 
     def inputs(self, std=1.0, length=LENGTH):
-        """Query, key, value, the gates and, with a window and a kernel, the gain.
+        """Returns query, key, value, gates and, with a window and a kernel, the gain.
 
-        Two heads for a key head, of which small chunks have two.
+        Each key head has two query heads. Small chunks come with two key heads.
         """
         dtype = "float64" if self.gated or self.chunk else "float32"
         heads = 2 if self.chunk else 1
@@ -79,11 +79,11 @@ class Form(typing.NamedTuple):
         inputs = [x[:, :length] for x in inputs]
         if not (self.window and self.kernel):
             return inputs
-        # far keys weigh about as much as near ones, however large inputs are
+        # the gain gives far and near keys similar weights for inputs of any size
         return [*inputs, 2 * (std**2 - 1) + normal((2,), 9, dtype=dtype)]
 
     def ours(self, mask=None, cuts=(), firsts=FIRSTS):
-        """The operation, with a state from piece to piece where it is cut."""
+        """Returns the operation, which passes a state from piece to piece at `cuts`."""
 
         def attend(query, key, value, *more):
             (decay, gain), outputs, state = self._named(more), [], None
@@ -123,14 +123,14 @@ class Form(typing.NamedTuple):
         return attend
 
     def _made(self):
-        """The kernel, made outside of graphs: XLA rounds its matrix otherwise."""
+        """Makes the kernel outside of graphs, as XLA would round its matrix."""
         with tf.init_scope():
             return (
                 signed_kernel() if self.kernel == "signed" else KERNELS[self.kernel]()
             )
 
     def _named(self, more):
-        """The gates and the gain, or `None`."""
+        """Returns the gates and the gain, or `None`."""
         decay = more[0] if self.gated else None
         return decay, more[-1] if len(more) > self.gated else None
 
@@ -183,16 +183,16 @@ SMALL_CHUNKS = {
 ALL = {**FORMS, **GATED, **SMALL_CHUNKS}
 CAUSAL = [n for n, form in FORMS.items() if form.causal and form.kernel]
 PACKED = ["packed causal", "packed causal, window", "packed bidirectional"]
-# Tokens one by one: each takes seconds.
+# Forms that take seconds, as their tokens are computed one by one.
 SLOW = ["packed causal, window", "packed bidirectional, window"]
-# What has a state; float64 is cut where chunks end, too.
+# Forms with a state; float64 ones are also cut at the ends of chunks.
 CUT = [
     ("causal", (1, 63, 70, 71, 72, 129), 1.0),
     ("causal", (64, 65, 101), 8.0),
     ("causal, window", (1, 63, 70, 71, 72, 129), 8.0),
     ("causal, long window", (64, 65, 101), 1.0),
     ("packed causal", (1, 63, 70, 71, 72, 129), 1.0),
-    # less than a window after a start, too
+    # also cut less than a window after the start of a segment
     ("packed causal, window", (9, 66, 70, 71, 73, 120), 1.0),
     ("gated causal", (1, 63), 1.0),
     ("gated causal, window", (64, 65, 101), 8.0),
@@ -205,7 +205,7 @@ CUT = [
 
 
 def shared(forms, first, second):
-    """A form's name with each of the first values, the next one's with the second."""
+    """Pairs forms alternately with each of the first or each of the second values."""
     return [
         (name, value)
         for name, values in zip(forms, itertools.cycle([first, second]))
@@ -229,10 +229,10 @@ def assert_is_twin(found, twin, std=1.0, tolerance=1e-8):
 
 
 def both(form, inputs, mask=None, cuts=(), firsts=FIRSTS):
-    """Outputs and gradients of the operation, and of the twin."""
+    """Returns outputs and gradients of the operation, and of the twin."""
     found = value_and_gradients(form.ours(mask, cuts, firsts), inputs)
     twin = value_and_gradients(form.twin(mask, firsts), float64(*inputs))
-    # no far key, no gradient of the gain
+    # without far keys the gain has no gradient
     found = [tf.zeros_like(y) if x is None else x for x, y in zip(found, twin)]
     return found, twin
 
@@ -251,7 +251,7 @@ def test_inputs_of_every_size(name, std):
 
 
 def test_rare_chunks_of_packed_sequences(monkeypatch):
-    """Chunks with a start in the form that keys seldom need."""
+    """Tests the rare form of chunks in which segments start."""
     monkeypatch.setattr(ops.ExponentialKernel, "max_rise", -1e9)
     form = Form(True, packed=True, chunk=4)
     assert_is_twin(*both(form, form.inputs()), tolerance=form.tolerance)
@@ -276,11 +276,11 @@ def test_a_sequence_cut_into_states(name, cuts, std):
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in SLOW])
 def test_masked_keys(name):
-    """The first ones, some within, and of one segment all."""
+    """Masks the first keys, some later ones, and all keys of one segment."""
     form = ALL[name]
     std, hidden = (8.0, 1e30) if form.gated or "long" in name else (1.0, np.nan)
     if form.kernel is None or form.chunk:
-        hidden = 1e30  # exact attention does not look after NaN, nor activations
+        hidden = 1e30  # exact attention and activations do not handle NaN
     place = np.arange(LENGTH)
     mask = np.stack([(place > 0) & (place % 5 != 3), place >= 70])
     inputs, hides = form.inputs(std), ~mask[..., None, None]
@@ -294,11 +294,11 @@ def test_masked_keys(name):
 
 
 def one_key_above(place, form):
-    """Inputs of which the key at one place is some 80 nats above all others.
+    """Returns inputs in which the key at `place` is about 80 nats above all others.
 
-    By exact weights and by features: queries look away from the others, and these are
-    far from all rows of the projection. Gradients of queries and keys nearly vanish, so
-    that their errors are large beside them: up to 4e-4 today.
+    This holds for exact weights, as queries point away from the other keys, and for
+    features, as these keys are far from all rows of the projection. Gradients of
+    queries and keys nearly vanish, so their relative errors are large: up to 4e-4.
     """
     inputs, root = form.inputs(), HEAD_DIM**0.25
     direction = np.eye(HEAD_DIM, dtype="float32")[0] * root
@@ -324,7 +324,7 @@ def test_one_key_80_nats_above_all_others(name, place):
 
 @pytest.mark.parametrize("name", PACKED)
 def test_one_key_80_nats_above_another_segment(name):
-    """The last key of a segment, and in the other example the first one."""
+    """Tests the last key of a segment and, in the other example, the first one."""
     firsts, form = ((0, 71), (0, 70)), FORMS[name]
     inputs = one_key_above(70, form)
     assert_is_twin(*both(form, inputs, firsts=firsts), 160.0)
@@ -342,7 +342,7 @@ CHANGED = 100
     ],
 )
 def test_no_later_key_or_gate_moves_a_bit(name, size):
-    """Outputs of earlier chunks and their gradients stay; its own move by rounding."""
+    """Outputs and gradients of earlier chunks stay; its own changes by rounding."""
     form = ALL[name]
     given = form.inputs(1.0 if size else 12.0)
     scale = np.where(np.arange(LENGTH) == CHANGED, size, 1.0)[:, None, None]

@@ -1,4 +1,4 @@
-"""The exact window against the whole matrix of weights, outputs and gradients."""
+"""Outputs and gradients with an exact window, against the whole matrix of weights."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ KERNELS = {"softmax": softmax_kernel, "favor+": favor_plus_kernel}
 
 
 def with_gradients(function, inputs, weights):
-    """The output, and the gradients of its sum weighted by `weights`."""
+    """Returns the output, and gradients of its sum weighted by `weights`."""
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         output = function(*inputs)
@@ -26,7 +26,7 @@ def assert_all_close(found, expected, tolerance=1e-10):
 
 
 def mask(length):
-    """Masks of three examples: the first keys hidden, some within, and all."""
+    """Returns masks of three examples that hide the first keys, some keys, and all."""
     seen = np.ones((3, length), bool)
     seen[0, : length // 3] = False
     seen[1, length // 2 :: 3] = False
@@ -53,9 +53,9 @@ def matrix(kernel, window, key_mask=None, causal=False):
     return attend
 
 
-# Tokens, window and tokens of a chunk. Of 4, blocks are of 32: keys of windows of 64
-# and 70 stand whole blocks further, and a part of one. `test_trunk.py` has inputs of
-# every size.
+# Tokens, window and tokens of a chunk. With chunks of 4, blocks have 32 tokens, so a
+# window of 70 spans two blocks and a part of one. `test_trunk.py` has inputs of every
+# size.
 @pytest.mark.parametrize(
     "length, window, chunk, name, masked, causal",
     [
@@ -78,7 +78,7 @@ def test_outputs_and_gradients_are_those_of_the_matrix(
     weights = normal((3, length, 4, 7), 11)
     expected = with_gradients(matrix(*given), inputs, weights)
     found = with_gradients(ours(*given, chunk), inputs, weights)
-    # no far key: no gradient of the gain
+    # without far keys the gain has no gradient
     found = [tf.zeros_like(inputs[3]) if x is None else x for x in found]
     assert_all_close(found, expected)
 
@@ -103,7 +103,7 @@ def test_a_hidden_key_of_any_size_is_not_there(size, causal):
 
 
 def far_keys_of_tiny_features():
-    """Far keys so large that their features are e^-60 of a near one's, and a gain."""
+    """Returns inputs whose far keys have features e^-60 as large as near ones."""
     query, key, value = qkv(1, 40, 40, 1)
     far = 24 * key / tf.norm(key, axis=-1, keepdims=True)
     key = tf.where(np.arange(40)[:, None, None] == 20, 0 * key, far)
@@ -112,7 +112,7 @@ def far_keys_of_tiny_features():
 
 @pytest.mark.slow
 def test_an_unknown_batch_and_length(monkeypatch):
-    """Bidirectional, with features and, for the second inputs, with log-sum-exp."""
+    """Tests bidirectional attention by features and, for hard inputs, log-sum-exp."""
     sizes = blocks.ON_CPU._replace(min_tokens=16, max_tokens=16)
     monkeypatch.setattr(blocks, "ON_CPU", sizes)
     kernel, weights = softmax_kernel(), normal((3, 40, 1, 7), 11)
@@ -145,7 +145,7 @@ def test_far_weights_below_float32s_range_of_near_features_count(jit_compile):
     inputs = query, key, value, _ = far_keys_of_tiny_features()
     kernel, weights = softmax_kernel(), normal((1, 40, 1, 7), 11)
     right = with_gradients(matrix(kernel, 3), inputs, weights)
-    # without them these rows would be the mean of a few near values
+    # without far weights these rows would be averages of a few near values
     near_alone = ops.exact_attention(
         query, key, value, ops.Visibility(sliding_window=3)
     )
@@ -158,7 +158,7 @@ def test_far_weights_below_float32s_range_of_near_features_count(jit_compile):
 
 
 def attended_in_pieces(query, key, value, gain, kernel, window, key_mask, pieces):
-    """Both sides, by a pass from the last piece on and one from the first on."""
+    """Attends bidirectionally, by a pass from the last piece and one from the first."""
     whole = query, key, value, key_mask
     parts = list(zip(*(tf.split(x, pieces, 1) for x in whole)))
     empty = ops.initial_state(3, 2, 22, 7, tf.float64)

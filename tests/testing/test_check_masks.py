@@ -134,7 +134,7 @@ def test_masks_of_numbers_in_a_dict():
 @pytest.mark.parametrize(
     ("model", "inputs", "mask", "message"),
     [
-        (lambda: of_ids(keras.layers.Dense(2)), IDS.clip(1), None, "false for some"),
+        (lambda: of_ids(keras.layers.Dense(2)), IDS.clip(1), None, "false for others"),
         (lambda: keras.layers.Dense(2), np.ones((2, 6, 3)), None, "from layers of"),
         (attending, [np.ones((2, 6, DIM))] * 2, IDS[:, :5] > 0, r"shape \(2, 5\)"),
         (attending, [np.ones((2, 6, DIM))] * 2, np.ones((2, 6)), "true for 12"),

@@ -1,4 +1,4 @@
-"""Kernels: which weights attention gives, and how loops compute with them."""
+"""Kernels: the weight functions of attention, as the loops use them."""
 
 from keras_performer.ops.kernels.activation import ActivationKernel
 from keras_performer.ops.kernels.base import Kernel

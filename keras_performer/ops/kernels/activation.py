@@ -1,4 +1,4 @@
-"""The kernel of generalized attention: features that an activation makes."""
+"""The kernel of generalized attention: an activation makes the features."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from keras_performer.ops.tensors import TensorLike
 class ActivationKernel(Kernel):
     """Features `activation(W x) + epsilon` of the paper's generalized attention.
 
-    It is another model than softmax attention, not an estimate of it.
+    This kernel gives a different model from softmax attention, not an estimate of it.
 
     Args:
         projection_matrix: tensor `(M, H)`, or `(K, M, H)` with one for each key-value

@@ -15,45 +15,43 @@ from keras_performer.ops.kernels.parts import (
 from keras_performer.ops.shapes import size, sizes
 from keras_performer.ops.tensors import TensorLike
 
-# The logarithm of nothing: far below that of any weight, and finite in float32.
+# Stands for log(0): far below the logarithm of any weight, and finite in float32.
 EMPTY = -1e30
 
 
 class Kernel:
-    """Base class of kernels: everything that the attention loops call.
+    """Base class of kernels: the methods that the attention loops call.
 
-    A subclass defines `query_features` and `key_features`. All other methods have
-    defaults that are right for any features: queries and keys are multiplied by the
-    projection matrix, gradients come from a tape, and nothing scales the features.
-    `ExponentialKernel` replaces most of them, for features whose exponents need a
-    stabilizer.
+    A subclass must define `query_features` and `key_features`. The other methods have
+    defaults that are right for any features: they multiply queries and keys by the
+    projection matrix, take gradients from a tape, and do not scale the features.
+    `ExponentialKernel` overrides most defaults, because its features need a stabilizer.
 
-    Shapes, where X = batch size times key-value heads (the batch varies slowest).
-    Features and their gradients are also computed for chunks, `(X, chunks, rows, ...)`.
+    Shapes, where X = batch size times key-value heads (the batch varies slowest). The
+    loops also compute features and gradients of chunks, `(X, chunks, rows, ...)`.
 
-        x, y    block of queries or of keys, `(X, rows, H)`
+        x, y    queries or keys of a block, `(X, rows, H)`
         a       the result of `project_queries` for x, one tensor `(X, rows, ...)`
         b       the result of `project_keys` for y, a tuple of tensors
                 `(X, tokens, ...)`
-        phi     features in `num_parts` equal parts (`parts.py` says why), a tuple of
-                tensors `(X, rows, M / num_parts)`
-        r       the stabilizer, parts `(X, 1, M / num_parts)`: logarithms that scale the
-                features of all keys so far. Results do not depend on it, so it has no
-                gradient. Kernels without a stabilizer do not change it
-        sums    values, with a column of ones, weighted by the features of keys and
-                added up, parts `(X, V + 1, M / num_parts)`
+        phi     features in `num_parts` equal parts (explained in `parts.py`), a tuple
+                of tensors `(X, rows, M / num_parts)`
+        r       the stabilizer, parts `(X, 1, M / num_parts)`: features of all keys so
+                far are divided by exp(r). Results do not depend on r, so it has no
+                gradient. Kernels without a stabilizer do not change r
+        sums    sums over keys: values with a column of ones, weighted by features,
+                parts `(X, V + 1, M / num_parts)`
         mask    bool tensor `(X, tokens, 1)`, true for visible keys, or `None`
 
-    Attributes without tensors are options. They must be hashable: together with the
-    class they identify a kernel in compiled functions. Copies with other parameters
-    or another dtype keep both. Tensors belong in the parameters; make tensors derived
-    from them in `_hold`. A subclass with features in two parts also defines
-    `in_one_part`, and one with its own stabilizer the gradients of features.
+    Attributes without tensors are options. They must be hashable: class and options
+    identify a kernel in compiled functions. Copies with other parameters or another
+    dtype keep the options. Put tensors into the parameters, and compute tensors derived
+    from parameters in `_hold`. A subclass with features in two parts must also define
+    `in_one_part`. A subclass with a stabilizer must define the gradients of features.
 
     Args:
-        parameters: dict of named tensors of any shape, or with a first axis of K
-            key-value heads. `"projection_matrix"`, if there is one, is `(M, H)` or
-            `(K, M, H)`.
+        parameters: dict of named tensors of any shape; a first axis may be K key-value
+            heads. `"projection_matrix"`, if present, is `(M, H)` or `(K, M, H)`.
         trainable: bool, whether gradients flow to the parameters. Defaults to `False`.
 
     Example:
@@ -68,12 +66,12 @@ class Kernel:
     1
     """
 
-    # In how many parts features come.
+    # Number of parts of the features.
     num_parts = 1
-    # What stands for the options in `identity`, if anything does.
+    # Replaces the options in `identity`, unless it is `None`.
     stands_for: typing.Any = None
-    # Where b are log-features: how far keys of a block may rise above its reference.
-    # `None` where there is no range to watch.
+    # A chunk is rare if a log-feature of its keys exceeds the reference by this much.
+    # `None` for kernels without a stabilizer, which have no rare chunks.
     max_rise: float | None = None
 
     def __init__(
@@ -82,13 +80,13 @@ class Kernel:
         self.trainable = trainable
         self._hold(tf.nest.map_structure(tf.convert_to_tensor, parameters))
 
-    # -- Features: what a subclass defines.
+    # -- Features: methods that a subclass must define.
 
     def query_features(self, a, r):
         """Returns features of queries, and the logarithm of their common divisor.
 
         Returns:
-            `(phi, peak)`; peak is `(X, rows, 1)`, zeros if nothing is divided.
+            `(phi, peak)`; peak is `(X, rows, 1)`, zeros for undivided features.
         """
         raise NotImplementedError(f"{type(self).__name__} must define query_features.")
 
@@ -104,23 +102,23 @@ class Kernel:
         return flat_matmul(x, self._weights, transpose=True)
 
     def project_keys(self, y, mask):
-        if mask is not None:  # features of a huge key, and their slope, may be infinite
+        if mask is not None:  # a huge masked key could have infinite features
             y = tf.where(mask, y, tf.zeros_like(y))
         return (self.project_queries(y),)
 
     def pull_queries(self, x, da):
-        """Returns gradients of a block of queries, and a list for `trained`."""
+        """Returns the gradient of x, and a list of gradients for `trained`."""
         return self._pull(lambda kernel, x: kernel.project_queries(x), x, da)
 
     def pull_keys(self, y, mask, db, v, dv):
-        """Returns gradients of a block of keys, like `pull_queries`.
+        """Returns the gradient of y, and a list of gradients for `trained`.
 
         Args:
-            y, mask: the block of keys.
+            y, mask: keys of a block, and their mask.
             db: gradient of b.
-            v: values with their ones, `(X, tokens, V + 1)`.
-            dv: gradient of v. The row sums of `v * dv` equal those of features times
-                their gradients.
+            v: values with a column of ones, `(X, tokens, V + 1)`.
+            dv: gradient of v. For each key, the sum of `v * dv` equals the sum of the
+                features times their gradients.
         """
         return self._pull(lambda kernel, y: kernel.project_keys(y, mask), y, db)
 
@@ -133,8 +131,8 @@ class Kernel:
     def pull_pairs(self, p, e, dweights):
         """Returns gradients of p and e, for `query_gradient` and `key_gradient`.
 
-        They need not be the gradients of each feature, as where some features follow
-        from others.
+        Only the resulting gradients of a and b must be right. If some features are
+        functions of others, the gradients of single features are not unique.
         """
         return per_feature(dweights, e), over_rows(dweights, p)
 
@@ -149,21 +147,21 @@ class Kernel:
         return _derivative(lambda b: self.key_features(b, None, mask), b, dfeatures)
 
     def normalizer(self, peak, denominator):
-        """Returns sums of weights in the form of a backward pass, here 1 / the sum."""
+        """Returns the normalizer as the backward pass takes it, here 1 / the sum."""
         return tf.math.divide_no_nan(tf.ones_like(denominator), denominator)
 
     def log_normalizer(self, normalizer):
-        """Returns the logarithm of the sums' sizes; `EMPTY` where a sum is 0.
+        """Returns log |sum of weights|; `EMPTY` where the sum is 0.
 
         Args:
-            normalizer: from `normalizer`.
+            normalizer: result of `normalizer`.
         """
         visible = normalizer != 0
         size = tf.abs(tf.where(visible, normalizer, tf.ones_like(normalizer)))
         return tf.where(visible, -tf.math.log(size), tf.constant(EMPTY, size.dtype))
 
     def sign(self, normalizer):
-        """Returns the signs of sums of weights, for features that may be negative."""
+        """Returns the signs of the sums of weights; features may be negative."""
         return tf.sign(normalizer)
 
     def normalizer_of(self, log_sums):
@@ -175,8 +173,8 @@ class Kernel:
     def log_left_out(self, query):
         """Returns the logarithm of a factor that the features of a query leave out.
 
-        It cancels in the average, but counts beside weights of another kind, such as
-        exact ones.
+        The factor cancels in the average over keys. It matters only if weights of
+        another kind, such as exact weights, enter the same average.
 
         Args:
             query: tensor `(..., H)`.
@@ -191,11 +189,11 @@ class Kernel:
         return _derivative(self.log_left_out, query, dlog)
 
     def normalized_query_features(self, a, r, normalizer):
-        """Returns features with weights that sum to 1, unless `divided` divides."""
+        """Returns features divided by the normalizer, unless `divided` divides."""
         return self.query_features(a, r)[0]
 
     def divided(self, d, normalizer):
-        """Returns gradients of weighted sums, divided by the sum of weights."""
+        """Returns the gradients d of weighted sums, divided by the sum of weights."""
         return d * normalizer
 
     # -- The stabilizer.
@@ -205,11 +203,11 @@ class Kernel:
         return r
 
     def rescale(self, old, new):
-        """Returns factors for sums under one stabilizer to fit another, in parts."""
+        """Returns factors that convert sums from the old stabilizer to the new one."""
         return each(tf.ones_like, old)
 
     def balance(self, r, sums):
-        """Returns the stabilizer and sums of all keys in the form that queries read."""
+        """Returns the stabilizer and sums of all keys, in the form for queries."""
         return r, sums
 
     # -- Parameters and conversions.
@@ -220,7 +218,7 @@ class Kernel:
         return self.parameters.get("projection_matrix")
 
     def num_features(self, head_dim: int) -> int:
-        """Number M of features for heads of size `head_dim`, an int."""
+        """Returns the number M of features for head size `head_dim`, an int."""
         matrix = self.projection_matrix
         return head_dim if matrix is None else matrix.shape[-2]
 
@@ -242,13 +240,13 @@ class Kernel:
         return kernel
 
     def with_gradients(self):
-        """Returns this kernel with parameters that gradients flow to."""
+        """Returns a copy of this kernel whose parameters get gradients."""
         kernel = copy.copy(self)
         kernel.trainable = True
         return kernel
 
     def astype(self, dtype):
-        """Returns this kernel in `dtype`; tensors that do not train become constant."""
+        """Returns this kernel in `dtype`; stops gradients unless it is trainable."""
 
         def convert(x):
             x = tf.cast(x, dtype) if x.dtype.is_floating else x
@@ -270,7 +268,7 @@ class Kernel:
         return kernel
 
     def made_by(self, maker):
-        """Returns this kernel with a maker, which then identifies its options.
+        """Returns this kernel with a maker, which replaces the options in `identity`.
 
         Args:
             maker: hashable; kernels of one class with equal makers are equal.
@@ -280,7 +278,7 @@ class Kernel:
         return kernel
 
     def identity(self):
-        """Class and options, or maker; hashable, equal if numbers are equal."""
+        """Returns a hashable key, equal for kernels that differ only in parameters."""
         if self.stands_for is not None:
             return (type(self), self.trainable, self.stands_for)
         options = sorted(vars(self.blank()).items(), key=lambda item: item[0])
@@ -290,20 +288,20 @@ class Kernel:
         except TypeError as error:
             raise TypeError(
                 "The attributes of a kernel must be tensors or hashable (numbers, "
-                "strings, tuples, functions), as kernels with equal attributes share "
-                "what is compiled. Change them, or use jit_compile=False. Received: "
+                "strings, tuples, functions): kernels with equal attributes share "
+                "compiled functions. Change them, or use jit_compile=False. Received: "
                 f"{type(self).__name__} with {dict(options)}"
             ) from error
         return identity
 
     def check_heads(self, num_key_value_heads):
-        """Raises a `ValueError` unless parameters fit that number of heads."""
+        """Raises a `ValueError` unless the parameters fit the number of heads."""
         matrix = self.projection_matrix
         if matrix is not None and matrix.shape.rank == 3:
             check_axis_of_heads("projection_matrix", matrix, num_key_value_heads)
 
     def _hold(self, parameters):
-        """Keeps the parameters, and as `_...` what blocks need of them."""
+        """Stores the parameters, and the scaled matrix that blocks multiply by."""
         self.parameters = parameters
         matrix = parameters.get("projection_matrix")
         self._weights = None if matrix is None else matrix * scale(matrix)
@@ -318,18 +316,18 @@ class Kernel:
 
 
 def scale(x):
-    """H^(-1/4), for queries and keys: half of the softmax's 1 / sqrt(H) each."""
+    """Returns H^(-1/4), the square root of the softmax's factor 1 / sqrt(H)."""
     return x.shape[-1] ** -0.25
 
 
 def flat_matmul(x, w, transpose=False):
-    """`x @ w` for x `(..., D)` and one matrix w, or x `(X, rows, D)` and one per head.
+    """Computes `x @ w` for one matrix w, or for a matrix per head, `(K, ...)`.
 
-    A matrix for each head is `(K, ...)`. A single matrix makes one flat product: it is
-    faster than many small ones, and TensorFlow 2.21 on some CPUs writes beyond the
-    result of `(X, 1, rows, D)` and one matrix.
+    x is `(..., D)`, with a matrix per head `(X, rows, D)`. One matrix makes one flat
+    product, which is faster than many small ones. On some CPUs TensorFlow 2.21 also
+    writes beyond the result of a product of `(X, 1, rows, D)` and one matrix.
     """
-    # all sizes are said: of no examples none can be inferred
+    # gives all sizes, because an empty batch does not determine a size of -1
     shape = *sizes(x)[:-1], w.shape[-2 if transpose else -1]
     if w.shape[0] == 1 and len(w.shape) == 3:
         w = tf.squeeze(w, 0)
@@ -341,7 +339,7 @@ def flat_matmul(x, w, transpose=False):
 
 
 def split_heads(x, num_heads):
-    """`(X, rows, D)` to `(B, K, rows, D)`."""
+    """Reshapes `(X, rows, D)` to `(B, K, rows, D)`."""
     shape = size(x, 0) // num_heads, num_heads, size(x, 1), x.shape[2]
     return tf.reshape(x, shape)
 
@@ -365,6 +363,7 @@ def _gradient(tape, target, sources, upstream):
 def check_axis_of_heads(name, x, num_key_value_heads):
     if x.shape[0] != num_key_value_heads:
         raise ValueError(
-            f"{name} with a first axis of heads must have one for each head of key and "
-            f"value, {num_key_value_heads}. Received: {name} of shape {tuple(x.shape)}"
+            f"{name} with an axis of heads must have one entry for each of the "
+            f"{num_key_value_heads} heads of key and value. Received: {name} of shape "
+            f"{tuple(x.shape)}"
         )

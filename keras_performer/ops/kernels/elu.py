@@ -6,10 +6,10 @@ from keras_performer.ops.kernels.base import Kernel
 
 
 class EluKernel(Kernel):
-    """Features elu(x) + 1 of queries and keys as they are.
+    """Features elu(x) + 1 of queries and keys without projection.
 
-    That is x + 1 where x is positive, otherwise exp(x). Unlike in `ActivationKernel`,
-    queries and keys are not divided by H^(1/4), and nothing is added to their features.
+    A feature is x + 1 if x is positive, otherwise exp(x). Unlike in `ActivationKernel`,
+    queries and keys are not divided by H^(1/4), and no epsilon is added to features.
 
     Reference:
         Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236, equation 7.
@@ -44,5 +44,5 @@ class EluKernel(Kernel):
 
 
 def _elu_plus_one(x):
-    # not elu(x) + 1, which rounds what is below 1e-7 in float32
+    # elu(x) + 1 would round away features below 1e-7 in float32
     return tf.where(x > 0, x + 1.0, tf.exp(tf.minimum(x, 0.0)))

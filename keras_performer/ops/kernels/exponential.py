@@ -1,4 +1,4 @@
-"""The softmax kernel: positive random features, held by a stabilizer."""
+"""The softmax kernel: positive random features with a stabilizer."""
 
 import copy
 import functools
@@ -17,8 +17,8 @@ from keras_performer.ops.kernels.base import (
 from keras_performer.ops.kernels.parts import each, split
 from keras_performer.ops.tensors import TensorLike
 
-# The log-feature of a masked key; that of a feature that no key has reached yet is
-# EMPTY. exp(MASKED - EMPTY) is 0.
+# The log-feature of a masked key. The stabilizer before the first key is EMPTY, and
+# exp(MASKED - EMPTY) is 0.
 MASKED = -2e30
 
 
@@ -30,17 +30,18 @@ class ExponentialKernel(Kernel):
 
         l_q = W x - |x|^2 / 2        l_k = W y - |y|^2 / 2 + log_weights
 
-    |x|^2 / 2 is the same for all features of a query, so it cancels and is never
-    computed.
+    |x|^2 / 2 is the same for all features of a query, so it cancels, and
+    `query_features` leaves it out.
 
     Args:
         projection_matrix: tensor `(M, H)`, the matrix W, or `(K, M, H)` with one for
             each key-value head.
-        hyperbolic: bool, the second half of W's rows is minus the first half. Only the
-            first half is then multiplied, and features come in two parts. Defaults to
-            `False`.
-        log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights log N(w;
-            0, I) - log p(w) of rows drawn from another density p. Defaults to `None`.
+        hyperbolic: bool, whether the second half of W's rows is minus the first half.
+            Then only the first half is multiplied, and features come in two parts.
+            Defaults to `False`.
+        log_weights: optional tensor `(M,)` or `(K, M)`, the importance weights
+            log N(w; 0, I) - log p(w) of rows sampled from another density p. Defaults
+            to `None`.
         trainable: bool, whether gradients flow to the matrix and the log-weights. If
             `hyperbolic`, only the first half of the matrix is read and trained.
             Defaults to `False`.
@@ -49,8 +50,8 @@ class ExponentialKernel(Kernel):
         arXiv 2009.14794, Lemma 1 and section 2.3.
     """
 
-    # Keys of one block may exceed the reference by exp(60) before products of
-    # features leave float32's range; past that a safe form is used.
+    # Key features up to exp(60) keep products of features in the range of float32.
+    # Chunks with larger features are rare chunks, computed by log-sum-exp.
     max_rise = 60.0
 
     def __init__(
@@ -84,12 +85,12 @@ class ExponentialKernel(Kernel):
         return self.parameters.get("log_weights")
 
     def in_one_part(self):
-        """Returns this kernel with a product for every feature, in fewer operations."""
+        """Returns this kernel in one part: more arithmetic in fewer operations."""
         if not self.hyperbolic:
             return self
         kernel, parameters = copy.copy(self), dict(self.parameters)
         kernel.hyperbolic = False
-        if self.trainable:  # then only the first half moves
+        if self.trainable:  # training changes only the first half
             half = tf.split(self.projection_matrix, 2, axis=-2)[0]
             parameters["projection_matrix"] = tf.concat([half, -half], -2)
         return kernel.with_parameters(parameters)
@@ -113,7 +114,7 @@ class ExponentialKernel(Kernel):
         return tf.where(mask, bias, tf.constant(MASKED, bias.dtype))
 
     def project_keys(self, y, mask):
-        if mask is not None:  # or a huge one would rise above MASKED
+        if mask is not None:  # a huge masked key would exceed MASKED
             y = tf.where(mask, y, tf.zeros_like(y))
         bias = [self.bias(y, mask)] * self.num_parts
         b = self._plus_and_minus(bias, self.project_queries(y))
@@ -129,9 +130,9 @@ class ExponentialKernel(Kernel):
     def pull_keys(self, y, mask, db, v, dv):
         if self.trainable:
             return super().pull_keys(y, mask, db, v, dv)
-        if mask is not None:  # or a hidden NaN would be one in the gradient
+        if mask is not None:  # a NaN in a masked key would enter the gradient
             y = tf.where(mask, y, tf.zeros_like(y))
-        # of the bias, which scales the features of a key and its values alike
+        # the gradient of the bias: the sum of features times their gradients
         dbias = tf.reduce_sum(v * dv, -1, keepdims=True)
         du = functools.reduce(tf.subtract, db)
         return flat_matmul(du, self._weights) - scale(y) ** 2 * y * dbias, []
@@ -144,12 +145,12 @@ class ExponentialKernel(Kernel):
         """Returns features whose largest is 1, and the logarithm of their divisor."""
         logs = self.query_logs(a, r)
         peaks = [tf.reduce_max(x, -1, keepdims=True) for x in logs]
-        # a stabilizer too, of each row
+        # a stabilizer for each row
         peak = tf.stop_gradient(functools.reduce(tf.maximum, peaks))
         return each(lambda x: tf.exp(x - peak), logs), peak
 
     def normalizer(self, peak, denominator):
-        """Returns the logarithm of the sum of weights."""
+        """Returns the logarithm of the sum of weights; `-EMPTY` if the sum is 0."""
         visible = denominator > 0
         log = tf.math.log(tf.where(visible, denominator, tf.ones_like(denominator)))
         return tf.where(visible, peak + log, tf.constant(-EMPTY, peak.dtype))
@@ -166,7 +167,7 @@ class ExponentialKernel(Kernel):
         return tf.where(log_sums > empty, log_sums, -empty)
 
     def log_left_out(self, query):
-        # -|x|^2 / 2, and the mean over features
+        # -|x|^2 / 2, and 1 / M of the mean over features
         squares = tf.reduce_sum(query**2, -1, keepdims=True)
         features = self.num_features(query.shape[-1])
         return -0.5 * scale(query) ** 2 * squares - math.log(features)
@@ -176,14 +177,14 @@ class ExponentialKernel(Kernel):
         return each(tf.exp, logs)
 
     def query_logs(self, a, shift):
-        """Log-features of queries, shifted, parts."""
+        """Returns log-features of queries plus a shift, parts."""
         return self._plus_and_minus(shift, a)
 
     def divided(self, d, normalizer):
-        return d  # the normalized features are
+        return d  # `normalized_query_features` divides
 
     def query_gradient(self, a, features, dfeatures):
-        # of the product u that the parts share, as u and -u
+        # the gradient of the product u; the parts are exp(u) and exp(-u)
         return functools.reduce(tf.subtract, each(tf.multiply, features, dfeatures))
 
     def key_gradient(self, b, features, dfeatures, mask):
@@ -198,23 +199,23 @@ class ExponentialKernel(Kernel):
         return each(lambda old, new: tf.exp(old - new), old, new)
 
     def balance(self, r, sums):
-        """Returns the stabilizer for which every normalizer is 1 ("two softmaxes").
+        """Returns a stabilizer for which the normalizer of each feature is 1, and sums.
 
-        Query features are then a softmax over features, and sums are convex averages of
-        the values.
+        This gives "two softmaxes": sums become convex averages of the values, and
+        normalized query features become a softmax over features.
         """
         z = each(lambda s: s[:, -1:], sums)
         z = each(lambda z: tf.where(z > 0, z, tf.ones_like(z)), z)
         return each(lambda r, z: r + tf.math.log(z), r, z), each(tf.divide, sums, z)
 
     def _plus_and_minus(self, shift, u):
-        """The parts `shift + u` and `shift - u`; the first alone if not hyperbolic."""
+        """Returns the parts `shift + u` and, if hyperbolic, `shift - u`."""
         signs = (tf.add, tf.subtract)[: self.num_parts]
         return each(lambda sign, x: sign(x, u), signs, shift)
 
 
 def _add_to_rows(b, log_weights):
-    """`(X, tokens, M)` plus `(M,)`, or plus `(K, M)` for the K heads in X."""
+    """Adds log-weights `(M,)`, or `(K, M)` for the K heads in X, to log-features."""
     if len(log_weights.shape) == 1:
         return b + log_weights
     by_head = split_heads(b, log_weights.shape[0]) + log_weights[:, tf.newaxis]

@@ -1,4 +1,4 @@
-"""The second-order Taylor polynomial of the softmax kernel, exactly."""
+"""The second-order Taylor polynomial of the softmax kernel, computed exactly."""
 
 import functools
 import math
@@ -16,8 +16,8 @@ class TaylorKernel(Kernel):
     products in pairs. Nothing is random.
 
     Args:
-        rank: int R, use only the first R elements of q and k, as if the others were 0:
-            1 + R + R (R + 1) / 2 features. Defaults to `None`, all.
+        rank: int R, use only the first R elements of q and k, as if the others were 0.
+            This gives 1 + R + R (R + 1) / 2 features. Defaults to `None`, all elements.
 
     Reference:
         Arora et al. 2024, Simple linear attention language models balance the
@@ -49,7 +49,8 @@ class TaylorKernel(Kernel):
         return (self._features(tf.cast(mask, b.dtype), b),)
 
     def pair_weights(self, p, e):
-        # 1 + t + t^2 / 2 is (1 + s^2) / 2 of s = 1 + t, and all of it 0 of hidden keys
+        # 1 + t + t^2 / 2 = (1 + s^2) / 2 with s = 1 + t; y[..., 0] and s of masked keys
+        # are 0
         x, y = self._first(p), self._first(e)
         s = tf.matmul(x, y, transpose_b=True)
         return (s * s + tf.linalg.matrix_transpose(y[..., :1])) * 0.5
@@ -85,8 +86,8 @@ class TaylorKernel(Kernel):
         return tf.concat([one, x, products], -1)
 
     def _first(self, features):
-        """1 and x of features, of which the others follow."""
-        # of M = (R + 1) (R + 2) / 2 features the first R + 1, which is |sqrt(2 M)|
+        """Returns the features 1 and x, which determine the others."""
+        # M = (R + 1) (R + 2) / 2, so R + 1 = floor(sqrt(2 M))
         count = math.isqrt(2 * features[0].shape[-1])
         return features[0][..., :count]
 
@@ -100,15 +101,15 @@ class TaylorKernel(Kernel):
 
 
 def _with_zeros(x, count):
-    """So many zeros after the last axis."""
+    """Appends `count` zeros to the last axis."""
     return tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, count)])
 
 
 @functools.cache
 def _pairs(head_dim):
-    """Matrices that choose the elements of each product: `(x @ first) * (x @ second)`.
+    """Returns matrices to select elements of products: `(x @ first) * (x @ second)`.
 
-    A square counts half in t^2 / 2, a product of two elements whole.
+    In t^2 / 2, squares have the factor 1/2, products of two elements the factor 1.
     """
     rows, columns = np.triu_indices(head_dim)
     first, second = (np.eye(head_dim)[index].T for index in (rows, columns))

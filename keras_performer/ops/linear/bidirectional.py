@@ -1,4 +1,4 @@
-"""Attention to every key, in time and memory linear in the length."""
+"""Bidirectional attention, in time and memory linear in the length."""
 
 import tensorflow as tf
 
@@ -45,7 +45,7 @@ def bidirectional_attention(
     decay: TensorLike | None = None,
     jit_compile: bool = False,
 ) -> tf.Tensor:
-    """Attention of every query to every key, through the features of a kernel.
+    """Computes attention of every query to every key, through features of a kernel.
 
     For the exponential kernel this equals two softmaxes, over the keys for each feature
     and over the features for each query, so no epsilon is needed.
@@ -102,7 +102,7 @@ def bidirectional_attention(
 
 
 def attend(kernel, visible, query, key, value, decay, jit_compile):
-    """`bidirectional_attention` of checked arguments."""
+    """Computes `bidirectional_attention` of checked arguments."""
     inputs = query, key, value
     if visible.starts is None and decay is None:
         return attend_to_all(kernel, visible, *inputs, jit_compile)
@@ -112,9 +112,9 @@ def attend(kernel, visible, query, key, value, decay, jit_compile):
 def attend_to_all(
     kernel, visible, query, key, value, jit_compile=False, block_tokens=None
 ):
-    """Attention of every query to every key that the mask shows.
+    """Computes attention of every query to every key that is not masked.
 
-    `block_tokens`, the tokens of a block, is an int where a test wants small ones.
+    `block_tokens`, an int, sets the tokens of a block, for tests of small blocks.
     """
 
     @custom_gradient
@@ -154,23 +154,22 @@ def attend_both_ways(
     jit=False,
     decay=None,
 ):
-    """Attention to all visible keys of a query's segment.
+    """Computes attention of every query to all visible keys of its segment.
 
-    The sequence and its reverse are examples of one batch, so that loops are traced and
-    compiled once. In each a query sees its own key, with half the weight.
+    The causal loops take the sequence and its reverse as one batch, so they are traced
+    and compiled once. A query sees its own key in both, each time with half the weight.
 
     Args:
         kernel: a `Kernel` in the dtype of the loops.
         visible: a `Visibility`.
         query, key, value: tensors, a key for each query.
-        window: int, keys at less than this distance are near; 0 for none.
-        gain: tensor `(N, 1)`, the logarithm of what multiplies far weights; `None`
-            without a window.
+        window: int, keys closer than this are near; 0 for no near keys.
+        gain: tensor `(N, 1)`, the log-gain of far weights; `None` without a window.
         chunk_size: as in `causal_attention`.
         jit: bool, `jit_compile` of `causal_attention`.
-        decay: log-decays of the keys, `(B, T, K)`, or `None`. The later token of a pair
-            decays its weight, and those between: in the sequence the query, in its
-            reverse the key.
+        decay: log-decays of the keys, `(B, T, K)`, or `None`. Gates of the later token
+            of a pair and of the tokens between decay its weight. The later token is
+            the query in the sequence, and the key in its reverse.
 
     Returns:
         Tensor `(B, T, N, V)` in the dtype of the loops.
@@ -182,7 +181,7 @@ def attend_both_ways(
     if starts is not None:
         starts = tf.concat([starts, reversed_starts(starts)], 0)
     if decay is not None:
-        # of a pair the key is the later token
+        # in the reverse the key is the later token of a pair
         moved = tf.pad(tf.reverse(decay[:, 1:], [1]), [[0, 0], [1, 0], [0, 0]])
         decay = tf.concat([decay, moved], 0)
     features = kernel.num_features(key.shape[3])
@@ -198,14 +197,14 @@ def attend_both_ways(
 
 @custom_gradient
 def _joined(output, log_sums, signs):
-    """The means of sequences and those of their reverses as means over all keys.
+    """Joins means over sequences and over their reverses into means over all keys.
 
-    The sums of weights, whose logarithms are `log_sums`, may have any `signs`.
+    `log_sums` are logarithms of the absolute sums of weights, which have these `signs`.
     """
 
     def shares():
         logs = _halves(log_sums)
-        # what decays hide has a logarithm, too
+        # keys that decays hide have log-sums, too: at most EMPTY
         seen = tf.where(logs > EMPTY, _halves(signs), tf.zeros_like(logs))
         sums = seen * tf.exp(logs - tf.reduce_max(logs, 0))
         return tf.math.divide_no_nan(sums, tf.reduce_sum(sums, 0))
@@ -220,19 +219,19 @@ def _joined(output, log_sums, signs):
 
 
 def _halves(x):
-    """Sequences, and their reverses turned back, `(2, B, T, ...)`."""
+    """Splits a batch into sequences and reverses turned back, `(2, B, T, ...)`."""
     first, second = tf.split(x, 2)
     return tf.stack([first, tf.reverse(second, [1])])
 
 
 def _batch_of(x):
-    """The inverse of `_halves`."""
+    """Inverts `_halves`."""
     first, second = tf.unstack(x)
     return tf.concat([first, tf.reverse(second, [1])], 0)
 
 
 class _Bidirectional:
-    """The four loops of one attention; they share sizes, blocks and what is visible.
+    """The four loops of bidirectional attention, with their sizes, blocks and mask.
 
     In the loops, with the shapes of `Kernel`:
 
@@ -240,7 +239,7 @@ class _Bidirectional:
         y, b, e    keys, projected keys, their features
         v          values with a column of ones
         r, sums    stabilizer and sums of all keys
-        d...       a gradient; d alone is that of the sums of a query, times its
+        d...       a gradient; d alone: the gradient of the sums of a query, times its
                    normalizer
     """
 
@@ -254,11 +253,11 @@ class _Bidirectional:
         self.mask = self.key_blocks.cut_mask(visible.key_mask, size(key, 0))
 
     def forward(self, query, key, value):
-        """The output, and what `backward` needs of it.
+        """Computes the output and the residuals of `backward`.
 
-        That is the stabilizer of all keys, parts `(X, 1, M / num_parts)`; the sums of
-        values that their features weigh, parts `(X, V + 1, M / num_parts)`; and the
-        normalizers of queries.
+        The residuals are the stabilizer of all keys, parts `(X, 1, M / num_parts)`; the
+        sums of values weighted by key features, parts `(X, V + 1, M / num_parts)`; and
+        the normalizers of queries.
         """
         heads, kernel = self.heads, self.kernel
         queries = self.query_blocks.cut(query)
@@ -280,7 +279,8 @@ class _Bidirectional:
                 normalizers.write(i, normalizer),
             )
 
-        # a loop keeps its shapes; TensorFlow dies optimizing one block of no examples
+        # a loop needs constant shapes; one block starts from shapes of 1, because
+        # TensorFlow crashes optimizing one block of no examples
         shape = (size(keys, 0), heads.num_key_value_heads)
         shape = shape if self.key_blocks.many else (1, 1)
         start = initial_state(*shape, self.num_features, size(values, 4), heads.dtype)
@@ -297,7 +297,7 @@ class _Bidirectional:
         return output, r, sums, normalizers.stack()
 
     def backward(self, query, key, value, output, r, sums, normalizer, doutput):
-        """The gradients of query, key, value, and what of the kernel trains."""
+        """Computes gradients of query, key, value and the kernel's trained tensors."""
         heads, kernel = self.heads, self.kernel
         queries, outputs, doutputs = map(
             self.query_blocks.cut, (query, output, doutput)

@@ -1,4 +1,4 @@
-"""Attention to the past, in time and memory linear in the length."""
+"""Causal attention, in time and memory linear in the length."""
 
 import functools
 import typing
@@ -38,7 +38,7 @@ def causal_attention(
     decay: TensorLike | None = None,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, State]:
-    """Attention of every query to the keys up to its own position.
+    """Computes attention of every query to the keys up to its own position.
 
     A loop over chunks of tokens carries the state: for every feature, the running
     maximum of the log-features of keys, and the sums of values weighted by that
@@ -59,8 +59,8 @@ def causal_attention(
             speed and rounding only. `None` chooses a size for the device. Defaults to
             `None`.
         decay: optional tensor of shape `(B, T, K)`, the logarithm of each token's gate,
-            at most 0. A gate multiplies the weights of all earlier keys; one of -1e30
-            or less hides them. Defaults to `None`.
+            at most 0. A gate multiplies the weights of all earlier keys; a logarithm of
+            -1e30 or less hides them. Defaults to `None`.
         jit_compile: as in `bidirectional_attention`. Defaults to `False`.
 
     Returns:
@@ -106,7 +106,7 @@ def causal_attention(
 
 
 def kernel_and_state(query, key, value, kernel, state):
-    """The kernel in the dtype of the loops, and the state that they start from."""
+    """Returns the kernel in the dtype of the loops, and their initial state."""
     dtype = compute_dtype(query, key, value)
     features = kernel.num_features(key.shape[3])
     start = initial_state(size(key, 0), key.shape[2], features, size(value, 3), dtype)
@@ -118,7 +118,7 @@ def kernel_and_state(query, key, value, kernel, state):
 
 
 def attend(kernel, visible, query, key, value, state, decay, chunk_size, jit_compile):
-    """`causal_attention` of checked arguments."""
+    """Computes `causal_attention` of checked arguments."""
     keys = Recent(key, value, visible.key_mask)
     options = visible.starts, chunk_size, jit_compile
     found = attend_within(
@@ -128,13 +128,13 @@ def attend(kernel, visible, query, key, value, state, decay, chunk_size, jit_com
 
 
 class Found(typing.NamedTuple):
-    """Attention to some of the keys, which may be joined with that to others.
+    """Results for some of the keys, which can be joined with results for others.
 
     Attributes:
         output: weighted means of values, `(B, T, N, V)`, float32 or float64.
-        log_sums, signs: of the sums of weights the logarithms of their sizes, `(B, T,
-            N, 1)`, and their signs, or `None` where all are positive. Without a gain
-            they leave out a factor that all keys of a query have in common.
+        log_sums: logarithms of the absolute sums of weights, `(B, T, N, 1)`, or `None`.
+            Without a gain they omit a factor common to all keys of a query.
+        signs: signs of the sums of weights, or `None` if all are positive.
         state: the `State` after the far keys of the last query.
     """
 
@@ -157,22 +157,22 @@ def attend_within(
     decay=None,
     logs=False,
 ):
-    """Causal attention to near and far keys.
+    """Computes causal attention to near and far keys.
 
     Args:
         kernel: a `Kernel` in the dtype of the loops.
         reach: a `Reach`.
         query: tensor `(B, T, N, H)`.
-        keys: `Recent`: `reach.before` keys of a state, and a key for each query; `seen`
-            may be `None`. If the reach is bidirectional, all but queries, keys and
-            values have the reverses in their batch; so have the results.
-        gain: tensor `(N, 1)`, the logarithm of what multiplies far weights; `None`
-            for 0, if no key is near.
+        keys: `Recent`: `reach.before` keys of a state, then a key for each query.
+            `seen` may be `None`. With a bidirectional reach, masks, decays, state and
+            results include reversed sequences; queries, keys and values do not.
+        gain: tensor `(N, 1)`, the log-gain of far weights; `None` for 0, if no key is
+            near.
         state: `State` before the far key of the first query.
-        starts: as in `Visibility`, of the queries.
+        starts: as in `Visibility`, for the queries.
         chunk_size, jit_compile: as in `causal_attention`.
         decay: log-decays of all keys, `(B, before + T, K)`, or `None`.
-        logs: bool, whether log-sums and signs are wanted without a gain.
+        logs: bool, whether to return log-sums and signs without a gain.
 
     Returns:
         `Found`.
@@ -197,7 +197,7 @@ def attend_within(
 
 
 def _gates_and_fade(decay, reach, dtype):
-    """Log-decays of all keys, and what far weights of each query lose beside, tuple."""
+    """Returns log-decays of all keys and, with a delay, the fade of each query."""
     if decay is None:
         return ()
     gates = decays.gates(decay, dtype)
@@ -208,9 +208,9 @@ def _gates_and_fade(decay, reach, dtype):
 
 
 def _of_no_examples(query, keys, gain):
-    """Empty results: TensorFlow dies optimizing loops over no examples."""
+    """Returns empty results: TensorFlow crashes optimizing loops over no examples."""
     inputs = [x for x in (query, keys.key, keys.value, gain) if x is not None]
-    # so that they have gradients
+    # makes the results differentiable
     nothing = tf.add_n([0 * tf.reduce_sum(tf.cast(x, "float32")) for x in inputs])
     nothing = tf.cast(nothing, compute_dtype(query, keys.key, keys.value))
     shape = 0, size(query, 1), query.shape[2]
@@ -233,7 +233,7 @@ def _many_tokens(
     fades,
     r,
 ):
-    """The loops with their own gradient."""
+    """Runs the loops with a custom gradient."""
     gains = () if gain is None else (gain,)
 
     @custom_gradient
@@ -261,13 +261,13 @@ def _many_tokens(
         return tuple(found), gradient
 
     found = attention(query, key, value, sums, *gains, *fades, *kernel.trained)
-    # log-sums and signs are last, if they are there
+    # log-sums and signs come last, if any
     output, r, sums, log_sums, signs = (*found, None, None)[:5]
     return output, log_sums, signs, r, sums
 
 
 def _sorted(others, gains, fades):
-    """`(gain, fades, trained)` from one sequence of them."""
+    """Splits one sequence into `(gain, fades, trained)`."""
     gain = others[0] if gains else None
     others = others[len(gains) :]
     return gain, others[: len(fades)], others[len(fades) :]
@@ -289,7 +289,7 @@ def _backward(kernel, reach, chunk_size, masks, query, key, value, gain, fades, 
 def _sums_of_weights(
     kernel, reach, chunk_size, masks, query, key, value, gain, fades, lacks, saved
 ):
-    """Logarithms of the sizes of sums of weights, and their signs, `(B, T, N, 1)`."""
+    """Returns logarithms of absolute sums of weights, and signs, `(B, T, N, 1)`."""
     query, key, value = reach.with_reverses(query, key, value)
     loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
     normalizers, _ = saved
@@ -299,7 +299,7 @@ def _sums_of_weights(
 
 
 def _of_queries(loops, rows, query):
-    """A number of each row, as the forward loop keeps them, `(B, T, N, 1)`."""
+    """Converts a number per row from the forward loop to `(B, T, N, 1)`."""
     rows = tf.reshape(rows, (-1, size(rows, 2), 1))
     blocks = loops.heads.query_block(rows)
     shape = loops.blocks.count, -1, size(blocks, 1), query.shape[2], 1

@@ -1,11 +1,11 @@
 """One block of causal attention in the chunkwise-parallel form, forward and backward.
 
     sums_c  = factor_c sums_(c-1) + v^T e                       (exclusive scan)
-    output  = ((mask * p e^T) v + p sums) / the same of ones    (inside, and before)
+    output  = ((mask * p e^T) v + p sums_(c-1)^T) / the same with v = 1
 
-p, e are features of the queries and keys of chunk c, v values with a column of ones.
-The products inside a chunk cost chunk * (M + V) a token, the sums V * M. Decays are
-factors of pairs, of the sums as rows read them, and of keys as they are added.
+p and e are the features of queries and keys of chunk c; v has a column of ones. The
+products inside a chunk cost chunk * (M + V) per token, the sums V * M. Decays multiply
+the weights of pairs, the sums that rows read, and the keys that enter the sums.
 
 Reference: arXiv 2312.06635 (chunkwise-parallel form of linear attention, with gates).
 """
@@ -30,7 +30,7 @@ from keras_performer.ops.shapes import size
 
 
 class Block(typing.NamedTuple):
-    """Chunks of tokens, and the sums before each.
+    """Inputs of the chunks of one block, and the sums before each chunk.
 
     Attributes:
         a: projected queries, `(X, chunks, rows, ...)`.
@@ -41,9 +41,10 @@ class Block(typing.NamedTuple):
         references: `References`.
         decays: `Decays`, or `None`.
         e: features of keys, parts `(X, chunks, tokens, M / num_parts)`.
-        added: the same as they are added to the sums: 0 before the last segment.
-        before: the sums before each chunk, parts `(X, chunks, V + 1, M / num_parts)`.
-        end: the sums after the last chunk, parts `(X, V + 1, M / num_parts)`.
+        added: features of keys that enter the sums, like `e`, with their decays; 0
+            before the chunk's last segment.
+        before: sums before each chunk, parts `(X, chunks, V + 1, M / num_parts)`.
+        end: sums after the last chunk, parts `(X, V + 1, M / num_parts)`.
     """
 
     a: tf.Tensor
@@ -60,22 +61,22 @@ class Block(typing.NamedTuple):
 
     @property
     def read(self):
-        """The sums before each chunk, as features of its rows read them."""
+        """The sums before each chunk, scaled to the references of its rows."""
         return _scaled(self.before, self.references.to_rows)
 
     def of_rows(self, parts):
-        """Returns the features of rows, or their gradients, that read the sums."""
+        """Decays features of rows, or gradients; 0 for rows that do not read sums."""
         parts = _of(self.pairs.goes_on, parts)
         return parts if self.decays is None else _times(parts, self.decays.rows)
 
     def faded(self, x):
-        """Weights of pairs, or their gradients, times their shares and decays."""
+        """Multiplies weights of pairs, or gradients, by their shares and decays."""
         if self.pairs.log_shares is not None:
             x *= tf.exp(self.pairs.log_shares)
         return x if self.decays is None else x * tf.exp(self.decays.pairs)
 
     def of_added(self, parts):
-        """Returns the features of keys, or their gradients, that sums take."""
+        """Decays features of keys, or gradients; 0 for keys not added to the sums."""
         parts = _of(self.pairs.lasts, parts)
         if self.decays is None:
             return parts
@@ -83,10 +84,10 @@ class Block(typing.NamedTuple):
 
 
 def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
-    """The `Block` of projected queries and keys, after the state `r`, `sums`.
+    """Builds the `Block` of projected queries and keys, after the state `r`, `sums`.
 
     `gates` are log-decays of the keys, `(X, chunks, tokens, 1)`, or `None`; `group` is
-    how many rows a token has.
+    the number of rows of a token.
     """
     decays = None
     if gates is not None:
@@ -95,7 +96,7 @@ def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
     found = references(kernel, b, pairs, r, decays)
     logs = b
     if decays is not None and found.rare is not None:
-        # those of a rare chunk have their decay already
+        # in rare chunks the features themselves include the decays
         logs = each(lambda x: x + decays.added(found.rare)[1], b)
     e = kernel.key_features(logs, found.keys, mask)
     block = Block(a, b, v, mask, pairs, found, decays, e, e, (), ())
@@ -105,11 +106,11 @@ def block_of(kernel, a, b, v, mask, pairs, r, sums, gates, group):
 
 
 def forward(kernel, block):
-    """Sums of values and ones of each row, and what they were divided by, as logarithm.
+    """Computes the sums of values and ones of each row, and their log-scale.
 
     Returns:
-        `(weighted, peak)`, `(X, chunks, rows, V + 1)` and `(X, chunks, rows, 1)`. With
-        decays both leave out `Decays.scale`.
+        `(weighted, peak)`, `(X, chunks, rows, V + 1)` and `(X, chunks, rows, 1)`. The
+        sums are `weighted * exp(peak)`, with decays also times `exp(Decays.scale)`.
     """
     p, peak = kernel.query_features(block.a, block.references.rows)
     weights = _where(block.pairs.visible, kernel.pair_weights(p, block.e))
@@ -127,8 +128,8 @@ class Gradients(typing.NamedTuple):
     Attributes:
         da, db, dv: of projected queries and keys, and of values and ones.
         dsums: of the sums before the block.
-        dlog: of the logarithm of each row's weights here, `(X, chunks, rows, 1)`; `()`
-            if it is not wanted.
+        dlog: of a number added to all log-weights of a row, `(X, chunks, rows, 1)`;
+            `()` if not wanted.
         dgates: of the gates, `(X, chunks, tokens, 1)`, or `None`.
     """
 
@@ -141,19 +142,19 @@ class Gradients(typing.NamedTuple):
 
 
 def backward(kernel, block, d, normalizer, dend, with_dlog):
-    """`Gradients` of a block.
+    """Computes the `Gradients` of a block.
 
     Args:
         kernel, block: as in `forward`.
         d: gradient of the sums of each row, times the sum of its weights.
-        normalizer: of the rows, `Kernel.normalizer` says what.
+        normalizer: of the rows, in the form of `Kernel.normalizer`.
         dend: gradient of the sums after the block, parts.
-        with_dlog: bool, whether `dlog` is wanted.
+        with_dlog: bool, whether to compute `dlog`.
     """
     e, v = block.e, block.v
     common, rare = normalizer, block.references.rare
     if rare is not None:
-        # no features: their rows are not of these
+        # features of 0: `log_pairs` adds the gradients of rare chunks
         rare = rare[:, :, tf.newaxis, tf.newaxis]
         none = kernel.normalizer_of(tf.constant(EMPTY, normalizer.dtype))
         common = tf.where(rare, none, normalizer)
@@ -202,20 +203,20 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
 
 
 def _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded):
-    """From gradients of the logarithms of pairs, and of what is added to the sums.
+    """Computes the gradient of the gates.
 
     Args:
-        dlogs, dfrom_sums: of the weights of pairs `(X, chunks, rows, tokens)`, and of
-            those of the sums before, `(X, chunks, rows, 1)`.
-        dkeys: of the features of keys as they are added.
-        dadded: of the sums after each chunk.
+        dlogs, dfrom_sums: gradients of the log-weights of pairs, `(X, chunks, rows,
+            tokens)`, and of the sums before, `(X, chunks, rows, 1)`.
+        dkeys: gradient of the features of keys that enter the sums.
+        dadded: gradient of the sums after each chunk.
     """
     tokens = size(block.v, 2)
     dpairs, dfrom_sums = (sum_of_rows(x, tokens) for x in (dlogs, dfrom_sums))
     dends = tf.linalg.matrix_transpose(sum_of_products(block.added, dkeys))
     past = _scaled(block.before, block.references.to_next)
     dpast = tf.reduce_sum(sum_of_products(past, dadded), 2, keepdims=True)
-    # the sums before fade as the first key does
+    # the sums before decay like the first key, and by the first key's own gate
     dfrom_sums = tf.concat([dfrom_sums[:, :, :-1], dfrom_sums[:, :, -1:] + dpast], 2)
     dpairs = tf.concat([dpairs[:, :, :-1], dpairs[:, :, -1:] + dends], 2)
     dpairs = tf.concat([dpairs[..., :1] + dfrom_sums, dpairs[..., 1:]], 3)
@@ -225,14 +226,14 @@ def _gradient_of_gates(block, dlogs, dfrom_sums, dkeys, dadded):
 
 
 def scan(added, start, factors, reverse=False):
-    """Running sums before each chunk, and after all.
+    """Computes the running sums before each chunk, and after all chunks.
 
     Args:
-        added: what the chunks add, parts `(X, chunks, rows, dim)`.
-        start: sums before all, parts `(X, rows, dim)`.
-        factors: what multiplies the sums before a chunk as it is added, parts that
-            broadcast to `added`, or `None` for 1.
-        reverse: bool, whether the last chunk is added first.
+        added: the addend of each chunk, parts `(X, chunks, rows, dim)`.
+        start: the initial sums, parts `(X, rows, dim)`.
+        factors: factors of the running sums when a chunk is added, parts that broadcast
+            to `added`, or `None` for 1.
+        reverse: bool, whether to begin with the last chunk.
     """
     found = []
     for i, x in enumerate(added):
@@ -250,12 +251,12 @@ def scan(added, start, factors, reverse=False):
 
 
 def to_chunks(x, chunks):
-    """`(X, rows, dim)` to chunks `(X, chunks, rows of a chunk, dim)`."""
+    """Cuts `(X, rows, dim)` into chunks `(X, chunks, rows of a chunk, dim)`."""
     return tf.reshape(x, (size(x, 0), chunks, size(x, 1) // chunks, size(x, 2)))
 
 
 def from_chunks(x):
-    """The inverse of `to_chunks`."""
+    """Inverts `to_chunks`."""
     return tf.reshape(x, (size(x, 0), size(x, 1) * size(x, 2), size(x, 3)))
 
 

@@ -1,10 +1,10 @@
-"""The rows of rare chunks: the weight of a pair as a log-sum-exp over features.
+"""The rows of rare chunks, by log-sum-exp over features.
 
     weight_ij = exp(log_decay_ij + log sum_m exp(a_im + b_jm) - scale_i)
 
-No weight is lost, however far a key rises above the others. A key takes as many
-exponentials as a chunk has rows, so that a loop goes over the rare chunks alone, each
-of one example and key-value head, a few at a time.
+No weight is lost, however far a key rises above the others. The form takes an
+exponential for each pair and feature, so a loop computes only the rare chunks. Each
+belongs to one example and key-value head; a step of the loop takes a few.
 """
 
 import tensorflow as tf
@@ -14,18 +14,18 @@ from keras_performer.ops.kernels.base import EMPTY
 from keras_performer.ops.kernels.parts import each, join
 from keras_performer.ops.shapes import ceil_div, size
 
-# Few chunks are rare: what is computed for none is lost time.
+# The most chunks of a step: few are rare, and a larger group would be mostly padding.
 MOST = 8
 
 
 def forward(kernel, block, weighted, peak):
-    """Puts the rows of rare chunks in the place of those that features gave.
+    """Replaces the rows of rare chunks.
 
     Args:
         kernel: a `Kernel` with a stabilizer.
         block: a `Block`.
         weighted: sums of values and ones, `(X, chunks, rows, V + 1)`.
-        peak: the logarithm of what they were divided by, `(X, chunks, rows, 1)`.
+        peak: the logarithm of their divisor, `(X, chunks, rows, 1)`.
 
     Returns:
         `(weighted, peak)`.
@@ -42,52 +42,52 @@ def forward(kernel, block, weighted, peak):
 
 
 def backward(kernel, block, d, normalizer, gradients):
-    """Adds the gradients that the rows of rare chunks give.
+    """Adds the gradients from the rows of rare chunks.
 
     Args:
         kernel, block: as in `forward`.
         d: gradient of the sums of each row, times the sum of its weights.
         normalizer: the logarithm of the sum of a row's weights.
-        gradients: `(da, db, dv, dbefore, ddecays, dlog)`: of projected queries and
-            keys, of values and ones, of the sums before each chunk, of the log-decays
-            `(pairs, rows)` of `Decays`, or `()`, and of the logarithm of the sum of a
-            row's weights, `(X, chunks, rows, 1)`, or `()`.
+        gradients: `(da, db, dv, dbefore, ddecays, dlog)` so far: of projected queries
+            and keys, of values and ones, of the sums before each chunk, of the
+            log-decays `(pairs, rows)` of `Decays`, or `()`, and of a number added to
+            all log-weights of a row, `(X, chunks, rows, 1)`, or `()`.
 
     Returns:
-        As `gradients`.
+        The totals, in the form of `gradients`.
     """
     rare = _RareChunks(block)
 
     def added(indices, valid, *gradients):
         sources, others, decays = rare.taken(indices)
         scale, dsums = (tf.gather_nd(x, indices) for x in (normalizer, d))
-        # the last chunks fill up the group
+        # copies of the last rare chunk fill up the group
         dsums = tf.where(valid, dsums, tf.zeros_like(dsums))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((sources, decays))
             found, _ = _weighted_sums(kernel, sources, others, decays, scale)
             dlog = tf.reduce_sum(found * dsums, -1, keepdims=True)
         found = tf.nest.flatten(tape.gradient(dlog, (sources, decays)))
-        # dlog is last, if it is wanted
+        # dlog comes last, if wanted
         found = [*found, dlog][: len(gradients)]
         return each(
             lambda x, y: tf.tensor_scatter_nd_add(x, indices, y), gradients, found
         )
 
-    # added to those that are there: most blocks have no rare chunk, and no zeros to add
+    # starts from the given gradients: most blocks have no rare chunk to add
     sums = rare.loop(added, tf.nest.flatten(gradients))
     return tf.nest.pack_sequence_as(gradients, sums)
 
 
 def _weighted_sums(kernel, sources, others, decays, scale=None):
-    """Sums of values and ones `(items, rows, V + 1)`, and their `scale`.
+    """Returns sums of values and ones `(items, rows, V + 1)`, and their `scale`.
 
     Args:
         sources: projected queries and keys, values and ones, sums before the chunk.
-        others: the reference of the sums, pairs that are seen, rows that see the sums,
-            or `None` for all, and `Pairs.log_shares`.
+        others: the reference of the sums; visible pairs; rows that see the sums, or
+            `None` for all; and `Pairs.log_shares`.
         decays: log-decays of pairs and of the sums before, or `()`.
-        scale: logarithm of what to divide by; `None` for the largest weight of a row.
+        scale: logarithm of the divisor; `None` for the largest weight of a row.
     """
     a, b, v, before = sources
     reference, visible, goes_on, shares = others
@@ -113,13 +113,13 @@ def _weighted_sums(kernel, sources, others, decays, scale=None):
 
 
 class _RareChunks:
-    """The rare chunks of a block, each of one row of X, `at_once` at a time."""
+    """The rare chunks of a block, each of one row of X; a step takes `at_once`."""
 
     def __init__(self, block):
         self.block = block
         flags = tf.cast(tf.reshape(block.references.rare, (-1,)), tf.int32)
         self.count = tf.reduce_sum(flags)
-        # those first that are rare
+        # rare chunks first
         self.order = tf.math.top_k(flags, tf.size(flags)).indices
         pairs = size(block.a, 2) * size(block.v, 2)
         features = sum(x.shape[-1] for x in block.b)
@@ -130,7 +130,7 @@ class _RareChunks:
             self.decays = block.decays.pairs, block.decays.rows
 
     def taken(self, indices):
-        """Inputs of the rows of some chunks: `(sources, others, decays)`."""
+        """Gathers inputs of some chunks, `(sources, others, decays)`."""
         block, pairs = self.block, self.block.pairs
         sources = block.a, block.b, block.v, block.before
         visible = pairs.visible
@@ -150,8 +150,8 @@ class _RareChunks:
         """Runs `tensors = step(indices, valid, *tensors)` over all rare chunks.
 
         Args:
-            step: function of the indices of some chunks, `(items, 2)`, of which of them
-                count, `(items, 1, 1)`, and of the tensors.
+            step: function of the indices of some chunks, `(items, 2)`, of the bool
+                `valid`, `(items, 1, 1)`, false for copies, and of the tensors.
             tensors: tuple of tensors `(X, chunks, ...)`.
         """
         chunks = size(tensors[0], 1)
@@ -174,5 +174,5 @@ class _RareChunks:
 
 
 def _where(visible, logs):
-    # far below EMPTY, as a scale may be that
+    # far below EMPTY, because a scale may be EMPTY
     return tf.where(visible, logs, tf.constant(2 * EMPTY, logs.dtype))

@@ -7,14 +7,14 @@
 
     with gates times exp(g_(j+1) + ... + g_i)
 
-A loop carries the state of the far keys. Backward it computes each block again from the
-state before it, so that memory is linear in the length.
+The forward loop carries the state of far keys. The backward loop recomputes each block
+from the state before it, so memory is linear in the length.
 
-A block of queries reads its keys together with the `halo` of keys before them, of which
-the last `delay` stand for those of a state. Far keys are read `delay` tokens late: in
-its own chunk a query then sees far keys by a triangle, and all earlier ones in sums.
-Their gates come as late as they; those of the `delay` tokens between are a factor that
-all far weights of a query have in common, its `fade`.
+A block reads its own keys and the `halo` of keys before them. Keys of a state are the
+last `delay` keys of the first halo. Far keys are shifted by `delay` tokens: a query
+sees far keys of its own chunk through a triangular mask, and earlier ones in the sums.
+Gates of far keys are shifted, too. Gates of the `delay` tokens in between multiply all
+far weights of a query alike; the sum of their logarithms is its `fade`.
 """
 
 import math
@@ -43,12 +43,12 @@ from keras_performer.ops.normalizer import (
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice_of
 
-# Sums over the chunks of a block are written out one by one: more take long to compile.
+# The sums over the chunks of a block are unrolled: more chunks take long to compile.
 MAX_CHUNKS_PER_BLOCK = 8
 
 
 class Causal:
-    """The forward and the backward loop; they share sizes, and who sees whom.
+    """The forward and backward loops of causal attention, with their sizes and masks.
 
     In the loops, with the shapes of `Kernel`:
 
@@ -56,8 +56,8 @@ class Causal:
         y, b, e    keys, projected keys, their features
         v          values with a column of ones
         r, sums    stabilizer and sums before a block
-        d...       a gradient; d alone is that of the sums of a query, times the sum of
-                   its weights
+        d...       a gradient; d alone: the gradient of the sums of a query, times the
+                   sum of its weights
 
     Args:
         kernel: a `Kernel`.
@@ -67,10 +67,10 @@ class Causal:
             and `(B, T)`, as in `Visibility`; or `None`.
         query: tensor `(B, T, N, H)`.
         key, value: tensors `(B, before + T, K, ...)`.
-        gain: tensor `(N, 1)`, the logarithm of what multiplies far weights, or `None`.
+        gain: tensor `(N, 1)`, the log-gain of far weights, or `None`.
         gates: log-decays of the keys, `(B, before + T, K, 1)`, or `None`.
-        fade: what else far weights of each query lose, `(B, T, K, 1)`; `None` without
-            gates or a delay.
+        fade: common log-decays of the far weights of each query, `(B, T, K, 1)`; `None`
+            without gates or a delay.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Causal:
             least = min(ceil_div(near_chunk, chunk), MAX_CHUNKS_PER_BLOCK)
             chunks = max(chunks, least)
         self.chunks = chunks
-        # whole chunks of both kinds
+        # whole chunks of far keys, and whole chunks of near keys
         multiple = math.lcm(chunks, near_chunk)
         tokens = max(chunks * chunk, multiple)
         self.blocks = Blocks(length, tokens, multiple=multiple)
@@ -117,7 +117,7 @@ class Causal:
             self.fade = self.blocks.cut(fade)
 
     def _see(self, seen, starts, key):
-        """Pads the masks as the blocks read them."""
+        """Pads the masks to whole blocks and the first halo."""
         blocks, delay = self.blocks, self.reach.delay
         end = blocks.count * blocks.tokens - self.length
         front = self.halo - self.reach.before
@@ -127,24 +127,24 @@ class Causal:
         self.seen = self.far_seen = self.numbers = None
         if seen is not None:
             self.seen = pad(seen, self.paddings)
-            # keys that a query of this sequence sees from afar, and no later ones
+            # without the last `delay` keys, which are far from no query here
             far = slice_of(self.seen, self.halo - delay, self.length)
             self.far_seen = blocks.cut(far)
         if starts is not None:
-            # before the first token the segment of the state, 0
+            # tokens before the first belong to segment 0, as does the state
             starts = pad(starts, [[0, 0], [self.halo + 1, end]])
             self.numbers = segment_numbers(starts)
 
-    # -- What a block reads.
+    # -- Inputs of a block.
 
     def cut(self, x):
-        """Keys or values as blocks read them."""
+        """Cuts keys or values into blocks; with a halo, only pads them."""
         if not self.halo:
             return self.blocks.cut(x)
         return tf.pad(x, [*self.paddings, [0, 0], [0, 0]])
 
     def keys(self, x, i):
-        """Keys or values of block i and its halo, `(X, halo + tokens, dim)`."""
+        """Returns keys or values of block i and its halo, `(X, halo + tokens, dim)`."""
         if self.halo:
             x = self._slice(x, i)[:, tf.newaxis]
             i = 0
@@ -155,13 +155,13 @@ class Causal:
         return slice_of(x, i * tokens, self.halo + tokens + further)
 
     def far(self, x):
-        """Far keys in the result of `keys`, `(X, tokens, dim)`."""
+        """Returns the far keys in the result of `keys`, `(X, tokens, dim)`."""
         if not self.halo:
             return x
         return slice_of(x, self.halo - self.reach.delay, self.blocks.tokens)
 
     def _read(self, i, x, y, v):
-        """Inputs of the near keys of block i."""
+        """Returns the arguments of `Near.forward` for block i."""
         numbers, gates = self.numbers, self.gates
         if numbers is not None:
             numbers = self._slice(numbers, i, 1)[:, 1:]
@@ -170,14 +170,14 @@ class Causal:
         return x, y, v, self._slice(self.seen, i), numbers, gates
 
     def _pairs(self, i, mask):
-        """`Pairs` of block i."""
+        """Returns the `Pairs` of block i."""
         tokens, group = self.blocks.tokens // self.chunks, self.heads.group
         visible, shares = triangle(tokens, group), None
         if self.reach.bidirectional and not self.reach.delay:
             shares = log_halves(tokens, group, self.heads.dtype)
         if self.numbers is None:
             return pairs_of(visible, mask)._replace(log_shares=shares)
-        # of the token before those that the block reads, and of these
+        # the first number belongs to the token before the halo
         numbers = self._slice(self.numbers, i, 1)
         keys = slice_of(numbers, self.halo - self.reach.delay, self.blocks.tokens + 1)
         queries = slice_of(numbers, self.halo + 1, self.blocks.tokens)
@@ -195,7 +195,7 @@ class Causal:
         )._replace(log_shares=shares)
 
     def _block(self, i, x, y, v, r, sums):
-        """Block i from rows of queries, keys and values, and its mask."""
+        """Returns block i, and its far keys, their values with ones, and their mask."""
         y, v = self.far(y), with_ones(self.far(v))
         mask = self.heads.mask_rows(self.far_seen, i)
         cut = lambda x: to_chunks(x, self.chunks)  # noqa: E731
@@ -218,9 +218,10 @@ class Causal:
         return block, (y, v, mask)
 
     def _of_sequence(self, i, gates):
-        """Gates, or their gradients, of far keys; 0 of those that no query sees late.
+        """Returns gates of far keys, or gradients; 0 for keys far from no query.
 
-        The state after is that of the last query.
+        The final state belongs to the last query, so gates of later keys must not
+        decay it.
         """
         tokens = self.blocks.tokens
         if not (self.blocks.padded and self.reach.delay):
@@ -229,7 +230,7 @@ class Causal:
         return tf.where(within[:, tf.newaxis], gates, tf.zeros_like(gates))
 
     def _left_out(self, i, block):
-        """Logarithm of a factor that far weights of a row lack, `(X, rows, 1)`."""
+        """Returns the logarithm of a factor missing in far weights, `(X, rows, 1)`."""
         if block.decays is None:
             return None
         found = from_chunks(block.decays.scale)
@@ -240,19 +241,18 @@ class Causal:
     # -- The loops.
 
     def forward(self, query, key, value, r, sums):
-        """Attention, the state after, and what `backward` needs.
+        """Computes attention, the state after it, and the residuals of `backward`.
 
         Returns:
             `(output, log_sums, r, sums, saved)`: weighted means of values, `(B, T, N,
-            V)`; with a gain logarithms of the sums of weights, `(B, T, N, 1)`, with
-            gates alone of what these sums lack, else `None`; the state after the last
-            token.
+            V)`; with a gain the log-sums, `(B, T, N, 1)`, with gates alone the result
+            of `_left_out`, else `None`; the state after the last token; the residuals.
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         queries = blocks.cut(query)
         keys, values = self.cut(key), self.cut(value)
         start = [split(z, kernel.num_parts) for z in (r, sums)]
-        # one block starts from the initial state: nothing to keep
+        # a single block starts from the initial state: no array of states
         kept = (*start[0], *start[1]) if blocks.many else ()
 
         def step(i, r, sums, states, *arrays):
@@ -298,10 +298,10 @@ class Causal:
     def backward(
         self, query, key, value, output, log_sums, saved, doutput, dlog_sums, dsums
     ):
-        """Gradients `(inputs, gain, decays, trained)`.
+        """Computes gradients `(inputs, gain, decays, trained)`.
 
-        Inputs are query, key, value and the sums before; decays the gates and the fade,
-        where they are there.
+        Inputs are query, key, value and the sums before; decays are the gates and the
+        fade, if any.
         """
         kernel, heads, blocks = self.kernel, self.heads, self.blocks
         normalizers, states = saved
@@ -391,14 +391,16 @@ class Causal:
         return inputs, dgain, (*dgates, *dfade), dtrained
 
     def _with_near(self, i, x, y, v, output, normalizer, lacks):
-        """The output and log-sums of all keys from those of far ones.
+        """Adds the gain and the near keys to the results for far keys.
 
         Args:
-            lacks: what `_left_out` returned.
+            i, x, y, v: the block, and its queries, keys and values.
+            output, normalizer: results for far keys.
+            lacks: result of `_left_out`.
 
         Returns:
-            `(output, log_sums, normalizer)`, the normalizer of far weights as shares of
-            all weights.
+            `(output, log_sums, normalizer)`, the results for all keys; the normalizer
+            makes far weights shares of all weights.
         """
         kernel = self.kernel
         log = kernel.log_normalizer(normalizer)
@@ -413,19 +415,19 @@ class Causal:
         return output, total, kernel.normalizer_of(share)
 
     def _gain_of(self, x):
-        """The log-gain of each row, `(X, rows, 1)`."""
+        """Returns the log-gain of each row, `(X, rows, 1)`."""
         group = self.heads.group
         shape = size(x, 0) // self.heads.num_key_value_heads, 1, size(x, 1) // group
         gain = tf.tile(self.gain, (shape[0], shape[2], 1, 1))
         return tf.reshape(gain, (size(x, 0), size(x, 1), 1))
 
     def _in_halo(self, x):
-        """Gradients of far keys among those of the whole halo."""
+        """Pads gradients of far keys with zeros, to the halo and the block."""
         delay = self.reach.delay
         return tf.pad(x, [[0, 0], [self.halo - delay, delay], [0, 0]])
 
     def _with_later(self, dkeys, later):
-        """Gradients that are complete now, and those that the block before adds to."""
+        """Returns complete gradients, and gradients that the block before adds to."""
         if not self.halo:
             return dkeys, later
         tokens = self.blocks.tokens
@@ -433,7 +435,7 @@ class Causal:
             tf.concat([z[:, :tokens], z[:, tokens:] + w], 1)
             for z, w in zip(dkeys, later)
         ]
-        # a loop keeps the shapes that it knows
+        # a loop needs constant static shapes
         later = [
             tf.ensure_shape(slice_of(z, 0, self.halo), w.shape)
             for z, w in zip(dkeys, later)
@@ -442,5 +444,5 @@ class Causal:
 
 
 def _shaped(parts, like):
-    """Parts of the shapes that a loop knows of those that enter it."""
+    """Gives parts the static shapes of the loop's inputs."""
     return each(lambda x, y: tf.ensure_shape(x, y.shape), parts, like)

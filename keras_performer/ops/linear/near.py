@@ -14,13 +14,13 @@ from keras_performer.ops.shapes import ceil_div, repeat, size, sizes, slice_of
 
 
 class Reach(typing.NamedTuple):
-    """The reach of exact weights: keys that are near, and keys that are far.
+    """The distances of near keys, with exact weights, and of far keys.
 
     Attributes:
-        delay: int, the distance from which on keys are far.
-        nearest: int, 0 or 1, the distance from which on keys are seen.
-        before: int, how many keys of a state come before the key of the first query:
-            `delay` or none.
+        delay: int, the least distance of far keys.
+        nearest: int, 0 or 1, the least distance of visible keys.
+        before: int, number of keys of a state before the key of the first query:
+            `delay` or 0.
         bidirectional: bool, true if the batch has each sequence and its reverse; a
             query's own key then has half the weight in each.
     """
@@ -36,13 +36,13 @@ class Reach(typing.NamedTuple):
         return self.delay > 1 or self.delay > self.nearest
 
     def with_reverses(self, *tensors):
-        """Sequences `(B, T, ...)`, with their reverses where the batch has these."""
+        """Returns sequences `(B, T, ...)`, if bidirectional followed by reverses."""
         if not self.bidirectional:
             return tensors
         return tuple(tf.concat([x, tf.reverse(x, [1])], 0) for x in tensors)
 
     def pull_reverses(self, *gradients):
-        """The gradients of the arguments of `with_reverses`."""
+        """Returns the gradients of the arguments of `with_reverses`."""
         if not self.bidirectional:
             return gradients
         halves = (tf.split(x, 2) for x in gradients)
@@ -50,7 +50,7 @@ class Reach(typing.NamedTuple):
 
 
 class Near:
-    """Near keys, in chunks of their own: a chunk of queries reads `spans` of keys.
+    """Attention to near keys: a chunk of queries reads `spans` chunks of keys.
 
     Args:
         reach: a `Reach` with near keys.
@@ -59,18 +59,18 @@ class Near:
 
     def __init__(self, reach, heads):
         self.reach, self.heads = reach, heads
-        # a power of two, as the number of far chunks of a block mostly is
+        # a power of two, like most numbers of far chunks in a block
         self.chunk = 1 << (chunk_for(reach.delay - 1) - 1).bit_length()
         self.spans = 1 + ceil_div(reach.delay - 1, self.chunk)
-        # tokens that a chunk reads before its own
+        # keys that a chunk reads before its own
         self.lead = (self.spans - 1) * self.chunk
 
     def forward(self, x, y, v, seen, numbers, gates=None):
-        """Weighted means of values and log-sums, `(X, rows, V)` and `(X, rows, 1)`.
+        """Returns means of values and log-sums, `(X, rows, V)` and `(X, rows, 1)`.
 
         Args:
             x: queries of a block, `(X, rows, H)`.
-            y, v: keys and values, `(X, halo + tokens, dim)`, those of the block last.
+            y, v: keys and values, `(X, halo + tokens, dim)`, the halo first.
             seen: bool `(B, halo + tokens)`, true for visible keys.
             numbers: int32 `(B, halo + tokens)`, numbers of segments, or `None`.
             gates: log-decays `(X, halo + tokens, 1)`, or `None`.
@@ -79,7 +79,7 @@ class Near:
         return tuple(from_chunks(z) for z in found)
 
     def backward(self, x, y, v, seen, numbers, gates, d, log):
-        """Gradients of queries, keys, values and gates, as `forward` takes them.
+        """Returns gradients of queries, keys, values and, if given, gates.
 
         Args:
             d: gradient of the sums of each row, times the sum of its weights.
@@ -98,11 +98,11 @@ class Near:
         return x.shape[2] ** -0.5
 
     def _first(self, y, x):
-        """The first of the keys that the block reads."""
+        """Returns the index of the first key that the block reads."""
         return size(y, 1) - size(x, 1) // self.heads.group - self.lead
 
     def _chunks(self, x, y, v, seen, numbers, gates):
-        """Arguments of `weights`."""
+        """Returns the arguments `(x, y, v, band)` of `weights.forward`."""
         group, first = self.heads.group, self._first(y, x)
         length = size(y, 1) - first
         y, v, seen = (slice_of(z, first, length) for z in (y, v, seen))
@@ -131,13 +131,13 @@ class Near:
         return x, self._read(y), self._read(with_ones(v)), band
 
     def _read(self, x):
-        """The keys that each chunk reads, `(X, chunks, span, dim)`."""
+        """Returns the keys that each chunk reads, `(X, chunks, span, dim)`."""
         x = tf.reshape(x, (size(x, 0), -1, self.chunk, size(x, 2)))
         count = size(x, 1) - (self.spans - 1)
         return tf.concat([slice_of(x, k, count) for k in range(self.spans)], 2)
 
     def _added(self, x):
-        """Gradients of what each chunk reads, added up, `(X, tokens, dim)`."""
+        """Adds up gradients of the keys that each chunk read, `(X, tokens, dim)`."""
         last = self.spans - 1
         parts = [
             tf.pad(part, [[0, 0], [k, last - k], [0, 0], [0, 0]])

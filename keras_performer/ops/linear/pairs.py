@@ -1,7 +1,7 @@
 """Visible pairs in the chunks of a block of causal attention.
 
-Keys stand `delay` tokens later than they are, so that row i of a chunk of queries sees
-the keys 0 to i of the chunk of keys beside it, and the sums over all chunks before.
+Keys are shifted by `delay` tokens: token i of a chunk of queries sees keys 0 to i of
+the chunk of keys with the same index, and the sums over all earlier chunks.
 """
 
 import math
@@ -13,29 +13,29 @@ from keras_performer.ops.shapes import repeat
 
 
 class Pairs(typing.NamedTuple):
-    """Keys of its chunk that a query sees, and rows that see the sums before.
+    """Visible pairs inside each chunk, and rows that see the sums before it.
 
     X is the batch size times key-value heads; a chunk has `rows` queries (tokens times
-    the query heads that share a key-value head) and `tokens` keys. Without segments all
-    but `visible` and `first_key` are `None`.
+    the query heads that share a key-value head) and `tokens` keys. Without segments,
+    the attributes from `goes_on` to `keys_see` are `None`.
 
     Attributes:
-        visible: bool `(rows, tokens)` or `(X, chunks, rows, tokens)`, pairs that a
-            weight joins, but for masked keys.
+        visible: bool `(rows, tokens)` or `(X, chunks, rows, tokens)`, visible
+            pairs; ignores the mask of keys.
         first_key: int32 `(X, chunks, 1)`, the first visible key of the chunk, with
-            segments of that which goes on; `None` for key 0.
-        sees_key: bool `(X, chunks, 1, 1)`, whether there is such a key; `None` for
-            always.
-        goes_on: bool `(X, chunks, rows, 1)`, queries of the segment that goes on from
-            the sums before, which they see.
+            segments only of the one that continues the sums before; `None` for key 0.
+        sees_key: bool `(X, chunks, 1, 1)`, whether `first_key` exists; `None` if it
+            always does.
+        goes_on: bool `(X, chunks, rows, 1)`, queries of the segment that continues the
+            sums before. Only these see the sums.
         keys_go_on: bool `(X, chunks, tokens, 1)`, keys of that segment.
-        lasts: bool `(X, chunks, tokens, 1)`, keys of the chunk's last segment, which
-            are added to the sums.
-        whole: bool `(X, chunks, 1, 1)`, chunks of one segment, which goes on: the sums
-            before are in those after.
+        lasts: bool `(X, chunks, tokens, 1)`, keys of the chunk's last segment. Only
+            these enter the sums.
+        whole: bool `(X, chunks, 1, 1)`, chunks in which that segment does not end: the
+            sums after include the sums before.
         first_of_rows, first_of_keys: int32 `(X, chunks, rows)` and `(X, chunks,
-            tokens)`, the first visible key of the own segment.
-        rows_see, keys_see: bool, `(..., 1)`, whether there is such a key.
+            tokens)`, the first visible key in the segment of each row or key.
+        rows_see, keys_see: bool, `(..., 1)`, whether that key exists.
         log_shares: logarithms of factors of the weights, `(rows, tokens)`; `None` for
             0.
     """
@@ -55,20 +55,20 @@ class Pairs(typing.NamedTuple):
 
 
 def triangle(tokens, group):
-    """Earlier keys and the own, bool `(tokens * group, tokens)`."""
+    """Returns the mask of own and earlier keys, bool `(tokens * group, tokens)`."""
     keys = tf.range(tokens)
     return repeat(keys, group, 0)[:, tf.newaxis] >= keys
 
 
 def log_halves(tokens, group, dtype):
-    """Log-shares of a `triangle` that halve the weight of a query's own key."""
+    """Returns log-shares that halve the weight of each query's own key."""
     keys = tf.range(tokens)
     own = repeat(keys, group, 0)[:, tf.newaxis] == keys
     return tf.cast(own, dtype) * -math.log(2)
 
 
 def pairs_of(visible, mask):
-    """`Pairs` of one segment.
+    """Returns `Pairs` of one segment.
 
     Args:
         visible: bool `(rows, tokens)`.
@@ -80,14 +80,14 @@ def pairs_of(visible, mask):
 
 
 def pairs_of_segments(visible, mask, of_rows, of_keys, before):
-    """`Pairs` of packed sequences.
+    """Returns `Pairs` of packed sequences.
 
     Args:
         visible: bool `(rows, tokens)`.
         mask: bool `(X, chunks, tokens, 1)`, true for visible keys, or `None`.
         of_rows, of_keys: int32 `(X, chunks, rows)` and `(X, chunks, tokens)`, numbers
             of segments.
-        before: int32 `(X, chunks, 1)`, the number of the sums before the chunk.
+        before: int32 `(X, chunks, 1)`, the segment of the sums before the chunk.
     """
     seen = tf.ones_like(of_keys, tf.bool) if mask is None else tf.squeeze(mask, 3)
     seen = seen[:, :, tf.newaxis]
@@ -117,7 +117,7 @@ def pairs_of_segments(visible, mask, of_rows, of_keys, before):
 
 
 def _first(visible):
-    """The first true of the last axis, and whether there is one, `(..., 1)`."""
-    # argmax knows no bools; the first of equal numbers is taken
+    """Returns the first true index of the last axis, and whether any, `(..., 1)`."""
+    # argmax takes no bools; of equal numbers it returns the first
     first = tf.argmax(tf.cast(visible, tf.int32), -1, output_type=tf.int32)
     return first, tf.reduce_any(visible, -1, keepdims=True)

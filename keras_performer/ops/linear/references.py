@@ -1,16 +1,17 @@
-"""References of the chunks of a block: what their log-features are measured from.
+"""References of the chunks of a block, which stabilize the features.
 
-A feature is the exponential of its log-feature minus a reference, so that no sum
-overflows and none vanishes. The reference of a chunk is the largest of the sums before
-it and of its first visible key: every row that sees anything of the chunk sees these.
-Then one product of features of each row is at least 1, and no reference depends on a
-key that a row does not see.
+    feature = exp(log-feature - reference)
+
+No sum overflows and none vanishes. The reference of a chunk is the running maximum of
+the keys before it and of its first visible key. Every row that sees any key of the
+chunk sees all of these. So each row has a product of features of at least 1, and no
+reference depends on a key that a row does not see.
 
 Where a key rises `kernel.max_rise` or more above its reference, a product of features
-might overflow. The rows of such a rare chunk come from `log_pairs.py`. So do those of a
-chunk whose decays may leave a row nothing but keys so far below the reference.
+might overflow. `log_pairs.py` computes the rows of such a rare chunk. It also computes
+a chunk whose decays may leave a row only keys that far below the reference.
 
-All of this is a choice of scale: it cancels in what is computed, and has no gradient.
+References only choose a scale: it cancels in the results, and has no gradient.
 """
 
 import functools
@@ -26,15 +27,15 @@ class References(typing.NamedTuple):
     """The references of a block, and the factors that its sums need.
 
     Attributes:
-        rows: of query features, parts `(X, chunks, 1 or rows, M / num_parts)`.
-        keys: of key features, parts `(X, chunks, 1 or tokens, M / num_parts)`. Keys
-            that are added to the sums have one in a chunk: that of the sums after it.
-        before: of the sums before each chunk, parts `(X, chunks, 1, M / num_parts)`.
-        to_rows: what multiplies the sums before a chunk as its rows read them, parts
-            like `before`; `None` for 1.
-        to_next: what multiplies them as the chunk is added; `None` for 1.
-        to_end: what multiplies the sums after the last chunk, parts `(X, 1, M /
-            num_parts)`; `None` for 1.
+        rows: for query features, parts `(X, chunks, 1 or rows, M / num_parts)`.
+        keys: for key features, parts `(X, chunks, 1 or tokens, M / num_parts)`. Keys
+            of a chunk that enter the sums share the reference of the sums after it.
+        before: for the sums before each chunk, parts `(X, chunks, 1, M / num_parts)`.
+        to_rows: factor of the sums before a chunk for its rows, parts like `before`;
+            `None` for 1.
+        to_next: factor of these sums when the chunk is added; `None` for 1.
+        to_end: factor of the sums after the last chunk, parts `(X, 1, M / num_parts)`;
+            `None` for 1.
         r_new: the running maximum after the block, parts `(X, 1, M / num_parts)`.
         rare: bool `(X, chunks)`; `None` for kernels without a stabilizer.
     """
@@ -50,7 +51,7 @@ class References(typing.NamedTuple):
 
 
 def references(kernel, b, pairs, r, decays):
-    """The `References` of a block.
+    """Computes the `References` of a block.
 
     Args:
         kernel: a `Kernel`.
@@ -100,7 +101,7 @@ def references(kernel, b, pairs, r, decays):
         rare = tf.logical_or(rare, tf.logical_and(fades, loses))
         safe = each(lambda x: x - decays.end, safe)
     flag = rare[:, :, tf.newaxis, tf.newaxis]
-    # the keys of a rare chunk are added to the sums as the others
+    # keys of a rare chunk enter the sums, too: their features must not overflow
     keys = each(lambda x, y: tf.where(flag, x, y), safe, keys)
     own = join(each(lambda x: x[:, :, -1, tf.newaxis], keys))
     if decays is not None:
@@ -114,7 +115,7 @@ def references(kernel, b, pairs, r, decays):
     else:
         to_rows = to_next = tf.exp(before - own)
     if pairs.lasts is not None:
-        # a segment that ended may be far above: its factor may be infinite
+        # an ended segment may be far above the reference: an infinite factor
         to_next = tf.where(pairs.whole, to_next, tf.zeros_like(to_next))
         to_rows = tf.exp(before - first)
     to_end = tf.exp(own[:, -1] - after[:, -1])
@@ -125,7 +126,7 @@ def references(kernel, b, pairs, r, decays):
 
 
 def _without_stabilizer(pairs, r, decays):
-    """`References` of features that nothing scales but decays."""
+    """Returns `References` for features without a stabilizer: only decays scale."""
     rows = each(lambda x: x[:, tf.newaxis], r)
     to_next = None
     if decays is not None:
@@ -139,13 +140,13 @@ def _without_stabilizer(pairs, r, decays):
 
 
 def _fall(b, keys):
-    """The furthest that a visible key is below its reference, `(X, chunks, 1, n)`."""
+    """Returns how far visible keys fall below references, `(X, chunks, 1, M)`."""
     below = each(lambda x, y: _largest(_where(x > EMPTY, y - x)), b, keys)
     return join(below)
 
 
 def _running_max(r, top, whole, decays):
-    """The running maximum before each chunk and after it, `(X, chunks, 1, M)`."""
+    """Returns the running maximum before and after each chunk, `(X, chunks, 1, M)`."""
     before, after = [], []
     if whole is not None:
         whole = tf.unstack(whole, axis=1)
@@ -165,10 +166,10 @@ def _running_max(r, top, whole, decays):
 
 
 def _going_on(b, pairs, before):
-    """The largest of the sums before a chunk and of its first visible key.
+    """Returns the running maximum before a chunk, raised to its first visible key.
 
-    A later key than the first of all counts only where there is nothing before: rows
-    between see the sums alone.
+    If this is not the chunk's first token, it counts only where the sums before are
+    empty, because rows before the key see the sums alone.
     """
     if pairs.first_key is None:
         return tf.maximum(before, join(each(lambda x: x[:, :, 0, tf.newaxis], b)))
@@ -179,7 +180,7 @@ def _going_on(b, pairs, before):
 
 
 def _gathered(b, indices, exist):
-    """Log-features of keys, parts; `EMPTY` where none exists."""
+    """Gathers log-features of keys, parts; `EMPTY` where none exists."""
     return each(lambda x: _where(exist, tf.gather(x, indices, batch_dims=2)), b)
 
 

@@ -1,6 +1,6 @@
-"""One token of causal attention: decoding is many of them.
+"""One token of causal attention, for decoding.
 
-It has no blocks, and features in one part: what a token costs is operations.
+It uses no blocks, and features in one part: the number of operations sets the time.
 """
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ from keras_performer.ops.visibility import mask_or_all
 
 
 def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
-    """The output for the token, its log-sums, and the state after it.
+    """Computes the output for one token, its log-sums, and the state after it.
 
     Args:
         kernel: a `Kernel` in the dtype of the state.
@@ -26,8 +26,8 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
         query: tensor of shape `(B, 1, N, H)`.
         key, value: tensors of shape `(B, before + 1, K, ...)`.
         gain: tensor `(N, 1)`, or `None`, as in `attend_within`.
-        fades: log-decays of the keys, `(B, before + 1, K, 1)`, and if keys are far of
-            all but the first, `(B, 1, K, 1)`; or none.
+        fades: log-decays of the keys, `(B, before + 1, K, 1)`, with a delay also the
+            fade of far weights, `(B, 1, K, 1)`; or `()`.
         r: running maximum before the far key, `(X, 1, M)`.
         sums: sums before it, `(X, V + 1, M)`.
 
@@ -35,7 +35,7 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
         `(output, log_sums, signs, r, sums)`: tensors `(B, 1, N, V)`, `(B, 1, N, 1)` and
         `(B, 1, N, 1)` or `None`; and the state after the far key.
     """
-    # a small product costs less than more operations
+    # for one token a larger product costs less than more operations
     kernel = kernel.in_one_part()
     heads = Heads(query, key, value)
     seen, starts = masks
@@ -45,12 +45,12 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
     if starts is not None:
         restarts = repeat(starts, heads.num_key_value_heads, 0)[..., tf.newaxis]
         (r,), (sums,) = restarted(restarts, (r,), (sums,))
-        if before:  # of the state
+        if before:  # a token that starts a segment hides the keys of the state
             own = tf.range(before + 1) == before
             seen = tf.logical_and(seen, tf.logical_or(own, tf.logical_not(starts)))
-    # a single token needs no transposition: heads stand together as they are
+    # one token needs no transposition: its heads are adjacent already
     q = tf.cast(tf.reshape(query, (-1, heads.group, size(query, 3))), r.dtype)
-    far = before == reach.delay  # else no key is far
+    far = before == reach.delay  # else there is no far key
     y, v = (tf.reshape(x[:, :1], (-1, 1, size(x, 3))) for x in (key, value))
     mask = None
     if seen is not None:
@@ -89,11 +89,11 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
 
 
 def _faded(kernel, gates, mask, r, sums):
-    """The state as the gates leave it, and the scale of all far weights."""
+    """Returns the decayed state, and the log-scale of all far weights."""
     empty = tf.constant(EMPTY, r.dtype)
     if kernel.max_rise is not None:
         faded = tf.maximum(r + gates, empty)
-        # 0 where nothing is left
+        # sums of 0 where the gate leaves nothing
         return faded, sums * tf.exp(r + gates - faded), tf.zeros_like(gates)
     level = r[..., :1]
     level = tf.where(level > EMPTY, level, tf.zeros_like(level)) + gates
@@ -105,13 +105,13 @@ def _faded(kernel, gates, mask, r, sums):
 
 
 def _with_far_key(kernel, q, y, v, mask, r, sums):
-    """Sums of values and ones, the logarithm of their scale, and the state after."""
+    """Returns sums of values and ones, their log-scale, and the state with the key."""
     b = kernel.project_keys(y, mask)
     r_new = each(tf.stop_gradient, kernel.running_max((r,), b))
     (e,), v = kernel.key_features(b, r_new, mask), with_ones(v)
     (features,), peak = kernel.query_features(kernel.project_queries(q), r_new)
     (rescale,) = kernel.rescale((r,), r_new)
-    # the past and the key itself: the output need not wait for the new sums
+    # earlier keys and this key: the output does not wait for the new sums
     past = tf.matmul(features * rescale, sums, transpose_b=True)
     weighted = past + tf.reduce_sum(features * e, -1, keepdims=True) * v
     # a product of shapes (V + 1, 1) and (1, M)

@@ -1,4 +1,4 @@
-"""Exact attention to the keys near a query, linear in the length."""
+"""Local attention: exact attention to the keys near a query, linear in length."""
 
 from keras_performer.ops.local.attention import local_attention
 from keras_performer.ops.local.recent import DecayingRecent, Recent

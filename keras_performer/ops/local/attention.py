@@ -1,4 +1,4 @@
-"""Exact attention to near keys, in time and memory linear in the length."""
+"""Local attention, in time and memory linear in the length."""
 
 import tensorflow as tf
 
@@ -36,7 +36,7 @@ def local_attention(
     decay: TensorLike | None = None,
     jit_compile: bool = False,
 ) -> tuple[tf.Tensor, Recent | DecayingRecent | None]:
-    """Softmax attention of every query to the keys near it.
+    """Computes softmax attention of every query to the keys near it.
 
     Query i sees the keys j with `|i - j| < sliding_window`, or with
     `0 <= i - j < sliding_window` if causal. Masked keys count in the distance.
@@ -45,11 +45,11 @@ def local_attention(
         query: tensor of shape `(B, T, N, H)`.
         key: tensor of shape `(B, T, K, H)`; N is a multiple of K.
         value: tensor of shape `(B, T, K, V)`.
-        sliding_window: int W, a query sees keys less than W tokens away; with 1 it sees
-            only its own token.
+        sliding_window: int W, a query sees keys less than W tokens away. With W = 1 it
+            sees only its own token.
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
             `Visibility`. Defaults to `None`.
-        causal: bool, hide later keys. Defaults to `False`.
+        causal: bool, whether to hide later keys. Defaults to `False`.
         state: the last keys before these (causal only), from `Recent.empty` or an
             earlier call; with decays from `DecayingRecent.empty`. Defaults to `None`.
         decay: as in `causal_attention` and `bidirectional_attention`. Defaults to
@@ -58,7 +58,7 @@ def local_attention(
 
     Returns:
         `(output, state)`: a tensor of shape `(B, T, N, V)` in the dtype of `query`, 0
-        where no key is visible; and the last W keys, as `Recent`, or with decays
+        where no key is visible; and the last W keys, a `Recent` or, with decays, a
         `DecayingRecent`; `None` unless causal.
 
     Reference:
@@ -107,7 +107,7 @@ def attend(
     starts=None,
     decay=None,
 ):
-    """`local_attention` of checked arguments.
+    """Computes `local_attention` of checked arguments.
 
     Args:
         query: tensor of shape `(B, T, N, H)`.
@@ -115,11 +115,11 @@ def attend(
         state: `Recent` keys before them, or `None`.
         sliding_window, causal: as in `local_attention`.
         starts: as in `Visibility`.
-        decay: log-decays of all keys, also of those of the state, or `None`.
+        decay: log-decays of all keys, including keys of the state, or `None`.
 
     Returns:
-        `(output, log_sums)`, `(B, T, N, V)` and the logarithms of the sums of weights
-        `(B, T, N, 1)`, in the dtype of the loops, float32 or float64.
+        `(output, log_sums)`, `(B, T, N, V)` and `(B, T, N, 1)`, in the dtype of the
+        loops, float32 or float64.
     """
     reach, before = reach_within(sliding_window, query, state), 0
     if state is not None:
@@ -127,7 +127,7 @@ def attend(
         keys = state.between(sliding_window - reach, None).followed_by(keys)
         if decay is not None:
             decay = decay[:, sliding_window - reach :]
-    # keys of a state are of the segment that the first tokens go on with
+    # keys of a state belong to segment 0, which the first tokens continue
     numbers = None
     if starts is not None:
         numbers = tf.pad(segment_numbers(starts), [[0, 0], [before, 0]])

@@ -1,8 +1,8 @@
-"""The loops of local attention: blocks of chunks, forward and backward.
+"""The loops of local attention over blocks of chunks, forward and backward.
 
-Queries stand in chunks, and a chunk sees a few chunks of keys: its own, those before it
-that its window reaches, and those after it unless later keys are hidden. A loop over
-blocks of chunks computes weights; its gradient computes them again.
+A chunk of queries reads a few chunks of keys: its own, earlier chunks inside the window
+and, unless causal, later chunks inside the window. A loop over blocks of chunks
+computes the weights; the backward loop recomputes them.
 """
 
 import tensorflow as tf
@@ -16,9 +16,10 @@ from keras_performer.ops.local.weights import hidden_unless
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
 from keras_performer.ops.shapes import ceil_div, pad, repeat, size, slice_of
 
-# The least and the most tokens of a chunk; a GPU or a TPU wants no smaller products.
+# Least and most tokens of a chunk for short windows. GPUs and TPUs take MOST: smaller
+# products are slow there.
 LEAST, MOST = 16, 64
-# The most chunks that the window reaches to one side; chunks of longer ones are longer.
+# The most chunks that a window reaches on one side: longer windows get longer chunks.
 MAX_REACH = 4
 
 
@@ -45,24 +46,24 @@ def backward_pass(_, options, query, key, value, seen, gates, *ends):
 
 
 class Local:
-    """The forward and the backward loop; they return arrays of their `blocks`.
+    """The forward and backward loops, which return arrays of their `blocks`.
 
-    In the loops X is batch size times key-value heads, a chunk of queries has `rows`
-    tokens times the query heads that share a key, and its keys are `span` tokens:
+    In the loops X is batch size times key-value heads. A chunk of queries has `rows`,
+    tokens times the query heads that share a key, and reads `span` keys:
 
         x       queries, `(X, chunks, rows, H)`
-        y, v    keys, values and their ones, `(X, chunks, span, ...)`
+        y, v    keys, values with ones, `(X, chunks, span, ...)`
         p       weights that sum to 1, `(X, chunks, rows, span)`
         d...    a gradient
 
     Args:
-        options: `(reach, before, window, causal, numbers)`: how many keys to one side a
-            query may see; how many keys stand before that of the first query; the
-            window; whether later keys are hidden; and the numbers of the keys'
-            segments, `(B, before + T)`, or `None`.
+        options: `(reach, before, window, causal, numbers)`: the number of keys on one
+            side that a query may see; the number of keys before the first query; the
+            window; whether later keys are hidden; and segment numbers of the keys,
+            `(B, before + T)`, or `None`.
         query: tensor `(B, T, N, H)`.
         keys: `Recent`, all keys.
-        gates: their log-decays, `(B, before + T, K, 1)`, or `None`.
+        gates: log-decays of the keys, `(B, before + T, K, 1)`, or `None`.
     """
 
     def __init__(self, options, query, keys, gates=None):
@@ -72,7 +73,7 @@ class Local:
         length, self.chunk = query.shape[1], chunk_for(reach)
         if length is not None:
             self.chunk = min(self.chunk, max(length, 1))
-        # one chunk, whose span is what is given and no more
+        # a single chunk reads `reach` keys on a side, not whole chunks
         self.single = length is not None and length <= self.chunk
         reach_chunks = ceil_div(reach, self.chunk)
         self.lead = reach if self.single else reach_chunks * self.chunk
@@ -81,15 +82,15 @@ class Local:
         usual = block_sizes()
         examples = (query.shape[0] or usual.batch) * query.shape[2]
         chunks = usual.weights // (examples * self.chunk * self.span)
-        # a power of two: most lengths are whole blocks then, and need no padding
+        # a power of two divides most lengths, which then need no padding
         chunks = 1 << max(chunks.bit_length() - 1, 0)
         blocks = Blocks(size(query, 1), chunks * self.chunk, multiple=self.chunk)
         self.blocks = blocks
         self.band = self._band()
-        # how many blocks a block's keys reach into
+        # number of blocks on one side that a block reads keys from
         static = isinstance(blocks.tokens, int)
         self.reached = ceil_div(self.lead, blocks.tokens) if static else reach_chunks
-        # and how many of keys there are before the first query
+        # number of key blocks before the first query
         self.earlier = ceil_div(self.before, blocks.tokens) if self.before else 0
         self.key_blocks = blocks.after(self.earlier) if self.before else blocks
         self.query_numbers = self.key_numbers = None
@@ -102,7 +103,7 @@ class Local:
             self.gates = tf.pad(gates, [*ends, [0, 0], [0, 0]])
 
     def forward(self, query, keys):
-        """Outputs and log-sums, arrays."""
+        """Returns arrays of outputs and log-sums."""
         heads, blocks = self.heads, self.blocks
         queries, keys = blocks.cut(query), self._cut(keys)
 
@@ -119,10 +120,10 @@ class Local:
         return blocks.loop(step, [blocks.array(heads.dtype, x) for x in shapes])
 
     def backward(self, query, keys, output, log_sums, doutput, dlog_sums):
-        """Gradients of query, key, value and, where they are there, gates.
+        """Computes gradients of query, key, value and, if given, gates.
 
         Returns:
-            Arrays. All but the first have `earlier` blocks more, before.
+            Arrays; all except the first begin with `earlier` more blocks.
         """
         heads, blocks = self.heads, self.blocks
         queries, outputs, logs, doutputs = map(
@@ -161,7 +162,7 @@ class Local:
         return blocks.loop(step, arrays)
 
     def of_keys(self, array, like):
-        """The gradient of keys or values from the array of its blocks."""
+        """Joins an array of blocks to the gradient of keys, values or gates."""
         if not self.before:
             return self.key_blocks.join_like(array, like)
         shape = tf.TensorShape((None, None, *like.shape[2:]))
@@ -169,44 +170,44 @@ class Local:
         return tf.ensure_shape(tf.cast(x, like.dtype), like.shape)
 
     def _first(self):
-        """The place of the first key in the blocks of keys."""
+        """Returns the index of the first key in the blocks of keys."""
         return self.earlier * self.blocks.tokens - self.before
 
     def _cut(self, keys):
-        """Keys and values in blocks; and who is seen, no one at the ends."""
+        """Returns keys and values in blocks, and their mask, padded with false."""
         seen = pad(keys.seen, self._ends(size(keys.seen, 1)))
         return self._cut_keys(keys.key), self._cut_keys(keys.value), seen
 
     def _cut_keys(self, x):
-        """`(B, before + T, ...)` to `(B, earlier + count, tokens, ...)`."""
+        """Cuts `(B, before + T, ...)` into `(B, earlier + count, tokens, ...)`."""
         if self.before:
             x = tf.pad(x, [[0, 0], [self._first(), 0], [0, 0], [0, 0]])
         return self.key_blocks.cut(x)
 
     def _indices(self, i):
-        """Blocks of keys that block i of queries reaches; outside, the nearest."""
+        """Returns the key blocks that query block i reads; outside, the nearest."""
         later = 0 if self.causal else self.reached
         last = self.key_blocks.count - 1
         indices = tf.range(-self.reached, later + 1)
         return tf.clip_by_value(self.earlier + i + indices, 0, last)
 
     def _ends(self, count):
-        """Paddings of an axis of examples, and of one of so many keys."""
+        """Returns paddings of the axes of a tensor of keys `(B, count)`."""
         first = self.lead - self.before
         total = self.lead + self.blocks.count * self.blocks.tokens + self.trail
         return [0, 0], [first, total - first - count]
 
     def _within(self):
-        """The reached blocks that exist: their first place, and their length."""
+        """Returns the start and length of the keys to read in the reached blocks."""
         first = self.reached * self.blocks.tokens - self.lead
         return first, self.lead + self.blocks.tokens + self.trail
 
     def _reached(self, keys, i):
-        """Keys or values that block i of queries may see, `(B, tokens, K, dim)`."""
+        """Returns keys or values that query block i reads, `(B, tokens, K, dim)`."""
         return slice_of(blocks_of(keys, self._indices(i)), *self._within())
 
     def _add(self, array, i, x):
-        """Adds to the blocks of keys that block i of queries reaches."""
+        """Adds gradients to the key blocks that query block i reads."""
         indices, tokens = tf.unstack(self._indices(i)), self.blocks.tokens
         first, length = self._within()
         last = len(indices) * tokens - first - length
@@ -217,9 +218,9 @@ class Local:
         return array
 
     def _block(self, queries, keys, i):
-        """Queries, keys, and values with ones, in chunks.
+        """Returns queries, keys, and values with ones, in chunks.
 
-        Queries have a column of ones, and keys one of what is added to their logits.
+        Queries get a column of ones; keys get a column of addends of their logits.
         """
         heads = self.heads
         x = with_ones(self._to_chunks(heads.query_rows(queries, i) * self.scale))
@@ -231,7 +232,7 @@ class Local:
         return x, self._spans(y), self._spans(with_ones(v))
 
     def _band(self):
-        """Addend of logits: 0, or -1e38 for far keys, `(rows, span)`."""
+        """Returns addends of logits: 0, or -1e38 for far keys, `(rows, span)`."""
         token = repeat(tf.range(self.chunk), self.heads.group, 0)[:, tf.newaxis]
         distance = token - (tf.range(self.span) - self.lead)
         near = tf.abs(distance) < self.window
@@ -240,7 +241,7 @@ class Local:
         return hidden_unless(near, self.heads.dtype)
 
     def _hidden(self, i):
-        """Addend of the logits of block i: log-decays of what it sees, else -1e38."""
+        """Returns addends of logits of block i: 0 or log-decays, -1e38 to hide."""
         visible, band = self.visible_pairs(i), self.band
         if visible is not None:
             band += hidden_unless(visible, self.heads.dtype)
@@ -252,7 +253,7 @@ class Local:
         return band + repeat(decays, self.heads.group, 2)
 
     def visible_pairs(self, i):
-        """Visible pairs of block i, `(X, chunks, rows, span)`; `None` for all pairs."""
+        """Returns pairs within segments, `(X, chunks, rows, span)`; `None` for all."""
         if self.key_numbers is None:
             return None
         keys = self._part(self.key_numbers, i)
@@ -262,11 +263,11 @@ class Local:
         return queries == tf.transpose(keys, (0, 1, 3, 2))
 
     def _part(self, x, i):
-        """The part of a padded tensor of all keys that block i of queries reaches."""
+        """Slices a padded tensor of all keys to the keys that query block i reads."""
         return slice_of(x, i * self.blocks.tokens, self._within()[1])
 
     def _spans(self, x):
-        """Keys `(X, tokens, dim)` to what each chunk sees, `(X, chunks, span, dim)`."""
+        """Returns the keys that each chunk reads, `(X, chunks, span, dim)`."""
         if self.single:
             return x[:, tf.newaxis]
         x = tf.reshape(x, (size(x, 0), -1, self.chunk, size(x, 2)))
@@ -275,7 +276,7 @@ class Local:
         return tf.concat([x[:, shift : shift + chunks] for shift in shifts], 2)
 
     def _overlapped(self, spans):
-        """The sum over chunks of what is said of their keys, `(X, tokens, dim)`."""
+        """Adds up gradients of the keys that each chunk read, `(X, tokens, dim)`."""
         if self.single:
             return spans[:, 0]
         parts = tf.split(spans, self.span // self.chunk, 2)
@@ -289,22 +290,22 @@ class Local:
         return tf.reshape(total, (size(total, 0), -1, size(total, 3)))
 
     def _to_chunks(self, x):
-        """`(X, rows, dim)` to chunks `(X, chunks, rows of a chunk, dim)`."""
+        """Cuts `(X, rows, dim)` into chunks `(X, chunks, rows of a chunk, dim)`."""
         rows = self.chunk * self.heads.group
         return tf.reshape(x, (size(x, 0), -1, rows, size(x, 2)))
 
     def _from_chunks(self, x):
-        """The inverse of `_to_chunks`."""
-        # not -1 rows: LiteRT asks for the shape that an array was made for
+        """Inverts `_to_chunks`."""
+        # not -1 rows: LiteRT needs the shape with which the array was made
         rows = self.blocks.tokens * self.heads.group
         return tf.reshape(x, (-1, rows, size(x, 3)))
 
 
 def chunk_for(reach):
-    """Tokens of a chunk, as few as do not make products too small.
+    """Returns the tokens of a chunk: as few as products of a fast size allow.
 
     Args:
-        reach: int, how many keys to one side a query may see.
+        reach: int, the number of keys on one side that a query may see.
     """
     small = not (has_gpu() or has_tpu())
     tokens = min(max(1 << reach.bit_length(), LEAST), MOST) if small else MOST

@@ -1,4 +1,4 @@
-"""The last keys of a sequence: what attention to near keys needs of earlier ones."""
+"""States of local attention: the last keys of a sequence."""
 
 import typing
 
@@ -15,8 +15,8 @@ class Recent(typing.NamedTuple):
     Attributes:
         key: tensor `(B, W, K, H)`.
         value: tensor `(B, W, K, V)`.
-        seen: bool tensor `(B, W)`, false for hidden keys and for places before the
-            first.
+        seen: bool tensor `(B, W)`, false for hidden keys and for slots before the first
+            key.
     """
 
     key: tf.Tensor
@@ -35,8 +35,8 @@ class Recent(typing.NamedTuple):
 
     @classmethod
     def of(cls, key, value, key_mask):
-        """Returns all keys that a mask does not hide; `None` hides none."""
-        # or a huge hidden key would rise above what hides it
+        """Returns all keys, with masked keys hidden; `None` hides none."""
+        # the logit of a huge hidden key could outweigh the addend that hides it
         key = without_hidden(key, key_mask)
         return cls(key, value, mask_or_all(key_mask, key))
 
@@ -46,15 +46,15 @@ class Recent(typing.NamedTuple):
         return Recent(*joined)
 
     def joined(self, later, count):
-        """Returns the last keys of two joined pieces, from those of each.
+        """Returns the last keys of two joined pieces, from the last keys of each.
 
         Args:
             later: `Recent` of the later piece, of the same window.
-            count: int32 tensor `()` or `(B,)`, how many tokens that piece has.
+            count: int32 tensor `()` or `(B,)`, number of tokens of that piece.
 
         Returns:
             `(recent, left_out)`, both `Recent`: the last W keys of the joined piece;
-            and these keys, of which only those are seen that are not in `recent`.
+            and these keys, with the keys in `recent` hidden.
         """
         shape = size(self.seen, 0), size(self.seen, 1)
         window = shape[1]
@@ -66,7 +66,7 @@ class Recent(typing.NamedTuple):
         return Recent(*recent), self._replace(seen=left_out)
 
     def padded(self, before, after):
-        """Returns these keys between hidden slots."""
+        """Returns these keys with hidden slots before and after them."""
         ends = [[0, 0], [before, after]]
         return Recent(*(pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
 
@@ -75,13 +75,13 @@ class Recent(typing.NamedTuple):
         return Recent(*(x[:, start:stop] for x in self))
 
     def last(self, count, earlier, starts=None):
-        """Returns the last of these keys, after earlier ones or hidden slots.
+        """Returns the last of earlier keys, or hidden slots, followed by these keys.
 
         Args:
-            count: int, how many.
-            earlier: `Recent` of that many keys, or `None`.
-            starts: as in `Visibility`. Keys of other segments than the last token's are
-                hidden then: no later token sees them. Defaults to `None`.
+            count: int, number of keys.
+            earlier: `Recent` of `count` keys, or `None`.
+            starts: as in `Visibility`. Keys outside the last token's segment are then
+                hidden, as no later token sees them. Defaults to `None`.
         """
         if starts is not None:
             numbers = segment_numbers(starts)
@@ -101,7 +101,7 @@ class Recent(typing.NamedTuple):
 
 
 class DecayingRecent(typing.NamedTuple):
-    """The last keys of a sequence and their decays: the state with a forget gate.
+    """The last keys of a sequence, and their decays: the state with a forget gate.
 
     Attributes:
         key, value, seen: as in `Recent`.
@@ -122,18 +122,18 @@ class DecayingRecent(typing.NamedTuple):
 
 
 def keys_and_decays(state, decay):
-    """The keys of a state, and the log-decays of these and of later ones.
+    """Returns the keys of a state, and the log-decays of these and later keys.
 
     Args:
-        state: `DecayingRecent`, without decays `Recent`; or `None`.
-        decay: of the later keys, `(B, T, K)`, or `None`.
+        state: `DecayingRecent`; `Recent` without decays; or `None`.
+        decay: log-decays of the later keys, `(B, T, K)`, or `None`.
     """
     if state is None or decay is None:
         return state, decay
     if not isinstance(state, DecayingRecent):
         raise ValueError(
-            "state must be a DecayingRecent (key, value, seen, decay) where there are "
-            "decays, from DecayingRecent.empty or an earlier call. Received: state of "
+            "With decays, state must be a DecayingRecent (key, value, seen, decay), "
+            "from DecayingRecent.empty or an earlier call. Received: state of "
             f"type {type(state).__name__}"
         )
     *keys, earlier = state
@@ -141,12 +141,12 @@ def keys_and_decays(state, decay):
 
 
 def check_recent(state, window, key, value, visible):
-    """Raises a `ValueError` unless a state is of this window and these keys."""
+    """Raises a `ValueError` unless a state fits the window and the keys."""
     if state is None:
         return
     if not visible.causal:
         raise ValueError(
-            "A state belongs to causal attention: use Visibility(..., causal=True). "
+            "Only causal attention has a state: use Visibility(..., causal=True). "
             "Received: a state, and causal=False"
         )
     if not isinstance(state, Recent):
@@ -159,14 +159,14 @@ def check_recent(state, window, key, value, visible):
     for name, x, shape in zip(Recent._fields, state, expected):
         if not tf.TensorShape(shape).is_compatible_with(x.shape):
             raise ValueError(
-                "state must be of the same window, and from an earlier call for this "
-                f"batch size: {name} of shape {shape}. Received: {name} of shape "
+                "state must come from an earlier call with the same window and batch "
+                f"size: {name} of shape {shape}. Received: {name} of shape "
                 f"{tuple(x.shape)}"
             )
 
 
 def reach_within(window, query, state):
-    """Number of keys to one side that a query may see."""
+    """Returns the number of keys on one side that a query may see."""
     length = query.shape[1]
     if state is not None or length is None:
         return window - 1

@@ -1,29 +1,31 @@
 """Exact weights of the keys in a band, chunk by chunk, and their gradients.
 
+    output = softmax(x y^T + band) v
+
 x       queries with a column of ones, `(..., rows, H + 1)`
-y       keys with a column of what is added to their logits, `(..., span, H + 1)`
-v       values and their ones, `(..., span, V + 1)`
-band    what is added to logits, `(..., rows, span)`
+y       keys with a column of addends of their logits, `(..., span, H + 1)`
+v       values with a column of ones, `(..., span, V + 1)`
+band    addends of the logits of pairs, `(..., rows, span)`
 """
 
 import tensorflow as tf
 
 from keras_performer.ops.kernels.base import EMPTY
 
-# The logarithm of the weight of what is not to be seen, far below EMPTY. It is added:
-# logits of up to a tenth of it stay hidden, and three of it are still a float32.
+# The addend of hidden logits, far below EMPTY. Logits of up to a tenth of its size stay
+# hidden, and the sum of three is still finite in float32.
 HIDDEN = -1e38
 
 
 def hidden_unless(visible, dtype):
-    """Addend of logits: 0 where a key is visible, else HIDDEN."""
+    """Returns addends of logits: 0 where a key is visible, else HIDDEN."""
     return tf.where(visible, tf.constant(0.0, dtype), tf.constant(HIDDEN, dtype))
 
 
 def forward(x, y, v, band):
-    """Weighted means of values and log-sums, `(..., rows, V)` and `(..., rows, 1)`."""
+    """Returns means of values and log-sums, `(..., rows, V)` and `(..., rows, 1)`."""
     logits = tf.matmul(x, y, transpose_b=True) + band
-    # a row that sees nothing has weights of 0, too
+    # rows without a visible key get weights of 0, too
     peak = tf.reduce_max(logits, -1, keepdims=True)
     peak = tf.maximum(peak, tf.constant(EMPTY, peak.dtype))
     sums = tf.matmul(tf.exp(logits - peak), v)
@@ -33,17 +35,17 @@ def forward(x, y, v, band):
 
 
 def backward(x, y, v, band, d, log):
-    """Gradients of queries, keys, values and logits.
+    """Returns gradients of queries, keys, values and logits.
 
     Args:
         x, y, v, band: as in `forward`.
         d: gradient of the sums of each row, times its normalizer.
-        log: the log-sums of all keys that a row sees, in the band or not.
+        log: the log-sums over all keys that a row sees, inside the band or not.
 
     Returns:
-        `(dx, dy, dv, dlogits)`, without what belongs to the columns of ones.
+        `(dx, dy, dv, dlogits)`, without gradients of the additional columns.
     """
-    # not in the product: GPUs and TPUs round what they multiply
+    # band and log stay outside the product, because GPUs and TPUs round its inputs
     p = tf.exp(tf.matmul(x, y, transpose_b=True) + band - log)
     dlogits = p * tf.matmul(d, v, transpose_b=True)
     dx = tf.matmul(dlogits, y[..., :-1])

@@ -51,20 +51,11 @@ def check_ids(inputs, embedding):
         tf.debugging.assert_equal(outside, tf.zeros_like(ids), message)
 
 
-def check_input_shape(layer, shape):
-    """Raises a `ValueError` for a shape that is not `(B, T, features)`."""
-    if len(shape) != 3:
-        raise ValueError(
-            f"{type(layer).__name__} needs inputs of shape (batch, length, features). "
-            f"Received: inputs of shape {tuple(shape)}"
-        )
-
-
 def check_inputs(**inputs):
     for name, x in inputs.items():
         if not _is_dense(x):
-            _refuse_nest(name, f"{name} of type {type(x).__name__}")
-        _check_rank(name, x.shape)
+            _refuse_nest(name, inputs, f"{name} of type {type(x).__name__}")
+        check_rank(name, x.shape)
         check_real(name, x)
 
 
@@ -79,19 +70,20 @@ def check_real(name, x):
         )
 
 
-def _check_rank(name, shape):
+def check_rank(name, shape):
+    """Raises a `ValueError` for a shape that is not `(B, T, features)`."""
     if len(shape) != 3:
         raise ValueError(
             f"{name} must have shape (batch, length, features): embed ids of tokens "
             "first, add a missing batch with x[None], and reshape more axes so that "
-            f"attention runs over axis 1. Received: {name} of shape {tuple(shape)}"
+            f"tokens are on axis 1. Received: {name} of shape {tuple(shape)}"
         )
 
 
-def _refuse_nest(name, received):
+def _refuse_nest(name, names, received):
     raise ValueError(
         f"{name} must be one tensor of shape (batch, length, features). Pass each "
-        f"tensor as a separate argument: layer(query, value, key). {_PAD} Received: "
+        f"tensor as a separate argument: layer({', '.join(names)}). {_PAD} Received: "
         f"{received}"
     )
 
@@ -104,8 +96,8 @@ def complete_shapes(query_shape, value_shape=None, key_shape=None):
     for name, shape in shapes.items():
         is_dict = isinstance(shape, dict)
         if is_dict or not all(x is None or isinstance(x, Integral) for x in shape):
-            _refuse_nest(name, f"{name} of shape {shape}")
-        _check_rank(name, shape)
+            _refuse_nest(name, shapes, f"{name} of shape {shape}")
+        check_rank(name, shape)
     if value_shape[1] != key_shape[1]:
         raise ValueError(
             "value and key must have the same shape except for the last axis, because "
@@ -118,24 +110,25 @@ def complete_shapes(query_shape, value_shape=None, key_shape=None):
 def check_lengths(query, key, causal):
     """Raises an error unless batch sizes and, if causal, lengths are equal.
 
-    Unknown batch sizes are compared in the running graph.
+    Unknown sizes are compared in the running graph.
     """
     if query is key:
         return
-    length = tf.TensorShape(query.shape[1:2])
-    if causal and not length.is_compatible_with(key.shape[1:2]):
-        raise ValueError(
-            "Causal attention needs as many queries as keys (T == S). Received: query "
-            f"of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}. For "
-            "cross-attention use causal=False; to continue a sequence pass the new "
-            "tokens as query, and state."
+    shapes = f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}"
+    if causal:
+        check_equal(
+            size(query, 1),
+            size(key, 1),
+            "Causal attention needs as many queries as keys (T == S). Received: "
+            f"{shapes}. For cross-attention use causal=False; to continue a sequence "
+            "pass the new tokens as query, and state.",
         )
-    message = (
+    check_equal(
+        size(query, 0),
+        size(key, 0),
         "query, key and value must have the same batch size: repeat the smaller one. "
-        f"Received: query of shape {tuple(query.shape)} and key of shape "
-        f"{tuple(key.shape)}"
+        f"Received: {shapes}",
     )
-    check_equal(size(query, 0), size(key, 0), message)
 
 
 def check_equal(one, other, message):

@@ -172,8 +172,8 @@ class Blocks:
         """Returns the shape of a block of `(B, any, heads, any)` x with size `dim`."""
         return size(x, 0), self.tokens, x.shape[2], dim
 
-    def filled(self, x, dim, dtype, value=0.0):
-        """Returns an array of the blocks of `(B, length, heads, dim)`, all `value`.
+    def zeros(self, x, dim, dtype):
+        """Returns an array of the blocks of zeros `(B, length, heads, dim)`.
 
         The array needs the memory of one block. Slices of one tensor would keep the
         whole tensor in memory as long as one slice is left.
@@ -182,10 +182,9 @@ class Blocks:
             x: tensor `(B, any, heads, any)`, which gives the batch size and heads.
             dim: int.
             dtype: of the array.
-            value: float, every element.
         """
         shape = self.block_shape(x, dim)
-        block = tf.fill(shape, tf.constant(value, dtype))
+        block = tf.zeros(shape, dtype)
         return tf.while_loop(
             lambda i, _: i < self.count,
             lambda i, array: (i + 1, array.write(i, block)),

@@ -42,12 +42,14 @@ def call(function, kernel, *arguments, jit_compile, inline=True):
     return shared(_parameters(kernel), *arguments)
 
 
-def call_in_graph(function, kernel, *arguments):
-    """Calls `function(kernel, *arguments)`, which compiles parts of itself, in a graph.
+def call_in_graph(function, kernel, *arguments, jit_compile):
+    """Calls `function(kernel, *arguments)`, in a graph if it compiles parts of itself.
 
     In eager mode a tape would differentiate each compiled part, which XLA refuses.
     """
-    return _shared(function, kernel)(_parameters(kernel), *arguments)
+    if jit_compile and tf.executing_eagerly():
+        return _shared(function, kernel)(_parameters(kernel), *arguments)
+    return function(kernel, *arguments)
 
 
 def _has_identity(kernel):
@@ -75,8 +77,8 @@ def _outermost_graph():
 def _shared(function, kernel, *shapes, **options):
     """Returns the `tf.function` of equal kernels in this graph; makes a missing one."""
     functions = _functions.setdefault(_outermost_graph(), {})
-    compiled = "jit_compile" in options
-    name = function, None if kernel is None else kernel.identity(), shapes, compiled
+    identity = None if kernel is None else kernel.identity()
+    name = function, identity, shapes, tuple(options)
     if name not in functions:
         blank = kernel and kernel.blank()  # tensors would keep their graph alive
 

@@ -23,7 +23,7 @@ def gates(decay, dtype):
     """Casts log-decays for the loops, and replaces `EMPTY` or less by `FORGET`."""
     decay = tf.cast(decay, dtype)
     forget = tf.constant(FORGET, dtype)
-    return tf.where(decay > EMPTY, decay, forget)
+    return tf.where(decay <= EMPTY, forget, decay)  # NaN stays
 
 
 def between(gates, tokens, after=None):

@@ -90,10 +90,3 @@ def block_of(x, i):
     if x.shape[1] == 1:
         return tf.squeeze(x, 1)
     return tf.gather(x, i, axis=1)  # takes the fewest operations
-
-
-def blocks_of(x, indices):
-    """Joins some blocks of `(B, count, tokens, ...)` to `(B, tokens, ...)`."""
-    x = tf.gather(x, indices, axis=1)
-    rest = [size(x, axis) for axis in range(3, len(x.shape))]
-    return tf.reshape(x, [size(x, 0), size(x, 1) * size(x, 2), *rest])

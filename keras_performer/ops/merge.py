@@ -23,7 +23,8 @@ def merge_states(
 
     Merging is associative: you may merge neighbouring pieces in any order. Both states
     must come from the same kernel with the same parameters. Keys that leave the window
-    are absorbed into the sums.
+    are absorbed into the sums. Do not merge states made with `decay`: they lack the
+    decay of their piece.
 
     Args:
         kernel: as in `bidirectional_attention`; `None` for `Recent` states.

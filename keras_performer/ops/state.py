@@ -33,7 +33,8 @@ class State(typing.NamedTuple):
 
     Attributes:
         running_max: tensor `(B, K, M)`, the largest log-feature so far. Kernels without
-            a stabilizer do not change it.
+            a stabilizer do not change it, except with `decay`: it is then the log-scale
+            of the sums.
         sums: tensor `(B, K, V + 1, M)`, sums of values and of ones, weighted by the
             features divided by `exp(running_max)`.
     """

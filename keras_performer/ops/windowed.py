@@ -139,10 +139,9 @@ def windowed_attention(
     gain = tf.cast(gain, dtype)[:, tf.newaxis]
     options = exact_window, chunk_size, jit_compile
     arguments = query, key, value, visible, gain, far, near, decay, options
-    if jit_compile and tf.executing_eagerly():
-        output, *state = compile.call_in_graph(attend, kernel, *arguments)
-    else:
-        output, *state = attend(kernel, *arguments)
+    output, *state = compile.call_in_graph(
+        attend, kernel, *arguments, jit_compile=jit_compile
+    )
     kind = WindowedState if decay is None else DecayingState
     return tf.cast(output, query.dtype), kind(*state) if state else None
 
@@ -188,12 +187,9 @@ def attend_to_earlier(
     gain = tf.cast(log_gain, compute_dtype(query, key, value))[:, tf.newaxis]
     options = exact_window, chunk_size, jit_compile
     arguments = query, key, value, visible.key_mask, gain, far, near, own_key, options
-    if jit_compile and tf.executing_eagerly():
-        output, log_sums, *later = compile.call_in_graph(
-            _attend_to_earlier, kernel, *arguments
-        )
-    else:
-        output, log_sums, *later = _attend_to_earlier(kernel, *arguments)
+    output, log_sums, *later = compile.call_in_graph(
+        _attend_to_earlier, kernel, *arguments, jit_compile=jit_compile
+    )
     return output, log_sums, WindowedState(*later)
 
 
@@ -271,21 +267,18 @@ def attend(kernel, query, key, value, visible, gain, far, near, decay, options):
             kernel, *given, starts=starts, decay=decay
         )
         return output, *state
-    reach = min(window, max(length, 1)) if isinstance(length, int) else window
-    others = starts, chunk_size, jit_compile
-    if _sees_all(window, length):
-        options = window, visible.causal, jit_compile, starts, decay
-        output, _ = local.attend(None, query, keys, None, *options)
-        output = _unchanged(output, gain)
+    if isinstance(length, int) and window >= length:  # all keys are near
+        seen = window, visible.causal, jit_compile, starts, decay
+        output, _ = local.attend(None, query, keys, None, *seen)
+        output = _unchanged(output, gain, *kernel.trained)
     elif visible.causal:
-        given = query, keys, gain, far, *others, decay
-        found = causal.attend_within(kernel, Reach(reach), *given)
+        given = query, keys, gain, far, starts, chunk_size, jit_compile, decay
+        found = causal.attend_within(kernel, Reach(window), *given)
         output, far = found.output, found.state
     else:
-        inputs = query, keys.key, keys.value
-        options = chunk_size, jit_compile, decay
+        given = query, keys.key, keys.value, window, gain, chunk_size
         output = bidirectional.attend_both_ways(
-            kernel, visible, *inputs, reach, gain, *options
+            kernel, visible, *given, jit_compile, decay
         )
     if not visible.causal:
         return (output,)
@@ -337,9 +330,10 @@ def _attend_to_earlier(
 
 
 @custom_gradient
-def _unchanged(output, gain):
-    """Returns the output; gives `gain` a zero gradient, or optimizers would warn."""
-    return tf.identity(output), lambda doutput: (doutput, tf.zeros_like(gain))
+def _unchanged(output, *unused):
+    """Returns the output; `unused` get zero gradients, or optimizers would warn."""
+    zeros = map(tf.zeros_like, unused)
+    return tf.identity(output), lambda doutput: (doutput, *zeros)
 
 
 def _last(decay, window):
@@ -369,7 +363,3 @@ def far_and_near(state, with_decay=False):
             f"earlier call. Received: state of type {type(state).__name__}"
         )
     return State(*state[:2]), Recent(*state[2:5])
-
-
-def _sees_all(window, length):
-    return isinstance(length, int) and window >= length

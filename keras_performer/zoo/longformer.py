@@ -88,10 +88,7 @@ def global_token_attention(
         )
     counts = sliding_window, num_global_tokens
     arguments = heads, global_heads, *counts, visible, jit_compile
-    if jit_compile and tf.executing_eagerly():
-        output = compile.call_in_graph(_attend, None, *arguments)
-    else:
-        output = _attend(None, *arguments)
+    output = compile.call_in_graph(_attend, None, *arguments, jit_compile=jit_compile)
     return tf.cast(output, heads[0].dtype)
 
 

@@ -186,7 +186,7 @@ def test_errors_say_what_is_wanted():
         given = query, key, value, 2, visible
         return ops.local_attention(*given, state=state, **options)[1]
 
-    with pytest.raises(ValueError, match=r"\(1, 6, 1\). Received: float32 of shape"):
+    with pytest.raises(ValueError, match=r"here \(1, 6, 1\).*Received: float32 of"):
         attend(decay=tf.zeros((1, 6)))
     with pytest.raises(ValueError, match="must be floats.*Received: int32"):
         attend(decay=tf.zeros((1, 6, 1), "int32"))
@@ -220,3 +220,37 @@ def test_small_gates_are_not_lost_beside_large_ones(tokens, after):
     pulled = decays.pull_between(tf.constant(dpairs, "float32"), after)
     wanted = np.einsum("qkt,xqk->xt", spans, dpairs)
     np.testing.assert_allclose(pulled[..., 0], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_nan_gates_show_in_the_output(window):
+    """A NaN in the gates alone would otherwise train unnoticed."""
+    *given, decay, gain = GATED["gated causal, window"].inputs()
+    tokens = np.arange(decay.shape[1])
+    decay = tf.where((tokens == 7)[:, np.newaxis], np.nan, decay)
+    visible = ops.Visibility(causal=True)
+    kernel, gain = softmax_kernel(), [gain] if window else []
+    output, _ = linear_attention(*given, kernel, visible, window, *gain, decay=decay)
+    assert np.isnan(output[:, 7:]).all()
+
+
+def test_an_empty_piece_has_gradients():
+    *given, decay, gain = GATED["gated causal, window"].inputs()
+    visible, options = ops.Visibility(causal=True), (softmax_kernel(), 5, gain)
+    query, key, value, gates = (x[:, :0] for x in (*given, decay))
+
+    def attend(*inputs, state=None, decay):
+        kernel, *others = options
+        return linear_attention(*inputs, kernel, visible, *others, state, decay=decay)
+
+    _, state = attend(*given, decay=decay)
+
+    @tf.function
+    def gradients(query, key, value, gates):
+        with tf.GradientTape() as tape:
+            tape.watch((query, key, value, gates))
+            output, _ = attend(query, key, value, state=state, decay=gates)
+        return tape.gradient(output, (query, key, value, gates))
+
+    found = gradients(query, key, value, gates)
+    assert [x.shape for x in found] == [x.shape for x in (query, key, value, gates)]

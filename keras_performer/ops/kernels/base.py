@@ -38,7 +38,7 @@ class Kernel:
                 of tensors `(X, rows, M / num_parts)`
         r       the stabilizer, parts `(X, 1, M / num_parts)`: features of all keys so
                 far are divided by exp(r). Results do not depend on r, so it has no
-                gradient. Kernels without a stabilizer do not change r
+                gradient. Kernels without a stabilizer change r with gates only
         sums    sums over keys: values with a column of ones, weighted by features,
                 parts `(X, V + 1, M / num_parts)`
         mask    bool tensor `(X, tokens, 1)`, true for visible keys, or `None`

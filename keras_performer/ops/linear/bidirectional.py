@@ -94,10 +94,7 @@ def bidirectional_attention(
     kernel = kernel.astype(compute_dtype(query, key, value))
     decay = check_decay(decay, key, query)
     arguments = visible, query, key, value, decay, jit_compile
-    if jit_compile and tf.executing_eagerly():
-        output = compile.call_in_graph(attend, kernel, *arguments)
-    else:
-        output = attend(kernel, *arguments)
+    output = compile.call_in_graph(attend, kernel, *arguments, jit_compile=jit_compile)
     return tf.cast(output, query.dtype)
 
 

@@ -54,7 +54,7 @@ def causal_attention(
         key_mask: optional bool tensor of shape `(B, T)`, true for visible keys; or a
             `Visibility`. Defaults to `None`.
         state: the state after earlier tokens, from `initial_state` or an earlier
-            call. Defaults to no earlier tokens.
+            call, with `decay` in both calls or in none. Defaults to no earlier tokens.
         chunk_size: int, the largest number of tokens processed at once. It changes
             speed and rounding only. `None` chooses a size for the device. Defaults to
             `None`.
@@ -98,11 +98,7 @@ def causal_attention(
     kernel, start = kernel_and_state(query, key, value, kernel, state)
     decay = check_decay(decay, key, query)
     arguments = visible, query, key, value, start, decay, chunk_size, jit_compile
-    if jit_compile and tf.executing_eagerly():
-        output, later = compile.call_in_graph(attend, kernel, *arguments)
-    else:
-        output, later = attend(kernel, *arguments)
-    return output, later
+    return compile.call_in_graph(attend, kernel, *arguments, jit_compile=jit_compile)
 
 
 def kernel_and_state(query, key, value, kernel, state):
@@ -187,12 +183,12 @@ def attend_within(
         found = _of_no_examples(query, keys, gain)
     elif query.shape[1] == 1:
         inputs = reach.with_reverses(query, keys.key, keys.value)
-        state = gain, fades, r, sums
-        *found, r, sums = call(one_token, kernel, reach, masks, *inputs, *state)
+        inputs = reach, masks, *inputs, gain, fades, r, sums
+        *found, r, sums = call(one_token, kernel, *inputs)
     else:
-        options = call, kernel, reach, chunk_size, masks, logs
-        inputs = query, keys.key, keys.value, sums
-        *found, r, sums = _many_tokens(*options, *inputs, gain, fades, r)
+        loops = reach, chunk_size, masks
+        inputs = query, keys.key, keys.value, sums, gain, fades, r
+        *found, r, sums = _many_tokens(call, kernel, loops, *inputs, logs)
     return Found(*found, State(*heads.state(tf.stop_gradient(r), sums)))
 
 
@@ -218,29 +214,15 @@ def _of_no_examples(query, keys, gain):
     return output, tf.zeros((*shape, 1), nothing.dtype), None
 
 
-def _many_tokens(
-    call,
-    kernel,
-    reach,
-    chunk_size,
-    masks,
-    logs,
-    query,
-    key,
-    value,
-    sums,
-    gain,
-    fades,
-    r,
-):
+def _many_tokens(call, kernel, loops, query, key, value, sums, gain, fades, r, logs):
     """Runs the loops with a custom gradient."""
     gains = () if gain is None else (gain,)
 
     @custom_gradient
     def attention(query, key, value, sums, *others):
-        gain, fades_, trained = _sorted(others, gains, fades)
-        loops = kernel.with_trained(trained), reach, chunk_size, masks
-        inputs = *loops, query, key, value, gain, fades_
+        gain, others = (others[0], others[1:]) if gains else (None, others)
+        fades_, trained = others[: len(fades)], others[len(fades) :]
+        inputs = kernel.with_trained(trained), loops, (query, key, value), gain, fades_
         output, log_sums, r_end, sums_end, saved = call(_forward, *inputs, r, sums)
         names = ["output", "r", "sums"]
         found = [output, r_end, sums_end]
@@ -266,35 +248,30 @@ def _many_tokens(
     return output, log_sums, signs, r, sums
 
 
-def _sorted(others, gains, fades):
-    """Splits one sequence into `(gain, fades, trained)`."""
-    gain = others[0] if gains else None
-    others = others[len(gains) :]
-    return gain, others[: len(fades)], others[len(fades) :]
+def _causal(kernel, loops, tensors, gain, fades):
+    """Returns the `Causal` loops, and query, key and value with their reverses."""
+    reach, chunk_size, masks = loops
+    tensors = reach.with_reverses(*tensors)
+    return Causal(kernel, reach, chunk_size, masks, *tensors, gain, *fades), tensors
 
 
-def _forward(kernel, reach, chunk_size, masks, query, key, value, gain, fades, r, sums):
-    query, key, value = reach.with_reverses(query, key, value)
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
-    return loops.forward(query, key, value, r, sums)
+def _forward(kernel, loops, tensors, gain, fades, r, sums):
+    causal, tensors = _causal(kernel, loops, tensors, gain, fades)
+    return causal.forward(*tensors, r, sums)
 
 
-def _backward(kernel, reach, chunk_size, masks, query, key, value, gain, fades, *ends):
-    query, key, value = reach.with_reverses(query, key, value)
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
-    (*dtensors, dsums), *others = loops.backward(query, key, value, *ends)
-    return (*reach.pull_reverses(*dtensors), dsums), *others
+def _backward(kernel, loops, tensors, gain, fades, *ends):
+    causal, tensors = _causal(kernel, loops, tensors, gain, fades)
+    (*dtensors, dsums), *others = causal.backward(*tensors, *ends)
+    return (*causal.reach.pull_reverses(*dtensors), dsums), *others
 
 
-def _sums_of_weights(
-    kernel, reach, chunk_size, masks, query, key, value, gain, fades, lacks, saved
-):
+def _sums_of_weights(kernel, loops, tensors, gain, fades, lacks, saved):
     """Returns logarithms of absolute sums of weights, and signs, `(B, T, N, 1)`."""
-    query, key, value = reach.with_reverses(query, key, value)
-    loops = Causal(kernel, reach, chunk_size, masks, query, key, value, gain, *fades)
+    causal, (query, *_) = _causal(kernel, loops, tensors, gain, fades)
     normalizers, _ = saved
     numbers = kernel.log_normalizer(normalizers), kernel.sign(normalizers)
-    logs, signs = (_of_queries(loops, rows, query) for rows in numbers)
+    logs, signs = (_of_queries(causal, rows, query) for rows in numbers)
     return logs if lacks is None else logs + lacks, signs
 
 

@@ -110,10 +110,12 @@ class Causal:
         tokens = max(chunks * chunk, multiple)
         self.blocks = Blocks(length, tokens, multiple=multiple)
         self._see(*masks, key)
-        self.given_decays = [z for z in (gates, fade) if z is not None]
+        # without the gates of a state
+        self.own_decays = [] if gates is None else [gates[:, reach.before :]]
         if gates is not None:
             self.gates = self.cut(gates)
         if fade is not None:
+            self.own_decays.append(fade)
             self.fade = self.blocks.cut(fade)
 
     def _see(self, seen, starts, key):
@@ -312,8 +314,6 @@ class Causal:
             for z in (doutput, output, dlog_sums, log_sums)
         ]
 
-        with_dlog = self.gain is not None or self.fade is not None
-
         def step(i, dend, dtrained, dgain, later, *arrays):
             state = tuple(s[i] for s in states)
             x = heads.query_rows(queries, i)
@@ -328,7 +328,7 @@ class Causal:
                 to_chunks(d, self.chunks),
                 to_chunks(normalizers[i], self.chunks),
                 dend,
-                with_dlog,
+                self.gain is not None,
             )
             dx, of_queries = kernel.pull_queries(x, from_chunks(found.da))
             db, dv = each(from_chunks, found.db), from_chunks(found.dv)
@@ -336,9 +336,8 @@ class Causal:
             dkeys = [dy, dv[..., :-1]]
             if self.gates is not None:
                 dkeys.append(self._of_sequence(i, from_chunks(found.dgates)))
-            if with_dlog:
-                dlog = from_chunks(found.dlog)
             if self.gain is not None:
+                dlog = from_chunks(found.dlog)
                 dgain += tf.reduce_sum(heads.query_block(dlog), (0, 1))
                 dx += kernel.pull_left_out(x, dlog)
             if self.reach.near:
@@ -371,8 +370,7 @@ class Causal:
             later,
         )
         own = [query, *(z[:, self.reach.before :] for z in (key, value))]
-        if self.gates is not None:
-            own += [z[:, -size(query, 1) :] for z in self.given_decays]
+        own += self.own_decays
         arrays = [blocks.array(heads.dtype) for _ in own]
         dsums, dtrained, dgain, later, *arrays = blocks.loop(
             step, (*start, *arrays), reverse=True

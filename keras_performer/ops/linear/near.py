@@ -33,7 +33,7 @@ class Reach(typing.NamedTuple):
     @property
     def near(self):
         """True if there are near keys."""
-        return self.delay > 1 or self.delay > self.nearest
+        return self.delay > self.nearest
 
     def with_reverses(self, *tensors):
         """Returns sequences `(B, T, ...)`, if bidirectional followed by reverses."""
@@ -92,10 +92,7 @@ class Near:
             dkeys.append(pull_between(sum_of_rows(dlogits, self.chunk)))
         before = [[0, 0], [self._first(y, x), 0], [0, 0]]
         dkeys = [tf.pad(self._added(z), before) for z in dkeys]
-        return from_chunks(dx) * self._scale(x), *dkeys
-
-    def _scale(self, x):
-        return x.shape[2] ** -0.5
+        return from_chunks(dx) * x.shape[2] ** -0.5, *dkeys
 
     def _first(self, y, x):
         """Returns the index of the first key that the block reads."""
@@ -108,7 +105,7 @@ class Near:
         y, v, seen = (slice_of(z, first, length) for z in (y, v, seen))
         seen = self.heads.mask_rows(seen[:, tf.newaxis], 0)
         y = tf.concat([y, weights.hidden_unless(seen, y.dtype)], -1)
-        x = with_ones(x * self._scale(x))
+        x = with_ones(x * x.shape[2] ** -0.5)
         x = tf.reshape(x, (size(x, 0), -1, self.chunk * group, size(x, 2)))
         token = repeat(tf.range(self.chunk), group, 0)[:, tf.newaxis]
         distance = token + self.lead - tf.range(self.spans * self.chunk)

@@ -12,7 +12,6 @@ from keras_performer.ops.local import weights
 from keras_performer.ops.normalizer import joined, normalize, with_ones
 from keras_performer.ops.segments import restarted
 from keras_performer.ops.shapes import repeat, size
-from keras_performer.ops.visibility import mask_or_all
 
 
 def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
@@ -40,8 +39,6 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
     heads = Heads(query, key, value)
     seen, starts = masks
     before = reach.before
-    if reach.delay:
-        seen = mask_or_all(seen, key)
     if starts is not None:
         restarts = repeat(starts, heads.num_key_value_heads, 0)[..., tf.newaxis]
         (r,), (sums,) = restarted(restarts, (r,), (sums,))
@@ -50,12 +47,10 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
             seen = tf.logical_and(seen, tf.logical_or(own, tf.logical_not(starts)))
     # one token needs no transposition: its heads are adjacent already
     q = tf.cast(tf.reshape(query, (-1, heads.group, size(query, 3))), r.dtype)
-    far = before == reach.delay  # else there is no far key
     y, v = (tf.reshape(x[:, :1], (-1, 1, size(x, 3))) for x in (key, value))
     mask = None
     if seen is not None:
-        mask = seen[:, :1] if far else tf.zeros_like(seen[:, :1])
-        mask = repeat(mask, heads.num_key_value_heads, 0)[..., tf.newaxis]
+        mask = repeat(seen[:, :1], heads.num_key_value_heads, 0)[..., tf.newaxis]
     y, v = (tf.cast(x, r.dtype) for x in (y, v))
     lacks = None
     if fades:
@@ -75,7 +70,7 @@ def one_token(kernel, reach, masks, query, key, value, gain, fades, r, sums):
     log += gain + kernel.log_left_out(tf.cast(query, log.dtype))
     if not reach.near:
         return output, log, None, r, sums
-    window = slice(1 if far else 0, before + 1 - reach.nearest)
+    window = slice(1, before + 1 - reach.nearest)
     y, v, seen = (x[:, window][:, tf.newaxis] for x in (key, value, seen))
     y, v, seen = heads.key_rows(y, 0), heads.key_rows(v, 0), heads.mask_rows(seen, 0)
     band = tf.transpose(weights.hidden_unless(seen, log.dtype), (0, 2, 1))

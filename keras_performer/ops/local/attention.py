@@ -89,10 +89,7 @@ def local_attention(
             later = DecayingRecent(**recent._asdict(), decay=decays)
     options = sliding_window, visible.causal, jit_compile, visible.starts
     arguments = query, keys, state, *options, decay
-    if jit_compile and tf.executing_eagerly():
-        output, _ = compile.call_in_graph(attend, None, *arguments)
-    else:
-        output, _ = attend(None, *arguments)
+    output, _ = compile.call_in_graph(attend, None, *arguments, jit_compile=jit_compile)
     return tf.cast(output, query.dtype), later
 
 

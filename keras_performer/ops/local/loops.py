@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from keras_performer.ops.blocks import Blocks, block_sizes, has_gpu, has_tpu
 from keras_performer.ops.decays import between, pull_between, sum_of_rows
-from keras_performer.ops.heads import Heads, blocks_of
+from keras_performer.ops.heads import Heads
 from keras_performer.ops.local import weights
 from keras_performer.ops.local.recent import Recent
 from keras_performer.ops.local.weights import hidden_unless
 from keras_performer.ops.normalizer import with_normalizer_gradient, with_ones
-from keras_performer.ops.shapes import ceil_div, pad, repeat, size, slice_of
+from keras_performer.ops.shapes import ceil_div, pad, repeat, size, sizes, slice_of
 
 # Least and most tokens of a chunk for short windows. GPUs and TPUs take MOST: smaller
 # products are slow there.
@@ -154,11 +154,11 @@ class Local:
 
         arrays = [blocks.array(heads.dtype)]
         arrays += [
-            self.key_blocks.filled(x, size(x, 3), heads.dtype)
+            self.key_blocks.zeros(x, size(x, 3), heads.dtype)
             for x in (given.key, given.value)
         ]
         if gates is not None:
-            arrays.append(self.key_blocks.filled(gates, 1, heads.dtype))
+            arrays.append(self.key_blocks.zeros(gates, 1, heads.dtype))
         return blocks.loop(step, arrays)
 
     def of_keys(self, array, like):
@@ -204,7 +204,9 @@ class Local:
 
     def _reached(self, keys, i):
         """Returns keys or values that query block i reads, `(B, tokens, K, dim)`."""
-        return slice_of(blocks_of(keys, self._indices(i)), *self._within())
+        x = tf.gather(keys, self._indices(i), axis=1)
+        x = tf.reshape(x, [size(x, 0), size(x, 1) * size(x, 2), *sizes(x)[3:]])
+        return slice_of(x, *self._within())
 
     def _add(self, array, i, x):
         """Adds gradients to the key blocks that query block i reads."""

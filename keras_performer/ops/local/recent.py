@@ -65,11 +65,6 @@ class Recent(typing.NamedTuple):
         left_out = tf.logical_and(self.seen, slots < count)
         return Recent(*recent), self._replace(seen=left_out)
 
-    def padded(self, before, after):
-        """Returns these keys with hidden slots before and after them."""
-        ends = [[0, 0], [before, after]]
-        return Recent(*(pad(x, ends + [[0, 0]] * (len(x.shape) - 2)) for x in self))
-
     def between(self, start, stop):
         """Returns a slice of these keys."""
         return Recent(*(x[:, start:stop] for x in self))
@@ -92,7 +87,9 @@ class Recent(typing.NamedTuple):
             return keys.last(count, earlier)
         keys = self.between(-count, None)
         if earlier is None:
-            return keys.padded(count, 0).between(-count, None)
+            hidden = [[0, 0], [count, 0]]
+            keys = [pad(x, hidden + [[0, 0]] * (len(x.shape) - 2)) for x in keys]
+            return Recent(*keys).between(-count, None)
         return earlier.followed_by(keys).between(-count, None)
 
     def _if_true(self, mask):

@@ -9,14 +9,14 @@ import tensorflow as tf
 
 from keras_performer import ops
 from keras_performer.conversion.attention_like import attention_like
-from keras_performer.conversion.calls import attention_calls, batches_of
+from keras_performer.conversion.calls import attention_calls, batches_of, nothing_found
 from keras_performer.conversion.errors import ESTIMATES, HeadSums, add_errors
 from keras_performer.conversion.report import as_text
 from keras_performer.layers import PerformerAttention, arguments, call_inputs
 from keras_performer.layers.choice import check_options
 
 # An estimate fails if its error is more than this share of `HeadReport.mean`.
-LOST = 0.5
+LOST_SHARE = 0.5
 # A simpler estimate is advised unless the best has less than this share of its error.
 WORTH_IT = 0.8
 # Share of the weights inside `HeadReport.window_needed`.
@@ -28,6 +28,8 @@ ADVICE = {
     "both": "window and features",
 }
 MORE = "more features"
+# Layer that models must have, for errors.
+WANTED = "a layer of softmax attention that is called with data"
 
 
 class HeadReport(typing.NamedTuple):
@@ -174,7 +176,7 @@ def approximation_report(
     left_out = attention_calls(model, batches, options, measure)
     measured = {layer: of for layer, of in sums.items() if layer not in left_out}
     if not measured:
-        raise nothing_found(model, left_out)
+        raise nothing_found(model, WANTED, left_out.values())
     return ApproximationReport(
         [head for layer, of in measured.items() for head in _heads(layer, of)],
         {layer.path: reason for layer, reason in left_out.items()},
@@ -185,15 +187,6 @@ def _checked(function, options, seed):
     """Checks options of the estimates, and returns them with the seed if given."""
     check_options(function, options, [PerformerAttention])
     return options if seed is None else {**options, "seed": seed}
-
-
-def nothing_found(model, left_out):
-    """Returns the error for a model without attention that can be measured."""
-    reasons = " ".join(left_out.values())
-    return ValueError(
-        "model must have a layer of softmax attention that is called with data. "
-        f"Received: {type(model).__name__} {model.name}. {reasons}".strip()
-    )
 
 
 def _with_twice_the_features(twin):
@@ -220,8 +213,8 @@ def _advice(errors):
         return "nothing to attend to"
     best = min(found.values())
     doubled = errors["doubled"]
-    if best > LOST * errors["mean"]:
-        return MORE if doubled <= LOST * errors["mean"] else "keep it exact"
+    if best > LOST_SHARE * errors["mean"]:
+        return MORE if doubled <= LOST_SHARE * errors["mean"] else "keep it exact"
     name = next(name for name, x in found.items() if WORTH_IT * x <= best)
     more = name != "window" and doubled < WORTH_IT * best
     return f"{ADVICE[name]}; {MORE}" if more else ADVICE[name]
@@ -320,20 +313,23 @@ def implied_attention(
     4.0
     """
     options = _checked(implied_attention, options, seed)
-    found = []
+    found, lengths = [], []
 
     def measure(layer, twin, query, key, value, inputs):
-        chosen = _chosen(rows, query.shape[1])
         exact = ops.exact_scores(query, key, inputs.visible)
         implied = twin.scores(query, key, inputs.visible)
+        lengths.append(query.shape[1])
+        chosen = _chosen(rows, query.shape[1])
         both = (tf.gather(scores, chosen, axis=2) for scores in (exact, implied))
         weights = ImpliedAttention(layer.path, chosen, *(x.numpy() for x in both))
         found.append((layer, weights))
 
     left_out = attention_calls(model, batches_of(data, 1), options, measure)
+    for length in lengths:
+        _chosen(rows, length)  # raises the error that `attention_calls` has caught
     kept = [weights for layer, weights in found if layer not in left_out]
     if not kept:
-        raise nothing_found(model, left_out)
+        raise nothing_found(model, WANTED, left_out.values())
     return kept
 
 

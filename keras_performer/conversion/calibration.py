@@ -11,9 +11,15 @@ import typing
 import keras
 import numpy as np
 
-from keras_performer.conversion.calls import attention_calls, batches_of
+from keras_performer.conversion.calls import (
+    attention_calls,
+    batches_of,
+    nothing_found,
+    require_tokens,
+)
 from keras_performer.conversion.convert import attention_layers, convert_to_softmax
 from keras_performer.conversion.converted import with_layers
+from keras_performer.conversion.errors import relative_error
 from keras_performer.conversion.fitting import Fit, Moments
 from keras_performer.conversion.report import CalibrationReport
 from keras_performer.layers import PerformerAttention, arguments, call_inputs, config
@@ -27,6 +33,11 @@ CHANGES, FURTHER_CHANGES = (0.0, 1.0, -1.0), (-2.0, -4.0, -8.0)
 CLEARLY = 0.95
 # Number of sequences to compare outputs on; each costs a pass for every change.
 NUM_SEQUENCES = 4
+# Layer that models must have, for errors.
+WANTED = (
+    "a PerformerAttention with the softmax kernel that is called with data: make one "
+    "with `convert_to_performer`"
+)
 
 
 def calibrate(
@@ -93,7 +104,7 @@ def calibrate(
     linear = [x for x in attention if isinstance(x, PerformerAttention)]
     fitted = [x for x in linear if not attention[x]]
     if not fitted:
-        raise _nothing_to_fit(attention[x] for x in linear)
+        raise nothing_found(model, WANTED, (attention[x] for x in linear))
     exact, _ = convert_to_softmax(model)
     pairs = config.pairs(model, exact, leaves=attention)
     of_exact = {copy: layer for layer, copy in pairs if layer in fitted}
@@ -117,8 +128,14 @@ def calibrate(
             progress.add(1)
 
     left_out = attention_calls(exact, advancing(first), None, count)
-    _check(of_exact, moments, left_out)
-    fits = {x: Fit(of_exact[x], of, num_rows) for x, of in moments.items()}
+    num_tokens = {x: (x.key_dim, of.num_tokens) for x, of in moments.items()}
+    where = "the first half of its batches"
+    require_tokens(num_tokens, left_out, where, model, WANTED)
+    fits = {
+        layer: Fit(of_exact[layer], of, num_rows)
+        for layer, of in moments.items()
+        if layer not in left_out
+    }
 
     def measure(layer, twin, *call):
         if layer in fits:
@@ -134,50 +151,15 @@ def calibrate(
     fitted_model = with_layers(model, replacements)
     pairs = config.pairs(model, fitted_model, leaves=replacements)
     copies = [copy for layer, copy in pairs if layer in replacements]
-    chosen = choose(exact, model, fitted_model, copies, others)
-    if not chosen.fitted:
+    report = choose(exact, model, fitted_model, copies, others)
+    if not report.fitted:
         fitted_model = with_layers(model, {})
         rows = [fits[layer].as_it_was() for layer in fits if layer not in left_out]
     why = {layer.path: reason for layer, reason in left_out.items()}
-    return fitted_model, CalibrationReport(rows, why, *chosen)
-
-
-def _nothing_to_fit(reasons):
-    return ValueError(
-        "model must have a PerformerAttention with the softmax kernel that is called "
-        "with data: make one with `convert_to_performer`. Received: a model without "
-        f"such a layer. {' '.join(reasons)}".strip()
-    )
-
-
-def _check(of_exact, moments, left_out):
-    """Leaves out layers with too few tokens; raises an error if no layer remains."""
-    if not moments:
-        raise _nothing_to_fit(left_out.values())
-    for layer, of_layer in list(moments.items()):
-        number = min(of_layer.queries.number, of_layer.keys.number)
-        own = of_exact[layer]
-        if number < own.key_dim:
-            left_out[layer] = why = (
-                f"data must have at least key_dim={own.key_dim} tokens for {own.path} "
-                "in the first half of its batches; a few thousand are better. "
-                f"Received: {number} tokens"
-            )
-            del moments[layer]
-    if not moments:
-        raise ValueError(why)
+    return fitted_model, report._replace(layers=rows, left_out=why)
 
 
 # -- Joint choice for all layers: original or fitted, with a change of log-gains.
-
-
-class JointChoice(typing.NamedTuple):
-    """Joint choice for all layers, with the field names of `CalibrationReport`."""
-
-    before: float
-    after: float
-    fitted: bool
-    change: float
 
 
 def choose(exact, as_it_was, fitted, layers, batches):
@@ -188,6 +170,9 @@ def choose(exact, as_it_was, fitted, layers, batches):
         layers: list of the layers of the fitted model whose gains may change.
         batches: list of inputs. At most `NUM_SEQUENCES` of their sequences are used,
             or one of each batch.
+
+    Returns:
+        A `CalibrationReport` without layers.
     """
     layers = [layer for layer in layers if layer.log_gain is not None]
     gains = [layer.log_gain.numpy() for layer in layers]
@@ -210,10 +195,10 @@ def choose(exact, as_it_was, fitted, layers, batches):
         names = [(True, change) for change in FURTHER_CHANGES]
         errors |= _errors(exact, batches, outputs_with, names)
         best = min(errors, key=errors.get)
-    if errors[best] > CLEARLY * errors[True, 0.0]:
+    if not errors[best] < CLEARLY * errors[True, 0.0]:  # also if all are 0, inf or nan
         best = True, 0.0
     change_gains(best[1])
-    return JointChoice(errors[not_fitted], errors[best], *best)
+    return CalibrationReport([], {}, errors[not_fitted], errors[best], *best)
 
 
 def _errors(exact, batches, outputs_with, names):
@@ -232,13 +217,7 @@ def _errors(exact, batches, outputs_with, names):
             found = outputs_with(name, batch)
             differences = (x - y for x, y in zip(found, wanted, strict=True))
             squares[name] += _sum_of_squares(differences)
-    # an estimate that overflows must not be the best
-    return {
-        name: float(np.sqrt(np.nan_to_num(found / of_exact, nan=np.inf)))
-        if of_exact
-        else 0.0
-        for name, found in squares.items()
-    }
+    return {name: relative_error(found, of_exact) for name, found in squares.items()}
 
 
 def _outputs(model, batch):

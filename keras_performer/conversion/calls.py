@@ -50,12 +50,47 @@ def attention_calls(model, batches, options, measure):
 
 
 def what_is_read(layer, arguments):
-    """Returns `Inputs` of a call without a state, and positions for `layer.project`."""
+    """Returns `Inputs` of a call without a state, and positions for `layer.project`.
+
+    In self-attention without a query mask, keys that a mask hides are padding: their
+    queries are masked, too, so that they do not count.
+    """
     names = inspect.signature(layer.read).parameters
     given = {name: arguments[name] for name in names if name in arguments}
     inputs = with_starts(layer.read(**given), None)
+    if inputs.query_mask is None and inputs.key is arguments["query"]:
+        inputs = inputs._replace(query_mask=inputs.visible.key_mask)
     positions = arguments.get("positions")
     return inputs, token_positions(layer, inputs.query, inputs.key, positions, None)
+
+
+def nothing_found(model, wanted, reasons):
+    """Returns the error for a model without a layer as wanted."""
+    return ValueError(
+        f"model must have {wanted}. Received: {type(model).__name__} {model.name} "
+        f"without such a layer. {' '.join(reasons)}".strip()
+    )
+
+
+def require_tokens(num_tokens, left_out, where, model, wanted):
+    """Leaves out layers that too few tokens reach; raises an error if none remains.
+
+    `num_tokens` is a dict from layers to pairs: the layer's `key_dim` and its number of
+    tokens in the batches that `where` names. The others are as in `nothing_found`.
+    """
+    few = ""
+    for layer, (key_dim, number) in num_tokens.items():
+        if not number:
+            left_out[layer] = "No token of data reaches it."
+        elif number < key_dim:
+            left_out[layer] = few = (
+                f"data must have at least key_dim={key_dim} tokens for {layer.path} in "
+                f"{where}; a few thousand are better. Received: {number} tokens"
+            )
+    if num_tokens.keys() <= left_out.keys():
+        if few:
+            raise ValueError(few)
+        raise nothing_found(model, wanted, left_out.values())
 
 
 def batches_of(data, max_batches):

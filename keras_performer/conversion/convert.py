@@ -91,7 +91,7 @@ def convert_to_performer(
     """
     check_options(convert_to_performer, options, [PerformerAttention])
     seeds = _seeds(seed)
-    of_window = {x: options[x] for x in ["jit_compile"] if x in options}
+    local_options = {x: options[x] for x in ["jit_compile"] if x in options}
 
     def make_twin(layer):
         # KerasHub's attention to an encoder has this name
@@ -101,7 +101,7 @@ def convert_to_performer(
                 "cross-attention has no near keys: convert it with exact_window=None"
             )
         if layer.get_config().get("sliding_window"):
-            return attention_like(LocalAttention, layer, **of_window)
+            return attention_like(LocalAttention, layer, **local_options)
         own = dict(options, exact_window=exact_window, seed=next(seeds))
         return attention_like(PerformerAttention, layer, **own)
 

@@ -1,5 +1,6 @@
 """Computes errors of estimated attention, compared with exact attention."""
 
+import math
 import typing
 
 import numpy as np
@@ -13,6 +14,17 @@ from keras_performer.ops.pair_weights import pair_weights
 # Estimates of exact attention whose errors are measured. "doubled" is "both", or
 # "features" without a window, with twice as many random features.
 ESTIMATES = "mean", "window", "features", "both", "doubled"
+
+
+def relative_error(squares, of_exact):
+    """Returns sqrt(squares / of_exact), sums of squares of differences and outputs.
+
+    It is nan if exact outputs are 0, and inf if the estimate overflows.
+    """
+    if not of_exact:
+        return math.nan
+    share = float(squares) / float(of_exact)
+    return math.inf if math.isnan(share) else math.sqrt(share)
 
 
 class HeadSums:
@@ -76,18 +88,19 @@ def add_errors(sums, twin, doubled, query, key, value, inputs, num_rows):
     sums.add_exact(exact)
     sums.add_distances(exact)
     number = tf.cast(tf.math.count_nonzero(exact.seen, -1), tf.float32)
-    one_of = tf.cast(exact.seen, tf.float32) / tf.maximum(number, 1)[..., tf.newaxis]
-    estimates = {"mean": over_values(one_of, exact.value), **_outputs(twin, key, exact)}
+    uniform = tf.cast(exact.seen, tf.float32) / tf.maximum(number, 1)[..., tf.newaxis]
+    estimates = {"mean": over_values(uniform, exact.value)}
+    estimates |= _outputs(twin, key, exact)
     if doubled is not None:
         name = "features" if twin.exact_window is None else "both"
         estimates["doubled"] = _outputs(doubled, key, exact)[name]
     for name, output in estimates.items():
         sums.add(name, tf.reduce_sum((output - exact.output) ** 2, -1), exact)
 
-    mean = tf.reduce_sum(one_of * exact.logits, -1, keepdims=True)
-    variance = tf.reduce_sum(one_of * (exact.logits - mean) ** 2, -1)
+    mean = tf.reduce_sum(uniform * exact.logits, -1, keepdims=True)
+    variance = tf.reduce_sum(uniform * (exact.logits - mean) ** 2, -1)
     near_share = tf.reduce_sum(tf.where(exact.near, exact.weights, 0.0), -1)
-    phi = tf.reduce_sum(one_of * _squared_sums(key, exact), -1)
+    phi = tf.reduce_sum(uniform * _squared_sums(key, exact), -1)
     sums.add("phi", phi, exact)
     sums.add("spread", tf.sqrt(variance), exact)
     sums.add("near_share", near_share, exact)
@@ -137,7 +150,11 @@ def mean_by_logits(logits, value, seen):
 
 
 def mean_by_weights(weights, log_scale, value, seen):
-    """Computes the same from weights and log-scales, as `pair_weights` returns them."""
+    """Computes attention to the keys that are `seen`, from the weights of all keys.
+
+    Weights and log-scales are as `pair_weights` returns them, results as in
+    `mean_by_logits`.
+    """
     weights = tf.where(seen, weights, tf.zeros_like(weights))
     sums = tf.reduce_sum(weights, -1, keepdims=True)
     some = sums != 0

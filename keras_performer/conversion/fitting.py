@@ -84,7 +84,7 @@ class Fit:
             feature_map=_name(choice.feature_map),
             after=sizes[best],
         )
-        return _with(self.layer, choice, gains), row
+        return _fitted_layer(self.layer, choice, gains), row
 
     def as_it_was(self):
         """Returns the `CalibratedLayer` of the unchanged layer."""
@@ -151,7 +151,7 @@ def _in_basis(query, key, basis):
     return query, tf.einsum("bsnh,nhg->bsng", key - mean, of_keys)
 
 
-def _with(layer, choice, gains):
+def _fitted_layer(layer, choice, gains):
     """Returns a new `PerformerAttention` with a choice and gains in its weights."""
     options = {}
     if choice.feature_map != layer.feature_map:
@@ -210,6 +210,11 @@ class Moments:
         for group in tf.unstack(tf.reshape(query, grouped), axis=3):
             self.queries.add(group, inputs.query_mask)
         self.keys.add(key, inputs.visible.key_mask)
+
+    @property
+    def num_tokens(self):
+        """Number of unmasked queries or keys of a head, the smaller one."""
+        return min(self.queries.number, self.keys.number)
 
     def as_it_is(self):
         """Returns the `Basis` that changes nothing."""

@@ -1,5 +1,6 @@
 """Reports of conversions, which print as tables."""
 
+import math
 import typing
 
 
@@ -89,7 +90,8 @@ class CalibrationReport(typing.NamedTuple):
         left_out: dict from paths of layers that could not be fitted to the reasons.
         before, after: floats, relative errors of the model's output before and after
             fitting: the norm of the difference from the output with exact attention,
-            divided by the norm of this exact output.
+            divided by the norm of this exact output. nan if this norm is 0 or the
+            model has no float outputs: then each layer's own error decides.
         fitted: bool, false if fitting clearly harmed the output, so that all layers
             stayed as they were.
         change: float, number added to the log-gains of all fitted layers at the end.
@@ -109,6 +111,8 @@ class CalibrationReport(typing.NamedTuple):
             for layer in self.layers
         ]
         text = f"output of the model: error {self.before:.3f}, {self.after:.3f} after"
+        if math.isnan(self.before):
+            text = "output of the model: no error, as it has no floats other than 0"
         if not self.fitted:
             text += "; fitting would increase it, so all layers stay as they were"
         if self.change:
@@ -117,7 +121,7 @@ class CalibrationReport(typing.NamedTuple):
 
 
 # The advice is to keep a layer exact if its error after training exceeds this.
-LOST = 0.5
+LOST_ERROR = 0.5
 
 
 class TransferredLayer(typing.NamedTuple):
@@ -127,7 +131,8 @@ class TransferredLayer(typing.NamedTuple):
         path: str, path of the teacher's layer.
         before, after: floats, relative errors of the output on the held-out last eighth
             of the batches; with a single batch, on that batch. Equal if training did
-            not help: the layer then keeps its old weights.
+            not help: the layer then keeps its old weights. nan if the teacher's outputs
+            are 0.
         seconds: float, time of its training steps.
     """
 
@@ -139,7 +144,9 @@ class TransferredLayer(typing.NamedTuple):
     @property
     def advice(self):
         """Advice from the error, a str; empty if the layer learned."""
-        return "" if self.after <= LOST else "keep it exact"
+        if math.isnan(self.after):
+            return "nothing to learn: its outputs are 0"
+        return "" if self.after <= LOST_ERROR else "keep it exact"
 
 
 class TransferReport(typing.NamedTuple):
@@ -155,11 +162,11 @@ class TransferReport(typing.NamedTuple):
 
     @property
     def learned(self):
-        """Paths of the layers that learned, a list.
+        """Paths of the layers that learned or whose outputs are 0, a list.
 
         Pass it as `layers` to `convert_to_performer` to keep the others exact.
         """
-        return [layer.path for layer in self.layers if not layer.advice]
+        return [layer.path for layer in self.layers if not layer.after > LOST_ERROR]
 
     def __str__(self):
         names = "layer", "error before", "after", "seconds", "advice"

@@ -11,8 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer.conversion.attention_like import is_attention
-from keras_performer.conversion.calls import batches_of, watch, what_is_read
+from keras_performer.conversion.calls import (
+    batches_of,
+    require_tokens,
+    watch,
+    what_is_read,
+)
 from keras_performer.conversion.converted import with_layers
+from keras_performer.conversion.errors import relative_error
 from keras_performer.conversion.report import TransferredLayer, TransferReport
 from keras_performer.layers import (
     PerformerAttention,
@@ -26,6 +32,11 @@ from keras_performer.layers import (
 HELD_OUT = 8
 # Limit of the gradient norm of a layer: far tokens of sharp heads make it large.
 CLIP_NORM = 1.0
+# Layer that models must have, for errors.
+WANTED = (
+    "a PerformerAttention that can be trained and is called with data: make one with "
+    "`convert_to_performer`"
+)
 
 
 def transfer_attention(
@@ -96,11 +107,7 @@ def transfer_attention(
     """
     arguments.positive_int("num_steps", num_steps)
     arguments.positive_int("max_batches", max_batches)
-    if not learning_rate > 0:
-        raise ValueError(
-            "learning_rate must be a positive float. Received: "
-            f"learning_rate={learning_rate!r}"
-        )
+    arguments.nonnegative("learning_rate", learning_rate, zero=False)
     call_inputs.check_model("model", model)
     call_inputs.check_model("teacher", teacher)
     batches = batches_of(data, max_batches)
@@ -137,7 +144,9 @@ def transfer_attention(
         return {layer: match.error() for layer, match in matches.items()}
 
     before = errors()
-    _check(matches, left_out)
+    num_tokens = {x: (of.layer.key_dim, of.num_tokens) for x, of in matches.items()}
+    require_tokens(num_tokens, left_out, "the held-out batches", model, WANTED)
+    matches = {layer: of for layer, of in matches.items() if layer not in left_out}
     progress = keras.utils.Progbar(num_steps, verbose=verbose, unit_name="step")
     for step in range(num_steps):
         rate = learning_rate * (1 + math.cos(math.pi * step / num_steps)) / 2
@@ -189,30 +198,6 @@ def _matches(model, teacher):
     return matches, left_out
 
 
-def _check(matches, left_out):
-    """Leaves out layers with too few tokens; raises an error if no layer remains."""
-    few = ""
-    for layer, match in list(matches.items()):
-        if not match.num_tokens:
-            left_out[layer] = "No token of data reaches it."
-        elif match.num_tokens < match.layer.key_dim:
-            left_out[layer] = few = (
-                f"data must have at least key_dim={match.layer.key_dim} tokens for "
-                f"{layer.path} in the held-out batches; a few thousand are better. "
-                f"Received: {match.num_tokens} tokens"
-            )
-        if layer in left_out:
-            del matches[layer]
-    if not matches and few:
-        raise ValueError(few)
-    if not matches:
-        raise ValueError(
-            "model must have a PerformerAttention that can be trained and is called "
-            "with data: make one with `convert_to_performer`. Received: a model "
-            f"without such a layer. {' '.join(left_out.values())}".strip()
-        )
-
-
 class LayerMatch:
     """A `PerformerAttention` in training, with its optimizer and measured errors.
 
@@ -246,8 +231,7 @@ class LayerMatch:
 
     def error(self):
         """Returns the relative error of all measured calls; nan if targets are 0."""
-        differences, wanted, _ = self._sums
-        return math.sqrt(differences / wanted) if wanted else math.nan
+        return relative_error(*self._sums[:2])
 
     def train(self, *call, learning_rate):
         """Takes one step of Adam, for one call as in `measure`."""
@@ -295,15 +279,15 @@ class SharedCopy:
         self._compiled_sums = tf.function(self._sums, autograph=False)
         self._compiled_gradients = tf.function(self._gradients, autograph=False)
 
-    def sums(self, layer, inputs, positions, wanted):
+    def sums(self, layer, *call):
         """Returns sums over tokens of squared differences, squared targets, and 1."""
         self._load(layer)
-        return self._compiled_sums(inputs, positions, wanted, _there(inputs))
+        return self._compiled_sums(*call)
 
-    def gradients(self, layer, inputs, positions, wanted):
+    def gradients(self, layer, *call):
         """Returns gradients of squared differences divided by squared targets."""
         self._load(layer)
-        return self._compiled_gradients(inputs, positions, wanted, _there(inputs))
+        return self._compiled_gradients(*call)
 
     def _load(self, layer):
         for own, given in zip(self._layer.weights, layer.weights, strict=True):
@@ -317,7 +301,7 @@ class SharedCopy:
         # gains have no gradient if the window covers all keys
         return tape.gradient(loss, variables, unconnected_gradients="zero")
 
-    def _sums(self, inputs, positions, wanted, there):
+    def _sums(self, inputs, positions, wanted):
         layer = self._layer
         query, key = (
             layer.project(x, getattr(inputs, x), positions) for x in ("query", "key")
@@ -332,17 +316,6 @@ class SharedCopy:
         axis = range(len(inputs.query.shape) - 1, len(output.shape))
         squares = [tf.reduce_sum(x**2, axis) for x in (output - wanted, wanted)]
         counted = tf.stack([*squares, tf.ones_like(squares[0])])
-        if there is not None:
-            counted = tf.where(there, counted, 0.0)
+        if inputs.query_mask is not None:
+            counted = tf.where(inputs.query_mask, counted, 0.0)
         return tf.reduce_sum(counted, range(1, len(counted.shape)))
-
-
-def _there(inputs):
-    """Returns bools `(B, T)`, false for padding; `None` if no mask hides tokens.
-
-    In self-attention without a query mask, padding is what the key mask hides.
-    """
-    hidden = inputs.visible.key_mask
-    if inputs.query_mask is None and inputs.query is inputs.key and hidden is not None:
-        return hidden if hidden.shape == inputs.query.shape[:-1] else None
-    return inputs.query_mask

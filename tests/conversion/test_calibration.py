@@ -1,4 +1,4 @@
-"""Fitted layers say the same with exact weights, and come nearer to it without."""
+"""Fitted layers keep their exact attention, and estimate it with smaller errors."""
 
 import keras
 import numpy as np
@@ -8,12 +8,13 @@ import tensorflow as tf
 from keras_performer import calibrate, convert_to_performer, convert_to_softmax, ops
 from keras_performer.conversion import calibration as joint_choice
 from keras_performer.conversion import fitting
+from keras_performer.conversion.errors import relative_error
 from keras_performer.conversion.fitting import RIDGE, Moments
 from keras_performer.layers import PerformerAttention
 from keras_performer.layers.call_inputs import Inputs
 from keras_performer.ops import Visibility
 
-# Keras 3.10 says so of every functional model that it makes of a config.
+# Keras 3.10 warns about every functional model that it makes from a config.
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
 
 LENGTH, DIM, HEADS, KEY_DIM = 40, 12, 4, 6
@@ -25,7 +26,7 @@ def data(seed=0, number=4):
 
 
 def trained(causal=False, **options):
-    """A model whose keys have a large common part, as those of trained models."""
+    """Returns a model whose keys have a large common part, as in trained models."""
     keras.utils.set_random_seed(3)
     layer = keras.layers.GroupQueryAttention(KEY_DIM, HEADS, 2, name="one", **options)
     start = keras.Input((LENGTH, DIM))
@@ -44,13 +45,13 @@ def converted(model, **options):
 
 
 def error_of(model, exact, x):
-    """The relative error of the output of a model."""
+    """Returns the relative error of a model's output."""
     output, expected = (keras.ops.convert_to_numpy(m(x)) for m in (model, exact))
     return np.linalg.norm(output - expected) / np.linalg.norm(expected)
 
 
 def error_of_heads(layer, x, causal):
-    """The relative error of what heads attend to, by the layer itself."""
+    """Returns the relative error of attended values, computed by the layer."""
     heads = [layer.project(name, tf.constant(x)) for name in ("query", "key", "value")]
     exact = ops.exact_attention(*heads, causal=causal)
     estimate, _ = layer.attend(*heads, Visibility(causal=causal))
@@ -77,10 +78,10 @@ def test_a_fitted_model_is_nearer_and_exactly_the_same(causal, window):
             np.testing.assert_allclose(of_layer, error, rtol=1e-3)
         np.testing.assert_allclose(of_model, error_of(one, model, data()), rtol=1e-3)
     assert f"{report.after:.3f} after" in str(report)
-    # the output, of other data
+    # the output for other data
     x = data(seed=9)
     assert error_of(fitted, model, x) < 0.8 * error_of(performer, model, x)
-    # the softmax attention of its weights is that of the model
+    # exact attention with its weights equals the model
     assert_same_softmax(fitted, model)
     for old, new in zip(before, performer.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -92,6 +93,58 @@ def test_a_fitted_model_is_nearer_and_exactly_the_same(causal, window):
 def assert_same_softmax(fitted, model):
     exact, _ = convert_to_softmax(fitted)
     np.testing.assert_allclose(exact(data()), model(data()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        lambda x: keras.layers.Dense(2, kernel_initializer="zeros")(x),
+        lambda x: keras.ops.argmax(x, axis=-1),
+    ],
+)
+def test_outputs_without_floats_other_than_0_keep_the_fits(last):
+    model = trained()
+    wanted, expected = calibrate(converted(model), data(), verbose=0)
+    model = keras.Model(model.input, last(model.output))
+    fitted, report = calibrate(converted(model), data(), verbose=0)
+    assert report.layers == expected.layers
+    assert report.layers[0].after < report.layers[0].before
+    assert report.fitted and report.change == 0.0
+    assert np.isnan([report.before, report.after]).all()
+    assert "no floats other than 0" in str(report)
+    for name in ("query_dense", "key_dense"):
+        weights = (getattr(m.get_layer("one"), name).weights for m in (fitted, wanted))
+        for found, other in zip(*weights, strict=True):
+            np.testing.assert_array_equal(found, other)
+
+
+def test_padding_does_not_count():
+    """Masks of tokens or of attention may mark the padding."""
+    mask = np.arange(LENGTH) < np.array([[LENGTH], [12], [LENGTH], [20]])
+    rows = []
+    for padding in (0.0, 3.0):
+        start, there = keras.Input((LENGTH, DIM)), keras.Input((LENGTH,), dtype="bool")
+        masks = dict(query_mask=there, value_mask=there)
+        if padding:
+            masks = dict(attention_mask=keras.ops.expand_dims(there, 1))
+        model = keras.Model(
+            [start, there], trained().get_layer("one")(start, start, **masks)
+        )
+        x = np.where(mask[..., np.newaxis], data(), padding).astype("float32")
+        _, report = calibrate(converted(model), [x, mask], verbose=0)
+        rows += report.layers
+    assert rows[0][:3] == rows[1][:3]
+    np.testing.assert_allclose(rows[0][3:], rows[1][3:], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "squares, of_exact, error",
+    [(4.0, 16.0, 0.5), (0.0, 0.0, np.nan), (np.nan, 1.0, np.inf)]
+    + [(np.inf, 1.0, np.inf), (np.inf, np.inf, np.inf)],
+)
+def test_relative_errors_of_sums_that_are_0_or_overflow(squares, of_exact, error):
+    found = relative_error(np.float64(squares), np.float64(of_exact))
+    np.testing.assert_equal(found, error)
 
 
 @pytest.mark.parametrize("wrong", [-2.0, 8.0])
@@ -134,7 +187,7 @@ def test_moments_are_those_of_the_tokens_that_are_there():
         np.testing.assert_allclose(moments.centred().mean[head], keys.mean(0))
         basis = moments.balanced()
         of_queries, of_keys = basis.of_queries[head], basis.of_keys[head]
-        # both cancel
+        # the two matrices cancel in logits
         np.testing.assert_allclose(of_queries @ of_keys.T, np.eye(3), atol=1e-12)
         covariances = []
         for tokens, matrix in ((queries, of_queries), (keys, of_keys)):
@@ -148,11 +201,11 @@ def test_moments_are_those_of_the_tokens_that_are_there():
 
 
 def with_pruned_heads(bias):
-    """The queries of two heads are constant, or 0."""
+    """Returns a model in which all queries of two heads equal `bias`."""
     model = trained()
     layer = model.get_layer("one")
     kernel = layer._query_dense.kernel.numpy()
-    kernel[:, :2] = 0  # those of one key head
+    kernel[:, :2] = 0  # two heads that share a key head
     layer._query_dense.kernel.assign(kernel)
     layer._query_dense.bias.assign(np.full((HEADS, KEY_DIM), bias))
     return converted(model)
@@ -168,7 +221,7 @@ def rotary():
 @pytest.mark.parametrize(
     "make, bases",
     [
-        # the mean of keys stays
+        # without biases, the mean of keys stays
         (lambda: converted(trained(use_bias=False)), {"as it is", "balanced"}),
         (rotary, {"as it is"}),
         (lambda: with_pruned_heads(0.0), {"as it is", "centred", "balanced"}),
@@ -185,7 +238,7 @@ def test_queries_and_keys_change_as_far_as_softmax_allows(make, bases):
 def test_what_cannot_be_fitted_is_refused():
     start = keras.Input((None, DIM))
     layer = PerformerAttention(2, KEY_DIM, num_random_features=8)
-    with pytest.raises(ValueError, match="at least key_dim=6 tokens .* It has 3"):
+    with pytest.raises(ValueError, match="at least key_dim=6 tokens .* Received: 3"):
         calibrate(keras.Model(start, layer(start)), data()[:1, :3], verbose=0)
     with pytest.raises(ValueError, match="num_rows must be"):
         calibrate(trained(), data(), num_rows=0)
@@ -206,11 +259,11 @@ def test_subclasses_stay_as_they_are():
     assert "a subclass of PerformerAttention" in report.left_out["own"]
 
 
-# -- The output of a model decides how much the far weights of all its layers count.
+# -- One change of all gains of far keys is chosen by the error of the model's output.
 
 
 def performer():
-    """A model of two layers, as converted."""
+    """Returns a converted model of two layers."""
     keras.utils.set_random_seed(5)
     x = start = keras.Input((LENGTH, DIM))
     for name in ("one", "two"):
@@ -220,7 +273,7 @@ def performer():
 
 @pytest.fixture(scope="module")
 def models():
-    """Two models as converted, whose gains tests set, and one of exact attention."""
+    """Returns two converted models, whose gains tests set, and an exact one."""
     return performer(), performer(), convert_to_softmax(performer())[0]
 
 
@@ -237,7 +290,7 @@ def with_gains(model, log_gain):
 @pytest.mark.parametrize("wrong", [-1.0, 5.0])
 def test_gains_of_all_layers_are_those_of_the_least_error(wrong, models):
     model, fitted, exact = models
-    x = data()[:3]  # all of which are asked about
+    x = data()[:3]  # the choice uses all three
     errors = {
         change: error_of(with_gains(fitted, wrong + change), exact, x)
         for change in joint_choice.CHANGES + joint_choice.FURTHER_CHANGES
@@ -246,7 +299,7 @@ def test_gains_of_all_layers_are_those_of_the_least_error(wrong, models):
     with_gains(fitted, wrong)
     given = exact, model, fitted, layers_of(fitted)
     found = joint_choice.choose(*given, [x[:1], x[1:]])
-    # random weights like far keys: the estimate of softmax is biased low
+    # models with random weights need large gains, as estimates of softmax are too low
     best = min(errors, key=errors.get)
     assert best in (1.0 - wrong, 1.0) and errors[best] < 0.95 * errors[0.0]
     assert found.fitted and found.change == best
@@ -267,11 +320,13 @@ def test_little_changes_nothing(models):
     found = joint_choice.choose(exact, *models, layers_of(models[1]), [x])
     assert found.fitted and found.change == 0.0
     np.testing.assert_allclose([found.before, found.after], errors, rtol=1e-4)
+    found = joint_choice.choose(exact, exact, exact, [], [x])
+    assert found[2:] == (0.0, 0.0, True, 0.0)
 
 
 def test_layers_stay_where_fitted_ones_do_harm(monkeypatch):
     model, x = performer(), data()
-    # with its near keys alone a layer does, and nothing is so much better
+    # -8 nearly removes far keys, which does harm, and no change is 9 times better
     monkeypatch.setattr(fitting, "LOG_GAINS", (-8.0,))
     monkeypatch.setattr(fitting, "BETTER", 9.0)
     monkeypatch.setattr(joint_choice, "CHANGES", (0.0,))

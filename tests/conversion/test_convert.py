@@ -1,4 +1,4 @@
-"""Models converted at all depths say what they said, where everything is near."""
+"""Converted models, at all depths, keep their outputs if all keys are near."""
 
 import inspect
 
@@ -11,7 +11,7 @@ from keras_performer.conversion import convert_attention
 from keras_performer.layers import ExactAttention, LocalAttention, PerformerAttention
 from keras_performer.layers.keras_privates import all_layers
 
-# Keras 3.10 says so of every functional model that it makes of a config.
+# Keras 3.10 warns about every functional model that it makes from a config.
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
 
 LENGTH, DIM = 19, 6
@@ -38,7 +38,7 @@ def shared_in_a_graph():
 
 
 class Block(keras.layers.Layer):
-    """Attention as an attribute, and the same in a dict of tuples."""
+    """Layer with attention as an attribute, and again in a dict of tuples."""
 
     def __init__(self, scale=1.0, **kwargs):
         super().__init__(**kwargs)
@@ -60,7 +60,7 @@ class Block(keras.layers.Layer):
 
 
 class LateBlock(keras.layers.Layer):
-    """Makes its attention when it is built."""
+    """Layer that makes its attention in `build`."""
 
     def build(self, shape):
         self.first, self.second = attention(), attention()
@@ -72,7 +72,7 @@ class LateBlock(keras.layers.Layer):
 
 
 class Sparing(keras.layers.Layer):
-    """Keras makes its config, without a name; nothing is there before it is built."""
+    """Layer without own `get_config` and `name`, which is empty before `build`."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -88,11 +88,11 @@ class Sparing(keras.layers.Layer):
 
 
 class Dropout(Sparing):
-    """Named like a layer of Keras."""
+    """Layer with the name of a Keras layer."""
 
 
 class Stack(keras.Model):
-    """Layers in lists, and a model inside."""
+    """Model with layers in lists and a model inside."""
 
     def __init__(self, depth, **kwargs):
         super().__init__(**kwargs)
@@ -122,7 +122,7 @@ def stack(depth):
 
 @keras.saving.register_keras_serializable(package="test_convert")
 class GraphOfBlocks(keras.Model):
-    """A functional model by a class of its own, as those of KerasHub are."""
+    """Functional model with its own class, as in KerasHub."""
 
     def __init__(self, direct=False, **kwargs):
         start = keras.Input((LENGTH, DIM))
@@ -142,7 +142,7 @@ def spared():
 
 
 CLASSES = {x.__name__: x for x in (Block, LateBlock, Sparing, Dropout, Stack)}
-# A model, and how many attention layers it has.
+# Models, with their number of attention layers.
 MODELS = {
     "grouped": (lambda: graph(keras.layers.GroupQueryAttention(4, 6, 3)), 1),
     "twice in a graph": (shared_in_a_graph, 1),
@@ -155,7 +155,7 @@ MODELS = {
 
 
 def says_the_same(model, *inputs, convert=convert_to_performer, **options):
-    """Converts a model with a window over everything; returns what `convert` does."""
+    """Converts with a window over all keys, compares outputs, returns the result."""
     if convert is convert_to_performer:
         options = {"exact_window": 3 * LENGTH, **options}
     new, report = convert(model, **options)
@@ -173,7 +173,7 @@ def test_it_is_saved_and_comes_back(make, number):
     )
     assert [row.became for row in report.layers] == ["PerformerAttention"] * number
     kinds = [type(layer) for layer in all_layers(performer)]
-    assert kinds.count(PerformerAttention) == number  # what is shared stays so
+    assert kinds.count(PerformerAttention) == number  # shared layers stay shared
     assert not {keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention} & {
         *kinds
     }
@@ -184,7 +184,7 @@ def test_it_is_saved_and_comes_back(make, number):
     loaded = keras.models.load_model("model.keras", custom_objects=CLASSES)
     np.testing.assert_allclose(loaded(X), estimate, rtol=1e-5, atol=1e-6)
     assert len(loaded.weights) == len(performer.weights)
-    # the weights are those of the model, which is as it was
+    # the weights are the model's, and the model did not change
     softmax, report = convert_to_softmax(loaded)
     np.testing.assert_allclose(softmax(X), expected, rtol=1e-4, atol=1e-5)
     assert {row.was for row in report.layers} == {"PerformerAttention"}
@@ -194,7 +194,7 @@ def test_it_is_saved_and_comes_back(make, number):
 
 
 def test_the_way_back_trains_with_the_dropout_of_the_model():
-    """With the same seed the weights that are dropped are the same."""
+    """Equal seeds drop equal weights."""
     model = graph(attention(dropout=0.4, seed=3, name="dropping"))
     performer, _ = convert_to_performer(model, seed=3)
     assert performer.get_layer("dropping").dropout == 0.4
@@ -231,7 +231,7 @@ def test_a_number_of_features_goes_with_its_map():
         convert_to_performer(model, num_random_features=8, **options)
     explicit, _ = convert_to_performer(model, num_random_features=None, **options)
     eight, _ = convert_to_performer(model, exact_window=3, num_random_features=8)
-    # converted again, without a number from the caller
+    # the second conversion removes the number of features
     same, _ = convert_attention(eight, PerformerAttention, feature_map="taylor")
     for other in (explicit, same):
         np.testing.assert_array_equal(other(X), taylor(X))
@@ -264,10 +264,10 @@ class Own(keras.layers.MultiHeadAttention):
 
 
 def assert_what_stays(model, inputs, notes, **options):
-    """Converts a model, in which all layers but some compute what they did.
+    """Converts a model, and checks its outputs and which layers stay.
 
     Args:
-        notes: dict of names of the layers that stay to words of the reason.
+        notes: dict from the names of layers that stay to words of the reason.
     """
     performer, report = says_the_same(model, inputs, **options)
     stays = {row.path.split("/")[-1]: row.note for row in report.layers if row.note}
@@ -367,7 +367,7 @@ def test_a_sliding_window_becomes_local_attention():
     performer, _ = says_the_same(model, X)
     local = performer.get_layer("near")
     assert isinstance(local, LocalAttention) and local.sliding_window == 5
-    # with the window of the layer
+    # the window comes from the layer
     says_the_same(model, X, convert=convert_attention, attention=LocalAttention)
 
 
@@ -382,7 +382,7 @@ def test_layers_are_chosen_by_name_or_path():
     assert {type(block.attention) for block in both.blocks} == {ExactAttention}
     with pytest.raises(ValueError, match="Received: 'no_such'"):
         convert_to_performer(model, layers=["attention", "no_such"])
-    # a path is that of one layer, though others have its name
+    # a path selects one layer, though another has the same name
     start = keras.Input((LENGTH, DIM))
     y = Block(name="block")(attention(name="attention")(start, start))
     for path in "attention", "block/attention":
@@ -427,7 +427,7 @@ def test_vocabularies_are_carried_over():
 
 
 class OfTwo(keras.Model):
-    """Keras cannot build it from its config."""
+    """Model that Keras cannot build from its config."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""Other attention with the weights of a model: it says what the layer says."""
+"""Models converted to other attention keep their weights and their outputs."""
 
 import functools
 
@@ -36,7 +36,7 @@ def model_with_attention(**call):
     return keras.Model(start, layer(start, start, **call))
 
 
-# Options with which the first, too, sees everything.
+# Options with which each kind of attention sees all keys.
 ALL = {
     LocalAttention: dict(sliding_window=LENGTH),
     BigBirdAttention: dict(block_size=LENGTH),
@@ -93,7 +93,7 @@ def test_each_layer_sees_other_blocks():
     ],
 )
 def test_a_converted_layer_is_the_one_that_users_would_make(kind, options):
-    """With the weights of the layer, its causality, and the options of the call."""
+    """The new layer has the old weights and causality, and the options of the call."""
     model = model_with_attention(use_causal_mask=True)
     convert = functools.partial(convert_attention, attention=kind)
     convert = convert_to_performer if kind is None else convert
@@ -124,7 +124,7 @@ UNFIT = "(?s)the weights do not fit.*"
             dict(block_size=4, max_length=LENGTH),
             UNFIT + "SinkhornAttention has own/",
         ),
-        # the heads of the layer are named
+        # the error names the heads of the layer
         (LocalAttention, dict(sliding_window=3, rotary=(2, 2, 2)), "key_dim=4"),
         (LocalAttention, dict(sliding_window=3, num_key_value_heads=2), "num_heads=3"),
         (LocalAttention, dict(sliding_window=0), "sliding_window must.*window=0"),

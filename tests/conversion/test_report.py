@@ -1,4 +1,4 @@
-"""Reports and implied attention beside attention matrices computed in NumPy."""
+"""Reports and implied attention, compared with attention matrices from NumPy."""
 
 import keras
 import numpy as np
@@ -9,6 +9,7 @@ from keras_performer import PerformerAttention, approximation_report, ops
 from keras_performer.conversion import implied_attention
 from keras_performer.conversion.approximation import _advice as advice_on
 from keras_performer.layers import AttentionLayer, ExactAttention
+from keras_performer.layers.exact import CachedExactAttention
 
 LENGTH, DIM, HEADS, KEY_DIM, WINDOW = 23, 6, 3, 5, 4
 X = np.random.default_rng(0).normal(size=(2, LENGTH, DIM)).astype("float32")
@@ -33,7 +34,7 @@ def logits_of(layer):
 
 
 def numbers_of(layer, seen):
-    """A dict of numbers of each head; the queries of `MASK` count.
+    """Returns a dict of numbers for each head, over the queries in `MASK`.
 
     Args:
         layer: a `MultiHeadAttention`, built.
@@ -72,21 +73,29 @@ def numbers_of(layer, seen):
     }
 
 
-def masked_model(causal):
+def masked_model(causal, masks="tokens"):
     keras.utils.set_random_seed(1)
-    layer = keras.layers.MultiHeadAttention(
+    cached = masks == "combined"
+    layer = (CachedExactAttention if cached else keras.layers.MultiHeadAttention)(
         HEADS, KEY_DIM, bias_initializer="normal", name="attention"
     )
     start, mask = keras.Input((LENGTH, DIM)), keras.Input((LENGTH,), dtype="bool")
-    call = dict(query_mask=mask, value_mask=mask, use_causal_mask=causal)
+    call = {} if cached else dict(use_causal_mask=causal)
+    if masks == "tokens":
+        call |= dict(query_mask=mask, value_mask=mask)
+    else:
+        call["attention_mask"] = keras.ops.expand_dims(mask, 1)
+    if cached and causal:
+        call["attention_mask"] &= np.tri(LENGTH, dtype=bool)
     x = layer(start, start, **call)
     seen = MASK[:, None, None] & (np.tri(LENGTH, dtype=bool) if causal else True)
     return layer, keras.Model([start, mask], keras.layers.Dense(2)(x)), seen
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_numbers_of_keras_attention(causal):
-    layer, model, seen = masked_model(causal)
+@pytest.mark.parametrize("masks", ["tokens", "keys", "combined"])
+def test_numbers_of_keras_attention(causal, masks):
+    layer, model, seen = masked_model(causal, masks)
     report = approximation_report(
         model, [X, MASK], num_rows=99, exact_window=WINDOW, seed=0
     )
@@ -110,7 +119,7 @@ def test_implied_weights_of_taylor_features(causal, rows):
 
 
 def test_errors_of_features_are_those_of_the_matrix_that_they_imply():
-    # with grouped heads, and the norm, features and gains that a Performer has itself
+    # with grouped heads, and the layer's own norm, features and gains
     layer = PerformerAttention(
         4, KEY_DIM, num_key_value_heads=2, causal=True, exact_window=WINDOW,
         qk_norm=True, num_random_features=32, seed=3, name="own",
@@ -247,7 +256,7 @@ def test_what_cannot_be_looked_at_is_said():
     seen.value_dense.kernel.assign(kernel)
     report = approximation_report(model, X[:, :9, :4], seed=0)
     assert [head.layer for head in report.heads] == ["seen", "seen"]
-    # of a head of nothing there are no errors
+    # a head whose values are 0 has no errors
     assert report.heads[0].features > 0 and np.isnan(report.heads[1].features)
     assert report.heads[1].advice == "nothing to attend to"
     assert "sliding_window=3" in report.left_out["near"]
@@ -278,13 +287,22 @@ def masked_by_query():
         (approximation_report, {"causal": True}, "Received: causal"),
         (approximation_report, {"num_rows": 0}, "num_rows must be a positive int"),
         (approximation_report, {"max_batches": -1}, "max_batches must be a positive"),
-        (implied_attention, {"rows": [0, 23]}, "of the 23 queries. .* rows with 23"),
+        (implied_attention, {"rows": [0, 23]}, "^rows must .* 23 queries. .* with 23"),
         (implied_attention, {"causal": True}, "causal is no option of implied_att"),
     ],
 )
 def test_other_options_are_errors(report, options, message):
     with pytest.raises(ValueError, match=message):
         report(ExactAttention(1, 4), X, **options)
+
+
+def test_rows_must_be_queries_of_every_layer():
+    start = keras.Input((LENGTH, DIM))
+    x = keras.layers.MultiHeadAttention(1, 4)(start, start)[:, :9]
+    model = keras.Model(start, keras.layers.MultiHeadAttention(1, 4)(x, x))
+    assert len(implied_attention(model, X, rows=[0, 8, -9], seed=0)) == 2
+    with pytest.raises(ValueError, match="^rows must .* 9 queries. .* rows with 20"):
+        implied_attention(model, X, rows=[0, 20])
 
 
 def test_models_without_softmax_attention_are_refused():

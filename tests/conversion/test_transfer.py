@@ -1,4 +1,4 @@
-"""Layers that learn from exact attention come nearer to it, and only they change."""
+"""Layers that learn from exact attention approach it, and nothing else changes."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from keras_performer import calibrate, convert_to_performer, transfer_attention
 from keras_performer.conversion import TransferredLayer, TransferReport
 from keras_performer.layers import ExactAttention
 
-# Keras 3.10 says so of every functional model that it makes of a config.
+# Keras 3.10 warns about every functional model that it makes from a config.
 pytestmark = pytest.mark.filterwarnings("ignore:.*structure of `inputs`:UserWarning")
 
 BATCH, LENGTH, DIM, HEADS, KEY_DIM = 2, 11, 6, 2, 3
@@ -17,7 +17,7 @@ BATCH, LENGTH, DIM, HEADS, KEY_DIM = 2, 11, 6, 2, 3
 
 @pytest.fixture(autouse=True)
 def eagerly(request):
-    """For a few steps, tracing takes longer than steps."""
+    """Runs fast tests eagerly, as tracing takes longer than a few steps."""
     tf.config.run_functions_eagerly("slow" not in request.keywords)
     yield
     tf.config.run_functions_eagerly(False)
@@ -33,7 +33,7 @@ def batches(number):
 
 
 def trained(**call):
-    """A model of one layer of attention that is sharp."""
+    """Returns a model of one layer with sharp attention."""
     keras.utils.set_random_seed(3)
     layer = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, name="one")
     start = keras.Input((LENGTH, DIM))
@@ -50,7 +50,7 @@ def converted(model, **options):
 
 
 def moved(model, exact_window):
-    """The same with other queries and keys: what they were is to be learned."""
+    """Returns the model, converted, with changed queries and keys to learn again."""
     model = converted(model, exact_window=exact_window)
     random = np.random.default_rng(5)
     layer = model.get_layer("one")
@@ -60,7 +60,7 @@ def moved(model, exact_window):
 
 
 def error_of(model, teacher, x, there=True):
-    """The relative error of the output of a model, of tokens that are there."""
+    """Returns the relative error of a model's output at the tokens in `there`."""
     output, wanted = (np.asarray(m(x), np.float64) for m in (model, teacher))
     there = np.broadcast_to(there, output.shape[:2])
     return np.linalg.norm((output - wanted)[there]) / np.linalg.norm(wanted[there])
@@ -76,7 +76,7 @@ def assert_equal(weights, others):
 
 
 def loss_of(query_kernel, query_bias, key_kernel, key_bias, layer, x, wanted):
-    """The loss written out, of exact attention."""
+    """Computes the loss of exact attention step by step."""
     query = tf.einsum("btd,dnh->btnh", x, query_kernel) + query_bias
     key = tf.einsum("btd,dnh->btnh", x, key_kernel) + key_bias
     weights = tf.nn.softmax(tf.einsum("btnh,bsnh->bnts", query, key) * KEY_DIM**-0.5)
@@ -112,7 +112,7 @@ def test_steps_are_those_of_adam_on_the_loss():
             square = squares[i] / (1 - 0.999 ** (step + 1))
             weights[i].assign_sub(of_step * mean / (np.sqrt(square) + 1e-7))
     layer = new.get_layer("one")
-    # the bias of keys changes nothing: its gradient is what rounding leaves
+    # the bias of keys has no effect: its gradient is only rounding
     for own, expected in zip(layer.weights[:3], weights):
         np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-5)
 
@@ -130,7 +130,7 @@ def test_errors_are_those_of_data_that_is_held_out():
     np.testing.assert_allclose(row.before, error_of(model, teacher, held_out), 1e-4)
     np.testing.assert_allclose(row.after, error_of(new, teacher, held_out), 1e-4)
     assert row.after < row.before
-    # with a window, gains train too; nothing else does but queries and keys
+    # only queries, keys and, with a window, gains train
     layer, old = (m.get_layer("one") for m in (new, model))
     assert (layer.log_gain.numpy() != 0).all()
     for name in ("value_dense", "output_dense"):
@@ -143,7 +143,7 @@ def test_errors_are_those_of_data_that_is_held_out():
 
 
 def test_padding_does_not_count():
-    """With any mask that says where it is."""
+    """Masks of tokens or of attention may mark the padding."""
     mask = np.arange(LENGTH) < np.array([[LENGTH], [5]])
     found = []
     for padding in (0.0, 3.0):
@@ -178,7 +178,7 @@ def test_what_training_made_worse_stays():
 
 @keras.saving.register_keras_serializable("test_transfer")
 class Blocks(keras.layers.Layer):
-    """Causal grouped attention, in a list."""
+    """Layer with a list of causal grouped attention layers."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -213,7 +213,7 @@ def test_layers_inside_of_layers_learn_each_from_the_teacher():
     new, report = transfer_attention(model, teacher, Batches(0), num_steps=4, verbose=0)
     first, second = (m.get_layer("blocks").blocks for m in (new, model))
     assert_equal(values(first[0].weights), values(second[0].weights))
-    # the second is given what the teacher's is, whatever the first now says
+    # the second layer learns with the teacher's input, not with the first's new output
     x = data(2)
     exact = teacher.get_layer("blocks").blocks
     x = x + exact[0](x, x, use_causal_mask=True)
@@ -270,7 +270,7 @@ def test_layers_that_few_tokens_reach_are_left_out():
         assert [row.path for row in report.layers] == ["one"]
         assert f"key_dim={BATCH * LENGTH + 1} tokens for few" in report.left_out["few"]
         assert f"Received: {BATCH * LENGTH} tokens" in report.left_out["few"]
-    assert learned.left_out["none"] == "No token of data reaches it."
+        assert report.left_out["none"] == "No token of data reaches it."
 
 
 def test_layers_that_lost_what_they_do_are_named():
@@ -283,9 +283,20 @@ def test_layers_that_lost_what_they_do_are_named():
     assert lines[3] == "three: stays. Why."
 
 
+def test_a_layer_whose_outputs_are_0_need_not_stay_exact():
+    teacher = trained()
+    dense = teacher.get_layer("one").output_dense
+    dense.set_weights([np.zeros_like(x) for x in dense.get_weights()])
+    model = converted(teacher)
+    new, report = transfer_attention(model, teacher, data(), num_steps=1, verbose=0)
+    assert np.isnan(report.layers[0][1:3]).all() and report.learned == ["one"]
+    assert str(report).endswith("its outputs are 0")
+    np.testing.assert_array_equal(new(data()), teacher(data()))
+
+
 @pytest.mark.slow
 def test_layers_that_are_alike_learn_as_each_does_alone():
-    # they take turns in what is compiled for both
+    # both take turns with one compiled function
     keras.utils.set_random_seed(3)
     start = keras.Input((LENGTH, DIM))
     x = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, name="one")(start, start)
@@ -312,7 +323,7 @@ def test_layers_that_are_alike_learn_as_each_does_alone():
 
 @pytest.mark.slow
 def test_half_precision_learns_as_float32_does():
-    """Steps are taken inside of the teacher's call, which casts variables there."""
+    """Steps run inside the teacher's call, which casts variables."""
 
     def learned(dtype):
         keras.utils.set_random_seed(3)

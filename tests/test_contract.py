@@ -45,7 +45,7 @@ EXPORTED = {
     "reversible",
     "spatial_gating_causal",
 }
-# The other cases are exported, or another case of their class is in this set.
+# Every other case is exported, or another case of its class is in one of these sets.
 IN_GRAPHS = {
     "favor_plus_causal",
     "relu_causal",

@@ -158,7 +158,7 @@ def fading_mean(layer, x, mask):
 
 
 def performer(features):
-    """Returns attention by the whole matrix, with `features(layer, x, is_key, head)`."""
+    """Returns attention by the full matrix of `features(layer, x, is_key, head)`."""
 
     def attend(layer, x, mask):
         query = heads(layer.query_dense, x) / 3**0.25

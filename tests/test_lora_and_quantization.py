@@ -50,7 +50,7 @@ def inputs_of(name):
     if name == "lm":
         return TOKENS
     x = [normal((3, 5, 8)), normal((3, 7, 8), 1)]
-    return x if name == "decoder" else x[:1]  # a list, as in old Keras a loaded model of one input takes lists
+    return x if name == "decoder" else x[:1]  # a list, as old Keras needs
 
 
 def lora(model):
@@ -160,7 +160,7 @@ def test_what_is_exported_gives_the_same_numbers(name, change):
 
 
 def rounded(x, axes):
-    """Rounds to integers of -127 to 127 times a step, for which the largest is 127."""
+    """Rounds to multiples of the largest number over `axes`, divided by 127."""
     step = np.abs(x).max(axes, keepdims=True) / 127
     return step * np.round(x / step)
 

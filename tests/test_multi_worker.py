@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 BATCH, STEPS_PER_EPOCH, EPOCHS = 4, 2, 3
 STEPS = STEPS_PER_EPOCH * EPOCHS
-DIES_AT, RESUMES_AFTER = 3, 2  # it dies in the second epoch; the last save is after the first
+DIES_AT, RESUMES_AFTER = 3, 2  # in the second epoch; saved after the first
 SECONDS = 300  # timeout of a worker
 
 

@@ -10,11 +10,11 @@ LETTERS = np.array([*fasta.BASES])
 
 @pytest.fixture
 def strains(tmp_path):
-    """A folder of two species of two strains each, and a third strain of the first."""
+    """Returns a folder with three strains of one species and two of another."""
     for species in range(2):
         first = np.random.default_rng(species).integers(4, size=20_000)
         for strain in range(3 - species):
-            # one base of 100 differs, and the strain begins elsewhere
+            # one base in 100 differs, and each strain starts elsewhere
             bases = np.roll(first, 777 * strain)
             places = np.random.default_rng(strain).integers(20_000, size=200 * strain)
             bases[places] = (bases[places] + 1) % 4

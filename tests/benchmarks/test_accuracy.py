@@ -1,4 +1,4 @@
-"""Estimates are what they are called, laws hold, and what is broken fails."""
+"""Estimates match their names, laws hold, and checks find broken estimators."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_trigonometric_attention_pair_by_pair(name, draw):
 
 
 def test_errors_by_hand():
-    # differences 3 and 4 where the exact values are 6 and 8
+    # differences of 3 and 4 from the exact values 6 and 8
     found = estimates.errors(np.array([[9.0, 12.0]]), np.array([[6.0, 8.0]]))
     assert found == (0.5, 12.5)
 
@@ -99,13 +99,13 @@ def test_all_hold():
         "Theorem 1",
         "Theorem 2",
     }
-    # a bound is far from what it bounds at times, an equation never
+    # bounds may have z-scores far below 0, equations may not
     equations = [row["z"] for row in rows if row["z"] and row["z"] > -4.5]
     assert len(equations) > 30 and np.std(equations) > 0.5
 
 
 class WithoutSigns(feature_maps.SoftmaxFeatures):
-    """Orthogonal rows as QR leaves them, which are not Haar distributed."""
+    """Features with the orthogonal rows of QR, which are not Haar distributed."""
 
     def draw(self, num_features, head_dim, seed):
         rows = ops.gaussian_matrix(num_features, head_dim, seed)
@@ -154,7 +154,7 @@ def test_the_regularized_kernel_by_an_integral_over_the_sphere(dim, squared_norm
 
 
 def test_lemma_2_by_an_integral():
-    """One feature in one dimension: the mean is over one normal number."""
+    """Integrates over the normal density, for one feature in one dimension."""
     x, y = np.array([0.4]), np.array([0.9])
 
     def error(estimate):

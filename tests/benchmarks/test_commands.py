@@ -1,4 +1,4 @@
-"""Each command at a tiny size, and the tables that kept results make."""
+"""Commands at tiny sizes, and tables from recorded results."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_tables_are_those_of_the_results(main, folder, flags, tmp_path):
         dict(map(section_of, (each / "tables.md").read_text().split("\n## ")))
         for each in (tmp_path, runner.RESULTS / folder)
     )
-    if folder == "long_range":  # the scripts of its other tasks have left
+    if folder == "long_range":  # scripts of its other tasks were removed
         named = "recall 512", "digits 144", "bytes 512", "Tokens a second"
         kept = {title: x for title, x in kept.items() if title.startswith(named)}
     assert {title: found.get(title) for title in kept} == kept
@@ -94,7 +94,7 @@ def of_half_a_second(rows, pool, rounds, limit):
 
 @pytest.fixture
 def instant(monkeypatch):
-    """Programs that take turns take half a second each; nothing is installed."""
+    """Makes programs that take turns take half a second; installs nothing."""
     monkeypatch.setattr(turns, "take_turns", of_half_a_second)
     monkeypatch.setattr(turns, "install", lambda environment: None)
     monkeypatch.setattr(runner, "free_bytes", lambda: 3 * 2**34)
@@ -120,7 +120,7 @@ def test_measurement_and_report(tmp_path, instant, monkeypatch, capsys):
     assert "0.1 + 2.0" in text
     for name in ("time.png", "memory.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(SystemExit):  # what is there is never written over
+    with pytest.raises(SystemExit):  # it never overwrites a file
         report.main([*flags, "--machine", "Abacus (2)"])
 
 
@@ -165,7 +165,7 @@ def test_startup(tmp_path, monkeypatch):
 
 
 def test_options(capsys, monkeypatch):
-    once = "set_intra_op_parallelism_threads"  # a process can do it once
+    once = "set_intra_op_parallelism_threads"  # a process can call it only once
     monkeypatch.setattr(options.tf.config.threading, once, lambda number: None)
     flags = "--lengths 128 --pairs 3 --modes graph --no-memory --only"
     name = "segments of 512 and a window, causal"
@@ -198,7 +198,7 @@ def test_steps_in_their_processes(command, flags, rows, monkeypatch, capsys, eag
 
 
 def test_input_pipeline(capsys, monkeypatch):
-    # by hand: 6 layers of 4 projections and a feed-forward network, and the head
+    # by hand: 6 layers with 4 projections and a feed-forward network, and the head
     weights = 6 * (4 * 512 * 512 + 2 * 512 * 2048) + 512 * 256
     paper = Config.from_preset("paper")
     assert input_pipeline.flops_per_image(paper) == 6 * 12288 * weights
@@ -209,7 +209,7 @@ def test_input_pipeline(capsys, monkeypatch):
     input_pipeline.main(flags.split())
     rows = [line.split("|") for line in lines_of(capsys.readouterr().out)]
     speed = {row[1].strip(): row[2].strip().replace(",", "") for row in rows}
-    # a busy machine still reads some a second
+    # even a busy machine reads more than one a second
     assert all(float(speed[hosts]) > 1 for hosts in "124") and "v4-32" in speed
 
 
@@ -219,7 +219,7 @@ def test_precision(capsys, monkeypatch):
     lines = lines_of(capsys.readouterr().out)
     assert lines[2].startswith("| softmax | bidirectional | 16 | 0.5 | ")
     _, _, _, _, _, none, *_, everything, _ = lines[2].split(" | ")
-    # products that are not rounded have errors of float32, others of bfloat16
+    # unrounded products have errors of float32, rounded ones of bfloat16
     assert float(none.split(" / ")[0]) < 1e-3 < 0.05 < float(everything.split(" / ")[0])
     assert len(lines) == 3 + 2 + 6
 
@@ -233,7 +233,7 @@ def test_learning_goes_on_where_it_was_stopped(tmp_path, monkeypatch, eagerly):
     learning.main(flags)
     first, second = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
     assert (first["seed"], second["seed"]) == (0, 1)
-    # a model that has learned nothing guesses one of 64 values
+    # an untrained model guesses one of 64 values
     assert first["result"] < 0.1 and np.isfinite(first["curve"][-1][2])
     mean = (first["result"] + second["result"]) / 2
     text = (tmp_path / "tables.md").read_text()
@@ -253,7 +253,7 @@ def test_long_range(tmp_path, monkeypatch, eagerly):
     runs = [*map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())]
     assert [run["row"] for run in runs] == [long_models.FIRST, *2 * ["no attention"]]
     assert [run["warm_up_steps"] for run in runs] == [0, 0, 2]
-    # nothing is learned of 17 tokens in two steps: about log2(17) bits
+    # two steps teach nothing about 17 tokens: about log2(17) bits
     assert 2 < runs[-1]["warm_up_bits"] < 8
     # 8 images of ten classes
     assert all(8 * run["result"] == round(8 * run["result"]) for run in runs)
@@ -282,7 +282,7 @@ def test_long_data(script, name, columns, strains, tmp_path, monkeypatch, eagerl
     (run,) = (run for run in map(json.loads, lines) if run["task"] == name)
     values = np.array([point[2:] for point in run["curve"]])
     assert values.shape == (2, 1 + columns) and np.isfinite(values).all()
-    # nothing is learned of so many symbols in two steps
+    # two steps teach nothing about so many symbols
     if run["measure"] == "bits":
         assert (values < 1.5 * np.log2(256)).all() and (values > 1.5).all()
     result = f"| {run['row']} | {run['result']:.3f} | "

@@ -1,4 +1,4 @@
-"""Layers that are measured beside ours, and what is read of programs and numbers."""
+"""Layers that we measure ours against, and readers of programs and numbers."""
 
 import asyncio
 import importlib
@@ -34,7 +34,7 @@ DISTANCE = np.arange(7)[:, None] - np.arange(7)
 
 
 class Here:
-    """Stands for a pool: its programs run in this process."""
+    """Replacement for a pool, which runs programs in this process."""
 
     def ask(self, environment, do, name, case):
         module = turns.ENVIRONMENTS[environment][0]
@@ -60,7 +60,7 @@ def test_a_comparison_with_keras_comes_out_as_expected():
 
 def test_a_side_has_the_drawn_weights_and_hides_padding(tmp_path):
     case = json.loads(json.dumps(OF_KERAS[0]["ours"])) | {"padding": [3, 14]}
-    case["options"]["sliding_window"] = 1  # each token sees its own value alone
+    case["options"]["sliding_window"] = 1  # each token sees only its own value
     case |= {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "outputs")}
     drawn = numbers.drawn(case)
     hidden = ~drawn["seen"]
@@ -84,7 +84,7 @@ def test_differences_by_hand():
     theirs |= {"d x": np.array([10.0, -20.0]), "d bias": np.array([1e-9])}
     ours = {"output": np.array([[[2.0, -3.5], [9.0, 9.0]]])}
     ours |= {"d x": np.array([11.0, -20.0]), "d bias": np.array([0.5])}
-    # that of the bias is nothing beside that of x: measured against a tenth of it
+    # the small gradient of bias is compared with a tenth of the gradient of x
     found = numbers.differences(ours, theirs, seen)
     assert (found["output"], found["largest_output"]) == (0.5, 4.0)
     assert found["gradient"] == pytest.approx(0.25)
@@ -100,7 +100,7 @@ def test_differences_by_hand():
     [(False, [0, 3, 3, 4, 5, 5]), (True, [0, 3, 4, 5])],
 )
 def test_their_random_blocks_are_in_our_table(each_once, last):
-    # of blocks 1 to 4 of 6: fresh; own; one twice; the last and a neighbour
+    # random blocks of blocks 1 to 4 of 6: new; itself; one twice; last and a neighbour
     blocks = np.array([[[3, 4], [2, 4], [1, 1], [5, 3]]])
     table, all_seeing = ours.seen_blocks(blocks, each_once)
     assert set(all_seeing.numpy().tolist()) == {0, 5}
@@ -127,14 +127,14 @@ def test_the_cache_is_seen_up_to_the_token(xla):
     token = tf.random.stateless_normal((2, 1, 512), seed=(0, 1))
 
     def decoded(place, *changed):
-        """With other numbers in these rows of each head's cache."""
+        """Decodes a token after a change of these rows in each head's cache."""
         rows = np.isin(np.arange(8), changed)[:, np.newaxis]
         caches = [np.reshape(x, (-1, 8, 64)) for x in state]
         caches = [np.where(rows, x + 3, x).reshape(-1, 64) for x in caches]
         step = tf.function(lambda *caches: decode_token(place - 3, token, caches)[0])
         return step(*map(tf.constant, caches))
 
-    # the token writes its own row; the first one sees nothing else
+    # the token writes its own row; the first token sees only that row
     np.testing.assert_array_equal(decoded(6), decoded(6, 6, 7))
     np.testing.assert_array_equal(decoded(0), decoded(0, *range(8)))
     for row in (0, 5):
@@ -144,11 +144,11 @@ def test_the_cache_is_seen_up_to_the_token(xla):
 def test_generated_tokens_have_their_shape():
     sizes = dict(vocabulary_size=11, num_layers=1, num_heads=1, hidden_dim=8)
     case = dict(part="generate", prompt_length=3, new_tokens=4, batch=2, sizes=sizes)
-    ours.program(case)[1]()  # which looks at the shape of what it makes
+    ours.program(case)[1]()  # it checks the shape of its tokens
 
 
 def test_a_cache_gives_what_the_whole_sequence_gives():
-    """Also to rows that are at different places, as sessions are."""
+    """Rows may be at different positions, like sessions of a service."""
     keras.utils.set_random_seed(1)
     options = dict(num_heads=4, key_dim=6, value_dim=5)
     cached = ExactWithCache(**options, cache_length=13, rotary=True)
@@ -159,7 +159,7 @@ def test_a_cache_gives_what_the_whole_sequence_gives():
     cached.set_weights(exact.get_weights())
     expected = exact(x)
     assert relative_error(cached(x), expected) < 1e-6
-    # prompts of 4 and 7 tokens, then 3 at once, then one by one
+    # prompts of 4 and 7 tokens, then 3 tokens at once, then one by one
     done = np.array([4, 7])
     states = [
         cached(x[row : row + 1, :start], return_state=True)[1]
@@ -178,12 +178,12 @@ def test_a_cache_gives_what_the_whole_sequence_gives():
 
 
 def test_latency_and_speed():
-    # one session waits 2 s, then has a token each 0.1 s; the other ends last
+    # one session waits 2 s, then gets a token every 0.1 s; the other ends last
     steady = 10.0, [12.0, 12.1, 12.2, 12.3]
     held_up = 10.5, [11.0, 11.5, 12.5]
     found = serving.summary([steady, held_up])
     assert found["tokens_per_second"] == pytest.approx(7 / 2.5)
-    # of 0.1, 0.1, 0.1, 0.5 and 1 s the middle, and 96 % of the way to the last
+    # from 0.1, 0.1, 0.1, 0.5 and 1 s: the middle, and 96 % of the way to the last
     assert found["between_p50"] == pytest.approx(0.1)
     assert found["between_p99"] == pytest.approx(0.5 + 0.96 * 0.5)
     assert found["first_p50"] == pytest.approx(1.25)
@@ -192,7 +192,7 @@ def test_latency_and_speed():
 
 @pytest.fixture
 def port():
-    """A service that says one token for each that is asked for, at most three."""
+    """Starts a service that sends the requested number of tokens, at most three."""
     loop, found = asyncio.new_event_loop(), []
     ready = threading.Event()
 
@@ -326,7 +326,7 @@ def test_switch_asks_for_the_highest_precision_of_every_product():
 
 
 def run(module, arguments, like):
-    """Outputs of a program, with the shapes and types of `like`."""
+    """Runs a program, whose outputs have the shapes and types of `like`."""
 
     @tf.function(jit_compile=True)
     def call(*arguments):

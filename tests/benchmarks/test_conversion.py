@@ -1,4 +1,4 @@
-"""Trained models are read as they were trained, and asked as is said."""
+"""Trained models are read as in their files, and evaluated as documented."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ MASK = 4
 
 
 def random_tensors(config, names):
-    """By PyTorch's names, each of which may stand for several layers."""
+    """Returns random tensors by PyTorch's names; layers may share a name."""
     random = np.random.default_rng(0)
     hidden = config.hidden_dim
     shapes = {
@@ -60,7 +60,7 @@ def tiny(names_of):
 
 
 def twin(source, tokens, softmax_of=lambda logits: logits):
-    """The logits `(T, vocabulary)` of one sequence, in NumPy."""
+    """Computes the logits `(T, vocabulary)` of one sequence in NumPy."""
     config, tensors = source.config, source.tensors
 
     def dense(name, x):
@@ -103,7 +103,7 @@ def twin(source, tokens, softmax_of=lambda logits: logits):
 
 
 def check_model(source, model, softmax_of=lambda logits: logits):
-    """Each sequence of a padded batch comes out as the twin has it by itself."""
+    """Compares each sequence of a padded batch with its twin without padding."""
     long, short = source.sequences
     padded = [long, short + [0] * (len(long) - len(short))]
     logits = model(np.array(padded, np.int32)).numpy()
@@ -116,12 +116,12 @@ def check_model(source, model, softmax_of=lambda logits: logits):
 @pytest.mark.parametrize("names_of", CONFIGS)
 def test_the_model_is_that_of_its_paper(names_of):
     source = tiny(names_of)
-    # as far from 1 as the model's own: normalizing by n - 1 or another gelu shows
+    # large enough to show normalization by n - 1 or another gelu
     assert np.abs(twin(source, source.sequences[0])).max() > 1
     check_model(source, source.model())
     made = {row.name: row.make for row in scores.ROWS + scores.FURTHER}
     check_model(source, made["mean of V"](source), np.zeros_like)
-    # sequences are shorter than the window, so that all with one are exact
+    # windows are longer than the sequences, so these rows are exact
     for name in ("window alone", "window + favor+", "window + taylor"):
         check_model(source, made[name](source))
     check_model(source, made["taylor"](source), lambda x: np.log(1 + x + x**2 / 2))
@@ -152,7 +152,7 @@ def test_what_is_read_of_packages():
 
 
 class Constant:
-    """Gives all tokens the same logits."""
+    """Model that gives all tokens the same logits."""
 
     layers = ()
 
@@ -165,7 +165,7 @@ class Constant:
 
 
 def long_sequences():
-    """Two that are alike, one that is not."""
+    """Returns two similar sequences and a different one."""
     random = np.random.default_rng(0)
     first, other = random.integers(5, 25, (2, 61)).tolist()
     return [first, first[:30] + first[32:], other]
@@ -192,7 +192,7 @@ def test_each_token_but_the_ends_is_hidden_in_one_copy():
 def test_sequences_that_have_much_in_common_are_one_family():
     first, alike, other = long_sequences()
     assert scores.families([first, other, alike, other]).tolist() == [0, 1, 0, 1]
-    # by way of a third one, too
+    # also through a third sequence
     half = alike[:20] + other[20:30] + alike[30:]
     chain = [first, half[:15] + other[:9] + half[24:], half]
     assert scores.families(chain[::2]).tolist() == [0, 0]
@@ -214,16 +214,16 @@ def test_losses_are_those_of_the_hidden_tokens():
 
 def test_standard_errors_count_clusters_not_tokens():
     values = np.array([1.0, 2.0, 3.0, 6.0])
-    # each by itself: the usual one, of deviations -2, -1, 0, 3
+    # each value is a cluster: the usual error, from deviations -2, -1, 0, 3
     alone = scores.standard_error(values, np.arange(4))
     assert math.isclose(alone, math.sqrt(14 / 3 / 4))
-    # sums of deviations -3 and 3
+    # two clusters: sums of deviations -3 and 3
     pairs = scores.standard_error(values, np.array([7, 7, 2, 2]))
     assert math.isclose(pairs, math.sqrt(2 * 18) / 4)
     assert scores.standard_error(values, np.zeros(4)) == math.inf
     exact, families = np.array([1.0, 2.0, 3.0]), np.arange(3)
     assert scores.paired(exact + 0.5, exact, families) == (0.5, 0.0)
-    # of differences 2, 0, -2
+    # from differences 2, 0, -2
     lost, error = scores.paired(exact[::-1], exact, families)
     assert lost == 0 and math.isclose(error, 2 / math.sqrt(3))
 
@@ -240,7 +240,7 @@ def test_rows_are_fitted_to_other_families():
     row = scores.Row("fitted", lambda source: f"that of {source.name}", fit=fit)
     given = scores.examples(sequences, MASK, scores.SEED)
     losses = scores.losses_of(row, made_up(sequences), given)
-    # the first family has two sequences: fitted to the third, and the reverse
+    # the first family, of two sequences, is fitted to the third one, and the reverse
     assert [tokens.shape for tokens in seen] == [(5, 61), (10, 61)]
     assert (seen[0][0] == sequences[2]).all()
     assert not any((tokens == sequences[2]).all() for tokens in seen[1])
@@ -258,11 +258,11 @@ def test_the_command(tmp_path, monkeypatch):
     flags += ["--output", str(tmp_path), "--rows", "mean of V"]
     command.main(flags)
     text = (tmp_path / "tables.md").read_text()
-    # all of 25 tokens are as likely
+    # 25 tokens are equally likely
     assert f"| exact | {math.log(25):.3f} | +0.000 | 0.000 |" in text
     assert "| mean of V | 3.219 | +0.000 |" in text and "| window alone" not in text
     assert "175 masked tokens of 3 sequences of 59 to 61 tokens" in text
-    # one that was read wrongly ends the command
+    # a model that was read wrongly ends the command
     made = dataclasses.replace(made, exact_nll=3.217)
     with pytest.raises(ValueError, match="weights or tokens were read wrongly"):
         command.main(flags)

@@ -1,4 +1,4 @@
-"""Tasks are what they are called: what is asked, what is held out, what is a repeat."""
+"""Tasks match their descriptions: questions, held-out data and repeats."""
 
 import asyncio
 import dataclasses
@@ -28,7 +28,7 @@ LETTERS = np.array([*fasta.BASES])
 
 
 def some(task, batch_size=20):
-    """Inputs, targets and weights of examples, one after another."""
+    """Returns examples as tuples of inputs, targets and weights."""
     return zip(*task.draw(np.random.default_rng(0), batch_size), strict=True)
 
 
@@ -66,7 +66,7 @@ def test_needles_are_asked_for_at_the_end(task, filler, count):
             assert [pairs[key] for key in inputs[-64:]] == targets[-64:].tolist()
             assert weights[-64:].all() and not weights[:-64].any()
             assert inputs.max() < task.vocabulary_size
-            if filler == tasks.BYTES:  # they stand in sources of that part
+            if filler == tasks.BYTES:  # from sources of that part
                 for piece in np.split(told, np.unique([*places, *places + 1])):
                     if (piece < tasks.BYTES).all():
                         text = tasks.read_sources()[part].tobytes()
@@ -116,7 +116,7 @@ def test_packages_are_held_out_as_wholes():
     for path in package.glob("*.py"):
         text = path.read_bytes()
         assert [x for x in by_package if text in by_package[x].tobytes()] == [part]
-    # every position is in one part, and in all
+    # row 0 has all positions, and each other row a part of them
     (task,) = sources.make_tasks(256, None)
     for _, _, weights in task.held_out():
         np.testing.assert_array_equal(weights[0], weights[1:].sum(0))
@@ -148,7 +148,7 @@ def test_images_are_of_photographs_and_folds_are_the_digits_once():
     assert not x[:, 0].any() and w.all()
     held_out = np.concatenate([targets for _, targets, _ in task.held_out()])
     assert held_out.shape == (64, 768) and np.unique(held_out, axis=0).shape[0] == 64
-    # trained on from the left of a picture, held out from the rest
+    # training images are from the left of a picture, held-out ones from the rest
     for image in y.reshape(-1, 16, 16, 3):
         assert left_of(image) <= 512 - 16
     for image in held_out[::9].reshape(-1, 16, 16, 3):
@@ -156,7 +156,7 @@ def test_images_are_of_photographs_and_folds_are_the_digits_once():
 
 
 def left_of(image):
-    """The column from which on an image stands in one of the pictures."""
+    """Returns the first column of an image in one of the pictures."""
     for picture in load_sample_images().images:
         pieces = np.lib.stride_tricks.sliding_window_view(picture, (1, 16), (0, 1))
         for top, left in np.argwhere((pieces[:, :, :, 0] == image[0].T).all((2, 3))):
@@ -166,7 +166,7 @@ def left_of(image):
 
 
 def lists(ids):
-    """The nested lists of ids: an operator first, and arguments."""
+    """Returns ids as nested lists: an operator, then its arguments."""
     stack = [[]]
     for word in (listops.TOKENS[token] for token in ids if token):
         if word == "]":
@@ -181,7 +181,7 @@ def lists(ids):
 
 
 def worth(nested):
-    """By what is written in the paper, not by the functions that draw."""
+    """Evaluates by the paper's definitions, without the functions that sample."""
     if isinstance(nested, int):
         return nested
     operator, *arguments = nested
@@ -196,14 +196,14 @@ def worth(nested):
 
 def test_answers_of_listops_are_those_of_a_slow_evaluator():
     ids = [*map(listops.TOKENS.index, "[SM 9 9 [MED 1 8 3 ] ]".split()), 0]
-    assert worth(lists(ids)) == 1  # on paper: 9 + 9 + 3 = 21
+    assert worth(lists(ids)) == 1  # by hand: 9 + 9 + 3 = 21
     x, y, w = listops.draw(100, 500, np.random.default_rng(0), 500)
     assert [worth(lists(row)) for row in x] == y[:, 0].tolist() and (w == 1).all()
     lengths = (x > 0).sum(1)
     assert 100 <= lengths.min() < 110 and 480 < lengths.max() <= 500
     assert all(row[:length].all() for row, length in zip(x, lengths))  # padding follows
     assert {*np.unique(x)} == {*range(listops.VOCABULARY_SIZE)}
-    # always the most frequent answer, as the docstring says
+    # share of the most frequent answer, as in the docstring
     assert abs(np.bincount(y[:, 0]).max() / len(y) - 0.16) < 0.06
 
 
@@ -221,7 +221,7 @@ def test_a_digit_stands_enlarged_on_an_empty_canvas():
                 for piece in [image[top : top + 16 : 2, left : left + 16 : 2]]
                 for index in np.flatnonzero((digits == piece).all((1, 2)))
             ]
-            # where it stands can be told, but for rows and columns of zeros
+            # the position is found up to rows and columns of zeros
             assert label in {tasks.read_digits().target[i] for *_, i in found}
             places.add(found[0][:2])
             seen |= {index for *_, index in found}
@@ -243,7 +243,7 @@ def test_some_tokens_are_hidden_and_asked_for_but_no_padding():
     inputs = np.array([[5, 1, 2, 3, 15]])
     longer = np.pad(inputs, ((0, 0), (0, 6)))
     np.testing.assert_allclose(model(inputs), model(longer), atol=1e-5)
-    model.padded = False  # where 0 is a token, it counts
+    model.padded = False  # here 0 is a token and counts
     assert np.abs(model(longer) - model(inputs)).max() > 1e-3
 
 
@@ -251,7 +251,7 @@ def test_controls_count_tokens():
     random = np.random.default_rng(0)
 
     def draw(num):
-        """Class 1 has more ones, in a random order, and begins with 3 in 3 of 4."""
+        """Samples sequences; class 1 has more ones, and 3 of 4 begin with 3."""
         y = random.integers(2, size=(num, 1))
         x = (random.random((num, 40)) < 0.3 + 0.4 * y).astype(int)
         first = np.where(random.random((num, 1)) < 0.75, y, 1 - y)
@@ -263,7 +263,7 @@ def test_controls_count_tokens():
     assert counted > 0.95
     first = long_training.first_token_accuracy(batches[:10], batches[10:], 4)
     assert abs(first - 0.75) < 0.06
-    # of 2 after 0, three times and once not: (3 + 1/2) / (4 + 3/2), and of nothing
+    # 2 after 0 is 3 of 4 pairs: (3 + 1/2) / (4 + 3/2); nothing is known after 1
     pairs = np.array([[0, 0, 0, 0]]), np.array([[2, 2, 2, 1]]), np.ones((1, 4))
     asked = np.array([[0, 1]]), np.array([[2, 2]]), np.array([[1.0, 1.0]])
     bits = long_training.pair_bits([pairs], [asked], 3)
@@ -347,7 +347,7 @@ def test_kmers_are_numbers_in_base_four(k):
 
 
 def slowly_in_repeats(row, k, window):
-    """By words, from the nearest to the farthest."""
+    """Finds repeats by comparing all words."""
     words = [
         "".join(LETTERS[row[max(0, end - k) : end]]) for end in range(len(row) + 1)
     ]
@@ -355,15 +355,15 @@ def slowly_in_repeats(row, k, window):
     for end in range(1, len(row) + 1):
         known = len(words[end]) == k and "N" not in words[end]
         earlier = [at for at in range(k, end) if words[at] == words[end] and known]
-        # the base after the last of them is at index max(earlier), seen from end - 1
+        # the base after the last such word is at max(earlier); the query is at end - 1
         found.append(bool(earlier) and end - 1 - max(earlier) >= window)
     return found
 
 
 def test_repeats_are_found_beyond_the_window():
     letters = "ACGTTTGCAACGTCACGNACGN"
-    #          after the second ACG, at 11, T stands 8 tokens back; after the third, at
-    #          16, the nearest T is at 12; ACG after N is at 20, its copy at 17 is N
+    #          after the second ACG, at 11, T is 8 tokens back; after the third, at 16,
+    #          the nearest T is at 12; ACG after N is at 20, and its copy at 17 is N
     ids = np.array([[fasta.BASES.index(letter) for letter in letters]], np.uint8)
     for window, places in ((4, [11, 12, 16]), (5, [11, 12])):
         found = fasta.in_repeats(ids, 3, window)
@@ -398,14 +398,14 @@ def test_the_last_strain_copies_what_its_relatives_had(strains):
                 own = begins // (size + 1)
                 assert not any(of <= {"0_2.fa"} for of in owners[:own])
                 assert all("0_2.fa" in of for of in owners[own:])
-            # of one species; regions of the last strain are regions of the others
+            # all pieces are of one species; the last strain has regions of the others
             assert len({name[0] for of in owners for name in of}) == 1
             starts = [piece[:ANCHOR] for piece in pieces]
             assert 0 < own < len(pieces) and {*starts[own:-1]} <= {*starts[:own]}
             seen |= set.union(*owners)
         all_seen = {name for name in text if part == "training" or name[0] == "0"}
         assert seen == all_seen
-        # copies are found, but for 24 bases at the start and after differences
+        # copies are found, except 24 bases at the start and after differences
         assert 0.2 < fasta.in_repeats(x, 24, 64).mean() < 0.7
     for wrong in ("5_5", "1_", ""):
         with pytest.raises(ValueError, match=f"held_out='{wrong}'.*0_2.fa.*relatives"):
@@ -425,9 +425,9 @@ def test_addresses_are_alike_where_the_last_bases_are():
     alike = signs @ signs.T / genomes.SIGNS
     others = alike[np.triu_indices(64, 1)]
     assert alike[51, 31] == 1 and (others == 1).sum() == 1 and np.abs(signs).min() == 1
-    # as products of random signs: 0 on average, with a spread of 1 / sqrt(32)
+    # like products of random signs: mean 0, standard deviation 1 / sqrt(32)
     assert abs(others.mean()) < 0.03 and abs(others.std() - 0.18) < 0.03
-    # a token has the address of the bases up to it, and that of those before it
+    # a token has the address of bases up to it, and the address of bases before it
     for table in layer.own.embeddings, layer.few.embeddings, layer.here.kernel:
         table.assign(tf.zeros_like(table))
     before = signs[:-1] @ layer.before.kernel.numpy()

@@ -1,4 +1,4 @@
-"""Files that PyTorch saves are read without it, and nothing in them is run."""
+"""Files of PyTorch are read without PyTorch, and no code in them runs."""
 
 import collections
 import io
@@ -16,7 +16,7 @@ from benchmarks.conversion.torch_files import read_state_dict
 
 NUMBERS = np.arange(12, dtype="<f4")
 COUNTS = np.array([5, 7], "<i8")
-# a row-major matrix, its transpose further on in the same storage, and integers
+# a row-major matrix, a transposed one later in the same storage, and integers
 CUTS = {
     "matrix": ("0", 0, (2, 3), (3, 1)),
     "transposed": ("0", 6, (3, 2), (1, 3)),
@@ -28,7 +28,7 @@ Storage = collections.namedtuple("Storage", "key")
 
 
 class Saver(pickle.Pickler):
-    """Writes what PyTorch writes of a tensor: which part of which storage it is."""
+    """Pickler that writes tensors as PyTorch does, as parts of storages."""
 
     def __init__(self, file, torch, further):
         super().__init__(file, protocol=2)
@@ -49,14 +49,14 @@ class Saver(pickle.Pickler):
 
 
 def pickled(value, monkeypatch, further=()):
-    """The bytes of a pickle that names parts of a `torch`, which need not be there."""
+    """Returns a pickle that refers to `torch`, which need not be installed."""
     torch = types.ModuleType("torch")
     torch._utils = types.ModuleType("torch._utils")
     for name in torch_files.DTYPES:
         setattr(torch, name, type(name, (), {"__module__": "torch"}))
 
     def rebuild():
-        """Stands for PyTorch's."""
+        """Replaces PyTorch's function."""
 
     rebuild.__module__ = "torch._utils"
     rebuild.__qualname__ = rebuild.__name__ = "_rebuild_tensor_v2"
@@ -70,7 +70,7 @@ def pickled(value, monkeypatch, further=()):
 
 
 def archive(value, monkeypatch):
-    """A file of PyTorch 1.6 or later."""
+    """Returns a file of PyTorch 1.6 or later."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as parts:
         parts.writestr("archive/data.pkl", pickled(value, monkeypatch))
@@ -81,10 +81,10 @@ def archive(value, monkeypatch):
 
 
 def older(value, monkeypatch, magic=torch_files.MAGIC):
-    """A file of before."""
+    """Returns a file of PyTorch before 1.6."""
     parts = [pickle.dumps(part, protocol=2) for part in (magic, 1001, {})]
     parts.append(pickled(value, monkeypatch, further=(None,)))
-    # in an order of its own
+    # storages may have another order
     keys = list(reversed(STORAGES))
     parts.append(pickle.dumps(keys, protocol=2))
     for key in keys:

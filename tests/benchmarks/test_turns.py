@@ -1,4 +1,4 @@
-"""Processes: those that take turns, real and pretended, and those that may end."""
+"""Processes that take turns, real and fake, and processes that may end."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_the_measurement_of_real_processes(tmp_path, monkeypatch):
     found = np.load(f"{paths['output']}.npy")
     np.testing.assert_array_equal(found, [[0, 2], [4, 6]])
     assert found.dtype == np.float32
-    # pip cannot get it
+    # pip cannot install it
     module, _ = turns.ENVIRONMENTS["torch"]
     monkeypatch.setitem(turns.ENVIRONMENTS, "torch", (module, ["./no such folder"]))
     with turns.session(1, ["torch"]) as (pool, results):
@@ -67,14 +67,14 @@ def test_the_measurement_of_real_processes(tmp_path, monkeypatch):
 
 
 class FakeWorker:
-    """Answers at once and writes down who asked; its programs are gone when it ends."""
+    """Worker that answers at once and logs requests; its end removes its programs."""
 
     versions = {"fake": "1.0"}
 
     def __init__(self, log, environment, fails=(), ends=(), seconds=()):
         self.log, self.environment = log, environment
         self.fails, self.ends, self.seconds = fails, ends, dict(seconds)
-        self.programs = {}  # with how often each ran
+        self.programs = {}  # number of runs of each
 
     def ask(self, do, name=None, case=None):
         contender = case and case["contender"]
@@ -88,7 +88,7 @@ class FakeWorker:
             self.programs[name] += 1
             if contender in self.ends and self.programs[name] == 2:
                 raise turns.Ended("the process ended with code -9")
-            first = self.programs[name] == 1  # which must not count
+            first = self.programs[name] == 1  # the first run must not count
             return 100 if first else self.seconds.get(contender, 0.5)
         self.programs.clear()
 
@@ -97,7 +97,7 @@ class FakeWorker:
 
 
 def turns_of(contenders, rounds=2, limit=60, **behaviour):
-    """Requests to workers, and the rows; "a/x" is contender x in environment a."""
+    """Returns requests and rows; "a/x" is contender x in environment a."""
     log = []
 
     def start(environment, threads):
@@ -120,7 +120,7 @@ def turns_of(contenders, rounds=2, limit=60, **behaviour):
 def test_programs_take_turns():
     asked, rows = turns_of(["a/x", "b/y", "a/z", "gone/x"], rounds=3)
     assert asked["make"] == ["a/x", "b/y", "a/z"]
-    # a first run each that does not count, then the rounds
+    # one run of each that does not count, then the rounds
     assert asked["run"] == (1 + 3) * ["a/x", "b/y", "a/z"]
     assert [row["times"] for row in rows] == [*3 * [[0.5] * 3], []]
     assert rows[3]["reason"] == "gone: No matching distribution"
@@ -155,7 +155,7 @@ def double(number):
     if number == 2:
         raise ValueError("two\nis refused")
     if number == 3:
-        os._exit(1)  # as a process that the system kills for its memory
+        os._exit(1)  # like a process that the system kills for its memory
     return {"double": 2 * number}
 
 

@@ -2,6 +2,6 @@
 
 import importlib.util
 
-# Playwright is of no use without a browser; `make test` does without both.
+# Playwright needs a browser; `make test` does without both.
 if importlib.util.find_spec("playwright") is None:
     collect_ignore_glob = ["*.py"]

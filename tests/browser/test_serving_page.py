@@ -16,7 +16,7 @@ from examples.serving.requests import Limits
 from tests.examples import serving_models
 from tests.ports import free_ports
 
-# Debian's, or the one that `playwright install chromium` downloads.
+# Debian's Chromium, or the one that `playwright install chromium` downloads.
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
 PALETTE = [f"#{16 * i:02x}{255 - 16 * i:02x}{i:02x}" for i in range(12)]
@@ -26,7 +26,7 @@ PIXELS = vocabulary.Pixels(width=7, height=6, palette=PALETTE, start=[12])
 @pytest.fixture(scope="module")
 def browser():
     with playwright.sync_api.sync_playwright() as started:
-        # the sandbox of Chromium does not start as root
+        # Chromium's sandbox does not start as root
         arguments = ["--no-sandbox"] if os.getuid() == 0 else []
         browser = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield browser
@@ -35,14 +35,14 @@ def browser():
 
 @contextlib.contextmanager
 def page_of(browser, app):
-    """The page of an application, once it knows the model."""
+    """Opens the page of an application, and waits until it knows the model."""
     (port,) = free_ports(1)
     config = uvicorn.Config(app, port=port, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     page = browser.new_page()
-    page.set_default_timeout(120_000)  # of a machine that is busy
+    page.set_default_timeout(120_000)  # for a busy machine
     errors = []
     page.on("pageerror", lambda error: errors.append(error))
     try:
@@ -58,7 +58,7 @@ def page_of(browser, app):
 
 @pytest.fixture
 def serve(browser, tmp_path):
-    """Opens the page of a model of `vocabulary_size` tokens of some meaning."""
+    """Returns a function that opens the page of a model with tokens of some meaning."""
     with contextlib.ExitStack() as stack:
 
         def open_page(meaning, vocabulary_size=13):
@@ -103,7 +103,7 @@ def test_ids_are_shown_where_no_more_is_known(serve):
 
 
 def colors_on(page):
-    """Content of the canvas, as RGBA `(height, width, 4)`."""
+    """Returns the canvas as RGBA, `(height, width, 4)`."""
     width, height, data = page.evaluate(
         """() => {
           const { width, height } = canvas, context = canvas.getContext("2d");
@@ -114,7 +114,7 @@ def colors_on(page):
 
 
 def colors_of(ids):
-    """The colors of the palette, opaque; transparent where an id has none."""
+    """Returns opaque colors of the palette, and transparent for ids without color."""
     return [[*bytes.fromhex(PALETTE[i][1:]), 255] if i < 12 else [0] * 4 for i in ids]
 
 
@@ -128,17 +128,17 @@ def test_a_picture_goes_on_from_what_was_drawn(serve):
     page.mouse.down()
     page.mouse.move(x, box["y"] + 1.5 * pixel)
     page.mouse.up()
-    # a dark pixel where the pointer was, lighter ones beside it
+    # a dark pixel at the pointer, lighter ones next to it
     given = [0, 0, 5, 11, 5, 0, 0] * 2
     np.testing.assert_array_equal(colors_on(page)[:2].reshape(-1, 4), colors_of(given))
     assert not colors_on(page)[2:].any()
     page.click("#start")
     wait_for_end(page)
     drawn = serving_models.likeliest([12, *given], 28)
-    assert 12 in drawn  # which has no color
+    assert 12 in drawn  # id 12 has no color
     expected = np.reshape(colors_of(given + drawn), (6, 7, 4))
     np.testing.assert_array_equal(colors_on(page), expected)
-    # from nothing
+    # from an empty picture
     fill(page, rows=0)
     page.click("#start")
     wait_for_end(page)

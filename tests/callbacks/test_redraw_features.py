@@ -1,4 +1,4 @@
-"""RedrawFeatures counts optimizer steps, whatever makes up a step."""
+"""RedrawFeatures counts optimizer steps, for all kinds of steps."""
 
 import functools
 
@@ -23,7 +23,7 @@ def redraws(model):
 
 
 def build_model(layers=None, **options):
-    """Compiled; eager, as for a few steps tracing takes longer than training."""
+    """Returns a compiled model; eager, as tracing takes longer than a few steps."""
     keras.utils.set_random_seed(7)
     if layers is None:
         layers = [small_attention(feature_map="favor+", seed=3)]
@@ -34,7 +34,7 @@ def build_model(layers=None, **options):
 
 
 def batches(number):
-    """Makes that many batches of 4, all different."""
+    """Returns data for `number` different batches of 4."""
     x, y = normal((4 * number, 6, 5), seed=2), normal((4 * number, 6, 1), seed=3)
     return dict(x=x, y=y, batch_size=4, shuffle=False, verbose=0)
 
@@ -48,7 +48,7 @@ def assert_matrix_after(model, num_redraws):
 
 
 class Record(keras.callbacks.Callback):
-    """Notes the number of redraws, the matrix and other weights after every step."""
+    """Records the number of redraws, the matrix and other weights after every step."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +67,7 @@ class Record(keras.callbacks.Callback):
 def test_count_is_steps_over_n(steps_per_execution, every_n_steps):
     model = build_model(run_eagerly=False, steps_per_execution=steps_per_execution)
     callback = RedrawFeatures(every_n_steps)
-    for epochs in (1, 2):  # the second fit goes on where the first one ended
+    for epochs in (1, 2):  # the second fit continues after the first one
         model.fit(**batches(20), epochs=epochs, callbacks=[callback])
         iterations = int(model.optimizer.iterations)
         assert iterations == (20 if epochs == 1 else 60)
@@ -124,7 +124,7 @@ def test_redraws_by_hand_stay_and_missing_ones_are_made_up_for():
 
 
 class RollBack(keras.callbacks.Callback):
-    """Restores after the third epoch what it kept after the first."""
+    """Restores after the third epoch the variables of the first."""
 
     def __init__(self, of_optimizer):
         super().__init__()
@@ -145,7 +145,7 @@ class RollBack(keras.callbacks.Callback):
     ("of_optimizer", "last"), [(True, [2, 3, 3, 4]), (False, [2, 7, 7, 8])]
 )
 def test_redraws_go_on_from_what_is_restored_in_between(of_optimizer, last):
-    """From the step that is restored; from that of the optimizer if it stays."""
+    """Redraws follow the restored step, or the optimizer's step if that stays."""
     model, record = build_model(), Record()
     callbacks = [RedrawFeatures(2), record, RollBack(of_optimizer)]
     model.fit(**batches(4), epochs=4, callbacks=callbacks)
@@ -169,7 +169,7 @@ class Block(keras.layers.Layer):
     "make",
     [
         lambda: build_model([keras.Sequential([keras.Input((6, 5)), Block()])]),
-        # built by its first batch
+        # the first batch builds it
         lambda: keras.Sequential([small_attention(), keras.layers.Dense(1)]),
     ],
 )
@@ -216,7 +216,7 @@ class Stop(Exception):
 
 
 class Interrupt(keras.callbacks.Callback):
-    """Ends training as a power cut would, after some batches of an epoch."""
+    """Ends training within an epoch, as a power cut would."""
 
     def on_train_batch_end(self, batch, logs=None):
         if int(self.model.optimizer.iterations) == 11:
@@ -224,9 +224,9 @@ class Interrupt(keras.callbacks.Callback):
 
 
 def fit_same_batch(*callbacks):
-    """Three epochs of six batches, all the same.
+    """Trains three epochs of six equal batches.
 
-    BackupAndRestore begins the interrupted epoch again, so others would differ.
+    They are equal because BackupAndRestore starts the interrupted epoch again.
     """
     data = batches(1)
     data.update({name: np.concatenate([data[name]] * 6) for name in ("x", "y")})
@@ -253,7 +253,7 @@ def test_resumed_training_equals_uninterrupted_training(save_freq, redraw_first)
     fit(resumed)
 
     assert list(uninterrupted) == list(range(1, 19))
-    # it did resume, from the last save
+    # it resumed from the last save
     first = {"epoch": 7, 3: 10}[save_freq]
     assert list(resumed.steps) == list(range(first, first + 12))
     for step, (count, matrix, weights) in resumed.steps.items():

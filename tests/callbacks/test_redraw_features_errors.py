@@ -1,4 +1,4 @@
-"""RedrawFeatures says in words if it cannot redraw."""
+"""RedrawFeatures raises clear errors if it cannot redraw."""
 
 import warnings
 
@@ -19,7 +19,7 @@ def trained():
 
 
 class Unbuilt(keras.Model):
-    """A model with a layer that no batch builds."""
+    """Model with a layer that no batch builds."""
 
     def __init__(self):
         super().__init__()

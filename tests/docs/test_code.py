@@ -1,4 +1,4 @@
-"""Every block of Python in the README and the documentation runs, page by page."""
+"""Python blocks of the README and of each page of the documentation run."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ def run(text, name):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(code, name, "exec"), namespace)
-        lines = iter(printed.getvalue().splitlines())  # loops print more than once
+        lines = iter(printed.getvalue().splitlines())  # loops print further lines
         missing = [line for line in promised_output(code) if line not in lines]
         assert missing == [], printed.getvalue()
 

@@ -1,4 +1,4 @@
-"""The tables of *Compatibility* are the signatures of Keras and of ours."""
+"""The tables of *Compatibility* match the signatures of Keras and of our layers."""
 
 import re
 
@@ -12,10 +12,10 @@ PAGE = signatures.PAGE.read_text()
 
 def test_the_record_is_of_the_keras_that_runs():
     record = signatures.recorded()
-    # a newer Keras than those of the record may only have what the newest has
+    # a Keras newer than the record must have the newest recorded signatures
     newest = list(record.values())[-1]
     assert signatures.of_keras() == record.get(signatures.version(), newest)
-    assert "3.10" in record  # the oldest of setup.cfg
+    assert "3.10" in record  # the oldest version in setup.cfg
 
 
 def test_the_tables_are_written_from_the_signatures():

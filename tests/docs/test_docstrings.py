@@ -1,4 +1,4 @@
-"""Docstrings of public classes and functions say what they do, and every default."""
+"""Docstrings of public classes and functions have a first sentence and defaults."""
 
 import inspect
 import re
@@ -37,7 +37,7 @@ ENTRY = re.compile(
 
 
 def public():
-    """Public classes, their own public methods, and functions, by their names."""
+    """Returns public classes, their own public methods, and functions, by name."""
     found = {}
     for part in PARTS:
         for name in part.__all__:
@@ -56,7 +56,7 @@ PUBLIC = public()
 
 
 def problems(docstring, signature):
-    """Sentences that say what a docstring lacks."""
+    """Yields a sentence for each fault of a docstring."""
     first, _, rest = docstring.partition("\n")
     if first.split()[0] in NO_FIRST_WORDS:
         yield f"begins with {first.split()[0]}"

@@ -1,4 +1,4 @@
-"""The errors of *Troubleshooting* are raised by `tests/wrong_uses`."""
+"""`tests/wrong_uses` raises the errors of *Troubleshooting*."""
 
 import re
 

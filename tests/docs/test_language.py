@@ -1,4 +1,4 @@
-"""Guides are in plain English: phrases that are banned, numbers in prose, words."""
+"""Guides are in plain English: banned phrases, numbers in prose, word counts."""
 
 import re
 
@@ -13,7 +13,7 @@ OTHERS = [ROOT / "README.md", *sorted((DOCS / "recipes").glob("*.md"))]
 ALL_WORDS, NUMBERS = 14_000, 5
 
 NUMBER = r"\d(?:[\d.,]*\d)?"
-BANNED = {  # a pattern, and what to write
+BANNED = {  # a pattern and its replacement
     r"\bboth (sides|directions)\b": "bidirectional",
     r"\bwindows? alone\b": "local attention",
     r"\*none\*|\b(and|beside|than|to|with) none\b": "no attention",
@@ -27,7 +27,7 @@ BANNED = {  # a pattern, and what to write
 
 
 def without_code(text):
-    """The words of a page; inline code, links and formatting as a reader sees them."""
+    """Returns the prose of a page, with inline code, and links without targets."""
     text = BLOCK.sub("", text)
     text = re.sub(r"^ {4,}.*$", "", text, flags=re.MULTILINE)  # indented code
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
@@ -35,13 +35,13 @@ def without_code(text):
 
 
 def sentences(text):
-    """A page without code in one line, so that phrases run over its lines."""
+    """Returns a page without code as one line, as phrases may cross line breaks."""
     text = re.sub(r"`[^`]*`", "`code`", without_code(text))
     return re.sub(r"\s+", " ", text)
 
 
 def banned(text):
-    """Banned phrases of a page, each with what to write."""
+    """Returns the banned phrases of a page, with replacements."""
     return [
         f"{match[0]}: {better}"
         for pattern, better in BANNED.items()
@@ -50,7 +50,7 @@ def banned(text):
 
 
 def numbers(text):
-    """Numbers in the prose of a page: not in code, tables, headings or versions."""
+    """Returns numbers in prose: not in code, tables, headings or versions."""
     text = re.sub(r"^(\||#|\d+\. ).*$", "", without_code(text), flags=re.MULTILINE)
     text = re.sub(r"`[^`]*`", "", text)
     text = re.sub(r"\b(arXiv|Keras|Python|TensorFlow)\s+[\d.]*\d", "", text)
@@ -58,7 +58,7 @@ def numbers(text):
 
 
 def count_words(text):
-    """Words of a page as the README's are counted: tables count, blocks do not."""
+    """Counts words of a page as for the README: with tables, without code blocks."""
     return len(BLOCK.sub("", text).replace("|", "").split())
 
 

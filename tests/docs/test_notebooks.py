@@ -1,4 +1,4 @@
-"""Notebooks run at small size; their pages and .ipynb files are built from them."""
+"""Notebooks run at small size, and make their pages and .ipynb files."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_a_notebook_keeps_what_its_cells_print(name):
 
 
 def cells_of(script):
-    """Kinds and texts of the cells of a script in jupytext's percent format."""
+    """Returns kinds and texts of the cells of a script in jupytext's percent format."""
     cells = []
     for part in script.split("# %%")[1:]:
         mark, _, text = part.partition("\n")

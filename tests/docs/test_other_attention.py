@@ -1,4 +1,4 @@
-"""The table of *Other attention* is what the classes say of themselves."""
+"""The table of *Other attention* matches the attributes of the classes."""
 
 import inspect
 import re

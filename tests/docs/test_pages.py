@@ -1,4 +1,4 @@
-"""Everything that the README and the documentation refer to exists."""
+"""Targets of references in the README and the documentation exist."""
 
 import importlib.util
 import json
@@ -125,7 +125,7 @@ PARTS = ("layers", "feature_maps", "ops", "testing", "zoo")
 
 
 def write_package(folder, **names):
-    """A package whose parts have such names in `__all__`."""
+    """Writes a package whose parts have these names in `__all__`."""
     for part in ("", *PARTS):
         (folder / part).mkdir(parents=True, exist_ok=True)
         text = f"__all__ = {names.get(part, [])!r}\n"

@@ -1,4 +1,4 @@
-"""The recipes run at small size, and what they train learns."""
+"""Recipes run at small size, and their models learn."""
 
 import contextlib
 import io
@@ -32,7 +32,7 @@ SIZES = {
     "time_series": {"LENGTH": 66, "EXAMPLES": 8, "EPOCHS": 3},
     "vision_transformer": {"IMAGE": 24, "EXAMPLES": 8, "EPOCHS": 3},
 }
-# To trace a bidirectional window takes longer than these few steps.
+# Tracing a bidirectional window takes longer than these few steps.
 EAGER = {"document_retrieval", "text_classifier", "vision_transformer"}
 NEEDS_KERAS_HUB = "convert_bert"  # tests/keras_hub runs it
 
@@ -43,7 +43,7 @@ def code_of(name):
 
 
 def run(code, sizes, name):
-    """Runs code at these sizes; returns its names after it printed what it promises."""
+    """Runs code at these sizes, checks its output, and returns its names."""
     namespace, printed = {"__name__": "__main__"}, io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(with_sizes(code, sizes, name), namespace)
@@ -63,7 +63,7 @@ def clean(tmp_path, monkeypatch):
     tf.config.run_functions_eagerly(False)
 
 
-# Eagerly, TensorFlow says that it still makes graphs of functions of data sets.
+# In eager mode, TensorFlow warns that functions of data sets remain graphs.
 @pytest.mark.filterwarnings("ignore:Even though the .tf.config:UserWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)

@@ -1,4 +1,4 @@
-"""The reference has the signatures that Python shows."""
+"""The reference pages have the signatures that Python shows."""
 
 import inspect
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def make_images(count, seed=0):
-    """Smooth enough for PNG to gain, different in every pixel and channel."""
+    """Returns images that PNG compresses, with different pixels and channels."""
     random = np.random.default_rng(seed)
     start = random.integers(0, 256, (count, 1, 1, 3))
     step = random.integers(1, 4, (count, 2, 3))
@@ -19,7 +19,7 @@ def make_images(count, seed=0):
 
 
 def write_npz(folder, train=(5, 3), validation=4):
-    """Two training files and one for validation, channel by channel.
+    """Writes two training files and one for validation, channel by channel.
 
     Returns:
         `(training images, validation images)`.
@@ -35,7 +35,7 @@ def write_npz(folder, train=(5, 3), validation=4):
 
 
 def write_pngs(folder, train=6, validation=3, tar=False):
-    """Returns `(training images, validation images)`."""
+    """Writes PNG files, and returns `(training images, validation images)`."""
     both = make_images(train, seed=1), make_images(validation, seed=101)
     for name, images in zip(("train_64x64", "valid_64x64"), both, strict=True):
         (folder / name).mkdir(parents=True)
@@ -49,5 +49,5 @@ def write_pngs(folder, train=6, validation=3, tar=False):
 
 
 def as_set(images):
-    """Images without their order."""
+    """Returns images in an order that does not depend on their given order."""
     return sorted(np.asarray(image).tobytes() for image in images)

@@ -9,7 +9,7 @@ import keras_performer
 
 @pytest.fixture
 def one_block(monkeypatch):
-    """Models of the examples have one block, which TensorFlow traces in less time."""
+    """Gives models of examples one block, which TensorFlow traces in less time."""
     model = keras_performer.PerformerLM
 
     def smaller(vocabulary_size, **options):
@@ -20,7 +20,7 @@ def one_block(monkeypatch):
 
 @pytest.fixture
 def assert_drawn():
-    """A check that a file is a picture with something on it."""
+    """Returns a check that a file is a picture with something on it."""
 
     def check(path):
         picture = np.asarray(Image.open(path).convert("RGB"))

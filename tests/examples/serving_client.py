@@ -1,11 +1,11 @@
-"""A client of an ASGI application, without a network, that can leave at any time."""
+"""Client of an ASGI application, without a network, that can leave at any time."""
 
 import asyncio
 import json
 
 
 class Exchange:
-    """One request and its answer: a `POST` of bytes or of JSON, or else a `GET`."""
+    """One request and its answer: a `POST` of bytes or JSON; a `GET` without body."""
 
     def __init__(self, app, body=None, path="/generate"):
         self.body = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -1,4 +1,4 @@
-"""A model that takes no time to make, with the signatures of an exported one."""
+"""Small model, made at once, with the signatures of an exported one."""
 
 import numpy as np
 import tensorflow as tf
@@ -8,13 +8,13 @@ _STATES = 97
 
 
 def table(vocabulary_size=VOCABULARY):
-    """Logits by what a sequence has come to: each token counts for all later ones."""
+    """Returns the logits for each state, which depends on all earlier tokens."""
     random = np.random.default_rng(0)
     return random.normal(size=(_STATES, vocabulary_size)).astype("float32")
 
 
 class _Model(tf.Module):
-    """Remembers `31 * before + token` modulo 97, and how many tokens there were."""
+    """Model whose state is `31 * before + token` modulo 97, and the token count."""
 
     def __init__(self, longest, logits):
         super().__init__()
@@ -41,7 +41,7 @@ class _Model(tf.Module):
         return self.outputs(remembered, state_position + 1)
 
     def outputs(self, remembered, position):
-        # one row that is too long fails the whole batch, as a table of places does
+        # one row that is too long fails the whole batch, as with learned positions
         with tf.control_dependencies(
             [tf.debugging.assert_less(position, self.longest)]
         ):
@@ -54,7 +54,7 @@ class _Model(tf.Module):
 
 
 def save(folder, logits=None, longest=2**30):
-    """Writes the model of a table, which fails for sequences of `longest` tokens."""
+    """Writes a model with `logits`, which fails for sequences of `longest` tokens."""
     model = _Model(longest, table() if logits is None else logits)
     signatures = {"prefill": model.prefill, "decode": model.decode}
     tf.saved_model.save(model, folder, signatures)
@@ -62,7 +62,7 @@ def save(folder, logits=None, longest=2**30):
 
 
 def likeliest(prompt, number, logits=None):
-    """The tokens that the model finds likeliest after a prompt, in NumPy."""
+    """Returns the model's likeliest tokens after a prompt, computed in NumPy."""
     logits = table() if logits is None else logits
     remembered, tokens = 0, []
     for token in prompt:

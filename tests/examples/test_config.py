@@ -10,8 +10,8 @@ import yaml
 from examples.imagenet64.config import PRESETS, Config, parse
 
 FOLDER = pathlib.Path(__file__).parents[2] / "tpu_configs"
-# The replicas of each slice. A v4 or v5p chip has two cores: they are counted as one
-# replica, and the batch is a multiple of twice the number lest they be two.
+# Replicas of each slice. The two cores of a v4 or v5p chip count as one replica; the
+# batch is a multiple of twice the number, in case they are two.
 REPLICAS = {"v5e-1": 1, "v5e-4": 4, "v5e-8": 8, "v6e-8": 8}
 REPLICAS |= {"v4-8": 8, "v5p-8": 8, "v4-32": 32}
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -1,4 +1,4 @@
-"""A run checks, deletes and writes files before its first step; its last report."""
+"""Files that a run checks, deletes and writes before its first step; its report."""
 
 import dataclasses
 import io
@@ -15,7 +15,7 @@ from tests.examples import archives
 
 
 def run_with_a_checkpoint(**settings):
-    """Leaves the files of a run with these settings that is interrupted."""
+    """Leaves the files of an interrupted run with these settings."""
     config = Config(**{"output_dir": "out", **settings})
     folders.prepare(config)
     pathlib.Path(config.backup_dir, "latest.weights.h5").touch()
@@ -64,7 +64,7 @@ def test_a_run_without_a_checkpoint_may_begin_again():
     [
         ({}, None),
         ({"num_steps": 7, "dropout": 0.1, "dtype_policy": "mixed_bfloat16"}, None),
-        ({"hidden_dim": 32, "resume": False}, None),  # deletes it and begins again
+        ({"hidden_dim": 32, "resume": False}, None),  # deletes it and starts again
         ({"hidden_dim": 32, "checkpoint_dir": "elsewhere"}, None),
         ({"hidden_dim": 32}, "resume, hidden_dim=16: .* Received: hidden_dim=32$"),
         (
@@ -122,7 +122,7 @@ def test_the_table_of_baselines_on_the_photographs():
     baselines = report.baselines(loaded.training_pixels, loaded.held_out)
     assert list(baselines) == ["uniform", "histogram", "png"]
     assert baselines["uniform"] == 8.0
-    # measured once; zlib versions differ in the second decimal
+    # recorded values; versions of zlib differ in the second decimal
     assert baselines["histogram"] == pytest.approx(7.449, abs=1e-3)
     assert baselines["png"] == pytest.approx(3.44, abs=0.05)
     text = report.table({"Performer": 3.14159, "uniform": 8.0, "png": 10.5}, "made up")

@@ -2,8 +2,8 @@
 
     python -m tests.examples.test_hosts SHARDS ADDRESS,ADDRESS
 
-is the program on the first of two hosts: each reads its own part of four batches, which
-are compared with those that the program reads itself.
+runs the program on the first of two hosts. Each host reads its part of four batches,
+and the program compares the parts with the whole batches.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from tests.examples import archives
 from tests.ports import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
-IMAGES = 11  # no multiple of a batch, nor of the shards
+IMAGES = 11  # no multiple of the batch size or of the number of shards
 
 
 def shards_of(folder, number, train=(7, 4)):
@@ -87,7 +87,7 @@ def test_an_epoch_has_every_image_once_in_an_order_of_its_own(kind, tmp_path):
 
 
 def test_shards_are_read_without_python(tmp_path):
-    # A host of a TPU slice has the files and no program: the dataset must be a graph.
+    # A host of a TPU slice has files but no program, so the dataset must be a graph.
     shards_of(tmp_path, 2)
 
     def operations(folder):
@@ -108,7 +108,7 @@ def test_shards_are_read_without_python(tmp_path):
 def test_a_host_reads_its_own_images_only(tmp_path):
     images = load(shards_of(tmp_path, 1, train=(16,)))
     own = set(archives.as_set(batches(images, 4)[:, 0]))
-    # Damage what the first of four hosts does not read in the first epoch.
+    # Damage images that the first of four hosts does not read in the first epoch.
     path = tmp_path / "shards" / "train-00000-of-00001.tfrecord"
     content = bytearray(path.read_bytes())
     for first in range(0, len(content), sources.RECORD_BYTES):
@@ -120,8 +120,8 @@ def test_a_host_reads_its_own_images_only(tmp_path):
         batches(images, 4)
 
 
-# -- The launcher, with a `gcloud` that notes its arguments in place of Google's. `ssh`
-#    runs its command in the folder `home`, whose `python` notes its arguments too.
+# -- The launcher, with a fake `gcloud` that writes down its arguments. Its `ssh` runs
+#    the command in the folder `home`, whose `python` also writes down its arguments.
 
 
 CONFIGS = ROOT / "tpu_configs"
@@ -140,7 +140,7 @@ TPU_VM = ["compute", "tpus", "tpu-vm"]
 
 @pytest.fixture
 def host(tmp_path):
-    """The repository's folder on all hosts, which are one here."""
+    """Makes the repository's folder on the hosts, which all share it."""
     folder = tmp_path / "home" / "keras_performer"
     for path, text in {
         tmp_path / "bin/gcloud": GCLOUD,
@@ -161,7 +161,7 @@ def server(host):
 
 
 def launch(*arguments, code=0):
-    """The error of the launcher, and the arguments of each call of `gcloud`."""
+    """Returns the error of the launcher, and the arguments of each `gcloud` call."""
     environment = {**os.environ, "PATH": f"{os.getcwd()}/bin:{os.environ['PATH']}"}
     done = subprocess.run(
         [CONFIGS / "launch.sh", *arguments],
@@ -192,12 +192,12 @@ def test_train_starts_servers_everywhere_and_the_program_on_the_first_host(host)
     assert "--worker=all" in servers and "--worker=0" in program
     assert ". tpu_configs/environment.sh && { nohup python tpu_con" in servers[-1]
     old = server(host)
-    os.kill(old, 0)  # fails unless it runs
+    os.kill(old, 0)  # raises unless the server runs
     tpu = "grpc://10.0.0.1:8470,10.0.0.2:8470,10.0.0.3:8470,10.0.0.4:8470"
     program = (host / "program.txt").read_text().splitlines()
     module = ["-m", "examples.imagenet64.train"]
     assert program == ["0", *module, *flags, "--tpu", tpu]
-    # again: the old server ends first
+    # a second launch ends the old server first
     launch("a-slice", "us-central2-b", "train", *flags)
     with pytest.raises(ProcessLookupError):
         os.kill(old, 0)

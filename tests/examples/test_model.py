@@ -1,4 +1,4 @@
-"""The image model: its inputs, causality, state, and the likelihood of its outputs."""
+"""The image model: inputs, causality, state, and likelihood of outputs."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def small_model(**changes):
 
 
 def photograph(seed=0):
-    """A smooth random image."""
+    """Returns a smooth random image."""
     random = np.random.default_rng(seed)
     waves = random.normal(size=(4, 3)) @ random.normal(size=(3, 3))
     y, x = np.mgrid[:64, :64] / 20
@@ -48,14 +48,14 @@ def test_the_row_above_is_seen_by_attention_only(attention):
     before, after = (model(x[:, :300]).numpy()[0] for x in (inputs, other))
     moved = np.abs(before - after).max(-1)
     assert moved[:92].min() > 0
-    # else outputs depend on the last three sub-pixels alone
+    # without attention, outputs only depend on the last three sub-pixels
     far = moved[92 : 90 + image_model.ROW]
     assert far.max() == 0 if attention == "none" else far.min() > 0
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_gradients_of_the_constants_of_the_embedding_do_not_stall(jit_compile):
-    """Keras' gradient of a bias in bfloat16 does, at 64 here: a running sum."""
+    """Keras' bfloat16 gradient of a bias, a running sum, would stop at 64 here."""
     embedding = image_model.PixelEmbedding(2, dtype="mixed_bfloat16")
     inputs = tf.fill((8, image_model.LENGTH), image_model.GREY)
 
@@ -96,7 +96,7 @@ def test_the_embedding_may_read_more_and_start_rows_from_above():
         np.testing.assert_allclose(x[0, i], known @ kernel[i % 3], atol=1e-5)
     rows = reference.numpy().reshape(3, 64, 3)
     np.testing.assert_array_equal(rows[:, 1:], image[:3, :63])
-    # the first input is 0, which is no pixel
+    # the first input is 0, which is not a pixel
     np.testing.assert_array_equal(rows[:, 0], [[128] * 3, image[0, 0], image[1, 0]])
     again = model.from_config(model.get_config()).embedding
     assert (again.num_last, again.start_of_row) == (6, "above")
@@ -147,7 +147,7 @@ def outputs_and_references(num_mixtures, count, scale=1.0, seed=0):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_mixture_equals_differences_of_scipys_logistic(dtype):
     outputs, reference = outputs_and_references(3, count=400, scale=0.5)
-    outputs = tf.cast(outputs, dtype)  # computed in float32 all the same
+    outputs = tf.cast(outputs, dtype)  # the computation is in float32
     targets = np.clip(
         reference + np.random.default_rng(1).integers(-9, 10, 400), 0, 255
     )
@@ -183,7 +183,7 @@ def test_logits_are_the_log_probs_of_all_values_and_sum_to_one(num_mixtures, sca
 
 @pytest.mark.parametrize("magnitude", [0.0, 1.0, 30.0, 1e4, 1e30])
 def test_log_probs_and_gradients_are_finite_for_every_value(magnitude):
-    # Every combination of signs of (weight, offset, scale), for each of 256 values.
+    # All combinations of signs of (weight, offset, scale), for each of 256 values.
     signs = np.array(np.meshgrid([-1, 1], [-1, 1], [-1, 1])).reshape(3, 8).T
     outputs = np.stack([np.concatenate([s, -s, s, s]) for s in signs])
     outputs = magnitude * outputs.reshape(8, 4, 3).transpose(0, 2, 1).reshape(8, 12)

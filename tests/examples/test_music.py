@@ -1,4 +1,4 @@
-"""The example `music`: scores made here, and one that music21 ships."""
+"""The example `music`, with made-up scores and one that music21 ships."""
 
 import pathlib
 
@@ -37,7 +37,7 @@ def test_quartets_are_read_once(monkeypatch, tmp_path):
     monkeypatch.setattr(core, "getComposer", lambda self, name: files)
     (notes,) = music.read_quartets(tmp_path / "notes.npz")  # the other has fewer parts
     np.testing.assert_array_equal(notes, music.notes_in(converter.parse(files[0])))
-    assert np.bincount(notes[:, 1]).min() > 30  # of each part
+    assert np.bincount(notes[:, 1]).min() > 30  # notes of each part
     monkeypatch.setattr(core, "getComposer", None)
     (again,) = music.read_quartets(tmp_path / "notes.npz")
     np.testing.assert_array_equal(again, notes)
@@ -50,7 +50,7 @@ def test_tokens_are_notes_and_back():
     late = np.concatenate([NOTES[:-1], [[520, 0, 71, 500]]])
     cut = music.notes_of(music.tokens_of(late))
     assert cut[-1].tolist() == [20 + 96, 0, 71, 192]
-    tokens[6] = 0  # a waiting time where the pitch of the second note should be
+    tokens[6] = 0  # a waiting time in place of the pitch of the second note
     np.testing.assert_array_equal(music.notes_of(tokens), NOTES[[0, 2, 3, 4]])
 
 
@@ -65,7 +65,7 @@ def test_sequences_are_pieces_in_another_key():
     for sequence in sequences:
         difference = sequence - windows
         same = (difference[..., [0, 1, 3]] == 0).all((1, 2))
-        (moved,) = np.unique(difference[same][..., 2])  # one, for all notes
+        (moved,) = np.unique(difference[same][..., 2])  # one difference for all notes
         keys.add(moved)
     assert keys == set(range(-6, 6))
 
@@ -100,7 +100,7 @@ def test_a_held_out_piece_is_continued(
     np.savez("out/notes.npz", **{str(i): piece for i, piece in enumerate(pieces)})
     bits, continued = music.main(steps=3, output_dir="out", length=80)
     assert bits["no attention"] != pytest.approx(bits["Performer"], abs=1e-3)
-    # less than without any knowledge; three steps teach a model which field is next
+    # below the bits of uniform guesses; three steps teach the order of fields
     most = 4 * np.log2(music.VOCABULARY)
     assert all(most / 2 < x < most for x in bits.values())
     given = max(pieces[::8], key=len)[:4]

@@ -1,4 +1,4 @@
-"""Each program trains, small; its data, tables and layers by hand."""
+"""Programs train at small size; tests compute their data and tables by hand."""
 
 import ast
 import collections
@@ -29,11 +29,11 @@ from keras_performer import feature_maps, ops
 
 @pytest.fixture
 def run(monkeypatch, capsys, one_block, eagerly, assert_drawn):
-    """Runs a program with few of its rows; returns its results and its output."""
+    """Returns a function that runs a program with some of its rows."""
 
     def run_small(program, rows, steps=2, picture="curves.png", small=None, **options):
         monkeypatch.setattr(trials, "EVALUATIONS", 2)
-        chosen = {name: program.ROWS[name] for name in rows}  # others take time
+        chosen = {name: program.ROWS[name] for name in rows}  # all rows would take long
         for name, value in {"ROWS": chosen, **(small or {})}.items():
             monkeypatch.setattr(program, name, value)
         results = program.main(steps=steps, output_dir="out", **options)
@@ -47,7 +47,7 @@ def run(monkeypatch, capsys, one_block, eagerly, assert_drawn):
 
 
 def counted_bits(training, test, num_before):
-    """`table_bits` byte by byte."""
+    """Computes `table_bits` byte by byte."""
     followers = collections.defaultdict(collections.Counter)
     for end in range(len(training)):
         for n in range(min(num_before, end) + 1):
@@ -121,7 +121,7 @@ def test_held_out_digits_are_not_trained_on():
     known = load_digits()
     (training, labels), (held_out, _) = classification.load_data(1347)
     assert held_out[0].shape[0] == 450
-    # 1,347 sequences are one epoch: with the held-out ones every digit once
+    # one epoch is 1,347 sequences; with the held-out ones, each digit occurs once
     total = training[0].sum() + held_out[0].sum()
     assert total == known.images.sum() and len(labels) == 1347
 
@@ -174,7 +174,7 @@ def test_own_feature_map_trains_and_loads(run):
 
 @pytest.fixture(scope="module")
 def translator():
-    """A model that is not trained, and eight examples."""
+    """Returns an untrained model and eight examples."""
     model = translation.make_model(translation.FEATURES, steps=100)
     given = translation.examples(8, np.random.default_rng(1))
     model(given[0])
@@ -204,7 +204,7 @@ def test_each_byte_is_followed_by_its_target():
     lengths = set()
     for row, first, second in zip(numbers, before, after):
         number = bytes(row).lstrip(b"\0").decode()
-        assert str(int(number)) == number  # to the right, and without zeros before
+        assert str(int(number)) == number  # padded on the left, without leading zeros
         words = translation.spelled(int(number)).encode()
         assert bytes(first).startswith(b"\n" + words)
         assert bytes(second).rstrip(b"\0") == words + b"\n"
@@ -221,7 +221,7 @@ def test_what_is_written_by_a_state_is_what_one_pass_finds_likeliest(translator)
     likeliest = model([numbers, before]).numpy().argmax(-1)[:, : made.shape[1]]
     is_written = made != translation.PADDING
     np.testing.assert_array_equal(made[is_written], likeliest[is_written])
-    # and a text that was written is an exact match, but with another byte is none
+    # the written text is an exact match, and no match after a change of one byte
     logits = np.eye(128)[made]
     assert translation.exact_match(made, logits).numpy().tolist() == [1.0] * 8
     logits[2, 0] = np.roll(logits[2, 0], 1)
@@ -239,7 +239,7 @@ def test_the_control_sees_no_digits(translator, monkeypatch):
 
 @pytest.mark.slow
 def test_translation_trains_and_writes(run, monkeypatch):
-    # a window that is shorter than these texts
+    # a window shorter than these texts
     monkeypatch.setitem(
         translation.ROWS, "Performer", {**translation.FEATURES, "window": 4}
     )
@@ -254,7 +254,7 @@ def test_translation_trains_and_writes(run, monkeypatch):
 
 
 def test_a_page_is_a_photograph_with_a_digit_somewhere():
-    # each pixel of this photograph tells where it is, and ink is lighter than all
+    # each pixel of this photograph encodes its position, and ink is lighter than all
     photograph = np.arange(30 * 40).reshape(30, 40) / 10**4
     digit = np.zeros((8, 8))
     digit[2, 5] = digit[7, 0] = 1
@@ -273,7 +273,7 @@ def test_a_page_is_a_photograph_with_a_digit_somewhere():
         np.testing.assert_array_equal(page[~is_ink], there[~is_ink])
     assert min(map(min, places)) >= 0 and max(map(max, places)) <= vision.PAGE - 8
     assert len(places) > 30 and len(origins) > 30
-    assert photograph.max() < 1  # the photograph itself stays as it was
+    assert photograph.max() < 1  # the photograph itself did not change
 
 
 def test_patches_are_parts_of_the_page_row_by_row():
@@ -308,7 +308,7 @@ def test_held_out_digits_and_photographs_are_not_seen_in_training(monkeypatch):
 @pytest.mark.slow
 def test_vision_trains_and_reads_pages(run, assert_drawn):
     (curves, read), printed = run(vision, ["Performer"])
-    _, (_, labels) = vision.load_data(1)  # the same whatever is trained on
+    _, (_, labels) = vision.load_data(1)  # the same for all counts
     (step, last) = curves["Performer"][-1]
     assert step == 2 and f"{'Performer':30}{last:.3f}" in printed
     np.testing.assert_allclose((read["Performer"] == labels).mean(), last, atol=1e-6)
@@ -322,7 +322,7 @@ def test_each_row_reads_pages(name):
     patches = np.random.default_rng(0).random((2, 64, 4), "float32")
     logits = model(patches).numpy()
     assert logits.shape == (2, 10)
-    # without attention a page is a bag of patches
+    # without attention, the order of patches has no effect
     moved = np.abs(model(patches[:, ::-1]).numpy() - logits).max()
     assert moved < 1e-5 if name == "no attention" else moved > 1e-4
 
@@ -353,7 +353,7 @@ def test_answers_stand_in_the_document_among_words_of_the_library(held_out):
         rest = np.delete(tokens, [*range(16), *lines])
         starts = np.flatnonzero(source[: len(windows)] == rest[0])
         assert (windows[starts] == rest).all(1).any()
-    assert len(found) > 30  # anywhere
+    assert len(found) > 30  # at many positions
 
 
 @pytest.mark.slow
@@ -373,7 +373,7 @@ def test_each_row_answers_the_questions_of_a_document(name):
     tokens, places = library.documents(2, 128, seed=1)
     logits = model(tokens).numpy()
     assert logits.shape == (*places.shape, len(documents.PLACES))
-    # the end of a document reaches the first answer, beyond two windows, by attention
+    # the end of a document, beyond two windows, reaches the first answer by attention
     other = np.concatenate([tokens[:, :96], tokens[:, :95:-1]], axis=1)
     moved = np.abs(model(other).numpy() - logits)[:, 0].max()
     assert (moved > 1e-5) == (name == "Performer")
@@ -395,7 +395,7 @@ def test_rows_have_the_number_of_their_documents():
     np.testing.assert_array_equal(tokens[:2], [[97, 98, 0, 99, 0, 0], [255, *[0] * 5]])
     np.testing.assert_array_equal(ids[:2], [[1, 1, 1, 2, 2, 0], [1, 1, *[0] * 4]])
     assert not ids[2:].any()
-    # neither from one document to the next nor into padding is anything predicted
+    # no prediction from one document to the next, or into padding
     given = packing.of_fit((tokens, ids))
     np.testing.assert_array_equal(given["y"][0], [98, 0, 99, 0, 0, 0])
     np.testing.assert_array_equal(
@@ -413,7 +413,7 @@ def test_packed_documents_are_predicted_as_alone(capsys, one_block, eagerly):
     padded, packed, mixed = table.values()
     assert packed[0] < padded[0] / 2 and packed[1] < padded[1]
     assert all(2 < bits < 8 for *_, bits in table.values())
-    # what a document learns from its neighbours is something else
+    # without segments, neighbouring documents change the result
     assert packed[3] != pytest.approx(mixed[3], abs=1e-4)
     assert f"{packed[3]:.3f}" in capsys.readouterr().out
 
@@ -509,7 +509,7 @@ def test_questions_are_far_from_the_answers_in_the_list():
         assert sorted(listed) == sorted(asked)
         assert len({letter for letter, _ in listed}) == 8
         firsts.add(listed.index(asked[0]))
-    assert len(firsts) > 4  # the order says nothing
+    assert len(firsts) > 4  # the order gives no hint
 
 
 @pytest.mark.slow

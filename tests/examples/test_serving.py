@@ -1,4 +1,4 @@
-"""The service: streams, refusals, clients that leave, and the tokens that it draws."""
+"""The service: streams, refusals, clients that leave, and sampled tokens."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 
 def serve(folder, scenario, **limits):
-    """Runs `scenario`, an async function of the application, while it is served."""
+    """Runs `scenario`, an async function of the application, while it serves."""
 
     async def run():
         app = create_app(folder, Limits(**{"max_new_tokens": 10**9, **limits}))
@@ -37,12 +37,12 @@ def serve(folder, scenario, **limits):
 
 
 def served(**limits):
-    """Makes a test of a scenario."""
+    """Returns a decorator that makes a test from a scenario."""
     return lambda scenario: lambda folder: serve(folder, scenario, **limits)
 
 
 def likeliest(app, prompt, number):
-    """A request for the likeliest tokens."""
+    """Sends a request for the likeliest tokens."""
     body = {"tokens": prompt, "max_new_tokens": number, "temperature": 0}
     return Exchange(app, body)
 
@@ -62,7 +62,7 @@ async def test_many_sessions_get_what_each_gets_alone(app):
         assert await exchange.tokens() == expected
     status = await Exchange(app, path="/status").answer()
     assert status["sessions"] == 0 and status["tokens"] == sum(lengths)
-    # the longest decides, and those that came a prompt later
+    # the longest one decides, or others that started a prompt later
     assert 39 <= status["steps"] <= 45
 
 
@@ -148,10 +148,10 @@ async def test_a_client_that_leaves_takes_no_further_step(app):
     assert status["sessions"] == 1
     await staying.leave()
     before = await Exchange(app, path="/status").answer()
-    # a whole session later: nobody else has drawn anything
+    # a whole session later, no other session has sampled tokens
     await Exchange(app, {"tokens": [2], "max_new_tokens": 50}).tokens()
     after = await Exchange(app, path="/status").answer()
-    # one step of those that left may have been under way
+    # one step of sessions that left may have been running
     assert after["tokens"] - before["tokens"] in (50, 51, 52)
 
 
@@ -191,7 +191,7 @@ def test_a_client_that_does_not_read_is_cut_off(folder, monkeypatch):
     class Stuck(Exchange):
         async def send(self, message):
             await super().send(message)
-            await asyncio.Event().wait()  # for ever
+            await asyncio.Event().wait()  # forever
 
     async def scenario(app):
         stuck = Stuck(app, ENDLESS)
@@ -207,7 +207,7 @@ def test_one_sequence_that_fails_does_not_end_the_others(tmp_path):
     folder = serving_models.save(str(tmp_path / "short"), longest=10)
 
     async def scenario(app):
-        lengths = {1: 9, 3: 40, 4: 6, 5: 5}  # of the second the tenth token fails
+        lengths = {1: 9, 3: 40, 4: 6, 5: 5}  # the second fails at its tenth token
         exchanges = {n: likeliest(app, [2] * n, m) for n, m in lengths.items()}
         for n, exchange in exchanges.items():
             *events, last = await exchange.events()
@@ -250,7 +250,7 @@ def test_the_end_of_the_service_ends_its_sessions(folder):
         (1.0, None, [0, 2, 3, 4, 5]),
         (0.5, None, [0, 2, 3, 4, 5]),
         (1.0, 3, [2, 3, 4]),
-        (2.0, 1, [2]),  # of two that are equal the lower id
+        (2.0, 1, [2]),  # of two equal logits, the lower id
         (1.0, 100, [0, 2, 3, 4, 5]),
     ],
 )

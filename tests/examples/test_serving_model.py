@@ -1,4 +1,4 @@
-"""Exported models of this package, trained to be served, and served without it."""
+"""Exported models of this package, and a service that runs without it."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ from examples.serving.model import ExportedModel
 from tests.ports import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
-# As `python -m examples.serving`, where neither this package nor Keras is installed.
+# Runs `python -m examples.serving` without this package and Keras.
 STRANGER = """
 import runpy, sys
 
@@ -30,11 +30,11 @@ PROMPTS = ["one", "two", "three", "a longer prompt"]
 
 
 def ask(port, body=None, path="/generate"):
-    """The answer of a server on this machine, before it is read."""
+    """Returns the unread answer of a server on this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     method = "GET" if body is None else "POST"
     connection.request(method, path, json.dumps(body), {"Connection": "close"})
-    return connection.getresponse()  # closes the connection when it is closed
+    return connection.getresponse()  # its end closes the connection
 
 
 @pytest.mark.slow
@@ -69,8 +69,8 @@ def test_the_command_serves_without_this_package_and_survives_who_leaves(tmp_pat
         while "Uvicorn running on" not in printed:
             line = server.stdout.readline()
             printed += line
-            assert line, printed  # it has ended
-        # if it went on, it would fail after 60 tokens, and the log would say so
+            assert line, printed  # empty if the server has ended
+        # if it continued, it would fail after 60 tokens, and the log would show it
         leaving = ask(port, {"text": "two"})
         leaving.readline()
         leaving.close()
@@ -112,7 +112,7 @@ def test_a_folder_without_the_signatures_is_refused():
 
 
 class Learner:
-    """Keeps its data and the folder of its export."""
+    """Model that keeps its data and the folder of its export."""
 
     def fit(self, inputs, targets, **options):
         self.inputs, self.targets = inputs, targets

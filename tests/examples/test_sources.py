@@ -1,4 +1,4 @@
-"""Images of every kind: contents of folders, damaged files, and what is held out."""
+"""Sources of images: contents of folders, damaged files, and held-out images."""
 
 import dataclasses
 import itertools
@@ -167,7 +167,7 @@ def test_held_out_crops_are_a_grid_of_the_right_fifth():
 
 
 def test_training_crops_never_reach_the_held_out_region(monkeypatch):
-    # photographs whose pixels say where they are
+    # photographs whose pixels encode their position
     row, column = np.mgrid[:427, :640]
     marked = np.stack([4 * (row // 256) + column // 256, row % 256, column % 256], -1)
     sample = dataclasses.make_dataclass("Sample", ["images"])([np.uint8(marked)] * 2)
@@ -179,7 +179,7 @@ def test_training_crops_never_reach_the_held_out_region(monkeypatch):
         return 256 * (high // 4) + row, 256 * (high % 4) + column
 
     rows, columns = place(np.stack(list(loaded.train.take(100).as_numpy_iterator())))
-    # 800 crops reach the edges of the region and never pass its right one
+    # 800 crops reach all edges of the region and never cross its right edge
     assert columns.min() < 5 and 506 < columns.max() <= 511
     assert rows.min() < 5 and rows.max() > 421
     assert place(loaded.held_out)[1].min() == 512
@@ -196,7 +196,7 @@ def test_blocks_are_read_one_at_a_time_and_only_when_needed():
 
     split = sources.Split([4, 4, 4], read)
     images = list(itertools.islice(split.shuffled(seed=0, start=9), 5))
-    # three left of the first epoch's last block, then two of the second epoch
+    # three images are left of the first epoch's last block; two are of the second epoch
     assert [int(image.max()) for image in images] == [reads[0]] * 3 + [reads[1]] * 2
     assert len(reads) == 2
 
@@ -214,7 +214,7 @@ def test_replicas_share_batches_that_are_full():
     assert len(loaded.held_out) == 20  # of 24
     batches = list(loaded.held_out_batches.as_numpy_iterator())
     np.testing.assert_array_equal(np.concatenate(batches), loaded.held_out)
-    # by workers: each takes its part of a batch, not whole batches or all of them
+    # each worker takes a part of each batch, not whole batches or all of them
     sharding = loaded.held_out_batches.options().experimental_distribute
     assert sharding.auto_shard_policy == tf.data.experimental.AutoShardPolicy.DATA
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

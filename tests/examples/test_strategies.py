@@ -1,4 +1,4 @@
-"""Devices of a run, and its optimizer and dropout on one of them and on several."""
+"""Devices of a run, and its optimizer and dropout on one or several devices."""
 
 import dataclasses
 import types
@@ -21,7 +21,7 @@ def replicas_of(number):
 @pytest.mark.parametrize("with_gpus", [False, True])
 def test_mirrored_takes_all_devices_of_a_kind_gpus_first(with_gpus, monkeypatch):
     devices = tf.config.list_logical_devices("CPU")
-    if with_gpus:  # two CPUs call themselves GPUs
+    if with_gpus:  # two CPUs appear as GPUs
         devices = devices[:2]
         found = {"GPU": devices, "CPU": []}
         monkeypatch.setattr(tf.config, "list_logical_devices", found.get)
@@ -66,7 +66,7 @@ def test_a_tpu_may_take_several_steps_at_once(monkeypatch):
 
 @pytest.mark.parametrize(("strategy", "device"), [("tpu", "CPU:0"), ("none", "CPU:1")])
 def test_what_is_not_shared_runs_on_the_cpu_beside_a_tpu(strategy, device):
-    with tf.device("CPU:1"):  # a TPU's host has one CPU, but other devices
+    with tf.device("CPU:1"):  # a TPU's host has a CPU and other devices
         with strategies.one_device(Config(strategy=strategy)):
             assert device in tf.constant(np.zeros(3)).device
 
@@ -76,7 +76,7 @@ def test_dropout_is_a_function_of_the_seed_and_the_step(replicas):
     strategy = replicas_of(replicas)
 
     def dropped(seed, step, calls_before=0):
-        """Values that two layers drop on each replica, in another model each time."""
+        """Returns masks of two dropout layers on each replica, from a new model."""
         with strategy.scope():
             layers = [keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)]
             model = keras.Sequential([keras.Input((50,)), *layers])
@@ -101,8 +101,8 @@ def test_dropout_is_a_function_of_the_seed_and_the_step(replicas):
         assert (other != first).mean() > 0.2
 
 
-# -- The optimizer's step, by hand. With an epsilon as large as this a step is in
-#    proportion to the gradient.
+# -- The optimizer's step by hand. With this large epsilon, a step is proportional to
+#    the gradient.
 
 
 CONFIG = Config(
@@ -131,10 +131,10 @@ def step_by_hand(config):
     gradients = [tf.convert_to_tensor(g).numpy().astype("float64") for g in gradients]
     norm = np.sqrt(sum((g**2).sum() for g in gradients))
     if config.global_clipnorm:
-        # Also a sum that was divided by the replicas would then not be clipped.
+        # A sum that was divided by the replicas would not be clipped.
         assert config.global_clipnorm < norm < 1.9 * config.global_clipnorm
         gradients = [g * config.global_clipnorm / norm for g in gradients]
-    # The first step of Adam as Keras takes it, whose epsilon stands beside sqrt(v).
+    # The first step of Keras' Adam, which adds epsilon to sqrt(v).
     root = np.sqrt(1 - config.beta_2)
     return [
         v

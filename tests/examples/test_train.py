@@ -1,4 +1,4 @@
-"""The whole example, small, as a newcomer runs it."""
+"""The whole example at small size, as a new user runs it."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ SMALL = """--num_layers 1 --num_heads 1 --hidden_dim 6 --intermediate_dim 4
     --num_random_features 4 --batch_size 1 --held_out_images 2 --num_samples 1
     --num_completions 1 --warmup_steps 1 --every_n_steps 2 --output_dir out
     --control false""".split()
-# For what does not depend on the attention: graphs that are traced in a fraction of
-# the time that the demo's take.
+# For tests that do not depend on attention: tracing these graphs takes a fraction of
+# the demo's time.
 PLAIN = "--feature_map relu --exact_window null"
 NO_ATTENTION = "--attention none --num_samples 0 --num_completions 0"
 
@@ -31,7 +31,7 @@ def run(*flags):
 def test_the_example_trains_generates_and_writes(
     tmp_path, capsys, monkeypatch, uncompiled, assert_drawn
 ):
-    # drawing all 12,288 sub-pixels is what generation's own tests are about
+    # tests of generation sample all 12,288 sub-pixels
     monkeypatch.setattr(
         train.keras_performer,
         "generate",
@@ -86,10 +86,10 @@ def test_a_step_trains_on_some_rows_of_its_images():
         found.add(first)
         np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
         assert (inputs[:, 0] == 0).all()
-    assert len(found) > 3  # other rows in each step
+    assert len(found) > 3  # each step has other rows
     later = sequences(2, start_step=4, **settings)
     np.testing.assert_array_equal(later, whole[4:])
-    # replicas take the parts of a batch, with the same rows
+    # replicas take parts of a batch, with the same rows
     parts = sequences(4, replicas=2, **settings)[:, :, 0]
     parts = parts.reshape(2, 2, *parts.shape[1:]).swapaxes(1, 2)
     np.testing.assert_array_equal(parts, whole[:2])
@@ -102,7 +102,7 @@ def test_noise_is_added_to_what_is_read_and_not_to_what_is_predicted():
     assert noisy.min() >= 0 and noisy.max() <= 255
     deviations = []
     for image, other in zip(*(x[:, 0].reshape(18, -1) for x in (plain, noisy))):
-        inside = (image > 80) & (image < 175)  # where nothing is cut off
+        inside = (image > 80) & (image < 175)  # where no noise is clipped
         noise = (other - image)[inside].astype(float)
         assert abs(noise.mean()) < 5 * noise.std() / np.sqrt(noise.size) + 1e-9
         if noise.std() > 1:
@@ -156,7 +156,7 @@ def test_checkpoints_on_a_remote_file_system(uncompiled):
     first = run(flags)
     weights = "ram://run/checkpoint/latest.weights.h5"
     written = tf.io.gfile.stat(weights).mtime_nsec
-    assert run(flags, "--resume true") == first  # nothing is left to train
+    assert run(flags, "--resume true") == first  # no steps are left
     with pytest.raises(ValueError, match="resume must be True if checkpoint_dir exi"):
         run(flags)
     assert tf.io.gfile.stat(weights).mtime_nsec == written
@@ -192,7 +192,7 @@ class Interrupted(Exception):
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(
     tmp_path, monkeypatch, uncompiled
 ):
-    # recomputing draws several times for each dropout layer in a step
+    # with recompute, each dropout layer samples several times in a step
     flags = f"""{NO_ATTENTION} --num_steps 6 --steps_per_epoch 2
         --dropout 0.5 --recompute network"""
     whole = run(flags)
@@ -205,7 +205,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(train.callbacks, "Curve", Interrupt)
         run(flags, "--output_dir interrupted")
-    # as if killed while it was writing: then the checkpoint before it is used
+    # as if killed during a write: the run then uses the checkpoint before
     weights = tmp_path / "interrupted/checkpoint/latest.weights.h5"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
     resumed = run(flags, "--output_dir interrupted --resume true")
@@ -221,7 +221,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(
 @pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_all_its_steps(uncompiled):
     run(NO_ATTENTION, "--max_minutes 1e-4 --num_steps 4 --steps_per_epoch 2")
-    # another one, and in epochs of another length
+    # a second run, and one with epochs of another length
     for steps, per_epoch, done in (4, 2, 5), (8, 3, 8):
         sizes = f"--num_steps {steps} --steps_per_epoch {per_epoch}"
         run(NO_ATTENTION, "--max_minutes null --resume true", sizes)

@@ -1,4 +1,4 @@
-"""Feature maps by name, object and config, and what each computes."""
+"""Feature maps by name, object and config, and their features."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def test_names_mean_what_the_documentation_says():
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_generalized_features_are_the_activation_plus_epsilon(name):
-    """One feature, one key: the sums of the state are the feature itself."""
+    """The sums of a state with one feature and one key are the feature."""
     key = tf.constant(LINEAR, tf.float64, (9, 1, 1, 1))
     for epsilon in (1e-3, 0.25):
         kernel = GeneralizedFeatures(name, epsilon).kernel(tf.constant([[1.0]]))
@@ -144,7 +144,7 @@ def test_an_unregistered_function_works_until_it_is_saved():
 
 
 class Narrow(feature_maps.FeatureMap):
-    """A map whose arguments no config has."""
+    """Map without a config."""
 
     def __init__(self, width):
         self.width = width
@@ -166,7 +166,7 @@ def test_a_map_with_arguments_and_no_config_is_not_saved_without_them():
 
 @pytest.mark.parametrize("name", ["gelu", "elu"])
 def test_keras_own_activations_are_saved(name):
-    """Also "elu", which as a name is elu(x) + 1 here."""
+    """Tests also "elu", although the name "elu" here means elu(x) + 1."""
     activation = getattr(keras.activations, name)
     config = feature_maps.serialize(GeneralizedFeatures(activation))
     restored = feature_maps.deserialize(json.loads(json.dumps(config)))
@@ -177,7 +177,7 @@ def test_keras_own_activations_are_saved(name):
 
 @keras.saving.register_keras_serializable(package="tests")
 class Fixed(feature_maps.FeatureMap):
-    """relu(x) + 1e-3: it draws nothing, and says nothing about a number."""
+    """Map relu(x) + 1e-3, without sampling and without a number of features."""
 
     def kernel(self, parameters):
         return ops.ActivationKernel(parameters, tf.nn.relu)

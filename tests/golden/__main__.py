@@ -1,13 +1,14 @@
-"""Writes what the test compares with, of another checkout, into `recorded`.
+"""Writes the results of another checkout, for comparison, into `recorded`.
 
     python -m tests.golden numbers --package ../old_checkout
     python -m tests.golden models --package ../old_checkout
 
-It was made of commit aa2d4ca, the last one before `AttentionLayer`, on a CPU (x86-64
-with AVX-512, 2 cores) with TensorFlow 2.21.0: the numbers with Keras 3.15.1, the saved
-models with Keras 3.10.0, the oldest that is allowed, as none reads files of later ones.
-Operations have no numbers here: `keras_performer/ops/reference.py` says what they are.
-Make it anew only for numbers that are meant to change, and say which and why.
+The files come from commit aa2d4ca, the last one before `AttentionLayer`, on a CPU
+(x86-64 with AVX-512, 2 cores) with TensorFlow 2.21.0. The numbers come from Keras
+3.15.1. The saved models come from Keras 3.10.0, the oldest supported version, as
+versions of Keras do not read files of later ones. There are no numbers of operations,
+as `keras_performer/ops/reference.py` defines them. Write the files again only for
+numbers that are meant to change, and say which and why.
 """
 
 import argparse
@@ -16,14 +17,14 @@ import sys
 
 import numpy as np
 
-# Half precision gets there; others stay below 2e-5.
+# Half precision comes close; other dtypes stay below 2e-5.
 LARGEST_ROUNDING = 1e-3
 
 
 def write_numbers(word):
     """Writes sketches of all arrays, and how far rounding moves them.
 
-    Those of configurations whose name has not the word stay as they are.
+    Configurations without the word in their name keep their arrays.
     """
     from tests.golden import recording
 
@@ -41,25 +42,25 @@ def write_numbers(word):
 
 
 def rounding(name, arrays, seeds=(1, 2, 3)):
-    """Largest change of each array by rounding of inputs and weights."""
+    """Returns the largest change of each array by rounding of inputs and weights."""
     from tests.golden import numbers, recording
 
     moved = dict.fromkeys(arrays, np.float32(0))
     if "float64" in name:
-        return moved  # its bound does not ask
+        return moved  # its bound does not depend on rounding
     for seed in seeds:
         with numbers.moved_by_rounding(seed):
             others = recording.compute(name)
         for key, array in arrays.items():
             distance = np.float32(recording.difference(others[key], array))
             moved[key] = max(moved[key], distance)
-            if distance > LARGEST_ROUNDING:  # then it compares nothing
+            if distance > LARGEST_ROUNDING:  # a comparison would tell nothing
                 raise ValueError(f"{name}, {key}: rounding moves it by {distance:.1e}.")
     return moved
 
 
 def write_models():
-    """Writes files of models, what they compute, and the names of their weights."""
+    """Writes files of models, their outputs, and the names of their weights."""
     from tests.golden import recording, saved_models
 
     folder, outputs, weights = recording.FOLDER, {}, {}

@@ -1,7 +1,4 @@
-"""Configurations of `PerformerAttention`: outputs, gradients, scores, states.
-
-And the random features that are drawn for it.
-"""
+"""Outputs, gradients, scores, states and random features of `PerformerAttention`."""
 
 import dataclasses
 import itertools
@@ -21,15 +18,15 @@ TWO_BLOCKS = (1, 600, 3)
 
 @dataclasses.dataclass(frozen=True)
 class LayerCase:
-    """One configuration.
+    """A configuration of a layer.
 
     Attributes:
         options: dict of arguments of the layer, besides `SMALL`.
         shapes: tuple of the shapes of query, value and key, as many as are given.
         masks, call: dicts of masks and of further arguments of `call`.
-        std: float, of the inputs. The kernels keep it for queries and keys.
-        graph: `None` (eager), "known" or "unknown" lengths in a `tf.function`.
-        more: bool, also look at scores and, with a state, take it in pieces.
+        std: float, standard deviation of inputs, and so of queries and keys.
+        graph: `None` for eager calls; "known" or "unknown" lengths in a `tf.function`.
+        more: bool, also record scores and, with a state, calls in pieces.
         kind: class of the layer.
     """
 
@@ -43,7 +40,7 @@ class LayerCase:
     kind: type = PerformerAttention
 
     def numbers(self):
-        """A dict of arrays by name."""
+        """Returns a dict of arrays by name."""
         options = {**SMALL, **self.options}
         if self.kind is ExactAttention:
             del options["num_random_features"]
@@ -69,7 +66,7 @@ class LayerCase:
         ]
 
     def value_and_gradients(self, layer, inputs):
-        """The output, and gradients for the inputs and all weights that train."""
+        """Returns the output, and gradients for inputs and all trainable weights."""
         shape = layer.compute_output_shape(*self.shapes)
 
         def compute(*inputs):
@@ -95,7 +92,7 @@ class LayerCase:
         return {"output": output, **named, **losses}
 
     def in_pieces(self, layer, inputs):
-        """The same sequence in three calls, of which the second has one token."""
+        """Computes the same sequence in three calls, the second with one token."""
         (x,), states, outputs = inputs, [None], []
         at = x.shape[1] // 2
         with tf.GradientTape() as tape:
@@ -120,29 +117,29 @@ class LayerCase:
 
 
 def _weighted_sum(output, shape):
-    """A scalar whose gradients are dense; not in half precision, where sums are poor.
+    """Returns a scalar with dense gradients, summed in float32 or float64.
 
-    The shape is an argument as that of a graph's output may be unknown.
+    It needs the shape, as in a graph the output's shape may be unknown.
     """
     dtype = "float64" if output.dtype == "float64" else "float32"
     return tf.reduce_sum(tf.cast(output, dtype) * normal("output", shape, 1.0, dtype))
 
 
 def _padding(first, last):
-    """Two rows, of which one is visible from `first` on, the other up to `last`."""
+    """Returns two rows, one visible from `first` on, the other before `last`."""
     positions = np.arange(LENGTH)
     return np.stack([positions >= first, positions < last])
 
 
 def _holes(length=LENGTH, hidden_row=False):
-    """Every third key hidden, in the second row other ones, or all."""
+    """Hides every third key; in the second row other ones, or all."""
     positions = np.arange(length)
     second = np.zeros(length, bool) if hidden_row else positions % 3 != 0
     return np.stack([positions % 3 != 1, second])
 
 
 def draws():
-    """The random features of each map, three draws, with a rest of a block."""
+    """Returns three samples of each map's random features, with an incomplete block."""
     numbers, words = {}, ("hyperbolic", "regularized", "orthogonal")
     for chosen in itertools.product((False, True), repeat=3):
         map_ = feature_maps.SoftmaxFeatures(*chosen)
@@ -215,12 +212,12 @@ CASES = {
         more=False,
         kind=ExactAttention,
     ),
-    # graphs, with which `test_compile.py` compares compiled ones
+    # graphs; `test_compile.py` compares compiled ones with them
     "graph, lengths unknown": LayerCase(graph="unknown", more=False),
     "graph, lengths unknown, causal": LayerCase(
         dict(chunk_size=3, **CAUSAL), graph="unknown", more=False
     ),
-    # what lies round the attention
+    # operations around attention
     "dropout": LayerCase(dict(dropout=0.4), call=dict(training=True), more=False),
     "regularized": LayerCase(
         dict(
@@ -235,7 +232,7 @@ CASES = {
     "float64, causal": LayerCase(dict(dtype="float64", chunk_size=4, **CAUSAL)),
     "bfloat16, causal": LayerCase(dict(dtype="mixed_bfloat16", **CAUSAL)),
     "float16": LayerCase(dict(dtype="mixed_float16")),
-    # large queries and keys, for which causal attention takes its safe form
+    # large queries and keys, for which causal attention uses log-sum-exp
     "large, causal": LayerCase(CAUSAL, std=6.0),
     "large, float64, causal": LayerCase(
         dict(dtype="float64", **GROUPED, **CAUSAL),

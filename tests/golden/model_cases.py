@@ -1,4 +1,4 @@
-"""Language models: logits, gradients, states, training, what they generate."""
+"""Language models: logits, gradients, states, training, generated tokens."""
 
 import functools
 
@@ -29,7 +29,7 @@ def _model(projections=True, **options):
 
 
 def logits(mask=None, **options):
-    """A custom loop: a tape round a call for training."""
+    """Computes logits and gradients with a tape around a training call."""
     model = _model(**options)
     with tf.GradientTape() as tape:
         output = model(IDS, mask=mask, training=True)
@@ -38,13 +38,13 @@ def logits(mask=None, **options):
     gradients = tape.gradient(loss, [w.value for w in weights])
     named = {f"gradient {w.path}": g for w, g in zip(weights, gradients)}
     if options.get("attention") == "exact":
-        # softmax does not see what all keys have in common: 0, but for rounding
+        # the bias of keys cancels in softmax: its gradient is 0, except for rounding
         named = {name: g for name, g in named.items() if "key/bias" not in name}
     return {"logits": output, "inference": model(IDS, mask=mask), **named}
 
 
 def continued(**options):
-    """A sequence in three calls, the second of one token."""
+    """Computes a sequence in three calls, the second with one token."""
     model = _model(**options)
     state, numbers = model.get_initial_state(3), {}
     for start, end in ((0, 5), (5, 6), (6, 12)):
@@ -56,7 +56,7 @@ def continued(**options):
 
 
 def training(steps=3, metrics=(), callbacks=(), eager=True, **options):
-    """A few steps of `fit`: each loss, and what the steps added up of gradients."""
+    """Trains a few steps; returns each loss, and the accumulated gradients."""
     model = _model(**options)
     optimizer = keras.optimizers.SGD(0.2, momentum=0.5)
     model.compile(
@@ -66,7 +66,7 @@ def training(steps=3, metrics=(), callbacks=(), eager=True, **options):
         run_eagerly=eager,
         jit_compile=False,
     )
-    # one batch an epoch, so that the history has the loss of every step
+    # one batch per epoch, so that the history has the loss of every step
     history = model.fit(
         IDS, TARGETS, batch_size=3, epochs=steps, verbose=0, callbacks=list(callbacks)
     ).history
@@ -86,7 +86,7 @@ def generated(**options):
 
 
 def redrawn():
-    """The layers' own random features, as drawn at first and redrawn."""
+    """Returns the layers' own random features, before and after redraws."""
     model, numbers = _model(projections=False, num_layers=1), {}
     (block,) = model.blocks
     for redraws in (0, 1, 2):

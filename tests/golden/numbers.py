@@ -1,8 +1,8 @@
 """Inputs and weights of the golden test, the same on every machine.
 
-All of them come from NumPy's `RandomState`, whose stream NumPy promises to keep, each
-array from a seed of its own that is made of its name: what one configuration gets does
-not depend on which others there are, nor on the order in which a layer makes weights.
+All come from NumPy's `RandomState`, whose stream NumPy promises to keep. The seed of an
+array depends on its name, so the numbers of a configuration do not depend on other
+configurations, nor on the order in which a layer makes weights.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ _moved = None
 
 
 def normal(name, shape, std=1.0, dtype="float32"):
-    """Normal values that belong to `name`."""
+    """Returns normal values that depend on `name`."""
     random = np.random.RandomState(zlib.crc32(name.encode()))
     values = (std * random.standard_normal(shape)).astype(dtype)
     if _moved is None:
@@ -28,8 +28,7 @@ def normal(name, shape, std=1.0, dtype="float32"):
 def moved_by_rounding(seed):
     """Moves all normal values by one unit in the last place, up or down.
 
-    What is computed from them then moves as rounding moves it, which may be far where
-    large terms cancel.
+    Results then move as far as rounding moves them, which is far if large terms cancel.
     """
     global _moved
     _moved = np.random.RandomState(seed)
@@ -40,13 +39,13 @@ def moved_by_rounding(seed):
 
 
 def ids(name, shape, count):
-    """Ints from 0 to `count - 1` that belong to `name`."""
+    """Returns random ints from 0 to `count - 1` that depend on `name`."""
     random = np.random.RandomState(zlib.crc32(name.encode()))
     return random.randint(count, size=shape).astype("int32")
 
 
 def projection(name, shape, hyperbolic=False):
-    """Random features; hyperbolic ones come in pairs w and -w."""
+    """Returns random features; hyperbolic ones come in pairs w and -w."""
     matrix, half = normal(name, shape), shape[0] // 2
     if hyperbolic:
         matrix[half:] = -matrix[:half]
@@ -54,13 +53,13 @@ def projection(name, shape, hyperbolic=False):
 
 
 def set_weights(model, projections=True):
-    """Gives every weight of a layer or model values that belong to its path.
+    """Gives every weight of a layer or model values that depend on its path.
 
     Args:
         model: a built layer or model.
-        projections: bool, also replace the random features. A draw of them takes
-            logarithms, cosines and a QR decomposition, which machines round in
-            different ways.
+        projections: bool, also replace the random features. Sampling them takes
+            logarithms, cosines and a QR decomposition, which machines round
+            differently.
     """
     for weight in model.weights:
         *_, leaf = path = weight.path.split("/")[1:]
@@ -83,8 +82,8 @@ def set_weights(model, projections=True):
 
 
 def state_arrays(state):
-    """The running maxima and the sums of a state, in the order of the layers.
+    """Returns the running maxima and the sums of a state, in the order of layers.
 
-    Whatever nest holds them: they are its only tensors of three axes and more.
+    They are the only tensors of a state with three or more axes.
     """
     return [x for x in tf.nest.flatten(state) if len(x.shape) >= 3]

@@ -1,9 +1,8 @@
-"""Everything that the golden test compares, its files, and how it is compared.
+"""Numbers that the golden test compares, their files, and the comparison.
 
 An array of more than 24 numbers is kept as a sketch: each number, with a random sign,
-is added to one of 24 sums. The norm of a difference of sketches is that of the
-difference of the arrays, but for a factor near 1, so that the sketches of two arrays
-are as far apart as the arrays themselves.
+is added to one of 24 sums. Two sketches are as far apart as their arrays, up to a
+factor near 1.
 """
 
 import json
@@ -25,7 +24,7 @@ SKETCH_SIZE = 24
 
 
 def compute(name):
-    """The numbers of one configuration, a dict of NumPy arrays by name."""
+    """Returns the numbers of a configuration, a dict of NumPy arrays by name."""
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(0)
     numbers = {key: _as_numpy(x) for key, x in CASES[name]().items()}
@@ -37,12 +36,12 @@ def compute(name):
 
 def _as_numpy(x):
     x = tf.convert_to_tensor(x)
-    # files of NumPy know no bfloat16; float32 holds all its values
+    # files of NumPy have no bfloat16; float32 holds all its values
     return np.asarray(tf.cast(x, "float32") if x.dtype == "bfloat16" else x)
 
 
 def sketch(array):
-    """An array as at most 24 float64."""
+    """Returns an array as at most 24 float64 numbers."""
     values = np.ravel(array).astype("float64")
     if values.size <= SKETCH_SIZE:
         return values
@@ -50,12 +49,12 @@ def sketch(array):
     sums = random.randint(SKETCH_SIZE, size=values.size)
     signed = values * random.choice([-1.0, 1.0], size=values.size)
     sketched = np.bincount(sums, weights=signed, minlength=SKETCH_SIZE)
-    # the file is half as long if what was float32 has no more digits
+    # rounded to the array's dtype, which halves the file
     return sketched.astype(array.dtype).astype("float64")
 
 
 def difference(a, b):
-    """|a - b| / |b|, norms over all numbers; 0 if both are 0."""
+    """Returns |a - b| / |b|, with norms over all numbers; 0 if both are 0."""
     a, b = np.ravel(a).astype("float64"), np.ravel(b).astype("float64")
     if a.shape != b.shape:
         return float("inf")
@@ -64,7 +63,7 @@ def difference(a, b):
 
 
 def save(path, numbers):
-    """Writes a dict of dicts of arrays, a file entry for each of the outer ones."""
+    """Writes a dict of dicts of arrays, with one file entry for each inner dict."""
     index, joined = {}, {}
     for name, arrays in numbers.items():
         index[name] = {key: np.size(array) for key, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""Models whose files the recorded commit saved, each after redraws."""
+"""Models that the recorded commit saved after redraws."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ INPUTS = {
 
 
 def functional(seed=1):
-    """Padded ids: an implicit mask, self-attention, cross-attention."""
+    """Returns a model with an implicit mask, self-attention and cross-attention."""
     attention = dict(num_heads=2, key_dim=4, num_random_features=6, seed=seed)
     inputs = keras.Input((None,), dtype="int32", name="ids")
     x = keras.layers.Embedding(7, 6, mask_zero=True, name="embedding")(inputs)
@@ -26,7 +26,7 @@ def functional(seed=1):
 
 
 def sequential(seed=1):
-    """No names given, no random features in one of the layers."""
+    """Returns a model without given names, with one layer without random features."""
     attention = dict(num_heads=2, key_dim=4, seed=seed)
     return keras.Sequential(
         [
@@ -57,7 +57,7 @@ MAKE = {"functional": functional, "sequential": sequential, "lm": lm}
 
 
 def make(name, seed=1):
-    """A model with fresh names, of which the first of a session has no numbers."""
+    """Returns a model with the names of a new session, which are without numbers."""
     keras.utils.clear_session(free_memory=False)
     return MAKE[name](seed)
 
@@ -71,7 +71,7 @@ def make_to_save(name):
 
 
 def weights(model):
-    """Path, shape and dtype of all weights in their order, and which do not train."""
+    """Returns path, shape and dtype of all weights in order, and marks frozen ones."""
     return [
         f"{weight.path} {tuple(weight.shape)} {weight.dtype}"
         + ("" if weight.trainable else " not trained")
@@ -80,7 +80,7 @@ def weights(model):
 
 
 def outputs(name, model):
-    """Outputs of the model; then its outputs after one more redraw."""
+    """Returns the model's outputs before and after one more redraw."""
     inputs = tf.constant(INPUTS[name])
     numbers = {"output": model(inputs)}
     if name == "lm":

@@ -1,6 +1,6 @@
-"""Every number is the one that was recorded before the package was rebuilt.
+"""All numbers equal the numbers from before the package was rebuilt.
 
-`python -m tests.golden --help` says which commit that was.
+`python -m tests.golden --help` names the recorded commit.
 """
 
 import json
@@ -18,17 +18,17 @@ ROUNDING = load(FOLDER / "rounding.npz")
 SAVED = load(FOLDER / "saved_models.npz")
 WEIGHTS = json.loads((FOLDER / "weights.json").read_text())
 
-# Norms of differences relative to those of the recorded arrays.
+# Norms of differences relative to norms of the recorded arrays.
 BOUND = 1e-6
-# Some sums cancel. Where moving each input and weight by one unit in the last place
-# moves a result by r, a machine that adds up in another order may be as far off: with
-# matrix products of SSE instead of AVX-512 up to 1.3 r was seen.
+# Some sums cancel. If a result moves by r when each input and weight moves by one unit
+# in the last place, a machine that adds in another order may differ as much: matrix
+# products of SSE instead of AVX-512 differed by up to 1.3 r.
 TIMES_ROUNDING = 2
 # float64 has digits to spare, however sums cancel.
 FLOAT64 = 1e-11
 # One unit in the last place.
 HALF_PRECISION = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
-# CPUs without bfloat16 round each of the sums that a product of matrices adds up.
+# CPUs without bfloat16 round all partial sums of a matrix product.
 ROUNDED_SUMS = 2.0**-4
 
 
@@ -42,7 +42,7 @@ def bound(name, key):
 
 
 def sums_are_float32():
-    """True if TensorFlow's products of bfloat16 matrices are rounded only once."""
+    """Returns `True` if TensorFlow rounds products of bfloat16 matrices only once."""
     rows = np.random.RandomState(0).standard_normal((2, 64, 64))
     one, other = tf.cast(rows, "bfloat16")
     product = tf.cast(tf.matmul(one, other), "float32")
@@ -51,7 +51,7 @@ def sums_are_float32():
 
 
 def assert_same(arrays, recorded, bound):
-    """Checks names, order and values of two dicts; bounds are a function of a name."""
+    """Compares names, order and values of two dicts; `bound` is a function of names."""
     assert list(arrays) == list(recorded)
     too_far = {
         key: f"{distance:.1e} > {bound(key):.1e}"

@@ -1,7 +1,7 @@
 """Calls for the type checker of `make lint`, not to be run.
 
-It must accept the first ones, and refuse each line that ends in `type: ignore[...]`:
-where it does not, it reports the comment as unused.
+It must accept the first calls, and refuse each line that ends in `type: ignore[...]`;
+otherwise it reports the comment as unused.
 """
 
 from typing import assert_type

@@ -1,4 +1,4 @@
-"""Everything public says what it takes and returns, and a checker finds wrong calls."""
+"""Public functions have type hints, and a checker finds wrong calls."""
 
 import ast
 import inspect
@@ -21,7 +21,7 @@ PUBLIC = {
 
 
 def functions():
-    """Names and functions: what is called, and how what is called is made."""
+    """Yields names and functions: public functions, constructors and `call`."""
     for public in sorted(PUBLIC, key=lambda x: x.__name__):
         if not inspect.isclass(public):
             yield public.__name__, public
@@ -49,10 +49,10 @@ def test_everything_public_has_hints():
 
 
 def test_the_checker_says_which_wrong_calls_it_does_not_find():
-    """`make lint` runs it, which takes a minute: here that it reads `calls.py` so."""
+    """Checks that `make lint`, which takes a minute, checks `calls.py` in this way."""
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
     assert "tests/hints" in options["files"] and options["warn_unused_ignores"]
     text = (ROOT / "tests/hints/calls.py").read_text()
     (wrong,) = (x for x in ast.parse(text).body if getattr(x, "name", "") == "wrong")
-    # each statement is an error, and says so
+    # each statement is an error with a comment
     assert text.count("# type: ignore[") == len(wrong.body) > 20

@@ -1,4 +1,4 @@
-"""Small KerasHub models with weights that are not small, and data for them."""
+"""Small KerasHub models with large weights, and data for them."""
 
 import keras
 import keras_hub
@@ -21,7 +21,7 @@ def bert():
 
 
 def albert():
-    """A model whose four layers are one layer, called four times."""
+    """Returns a model that calls one layer four times."""
     return keras_hub.models.AlbertBackbone(VOCABULARY, 4, 2, 6, 8, 16)
 
 
@@ -38,7 +38,7 @@ def gpt2_generator():
 
 
 def layers_of_hub():
-    """A functional model of an encoder and a decoder that sees it."""
+    """Returns a functional model of an encoder and a decoder with cross-attention."""
     source, target = keras.Input((None, 8)), keras.Input((None, 8))
     encoded = keras_hub.layers.TransformerEncoder(16, 2)(source)
     return keras.Model(
@@ -47,7 +47,7 @@ def layers_of_hub():
 
 
 def data_for(model):
-    """Inputs of a model, as a dict of arrays."""
+    """Returns inputs of a model, as a dict of arrays."""
     tokens = np.random.default_rng(0).integers(VOCABULARY, size=PADDING.shape)
     known = {
         "token_ids": tokens,

@@ -1,4 +1,4 @@
-"""KerasHub's models with linear attention: saved, exported, trained, generating."""
+"""KerasHub models with linear attention: saving, export, training, generation."""
 
 import keras
 import numpy as np
@@ -13,10 +13,10 @@ from tests.keras_hub import models
 from tests.keras_hub.models import LENGTH, VOCABULARY
 from tests.layers.inputs import normal
 
-# KerasHub's tasks compile themselves, and Keras does not know how to do it again.
+# KerasHub's tasks compile themselves in a way that Keras cannot repeat.
 pytestmark = pytest.mark.filterwarnings("ignore:`compile:UserWarning")
 
-# a model, and how many attention layers it has
+# models, with their number of attention layers
 MODELS = {
     "bert": (models.bert, 2),
     "albert": (models.albert, 1),
@@ -98,7 +98,7 @@ def test_it_generates_what_a_whole_call_says(exact_window, jit_compile):
     np.testing.assert_array_equal(generated[:, :4], tokens[:, :4])
     whole = performer({"token_ids": generated, "padding_mask": np.ones_like(known)})
     np.testing.assert_array_equal(generated[:, 4:], np.argmax(whole, -1)[:, 3:-1])
-    # with a cache from the start on, token by token and some at a time
+    # with a cache from the start, token by token and several at once
     cache = tf.zeros((3, 2, 2, LENGTH, 2, 4))
     parts = []
     for start, end in ((0, 5), (5, 6), (6, 7), (7, LENGTH)):

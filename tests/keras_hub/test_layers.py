@@ -1,4 +1,4 @@
-"""PerformerEncoder and PerformerDecoder compute what KerasHub's layers compute."""
+"""PerformerEncoder and PerformerDecoder give the outputs of KerasHub's layers."""
 
 import keras_hub
 import numpy as np
@@ -57,7 +57,7 @@ CASES = [
 
 
 def twins(of_hub, kind, options, *shapes):
-    """KerasHub's layer and ours, with the same weights."""
+    """Returns KerasHub's layer and ours, with the same weights."""
     hub, layer = of_hub(16, 2, **options), kind(16, 2, **options, **EXACT)
     for made in (hub, layer):
         made.build(*shapes)

@@ -2,6 +2,6 @@
 
 import importlib.util
 
-# They take minutes, and what they run changes with TensorFlow's releases.
+# These tests take minutes, and depend on TensorFlow's release.
 if importlib.util.find_spec("ai_edge_litert") is None:
     collect_ignore_glob = ["*.py"]

@@ -1,6 +1,6 @@
-"""LiteRT's interpreter gives the model's numbers, in its own operations alone.
+"""LiteRT's interpreters give the model's numbers, with only their own operations.
 
-TensorFlow's, and that which phones have, a package of its own.
+The tests use TensorFlow's interpreter, and the separate package that phones have.
 """
 
 import keras
@@ -15,28 +15,28 @@ from tests.litert import xnnpack
 
 pytestmark = pytest.mark.slow
 
-# Each with the name of its own kernels, without XNNPACK.
+# Each with its enum of kernels, to choose kernels without XNNPACK.
 INTERPRETERS = {
     tf.lite.Interpreter: tf.lite.experimental.OpResolverType,
     Interpreter: OpResolverType,
 }
 
-# Several blocks of causal attention, the last of them padded.
+# Several blocks of causal attention, with padding in the last one.
 LENGTH = 600
 IDS = np.random.default_rng(0).integers(1, 11, (2, LENGTH)).astype("int32")
 PROMPT = LENGTH - 40
 
 
 def runners(folder, *names, xnnpack=True):
-    """Functions of signatures of a SavedModel, in each interpreter.
+    """Yields functions of a SavedModel's signatures, in each interpreter.
 
-    They are converted to LiteRT's own operations or not at all; one by one, as of
-    several the converter would take `serve` alone, by another name.
+    Conversion fails unless LiteRT's own operations suffice. It takes signatures one by
+    one, as from several the converter would keep only `serve`, by another name.
 
     Args:
         folder: the SavedModel.
-        *names: of signatures.
-        xnnpack: bool, use it where the interpreter does by default.
+        *names: names of signatures.
+        xnnpack: bool, use XNNPACK as the interpreter does by default.
     """
     files = []
     for name in names:
@@ -70,7 +70,7 @@ def plain():
 
 
 def by_default():
-    """A window and gates; two blocks, which must not share a loop."""
+    """Returns a model with window and gates; its two blocks must not share a loop."""
     return language_model(num_layers=2, num_random_features=6)
 
 
@@ -87,12 +87,12 @@ def with_every_state():
     ("make", "xnnpack"), [(plain, True), (by_default, False), (with_every_state, False)]
 )
 def test_prompt_and_steps_are_the_model_on_the_whole_sequence(make, xnnpack):
-    """XNNPACK spoils states with a window: docs/save.md."""
+    """XNNPACK gives wrong states with a window: docs/save.md."""
     model = make()
     model.export("exported", verbose=False)
     expected = model(IDS).numpy()
     names = "serve", "prefill", "decode"
-    # the batch and the length are first known here
+    # batch size and length are unknown before this call
     for serve, prefill, decode in runners("exported", *names, xnnpack=xnnpack):
         (tokens,) = serve.get_input_details()
         (logits,) = serve(**{tokens: IDS}).values()
@@ -126,7 +126,7 @@ def test_a_classifier_with_padding():
 
 @pytest.mark.parametrize("std", [1.0, 8.0, 60.0])
 def test_keys_that_dwarf_others_take_the_same_form(std):
-    """Blocks take the stable form for standard deviation 8, single tokens for 60."""
+    """Blocks use log-sum-exp for standard deviation 8, single tokens for 60."""
     kernel = ops.ExponentialKernel(
         ops.orthogonal_gaussian_matrix(6, 4, seed=(0, 1)), hyperbolic=True
     )
@@ -145,7 +145,7 @@ def test_keys_that_dwarf_others_take_the_same_form(std):
 
 
 def test_the_smallest_program_is_right_without_xnnpack():
-    """`tests.litert.xnnpack` shows by hand what XNNPACK does to it."""
+    """Run `tests.litert.xnnpack` to see its errors with XNNPACK."""
     calls = [xnnpack.some_inputs(2, seed) for seed in range(xnnpack.CALLS)]
     outputs = [xnnpack.step(**inputs) for inputs in calls]
     file = xnnpack.converted({x: (None, *y.shape[1:]) for x, y in calls[0].items()})

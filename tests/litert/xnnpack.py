@@ -2,10 +2,10 @@
 
 python -m tests.litert.xnnpack [--interpreters 60] [--batch 16]
 
-Converts one call of `ops.windowed_attention` for one token, and counts the interpreters
-that give other numbers than TensorFlow in one of a few calls. How many do changes with
-what lies where in memory. In a process that has traced and converted there may be none,
-so that each case has a fresh one.
+It converts a call of `ops.windowed_attention` for one token, and counts interpreters
+whose numbers differ from TensorFlow's in one of a few calls. The count depends on the
+layout of memory. It may be 0 in a process that has traced and converted, so each case
+runs in a new process.
 """
 
 import argparse
@@ -44,8 +44,8 @@ def main():
 
 
 def step(query, new_key, new_value, **state):
-    """One token's attention, and the next state."""
-    # LiteRT cannot draw it: an array is a constant of the file
+    """Returns one token's attention, and the next state."""
+    # an array, stored as a constant, as LiteRT cannot sample the matrix
     matrix = np.random.default_rng(0).normal(size=(NUM_RANDOM_FEATURES, KEY_DIM))
     output, state = ops.windowed_attention(
         query,
@@ -60,25 +60,25 @@ def step(query, new_key, new_value, **state):
 
 
 def some_inputs(batch, seed):
-    """A token and a state, as arrays."""
+    """Returns a token and a state, as arrays."""
     rng = np.random.default_rng(seed)
     state = ops.initial_state(batch, NUM_HEADS, NUM_RANDOM_FEATURES, KEY_DIM)
     state = ops.with_recent_keys(state, WINDOW, KEY_DIM)
     names = "query", "new_key", "new_value"
     inputs = {name: rng.normal(size=(batch, 1, NUM_HEADS, KEY_DIM)) for name in names}
-    # sums of positive features: positive
+    # sums of positive features are positive
     inputs |= {name: rng.uniform(1, 2, x.shape) for name, x in state._asdict().items()}
     inputs = {name: x.astype("float32") for name, x in inputs.items()}
     return {**inputs, "seen": np.ones((batch, WINDOW), bool)}
 
 
 def converted(shapes):
-    """`step` for such inputs, as a file of LiteRT."""
+    """Returns `step` for inputs of these shapes, as a LiteRT file."""
     specs = {
         name: tf.TensorSpec(shape, "bool" if name == "seen" else "float32", name)
         for name, shape in shapes.items()
     }
-    # a `tf.function` of its own: one for any size would be taken for one size, too
+    # a new `tf.function`, as one traced for any size would also serve a fixed size
     signature = tf.function(step).get_concrete_function(**specs)
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(tf.Module(), folder, {"step": signature})
@@ -89,7 +89,7 @@ def converted(shapes):
 
 
 def wrong_calls(file, xnnpack, interpreters, calls, outputs):
-    """The number of the first wrong call of each interpreter that has one."""
+    """Returns the number of the first wrong call of each interpreter that has one."""
     kinds = tf.lite.experimental.OpResolverType
     kind = kinds.AUTO if xnnpack else kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     wrong = []

@@ -1,4 +1,4 @@
-"""`check_causal` finds who looks ahead, and nobody else."""
+"""`check_causal` finds layers that use later tokens, and no others."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ DIM = 6
 
 
 def functional(*layers, shape=(None, DIM), dtype="float32", name=None):
-    """A functional model that calls functions or layers one after another."""
+    """Returns a functional model that calls functions or layers in sequence."""
     x = start = keras.Input(shape, dtype=dtype)
     for layer in layers:
         x = layer(x)
@@ -37,7 +37,7 @@ def attention(**options):
 
 
 class Block(keras.layers.Layer):
-    """Attention inside a layer of one's own, which is not to blame itself."""
+    """Custom layer with attention inside, which alone may be at fault."""
 
     def __init__(self, use_causal_mask, **kwargs):
         super().__init__(**kwargs)
@@ -52,14 +52,14 @@ class Block(keras.layers.Layer):
 
 
 class Scaled(keras.layers.Layer):
-    """A leak that is small: all tokens are divided by the largest."""
+    """Layer with a small leak: it divides by 1000 plus the largest number."""
 
     def call(self, x):
         return x / (1e3 + tf.reduce_max(tf.abs(x)))
 
 
 class Banned(keras.layers.Layer):
-    """Adds a channel whose numbers are far below all others."""
+    """Layer that adds a channel with numbers far below all others."""
 
     def __init__(self, value):
         super().__init__()
@@ -75,7 +75,7 @@ def language_model(causal):
 
 
 def small_vocabulary(causal):
-    """Of ids and a number for each sequence."""
+    """Returns a model of ids and a number for each sequence."""
     scale, ids = keras.Input(()), keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(2, 4)(ids) * scale[:, None, None]
     x = keras.layers.MultiHeadAttention(2, 4, name="small")(
@@ -89,7 +89,7 @@ dense, performer = keras.layers.Dense, keras_performer.PerformerAttention
 
 
 def context(x):
-    """The mean of all tokens, added to each."""
+    """Adds the mean of all tokens to each token."""
     mean = keras.layers.GlobalAveragePooling1D(name="mean")(x)
     return keras.layers.Add()([x, keras.layers.RepeatVector(13)(mean)])
 
@@ -107,7 +107,7 @@ def norm():
 
 
 def two_outputs(x):
-    """One of them is without tokens."""
+    """Returns two outputs, one without a token axis."""
     return [dense(2)(x), keras.layers.GlobalMaxPooling1D()(x)]
 
 
@@ -149,7 +149,7 @@ LEAKS = {
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_the_layer_that_looks_ahead_is_named(name):
-    """A leak through an operation is that of the model."""
+    """The error names the model if the leak is an operation."""
     inputs = IDS if name == "lm/attention" else None
     with pytest.raises(AssertionError, match=rf"is (\S*/)?{name.split('/')[-1]} \("):
         check_causal(LEAKS[name](), inputs)

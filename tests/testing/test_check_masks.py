@@ -1,4 +1,4 @@
-"""`check_masks` finds who looks at masked tokens, and nobody else."""
+"""`check_masks` finds layers that use masked tokens, and no others."""
 
 import keras
 import numpy as np
@@ -12,13 +12,13 @@ IDS = np.array([[3, 7, 2, 9, 0, 0], [5, 1, 0, 0, 0, 0]])
 
 
 def of_ids(*layers):
-    """Layers after an embedding that masks 0."""
+    """Returns a model of these layers after an embedding that masks 0."""
     embedding = keras.layers.Embedding(10, DIM, mask_zero=True)
     return keras.Sequential([keras.Input((6,), dtype="int32"), embedding, *layers])
 
 
 def attending(**options):
-    """Self-attention that is given its mask as an input."""
+    """Returns self-attention with its mask as an input."""
     x, mask = keras.Input((None, DIM)), keras.Input((None,), dtype="bool")
     attended = keras.layers.MultiHeadAttention(2, 4, name="attention")
     pad = keras.ops.expand_dims(mask, 1)
@@ -45,7 +45,7 @@ def test_models_that_use_their_masks_pass(name):
 
 
 class Sum(keras.layers.Layer):
-    """Adds up all tokens, masked ones too, and keeps the mask."""
+    """Layer that adds the sum of all tokens, also masked ones, and keeps the mask."""
 
     supports_masking = True
 
@@ -61,14 +61,14 @@ LEAKS = {
     "sum": lambda: of_ids(
         Sum(name="sum"), keras.layers.Dense(2), keras.layers.GlobalAveragePooling1D()
     ),
-    # the reshaped tensor has no mask any more
+    # the reshaped tensor has no mask
     "last": lambda: of_ids(
         keras.layers.Reshape((6, DIM)), keras.layers.LSTM(4, name="last")
     ),
 }
 
 
-# Keras warns of some, too
+# Keras also warns about some
 @pytest.mark.filterwarnings("ignore:.*was passed an input with a mask")
 @pytest.mark.parametrize("name", LEAKS)
 def test_the_layer_that_looks_at_masked_tokens_is_named(name):

@@ -1,4 +1,4 @@
-"""The compile gate runs in the environment of `make tpu-check`."""
+"""Runs the compile gate only in the environment of `make tpu-check`."""
 
 import importlib.util
 

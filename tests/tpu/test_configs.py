@@ -30,9 +30,9 @@ def test_it_is_the_training_step_of_the_paper(step):
     images = step.config.batch_size // step.slice.replicas
     assert step.config.batch_size == images * step.slice.replicas
     assert arguments[f"{images}x12288xi32"] == 2
-    # The random features are variables, which a redraw changes, and not constants.
+    # The random features are variables, so that redraws work, and not constants.
     assert arguments["256x64xf32"] == step.config.num_layers == 6
-    # Each feed-forward layer has a weight, and AdamW's two moments of it.
+    # Each feed-forward layer has a weight and AdamW's two moments.
     assert arguments["512x2048xf32"] == 3 * step.config.num_layers
     # Dropout counts its calls in variables.
     assert step.config.dropout == 0.1 and arguments["2xi64"] > 0
@@ -40,9 +40,9 @@ def test_it_is_the_training_step_of_the_paper(step):
 
 def test_it_fits_the_chip(step):
     assert step.slice.fits(step.memory)
-    # The variables are written in place, so they count once.
+    # The program updates variables in place, so they count once.
     assert step.memory.aliased > 0.99 * step.memory.outputs
-    # Not a toy: at least a quarter of the chip is used.
+    # The model is large: it uses at least a quarter of the chip.
     assert step.memory.total > 0.25 * step.slice.gib_per_chip * 2**30
 
 
@@ -51,13 +51,13 @@ def test_it_has_no_float64(step):
 
 
 def test_its_loops_over_chunks_are_kept(step):
-    # One forward and one backward in every layer.
+    # One forward and one backward loop in every layer.
     assert checks.loops_lowered(step.lowered) >= 2 * step.config.num_layers
     assert checks.loops(step.compiled) >= checks.loops_lowered(step.lowered)
 
 
 def test_it_multiplies_in_bfloat16(step):
-    # Six dense layers in a block, each forward and for two gradients.
+    # Six dense layers in a block, each with a forward product and two for gradients.
     products = checks.bfloat16_products_lowered(step.lowered)
     assert products >= 6 * 3 * step.config.num_layers
     assert checks.bfloat16_products(step.compiled) >= products

@@ -1,4 +1,4 @@
-"""The gate stops everything that must not pass."""
+"""The gate finds all faults of programs."""
 
 import jax
 import keras
@@ -12,7 +12,7 @@ from benchmarks.tpu.slices import SLICES
 
 
 def text(function=tf.identity, dtype_policy="mixed_bfloat16"):
-    """StableHLO of the training step of a small model with `function` inside."""
+    """Returns the StableHLO of a small model's training step with `function` inside."""
     keras.config.set_dtype_policy(dtype_policy)
     strategy = Replicas(2)
     with strategy.scope():

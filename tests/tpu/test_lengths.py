@@ -1,4 +1,4 @@
-"""Memory by the length: of one layer of attention, and of whole models on a chip."""
+"""Memory by length, of one layer of attention and of whole models on a chip."""
 
 import keras
 import pytest
@@ -9,12 +9,12 @@ from benchmarks.tpu.slices import SLICES
 from keras_performer import PerformerAttention
 from keras_performer.layers import ExactAttention, LocalAttention
 
-# About two minutes each, but for what is refused.
+# About two minutes each, except programs that the compiler refuses.
 pytestmark = pytest.mark.slow
 
-# Of linear and of exact attention.
+# Lengths for linear and for exact attention.
 LENGTHS, EXACT_LENGTHS = (65536, 262144), (4096, 16384)
-# What the compiler keeps on the chip of a v5e, the first of all, is not in its memory.
+# Memory on the chip of a v5e, which the compiler fills first and does not count.
 ON_CHIP = 2**27
 MECHANISMS = {
     "exact_window": (PerformerAttention, {"exact_window": 64}),
@@ -28,7 +28,7 @@ MECHANISMS = {
 
 
 def compiled_step(name, causal, length):
-    """The training step of one layer of attention, `(lowered, Compiled)`."""
+    """Compiles the training step of one layer of attention: `(lowered, Compiled)`."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     mechanism, options = MECHANISMS[name]
     strategy = Replicas(1)
@@ -48,7 +48,7 @@ def compiled_step(name, causal, length):
 
 
 def growth(name, causal, two_lengths, on_chip=0):
-    """Growth of memory from one length to the other, and the programs."""
+    """Returns the growth of memory between two lengths, and the programs."""
     programs = [compiled_step(name, causal, length) for length in two_lengths]
     less, more = (compiled.memory.temporaries + on_chip for _, compiled in programs)
     return more / less, programs
@@ -72,7 +72,7 @@ def test_exact_attention_takes_some_sixteen_times_the_memory():
 def test_recomputing_fits(recompute, log2_length):
     row = lengths.compile_length(recompute, log2_length, "v5e-1")
     assert row["fits"], row
-    # The ids and the targets alone, of four bytes each.
+    # Ids and targets alone take four bytes each.
     assert row["memory"]["arguments"] > 8 * 2**log2_length
 
 

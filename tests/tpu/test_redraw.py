@@ -1,4 +1,4 @@
-"""A redraw of the random features, compiled for every kind of chip."""
+"""A redraw of random features, compiled for every kind of chip."""
 
 import pytest
 import tensorflow as tf
@@ -22,7 +22,7 @@ def test_a_redraw_compiles(name, feature_map):
     stablehlo = lower(redraw)
     lowered = compiler.text_of(stablehlo)
     assert checks.float64_operations(lowered) == []
-    # The seed and the count come in, the count and the matrix go out.
+    # Inputs are the seed and the count; outputs are the count and the matrix.
     assert checks.arguments(lowered)["i32"] == 2
     memory = compiler.compile_for(stablehlo, SLICES[name]).memory
     assert memory.outputs >= 4 * 256 * 64

@@ -1,4 +1,4 @@
-"""Lists the operations of Keras' graphs, and those that a TPU cannot run."""
+"""Lists of operations in Keras' graphs, and of operations that TPUs cannot run."""
 
 import collections
 import inspect
@@ -10,14 +10,14 @@ TPU_OPS = frozenset(_OPS["kernels"] + _OPS["markers"])
 
 
 def run_by(function, iterator):
-    """The graph of Keras' train or test function."""
-    # `function` itself looks at the result, which needs the graph to be run
+    """Returns the graph of Keras' train or test function."""
+    # `function` itself reads the result, so it would run the graph
     inner = inspect.getclosurevars(function).nonlocals["multi_step_on_iterator"]
     return inner.get_concrete_function(iterator).graph
 
 
 def cluster_ops(graph):
-    """Operations that the TPU cores run: op type to number of nodes.
+    """Counts the operations that TPU cores run, by op type.
 
     Args:
         graph: of a function that contains `strategy.run`, at any depth.
@@ -36,18 +36,18 @@ def cluster_ops(graph):
         ops[node.op] += 1
         for value in node.attr.values():
             for function in (value.func, *value.list.func):
-                # each body once, however often it is called
+                # counts each body once, also for several calls
                 nodes += functions.pop(function.name, [])
     return ops
 
 
 def without_tpu_kernel(ops):
-    """Operations that a TPU cannot run."""
+    """Returns the operations that a TPU cannot run."""
     return set(ops) - TPU_OPS
 
 
 def unfed_inputs(graph):
-    """Functions with an input that is no argument: they cannot be run."""
+    """Returns functions with an input that is no argument, which cannot run."""
     return [
         function.signature.name
         for function in graph.as_graph_def().library.function

@@ -1,8 +1,8 @@
-"""A real `tf.distribute.TPUStrategy` on a machine without TPU: for tracing only.
+"""A real `tf.distribute.TPUStrategy` on a machine without TPU, for tracing only.
 
 Only the description of the slice is made up. TensorFlow places variables on the CPU
-where it does not find `/device:TPU:i`, and builds the same program for the replicas as
-on a TPU; it has no kernels to run that program with.
+if it does not find `/device:TPU:i`, and builds the same program for the replicas as
+on a TPU, but has no kernels to run the program.
 """
 
 from unittest import mock
@@ -18,14 +18,14 @@ _HOST = "/job:localhost/replica:0/task:0/device:"
 
 
 def strategy(num_replicas, packed=True):
-    """A strategy over a pretended host with so many TPU cores.
+    """Returns a strategy over a fake host with `num_replicas` TPU cores.
 
     Args:
         num_replicas: int, one core each.
-        packed: bool, whether all replicas of a variable share a handle, as on a TPU.
-            Such a handle is resolved by device; as all pretended devices are one CPU,
-            an assignment outside of a traced function then reaches replica 0 only.
-            True is right for tracing, False for eager assignments.
+        packed: bool, if all replicas of a variable share a handle, as on a TPU.
+            TensorFlow resolves such a handle by device. As all fake devices are one
+            CPU, an assignment outside a traced function then changes only replica 0.
+            Use True for tracing, False for eager assignments.
     """
     cores = [[[core, 0, 0, 0] for core in range(num_replicas)]]
     topology = topologies.Topology(
@@ -46,7 +46,7 @@ def strategy(num_replicas, packed=True):
     )
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
     assignment = assignments.device_assignment(topology, num_replicas=num_replicas)
-    # what initialize_tpu_system would note down and what a TPU host would report
+    # entries of initialize_tpu_system, and the report of a TPU host
     initialized = {resolver.master() or "": topology}
     with (
         mock.patch.object(tpu_strategy_util, "_INITIALIZED_TPU_SYSTEMS", initialized),

@@ -1,4 +1,4 @@
-"""The checks of traced programs find what they look for."""
+"""Checks of traced programs find the operations and inputs that they look for."""
 
 import keras
 import pytest
@@ -8,7 +8,7 @@ from tests.tpu_trace import graphs, pretended_tpu
 
 
 def graph_of_one_step(model, strategy):
-    """The graph that trains a model from 3 numbers to 1."""
+    """Returns the graph that trains a model from 3 numbers to 1."""
     dataset = tf.data.Dataset.from_tensors((tf.zeros((2, 3)), tf.zeros((2, 1))))
     model.make_train_function()
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
@@ -44,7 +44,7 @@ def test_an_op_that_tpus_lack_is_found(function, bad_ops):
 
 
 def test_several_steps_leave_replicas_of_other_strategies_with_an_unfed_input():
-    """Keras issue 19246. Once repaired, the example need not refuse them any more."""
+    """Keras issue 19246. After a fix, the example can stop refusing them."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])

@@ -1,6 +1,6 @@
-"""The ImageNet64 example's programs under TPUStrategy: only ops that TPUs can run.
+"""The ImageNet64 example's programs under TPUStrategy only have ops that TPUs run.
 
-They are traced with a small model, not run. `make tpu-check` compiles the full one.
+The tests trace a small model, and run nothing. `make tpu-check` compiles the full one.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from examples.imagenet64 import model as image_model
 from keras_performer import RedrawFeatures
 from tests.tpu_trace import graphs, pretended_tpu
 
-# For one replica, and for some. The others differ in the number of replicas and in the
-# size of the batch.
+# One replica, and several. Other configurations differ only in the number of replicas
+# and the batch size.
 TRACED = ["v5e-4", pytest.param("v5e-1", marks=pytest.mark.slow)]
 SMALL = {
     "num_layers": 1,
@@ -44,7 +44,7 @@ def compiled_model(config, strategy):
 
 
 def data_iterators(config, strategy):
-    """Training and evaluation data of the run, with other images."""
+    """Returns training and evaluation data of the run, with other images."""
     some = data.load(dataclasses.replace(config, data_dir=None, batch_size=1))
     images = dataclasses.replace(some, batch_size=config.batch_size)
     training = strategy.distribute_datasets_from_function(
@@ -55,7 +55,7 @@ def data_iterators(config, strategy):
 
 
 def traced(model, config, strategy):
-    """The graphs that `fit`, `evaluate` and `predict` run."""
+    """Returns the graphs that `fit`, `evaluate` and `predict` run."""
     training, held_out = data_iterators(config, strategy)
     replicas = strategy.num_replicas_in_sync
     shape = config.batch_size // replicas, image_model.LENGTH
@@ -74,16 +74,16 @@ def traced(model, config, strategy):
 
 
 def check(config, num_replicas):
-    """Traces everything; returns the graph of the train function."""
+    """Traces and checks all programs; returns the graph of the train function."""
     strategy = pretended_tpu.strategy(num_replicas)
     model = compiled_model(config, strategy)
-    assert model.jit_compile is False  # TPUStrategy compiles; True fails there
+    assert model.jit_compile is False  # TPUStrategy compiles by itself; True fails
     programs = traced(model, config, strategy)
     all_ops = [graphs.cluster_ops(program) for program in programs]
     for ops in all_ops:
-        assert ops["While"] + ops["StatelessWhile"]  # over chunks of the sequence
+        assert ops["While"] + ops["StatelessWhile"]  # loops over chunks
         assert not graphs.without_tpu_kernel(ops)
-    # each gradient is summed over the replicas: by Keras, and before to be clipped
+    # each gradient is summed over replicas twice: by Keras, and before for clipping
     in_training = len(model.trainable_variables) * (2 if num_replicas > 1 else 1)
     sums = [ops["CrossReplicaSum"] for ops in all_ops]
     assert sums == [in_training, 0, 0]
@@ -116,7 +116,7 @@ def test_tpus_have_all_ops(name):
     ],
 )
 def test_tpus_have_all_ops_of_other_models_and_steps(options):
-    """Recomputed chunks, the likelihood of the demo, several steps in one execution."""
+    """Tests recompute, the likelihood of the demo, and several steps per execution."""
     graph = check(load("v5e-4", **options), 4)
     assert not graphs.unfed_inputs(graph)
 

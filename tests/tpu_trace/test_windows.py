@@ -1,4 +1,4 @@
-"""Models with a window of near keys under TPUStrategy: only ops that TPUs can run."""
+"""Models with a window of near keys under TPUStrategy only have ops that TPUs run."""
 
 import keras
 import pytest
@@ -8,7 +8,7 @@ from keras_performer import PerformerLM
 from keras_performer.layers import LocalAttention
 from tests.tpu_trace import graphs, pretended_tpu
 
-# long enough that the loops go over several blocks; nothing is run
+# long enough for loops over several blocks; the program does not run
 BATCH_SIZE, LENGTH = 4, 12288
 LOCAL = {"attention": LocalAttention(2, 8, sliding_window=64)}
 
@@ -44,9 +44,9 @@ def test_tpus_have_all_ops(options, causal):
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     ops = graphs.cluster_ops(graphs.run_by(model.train_function, iterator))
     assert not graphs.without_tpu_kernel(ops)
-    # over blocks of the sequence, forward and backward
+    # loops over blocks of the sequence, forward and backward
     assert ops["While"] + ops["StatelessWhile"] >= 2
-    # every gradient is summed over the replicas, that of the gain too
+    # every gradient is summed over replicas, also the gain's
     assert ops["CrossReplicaSum"] == len(model.trainable_variables)
     gains = [v for v in model.trainable_variables if v.name == "log_gain"]
     assert len(gains) == (options is not LOCAL)

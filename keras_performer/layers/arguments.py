@@ -86,6 +86,14 @@ def is_finite(value):
     return is_number and math.isfinite(value)
 
 
+def floats(name, value, lengths, wanted):
+    """Returns finite floats as a tuple, if their number is one of `lengths`."""
+    found = without_array(value)
+    is_right = isinstance(found, (list, tuple)) and len(found) in lengths
+    checked(name, value, is_right and all(map(is_finite, found)), wanted)
+    return tuple(map(float, found))
+
+
 def nonnegative(name, value, zero=True):
     """Returns a finite float of 0 or more, or above 0 with `zero=False`."""
     is_right = is_finite(value) and value >= 0 and bool(value or zero)

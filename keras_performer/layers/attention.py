@@ -84,18 +84,19 @@ class AttentionLayer(
 
     Example:
 
-    A mechanism with equal weights for all visible keys:
+    A mechanism with sigmoids as weights, for K = N:
 
-    >>> class MeanAttention(AttentionLayer):
-    ...     projections = ("value",)
-    ...     supports_causal = False
+    >>> class SigmoidAttention(AttentionLayer):
     ...     def attend(self, query, key, value, visible, state=None, training=None):
-    ...         seen = tf.cast(visible.matrix(1, value.shape[1]), value.dtype)
-    ...         seen /= tf.maximum(tf.reduce_sum(seen, -1, keepdims=True), 1)
-    ...         mean = tf.einsum("bts,bskv->btkv", seen, value)
-    ...         return tf.repeat(mean, value.shape[1], axis=1), None
-    >>> MeanAttention(num_heads=2, key_dim=8)(keras.ops.ones((1, 100, 16))).shape
-    TensorShape([1, 100, 16])
+    ...         seen = visible.matrix(tf.shape(query)[1], tf.shape(key)[1])
+    ...         weights = tf.sigmoid(tf.einsum("btnh,bsnh->bnts", query, key))
+    ...         weights *= tf.cast(seen[:, tf.newaxis], weights.dtype)
+    ...         return tf.einsum("bnts,bsnv->btnv", weights, value), None
+    >>> layer = SigmoidAttention(num_heads=2, key_dim=8)
+    >>> layer(keras.ops.ones((1, 3, 16)), keras.ops.ones((1, 5, 16))).shape
+    TensorShape([1, 3, 16])
+    >>> layer(keras.Input((None, 16))).shape
+    (None, None, 16)
     """
 
     projections: tuple[str, ...] = ("query", "key", "value")
@@ -196,9 +197,13 @@ class AttentionLayer(
         return {"query", keys} <= set(self.projections)
 
     @property
-    def in_two_passes(self):
-        """True if bidirectional attention can be computed in two passes over pieces."""
-        return hasattr(self, "absorb") and hasattr(self, "answer")
+    def two_pass_methods(self):
+        """Names of methods for bidirectional attention in two passes over pieces.
+
+        One for each pass; `()` if the mechanism has none.
+        """
+        names = "absorb", "answer"
+        return names if all(hasattr(self, name) for name in names) else ()
 
     def cross_config(self):
         """Returns the config of this layer for cross-attention.
@@ -503,16 +508,14 @@ class ForgettingAttention(AttentionLayer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.forget_gate = arguments.boolean("forget_gate", forget_gate)
-        found = arguments.without_array(forget_gate_bias)
         heads = self.num_key_value_heads
-        several = isinstance(found, (list, tuple)) and len(found) in (2, heads)
-        if not several or not all(map(arguments.is_finite, found)):
-            raise ValueError(
-                "forget_gate_bias must be two finite floats, biases of the first and "
-                f"of the last head, or one for each of the {heads} key-value heads. "
-                f"Received: forget_gate_bias={forget_gate_bias!r}"
-            )
-        self.forget_gate_bias = tuple(map(float, found))
+        self.forget_gate_bias = arguments.floats(
+            "forget_gate_bias",
+            forget_gate_bias,
+            (2, heads),
+            "two finite floats, biases of the first and of the last head, or one for "
+            f"each of the {heads} key-value heads",
+        )
         if self.forget_gate_bias != BIASES and not self.forget_gate:
             raise ValueError(
                 "forget_gate_bias needs a forget gate: give forget_gate=True as well. "
@@ -553,8 +556,8 @@ class ForgettingAttention(AttentionLayer):
         return {**super().cross_config(), **without}
 
     @property
-    def in_two_passes(self):
-        return super().in_two_passes and not self.forget_gate
+    def two_pass_methods(self):
+        return () if self.forget_gate else super().two_pass_methods
 
 
 class ForgetGate(config.KeepsWithoutEntry, keras.layers.Layer):

@@ -12,7 +12,7 @@ from keras_performer.layers.call_inputs import as_mask
 from keras_performer.layers.dense import full_weight, token_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.mixing import MixingLayer
-from keras_performer.layers.state import HasInitialState
+from keras_performer.layers.state import HasInitialState, check_entries
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import compute_dtype, size
 
@@ -106,7 +106,7 @@ class PerformerBlock(
         self.dropout = keras.layers.Dropout(rate, seed=self.seed, dtype=dtype)
 
     def build(self, input_shape):
-        call_inputs.check_input_shape(self, input_shape)
+        call_inputs.check_rank("inputs", input_shape)
         dim = input_shape[-1]
         self.contract = token_dense("contract", dim, dtype=self.dtype_policy)
         if self.convolution is not None:
@@ -193,12 +193,7 @@ class PerformerBlock(
             )
         parts = {"convolution": None, "attention": None}
         if state is not None:
-            if not isinstance(state, dict) or set(state) != set(parts):
-                raise ValueError(
-                    'state must be a dict with the entries "convolution" and '
-                    '"attention", from get_initial_state or an earlier call of this '
-                    f"block. Received: state={state!r}"
-                )
+            check_entries(state, parts)
             parts = state
         convolved, later = self.convolution(
             self.convolution_norm(x),

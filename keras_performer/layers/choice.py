@@ -106,11 +106,11 @@ def fitting(options, attention):
 
 
 def of_older_file(config, option_defaults):
-    """Returns the config of a model, with the options that its attention has.
+    """Returns the config of a model, changed if an earlier version wrote it.
 
-    Configs from before 2026-11-28 have some options with any attention, each at its
-    default. Configs without an option of `option_defaults` are older than this default:
-    the option then has the default of the attention.
+    Until 2026-11-28, configs had some options even if the attention does not take them:
+    these are left out. Options of `option_defaults` that are missing are added, with
+    the defaults of the attention class, which models had before `option_defaults`.
     """
     attention = config.get("attention", "performer")
     of_layer = options_of(PerformerAttention)
@@ -169,7 +169,8 @@ class AttentionChoice:
             )
         check_options(owner, options, kinds)
         self._given = options
-        # `_named` puts values of made layers here; it keeps `None`, which fits any size
+        # For `config`. `_named` replaces these values by those of the made layer, but
+        # not `None`: it stands for a default that depends on the sizes of a layer.
         self._options = {
             name: options.get(name, parameter.default)
             for kind in kinds
@@ -195,9 +196,10 @@ class AttentionChoice:
         return type(one).from_config(made)
 
     def config(self, made=True):
-        """Returns entries for a config: `attention` and the options.
+        """Returns `attention` and the options, as entries for a config.
 
-        If layers are `made`, the config of the enclosing layer says which are frozen.
+        With `made`, the enclosing layer has made its attentions. Its own config then
+        records which of them are frozen, so the entry `attention` does not.
         """
         several = self._several
         configs = [one if isinstance(one, str) else config_of(one) for one in several]

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import math
-import re
 import string
 
 import keras
@@ -128,15 +127,14 @@ class KeepsLora:
         if not self.lora_enabled:
             kernel = getattr(self, self.lora_names[0])
             if self.dtype_policy.quantization_mode is not None:
-                raise ValueError(
-                    _enable(self, rank, scale, "the kernel is quantized, without LoRA")
-                )
+                received = "the kernel is quantized, without LoRA"
+                raise _needs_lora(self, rank, scale, received)
             super().load_own_variables(frozen)
             kernel.assign_add(scale * factors[0] @ factors[1])
             return
         if rank != self.lora_rank or not np.isclose(scale, _scale(self)):
             received = f"rank={self.lora_rank}, lora_alpha={self.lora_alpha}"
-            raise ValueError(_enable(self, rank, scale, received))
+            raise _needs_lora(self, rank, scale, received)
         super().load_own_variables(frozen)
         for name, factor in zip(self.lora_names[1:], factors):
             getattr(self, name).assign(factor)
@@ -146,8 +144,9 @@ def _scale(layer):
     return layer.lora_alpha / layer.lora_rank
 
 
-def _enable(layer, rank, scale, received):
-    return (
+def _needs_lora(layer, rank, scale, received):
+    """Returns the error for a layer without the LoRA of a file."""
+    return ValueError(
         f"The file has LoRA weights for {layer.path}: call "
         f"enable_lora({rank}, lora_alpha={scale * rank:g}) of a new layer before its "
         f"weights are loaded. Received: a layer where {received}"
@@ -211,44 +210,16 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
     growing.
 
     Args:
-        equation: str, "(kept)(summed),(summed)(made)->(kept)(made)" with at least one
-            letter for each part, and no letter twice, such as "btd,dnh->btnh".
+        equation: str, "(kept)(summed),(summed)(made)->(kept)(made)" without a letter
+            twice, such as "btd,dnh->btnh".
         output_shape: tuple, `None` for each kept axis except the batch, then the sizes
-            of the made axes. An int for a single made axis.
-        activation: as in `EinsumDense`.
-        bias_axes: the letters of all made axes, or `None` for no bias.
-        **kwargs: the other arguments of `EinsumDense`.
-
-    Raises:
-        ValueError: for an equation, shape or bias that only `EinsumDense` can compute.
+            of the made axes.
+        **kwargs: the other arguments of `EinsumDense`; `bias_axes` are all made axes.
     """
 
-    def __init__(
-        self, equation, output_shape, activation=None, bias_axes=None, **kwargs
-    ):
-        super().__init__(equation, output_shape, activation, bias_axes, **kwargs)
-        kept, made = _kept_and_made(equation)
-        is_one = isinstance(output_shape, int)
-        sizes = (output_shape,) if is_one else tuple(output_shape)
-        num_free = len(kept) - 1
-        if (
-            len(sizes) != num_free + len(made)
-            or any(size is not None for size in sizes[:num_free])
-            or None in sizes[num_free:]
-        ):
-            raise ValueError(
-                "output_shape must have None for each kept axis except the batch, "
-                f"then the sizes of the axes {made!r}. Use "
-                "keras.layers.EinsumDense for other shapes. Received: "
-                f"output_shape={output_shape!r}, equation={equation!r}"
-            )
-        if bias_axes is not None and sorted(bias_axes) != sorted(made):
-            raise ValueError(
-                f"bias_axes must be {made!r}, all new axes, or None. Use "
-                "keras.layers.EinsumDense for other biases. Received: "
-                f"bias_axes={bias_axes!r}, equation={equation!r}"
-            )
-        self._made_sizes = sizes[num_free:]
+    def __init__(self, equation, output_shape, **kwargs):
+        super().__init__(equation, output_shape, **kwargs)
+        self._made_sizes = tuple(size for size in output_shape if size is not None)
 
     def call(self, inputs, training=None):
         made = self._made_sizes
@@ -280,22 +251,6 @@ class HeadsDense(KeepsLora, keras.layers.EinsumDense):
                 "layers of both models the same names."
             )
         super().load_own_variables(store)
-
-
-def _kept_and_made(equation):
-    """Returns the letters of the kept and of the made axes of an equation."""
-    letter = "[a-zA-Z]"
-    match = re.fullmatch(rf"({letter}+)({letter}+),\2({letter}+)->\1\3", equation)
-    if match:
-        letters = "".join(match.groups())
-        if len(set(letters)) == len(letters):
-            return match[1], match[3]
-    raise ValueError(
-        "equation must sum over the last axes of the input and replace them by new "
-        'axes, "(kept)(summed),(summed)(made)->(kept)(made)", such as '
-        '"btd,dnh->btnh". Use keras.layers.EinsumDense for others. Received: '
-        f"equation={equation!r}"
-    )
 
 
 def _add_bias(rows, bias):

@@ -77,9 +77,10 @@ def value_without_autocast(variable):
 
 
 def has_value(variable):
-    """Returns `False` in the graph of a function that makes the variable, else `True`.
+    """Returns True if the variable already has a value.
 
-    XLA cannot take a variable out of this graph if another gives it its first value.
+    It has none while the `tf.function` that creates it is traced: XLA cannot read it
+    there to initialize another variable.
     """
     if tf.executing_eagerly() or variable._value is None:
         return True

@@ -90,12 +90,7 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
                 f"call it without {names}, with one sequence in each row of the batch, "
                 f"or use an attention layer that reads them. Received: {names}"
             )
-        if len(getattr(x, "shape", ())) != 3:
-            received = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x)
-            raise ValueError(
-                f"{type(self).__name__} needs one tensor of shape (batch, length, "
-                f"features). Received: inputs of {received}"
-            )
+        call_inputs.check_inputs(x=x)
         of_mask = tf.TensorShape(getattr(mask, "shape", None))
         if of_mask.rank is not None and of_mask.rank > 2:
             raise ValueError(
@@ -104,7 +99,6 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
                 "(batch, length) if needed. Received: a second tensor of shape "
                 f"{tuple(of_mask)}"
             )
-        call_inputs.check_real("x", x)
         mask = as_mask("mask", mask, x)
         # Keras casts no integers. The copy has no Keras mask, about which layers inside
         # would warn.
@@ -125,10 +119,14 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
         """Raises a `ValueError`: a mixer has no state."""
         raise layer_state.no_state(self)
 
+
+class HadHiddenDim:
+    """Mixin for mixers whose `intermediate_dim` was `hidden_dim` until 2026-11-28."""
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        if "hidden_dim" in config:  # name of the argument before 2026-11-28
+        if "hidden_dim" in config and "intermediate_dim" not in config:
             config["intermediate_dim"] = config.pop("hidden_dim")
         return super().from_config(config, custom_objects)
 

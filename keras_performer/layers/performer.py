@@ -317,24 +317,18 @@ class PerformerAttention(LinearAttention):
     def _checked_gain(self, value):
         """Returns `initial_log_gain` as a float or a tuple; without a window only 0."""
         value = arguments.without_array(value)
-        several = isinstance(value, (list, tuple))
-        gains = value if several else (value,)
-        are_right = all(map(arguments.is_finite, gains))
-        wanted = "a finite float, or a list of finite floats, one for each head"
-        arguments.checked("initial_log_gain", value, are_right, wanted)
-        if several and len(gains) != self.num_heads:
-            raise ValueError(
-                "initial_log_gain must be one float, or a list with a float for each "
-                f"head. Received: initial_log_gain={value!r}, "
-                f"num_heads={self.num_heads}"
-            )
-        if any(gains) and self.exact_window is None:
+        if not arguments.is_finite(value):
+            wanted = "a finite float, or a list of finite floats, one for each of the "
+            wanted += f"{self.num_heads} heads"
+            heads = [self.num_heads]
+            value = arguments.floats("initial_log_gain", value, heads, wanted)
+        if np.any(value) and self.exact_window is None:
             raise ValueError(
                 "initial_log_gain changes the weights of keys outside of an exact "
                 "window: give exact_window as well. Received: "
                 f"initial_log_gain={value!r}, exact_window=None"
             )
-        return tuple(map(float, gains)) if several else float(value)
+        return value if isinstance(value, tuple) else float(value)
 
     def build_attention(self):
         if self.num_random_features is not None:
@@ -420,6 +414,12 @@ class PerformerAttention(LinearAttention):
         # Layers with equal maps share compiled functions.
         return kernel.made_by(self.feature_map)
 
+    @property
+    def two_pass_methods(self):
+        names = super().two_pass_methods
+        has_window = names and self.exact_window is not None
+        return ("look_ahead", "look_back") if has_window else names
+
     def look_ahead(self, x, mask, state, positions=None):
         """Attends to later keys; called from the last piece to the first.
 
@@ -434,7 +434,7 @@ class PerformerAttention(LinearAttention):
         x, mask, positions = (
             z if z is None else tf.reverse(z, [1]) for z in (x, mask, positions)
         )
-        *later, state = self._earlier(x, mask, state, positions, own_key=False)
+        *later, state = self._attend_before(x, mask, state, positions, own_key=False)
         return tuple(tf.reverse(z, [1]) for z in later), state
 
     def look_back(self, x, mask, state, later, training=None, positions=None):
@@ -442,12 +442,12 @@ class PerformerAttention(LinearAttention):
 
         Call it from the first piece to the last; `later` is from `look_ahead`.
         """
-        *earlier, state = self._earlier(x, mask, state, positions, own_key=True)
+        *earlier, state = self._attend_before(x, mask, state, positions, own_key=True)
         attended, _ = ops.join_parts(earlier, later)
         attended = tf.cast(attended, self.compute_dtype)
         return self.write(attended, mask, training), state
 
-    def _earlier(self, x, mask, state, positions, own_key):
+    def _attend_before(self, x, mask, state, positions, own_key):
         """Returns `ops.attend_to_earlier` for a piece, with the state as a dict."""
         output, log_sums, state = ops.attend_to_earlier(
             *(self.project(name, x, positions) for name in ("query", "key", "value")),

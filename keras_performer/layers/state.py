@@ -49,18 +49,26 @@ def check(layer, causal, state, return_state, return_attention_scores):
         )
     if state is None:
         return
-    names = {"position", "attention"}
-    if not isinstance(state, dict) or set(state) - {"segment"} != names:
-        raise ValueError(
-            'state must be a dict with the entries "position" and "attention", from '
-            "get_initial_state or an earlier call, and for packed sequences also the "
-            f'entry "segment". Received: state {_entries_of(state)}'
-        )
+    check_entries(state, ("position", "attention"), "segment")
     if tf.as_dtype(state["position"].dtype) != tf.int32:
         raise ValueError(
             "state must keep its dtypes, int32 and float32, with any dtype of the "
             "layer: pass it unchanged from get_initial_state or an earlier call. "
             f"Received: position of dtype {tf.as_dtype(state['position'].dtype).name}"
+        )
+
+
+def check_entries(state, names, packed=None):
+    """Raises a `ValueError` unless a state is a dict with the entries `names`.
+
+    `packed` names an entry that is also there for packed sequences.
+    """
+    if not isinstance(state, dict) or set(state) - {packed} != set(names):
+        entries = " and ".join(f'"{name}"' for name in names)
+        more = f', and for packed sequences also the entry "{packed}"' if packed else ""
+        raise ValueError(
+            f"state must be a dict with the entries {entries}, from get_initial_state "
+            f"or an earlier call{more}. Received: state {_entries_of(state)}"
         )
 
 

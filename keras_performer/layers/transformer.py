@@ -13,7 +13,7 @@ from keras_performer.layers.choice import AttentionChoice, OneChoice, takes_opti
 from keras_performer.layers.config import KeepsInnerChanges, TracesSpec
 from keras_performer.layers.dense import heads_dense
 from keras_performer.layers.keras_privates import implicit_mask
-from keras_performer.layers.state import HasInitialState
+from keras_performer.layers.state import HasInitialState, check_entries
 
 
 @takes_options
@@ -87,7 +87,7 @@ class TransformerLayer(
 
     def made_attention(self, name, shape):
         """Builds an attention for tokens of this shape; heads divide the width."""
-        call_inputs.check_input_shape(self, shape)
+        call_inputs.check_rank("inputs", shape)
         attention = self._attentions.make(
             num_heads=self.num_heads,
             key_dim=arguments.head_dim(shape[-1], self.num_heads),
@@ -432,12 +432,9 @@ class PerformerDecoder(HasInitialState, TransformerLayer):
                     f"{self.name} was built with encoder_sequence, and needs one in "
                     "each call without a state. Received: encoder_sequence=None"
                 )
-        elif not isinstance(state, dict) or set(state) != set(names):
-            raise ValueError(
-                f"state must be a dict with the entries {', '.join(names)}, from "
-                f"get_initial_state or an earlier call. Received: state={state!r}"
-            )
-        elif given:
+            return
+        check_entries(state, names)
+        if given:
             raise ValueError(
                 "A state contains the encoder's sequence: leave encoder_sequence out. "
                 "Received: state and encoder_sequence"

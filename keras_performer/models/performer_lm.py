@@ -370,15 +370,15 @@ class PerformerLM(
         call_inputs.check_tokens(inputs, self.max_length)
         x, extra, new_state = self.embed(inputs, state, training)
         mask = implicit_mask(x) if mask is None else mask
-        if self.recompute == "block" and training and state is None:
+        recomputes = self.recompute == "block" and training
+        if recomputes and state is None and not return_state:
             if segment_ids is not None:
                 raise ValueError(
                     "recompute needs one segment in each row: train with "
                     "recompute=None, or without segment_ids. Received: segment_ids, "
                     f"and recompute={self.recompute!r}"
                 )
-            if not return_state:
-                return self.read_out(passes.blocks(self, x, mask, training), extra)
+            return self.read_out(passes.blocks(self, x, mask, training), extra)
         states = [None] * len(self.blocks) if state is None else state["blocks"]
         arguments.check_depth(states, len(self.blocks))
         new_states = []

@@ -59,10 +59,15 @@ def read(model, tokens, state):
 
 
 def draw(options, stops, logits, carry, step):
-    """Samples the next token of each row; also returns whether all logits allowed it.
+    """Samples the next token of each row.
 
-    `carry` has the state after the last token that was read, and otherwise earlier
-    values. `step` is the length of the shortest sequence, without the new token.
+    Args:
+        carry: `Carry` before the new token, but with the state that `read` returned
+            together with `logits`.
+        step: int32 scalar tensor, the length of the shortest sequence so far.
+
+    Returns:
+        The next `Carry`, and a bool tensor, true if all rows could be sampled.
     """
     token, finite = sampling.draw(options, logits, carry.seen, step)
     seen, ended = carry.seen, carry.ended

@@ -33,7 +33,7 @@ def check_block(recompute, causal, block):
         )
     if attention is None:
         return
-    if not attention.supports_state or not (causal or attention.in_two_passes):
+    if not attention.supports_state or not (causal or attention.two_pass_methods):
         needed = "a state"
         if not causal:
             needed = (
@@ -72,7 +72,11 @@ def blocks(model, x, mask, training):
 
 
 def _blocks(model, links, end, stream, sides, training):
-    """Cuts the chain between blocks; ends share a scan with a block if they can."""
+    """Runs `links`, then the blocks, then `end`, cut into scans.
+
+    `links` are in the scan of the first block, unless it is bidirectional, and `end` in
+    the last scan of the last block.
+    """
     rotates = any(getattr(block.attention, "rotary", None) for block in model.blocks)
     if rotates and not model.causal:
         tokens = tf.nest.flatten(stream)[0]
@@ -89,7 +93,7 @@ def _blocks(model, links, end, stream, sides, training):
         batch = tf.shape(tf.nest.flatten(stream)[0])[0]
         if not needs_all_keys:
             links = [*links, _block(block, batch, training)]
-        elif getattr(block.attention, "exact_window", None) is not None:
+        elif "look_ahead" in block.attention.two_pass_methods:
             later, _ = scan(model, [_later(block, batch)], stream, sides, reverse=True)
             dtypes = tf.nest.map_structure(lambda x: x.dtype, stream)
             stream = stream, later
@@ -190,8 +194,8 @@ def _read_out(model, measure):
     def step(stream, state, sides, given):
         return measure(sides.targets, model.read_out(*stream)), state
 
-    # a head may share the weights of the embedding, but hardly of positions, which may
-    # have a long table
+    # A head may share weights with the embedding. It shares none with the positions,
+    # whose table may be long: the loop sums a gradient for each variable.
     table = [] if model.positions is None else [model.positions]
     variables = _without(model.variables, [*model.blocks, *table])
     return Link(variables, step, (), measure.dtypes)

@@ -136,9 +136,9 @@ class _Measure:
 
 def _reduced(loss, values, sample_weight=None):
     """Reduces values of a loss for each token as Keras does, with sample weights."""
-    given = keras.losses.Loss("loss", reduction=loss.reduction, dtype=loss.dtype)
-    given.call = lambda _, values: values
-    return given(values, values, sample_weight)
+    reduction = keras.losses.Loss("loss", reduction=loss.reduction, dtype=loss.dtype)
+    reduction.call = lambda _, values: values
+    return reduction(values, values, sample_weight)
 
 
 def _unreduced(loss):

@@ -8,12 +8,12 @@ import tensorflow as tf
 from keras_performer.layers import arguments
 from keras_performer.layers.arguments import positive_int
 from keras_performer.layers.dense import full_weight, token_dense
-from keras_performer.layers.mixing import MixingLayer, zero_masked
+from keras_performer.layers.mixing import HadHiddenDim, MixingLayer, zero_masked
 from keras_performer.ops.shapes import compute_dtype, size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class SpatialGatingUnit(MixingLayer):
+class SpatialGatingUnit(HadHiddenDim, MixingLayer):
     """gMLP's gate: multiplies half of the channels by a mix of the others over tokens.
 
         z1, z2 = gelu(expand(x)), cut in two along the channels

@@ -9,12 +9,12 @@ import tensorflow as tf
 from keras_performer.layers import arguments
 from keras_performer.layers.arguments import positive_int
 from keras_performer.layers.dense import full_weight
-from keras_performer.layers.mixing import MixingLayer, zero_masked
+from keras_performer.layers.mixing import HadHiddenDim, MixingLayer, zero_masked
 from keras_performer.ops.shapes import compute_dtype, size
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
-class TokenMixing(MixingLayer):
+class TokenMixing(HadHiddenDim, MixingLayer):
     """MLP-Mixer's token mixing: one feed-forward network over the tokens.
 
         h_kc = gelu(sum_s expand_kernel_sk x_sc + expand_bias_k)

@@ -73,8 +73,11 @@ WRONG = [
         ["-3", float("nan"), True, np.ones((1, 6))],
         "exact_window initial_log_gain",
     ),
-    ("a float for each head", [[1.0]], "exact_window initial_log_gain"),
-    ("finite floats, one for each head", [[0, "1"]], "exact_window initial_log_gain"),
+    (
+        "finite floats, one for each of the",
+        [[1.0], [0, "1"]],
+        "exact_window initial_log_gain",
+    ),
     (
         "two finite floats",
         [(1.0,), 3.0, "12", (2.0, np.inf), None, (1, 2, 3, 4), (True, 0)],
@@ -219,3 +222,18 @@ def test_a_subclass_may_pass_on_an_argument_that_other_layers_have_not():
 
     config = Passing(2, 4, sliding_window=3).get_config()
     assert Passing.from_config(config).sliding_window == 3
+
+
+def test_causal_lengths_that_are_unknown_are_compared_in_the_graph():
+    layer = PerformerAttention(2, 4, causal=True, exact_window=4)
+    layer(normal((1, 9, 8)))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 8))] * 2)
+    def call(query, value):
+        return layer(query, value)
+
+    x = normal((1, 9, 8))
+    np.testing.assert_allclose(call(x, x), layer(x), atol=1e-6)
+    for length in 7, 12:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="as many queries"):
+            call(x, normal((1, length, 8)))

@@ -207,9 +207,33 @@ def test_features_far_below_rounding_count():
     np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_chunks_of_both_sides_of_features_without_a_projection():
+@keras.saving.register_keras_serializable("tests")
+class Sums(layers.AttentionLayer):
+    """A user's attention in two passes, with an `exact_window` of its own."""
+
+    projections = ("value",)
+    supports_state = True
+    chunk_size, exact_window = 4, 3
+
+    def attend(self, query, key, value, visible, state=None, training=None):
+        total = tf.reduce_sum(value, 1, keepdims=True)
+        return tf.repeat(total, tf.shape(value)[1], 1), None
+
+    def empty_state(self, batch_size):
+        return tf.zeros((batch_size, 1, self.num_heads, self.value_dim))
+
+    def absorb(self, x, mask, state, positions=None):
+        return state + tf.reduce_sum(self.project("value", x), 1, keepdims=True)
+
+    def answer(self, x, mask, state, training=None, positions=None):
+        return self.write(tf.repeat(state, tf.shape(x)[1], 1), mask, training)
+
+
+@pytest.mark.parametrize(
+    "attention", [LinearTransformerAttention(2, 4, chunk_size=4), Sums(2, 4)]
+)
+def test_bidirectional_attention_in_two_passes(attention):
     """Tests attention that a model recomputes, in two passes over pieces."""
-    attention = LinearTransformerAttention(2, 4, chunk_size=4)
     options = dict(attention=attention, causal=False)
     results = loss_and_gradients(small_model(recompute="block", **options))
     expected = loss_and_gradients(small_model(**options))

@@ -102,48 +102,6 @@ def test_bias_gradients_of_half_precision_do_not_stall(dtype, jit_compile):
     np.testing.assert_allclose(tf.cast(gradient, tf.float32), 25_000, rtol=4e-3)
 
 
-REFUSED = {
-    "equation must sum over the last axes": [
-        ("btd,hd->bth", (None, 4), None),  # a transposed kernel
-        ("btd,dh->bht", (4, None), None),  # axes in another order
-        ("btdc,cd->bt", (None,), None),  # no new axis
-        ("btd,->btd", (None, 8), None),  # no summed axis
-        ("d,dh->h", 4, None),  # no kept axis
-        ("bdt,dh->bth", (None, 4), None),  # not the last axis
-        ("btd,bdh->bth", (None, 4), None),  # a kernel for each example
-        ("bdd,ddh->bh", (4,), None),  # a letter twice
-        ("...d,dh->...h", 4, None),
-        ("btd,dh", (None, 4), None),
-    ],
-    "output_shape must have None for each": [
-        ("btd,dh->bth", shape, None) for shape in ((5, 4), (None, None), (4,), 4)
-    ],
-    "bias_axes must be 'nh'": [
-        ("btd,dnh->btnh", (None, 2, 4), axes) for axes in ("h", "tnh", "nhn", "x", "")
-    ],
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_the_product_would_ignore_raises(message):
-    for equation, output_shape, bias_axes in REFUSED[message]:
-        with pytest.raises(ValueError, match=f"{message}.*EinsumDense.*Received"):
-            HeadsDense(equation, output_shape, bias_axes=bias_axes)
-
-
-def test_letters_of_the_bias_in_any_order():
-    """`EinsumDense` takes their order from the equation."""
-    options = dict(output_shape=(None, 2, 4), bias_axes="hn", **OPTIONS)
-    del options["use_bias"]
-    dense, expected = (
-        layer_class("btd,dnh->btnh", **options)
-        for layer_class in (HeadsDense, keras.layers.EinsumDense)
-    )
-    x = normal((3, 5, 8))
-    assert relative_error(dense(x), expected(x)) < 1e-6
-    assert dense.bias.shape == (2, 4)
-
-
 # configs from files of version 0.1
 SAVED = [
     dict(equation="abc,cde->abde", output_shape=[None, 3, 4], bias_axes="de"),

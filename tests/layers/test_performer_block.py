@@ -38,13 +38,22 @@ class FirstToken(AttentionLayer):
 
 @keras.saving.register_keras_serializable(package="tests")
 class Fading(MixingLayer):
-    """A user's mixer, which adds half of the mixture before to each token."""
+    """A user's mixer, which adds half of the mixture before to each token.
+
+    Channels after the first `hidden_dim` become 0.
+    """
 
     supports_causal = True
+    config_names = ("hidden_dim",)
+
+    def __init__(self, hidden_dim, **kwargs):
+        super().__init__(**kwargs)
+        self.hidden_dim = hidden_dim
 
     def mix(self, x, mask, training=None):
         steps = tf.range(tf.shape(x)[1])[:, tf.newaxis] - tf.range(tf.shape(x)[1])
         weights = tf.where(steps < 0, 0.0, 0.5 ** tf.cast(steps, tf.float32))
+        x *= tf.cast(tf.range(x.shape[-1]) < self.hidden_dim, x.dtype)
         return tf.einsum("ts,bsd->btd", tf.cast(weights, x.dtype), x)
 
 
@@ -78,8 +87,8 @@ def feed_forward(x, block):
 
 
 def fading(block, x):
-    """Computes the mixture of `Fading` token by token."""
-    mixed = []
+    """Computes the mixture of `Fading(3)` token by token."""
+    mixed, x = [], x * [1, 1, 1, 0, 0]
     for token in np.moveaxis(x, 1, 0):
         mixed.append(token + (0.5 * mixed[-1] if mixed else 0.0))
     return np.stack(mixed, 1)
@@ -98,7 +107,7 @@ def attention_of(block, x):
         (FourierMixing, attention_of, False),
         (lambda **o: gating(causal=True, **o), attention_of, True),
         (lambda **o: FirstToken(2, 3, **o), attention_of, False),
-        (lambda **o: Fading(causal=True, **o), fading, False),
+        (lambda **o: Fading(3, causal=True, **o), fading, False),
         (None, lambda block, x: 0.0, False),
         (None, lambda block, x: 0.0, True),
     ],
@@ -145,7 +154,7 @@ def test_what_a_block_cannot_do_raises():
         PerformerBlock(attention, 4, conv_kernel_size=2, conv_padding="same")
         for attention in (None, performer())
     ]
-    wide = r"\(batch, length, features\). Received.*5, 6"
+    wide = r"inputs must have shape \(batch, length, features\).*5, 6"
     one_side = "Only a causal convolution has a state"
     no_state = "ExactAttention has no state"
     packed = block_with(causal, "float32", conv_kernel_size=3)
@@ -183,9 +192,9 @@ def test_what_a_mixer_cannot_do_raises():
         with pytest.raises(ValueError, match="SpatialGatingUnit has no state"):
             each.get_initial_state(2)
     for inputs, message in (
-        ((tf.ones((2, 3)),), "one tensor of shape .batch, length"),
-        ((tf.ones((2, 3, 4, 5)),), "one tensor of shape .batch, length"),
-        (([x, x],), "one tensor.*Received: inputs of.*list"),
+        ((tf.ones((2, 3)),), "x must have shape .batch, length, features"),
+        ((tf.ones((2, 3, 4, 5)),), "x must have shape .batch, length, features"),
+        (([x, x],), r"one tensor.*: layer\(x\).*Received: x of type list"),
         ((x, np.ones((2, 6), bool)), "mask must have shape"),
         # called with two tensors, like attention
         ((x, 0.5 * x), "one tensor.*a second tensor of shape .2, 13,"),

@@ -271,7 +271,7 @@ def test_what_encoders_and_decoders_cannot_do_raises():
             lambda: made(PerformerEncoder, X.shape, num_heads=4),
         ),
         (
-            r"PerformerEncoder needs inputs .*5, 6",
+            r"inputs must have shape .*5, 6",
             lambda: made(PerformerEncoder)(tf.ones((3, 4, 5, 6))),
         ),
         ("built without encoder_sequence", lambda: alone(X, ENCODED)),
@@ -282,7 +282,7 @@ def test_what_encoders_and_decoders_cannot_do_raises():
             "must be built before it has a state",
             lambda: made(PerformerDecoder).get_initial_state(2),
         ),
-        ("with the entries self_attention, from", lambda: alone(X, state=own)),
+        ('with the entries "self_attention", from', lambda: alone(X, state=own)),
         (
             "Only causal attention has a state",
             lambda: alone(X, use_causal_mask=False, return_state=True),

@@ -1,4 +1,4 @@
-"""Kinds of language models: what to make each with, by `token_models.small_model`."""
+"""Kinds of language models, as arguments of `token_models.small_model`."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras_performer.zoo import FourierMixing, SpatialGatingUnit, TokenMixing
 
 @keras.saving.register_keras_serializable("tests")
 class Pairs(EmbeddingLayer):
-    """Embeds a token with the one before it, which also goes to the head."""
+    """Embedding of a token and the token before it, which also goes to the head."""
 
     extra_dtypes = tf.float32
 
@@ -31,7 +31,7 @@ class Pairs(EmbeddingLayer):
 
 @keras.saving.register_keras_serializable("tests")
 class Shifted(keras.layers.Layer):
-    """Logits that the token before moves, by a weight."""
+    """Head that adds to logits the scaled distance from the token before."""
 
     def build(self, input_shape):
         self.dense = keras.layers.Dense(11)
@@ -54,7 +54,7 @@ def pairs(**options):
 
 
 def large_kernels(model):
-    """Convolutions in which the tokens before count more than at first."""
+    """Gives earlier tokens more weight in convolutions than at first."""
     for index, block in enumerate(model.blocks):
         random = np.random.default_rng(index)
         kernel = block.convolution.kernel
@@ -67,7 +67,7 @@ def local(**options):
 
 CONVOLUTION = dict(conv_kernel_size=3, prepare=large_kernels)
 GATING = SpatialGatingUnit(16, 6, causal=True)
-# With a state, so that a sequence may be read in pieces.
+# Models with a state, which can read a sequence in pieces.
 CONTINUED = {
     "performer": {},
     "window and gate": dict(exact_window=4, forget_gate=True),
@@ -86,7 +86,7 @@ CONTINUED = {
     "float16": dict(dtype="mixed_float16"),
 }
 KINDS = {
-    # Keras' scaling of losses cannot be loaded before a step
+    # no float16, as Keras cannot load its scaling of losses before a step
     **{name: options for name, options in CONTINUED.items() if name != "float16"},
     "exact": dict(attention="exact"),
     "recomputed": dict(recompute="network"),

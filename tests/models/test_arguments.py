@@ -1,4 +1,4 @@
-"""Arguments and inputs that `PerformerLM` refuses, beside `tests/wrong_uses`."""
+"""Arguments and inputs that `PerformerLM` refuses, besides `tests/wrong_uses`."""
 
 import keras
 import numpy as np
@@ -106,7 +106,7 @@ def test_sequences_that_are_too_long_raise():
 
 @pytest.mark.parametrize("position_embedding", ["learned", "rotary"])
 def test_longer_sequences_are_refused_where_xla_compiles(position_embedding):
-    """XLA leaves assertions out, and positions would begin anew."""
+    """XLA leaves out assertions, so positions would start again."""
     options = dict(position_embedding=position_embedding, feature_map="relu")
     model = language_model(9, 6, 1, 1, 4, **options)
     compiled = tf.function(
@@ -145,7 +145,7 @@ def test_an_embedding_of_another_width_is_refused():
 
 def test_a_config_is_read_with_custom_objects():
     class Head(keras.layers.Dense):
-        """Registered nowhere."""
+        """Head that is not registered."""
 
     config = language_model(head=Head(3)).get_config()
     with pytest.raises(TypeError, match="Could not locate class 'Head'"):

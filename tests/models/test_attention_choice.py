@@ -1,4 +1,4 @@
-"""PerformerLM(attention=, embedding=): which attention and positions blocks get."""
+"""PerformerLM(attention=, embedding=): the attention and positions of blocks."""
 
 import math
 
@@ -28,7 +28,7 @@ BIASES = (2.0, 7.0)
     [
         ({}, (64, True, BIASES)),
         ({"feature_map": "taylor"}, (64, True, BIASES)),
-        # exact weights stand beside estimates of softmax only
+        # only estimates of softmax get a window with exact weights
         ({"feature_map": "relu"}, (None, True, BIASES)),
         ({"causal": False}, (None, False, BIASES)),
         ({"causal": False, "exact_window": 5}, (5, False, BIASES)),
@@ -41,7 +41,7 @@ BIASES = (2.0, 7.0)
         ({"attention": "exact", "forget_gate": False}, (None, False, BIASES)),
         ({"attention": ["exact", "performer"]}, (64, True, BIASES)),
         ({"attention": "none", "max_length": 90}, (None, None, None)),
-        # what is passed in stays as it is
+        # a given layer keeps its own options
         ({"attention": PerformerAttention(2, 4, causal=True)}, (None, None, None)),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_layer_is_copied_for_each_block():
     same = small_model(attention=keras.saving.serialize_keras_object(template))
     same.set_weights(model.get_weights())
     np.testing.assert_array_equal(same(IDS), model(IDS))
-    # the seeds of the blocks are those that a name gets, and names in a list
+    # blocks get the same seeds for a template, a name, and a list of names
     named, listed = small_model(), small_model(attention=["performer", "performer"])
     assert named.blocks[1].attention.seed == second.seed
     for one, other in zip(named.weights, listed.weights, strict=True):
@@ -235,7 +235,7 @@ def test_an_exact_model_that_is_converted_generates():
 
 
 def test_an_embedding_of_another_dtype_is_cast():
-    """A float32 embedding in a mixed_bfloat16 model, beside one of its own policy."""
+    """Compares a float32 embedding with a mixed_bfloat16 one, in the same model."""
     table = np.random.default_rng(0).standard_normal((11, 8)).astype("float32")
     models = []
     for dtype in ("float32", "mixed_bfloat16"):

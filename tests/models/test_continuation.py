@@ -18,10 +18,10 @@ LENGTH = 16
 
 @functools.cache
 def model_of(kind="rotary"):
-    keras.utils.set_random_seed(3)  # not the weights of whichever test comes first
+    keras.utils.set_random_seed(3)  # no effect of earlier tests on the weights
     options = {
         "rotary": {},
-        # for what does not depend on how far a token sees
+        # for tests that do not need attention
         "convolution": dict(attention="none", conv_kernel_size=3),
         "bytes": dict(attention="none", vocabulary_size=256),
         "learned": dict(
@@ -42,10 +42,10 @@ def test_prompts_of_different_lengths_are_continued_as_if_alone():
     model, options = model_of("learned"), dict(repetition_penalty=1.5)
     together = generate(model, PROMPTS, LENGTH, temperature=0, **options)
     assert together.shape == (5, LENGTH) and together.dtype == np.int32
-    for prompt, row in zip(PROMPTS[:2], together):  # each length is traced
+    for prompt, row in zip(PROMPTS[:2], together):  # only two, as each length is traced
         alone = generate(model, [prompt], LENGTH, temperature=0, **options)
         assert row.tolist() == alone[0].tolist()
-    # not what it would be if all were one
+    # different prompts have different continuations
     assert len({tuple(row[-8:]) for row in together}) > 1
 
 
@@ -86,7 +86,7 @@ def test_prompts_may_be_other_sequences():
 
 
 def cut(row, start, stops):
-    """A sequence up to the first stop token after its prompt."""
+    """Returns a sequence up to the first stop token after its prompt."""
     for index in range(start, len(row)):
         if row[index] in stops:
             return row[: index + 1].tolist()
@@ -111,7 +111,7 @@ def test_the_loop_ends_when_all_sequences_have():
     read, extend = token_loop.compiled(model, options, True)
     prompts = np.array([[3, 1], [2, 6]], "int32")
     expected = generate(model, prompts, LENGTH, temperature=0)
-    stops = expected[:, 4]  # drawn third, or earlier
+    stops = expected[:, 4]  # sampled third, or earlier
     logits, state = read(tf.constant(prompts), model.get_initial_state(2))
     carry = token_loop.Carry((), state, (), tf.zeros(2, tf.bool))
     carry, _ = token_loop.draw(options, stops, logits, carry, 2)
@@ -126,7 +126,7 @@ def test_what_follows_a_stop_token_may_be_nan():
     expected = lists(generate(model, prompts, LENGTH, stop_tokens=2, **options))
     assert len(set(map(len, expected))) > 1
     embeddings = model.embedding.embeddings.numpy()
-    embeddings[2] = np.nan  # read by rows that have ended, while others go on
+    embeddings[2] = np.nan  # ended rows read it while others continue
     model.embedding.embeddings.assign(embeddings)
     drawn = generate(model, prompts, LENGTH, stop_tokens=2, **options)
     assert lists(drawn) == expected
@@ -135,7 +135,7 @@ def test_what_follows_a_stop_token_may_be_nan():
 
 
 def joint(model, prompt, temperature=1.0):
-    """Probabilities of the next two tokens, from passes over whole sequences."""
+    """Returns the probabilities of the next two tokens, from whole sequences."""
     first = model(np.array([prompt]))[:, -1] / temperature
     longer = np.array([[*prompt, token] for token in range(VOCABULARY)])
     second = model(longer)[:, -1] / temperature
@@ -143,7 +143,7 @@ def joint(model, prompt, temperature=1.0):
 
 
 def assert_follows(samples, model, prompt, temperature=1.0):
-    """The two tokens after the prompt are distributed as the model says."""
+    """Checks the distribution of the two tokens after the prompt."""
     assert (samples[:, : len(prompt)] == prompt).all()
     first, second = samples[:, len(prompt) : len(prompt) + 2].T
     count = len(samples)
@@ -209,7 +209,7 @@ def test_pieces_come_as_they_are_made(monkeypatch):
         token_loop, "draw", lambda *args: asked.append(1) or draw(*args)
     )
     stream = generate_stream(model_of(), [[3, 1]], 12, seed=0, chunk_size=4)
-    assert not asked  # nothing is read before the first piece is wanted
+    assert not asked  # nothing runs before the first piece is requested
     sizes = [len(piece) for (piece,) in stream]
     assert asked and sizes == [1, 4, 4, 1]
 

@@ -1,4 +1,4 @@
-"""The three signatures of an exported model, where this package is not installed."""
+"""The three signatures of an exported model work without this package."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ PROMPT = 5
 
 
 def with_every_state():
-    """A window, a short convolution, a block without attention, learned positions."""
+    """Returns a model with a window, convolutions, positions, and one block without."""
     attention = keras_performer.PerformerAttention(
         2, 4, num_random_features=6, causal=True, exact_window=3, seed=2
     )
@@ -30,7 +30,7 @@ def with_every_state():
     )
 
 
-# All that a stranger needs: TensorFlow, and the names that signatures have.
+# Code that only needs TensorFlow and the names of signatures.
 STRANGER = """
 import sys
 
@@ -85,7 +85,7 @@ def test_an_exported_model_runs_where_this_package_is_not(tmp_path):
         np.testing.assert_allclose(
             found[f"step_by_step_{rows}"], expected[:rows, PROMPT - 1 :], atol=1e-5
         )
-        # what a sequence needs does not grow with its position
+        # the bytes for a sequence do not grow with its position
         np.testing.assert_array_equal(found[f"bytes_{rows}"], rows * size)
 
 

@@ -1,4 +1,4 @@
-"""Functions that `generate` compiles for a model, and those that it keeps."""
+"""Functions that `generate` compiles for a model and reuses."""
 
 import gc
 import logging
@@ -18,16 +18,16 @@ PROMPT = [[3, 1, 4, 1, 5]]
 
 def small_model(**changes):
     options = dict(num_layers=1, max_length=40)
-    if "attention" not in changes:  # with graphs that are traced in less time
+    if "attention" not in changes:  # its graphs are traced in less time
         options["feature_map"] = "relu"
     model = token_models.small_model(**{**options, **changes})
-    # logits of a fresh model are nearly equal, and tests that draw would see little
+    # logits of a new model are nearly equal, so sampled tokens would tell little
     model.head.kernel.assign(4 * model.head.kernel)
     return model
 
 
 def count_traces(monkeypatch):
-    """A list that gets an entry whenever the draw of a token is traced."""
+    """Returns a list that gets an entry whenever sampling of a token is traced."""
     traces = []
     monkeypatch.setattr(
         PerformerLM,
@@ -38,7 +38,7 @@ def count_traces(monkeypatch):
 
 
 def test_many_options_bring_no_warning_about_tracing():
-    # before other tests: TensorFlow warns of a function twice, and never again
+    # runs before other tests, as TensorFlow warns only twice about a function
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
@@ -75,7 +75,7 @@ def add_lora(model):
 
 def quantize(model):
     model.quantize("int8")
-    # other numbers than before, by more than rounding
+    # changes numbers by more than rounding
     model.head.kernel_scale.assign(-model.head.kernel_scale)
 
 
@@ -95,7 +95,7 @@ def test_a_changed_model_is_traced_again(change, monkeypatch):
     traces = count_traces(monkeypatch)
     after = generate(model, PROMPT, 12, temperature=0)
     assert_likeliest(model, after, 5)
-    if change is not lower_precision:  # which rounds logits only
+    if change is not lower_precision:  # this only rounds logits
         assert (before != after).any()
     assert traces
 

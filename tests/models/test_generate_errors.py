@@ -1,4 +1,4 @@
-"""`generate` says in words what it cannot do."""
+"""`generate` says in clear errors what it cannot do."""
 
 import functools
 import types
@@ -92,7 +92,7 @@ def test_other_models_raise():
 
 
 class Negated(keras.layers.Layer):
-    """Reads token i as -i."""
+    """Embedding that reads token i as -i."""
 
     def build(self, input_shape):
         self.table = TokenEmbedding(VOCABULARY, 8)

@@ -53,7 +53,7 @@ def test_pieces_and_what_is_drawn_are_the_whole(options):
     policy = model.dtype_policy.name
     assert_close(found, whole, TOLERANCES[policy])
     np.testing.assert_array_equal(state["position"], [11] * 4)
-    # what adds up is not rounded to half precision
+    # sums are not rounded to half precision
     dtype = tf.float64 if policy == "float64" else tf.float32
     parts = keras.tree.flatten_with_path(state)
     sums = [x for path, x in parts if "convolution" not in path and x.dtype.is_floating]
@@ -71,7 +71,7 @@ def test_an_embedding_remembers_inputs_and_tells_the_head():
     assert_close(found, model(IDS))
     np.testing.assert_array_equal(state["embedding"], IDS[:, -1:])
     assert model.compute_output_shape((2, 3)) == (2, 3, 11)
-    # the head says what `generate` samples from
+    # `generate` samples from the head's `next_token_logits`
     drawn = generate(model, IDS[:, :3], 7, temperature=0)
     likeliest = model(drawn[:, :-1]).numpy().argmin(-1)
     np.testing.assert_array_equal(drawn[:, 3:], likeliest[:, 2:])
@@ -88,7 +88,7 @@ def test_an_embedding_remembers_inputs_and_tells_the_head():
         (dict(cls=pairs), range(4, 11)),
         (KINDS["gating and others"], range(4, 11)),
         (dict(attention="none"), [4]),
-        # two before, twice
+        # two tokens before, in two blocks
         (dict(attention="none", **CONVOLUTION), range(4, 9)),
         (dict(attention="none", causal=False, num_layers=1, **CONVOLUTION), [3, 4, 5]),
         (CONVOLUTION, range(4, 11)),

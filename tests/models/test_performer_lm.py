@@ -13,12 +13,12 @@ from tests.models.token_models import IDS, loss_and_gradients, small_model
 
 
 def test_ids_may_have_any_dtype_that_holds_them():
-    model = small_model(vocabulary_size=256)  # which uint8 does not hold
+    model = small_model(vocabulary_size=256)  # uint8 cannot hold 256
     ids = 251 - IDS
     for dtype in ("uint8", "int16", "int64", "float32"):
         found = model(ids.astype(dtype))
         np.testing.assert_array_equal(found, model(ids.astype("int32")))
-    # attention, which never sees ids, would compile long
+    # without attention, which never sees ids and takes long to compile
     options = dict(attention="none", num_layers=1)
     model = small_model(vocabulary_size=256, **options)
     compiled = tf.function(model, jit_compile=True, autograph=False)
@@ -27,7 +27,7 @@ def test_ids_may_have_any_dtype_that_holds_them():
 
 
 def test_gradients_in_bfloat16_of_many_tokens():
-    """A sum over tokens in bfloat16 would stop growing: 0.3 to 0.8 off."""
+    """Sums over tokens in bfloat16 would stop growing, with errors of 0.3 to 0.8."""
     ids = np.random.default_rng(0).integers(0, 11, (2, 2048))
     options = dict(num_layers=1, max_length=2048, chunk_size=None)
     found, expected = (
@@ -78,7 +78,7 @@ def lora(model):
     ],
 )
 def test_the_gradient_of_the_embedding_is_one_tensor(prepare, policy, jit_compile):
-    """The sum over all times a token comes; in half precision LoRA's would stop."""
+    """The gradient sums over all positions; LoRA's half-precision sum would stop."""
     model = small_model(dtype=policy)
     if prepare:
         prepare(model)
@@ -112,7 +112,7 @@ def test_a_quantized_embedding_gives_nearly_the_same():
 
 
 def masking_model(**changes):
-    """A model whose embedding says that tokens of id 0 are padding."""
+    """Returns a model whose embedding masks tokens of id 0."""
     embedding = keras.layers.Embedding(
         11,
         8,
@@ -155,7 +155,7 @@ def test_recompute_refuses_what_it_would_not_hide():
 
 def test_subclasses_may_add_attributes_layers_and_metrics():
     class Scaled(PerformerLM):
-        """Sets what its call needs after the constructor, which does not call it."""
+        """Model that sets attributes for `call` only after the base constructor."""
 
         def __init__(self, **kwargs):
             super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""PerformerLM(recompute=...): the numbers of plain training, from less memory."""
+"""PerformerLM(recompute=...): the numbers of plain training, with less memory."""
 
 import functools
 
@@ -24,7 +24,7 @@ from tests.models.token_models import (
 
 
 class TiedHead(keras.layers.Layer):
-    """Logits from the table of an embedding, and a weight of its own that scales."""
+    """Head with the table of an embedding, and its own trained scale."""
 
     def __init__(self, embedding):
         super().__init__(autocast=False)
@@ -50,7 +50,7 @@ def tied(dtype=None, **options):
 
 
 def with_gains(model):
-    """Far keys and large keys count otherwise than at first, in each head and block."""
+    """Assigns gains of far keys and scales of `qk_norm` in all heads and blocks."""
     for block in model.blocks:
         block.attention.assign_log_gain([-1.0, 0.5])
         if block.attention.qk_norm:
@@ -77,16 +77,16 @@ def window(size, **options):
 
 BOTH_SIDES, RELU = dict(causal=False), dict(feature_map="relu")
 ROTARY = dict(position_embedding="rotary", position_shape=(8, 2), qk_norm=True)
-# Chunks of 4 tokens: with a rest of 3, without any, and a single chunk.
+# Chunks of 4 tokens: with a rest of 3 tokens, without a rest, and a single chunk.
 GRADIENTS = {
     "rest": ("block", {}),
     "network": ("network", {}),
     "no rest": ("network", dict(length=8, **RELU)),
-    # with a kernel that is longer than chunks
+    # with a convolution that is longer than chunks
     "one chunk": ("network", dict(length=3, conv_kernel_size=7, **RELU)),
     "convolution": ("block", dict(conv_kernel_size=7, **RELU)),
     "both sides": ("block", dict(**BOTH_SIDES, **RELU)),
-    # windows beyond the next chunk, and within it
+    # windows that reach beyond the next chunk, or only into it
     "several chunks": ("block", window(10, **BOTH_SIDES)),
     "next chunk": ("block", window(3, length=8, **BOTH_SIDES, **ROTARY)),
     "past": ("network", window(4, conv_kernel_size=2, forget_gate=True, **ROTARY)),
@@ -120,14 +120,14 @@ def test_gradients_are_those_of_plain_training(recompute, options):
         assert all(np.abs(gradient).max() > 0 for gradient in expected[1])
 
 
-# Tokens that repeat, whose rows an optimizer would square one by one.
+# Repeated tokens: an optimizer must sum their gradients before it squares them.
 REPEATED = RANDOM.integers(0, 3, (2, 4, 8))
 
 
 def a_whole_training(recompute, jit_compile):
-    """Losses, metrics and weights, with redraws on the way."""
+    """Trains with redraws, and returns losses, metrics and weights."""
     keras.config.set_floatx("float64")
-    # of more blocks, the gradients' tests
+    # tests of gradients have more blocks
     model = small_model(recompute, num_layers=1, dtype="float64", **RELU)
     optimizer = keras.optimizers.Adam(0.01, clipnorm=0.01)
     options = dict(metrics=["accuracy"], jit_compile=jit_compile)
@@ -151,13 +151,13 @@ def test_fit_is_plain_keras():
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute, causal", [("network", True), ("block", False)])
 def test_a_chunk_that_is_computed_again_drops_the_same(recompute, causal):
-    """With dropout the gradient is the slope of the loss, seeds being equal."""
+    """The gradient with dropout is the slope of the loss for equal seeds."""
     keras.config.set_floatx("float64")
     model = small_model(recompute, dropout=0.3, causal=causal, dtype="float64")
     weights = {id(w) for w in model.weights}
     seeds = [v for v in model.variables if id(v) not in weights]
     start = [v.numpy() for v in seeds]
-    assert len(seeds) == 5  # of the embedding, and two of each block
+    assert len(seeds) == 5  # one for the embedding, two for each block
 
     def again(function):
         for seed, value in zip(seeds, start):
@@ -176,7 +176,7 @@ def test_a_chunk_that_is_computed_again_drops_the_same(recompute, causal):
     slope = (losses[0] - losses[1]) / 2e-6
     expected = sum(np.sum(g * d) for g, d in zip(gradients, directions))
     assert slope == pytest.approx(expected, rel=1e-5)
-    # other seeds, other values dropped
+    # other seeds drop other values
     assert float(loss_and_gradients(model)[0]) != pytest.approx(losses[1], rel=1e-4)
 
 
@@ -186,12 +186,12 @@ def test_a_chunk_that_is_computed_again_drops_the_same(recompute, causal):
         ({}, np.arange(11) < [[11], [6], [9], [1]]),
         (dict(exact_window=3, **BOTH_SIDES), np.arange(11) < [[11], [6], [9], [1]]),
         (dict(**ROTARY, **BOTH_SIDES), np.arange(11) >= [[0], [4], [2], [7]]),
-        # one row for all
+        # one row for all sequences
         (BOTH_SIDES, np.arange(11)[np.newaxis] < 6),
     ],
 )
 def test_a_custom_loop_may_call_the_model(options, mask):
-    """`recompute="block"` acts there too, and knows padding."""
+    """`recompute="block"` also works there, with masks."""
 
     def outputs_and_gradients(recompute):
         model = small_model(recompute, num_layers=1, **options)
@@ -202,6 +202,16 @@ def test_a_custom_loop_may_call_the_model(options, mask):
         return loss, [logits, *map(tf.convert_to_tensor, gradients)]
 
     assert_close(outputs_and_gradients("block"), outputs_and_gradients(None))
+
+
+def test_a_call_that_returns_a_state_may_have_segments():
+    """It computes nothing again, so it takes what a plain model takes."""
+    call = dict(segment_ids=IDS // 6, training=True)
+    model = small_model("block")
+    found = model(IDS, return_state=True, **call)
+    assert_close(found, small_model()(IDS, return_state=True, **call))
+    with pytest.raises(ValueError, match="one segment in each row"):
+        model(IDS, **call)
 
 
 @functools.cache
@@ -226,7 +236,7 @@ def test_bfloat16_is_as_far_from_float32_as_without(recompute):
     assert 1e-3 < np.median(plain) < 0.1
     assert np.median(chunked) < 1.2 * np.median(plain)
     assert np.max(chunked) < 1.2 * np.max(plain)
-    # the logits' weights are float32; a bfloat16 sum of chunks is 1e-3 away
+    # weights of logits are float32; sums of chunks in bfloat16 would be 1e-3 away
     assert float(loss) == pytest.approx(float(wanted), rel=1e-6)
     for result, gradient in zip(gradients[-2:], expected[-2:]):
         np.testing.assert_allclose(result, gradient, atol=1e-6)
@@ -234,9 +244,9 @@ def test_bfloat16_is_as_far_from_float32_as_without(recompute):
 
 @pytest.mark.slow
 def test_chunks_so_long_that_attention_is_compiled(two_threads, monkeypatch):
-    """In a graph `PerformerAttention` compiles long chunks by itself, in the loop."""
+    """`PerformerAttention` in a graph compiles long chunks inside the loop."""
     monkeypatch.setattr(performer, "MIN_COMPILED_LENGTH", 5)
-    # no divisor makes chunks alike: 6, 6 and 5
+    # chunks cannot have equal sizes: 6, 6 and 5
     ids, targets = RANDOM.integers(0, 11, (2, 1, 17))
     options = dict(max_length=20, chunk_size=6, num_layers=1, feature_map="relu")
     model = small_model("network", **options)
@@ -281,11 +291,11 @@ def test_what_calls_do_on_the_way_is_not_lost_silently(recompute, make, message)
 @pytest.mark.parametrize("recompute", MODES)
 def test_what_would_be_lost_or_cut_is_refused(recompute):
     model = small_model(recompute)
-    # before they are cut, as XLA leaves out checks of values
+    # refused before they are cut, as XLA leaves out checks of values
     long = np.zeros((2, 20), "int32")
     with pytest.raises(ValueError, match="at most max_length=16 .*2, 20"):
         model.fit(long, long, verbose=0)
-    # not cut to the inputs' length, nor left to an operation of TensorFlow
+    # targets are not cut to the inputs' length, and no TensorFlow operation fails
     message = r"y must have a target for each token .*\(4, 11, .*Received: .*\(4,"
     for method in (model.fit, model.evaluate):
         for shape in ((4, 14), (4, 9), (4, 9, 1), (4,)):

@@ -1,4 +1,4 @@
-"""Tokens are drawn with the probabilities that a slow reference says."""
+"""Tokens are sampled with the probabilities of a slow reference."""
 
 import numpy as np
 import pytest
@@ -18,13 +18,13 @@ OPTIONS = [
     dict(temperature=2.0, min_p=0.3),
     dict(temperature=0.6, penalty=1.4),
     dict(top_k=6, min_p=0.15),
-    dict(top_p=0.8, min_p=0.3, temperature=2.0),  # another set in another order
+    dict(top_p=0.8, min_p=0.3, temperature=2.0),  # the result depends on the order
     dict(top_k=9, top_p=0.95, min_p=0.3, temperature=2.5, penalty=1.3),
 ]
 
 
 def reference(temperature, top_k, top_p, min_p, penalty):
-    """Probabilities of tokens, one option after another, token by token."""
+    """Returns probabilities of tokens, and applies one option after another."""
     scores = {}
     for token, logit in enumerate(LOGITS):
         if SEEN[token]:
@@ -47,7 +47,7 @@ def reference(temperature, top_k, top_p, min_p, penalty):
 
 
 def draw(count=1, seed=3, step=0, logits=LOGITS, dtype=tf.float32, **changes):
-    """Tokens of equal rows; each of which says that one could be drawn."""
+    """Samples tokens of `count` equal rows, and checks that none failed."""
     options = {**DEFAULTS, **changes}
     options["repetition_penalty"] = options.pop("penalty")
     logits = tf.repeat(tf.constant(logits, dtype)[tf.newaxis], count, axis=0)
@@ -73,7 +73,7 @@ def test_frequencies_are_those_of_the_reference(options):
 
 
 def test_the_options_leave_different_tokens():
-    # else the comparison above would see no filter
+    # otherwise the test above would not see the filters
     sizes = {(reference(**{**DEFAULTS, **options}) > 0).sum() for options in OPTIONS}
     assert len(sizes) >= 6
 
@@ -101,15 +101,15 @@ EQUAL = np.zeros(13)
 @pytest.mark.parametrize(
     "logits, options, allowed",
     [
-        # what is never drawn stays so
+        # tokens of probability 0 keep it
         (ONE, dict(penalty=5.0, min_p=0.5), {3}),
         (ONE, dict(top_k=2), {3}),
         (ONE, dict(top_p=0.5), {3}),
-        # of equals the first
+        # the first of equal logits
         (EQUAL, dict(top_k=1), {0}),
         (EQUAL, dict(top_k=3), {0, 1, 2}),
         (EQUAL, dict(top_p=1.5 / 13), {0, 1}),
-        # low temperatures, also of what half precision holds
+        # low temperatures, also below the range of float16
         (LOGITS, dict(temperature=1.2e-38), {LOGITS.argmax()}),
         (1e30 * LOGITS, dict(temperature=1e-30), {LOGITS.argmax()}),
         (LOGITS, dict(temperature=1e-9, dtype=tf.float16), {LOGITS.argmax()}),

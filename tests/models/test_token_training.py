@@ -1,4 +1,4 @@
-"""Losses and metrics of chunks: what Keras makes of the whole sequence."""
+"""Losses and metrics of chunks equal Keras' results for the whole sequence."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from tests.models.token_models import IDS, MODES, TARGETS, WEIGHTS, small_model
 
 @pytest.fixture(autouse=True)
 def few_tokens(monkeypatch):
-    """Chunks of 4 tokens, of 11: two, and a rest."""
+    """Cuts 11 tokens into chunks of 4, 4 and 3."""
     monkeypatch.setattr(passes, "_chunk_tokens", lambda model, length: 4)
 
 
@@ -20,7 +20,7 @@ CrossEntropy = keras.losses.SparseCategoricalCrossentropy
 
 
 def squared(y_true, y_pred):
-    """Between the target, which Keras gives losses as a float, and an output."""
+    """Loss between the target, which Keras casts to float, and an output."""
     return 0.01 * tf.square(y_true - y_pred[..., 0])
 
 
@@ -50,8 +50,8 @@ LOSSES = {
 
 
 def losses(recompute, loss, metrics=(), x=IDS, y=TARGETS, sample_weight=None):
-    """Losses that `fit` and `evaluate` report for batches of 3 sequences and 1."""
-    # losses see the outputs of chunks, whatever made them
+    """Returns losses of `fit` and `evaluate` for batches of 3 sequences and 1."""
+    # without attention, as losses only see the outputs of chunks
     options = dict(attention="none", num_layers=1)
     model = small_model(recompute, loss=loss, metrics=list(metrics), **options)
     data = dict(x=x, y=y, sample_weight=sample_weight, batch_size=3, verbose=0)
@@ -63,7 +63,7 @@ def losses(recompute, loss, metrics=(), x=IDS, y=TARGETS, sample_weight=None):
     }
 
 
-# Both modes hand chunks of outputs to the same losses.
+# The modes take turns, as both pass chunks of outputs to the same losses.
 @pytest.mark.slow
 @pytest.mark.parametrize("name, recompute", list(zip(LOSSES, 4 * MODES)))
 def test_losses(name, recompute):
@@ -72,7 +72,7 @@ def test_losses(name, recompute):
 
 
 def test_metrics():
-    """Also of equal names, of the loss' name, and losses as metrics."""
+    """Tests also equal names, the name of the loss, and losses as metrics."""
 
     def metrics():
         def mean(name, function):

@@ -157,10 +157,12 @@ class CachedAttention(AttentionLayer):
         segment_ids=None,
     ):
         visible, nan_if_refused = read_mask(attention_mask)
+        given = (query_mask, query), (value_mask, value), (key_mask, key)
+        masks = [implicit_mask(x) if mask is None else mask for mask, x in given]
         query += tf.cast(nan_if_refused, query.dtype)
         if attention_mask is not None:
             attention_mask = visible.key_mask[:, tf.newaxis]
-        masks = query_mask, value_mask, key_mask, attention_mask
+        masks.append(attention_mask)
         causal = use_causal_mask or visible.causal
         return super().read(query, value, key, *masks, causal, segment_ids)
 

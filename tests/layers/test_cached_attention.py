@@ -168,3 +168,12 @@ def test_scores_need_the_whole_sequence():
 def test_layers_of_keras_are_not_called_so():
     assert is_cached(cached()) and not cached().supports_state
     assert not is_cached(keras.layers.MultiHeadAttention(2, 3))
+
+
+def test_reports_see_the_masks_that_a_call_applies():
+    """`conversion` reads the inputs of a call by `read`."""
+    layer, padded = cached(CachedExactAttention), PADDING[:, 0]
+    x = keras.layers.Masking()(tf.where(padded[..., np.newaxis], X, 0.0))
+    inputs = layer.read(query=x, value=x)
+    np.testing.assert_array_equal(inputs.query_mask, padded)
+    np.testing.assert_array_equal(inputs.visible.key_mask, padded)

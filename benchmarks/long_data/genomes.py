@@ -91,7 +91,7 @@ def main(argv=None):
 
 
 def make_tasks(length, options):
-    if options.fasta is None:
+    if options.fasta is None and not options.report_only:
         raise SystemExit("--fasta must name a folder of FASTA files.")
     of = options.fasta, options.held_out
     training, hidden = (

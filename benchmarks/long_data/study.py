@@ -78,18 +78,21 @@ def shorter(draw, length, shortest, tokens):
         shortest *= 4
     rest = (1 - SHORTEST) / max(len(lengths), 1)
     return tuple(
-        (functools.partial(draw, short), tokens // short, SHORTEST + rest * index)
+        (
+            functools.partial(draw, short),
+            max(1, tokens // short),
+            SHORTEST + rest * index,
+        )
         for index, short in enumerate(lengths)
     )
 
 
 def plan(tasks, options, key_dim):
     """Arguments of `training.train`, the first seeds of all tasks first."""
-    return [
+    runs = [
         run_of(
-            *(task, row, key_dim, seed, task.learning_rate),
-            options.quick,
-            (options.steps or task.steps) * (MORE_STEPS if LONGER in row else 1),
+            *(task, row, key_dim, seed, task.learning_rate, options.quick),
+            options.steps,
         )
         for seed in options.seeds or (SEEDS if options.full else SEEDS[:1])
         for task in tasks
@@ -97,6 +100,9 @@ def plan(tasks, options, key_dim):
         if is_asked(row, options.rows)
         and (models.EXACT not in row or task.length <= EXACT_UP_TO)
     ]
+    for run in runs:
+        run["steps"] *= MORE_STEPS if LONGER in run["row"] else 1
+    return runs
 
 
 def write(runs, folder):

@@ -58,7 +58,7 @@ def what_is_read(layer, arguments):
     names = inspect.signature(layer.read).parameters
     given = {name: arguments[name] for name in names if name in arguments}
     inputs = with_starts(layer.read(**given), None)
-    if inputs.query_mask is None and inputs.key is arguments["query"]:
+    if inputs.query_mask is None and _same(inputs.key, arguments["query"]):
         inputs = inputs._replace(query_mask=inputs.visible.key_mask)
     positions = arguments.get("positions")
     return inputs, token_positions(layer, inputs.query, inputs.key, positions, None)
@@ -153,3 +153,11 @@ def _noted(layer, note):
         return outputs if others is None else others
 
     return call
+
+
+def _same(one, other):
+    """Returns True for equal tensors: autocast copies query and value separately."""
+    if one is other:
+        return True
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    return alike and bool(tf.reduce_all(one == other))

@@ -332,8 +332,7 @@ def _attend_to_earlier(
 @custom_gradient
 def _unchanged(output, *unused):
     """Returns the output; `unused` get zero gradients, or optimizers would warn."""
-    zeros = map(tf.zeros_like, unused)
-    return tf.identity(output), lambda doutput: (doutput, *zeros)
+    return tf.identity(output), lambda d: (d, *map(tf.zeros_like, unused))
 
 
 def _last(decay, window):

@@ -163,3 +163,26 @@ def test_gains_of_far_weights_that_are_nothing_stay():
             loss = tf.reduce_sum(output * value[:, ::-1])
         gradients[size] = float(tape.gradient(loss, gain)[0])
     assert abs(gradients[1]) > 0.1 and gradients[12] == 0
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_window_over_everything_has_gradients_more_than_once(jit_compile):
+    """The gain, which then has no effect, gets zeros each time."""
+    inputs = [normal((1, 6, 2, HEAD_DIM), seed=i) for i in range(3)]
+    gain = tf.zeros(2, "float64")
+
+    @tf.function(jit_compile=jit_compile)
+    def gradients(*tensors):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(tensors)
+            *near, gain = tensors
+            visible = ops.Visibility(causal=True)
+            output, _ = ops.windowed_attention(
+                *near, softmax_kernel(), 8, gain, key_mask=visible
+            )
+            loss, other = tf.reduce_sum(output**2), tf.reduce_sum(output[:, 2])
+        return [tape.gradient(of, tensors) for of in (loss, other)]
+
+    for found in gradients(*inputs, gain):
+        assert all(np.abs(x).max() > 0 for x in found[:3])
+        np.testing.assert_array_equal(found[3], np.zeros(2))

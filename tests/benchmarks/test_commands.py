@@ -55,6 +55,9 @@ def lines_of(text):
         (peers.main, "peers", ""),
         (serving.main, "serving", ""),
         (gpu.main, "gpu", None),
+        (needles.main, "long_data/needles", "--full"),
+        (documents.main, "long_data/documents", "--full"),
+        (genomes.main, "long_data/genomes", "--full"),
     ],
 )
 def test_tables_are_those_of_the_results(main, folder, flags, tmp_path):

@@ -96,7 +96,7 @@ ignores them. The settings:
 
 - `conv_kernel_size=4` joins each place to the name before it.
 - `rotary=True` works at any length, so training can begin with short documents.
-- No `forget_gate`: it would make the far lines fade.
+- No `forget_gate`: this model is bidirectional, and far lines matter most.
 - `num_random_features=128`, half the default, makes the steps faster.
 - `initial_log_gain` keeps its default, 0. If your model does not find far tokens, try
   [2](../exact_window.md#the-initial-log-gain).

@@ -69,7 +69,7 @@ learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explain
 def make_model(**options):
     return keras_performer.PerformerLM(
         vocabulary_size=256,
-        max_length=None,  # rotary positions work at any length
+        max_length=None,  # any length; give the longest if it is over 1,000
         num_layers=2,
         num_heads=WIDTH // 32,
         hidden_dim=WIDTH,

@@ -92,7 +92,7 @@ def train(model):
 
 
 model = make_model()
-print("PerformerAttention:", train(model), "bits per byte")
+print(f"PerformerAttention: {train(model):.3f} bits per byte")
 
 # %% [markdown]
 """
@@ -107,7 +107,7 @@ attention = LocalAttention(
     WIDTH // 32, 32, sliding_window=64, causal=True, rotary=True, forget_gate=True
 )
 local = make_model(attention=attention)
-print("LocalAttention:", train(local), "bits per byte")
+print(f"LocalAttention: {train(local):.3f} bits per byte")
 
 # %% [markdown]
 """

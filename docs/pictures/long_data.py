@@ -11,11 +11,10 @@ from benchmarks.tables import by
 from docs.pictures import style
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks/results/long_data"
-LOCAL_LONGER = f"{study.LOCAL}, {study.LONGER}"
-ROWS = {  # names there, label, colour
-    (LOCAL_LONGER, study.LOCAL): ("LocalAttention", style.INK),
-    (study.PERFORMER,): ("PerformerAttention", style.OURS),
-    (study.EXACT_ROWS[1],): ("ExactAttention", style.EXACT),
+ROWS = {  # name there, label, colour
+    f"{study.LOCAL}, {study.LONGER}": ("LocalAttention", style.INK),
+    study.PERFORMER: ("PerformerAttention", style.OURS),
+    study.EXACT_ROWS[1]: ("ExactAttention", style.EXACT),
 }
 TASKS = {  # folder, task and title
     ("needles", "needle 4,096 in text, 1 key"): "One fact in 4,096 bytes of code",
@@ -30,9 +29,9 @@ def draw():
         lines = (FOLDER / folder / "runs.jsonl").read_text().splitlines()
         runs = [run for run in map(json.loads, lines) if run["task"] == task]
         of_rows = dict(by(runs, "row"))
-        for names, (label, colour) in ROWS.items():
-            trained = next(of_rows[name] for name in names if name in of_rows)
-            panel.plot(*mean_curve(trained), color=colour, label=label, lw=2)
+        for name, (label, colour) in ROWS.items():
+            curve = mean_curve(of_rows[name])
+            panel.plot(*curve, color=colour, label=label, lw=2)
         style.tidy(panel, title, "seconds of training on one core", "right answers")
         panel.set_ylim(0, 1.03)
     style.legend(figure, axes[0], columns=3)
@@ -40,10 +39,14 @@ def draw():
 
 
 def mean_curve(runs):
-    """Seconds and accuracies, means over seeds; a run that has ended keeps its last."""
+    """Returns seconds and mean accuracies; a run that has ended keeps its last value.
+
+    There is nothing before the first measurement of every seed.
+    """
     curves = [np.array([point[1:4] for point in run["curve"]]) for run in runs]
+    start = max(curve[0, 0] for curve in curves)
     end = statistics.mean(curve[-1, 0] for curve in curves)
-    seconds = np.linspace(0, end, 50)
+    seconds = np.linspace(start, end, 50)
     return seconds, np.mean(
-        [np.interp(seconds, c[:, 0], c[:, 2], left=0) for c in curves], 0
+        [np.interp(seconds, curve[:, 0], curve[:, 2]) for curve in curves], 0
     )

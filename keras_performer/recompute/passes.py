@@ -47,6 +47,20 @@ def check_block(recompute, causal, block):
         )
 
 
+def _check_regularizer(layer):
+    """Raises a `ValueError` for an activity regularizer of a layer that is cut.
+
+    Keras applies it to the outputs of the layer's own call, and no chunk has that call.
+    """
+    if layer.activity_regularizer is not None:
+        raise ValueError(
+            f"With recompute, {type(layer).__name__} cannot have an activity "
+            "regularizer, because its outputs exist for one chunk at a time: leave it "
+            f"out, or use recompute=None. Received: {layer.name!r} with "
+            f"activity_regularizer={layer.activity_regularizer!r}"
+        )
+
+
 def token_values(model, measure, inputs, targets, training):
     """Computes `measure` for each token, a list of tensors `(B, T)`.
 
@@ -59,6 +73,7 @@ def token_values(model, measure, inputs, targets, training):
         targets: tensor of shape `(B, T, ...)`.
         training: bool, whether to apply dropout.
     """
+    _check_regularizer(model)
     links = [_embedding(model, tf.shape(inputs)[0], training)]
     end = [_read_out(model, measure)]
     return _blocks(model, links, end, inputs, Sides(targets=targets), training)
@@ -87,6 +102,9 @@ def _blocks(model, links, end, stream, sides, training):
     for index, block in enumerate(model.blocks):
         needs_all_keys = block.attention is not None and not model.causal
         is_cut = index and model.recompute == "block"
+        if needs_all_keys:
+            _check_regularizer(block)
+            _check_regularizer(block.attention)
         if links and (is_cut or needs_all_keys):
             stream, _ = scan(model, links, stream, sides)
             links = []

@@ -306,6 +306,27 @@ def test_what_would_be_lost_or_cut_is_refused(recompute):
         model.fit(IDS, TARGETS, verbose=0)
 
 
+@pytest.mark.parametrize(
+    "recompute, causal, regularized",
+    [
+        ("block", True, "PerformerLM"),
+        ("network", True, "PerformerLM"),
+        ("block", False, "PerformerBlock"),
+        ("block", False, "PerformerAttention"),
+    ],
+)
+def test_regularizers_of_outputs_that_are_cut(recompute, causal, regularized):
+    """Keras would regularize losses of tokens, or would not call the regularizer."""
+    model = small_model(recompute, causal=causal)
+    for layer in (model, model.blocks[1], model.blocks[1].attention):
+        if type(layer).__name__ == regularized:
+            layer.activity_regularizer = keras.regularizers.L2(0.1)
+    message = f"{regularized} cannot have an activity regularizer.*with activity_reg"
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=message):
+            method(IDS, TARGETS, verbose=0)
+
+
 @pytest.mark.parametrize("lengths", [(11, None), (None, 11)])
 def test_lengths_must_be_known(lengths):
     data = tf.data.Dataset.from_generator(

@@ -110,7 +110,10 @@ def _known_length(xs):
         raise ValueError(
             f"sequences must have a known length. {received}. Give the data a static "
             "shape, the same in every batch, for example with "
-            "`padded_batch(..., padded_shapes=...)`."
+            "`padded_batch(..., padded_shapes=...)`. A model that had data of another "
+            "length is traced again, for any length: compile the model again before "
+            "you fit another length or evaluate it. compile(model.optimizer, ...) "
+            "keeps the optimizer's state."
         )
     if len(lengths) > 1 or 0 in lengths:
         raise ValueError(

@@ -337,3 +337,19 @@ def test_lengths_must_be_known(lengths):
         model = small_model("network")
         model.run_eagerly = False
         model.fit(data.repeat(), steps_per_epoch=1, verbose=0, shuffle=False)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+def test_another_length_after_compiling_again(method):
+    model = small_model("network", attention="none", num_layers=1)
+    model.run_eagerly = False
+    run = getattr(model, method)
+    run(IDS, TARGETS, verbose=0)
+    short = IDS[:, :9], TARGETS[:, :9]
+    message = "known length.* compile the model again before you fit another length"
+    with pytest.raises(ValueError, match=message):
+        run(*short, verbose=0)
+    steps = int(model.optimizer.iterations)
+    model.compile(model.optimizer, model.loss)
+    run(*short, verbose=0)
+    assert int(model.optimizer.iterations) == steps + (method == "fit")

@@ -426,6 +426,41 @@ def test_vocabularies_are_carried_over():
     says_the_same(model, keras.ops.convert_to_tensor(["three one"]))
 
 
+class Preprocessor(keras.layers.Layer):
+    """Layer that makes another in its first call, as KerasHub's do for strings."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.packer = kind, None
+
+    def build(self, shape):
+        self.packer = keras.Sequential([self.kind(2)])
+        self.packer.build(shape)
+
+    def get_build_config(self):
+        return None
+
+    def get_config(self):
+        return {"kind": self.kind}
+
+
+class Task(GraphOfBlocks):
+    def __init__(self, kind=keras.layers.Rescaling, **kwargs):
+        super().__init__(**kwargs)
+        self.preprocessor = Preprocessor(kind)
+
+
+def test_layers_that_the_first_call_makes_must_have_no_weights():
+    task = Task()
+    task.preprocessor.build(X.shape)
+    new, _ = says_the_same(task, X)
+    assert new.preprocessor.packer is None
+    task.preprocessor = Preprocessor(keras.layers.Dense)
+    task.preprocessor.build(X.shape)
+    with pytest.raises(ValueError, match="whose copy has no 'packer': make layers in"):
+        convert_to_performer(task)
+
+
 class OfTwo(keras.Model):
     """Model that Keras cannot build from its config."""
 

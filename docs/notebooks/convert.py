@@ -11,8 +11,9 @@ attention and keep its weights. You will
 4. train the attention layer by layer,
 5. compare with local attention, which is cheaper.
 
-[This page as a notebook](convert.ipynb). Install `keras_performer` and
-matplotlib before you run it. The outputs are from one run on two CPU cores.
+[This page as a notebook](convert.ipynb). To run it, clone the repository and run
+`pip install ".[tensorflow]" matplotlib` in its top folder. The outputs are from one run
+on two CPU cores.
 """
 
 # %%

@@ -14,8 +14,9 @@ You will
 2. train a model with `PerformerAttention`, and the same model with `LocalAttention`,
 3. plot the attention scores of a question.
 
-[This page as a notebook](documents.ipynb). Install `keras_performer` and
-matplotlib before you run it. The outputs are from one run on two CPU cores.
+[This page as a notebook](documents.ipynb). To run it, clone the repository and run
+`pip install ".[tensorflow]" matplotlib` in its top folder. The outputs are from one run
+on two CPU cores.
 """
 
 # %%
@@ -127,6 +128,8 @@ def train(model):
         metrics=["accuracy"],
     )
     model.fit(*documents(16 * STEPS, SHORT, seed=1), batch_size=16, verbose=2)
+    # Compile again: Keras would trace another length as an unknown one, without XLA.
+    model.compile(model.optimizer, model.loss, metrics=["accuracy"])
     few = 2 * STEPS // 3
     model.fit(*documents(2 * few, LONG, seed=2), batch_size=2, verbose=2)
     return model.evaluate(*documents(TEST, LONG, seed=3), batch_size=2, verbose=0)[1]

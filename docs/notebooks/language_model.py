@@ -11,8 +11,9 @@ size, so a new token costs the same after ten tokens and after a million. You wi
 4. read token by token with a state,
 5. save and load the model.
 
-[This page as a notebook](language_model.ipynb). Install `keras_performer` before you
-run it. The outputs are from one run on two CPU cores.
+[This page as a notebook](language_model.ipynb). To run it, clone the repository and run
+`pip install ".[tensorflow]"` in its top folder. The outputs are from one run on two CPU
+cores.
 """
 
 # %%
@@ -69,7 +70,7 @@ learns (`forget_gate=True`). [Window, gain and gate](../exact_window.md) explain
 def make_model(**options):
     return keras_performer.PerformerLM(
         vocabulary_size=256,
-        max_length=None,  # any length; give the longest if it is over 1,000
+        max_length=None,  # any length; give the longest if it is over 270
         num_layers=2,
         num_heads=WIDTH // 32,
         hidden_dim=WIDTH,
@@ -113,9 +114,9 @@ print(f"LocalAttention: {train(local):.3f} bits per byte")
 """
 ## Generate
 
-A model with `vocabulary_size=256` also takes bytes as a prompt, and then returns bytes.
-The result has 100 bytes, prompt included. `top_p` samples from the likeliest bytes
-only.
+A model with a `vocabulary_size` of at most 256 also takes bytes as a prompt, and then
+returns bytes. The result has 100 bytes, prompt included. `top_p` samples from the
+likeliest bytes only.
 """
 
 # %%

@@ -44,8 +44,8 @@ def convert_to_performer(
 
     The new model keeps the weights. Time and memory of its attention are linear in the
     length. Its outputs are estimates: measure their error on your data
-    (`approximation_report` does so for each head). Without an exact window, trained
-    models lose nearly everything they have learned.
+    (`approximation_report` does so for each head). Without an exact window, most
+    trained models lose most of what they learned.
 
     It replaces attention at any depth: `keras.layers.MultiHeadAttention` and
     `GroupQueryAttention`, KerasHub's `CachedMultiHeadAttention`, `ExactAttention`, and

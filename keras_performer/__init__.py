@@ -20,6 +20,7 @@ if "-m keras_performer.preflight" not in " ".join(sys.orig_argv):
         convert_to_softmax,
         transfer_attention,
     )
+    from keras_performer.distribution import sequence_parallel
     from keras_performer.layers import (
         PerformerAttention,
         PerformerDecoder,
@@ -42,6 +43,7 @@ __all__ = [
     "generate_stream",
     "layers",
     "ops",
+    "sequence_parallel",
     "testing",
     "transfer_attention",
     "zoo",

@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "conversion": LAYERS_MAY | {"keras_performer.layers", "matplotlib.figure"},
     "testing": LAYERS_MAY | {"keras_performer.layers", "keras_performer.conversion"},
     "preflight": set(),
+    "distribution": {"tensorflow", "keras_performer.ops"},
 }
 # The top file only re-exports.
 MAY_IMPORT["__init__"] = {f"keras_performer.{part}" for part in MAY_IMPORT}
@@ -192,9 +193,9 @@ def test_examples_in_docstrings_are_doctests():
 
 # Largest numbers of files and of calls on the way from `call` to the operation.
 BUDGETS = [
-    (layers.ExactAttention(2, 8), "exact_attention", 7, 48),
-    (layers.PerformerAttention(2, 8), "bidirectional_attention", 11, 61),
-    (layers.PerformerAttention(2, 8, causal=True), "causal_attention", 11, 61),
+    (layers.ExactAttention(2, 8), "exact_attention", 8, 48),
+    (layers.PerformerAttention(2, 8), "bidirectional_attention", 12, 61),
+    (layers.PerformerAttention(2, 8, causal=True), "causal_attention", 12, 61),
 ]
 
 

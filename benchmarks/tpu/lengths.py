@@ -1,19 +1,21 @@
-"""Prints the longest sequences that one chip can train on, for each `recompute`.
+"""Prints the longest sequences to train on, for each `recompute`.
 
     python -m benchmarks.tpu.lengths                        # the table of the README
     python -m benchmarks.tpu.lengths --recompute block --log2-lengths 18 19 20
     python -m benchmarks.tpu.lengths --recompute exact --log2-lengths 13 14
+    python -m benchmarks.tpu.lengths --recompute block --log2-lengths 24 --slice v5e-16
 
 The model is the regular one of arXiv 2009.14794 (8 heads, 6 layers, widths 512 and
 2048) with 256 random features, a vocabulary of 256, mixed_bfloat16 and Adam, on one
-sequence. A row takes one to five minutes; all are written to `runs/tpu/lengths.json`.
-Needs the environment of `make tpu-check`, but no TPU.
+sequence. For several chips `keras_performer.sequence_parallel` cuts the sequence. A row
+takes one to five minutes; all are written to `runs/tpu/lengths.json`. Needs the
+environment of `make tpu-check`, but no TPU.
 """
 
 from benchmarks import runner
-from benchmarks.tpu import rows
-from benchmarks.tpu.slices import SLICES
+from benchmarks.tpu import rows, slices
 
+SLICES = {**slices.SLICES, **slices.SLICES_OF_SEQUENCES}
 # Lengths in the table by `recompute`: up to the longest that fits, and one more.
 LOG2_LENGTHS = {
     "exact": (13, 14),
@@ -44,12 +46,14 @@ def compile_length(recompute, log2_length, slice_name):
         "slice": slice_name,
         "recompute": recompute,
         "tokens": 2**log2_length,
-        **rows.measure(lambda: training_step(recompute, log2_length), slice_),
+        **rows.measure(
+            lambda: training_step(recompute, log2_length, slice_.replicas), slice_
+        ),
     }
 
 
-def training_step(recompute, log2_length):
-    """Returns StableHLO of a training step of the model on one sequence."""
+def training_step(recompute, log2_length, replicas=1):
+    """Returns StableHLO of a training step on one sequence, cut for the replicas."""
     import keras
 
     import keras_performer
@@ -61,7 +65,7 @@ def training_step(recompute, log2_length):
     option["exact_window"] = None
     if recompute == "exact":
         option = {"attention": "exact"}
-    strategy = Replicas(1)
+    strategy = keras_performer.sequence_parallel(Replicas(replicas))
     half = log2_length // 2
     with strategy.scope():
         model = keras_performer.PerformerLM(
@@ -81,7 +85,7 @@ def training_step(recompute, log2_length):
             keras.optimizers.Adam(),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
-    return steps.lower_step(model, strategy, 1, 2**log2_length)
+    return steps.lower_step(model, strategy, 1, 2**log2_length // replicas)
 
 
 def cells(row):

@@ -29,6 +29,11 @@ class _Extended(OneDeviceExtended):
     def _num_replicas_in_sync(self):
         return self._num_replicas
 
+    def _call_for_each_replica(self, fn, args, kwargs):
+        strategy, index = self._container_strategy(), gen_xla_ops.xla_replica_id()
+        with tf.distribute.ReplicaContext(strategy, index):
+            return fn(*args, **kwargs)
+
     def _reduce_to(self, reduce_op, value, destinations, options):
         if self._num_replicas == 1:
             return value

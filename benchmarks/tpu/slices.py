@@ -35,3 +35,5 @@ SLICES = {
     "v4-32": Slice("v4:2x2x4", 16, 30.75, "megacore"),
     "v5p-8": Slice("v5p:2x2x1", 4, 95.74),
 }
+# For one long sequence, cut into a slice for each chip.
+SLICES_OF_SEQUENCES = {"v5e-16": Slice("v5e:4x4", 16, 15.75)}

@@ -17,6 +17,7 @@ from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.call_inputs import Inputs, as_mask
 from keras_performer.layers.keras_privates import implicit_mask, in_symbolic_scope
 from keras_performer.ops.shapes import compute_dtype
+from keras_performer.ops.slices import current_slices
 
 
 class AttentionLayer(
@@ -267,15 +268,22 @@ class AttentionLayer(
         causal = inputs.visible.causal
         if state is not None or with_state:
             layer_state.check(self, causal, state, with_state, with_scores)
-        inputs = call_inputs.with_starts(inputs, state)
+        slices = current_slices()
+        if slices is not None:
+            layer_state.check_no_state(self, state, with_state, with_scores)
+        inputs = call_inputs.with_starts(inputs, state, slices)
         pair = inputs.query, inputs.key
-        positions = call_inputs.token_positions(self, *pair, positions, state)
+        positions = call_inputs.token_positions(self, *pair, positions, state, slices)
         q = self.project("query", inputs.query, positions)
         k = self.project("key", inputs.key, positions)
         v = self.project("value", inputs.value)
         earlier = None if state is None else state["attention"]
         attend, decays = attention_of(self), self.decays(inputs)
-        attended, later = attend(q, k, v, inputs.visible, earlier, training, **decays)
+        if slices is None:
+            given = q, k, v, inputs.visible, earlier, training
+            attended, later = attend(*given, **decays)
+        else:
+            attended = self.attend_slice(slices, q, k, v, inputs.visible, **decays)
         output = self.write(attended, inputs.query_mask, training)
         if not (with_scores or with_state):
             return output
@@ -354,6 +362,18 @@ class AttentionLayer(
         training: bool | None = None,
     ) -> tuple[tf.Tensor, typing.Any]:
         raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
+
+    def attend_slice(self, slices, query, key, value, visible, decay=None):
+        """Returns attended values of a slice of a sequence, `(B, T, N, V)`.
+
+        `slices` is an `ops.slices.Slices`; the others are as in `attend`, for the slice
+        of this replica.
+        """
+        raise ValueError(
+            f"{type(self).__name__} needs the whole sequence on one device: with "
+            "sequence_parallel use PerformerAttention, LinearTransformerAttention or "
+            f"LocalAttention. Received: layer={self.name!r}"
+        )
 
     def write(self, attended, query_mask, training=None):
         """Returns the output of the layer from attended values `(B, T, N, V)`.

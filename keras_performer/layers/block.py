@@ -6,15 +6,17 @@ import keras
 import tensorflow as tf
 
 from keras_performer.layers import arguments, call_inputs, config
+from keras_performer.layers import state as layer_state
 from keras_performer.layers.arguments import LayerInput, positive_int
 from keras_performer.layers.attention import AttentionLayer
 from keras_performer.layers.call_inputs import as_mask
 from keras_performer.layers.dense import full_weight, token_dense
 from keras_performer.layers.keras_privates import implicit_mask
 from keras_performer.layers.mixing import MixingLayer
-from keras_performer.layers.state import HasInitialState, check_entries
+from keras_performer.layers.state import HasInitialState
 from keras_performer.ops.segments import segment_numbers
 from keras_performer.ops.shapes import compute_dtype, size
+from keras_performer.ops.slices import current_slices
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -134,9 +136,11 @@ class PerformerBlock(
             mask = implicit_mask(x)
         call_inputs.check_real("x", x)
         x = tf.cast(x, self.compute_dtype)
+        if current_slices() is not None:
+            layer_state.check_no_state(self, state, return_state)
         later = {}
         if self.convolution is not None:
-            x, later["convolution"], state = self._convolve(
+            x, later["convolution"], state = self.convolve(
                 x, mask, training, segment_ids, state, return_state
             )
         if self.attention is None:
@@ -182,7 +186,7 @@ class PerformerBlock(
             )
         return conv_padding
 
-    def _convolve(self, x, mask, training, segment_ids, state, return_state):
+    def convolve(self, x, mask, training, segment_ids, state, return_state):
         """Adds the convolution; returns x, its new state, and the attention's state."""
         if self.conv_padding == "same" and (state is not None or return_state):
             raise ValueError(
@@ -193,15 +197,20 @@ class PerformerBlock(
             )
         parts = {"convolution": None, "attention": None}
         if state is not None:
-            check_entries(state, parts)
+            layer_state.check_entries(state, parts)
             parts = state
-        convolved, later = self.convolution(
-            self.convolution_norm(x),
-            mask=mask,
-            segment_ids=segment_ids,
-            state=parts["convolution"],
-            return_state=True,
+        convolved, later = (
+            self.convolution(
+                self.convolution_norm(x),
+                mask=mask,
+                segment_ids=segment_ids,
+                state=parts["convolution"],
+                return_state=return_state,
+            ),
+            None,
         )
+        if return_state:
+            convolved, later = convolved
         x += self.dropout(convolved, training=training)
         return x, later, parts["attention"]
 
@@ -294,16 +303,22 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
     def call(self, x, mask=None, segment_ids=None, state=None, return_state=False):
         if mask is not None:
             x *= tf.expand_dims(tf.cast(as_mask("mask", mask, x), x.dtype), -1)
-        segments = of_tokens = None
+        slices = current_slices()
+        if slices is not None:
+            layer_state.check_no_state(self, state, return_state)
+        segments = of_tokens = starts = None
         if segment_ids is not None:
             segment_ids = call_inputs.checked_ids(segment_ids, x)
             # the segment of the state has number 0
-            starts = call_inputs.segment_starts(segment_ids, state)
+            starts = call_inputs.segment_starts(segment_ids, state, slices)
             segments = segment_numbers(starts)
             of_tokens = tf.pad(segments, [[0, 0], [self._before, self._after]])
-        before = self.get_initial_state(tf.shape(x)[0]) if state is None else state
-        tokens = tf.concat([before["inputs"], x], 1)
-        tokens = tf.pad(tokens, [[0, 0], [0, self._after], [0, 0]])
+        if slices is not None:
+            tokens, of_tokens = self._with_neighbours(slices, x, segments, starts)
+        else:
+            before = self.get_initial_state(tf.shape(x)[0]) if state is None else state
+            tokens = tf.concat([before["inputs"], x], 1)
+            tokens = tf.pad(tokens, [[0, 0], [0, self._after], [0, 0]])
         dtype, length = compute_dtype(x), size(x, 1)
         y = tf.zeros((), dtype)
         for index, weights in enumerate(tf.unstack(tf.cast(self.kernel, dtype))):
@@ -315,6 +330,40 @@ class ShortConvolution(config.TracesSpec, config.SaysWhenUnbuilt, keras.layers.L
         last = None if segments is None else segments[:, -1:]
         inputs = _seen(tokens, of_tokens, slice(length, None), last)
         return y, {"inputs": inputs, **call_inputs.last_segment(segment_ids, state)}
+
+    def before_slice(self, slices, x, numbers=None):
+        """Returns the last tokens of the slice before, `(B, tokens before, dim)`.
+
+        Args:
+            slices: `ops.slices.Slices`.
+            x: the last tokens of this slice, masked ones 0.
+            numbers: their segment numbers, or `None`.
+        """
+        length = size(x, 1)
+        if isinstance(length, int) and length < self.kernel_size - 1:
+            raise ValueError(
+                "Each slice of a sequence must have at least kernel_size - 1 = "
+                f"{self.kernel_size - 1} tokens: use fewer replicas. Received: slices "
+                f"of {length} tokens"
+            )
+        if numbers is not None:
+            x = _seen(x, numbers, slice(None), numbers[:, -1:])
+        return slices.neighbour(x[:, length - self._before :])[0]
+
+    def _with_neighbours(self, slices, x, numbers, starts):
+        """Returns tokens of a slice between those of its neighbours, and segments."""
+        before, after = self.before_slice(slices, x, numbers), x[:, : self._after]
+        if numbers is None:
+            (after,) = slices.neighbour(after, after=True)
+            return tf.concat([before, x, after], 1), None
+        # tokens of other segments than the nearest token of the slice are zeros
+        after = _seen(x, numbers, slice(self._after), numbers[:, :1])
+        after, starts = slices.neighbour(after, starts[:, :1], after=True)
+        number = numbers[:, -1:] + tf.cast(starts, numbers.dtype)
+        number = tf.tile(number, (1, self._after))
+        of_tokens = tf.pad(numbers, [[0, 0], [self._before, 0]])
+        of_tokens = tf.concat([of_tokens, number], 1)
+        return tf.concat([before, x, after], 1), of_tokens
 
     def get_initial_state(self, batch_size, packed=False):
         """Returns the state before the first token, a dict of tensors, batch first."""

@@ -293,17 +293,24 @@ def checked_ids(segment_ids, x):
     return one_for_each_token("segment_ids", tf.cast(ids, tf.int64), x)
 
 
-def with_starts(inputs, state):
+def with_starts(inputs, state, slices=None):
     """Returns `Inputs` with the starts of segments in `visible`."""
     if inputs.segment_ids is None:
         return inputs
-    starts = segment_starts(inputs.segment_ids, state)
+    starts = segment_starts(inputs.segment_ids, state, slices)
     return inputs._replace(visible=inputs.visible._replace(starts=starts))
 
 
-def segment_starts(segment_ids, state):
-    """Returns starts of segments, bool `(B, T)`; a state has the last segment id."""
+def segment_starts(segment_ids, state, slices=None):
+    """Returns starts of segments, bool `(B, T)`.
+
+    The id of the token before the first is in the state, or in the slice before.
+    """
     last_id = None
+    if slices is not None:
+        (last_id,) = slices.neighbour(segment_ids[:, -1])
+        # the first slice has none before it
+        last_id = tf.where(slices.index == 0, segment_ids[:, 0], last_id)
     if state is not None:
         if "segment" not in state:
             raise ValueError(
@@ -354,7 +361,7 @@ def checked_rotary(layer, value):
     return value
 
 
-def token_positions(layer, query, key, positions, state):
+def token_positions(layer, query, key, positions, state, slices=None):
     """Returns the positions of queries and keys, or `None` without rotary."""
     if layer.rotary is None:
         if positions is not None:
@@ -376,11 +383,20 @@ def token_positions(layer, query, key, positions, state):
     if positions is not None:
         positions = _checked_positions(layer.rotary, positions, query)
     else:
-        positions = tf.range(size(query, 1))[tf.newaxis]
-        if state is not None:
-            positions += state["position"][:, tf.newaxis]
+        positions = next_positions(size(query, 1), state, slices)
     with tf.control_dependencies(checks):
         return tf.identity(positions)
+
+
+def next_positions(length, state, slices=None):
+    """Returns the positions of tokens after a state or after the slices before.
+
+    They are int32 tensors `(B, T)`, or `(1, T)` if the same for all sequences.
+    """
+    positions = tf.range(length)[tf.newaxis]
+    if slices is not None:
+        positions += slices.index * length
+    return positions if state is None else positions + state["position"][:, tf.newaxis]
 
 
 def apply_rotary(layer, x, positions):

@@ -9,6 +9,7 @@ from keras_performer.layers import arguments
 from keras_performer.layers import state as layer_state
 from keras_performer.layers.attention import ForgettingAttention
 from keras_performer.layers.performer import should_compile
+from keras_performer.ops.slices import attend_slice_locally
 
 
 @keras.saving.register_keras_serializable(package="keras_performer")
@@ -74,6 +75,10 @@ class LocalAttention(ForgettingAttention):
             query, key, value, self.sliding_window, visible, **options
         )
         return attended, None if state is None else state._asdict()
+
+    def attend_slice(self, slices, query, key, value, visible, decay=None):
+        given = query, key, value, self.sliding_window, visible, decay
+        return attend_slice_locally(slices, *given)
 
     def scores(self, query, key, visible, decay=None):
         near = visible._replace(sliding_window=self.sliding_window)

@@ -10,6 +10,7 @@ from keras_performer.layers import state as layer_state
 from keras_performer.layers.arguments import LayerInput
 from keras_performer.layers.call_inputs import as_mask
 from keras_performer.layers.config import KeepsInnerChanges, TracesSpec
+from keras_performer.ops.slices import current_slices
 
 
 class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
@@ -82,6 +83,12 @@ class MixingLayer(TracesSpec, KeepsInnerChanges, keras.layers.Layer):
     ) -> typing.Any:
         if state is not None or return_state:
             raise layer_state.no_state(self)
+        if current_slices() is not None:
+            raise ValueError(
+                f"{type(self).__name__} mixes all tokens of a sequence, which must be "
+                "on one device: with sequence_parallel use PerformerAttention, or "
+                f"another strategy. Received: layer={self.name!r}"
+            )
         given = {"segment_ids": segment_ids, "positions": positions}
         names = " and ".join(x for x, value in given.items() if value is not None)
         if names:

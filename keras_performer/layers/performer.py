@@ -19,7 +19,15 @@ from keras_performer.layers.dense import full_weight
 from keras_performer.ops.blocks import has_gpu
 from keras_performer.ops.checks import check_window
 from keras_performer.ops.linear_attention import linear_attention
-from keras_performer.ops.shapes import size, sum_dtype
+from keras_performer.ops.shapes import compute_dtype, size, sum_dtype
+from keras_performer.ops.slices import (
+    Earlier,
+    attend_slice,
+    before_slice,
+    check_length,
+    state_after,
+)
+from keras_performer.ops.state import sum_of_states
 
 
 class LinearAttention(ForgettingAttention):
@@ -69,6 +77,11 @@ class LinearAttention(ForgettingAttention):
         )
         return attended, None if state is None else state._asdict()
 
+    def attend_slice(self, slices, query, key, value, visible, decay=None):
+        given = query, key, value, self.feature_kernel(), visible
+        window = self.exact_window, self.log_gain, self.chunk_size
+        return attend_slice(slices, *given, *window, decay)
+
     def outline(
         self, query, key, value, visible, state=None, training=None, decay=None
     ):
@@ -95,9 +108,37 @@ class LinearAttention(ForgettingAttention):
         one bidirectional call on the whole sequence. x has shape `(B, tokens, dim)`.
         mask and positions (required with `rotary`) have shape `(B, tokens)`.
         """
+        return self.state_after(x, mask, state, positions)[0]
+
+    def state_after(self, x, mask, state, positions=None):
+        """Returns a later state's "attention", and the log-decay of the added far keys.
+
+        Arguments are as in `absorb`, for causal attention, too. The log-decay is a
+        tensor `(B, K)`, or `None` without a gate.
+        """
         key, value = self.project("key", x, positions), self.project("value", x)
-        state = self._as_state(state)
-        return ops.absorb_keys(key, value, self.feature_kernel(), mask, state)._asdict()
+        decay = self.forget_gate_layer(x, mask) if self.forget_gate else None
+        kernel = self.feature_kernel().astype(compute_dtype(key, value))
+        earlier = Earlier.of(self._as_state(state))
+        given = key, value, ops.Visibility(mask), earlier, decay
+        later, total = state_after(kernel, *given)
+        return later.as_state()._asdict(), total
+
+    def before_slice(self, slices, x, state, total):
+        """Exchanges states, and returns the "attention" of the state before a slice.
+
+        `state` and `total` are from `state_after` for all tokens x of the slice; with
+        several calls `total` is their sum.
+        """
+        check_length(x, self.exact_window)
+        earlier, kernel = Earlier.of(self._as_state(state)), self.feature_kernel()
+        kernel = kernel.astype(earlier.far.sums.dtype)
+        return before_slice(slices, kernel, earlier, total).as_state()._asdict()
+
+    def state_of_all(self, slices, state):
+        """Returns the sum of the states of all slices, without a window and gates."""
+        found = slices.gather(*self._as_state(state))
+        return sum_of_states(*found)._asdict()
 
     def answer(self, x, mask, state, training=None, positions=None):
         """Returns the output of the layer for a piece, after `absorb` of all pieces."""

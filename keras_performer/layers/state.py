@@ -58,6 +58,23 @@ def check(layer, causal, state, return_state, return_attention_scores):
         )
 
 
+def check_no_state(layer, state, return_state, return_attention_scores=False):
+    """Raises a `ValueError` for arguments that slices of sequences do not have."""
+    given = {
+        "state": state is not None,
+        "return_state": return_state,
+        "return_attention_scores": return_attention_scores,
+    }
+    names = " and ".join(name for name, is_given in given.items() if is_given)
+    if names:
+        raise ValueError(
+            f"With sequence_parallel a layer takes no {names}: it exchanges its own "
+            "states with the other replicas. Generate text and look at attention on "
+            f"one device, outside of the strategy. Received: {names}, and layer="
+            f"{layer.name!r}"
+        )
+
+
 def check_entries(state, names, packed=None):
     """Raises a `ValueError` unless a state is a dict with the entries `names`.
 

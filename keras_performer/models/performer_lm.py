@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_performer import feature_maps
 from keras_performer.layers import EmbeddingLayer, arguments, call_inputs, choice
+from keras_performer.layers import state as layer_state
 from keras_performer.layers.block import PerformerBlock
 from keras_performer.layers.config import (
     KeepsInnerChanges,
@@ -24,6 +25,7 @@ from keras_performer.layers.performer import MAX_SEED
 from keras_performer.layers.state import HasInitialState
 from keras_performer.models import exported
 from keras_performer.ops.shapes import size, sum_dtype
+from keras_performer.ops.slices import current_slices
 from keras_performer.recompute import TokenTraining, WithTargets, passes
 
 
@@ -335,9 +337,7 @@ class PerformerLM(
         limit = self.max_length
         if limit is not None:
             length = arguments.up_to_max_length(self, length)
-        positions = tf.range(length)[tf.newaxis]
-        if state is not None:
-            positions += state["position"][:, tf.newaxis]
+        positions = call_inputs.next_positions(length, state, current_slices())
         if limit is not None:
             # shapes do not count the state's tokens; accelerators leave this check out
             tf.debugging.assert_less(
@@ -364,6 +364,8 @@ class PerformerLM(
         state=None,
         return_state=False,
     ):
+        if current_slices() is not None:
+            self._check_slices(state, return_state)
         if isinstance(inputs, WithTargets):
             call_inputs.check_tokens(inputs.inputs, self.max_length)
             return self.token_values(*inputs, training)
@@ -397,6 +399,20 @@ class PerformerLM(
         outputs = self.read_out(x, extra)
         state = {**new_state, "blocks": new_states}
         return (outputs, state) if return_state else outputs
+
+    def _check_slices(self, state, return_state):
+        """Raises a `ValueError` if the model cannot handle slices of sequences."""
+        layer_state.check_no_state(self, state, return_state)
+        if self.recompute is not None:
+            passes.check_slices(self)
+        if isinstance(self.embedding, EmbeddingLayer) and tf.nest.flatten(
+            self.embedding.empty_state(1)
+        ):
+            raise ValueError(
+                "With sequence_parallel an embedding cannot see earlier tokens: use "
+                "one without a state. Received: an embedding of type "
+                f"{type(self.embedding).__name__}"
+            )
 
     def embed(self, inputs, state=None, training=None):
         """Embeds tokens, and adds learned positions if there are any.

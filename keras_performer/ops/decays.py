@@ -41,25 +41,39 @@ def between(gates, tokens, after=None):
             key; log-decays of later keys are then 0.
     """
     first = size(gates, -2) - tokens - (after or 0)
-    hides = gates <= EMPTY
-    rest = tf.where(hides, tf.zeros_like(gates), gates)
-    parts = []
-    for unit in 256.0, 1 / 256:
-        parts.append(tf.stop_gradient(tf.round(rest / unit) * unit))
-        rest -= parts[-1]
+    hides, parts = _parts(gates)
 
     def rows_and_keys(gates):
         sums = tf.cumsum(gates, axis=-2)
         rows = sums[..., first : first + tokens, :]
         return rows, tf.linalg.matrix_transpose(sums)
 
-    pairs = (rows_and_keys(part) for part in (*parts, rest))
+    pairs = (rows_and_keys(part) for part in parts)
     found = functools.reduce(tf.add, (rows - keys for rows, keys in pairs))
     rows, keys = rows_and_keys(tf.cast(hides, tf.int32))
     if after is None:
         hidden, found = rows > keys, tf.minimum(found, 0.0)
     else:
         hidden, found = rows != keys, -tf.abs(found)
+    return tf.where(hidden, tf.constant(FORGET, found.dtype), found)
+
+
+def _parts(gates):
+    """Returns the gates that hide, bool, and the parts of the others."""
+    hides = gates <= EMPTY
+    rest = tf.where(hides, tf.zeros_like(gates), gates)
+    parts = []
+    for unit in 256.0, 1 / 256:
+        parts.append(tf.stop_gradient(tf.round(rest / unit) * unit))
+        rest -= parts[-1]
+    return hides, (*parts, rest)
+
+
+def sums_to_end(gates):
+    """Sums the gates `(B, T, K)` of each token and of all tokens after it."""
+    hides, parts = _parts(gates)
+    hidden = tf.cumsum(tf.cast(hides, tf.int32), axis=1, reverse=True) > 0
+    found = tf.add_n([tf.cumsum(x, axis=1, reverse=True) for x in parts])
     return tf.where(hidden, tf.constant(FORGET, found.dtype), found)
 
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_performer.ops.kernels.base import Kernel
 from keras_performer.ops.local.recent import Recent
-from keras_performer.ops.state import State, absorb_keys
+from keras_performer.ops.state import State, absorb_keys, merged
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.windowed import WindowedState, far_and_near
 
@@ -76,26 +76,13 @@ def merge_states(
             f"{type(left).__name__} and kernel=None"
         )
     if isinstance(left, State):
-        return _merged(kernel, left, right)
+        return merged(left, right)
     (left_far, left_near), (right_far, right_near) = map(far_and_near, (left, right))
     near, left_out = left_near.joined(right_near, _checked(right_length, left))
     left_far = absorb_keys(
         left_out.key, left_out.value, kernel, left_out.seen, left_far
     )
-    return WindowedState(*_merged(kernel, left_far, right_far), *near)
-
-
-def _merged(kernel, left, right):
-    """Merges two `State`s."""
-    num_features = left.running_max.shape[-1]
-    maxima = [(tf.reshape(r, (-1, 1, num_features)),) for r, _ in (left, right)]
-    joint = kernel.running_max(*maxima)
-    sums = tf.zeros_like(left.sums)
-    shape = tf.shape(left.running_max)
-    for own, (_, own_sums) in zip(maxima, (left, right)):
-        (rescale,) = kernel.rescale(own, joint)
-        sums += own_sums * tf.reshape(rescale, shape)[:, :, tf.newaxis]
-    return State(tf.reshape(joint[0], shape), sums)
+    return WindowedState(*merged(left_far, right_far), *near)
 
 
 def _checked(right_length, state):

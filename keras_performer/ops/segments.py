@@ -40,11 +40,6 @@ def segment_numbers(starts):
     return tf.math.cumsum(tf.cast(starts, tf.int32), axis=1)
 
 
-def reversed_starts(starts):
-    """Returns starts of the reversed sequence: the last token of each segment."""
-    return tf.concat([tf.zeros_like(starts[:, :1]), tf.reverse(starts[:, 1:], [1])], 1)
-
-
 def restarted(restarts, r, sums):
     """Resets running maxima and sums to the state before the first key.
 

@@ -2,17 +2,25 @@
 
 For every feature, a state holds the largest log-feature of the keys so far, and the
 sums of values, with a column of ones, weighted by the feature.
+
+    r_m = max_j (b_jm + g_j)      sums_m = sum_j exp(b_jm + g_j - r_m) (v_j, 1)
+
+b are log-features of keys, g their log-decays, 0 without gates. Attention to all keys
+absorbs the keys in one loop and answers the queries in another.
 """
 
 import typing
 
 import tensorflow as tf
 
+from keras_performer.ops import compile
+from keras_performer.ops.blocks import Blocks, tokens_per_block
 from keras_performer.ops.checks import (
     check_no_segments,
     check_no_window,
     check_not_causal,
 )
+from keras_performer.ops.gradients import custom_gradient
 from keras_performer.ops.heads import Heads
 from keras_performer.ops.kernels.base import EMPTY, Kernel
 from keras_performer.ops.kernels.parts import (
@@ -20,10 +28,15 @@ from keras_performer.ops.kernels.parts import (
     join,
     over_features,
     over_rows,
+    per_feature,
     split,
 )
-from keras_performer.ops.normalizer import normalize, with_ones
-from keras_performer.ops.shapes import compute_dtype
+from keras_performer.ops.normalizer import (
+    normalize,
+    with_normalizer_gradient,
+    with_ones,
+)
+from keras_performer.ops.shapes import compute_dtype, size
 from keras_performer.ops.tensors import TensorLike
 from keras_performer.ops.visibility import Visibility
 
@@ -80,8 +93,7 @@ def absorb_keys(
     """Adds keys to the state of attention; all later queries see these keys.
 
     `absorb_keys` and `answer_queries` compute `bidirectional_attention` in two passes
-    over a sequence that comes in pieces. TensorFlow's tape computes the gradients, so
-    memory grows with the length of the piece times M.
+    over a sequence that comes in pieces.
 
     Args:
         key: tensor of shape `(B, S, K, H)`.
@@ -107,16 +119,13 @@ def absorb_keys(
     >>> bool(tf.reduce_max(tf.abs(difference)) < 1e-5)
     True
     """
-    heads, kernel, r, sums = _one_block(key, key, value, kernel, state)
     visible = Visibility.of(key_mask)
     check_not_causal("absorb_keys", visible)
     check_no_window(visible)
     check_no_segments("absorb_keys", visible)
-    mask = visible.key_mask
-    mask = heads.mask_rows(None if mask is None else mask[:, tf.newaxis], 0)
-    b = kernel.project_keys(heads.key_rows(key[:, tf.newaxis], 0), mask)
-    v = with_ones(heads.key_rows(value[:, tf.newaxis], 0))
-    return State(*heads.state(*map(join, absorb(kernel, b, v, r, sums, mask))))
+    kernel.check_heads(key.shape[2])
+    kernel = kernel.astype(compute_dtype(key, value))
+    return merged(State(*state), absorb(kernel, key, value, visible.key_mask))
 
 
 def answer_queries(query: tf.Tensor, kernel: Kernel, state: State) -> tf.Tensor:
@@ -130,35 +139,262 @@ def answer_queries(query: tf.Tensor, kernel: Kernel, state: State) -> tf.Tensor:
     Returns:
         Tensor of shape `(B, T, N, V)` in the dtype of `query`.
     """
-    key_shape = state[0][:, tf.newaxis]  # (B, 1, K, M): `Heads` reads axis 2
-    heads, kernel, r, sums = _one_block(query, key_shape, query, kernel, state)
-    a = kernel.project_queries(heads.query_rows(query[:, tf.newaxis], 0))
-    features, _ = kernel.query_features(a, r)
-    output = normalize(over_features(features, sums))
-    return heads.query_block(tf.cast(output, query.dtype))
+    kernel.check_heads(state[0].shape[1])
+    kernel = kernel.astype(compute_dtype(query))
+    return tf.cast(answer(kernel, query, State(*state)), query.dtype)
 
 
-def absorb(kernel, b, v, r, sums, mask):
-    """Returns the stabilizer and the sums after another block of keys.
+def absorb(
+    kernel, key, value, key_mask, logs=None, jit_compile=False, block_tokens=None
+):
+    """Returns the `State` of keys, in memory linear in their number.
 
     Args:
-        kernel: a `Kernel`.
-        b: projected keys, parts `(X, tokens, M / num_parts)`.
-        v: values with a column of ones, `(X, tokens, V + 1)`.
-        r: stabilizer before the block, parts `(X, 1, M / num_parts)`.
-        sums: sums before the block, parts `(X, V + 1, M / num_parts)`.
-        mask: bool tensor `(X, tokens, 1)`, true for visible keys, or `None`.
+        kernel: a `Kernel` in the dtype of the loop.
+        key, value, key_mask: as in `absorb_keys`.
+        logs: log-decays of the keys, `(B, S, K)`, or `None`.
+        jit_compile: as in `bidirectional_attention`.
+        block_tokens: int, sets the tokens of a block, for tests of small blocks.
     """
-    r_new = each(tf.stop_gradient, kernel.running_max(r, b))
-    added = over_rows(v, kernel.key_features(b, r_new, mask))
-    sums = each(tf.multiply, sums, kernel.rescale(r, r_new))
-    return r_new, each(tf.add, sums, added)
+    level, given = None, []
+    if logs is not None:
+        logs = tf.cast(logs, compute_dtype(key, value))
+        if kernel.max_rise is None:
+            logs, level = _levelled(logs, key_mask)
+        given = [tf.expand_dims(logs, -1)]
+
+    @custom_gradient
+    def sums_over_keys(key, value, *others):
+        logs, trained = others[: len(given)], others[len(given) :]
+        inputs = kernel.with_trained(trained), block_tokens, key, value, key_mask, logs
+        r, sums = compile.call(_absorb, *inputs, jit_compile=jit_compile)
+
+        def gradient(_, dsums):
+            arguments = *inputs, r, dsums
+            options = {"jit_compile": jit_compile, "inline": False}
+            return compile.call(_pull_keys, *arguments, **options)
+
+        return (r, sums), gradient
+
+    r, sums = sums_over_keys(key, value, *given, *kernel.trained)
+    r = tf.stop_gradient(r)
+    return State(r if level is None else tf.zeros_like(r) + level, sums)
 
 
-def _one_block(query, key, value, kernel, state):
-    heads = Heads(query, key, value)
-    kernel.check_heads(heads.num_key_value_heads)
-    kernel = kernel.astype(compute_dtype(query, key, value))
-    r, sums = heads.state_rows(state)
-    r, sums = (split(x, kernel.num_parts) for x in (tf.stop_gradient(r), sums))
-    return heads, kernel, r, sums
+def _levelled(logs, key_mask):
+    """Returns log-decays minus the largest of a visible key, and the largest."""
+    if key_mask is not None:
+        hidden = tf.constant(2 * EMPTY, logs.dtype)
+        logs = tf.where(tf.expand_dims(key_mask, -1), logs, hidden)
+    level = tf.reduce_max(logs, 1, keepdims=True)
+    level = tf.stop_gradient(tf.maximum(level, tf.constant(EMPTY, logs.dtype)))
+    return logs - level, tf.transpose(level, (0, 2, 1))
+
+
+def answer(kernel, query, state, jit_compile=False, block_tokens=None):
+    """Returns attention of queries to all keys of a `State`, in memory linear in T.
+
+    Arguments are as in `absorb`. The result, `(B, T, N, V)`, has the dtype of the loop.
+    """
+    r = tf.stop_gradient(state.running_max)
+
+    @custom_gradient
+    def means_over_keys(query, sums, *trained):
+        inputs = kernel.with_trained(trained), block_tokens, query, r, sums
+        output, normalizers = compile.call(_answer, *inputs, jit_compile=jit_compile)
+
+        def gradient(doutput):
+            arguments = *inputs, output, normalizers, doutput
+            options = {"jit_compile": jit_compile, "inline": False}
+            return compile.call(_pull_queries, *arguments, **options)
+
+        return output, gradient
+
+    return means_over_keys(query, state.sums, *kernel.trained)
+
+
+def merged(left, right, total=None, ended=None):
+    """Returns the `State` of two pieces of a sequence.
+
+    Args:
+        left, right: `State` of the earlier and of the later piece.
+        total: log-decay of the right piece, `(B, K)`, or `None`.
+        ended: bool `(B,)`, true where a segment starts in the right piece, which hides
+            the left; or `None`.
+    """
+    logs = None if total is None else tf.stack([total, tf.zeros_like(total)])
+    counts = None
+    if ended is not None:
+        counts = tf.stack([tf.logical_not(ended), tf.ones_like(ended)])[..., tf.newaxis]
+    return sum_of_states(*(tf.stack(x) for x in zip(left, right)), logs, counts)
+
+
+def sum_of_states(r, sums, logs=None, counts=None):
+    """Adds states, and returns the sum as a `State`.
+
+    Args:
+        r, sums: the states, stacked on a new first axis.
+        logs: log-decays of the states, `(states, B, K)`, or `None`.
+        counts: bool tensor that broadcasts to `(states, B, K)`, false for states to
+            leave out; `None` for all.
+    """
+    empty = tf.constant(EMPTY, r.dtype)
+    r = tf.stop_gradient(r)
+    if logs is not None:
+        r = tf.maximum(r + tf.expand_dims(logs, -1), empty)
+    if counts is not None:
+        counts = tf.expand_dims(counts, -1)
+        r = tf.where(counts, r, empty)
+    largest = tf.stop_gradient(tf.reduce_max(r, 0))
+    factors = tf.exp(r - largest)
+    if counts is not None:
+        factors = tf.where(counts, factors, tf.zeros_like(factors))
+    return State(largest, tf.reduce_sum(sums * tf.expand_dims(factors, 3), 0))
+
+
+# -- The loops over blocks of keys and of queries. With the shapes of `Kernel`:
+#
+#     x, a, p    queries, projected queries, their features
+#     y, b, e    keys, projected keys, their features
+#     v          values with a column of ones
+#     r, sums    stabilizer and sums
+#     d...       a gradient; d alone: the gradient of the sums of a query, times its
+#                normalizer
+
+
+class _Keys:
+    """Blocks of keys and of values, with their mask and their log-decays."""
+
+    def __init__(self, kernel, block_tokens, key, value, key_mask, logs):
+        self.kernel, self.heads = kernel, Heads(key, key, value)
+        self.num_features = kernel.num_features(key.shape[3])
+        tokens = block_tokens or tokens_per_block(key, self.num_features)
+        self.blocks = Blocks(size(key, 1), tokens)
+        self.mask = self.blocks.cut_mask(key_mask, size(key, 0))
+        self.tensors = [self.blocks.cut(x) for x in (key, value, *logs)]
+
+    def read(self, i):
+        """Returns y, v, mask, b and the factor of the features, or `None`."""
+        y, v, *logs = (self.heads.key_rows(x, i) for x in self.tensors)
+        mask = self.heads.mask_rows(self.mask, i)
+        b, factor = self.kernel.project_keys(y, mask), None
+        if logs and self.kernel.max_rise is None:
+            factor = tf.exp(logs[0])
+        elif logs:
+            b = each(lambda x: x + logs[0], b)
+        return y, with_ones(v), mask, b, factor
+
+
+def _absorb(kernel, block_tokens, key, value, key_mask, logs):
+    """Returns the running maximum and the sums after all keys, as in `State`."""
+    keys = _Keys(kernel, block_tokens, key, value, key_mask, logs)
+    heads = keys.heads
+
+    def step(i, r, sums):
+        _, v, mask, b, factor = keys.read(i)
+        r_new = each(tf.stop_gradient, kernel.running_max(r, b))
+        e = _times(kernel.key_features(b, r_new, mask), factor)
+        sums = each(tf.multiply, sums, kernel.rescale(r, r_new))
+        return r_new, each(tf.add, sums, over_rows(v, e))
+
+    # a loop needs constant shapes; one block starts from shapes of 1, because
+    # TensorFlow crashes optimizing one block of no examples
+    shape = size(key, 0), heads.num_key_value_heads
+    shape = shape if keys.blocks.many else (1, 1)
+    start = initial_state(*shape, keys.num_features, size(value, 3), heads.dtype)
+    start = [split(x, kernel.num_parts) for x in heads.state_rows(start)]
+    r, sums = map(join, keys.blocks.loop(step, start))
+    return heads.state(r + tf.zeros_like(sums[:, :1]), sums)
+
+
+def _pull_keys(kernel, block_tokens, key, value, key_mask, logs, r, dsums):
+    """Returns gradients of key, value, logs and `kernel.trained`."""
+    keys = _Keys(kernel, block_tokens, key, value, key_mask, logs)
+    blocks, heads = keys.blocks, keys.heads
+    r, dsums = (split(x, kernel.num_parts) for x in heads.state_rows((r, dsums)))
+
+    def step(i, arrays, dtrained):
+        y, v, mask, b, factor = keys.read(i)
+        e = kernel.key_features(b, r, mask)
+        de = _times(per_feature(v, dsums), factor)
+        db = kernel.key_gradient(b, e, de, mask)
+        dv = over_features(_times(e, factor), dsums)
+        dy, more = kernel.pull_keys(y, mask, db, v, dv)
+        found = dy, dv[..., :-1], tf.reduce_sum(v * dv, -1, keepdims=True)
+        arrays = [z.write(i, heads.key_block(x)) for z, x in zip(arrays, found)]
+        return arrays, each(tf.add, dtrained, more)
+
+    inputs = key, value, *logs
+    arrays = [blocks.array(heads.dtype) for _ in inputs]
+    dtrained = each(tf.zeros_like, kernel.trained)
+    arrays, dtrained = blocks.loop(step, (arrays, dtrained))
+    return *blocks.join_in_turn(arrays, inputs), *dtrained
+
+
+def _queries(kernel, block_tokens, query, r, sums):
+    """Returns `Heads` and `Blocks` of queries, and a state as rows and parts."""
+    key = r[:, tf.newaxis]  # (B, 1, K, M): `Heads` reads axis 2
+    heads = Heads(query, key, query)
+    # a block has as many rows as a block of keys
+    tokens = block_tokens or tokens_per_block(query, r.shape[-1] // heads.group)
+    blocks = Blocks(size(query, 1), max(tokens // heads.group, 1))
+    state = [split(x, kernel.num_parts) for x in heads.state_rows((r, sums))]
+    return heads, blocks, state
+
+
+def _answer(kernel, block_tokens, query, r, sums):
+    """Returns the output and the normalizers of queries."""
+    heads, blocks, state = _queries(kernel, block_tokens, query, r, sums)
+    queries = blocks.cut(query)
+    r, sums = kernel.balance(*state)
+
+    def step(i, outputs, normalizers):
+        a = kernel.project_queries(heads.query_rows(queries, i))
+        p, peak = kernel.query_features(a, r)
+        output = over_features(p, sums)
+        normalizer = kernel.normalizer(peak, output[..., -1:])
+        return (
+            outputs.write(i, heads.query_block(normalize(output))),
+            normalizers.write(i, normalizer),
+        )
+
+    dim = size(sums[0], -2) - 1
+    shapes = (
+        blocks.block_shape(query, dim),
+        heads.query_rows_shape(query, blocks.tokens, 1),
+    )
+    arrays = [blocks.array(heads.dtype, shape) for shape in shapes]
+    outputs, normalizers = blocks.loop(step, arrays)
+    static = dim if isinstance(dim, int) else None
+    return blocks.join(outputs, (*query.shape[:3], static)), normalizers.stack()
+
+
+def _pull_queries(kernel, block_tokens, query, r, sums, output, normalizers, doutput):
+    """Returns gradients of query, sums and `kernel.trained`."""
+    heads, blocks, state = _queries(kernel, block_tokens, query, r, sums)
+    queries, outputs, doutputs = map(blocks.cut, (query, output, doutput))
+    r, sums = kernel.balance(*state)
+
+    def step(i, dqueries, dsums, dtrained):
+        x = heads.query_rows(queries, i)
+        a = kernel.project_queries(x)
+        p = kernel.normalized_query_features(a, r, normalizers[i])
+        d = with_normalizer_gradient(
+            heads.query_rows(doutputs, i), heads.query_rows(outputs, i)
+        )
+        d = kernel.divided(d, normalizers[i])
+        da = kernel.query_gradient(a, p, per_feature(d, sums))
+        dx, more = kernel.pull_queries(x, da)
+        dsums = each(tf.add, dsums, over_rows(d, p))
+        dqueries = dqueries.write(i, heads.query_block(dx))
+        return dqueries, dsums, each(tf.add, dtrained, more)
+
+    start = each(tf.zeros_like, sums), each(tf.zeros_like, kernel.trained)
+    dqueries, dsums, dtrained = blocks.loop(step, (blocks.array(heads.dtype), *start))
+    dsums = join(each(tf.multiply, dsums, kernel.rescale(state[0], r)))
+    dsums = heads.state(join(r), dsums)[1]
+    return blocks.join_like(dqueries, query), dsums, *dtrained
+
+
+def _times(parts, factor):
+    return parts if factor is None else each(lambda x: x * factor, parts)

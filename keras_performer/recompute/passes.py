@@ -7,10 +7,11 @@ import keras
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.layers import keras_privates
+from keras_performer.layers import call_inputs, keras_privates
 from keras_performer.layers.call_inputs import as_mask
 from keras_performer.ops.blocks import block_sizes
-from keras_performer.ops.shapes import sum_dtype
+from keras_performer.ops.shapes import size, sum_dtype
+from keras_performer.ops.slices import alone, current_slices
 from keras_performer.recompute.stateless_calls import (
     call_with_values,
     owned_by,
@@ -61,6 +62,37 @@ def _check_regularizer(layer):
         )
 
 
+def check_slices(model):
+    """Raises a `ValueError` if recompute cannot handle slices of sequences."""
+    received = f"Received: recompute={model.recompute!r}"
+    if model.recompute == "network":
+        raise ValueError(
+            "With sequence_parallel the replicas exchange states in each block, so "
+            f'recompute must be "block" or None. {received}'
+        )
+    for block in model.blocks:
+        attention = block.attention
+        if attention is None:
+            continue
+        is_linear = hasattr(attention, "before_slice")
+        if not is_linear or (
+            not model.causal and "look_ahead" in attention.two_pass_methods
+        ):
+            raise ValueError(
+                "With sequence_parallel and recompute, attention must be "
+                "PerformerAttention or LinearTransformerAttention, and without a "
+                f"window if bidirectional: use recompute=None. {received}, and "
+                f"attention={attention.name!r}"
+            )
+        if block.convolution is not None and block.dropout.rate:
+            raise ValueError(
+                "With sequence_parallel and recompute, a convolution before the "
+                "attention needs dropout=0, because its dropout would differ between "
+                f"passes: use recompute=None. {received}, conv_kernel_size="
+                f"{block.conv_kernel_size} and dropout={block.dropout.rate}"
+            )
+
+
 def token_values(model, measure, inputs, targets, training):
     """Computes `measure` for each token, a list of tensors `(B, T)`.
 
@@ -74,7 +106,7 @@ def token_values(model, measure, inputs, targets, training):
         training: bool, whether to apply dropout.
     """
     _check_regularizer(model)
-    links = [_embedding(model, tf.shape(inputs)[0], training)]
+    links = [_embedding(model, inputs, training)]
     end = [_read_out(model, measure)]
     return _blocks(model, links, end, inputs, Sides(targets=targets), training)
 
@@ -93,15 +125,17 @@ def _blocks(model, links, end, stream, sides, training):
     the last scan of the last block.
     """
     rotates = any(getattr(block.attention, "rotary", None) for block in model.blocks)
+    slices = current_slices()
     if rotates and not model.causal:
         tokens = tf.nest.flatten(stream)[0]
         batch, length = tf.unstack(tf.shape(tokens)[:2])
-        positions = tf.tile(tf.range(length)[tf.newaxis], [batch, 1])
+        positions = call_inputs.next_positions(length, None, slices)
+        positions = tf.tile(positions, [batch, 1])
         positions = tf.ensure_shape(positions, tokens.shape[:2])
         sides = sides._replace(positions=(positions,))
     for index, block in enumerate(model.blocks):
         needs_all_keys = block.attention is not None and not model.causal
-        is_cut = index and model.recompute == "block"
+        is_cut = (index or slices is not None) and model.recompute == "block"
         if needs_all_keys:
             _check_regularizer(block)
             _check_regularizer(block.attention)
@@ -110,7 +144,10 @@ def _blocks(model, links, end, stream, sides, training):
             links = []
         batch = tf.shape(tf.nest.flatten(stream)[0])[0]
         if not needs_all_keys:
-            links = [*links, _block(block, batch, training)]
+            state = block.get_initial_state(batch)
+            if slices is not None:
+                state = _state_before(model, slices, block, state, stream, sides)
+            links = [*links, _block(block, state, training)]
         elif "look_ahead" in block.attention.two_pass_methods:
             later, _ = scan(model, [_later(block, batch)], stream, sides, reverse=True)
             dtypes = tf.nest.map_structure(lambda x: x.dtype, stream)
@@ -118,11 +155,13 @@ def _blocks(model, links, end, stream, sides, training):
             links = [_earlier(block, batch, dtypes, training)]
         else:
             _, [keys] = scan(model, [_keys(block, batch)], stream, sides)
+            if slices is not None:
+                keys = block.attention.state_of_all(slices, keys)
             links = [_queries(block, keys, training)]
     return scan(model, [*links, *end], stream, sides)[0]
 
 
-def _embedding(model, batch, training):
+def _embedding(model, inputs, training):
     def step(inputs, state, sides, given):
         x, extra, state = model.embed(inputs, state, training)
         if keras_privates.implicit_mask(x) is not None:
@@ -136,10 +175,58 @@ def _embedding(model, batch, training):
 
     variables = _without(model.variables, model.blocks)
     dtypes = model.compute_dtype, model.extra_dtypes
-    return Link(variables, step, model.embedding_state(batch), dtypes)
+    state, slices = model.embedding_state(tf.shape(inputs)[0]), current_slices()
+    if slices is not None:
+        state["position"] += slices.index * size(inputs, 1)
+    return Link(variables, step, state, dtypes)
 
 
-def _block(block, batch, training):
+def _state_before(model, slices, block, empty, stream, sides):
+    """Returns the state of a causal block before this replica's slice.
+
+    One scan over the slice collects the state of its keys, then the replicas exchange
+    these states.
+    """
+    attention, convolution, (x, _) = block.attention, block.convolution, stream
+    parts = {"attention": empty}
+    if convolution is not None:
+        last = slice(-convolution.kernel_size, None)
+        tokens = block.convolution_norm(x[:, last])
+        for mask in sides.mask:
+            tokens *= tf.cast(mask[:, last, tf.newaxis], tokens.dtype)
+        before = convolution.before_slice(slices, tokens)
+        parts = {**empty, "convolution": {"inputs": before}}
+    if attention is None:
+        return parts if convolution is not None else empty
+    offset = slices.index * size(x, 1)
+    position = parts["attention"]["position"] + offset
+
+    def step(stream, state, sides, given):
+        (x, _), (own, position, keys, total) = stream, state
+        positions = position[:, tf.newaxis] + tf.range(size(x, 1))
+        if convolution is not None:
+            own = {"convolution": own, "attention": None}
+            x, own, _ = block.convolve(
+                x, *(sides.mask or [None]), False, None, own, True
+            )
+        rotary = {} if attention.rotary is None else {"positions": positions}
+        given = {**sides.of_attention(), **rotary}
+        keys, more = attention.state_after(block.attention_norm(x), state=keys, **given)
+        total = total if more is None else total + more
+        return (), (own, position + size(x, 1), keys, total)
+
+    start = parts.get("convolution", ()), position, parts["attention"]["attention"]
+    sums = sum_dtype(block.compute_dtype)
+    total = tf.zeros((size(x, 0), attention.num_key_value_heads), sums)
+    link = Link(block.variables, step, (*start, total), ())
+    _, [(_, _, keys, total)] = scan(model, [link], stream, sides)
+    total = total if getattr(attention, "forget_gate", False) else None
+    keys = attention.before_slice(slices, x, keys, total)
+    parts["attention"] = {"position": position, "attention": keys}
+    return parts if convolution is not None else parts["attention"]
+
+
+def _block(block, state, training):
     """Makes the link of a block whose tokens do not need later tokens."""
 
     def step(stream, state, sides, given):
@@ -149,7 +236,7 @@ def _block(block, batch, training):
         )
         return (x, extra), state
 
-    return Link(block.variables, step, block.get_initial_state(batch), None)
+    return Link(block.variables, step, state, None)
 
 
 def _keys(block, batch):
@@ -285,9 +372,10 @@ def scan(model, links, stream, sides, reverse=False):
 
         def run():
             x, new_states = stream, []
-            for link, state, given in zip(links, states, givens):
-                x, state = link.step(x, state, sides, given)
-                new_states.append(state)
+            with alone():
+                for link, state, given in zip(links, states, givens):
+                    x, state = link.step(x, state, sides, given)
+                    new_states.append(state)
             return x, new_states
 
         run_cast = _Run(name="chunk", dtype=model.dtype_policy)

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_performer import ops
-from keras_performer.ops.linear import bidirectional
+from keras_performer.ops import state as states
 
 HEAD_DIM = 5
 
@@ -71,8 +71,10 @@ KERNELS = {
 
 # Ways to attend, each with several blocks, chunks or pieces.
 def attend_to_all(query, key, value, kernel, mask=None):
-    given = kernel.astype(query.dtype), ops.Visibility.of(mask), query, key, value
-    return bidirectional.attend_to_all(*given, block_tokens=8)
+    kernel = kernel.astype(query.dtype)
+    mask = None if mask is None else tf.convert_to_tensor(mask)
+    state = states.absorb(kernel, key, value, mask, block_tokens=8)
+    return states.answer(kernel, query, state, block_tokens=8)
 
 
 def attend_to_past(query, key, value, kernel, mask=None, chunk_size=3):

@@ -36,17 +36,33 @@ class Reach(typing.NamedTuple):
         return self.delay > self.nearest
 
     def with_reverses(self, *tensors):
-        """Returns sequences `(B, T, ...)`, if bidirectional followed by reverses."""
+        """Returns query, key and value, if bidirectional followed by reverses.
+
+        Keys and values then have `before` tokens of a state at both ends.
+        """
         if not self.bidirectional:
             return tensors
-        return tuple(tf.concat([x, tf.reverse(x, [1])], 0) for x in tensors)
+        return tuple(
+            tf.concat([slice_of(z, 0, size(z, 1) - end) for z in (x, reverse)], 0)
+            for x, reverse, end in zip(
+                tensors, (tf.reverse(x, [1]) for x in tensors), self._ends
+            )
+        )
 
     def pull_reverses(self, *gradients):
         """Returns the gradients of the arguments of `with_reverses`."""
         if not self.bidirectional:
             return gradients
-        halves = (tf.split(x, 2) for x in gradients)
+        halves = (
+            tf.split(tf.pad(x, [[0, 0], [0, end], [0, 0], [0, 0]]) if end else x, 2)
+            for x, end in zip(gradients, self._ends)
+        )
         return tuple(x + tf.reverse(y, [1]) for x, y in halves)
+
+    @property
+    def _ends(self):
+        """Numbers of tokens after the last one that query, key and value belong to."""
+        return 0, self.before, self.before
 
 
 class Near:

@@ -1,0 +1,108 @@
+"""Sequence parallelism: replicas hold slices of the same sequences."""
+
+import tensorflow as tf
+
+from keras_performer.ops import slices
+
+
+def sequence_parallel(strategy: tf.distribute.Strategy) -> tf.distribute.Strategy:
+    """Cuts every sequence into slices, one for each replica of a strategy.
+
+    Use it for sequences that do not fit one device. The layers of a model that is made
+    in the scope of the strategy then exchange states between slices, and `fit` cuts its
+    data. Results, losses and gradients are those of the whole sequences on one device.
+    The size of an exchange does not depend on the length.
+
+    `PerformerLM`, `PerformerEncoder`, `PerformerDecoder`, `PerformerBlock`,
+    `PerformerAttention`, `LinearTransformerAttention` and `LocalAttention` support it,
+    with windows, gates, masks, segments, rotary and learned positions and short
+    convolutions. Other layers of this package that mix tokens raise an error. Layers of
+    Keras that mix tokens, such as `Conv1D` and `GlobalAveragePooling1D`, see one slice
+    only: do not use them.
+
+    All data must have the shape `(batch, length, ...)`, labels and `sample_weight`
+    included, with a length that is a multiple of the number of replicas. Hide padding
+    from the loss by `sample_weight`, not by a mask: a mask makes a mean over the tokens
+    of one slice. `predict` returns slices, the first slice of each sequence first.
+
+    Do not use `jit_compile=True`. With several workers, all workers need the same data
+    in the same order.
+
+    Args:
+        strategy: a `tf.distribute.Strategy`, such as `MirroredStrategy` or
+            `TPUStrategy`, before any model is made in its scope.
+
+    Returns:
+        The strategy.
+
+    Raises:
+        ValueError: if `strategy` is not a strategy. `fit` raises one for data that it
+            cannot cut.
+
+    Reference:
+        Sun et al. 2025, LASP-2, arXiv 2502.07563.
+
+    Example:
+
+    >>> import keras, keras_performer
+    >>> strategy = sequence_parallel(tf.distribute.MirroredStrategy(["CPU:0"]))
+    >>> with strategy.scope():
+    ...     model = keras_performer.PerformerLM(
+    ...         256, num_layers=1, num_heads=2, hidden_dim=32)
+    ...     model.compile("adam", "sparse_categorical_crossentropy")
+    >>> tokens = tf.zeros((2, 128), "int32")
+    >>> history = model.fit(tokens, tokens, batch_size=1, verbose=0)
+    """
+    if not isinstance(strategy, tf.distribute.Strategy):
+        raise ValueError(
+            "strategy must be a tf.distribute.Strategy, such as "
+            "tf.distribute.MirroredStrategy(). Received: strategy of type "
+            f"{type(strategy).__name__}"
+        )
+
+    def distribute(dataset, options=None):
+        return strategy.distribute_datasets_from_function(
+            lambda context: slices_of(dataset, strategy, context), options
+        )
+
+    slices.cut_for(strategy)
+    # Keras' `fit`, `evaluate` and `predict` call this method with their batches
+    strategy.experimental_distribute_dataset = distribute
+    return strategy
+
+
+def slices_of(dataset, strategy, context):
+    """Returns a dataset of the slices for the replicas of one input pipeline."""
+    count = strategy.num_replicas_in_sync
+    of_pipeline = count // context.num_input_pipelines
+    first = context.input_pipeline_id * of_pipeline
+    is_tuple = isinstance(dataset.element_spec, tuple)
+
+    def cut(x):
+        return _cut(x, count)[first : first + of_pipeline]
+
+    def cut_all(*batch):
+        found = tf.nest.map_structure(cut, batch)
+        return found if is_tuple else found[0]
+
+    return dataset.map(cut_all, tf.data.AUTOTUNE).unbatch().prefetch(of_pipeline)
+
+
+def _cut(x, count):
+    """Cuts `(B, L, ...)` into slices `(count, B, L / count, ...)`."""
+    wanted = (
+        "With sequence_parallel all data, labels and weights must have the shape "
+        f"(batch, length, ...), with a length that is a multiple of {count}, the "
+        "number of replicas: pad the sequences. Received: a tensor of shape "
+    )
+    if x.shape.rank is None or x.shape.rank < 2 or (x.shape[1] or 0) % count:
+        raise ValueError(f"{wanted}{x.shape}")
+    batch, length = tf.unstack(tf.shape(x)[:2])
+    check = tf.debugging.assert_equal(length % count, 0, f"{wanted}{x.shape}")
+    with tf.control_dependencies([check]):
+        pieces = tf.reshape(
+            x, [batch, count, length // count, *tf.unstack(tf.shape(x)[2:])]
+        )
+    static = None if x.shape[1] is None else x.shape[1] // count
+    pieces = tf.ensure_shape(pieces, [x.shape[0], count, static, *x.shape[2:]])
+    return tf.transpose(pieces, [1, 0, 2, *range(3, len(x.shape) + 1)])

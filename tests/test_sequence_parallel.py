@@ -1,0 +1,407 @@
+"""Slices of sequences on several replicas give the numbers of one device."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_performer import (
+    PerformerAttention,
+    PerformerDecoder,
+    PerformerEncoder,
+    PerformerLM,
+    distribution,
+    layers,
+    sequence_parallel,
+    zoo,
+)
+from keras_performer.ops import slices
+
+WIDTH, TOKENS, BATCH = 8, 12, 2  # tokens of a slice
+
+
+def replicas(count):
+    devices = [f"CPU:{index}" for index in range(count)]
+    return sequence_parallel(tf.distribute.MirroredStrategy(devices))
+
+
+def inputs(count, packed=False, seed=0):
+    """Returns whole sequences, a mask and, if packed, ids of segments."""
+    rng = np.random.default_rng(seed)
+    shape = BATCH, TOKENS * count
+    given = {"x": rng.normal(size=(*shape, WIDTH)), "mask": rng.random(shape) > 0.2}
+    if packed:  # some segments go on in the next slice, one goes on over three
+        starts = rng.random(shape) < 0.08
+        starts[:, TOKENS] = True
+        starts[0, TOKENS + 1 : 3 * TOKENS] = False
+        given["ids"] = np.cumsum(starts, 1)
+    return given
+
+
+def call(layer, given):
+    """Calls a layer on a dict from `inputs`."""
+    named = {"segment_ids": given["ids"]} if "ids" in given else {}
+    if not isinstance(layer, layers.PerformerBlock):
+        named["key_mask"] = given["mask"]
+    else:
+        named["mask"] = given["mask"]
+    return layer(given["x"], training=True, **named)
+
+
+def outputs_and_gradients(layer, given, wanted):
+    with tf.GradientTape() as tape:
+        tape.watch(given["x"])
+        output = call(layer, given)
+        loss = tf.reduce_sum(tf.cast(output, wanted.dtype) * wanted)
+    sources = [given["x"], *(v.value for v in layer.trainable_variables)]
+    dx, *gradients = tape.gradient(loss, sources)
+    return output, dx, [tf.convert_to_tensor(d) for d in gradients]
+
+
+def on_slices(strategy, layer, given, wanted):
+    """Returns outputs, gradients of inputs, and summed gradients of weights."""
+    dataset = tf.data.Dataset.from_tensors((given, wanted))
+    batch = next(iter(strategy.experimental_distribute_dataset(dataset)))
+
+    def run(given, wanted):
+        output, dx, gradients = outputs_and_gradients(layer, given, wanted)
+        context = tf.distribute.get_replica_context()
+        return output, dx, [context.all_reduce("SUM", d) for d in gradients]
+
+    output, dx, gradients = tf.function(lambda *x: strategy.run(run, x))(*batch)
+    local = strategy.experimental_local_results
+    whole = [np.concatenate(local(x), 1) for x in (output, dx)]
+    return *whole, [local(d)[0].numpy() for d in gradients]
+
+
+def compare(make, count, packed=False):
+    """Returns relative errors of outputs, input gradients and weight gradients."""
+    keras.config.set_dtype_policy("float64")
+    given = {k: tf.constant(v) for k, v in inputs(count, packed).items()}
+    wanted = tf.constant(np.random.default_rng(1).normal(size=given["x"].shape))
+    alone = make()
+    output, dx, gradients = outputs_and_gradients(alone, given, wanted)
+    strategy = replicas(count)
+    with strategy.scope():
+        layer = make()
+        layer.build(given["x"].shape)
+    layer.set_weights(alone.get_weights())
+    found, dfound, summed = on_slices(strategy, layer, given, wanted)
+    errors = {"output": error(found, output), "input": error(dfound, dx)}
+    for variable, ours, theirs in zip(alone.trainable_variables, summed, gradients):
+        errors[variable.name, variable.dtype] = error(ours, theirs.numpy())
+    return errors
+
+
+def error(found, wanted):
+    """Largest difference, relative to the largest number, or to 1e-6 if smaller."""
+    wanted = np.asarray(wanted)
+    return np.max(np.abs(found - wanted)) / max(np.max(np.abs(wanted)), 1e-6)
+
+
+def assert_equal(errors):
+    for name, found in errors.items():
+        # gates and gains are float32 weights
+        limit = 2e-6 if name[1] == "float32" else 1e-11
+        assert found < limit, (name, found)
+
+
+ATTENTIONS = {
+    "softmax": {},
+    "window": {"exact_window": 5, "initial_log_gain": 0.5},
+    "gate": {"forget_gate": True},
+    "window and gate": {"exact_window": 5, "forget_gate": True, "rotary": True},
+    "window as long as a slice": {"exact_window": TOKENS},
+    "relu and gate": {
+        "feature_map": "relu",
+        "num_random_features": None,
+        "forget_gate": True,
+    },
+    "taylor": {"feature_map": "taylor", "rotary": True, "qk_norm": True},
+    "local": {"sliding_window": 5, "rotary": True},
+    "local and gate": {"sliding_window": 5, "forget_gate": True},
+}
+
+
+def attention(causal, **options):
+    shared = dict(num_heads=4, key_dim=4, num_key_value_heads=2, seed=1)
+    if "sliding_window" in options:
+        return layers.LocalAttention(**shared, causal=causal, **options)
+    return PerformerAttention(**shared, causal=causal, **options)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("options", ATTENTIONS.values(), ids=ATTENTIONS)
+def test_attention_has_the_numbers_of_one_device(options, causal):
+    assert_equal(compare(lambda: attention(causal, **options), 3))
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "window and gate", "relu and gate", "local and gate"]
+)
+def test_packed_sequences_have_the_numbers_of_one_device(name, causal):
+    assert_equal(compare(lambda: attention(causal, **ATTENTIONS[name]), 3, True))
+
+
+@pytest.mark.parametrize(("count", "causal"), [(2, True), (4, True), (8, False)])
+def test_other_numbers_of_replicas(count, causal):
+    options = ATTENTIONS["window and gate"]
+    assert_equal(compare(lambda: attention(causal, **options), count, packed=True))
+
+
+@pytest.mark.parametrize(("causal", "packed"), [(True, True), (False, True)])
+def test_a_block_with_a_convolution(causal, packed):
+    def make():
+        inner = attention(causal, forget_gate=True)
+        return layers.PerformerBlock(inner, 16, conv_kernel_size=4)
+
+    assert_equal(compare(make, 3, packed))
+
+
+def test_a_first_slice_with_right_outputs_and_wrong_gradients_is_noticed(monkeypatch):
+    gather = slices.Slices.gather
+
+    def without_gradient(self, *tensors):
+        return [tf.stop_gradient(x) for x in gather(self, *tensors)]
+
+    monkeypatch.setattr(slices.Slices, "gather", without_gradient)
+    errors = compare(lambda: attention(True, **ATTENTIONS["window and gate"]), 2)
+    assert errors["output"] < 1e-11
+    assert errors["input"] > 1e-3
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+def test_slices_exchange_as_much_for_any_length(causal, monkeypatch):
+    gather, sizes = slices.Slices.gather, []
+
+    def noted(self, *tensors):
+        sizes[-1] += sum(self.count * x.shape.num_elements() for x in tensors)
+        return gather(self, *tensors)
+
+    monkeypatch.setattr(slices.Slices, "gather", noted)
+    layer = attention(causal, exact_window=5, forget_gate=True)
+    layer.build((None, None, WIDTH))
+    for length in 16, 64:
+        sizes.append(0)
+        x = tf.zeros((1, length, WIDTH))
+        monkeypatch.setattr(
+            "keras_performer.layers.attention.current_slices",
+            lambda: slices.Slices(4, 1, lambda tensors: [4 * x for x in tensors]),
+        )
+        tf.function(layer).get_concrete_function(x)
+    assert sizes[0] == sizes[1]
+    # states, keys and values of the window, and gates, in one or two directions
+    states, near = 2 * 256 * (4 + 2), 2 * 5 * (4 + 4 + 1) + 5
+    wanted = 4 * (states + near + 2) * (1 if causal else 2) + (0 if causal else 4 * 2)
+    assert sizes[0] == wanted
+
+
+def language_model(**options):
+    sizes = dict(num_layers=2, num_heads=2, hidden_dim=16, seed=1)
+    model = PerformerLM(11, **sizes, **options)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(0.1)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+    return model
+
+
+MODELS = {
+    "default": dict(exact_window=5, conv_kernel_size=4),
+    "bidirectional": dict(causal=False, position_embedding="learned", max_length=48),
+    "recompute": dict(exact_window=5, conv_kernel_size=4, recompute="block"),
+    "recompute bidirectional": dict(causal=False, recompute="block"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_fit_does_what_one_device_does(options):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 11, (2, 4, 48))
+    weight = (rng.random((4, 48)) > 0.3).astype("float32")
+    strategy, alone = replicas(2), language_model(**options)
+    with strategy.scope():
+        model = language_model(**options)
+    first = alone.get_weights()
+    model.set_weights(first)
+    given = dict(batch_size=2, shuffle=False, epochs=2, verbose=0, sample_weight=weight)
+    ours, theirs = (m.fit(x, y, **given).history for m in (model, alone))
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    assert ours["accuracy"] == pytest.approx(theirs["accuracy"], abs=1e-6)
+    for variable, before, one, all_ in zip(
+        alone.trainable_variables, first, alone.get_weights(), model.get_weights()
+    ):
+        change = np.max(np.abs(one - before))
+        assert np.max(np.abs(one - all_)) < max(2e-4 * change, 1e-7), variable.path
+    evaluated = [m.evaluate(x, y, batch_size=2, verbose=0) for m in (model, alone)]
+    assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-5)
+
+
+def test_encoders_and_decoders_of_slices():
+    keras.config.set_dtype_policy("float64")
+    x, source = np.random.default_rng(0).normal(size=(2, 2, 24, WIDTH))
+    strategy = replicas(2)
+
+    def make():
+        return PerformerEncoder(16, 2, seed=1), PerformerDecoder(16, 2, seed=2)
+
+    def apply(made, x, source):
+        encoder, decoder = made
+        return decoder(x, encoder(source))
+
+    alone = make()
+    wanted = apply(alone, x, source)
+    with strategy.scope():
+        ours = make()
+        ours[0].build(x.shape)
+        ours[1].build(x.shape, x.shape)
+    for layer, other in zip(ours, alone):
+        layer.set_weights(other.get_weights())
+    dataset = tf.data.Dataset.from_tensors((x, source))
+    batch = next(iter(strategy.experimental_distribute_dataset(dataset)))
+    run = tf.function(lambda *given: strategy.run(apply, (ours, *given)))
+    found = strategy.experimental_local_results(run(*batch))
+    np.testing.assert_allclose(np.concatenate(found, 1), wanted, atol=1e-12)
+
+
+# -- Data.
+
+
+def of_replicas(strategy, dataset):
+    batch = next(iter(strategy.experimental_distribute_dataset(dataset)))
+    local = strategy.experimental_local_results
+    return tf.nest.map_structure(
+        lambda x: [y.numpy().tolist() for y in local(x)],
+        batch,
+        expand_composites=False,
+    )
+
+
+def test_each_replica_gets_its_slice():
+    x = np.arange(12).reshape(2, 6)
+    data = tf.data.Dataset.from_tensor_slices(({"a": x}, x[..., None])).batch(2)
+    found = of_replicas(replicas(3), data)
+    slices_ = [x[:, start : start + 2].tolist() for start in (0, 2, 4)]
+    assert found[0]["a"] == slices_
+    assert np.array(found[1])[..., 0].tolist() == slices_
+    alone = of_replicas(replicas(2), tf.data.Dataset.from_tensors(x))
+    assert alone == [x[:, :3].tolist(), x[:, 3:].tolist()]
+
+
+def test_each_worker_gets_the_slices_of_its_replicas():
+    x = np.arange(8).reshape(1, 8)
+    context = tf.distribute.InputContext(2, 1, 4)
+    given = tf.data.Dataset.from_tensors(x), replicas(4), context
+    found = list(distribution.slices_of(*given).as_numpy_iterator())
+    assert np.array(found).tolist() == [[[4, 5]], [[6, 7]]]
+
+
+@pytest.mark.parametrize(
+    ("y", "received"),
+    [(np.zeros((2, 1)), r"\(2, 1\)|\(None, 1\)"), (np.zeros(2), r"\(2,\)|\(None,\)")],
+)
+def test_data_that_cannot_be_cut(y, received):
+    strategy = replicas(2)
+    data = tf.data.Dataset.from_tensors((np.zeros((2, 4)), y))
+    with pytest.raises(ValueError, match=f"multiple of 2.*{received}"):
+        strategy.experimental_distribute_dataset(data)
+
+
+def test_an_unknown_length_that_cannot_be_cut():
+    strategy = replicas(2)
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([np.zeros((1, 3))]), output_signature=tf.TensorSpec((1, None))
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="multiple of 2"):
+        next(iter(strategy.experimental_distribute_dataset(data)))
+
+
+# -- What is refused.
+
+
+def run_slices(strategy, function, length=8):
+    x = tf.zeros((1, length, WIDTH))
+    return strategy.run(function, (x,))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: layers.ExactAttention(2, 4), "whole sequence on one device"),
+        (lambda: zoo.LinformerAttention(2, 4, max_length=8), "whole sequence"),
+        (lambda: zoo.FourierMixing(), "mixes all tokens"),
+        (lambda: PerformerAttention(2, 4, exact_window=9), "as long as the window, 9"),
+        (
+            lambda: layers.LocalAttention(2, 4, sliding_window=9),
+            "as long as the window, 9",
+        ),
+        (
+            lambda: layers.PerformerBlock(None, 8, conv_kernel_size=10),
+            "kernel_size - 1 = 9",
+        ),
+    ],
+)
+def test_layers_that_cannot_be_cut(make, message):
+    strategy = replicas(2)
+    with strategy.scope():
+        layer = make()
+        layer.build((1, 8, WIDTH))
+    with pytest.raises(ValueError, match=message):
+        run_slices(strategy, layer)
+
+
+@pytest.mark.parametrize("given", ["return_state", "return_attention_scores"])
+def test_calls_that_cannot_be_cut(given):
+    strategy = replicas(2)
+    with strategy.scope():
+        layer = PerformerAttention(2, 4, causal=True)
+        layer.build((1, 8, WIDTH))
+    with pytest.raises(ValueError, match=f"takes no {given}"):
+        run_slices(strategy, lambda x: layer(x, **{given: True}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(recompute="network"), 'recompute must be "block" or None'),
+        (
+            dict(recompute="block", causal=False, exact_window=4),
+            "without a window if bidirectional",
+        ),
+        (
+            dict(recompute="block", dropout=0.1, conv_kernel_size=4),
+            "needs dropout=0",
+        ),
+    ],
+)
+def test_models_that_cannot_be_cut(options, message):
+    strategy = replicas(2)
+    with strategy.scope():
+        model = language_model(**options)
+    x = np.zeros((1, 32), "int32")
+    with pytest.raises(ValueError, match=message):
+        model.fit(x, x, verbose=0)
+
+
+def test_a_strategy_is_needed():
+    with pytest.raises(ValueError, match="Received: strategy of type str"):
+        sequence_parallel("mirrored")
+
+
+def test_one_replica_holds_whole_sequences():
+    strategy = replicas(1)
+    with strategy.scope():
+        layer = layers.ExactAttention(2, 4)
+        layer.build((1, 8, WIDTH))
+    assert run_slices(strategy, layer).shape == (1, 8, WIDTH)
+
+
+def test_other_strategies_hold_whole_sequences():
+    replicas(2)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        layer = layers.ExactAttention(2, 4)
+        layer.build((1, 8, WIDTH))
+    found = run_slices(strategy, layer)
+    assert strategy.experimental_local_results(found)[0].shape == (1, 8, WIDTH)

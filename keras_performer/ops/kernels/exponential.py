@@ -180,12 +180,16 @@ class ExponentialKernel(Kernel):
         """Returns log-features of queries plus a shift, parts."""
         return self._plus_and_minus(shift, a)
 
+    def pull_query_logs(self, dlogs):
+        """Returns the gradient of a."""
+        return functools.reduce(tf.subtract, dlogs)
+
     def divided(self, d, normalizer):
         return d  # `normalized_query_features` divides
 
     def query_gradient(self, a, features, dfeatures):
         # the gradient of the product u; the parts are exp(u) and exp(-u)
-        return functools.reduce(tf.subtract, each(tf.multiply, features, dfeatures))
+        return self.pull_query_logs(each(tf.multiply, features, dfeatures))
 
     def key_gradient(self, b, features, dfeatures, mask):
         return each(tf.multiply, features, dfeatures)

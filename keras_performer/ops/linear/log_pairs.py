@@ -7,12 +7,15 @@ exponential for each pair and feature, so a loop computes only the rare chunks. 
 belongs to one example and key-value head; a step of the loop takes a few.
 """
 
+import functools
+import typing
+
 import tensorflow as tf
 
 from keras_performer.ops.blocks import block_sizes
 from keras_performer.ops.kernels.base import EMPTY
-from keras_performer.ops.kernels.parts import each, join
-from keras_performer.ops.shapes import ceil_div, size
+from keras_performer.ops.kernels.parts import each, join, split
+from keras_performer.ops.shapes import size
 
 # The most chunks of a step: few are rare, and a larger group would be mostly padding.
 MOST = 8
@@ -33,9 +36,14 @@ def forward(kernel, block, weighted, peak):
     rare = _RareChunks(block)
 
     def replaced(indices, _, *rows):
-        found = _weighted_sums(kernel, *rare.taken(indices))
+        items = rare.taken(indices)
+        logs, earlier, _ = _log_weights(kernel, items)
+        largest = (tf.reduce_max(x, -1, keepdims=True) for x in (logs, earlier))
+        scale = tf.maximum(tf.maximum(*largest), tf.constant(EMPTY, logs.dtype))
+        sums = tf.matmul(tf.exp(logs - scale), items.v)
+        sums += tf.matmul(tf.exp(earlier - scale), items.before, transpose_b=True)
         return each(
-            lambda x, y: tf.tensor_scatter_nd_update(x, indices, y), rows, found
+            lambda x, y: tf.tensor_scatter_nd_update(x, indices, y), rows, (sums, scale)
         )
 
     return rare.loop(replaced, (weighted, peak))
@@ -58,20 +66,32 @@ def backward(kernel, block, d, normalizer, gradients):
     """
     rare = _RareChunks(block)
 
-    def added(indices, valid, *gradients):
-        sources, others, decays = rare.taken(indices)
+    def added(indices, numbers, *gradients):
+        items = rare.taken(indices)
         scale, dsums = (tf.gather_nd(x, indices) for x in (normalizer, d))
         # copies of the last rare chunk fill up the group
+        valid = tf.reshape(numbers < rare.count, (-1, 1, 1))
         dsums = tf.where(valid, dsums, tf.zeros_like(dsums))
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch((sources, decays))
-            found, _ = _weighted_sums(kernel, sources, others, decays, scale)
-            dlog = tf.reduce_sum(found * dsums, -1, keepdims=True)
-        found = tf.nest.flatten(tape.gradient(dlog, (sources, decays)))
+        logs, earlier, (features, total) = _log_weights(kernel, items)
+        weights, read = tf.exp(logs - scale), tf.exp(earlier - scale)
+        dlogs = weights * tf.matmul(dsums, items.v, transpose_b=True)
+        dearlier = read * tf.matmul(dsums, items.before)
+        dproducts = features * (tf.expand_dims(dlogs, -1) / total)
+        parts = functools.partial(split, num_parts=len(block.b))
+        drows = tf.reduce_sum(dearlier, -1, keepdims=True)
+        found = [
+            kernel.pull_query_logs(parts(tf.reduce_sum(dproducts, 2) + dearlier)),
+            *parts(tf.reduce_sum(dproducts, 1)),
+            tf.matmul(weights, dsums, transpose_a=True),
+            *parts(tf.matmul(dsums, read, transpose_a=True)),
+            *([dlogs, drows] if rare.decays else []),
+            tf.reduce_sum(dlogs, -1, keepdims=True) + drows,
+        ]
         # dlog comes last, if wanted
-        found = [*found, dlog][: len(gradients)]
         return each(
-            lambda x, y: tf.tensor_scatter_nd_add(x, indices, y), gradients, found
+            lambda x, y: tf.tensor_scatter_nd_add(x, indices, y),
+            gradients,
+            found[: len(gradients)],
         )
 
     # starts from the given gradients: most blocks have no rare chunk to add
@@ -79,37 +99,55 @@ def backward(kernel, block, d, normalizer, gradients):
     return tf.nest.pack_sequence_as(gradients, sums)
 
 
-def _weighted_sums(kernel, sources, others, decays, scale=None):
-    """Returns sums of values and ones `(items, rows, V + 1)`, and their `scale`.
+class _Items(typing.NamedTuple):
+    """Some rare chunks, with the shapes of `Block` except that items replace two axes.
 
-    Args:
-        sources: projected queries and keys, values and ones, sums before the chunk.
-        others: the reference of the sums; visible pairs; rows that see the sums, or
-            `None` for all; and `Pairs.log_shares`.
+    Parts are joined.
+
+    Attributes:
+        a, b, v, before: as in `Block`.
+        reference: of the sums before the chunk, `(items, 1, M)`.
+        visible: visible pairs, `(items or 1, rows, tokens)`.
+        goes_on: rows that see the sums, `(items, rows, 1)`, or `None` for all.
         decays: log-decays of pairs and of the sums before, or `()`.
-        scale: logarithm of the divisor; `None` for the largest weight of a row.
+        shares: `Pairs.log_shares`.
     """
-    a, b, v, before = sources
-    reference, visible, goes_on, shares = others
-    nothing = each(lambda x: tf.zeros((1, 1, x.shape[-1]), x.dtype), b)
-    queries = join(kernel.query_logs(a, nothing))
-    logs = queries[:, :, tf.newaxis] + join(b)[:, tf.newaxis]
-    logs = tf.reduce_logsumexp(logs, -1)
-    earlier = queries + join(reference)
-    if decays:
-        logs, earlier = logs + decays[0], earlier + decays[1]
-    if shares is not None:
-        logs += shares
-    logs = _where(visible, logs)
-    if goes_on is not None:
-        earlier = _where(goes_on, earlier)
-    if scale is None:
-        largest = (tf.reduce_max(x, -1, keepdims=True) for x in (logs, earlier))
-        scale = tf.maximum(tf.maximum(*largest), tf.constant(EMPTY, logs.dtype))
-    sums = tf.matmul(tf.exp(logs - scale), v)
-    return sums + tf.matmul(
-        tf.exp(earlier - scale), join(before), transpose_b=True
-    ), scale
+
+    a: tf.Tensor
+    b: tf.Tensor
+    v: tf.Tensor
+    before: tf.Tensor
+    reference: tf.Tensor
+    visible: tf.Tensor
+    goes_on: tf.Tensor | None
+    decays: tuple[tf.Tensor, ...]
+    shares: tf.Tensor | None
+
+
+def _log_weights(kernel, items):
+    """Returns log-weights of pairs and of the features of the sums before.
+
+    Returns:
+        `(logs, earlier, products)`, `(items, rows, tokens)`, `(items, rows, M)`, and
+        the products of features, `(items, rows, tokens, M)`, divided by the largest of
+        each pair, with their sum.
+    """
+    nothing = (tf.zeros((), items.a.dtype),) * kernel.num_parts
+    queries = join(kernel.query_logs(items.a, nothing))
+    logs = tf.expand_dims(queries, 2) + tf.expand_dims(items.b, 1)
+    largest = tf.reduce_max(logs, -1, keepdims=True)
+    features = tf.exp(logs - largest)
+    total = tf.reduce_sum(features, -1, keepdims=True)
+    logs = tf.squeeze(largest + tf.math.log(total), -1)
+    earlier = queries + items.reference
+    if items.decays:
+        logs, earlier = logs + items.decays[0], earlier + items.decays[1]
+    if items.shares is not None:
+        logs += items.shares
+    logs = _where(items.visible, logs)
+    if items.goes_on is not None:
+        earlier = _where(items.goes_on, earlier)
+    return logs, earlier, (features, total)
 
 
 class _RareChunks:
@@ -130,42 +168,44 @@ class _RareChunks:
             self.decays = block.decays.pairs, block.decays.rows
 
     def taken(self, indices):
-        """Gathers inputs of some chunks, `(sources, others, decays)`."""
+        """Gathers the `_Items` of some chunks."""
         block, pairs = self.block, self.block.pairs
-        sources = block.a, block.b, block.v, block.before
-        visible = pairs.visible
-        if visible.shape.rank == 2:
-            visible = visible[tf.newaxis]
-        else:
-            visible = tf.gather_nd(visible, indices)
-        sources, reference, decays = tf.nest.map_structure(
-            lambda x: tf.gather_nd(x, indices),
-            (sources, block.references.before, self.decays),
+
+        def take(x):
+            return tf.gather_nd(x, indices)
+
+        visible, goes_on = pairs.visible, pairs.goes_on
+        return _Items(
+            take(block.a),
+            join(each(take, block.b)),
+            take(block.v),
+            join(each(take, block.before)),
+            take(block.references.before),
+            visible[tf.newaxis] if visible.shape.rank == 2 else take(visible),
+            None if goes_on is None else take(goes_on),
+            tuple(map(take, self.decays)),
+            pairs.log_shares,
         )
-        goes_on = pairs.goes_on
-        goes_on = None if goes_on is None else tf.gather_nd(goes_on, indices)
-        return sources, (reference, visible, goes_on, pairs.log_shares), decays
 
     def loop(self, step, tensors):
-        """Runs `tensors = step(indices, valid, *tensors)` over all rare chunks.
+        """Runs `tensors = step(indices, numbers, *tensors)` over all rare chunks.
 
         Args:
-            step: function of the indices of some chunks, `(items, 2)`, of the bool
-                `valid`, `(items, 1, 1)`, false for copies, and of the tensors.
+            step: function of the indices of some chunks, `(items, 2)`, of their
+                numbers, `(items,)`, of which those from `count` on are copies, and of
+                the tensors.
             tensors: tuple of tensors `(X, chunks, ...)`.
         """
         chunks = size(tensors[0], 1)
-        last = tf.maximum(self.count - 1, 0)
 
         def body(i, *tensors):
-            numbers = i * self.at_once + tf.range(self.at_once)
-            order = tf.gather(self.order, tf.minimum(numbers, last))
+            numbers = i + tf.range(self.at_once)
+            order = tf.gather(self.order, tf.minimum(numbers, self.count - 1))
             indices = tf.stack([order // chunks, order % chunks], 1)
-            valid = (numbers <= last)[:, tf.newaxis, tf.newaxis]
-            return i + 1, *step(indices, valid, *tensors)
+            return i + self.at_once, *step(indices, numbers, *tensors)
 
         _, *tensors = tf.while_loop(
-            lambda i, *_: i < ceil_div(self.count, self.at_once),
+            lambda i, *_: i < self.count,
             body,
             (tf.constant(0), *tensors),
             parallel_iterations=1,

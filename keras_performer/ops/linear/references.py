@@ -30,9 +30,9 @@ class References(typing.NamedTuple):
         rows: for query features, parts `(X, chunks, 1 or rows, M / num_parts)`.
         keys: for key features, parts `(X, chunks, 1 or tokens, M / num_parts)`. Keys
             of a chunk that enter the sums share the reference of the sums after it.
-        before: for the sums before each chunk, parts `(X, chunks, 1, M / num_parts)`.
-        to_rows: factor of the sums before a chunk for its rows, parts like `before`;
-            `None` for 1.
+        before: for the sums before each chunk, `(X, chunks, 1, M)`.
+        to_rows: factor of the sums before a chunk for its rows, parts `(X, chunks, 1, M
+            / num_parts)`; `None` for 1.
         to_next: factor of these sums when the chunk is added; `None` for 1.
         to_end: factor of the sums after the last chunk, parts `(X, 1, M / num_parts)`;
             `None` for 1.
@@ -42,7 +42,7 @@ class References(typing.NamedTuple):
 
     rows: tuple[tf.Tensor, ...]
     keys: tuple[tf.Tensor, ...]
-    before: tuple[tf.Tensor, ...] | None
+    before: tf.Tensor | None
     to_rows: tuple[tf.Tensor, ...] | None
     to_next: tuple[tf.Tensor, ...] | None
     to_end: tuple[tf.Tensor, ...] | None
@@ -119,8 +119,8 @@ def references(kernel, b, pairs, r, decays):
         to_next = tf.where(pairs.whole, to_next, tf.zeros_like(to_next))
         to_rows = tf.exp(before - first)
     to_end = tf.exp(own[:, -1] - after[:, -1])
-    before, to_rows, to_next, to_end, r_new = map(
-        split_, (before, to_rows, to_next, to_end, after[:, -1])
+    to_rows, to_next, to_end, r_new = map(
+        split_, (to_rows, to_next, to_end, after[:, -1])
     )
     return References(rows, keys, before, to_rows, to_next, to_end, r_new, rare)
 

@@ -148,7 +148,6 @@ class Decays(typing.NamedTuple):
         logs = tf.minimum(self.keys - self.end, 0.0)
         if rare is None:
             return logs, None
-        rare = rare[:, :, tf.newaxis, tf.newaxis]
         nothing = tf.zeros_like(logs)
         return tf.where(rare, nothing, logs), tf.where(rare, logs, nothing)
 

@@ -1,5 +1,6 @@
 """Sizes and dtypes of tensors whose shape may be known only when a graph runs."""
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -11,6 +12,13 @@ def size(x, axis):
 def sizes(x):
     """Returns the `size` of each axis."""
     return [size(x, axis) for axis in range(len(x.shape))]
+
+
+def positions(count):
+    """Returns 0 to count - 1; if static as an array, which takes no operations."""
+    if isinstance(count, int):
+        return np.arange(count, dtype="int32")
+    return tf.range(count)
 
 
 def pad(x, paddings):

@@ -30,7 +30,7 @@ def forms(monkeypatch):
 
     def recording(*args):
         result = references(*args)
-        found.rare.append(result.rare.numpy())
+        found.rare.append(result.rare.numpy()[..., 0, 0])
         return result
 
     def counting(*args):

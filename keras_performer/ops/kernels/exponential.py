@@ -103,8 +103,8 @@ class ExponentialKernel(Kernel):
     def _hold(self, parameters):
         self.parameters = parameters
         matrix = parameters["projection_matrix"]
-        drawn = matrix.shape[-2] // self.num_parts
-        self._weights = matrix[..., :drawn, :] * scale(matrix)
+        drawn = split(matrix, self.num_parts, -2)[0]
+        self._weights = drawn * scale(matrix)
 
     def bias(self, y, mask):
         """Returns -|y|^2 / 2, common to all log-features of a key, `(..., 1)`."""
@@ -168,9 +168,12 @@ class ExponentialKernel(Kernel):
 
     def log_left_out(self, query):
         # -|x|^2 / 2, and 1 / M of the mean over features
-        squares = tf.reduce_sum(query**2, -1, keepdims=True)
+        squares = tf.reduce_sum(query * query, -1, keepdims=True)
         features = self.num_features(query.shape[-1])
         return -0.5 * scale(query) ** 2 * squares - math.log(features)
+
+    def pull_left_out(self, query, dlog):
+        return -(scale(query) ** 2) * query * dlog
 
     def normalized_query_features(self, a, r, normalizer):
         logs = self.query_logs(a, each(lambda r: r - normalizer, r))

@@ -15,9 +15,9 @@ def each(function, *parts):
     return tuple(function(*x) for x in zip(*parts, strict=True))
 
 
-def split(x, num_parts):
+def split(x, num_parts, axis=-1):
     """Splits `(..., M)` into its parts."""
-    return (x,) if num_parts == 1 else tuple(tf.split(x, num_parts, -1))
+    return (x,) if num_parts == 1 else tuple(tf.split(x, num_parts, axis))
 
 
 def join(parts):

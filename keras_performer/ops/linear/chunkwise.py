@@ -155,9 +155,7 @@ def backward(kernel, block, d, normalizer, dend, with_dlog):
     common, rare = normalizer, block.references.rare
     if rare is not None:
         # features of 0: `log_pairs` adds the gradients of rare chunks
-        rare = rare[:, :, tf.newaxis, tf.newaxis]
-        none = kernel.normalizer_of(tf.constant(EMPTY, normalizer.dtype))
-        common = tf.where(rare, none, normalizer)
+        common = tf.where(rare, tf.constant(-EMPTY, normalizer.dtype), normalizer)
     p = kernel.normalized_query_features(block.a, block.references.rows, common)
     seen = block.of_rows(p)
     divided = kernel.divided(d, common)

@@ -148,8 +148,7 @@ class Causal:
     def keys(self, x, i):
         """Returns keys or values of block i and its halo, `(X, halo + tokens, dim)`."""
         if self.halo:
-            x = self._slice(x, i)[:, tf.newaxis]
-            i = 0
+            return self.heads.rows_of_keys(self._slice(x, i))
         return self.heads.key_rows(x, i)
 
     def _slice(self, x, i, further=0):
@@ -315,7 +314,7 @@ class Causal:
         ]
 
         def step(i, dend, dtrained, dgain, later, *arrays):
-            state = tuple(s[i] for s in states)
+            state = tuple(tf.gather(s, i) for s in states)
             x = heads.query_rows(queries, i)
             y, v = self.keys(keys, i), self.keys(values, i)
             state = state[: kernel.num_parts], state[kernel.num_parts :]
@@ -326,7 +325,7 @@ class Causal:
                 kernel,
                 block,
                 to_chunks(d, self.chunks),
-                to_chunks(normalizers[i], self.chunks),
+                to_chunks(tf.gather(normalizers, i), self.chunks),
                 dend,
                 self.gain is not None,
             )
@@ -429,18 +428,14 @@ class Causal:
         if not self.halo:
             return dkeys, later
         tokens = self.blocks.tokens
-        dkeys = [
-            tf.concat([z[:, :tokens], z[:, tokens:] + w], 1)
-            for z, w in zip(dkeys, later)
-        ]
-        # a loop needs constant static shapes
-        later = [
-            tf.ensure_shape(slice_of(z, 0, self.halo), w.shape)
-            for z, w in zip(dkeys, later)
-        ]
-        return [slice_of(z, self.halo, tokens) for z in dkeys], later
+        own = [[0, 0], [tokens, 0], [0, 0], [0, 0]]
+        dkeys = [z + tf.pad(w, own) for z, w in zip(dkeys, later)]
+        earlier, dkeys = zip(*(tf.split(z, [self.halo, tokens], 1) for z in dkeys))
+        return dkeys, _shaped(earlier, later)
 
 
-def _shaped(parts, like):
-    """Gives parts the static shapes of the loop's inputs."""
-    return each(lambda x, y: tf.ensure_shape(x, y.shape), parts, like)
+def _shaped(tensors, like):
+    """Gives tensors the static shapes of the loop's inputs, which must not change."""
+    for x, y in zip(tensors, like):
+        x.set_shape(y.shape)
+    return tuple(tensors)

@@ -9,7 +9,7 @@ import typing
 
 import tensorflow as tf
 
-from keras_performer.ops.shapes import repeat
+from keras_performer.ops.shapes import positions
 
 
 class Pairs(typing.NamedTuple):
@@ -56,14 +56,13 @@ class Pairs(typing.NamedTuple):
 
 def triangle(tokens, group):
     """Returns the mask of own and earlier keys, bool `(tokens * group, tokens)`."""
-    keys = tf.range(tokens)
-    return repeat(keys, group, 0)[:, tf.newaxis] >= keys
+    visible = positions(tokens * group)[:, tf.newaxis] // group >= positions(tokens)
+    return tf.convert_to_tensor(visible)
 
 
 def log_halves(tokens, group, dtype):
     """Returns log-shares that halve the weight of each query's own key."""
-    keys = tf.range(tokens)
-    own = repeat(keys, group, 0)[:, tf.newaxis] == keys
+    own = positions(tokens * group)[:, tf.newaxis] // group == positions(tokens)
     return tf.cast(own, dtype) * -math.log(2)
 
 
@@ -76,7 +75,7 @@ def pairs_of(visible, mask):
     """
     if mask is None:
         return Pairs(visible)
-    return Pairs(visible, *_first(tf.squeeze(mask, 3)[:, :, tf.newaxis]))
+    return Pairs(visible, *_first(tf.linalg.matrix_transpose(mask)))
 
 
 def pairs_of_segments(visible, mask, of_rows, of_keys, before):

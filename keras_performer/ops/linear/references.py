@@ -37,7 +37,7 @@ class References(typing.NamedTuple):
         to_end: factor of the sums after the last chunk, parts `(X, 1, M / num_parts)`;
             `None` for 1.
         r_new: the running maximum after the block, parts `(X, 1, M / num_parts)`.
-        rare: bool `(X, chunks)`; `None` for kernels without a stabilizer.
+        rare: bool `(X, chunks, 1, 1)`; `None` for kernels without a stabilizer.
     """
 
     rows: tuple[tf.Tensor, ...]
@@ -62,15 +62,14 @@ def references(kernel, b, pairs, r, decays):
     """
     if kernel.max_rise is None:
         return _without_stabilizer(pairs, r, decays)
-    b, r = each(tf.stop_gradient, b), join(r)
-    split_ = functools.partial(split, num_parts=len(b))
+    r, split_ = join(r), functools.partial(split, num_parts=len(b))
     top = join(each(_largest, b))
     faded = b if decays is None else each(lambda x: x + decays.keys, b)
     if pairs.lasts is None:
         added = top if decays is None else join(each(_largest, faded))
     else:
         added = join(each(lambda x: _largest(_where(pairs.lasts, x)), faded))
-    earlier, after = _running_max(r, added, pairs.whole, decays)
+    earlier, after, r_new = _running_max(r, added, pairs.whole, decays)
     first = _going_on(b, pairs, earlier)
     if pairs.lasts is None:
         rise = top - first
@@ -94,20 +93,20 @@ def references(kernel, b, pairs, r, decays):
         safe = each(
             lambda x, y: tf.where(pairs.lasts, x, y), split_(after), split_(top)
         )
-    rare = tf.reduce_max(rise, (2, 3)) >= kernel.max_rise
+    rare = _largest(rise, (2, 3)) >= kernel.max_rise
     if decays is not None:
-        loses = tf.reduce_max(_fall(b, keys), (2, 3)) >= kernel.max_rise
-        fades = tf.squeeze(decays.past, (2, 3)) <= -kernel.max_rise
+        loses = _largest(_fall(b, keys), (2, 3)) >= kernel.max_rise
+        fades = decays.past <= -kernel.max_rise
         rare = tf.logical_or(rare, tf.logical_and(fades, loses))
         safe = each(lambda x: x - decays.end, safe)
-    flag = rare[:, :, tf.newaxis, tf.newaxis]
     # keys of a rare chunk enter the sums, too: their features must not overflow
-    keys = each(lambda x, y: tf.where(flag, x, y), safe, keys)
-    own = join(each(lambda x: x[:, :, -1, tf.newaxis], keys))
+    keys = each(lambda x, y: tf.where(rare, x, y), safe, keys)
+    own = join(keys if pairs.lasts is None else each(lambda x: x[:, :, -1:], keys))
     if decays is not None:
         own = tf.maximum(own + decays.end, tf.constant(EMPTY, own.dtype))
     # the sums before a chunk have the reference of the chunk before it
-    before = tf.concat([r[:, tf.newaxis], own[:, :-1]], 1)
+    *before, last = r, *tf.unstack(own, axis=1)
+    before = tf.stack(before, 1)
     if decays is not None:
         before += decays.first
         to_rows = tf.exp(before - first)
@@ -118,10 +117,8 @@ def references(kernel, b, pairs, r, decays):
         # an ended segment may be far above the reference: an infinite factor
         to_next = tf.where(pairs.whole, to_next, tf.zeros_like(to_next))
         to_rows = tf.exp(before - first)
-    to_end = tf.exp(own[:, -1] - after[:, -1])
-    to_rows, to_next, to_end, r_new = map(
-        split_, (to_rows, to_next, to_end, after[:, -1])
-    )
+    to_end = tf.exp(last - r_new)
+    to_rows, to_next, to_end, r_new = map(split_, (to_rows, to_next, to_end, r_new))
     return References(rows, keys, before, to_rows, to_next, to_end, r_new, rare)
 
 
@@ -146,7 +143,10 @@ def _fall(b, keys):
 
 
 def _running_max(r, top, whole, decays):
-    """Returns the running maximum before and after each chunk, `(X, chunks, 1, M)`."""
+    """Returns running maxima: before and after each chunk, and after all.
+
+    The shapes are `(X, chunks, 1, M)`, and at the end `(X, 1, M)`.
+    """
     before, after = [], []
     if whole is not None:
         whole = tf.unstack(whole, axis=1)
@@ -162,7 +162,7 @@ def _running_max(r, top, whole, decays):
             r = tf.where(whole[i], r, tf.constant(EMPTY, r.dtype))
         r = tf.maximum(r, chunk)
         after.append(r)
-    return tf.stack(before, 1), tf.stack(after, 1)
+    return tf.stack(before, 1), tf.stack(after, 1), r
 
 
 def _going_on(b, pairs, before):
@@ -172,10 +172,10 @@ def _going_on(b, pairs, before):
     empty, because rows before the key see the sums alone.
     """
     if pairs.first_key is None:
-        return tf.maximum(before, join(each(lambda x: x[:, :, 0, tf.newaxis], b)))
+        return tf.maximum(before, join(each(lambda x: x[:, :, :1], b)))
     first = join(_gathered(b, pairs.first_key, pairs.sees_key))
     empty = before[..., :1] <= EMPTY
-    counts = tf.logical_or(empty, (pairs.first_key == 0)[..., tf.newaxis])
+    counts = tf.logical_or(empty, tf.expand_dims(pairs.first_key == 0, -1))
     return tf.maximum(before, _where(counts, first))
 
 
